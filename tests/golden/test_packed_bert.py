@@ -171,9 +171,9 @@ def test_sixteen_bits_are_near(attention: Callable[[], Attention], dtype: torch.
 @pytest.mark.parametrize(
     ("tokens", "reason"),
     [
-        (Tokens(np.array([2, 278]), np.array([0, 1])), "token id is 278.*278 rows"),
-        (Tokens(np.array([2, 5]), np.array([0, 2])), "segment id is 2.*2 rows"),
-        (Tokens(np.full(513, 5), np.zeros(513, dtype=np.int64)), "position id is 512.*512 rows"),
+        (Tokens(np.array([2, 278]), np.array([0, 1])), "token id is 278.*0 to 277"),
+        (Tokens(np.array([2, 5]), np.array([0, 2])), "segment id is 2.*0 to 1"),
+        (Tokens(np.full(513, 5), np.zeros(513, dtype=np.int64)), "position id is 512.*0 to 511"),
         (Tokens(np.array([-1, 5]), np.array([0, 1])), "token id"),
     ],
 )

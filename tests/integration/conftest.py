@@ -85,11 +85,11 @@ def encodings(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     from osrerank.scoring.backends.onnx import EncoderBackend
 
     counted: list[int] = []
-    encoded = EncoderBackend.encoded
+    encoded = EncoderBackend.encode
 
     def counting(self: EncoderBackend, tokens: Any) -> Any:
         counted.append(len(tokens.ids))
         return encoded(self, tokens)
 
-    monkeypatch.setattr(EncoderBackend, "encoded", counting)
+    monkeypatch.setattr(EncoderBackend, "encode", counting)
     return counted

@@ -108,7 +108,9 @@ def test_the_wrong_key_is_named_and_not_shown(use, server, engine, monkeypatch):
     monkeypatch.setenv("OSRERANK_RERANK_KEY", "wr0ng")
     with contextlib.closing(connect(engine)) as client:
         response = client.search(QUERY, index=INDEX, rerank=WHOLE)
-        with pytest.raises(EndpointError, match=r"answered 401: .*; set the key that it wants as OSRERANK_RERANK_KEY"):
+        with pytest.raises(
+            EndpointError, match=r"answered 401: .*; set OSRERANK_RERANK_KEY to a key that the server accepts"
+        ):
             client.search(QUERY, index=INDEX, rerank={**WHOLE, "on_failure": "raise"})
     assert "401" in response["rerank"]["reason"]
     assert "wr0ng" not in json.dumps(response)

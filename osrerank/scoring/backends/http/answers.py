@@ -1,4 +1,4 @@
-"""A rerank server's answer as logits: what can be used of it, and why the rest cannot."""
+"""Read a rerank server's answer: the logits of the documents, and the reasons why some have none."""
 
 import math
 from collections.abc import Mapping
@@ -10,45 +10,46 @@ from osrerank.errors import EndpointError
 from osrerank.scoring.backends.http.dialects import Dialect, Scale
 
 LARGEST = float(np.finfo(np.float32).max)
-LEAST = 1e-38
-"""Probabilities below it, 0 among them, count as it: their logit is -87.5."""
-MOST = 1 - 2**-53
-"""Probabilities above it, 1, count as it: their logit is 36.7."""
-UNSCORED = "x-rerank-unscored"
-"""``osrerank serve`` counts here the documents that its model failed on; they stand last."""
+LEAST_PROBABILITY = 1e-38
+"""Smaller probabilities, such as 0, are raised to this one, whose logit is -87.5."""
+MOST_PROBABILITY = 1 - 2**-53
+"""Larger probabilities, such as 1, are lowered to this one, whose logit is 36.7."""
+UNSCORED_HEADER = "x-rerank-unscored"
+"""Header in which ``osrerank serve`` counts the documents that its model failed on; they are last in the answer."""
 
 
 class WrongScaleError(EndpointError):
-    """The scores are not what the settings say they are."""
+    """The scores do not have the scale that the settings name."""
 
 
-def read(
+def read_scores(
     dialect: Dialect, scale: Scale, content: Any, count: int, headers: Mapping[str, str]
 ) -> tuple[dict[int, float], dict[int, str]]:
     """Return the logits of the documents by their indices in the request, and why others have none.
 
     Args:
-        dialect: the dialect of the answer.
-        scale: what its scores are.
-        content: the answer's JSON.
-        count: documents of the request.
-        headers: the headers of the answer.
+        dialect: dialect of the answer.
+        scale: scale of the answer's scores.
+        content: JSON of the answer.
+        count: number of documents in the request.
+        headers: headers of the answer.
 
     Raises:
-        EndpointError: the answer is not one of the dialect, or names a document twice or one that was not sent.
+        EndpointError: the answer does not follow the dialect, or scores a document twice or one that was not sent.
+        WrongScaleError: the scores should be probabilities, and one is not.
     """
-    items = _items(dialect, content)
     scores: dict[int, Any] = {}
-    for item in items:
-        index = item.get("index") if isinstance(item, dict) else None
-        if not isinstance(index, int) or isinstance(index, bool) or dialect.score not in item:
-            raise EndpointError(f"the server's answer has an item without index and {dialect.score}{_hint(dialect)}")
+    for entry in _entries(dialect, content):
+        index = entry.get("index") if isinstance(entry, dict) else None
+        if not isinstance(index, int) or isinstance(index, bool) or dialect.score_key not in entry:
+            reason = f"the server's answer has an entry without index and {dialect.score_key}"
+            raise EndpointError(f"{reason}{_hint(dialect)}")
         if not 0 <= index < count:
             raise EndpointError(f"the server scored document {index}, but was sent the documents 0 to {count - 1}")
         if index in scores:
             raise EndpointError(f"the server's answer scores document {index} twice")
-        scores[index] = item[dialect.score]
-    unscored = _unscored(headers) if dialect.name == "osrerank" else 0
+        scores[index] = entry[dialect.score_key]
+    unscored = _unscored_count(headers) if dialect.name == "osrerank" else 0
     failures = dict.fromkeys(list(scores)[len(scores) - unscored :], "the server's model failed on it")
     failures |= {index: "the server's answer has no score for it" for index in range(count) if index not in scores}
     logits: dict[int, float] = {}
@@ -62,11 +63,12 @@ def read(
     return logits, failures
 
 
-def _items(dialect: Dialect, content: Any) -> list[Any]:
-    if dialect.items:
-        content = content.get(dialect.items) if isinstance(content, dict) else None
+def _entries(dialect: Dialect, content: Any) -> list[Any]:
+    """Return the list in an answer that has an entry for each document."""
+    if dialect.list_key:
+        content = content.get(dialect.list_key) if isinstance(content, dict) else None
     if not isinstance(content, list):
-        missing = f"no list {dialect.items}" if dialect.items else "no list"
+        missing = f"no list {dialect.list_key}" if dialect.list_key else "no list"
         raise EndpointError(f"the server's answer has {missing}{_hint(dialect)}")
     return content
 
@@ -75,16 +77,16 @@ def _hint(dialect: Dialect) -> str:
     return f": it does not speak the dialect {dialect.name}, name its dialect in [http] of osrerank.toml"
 
 
-def _unscored(headers: Mapping[str, str]) -> int:
-    told = headers.get(UNSCORED) or ""
-    return int(told) if told.isdigit() else 0
+def _unscored_count(headers: Mapping[str, str]) -> int:
+    count = headers.get(UNSCORED_HEADER) or ""
+    return int(count) if count.isdigit() else 0
 
 
 def _logit(score: Any, scale: Scale) -> float | None:
-    """Return a score as a logit that is finite in float32; None where it is not a number.
+    """Return a score as a logit that is finite in float32; None if the score is not a number.
 
     Raises:
-        WrongScaleError: it should be a probability, and is not.
+        WrongScaleError: the score should be a probability, and is not.
     """
     if not isinstance(score, int | float) or isinstance(score, bool) or not -LARGEST <= score <= LARGEST:
         return None
@@ -94,6 +96,6 @@ def _logit(score: Any, scale: Scale) -> float | None:
                 f'the server\'s score {score:g} is no probability: write scores = "logit" in [http] of osrerank.toml'
             )
             raise WrongScaleError(reason)
-        chance = min(max(float(score), LEAST), MOST)
-        return math.log(chance) - math.log1p(-chance)
+        probability = min(max(float(score), LEAST_PROBABILITY), MOST_PROBABILITY)
+        return math.log(probability) - math.log1p(-probability)
     return float(score)

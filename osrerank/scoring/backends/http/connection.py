@@ -1,4 +1,4 @@
-"""Requests to a rerank server: pooled connections, retries within the deadline, and errors that name no secret."""
+"""Send requests to a rerank server: pooled connections, retries within the deadline, and errors without secrets."""
 
 import itertools
 import json
@@ -24,40 +24,42 @@ from osrerank.tracing.spans import headers as trace_headers
 from osrerank.types import Deadline
 
 CONNECTIONS = 32
-"""Requests that are under way at a time, each on a connection that is kept."""
+"""The most concurrent requests, and the most connections that are kept open."""
 CONNECT_S = 3.0
 MOST_S = 60.0
-"""For an answer, where a search has no deadline."""
+"""The timeout of an answer, if a search has no deadline."""
 ATTEMPTS = 4
-FIRST_WAIT_S, LONGEST_WAIT_S = 0.1, 30.0
-"""Before the second attempt, about doubled before each later one; the most that is waited at a server's request."""
+FIRST_WAIT_S = 0.1
+"""The wait before the second attempt; each later wait is about twice as long."""
+LONGEST_WAIT_S = 30.0
+"""The longest wait that a server can ask for, in a request with a deadline."""
 PATIENCE_S = 600.0
-"""How long the requests of a batch go on asking a server that is busy or away."""
+"""How long a batch run retries its requests to a server that is busy or away."""
 LONGEST_BACKOFF_S = 10.0
-LONGEST_ASKED_S = 86_400.0
-"""What a longer ``Retry-After`` counts as."""
-AWAKE = (-math.inf, "")
+LONGEST_RETRY_AFTER_S = 86_400.0
+"""The upper bound of a ``Retry-After``."""
+NO_REST = (-math.inf, "")
 MOST_BYTES = 64 << 20
-"""Of an answer."""
-PIECE_BYTES = 4096
+"""The largest size of an answer."""
+CHUNK_BYTES = 4096
 MOST_REASON = 200
-"""Characters of a server's own words in a message."""
+"""The most characters of a server's own message in ours."""
 BUSY = frozenset({HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.BAD_GATEWAY, HTTPStatus.SERVICE_UNAVAILABLE})
 AWAY = BUSY | {HTTPStatus.INTERNAL_SERVER_ERROR, HTTPStatus.GATEWAY_TIMEOUT}
-"""What a server's address for checks answers when it cannot score; any other status shows that it is there."""
+"""Statuses of a health check that mean that the server cannot score; any other status means that it can."""
 TOO_LARGE = frozenset({400, 413, 422})
-"""Statuses of requests that servers refuse for their size, or for one of their documents."""
+"""Statuses with which servers refuse a request for its size, or for one of its documents."""
 
 logger = logging.getLogger(__name__)
-due = Seldom()
+warnings_due = Seldom()
 
 
 class Answer(NamedTuple):
-    """What a server answered with status 200.
+    """An answer with status 200.
 
     Attributes:
-        content: its JSON.
-        headers: by name, of any case.
+        content: JSON of the answer.
+        headers: headers of the answer, by name in any case.
     """
 
     content: Any
@@ -65,12 +67,12 @@ class Answer(NamedTuple):
 
 
 class Options(TypedDict, total=False):
-    """How a request is sent.
+    """The options of a request.
 
     Attributes:
-        tells_time: whether the server is told how much time is left, as ``osrerank serve`` understands it.
-        most_s: for one answer.
-        attempts: how often it is sent at most.
+        tells_time: whether a header tells the server the remaining time, which ``osrerank serve`` understands.
+        most_s: timeout of one answer, in seconds.
+        attempts: the most attempts to send the request.
     """
 
     tells_time: bool
@@ -92,13 +94,13 @@ class Connection:
     """The connections to one server; safe to use from many threads.
 
     Args:
-        host: the server's, for messages.
-        key: what it wants as a bearer token; "" for none.
-        clock: returns seconds, never decreasing.
-        wait: waits for so many seconds, or until the connections are closed.
+        host: the server's host, for messages.
+        key: key that is sent as a bearer token; "" for none.
+        clock: function that returns monotonic seconds.
+        wait: function that waits so many seconds, or until the connections are closed.
 
     Attributes:
-        patience_s: how long requests without a deadline go on asking a server that is busy or away.
+        patience_s: how long requests without a deadline are retried while the server is busy or away.
     """
 
     def __init__(
@@ -115,58 +117,58 @@ class Connection:
         self._closed = threading.Event()
         self._clock = clock
         self._wait = wait or self._closed.wait
-        self._is_found = False  # whether it has ever answered
-        self._works = False  # whether it scored the last request
-        self._failed_at_s: float | None = None  # of the first failure since it worked
-        self._resting = AWAKE  # until when it asked to be left alone, and in which words
+        self._has_answered = False  # the server has answered at least once
+        self._works = False  # the server scored the last request
+        self._failed_at_s: float | None = None  # time of the first failure since the server last worked
+        self._rest = NO_REST  # the time until which the server asked for no requests, and its refusal
         self._pool = urllib3.PoolManager(num_pools=4, maxsize=CONNECTIONS, retries=False)
 
     def post(self, url: str, body: Mapping[str, Any], deadline: Deadline, **options: Unpack[Options]) -> Answer:
-        """Send a request until it is answered: again when the server is busy or hangs up.
+        """Send a request, again if the server is busy or closes the connection, and return the answer.
 
         Args:
-            url: where to.
-            body: its JSON.
-            deadline: the deadline of the search; without one it may be sent more often, as long as `patience_s` says.
-            options: as `Options` lists them.
+            url: URL of the request.
+            body: JSON of the request.
+            deadline: deadline of the search; a request without a deadline is retried for up to `patience_s`.
+            options: see `Options`.
 
         Raises:
             DeadlineExceeded: the time ran out.
-            Overloaded: the server has too much to do.
-            EndpointError: it gives no answer, refuses the request (with its status), or answers an error or what is not
-                JSON.
+            Overloaded: the server is overloaded.
+            EndpointError: the server does not answer, refuses the request (with its status), or answers with an error
+                or without JSON.
         """
         content = json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode()
         try:
-            status, given, answered = self._insisting(_Request("POST", url, deadline, content, **options))
+            status, headers, answer = self._send_until_answered(_Request("POST", url, deadline, content, **options))
             if status != HTTPStatus.OK:
-                refusal = self._refusal(status, given, answered)
+                refusal = self._refusal(status, headers, answer)
                 is_late = status == HTTPStatus.GATEWAY_TIMEOUT and options.get("tells_time") and deadline.at_s
                 raise DeadlineExceeded(str(refusal)) if is_late else refusal
-            answer = Answer(self._decoded(answered), given)
+            decoded = Answer(self._decode(answer), headers)
         except (EndpointError, Overloaded) as error:
             self._works = self._works and getattr(error, "status", None) in TOO_LARGE
             raise
-        self._works, self._failed_at_s, self._resting = True, None, AWAKE
-        return answer
+        self._works, self._failed_at_s, self._rest = True, None, NO_REST
+        return decoded
 
     def get(self, url: str, deadline: Deadline, **options: Unpack[Options]) -> Any:
-        """Return the JSON that a server has at an address, None where it has none; sent again as `post` does.
+        """Return the JSON at a URL, None if the server has none there; retry as `post` does.
 
         Raises:
             DeadlineExceeded: the time ran out.
             Overloaded, EndpointError: the server is busy, cannot be reached, or refuses the key.
         """
-        status, given, answered = self._insisting(_Request("GET", url, deadline, **options))
+        status, headers, answer = self._send_until_answered(_Request("GET", url, deadline, **options))
         if status in (401, 403):
-            raise self._refusal(status, given, answered)
+            raise self._refusal(status, headers, answer)
         try:
-            return json.loads(answered) if status == HTTPStatus.OK else None
+            return json.loads(answer) if status == HTTPStatus.OK else None
         except ValueError:
             return None
 
-    def is_there(self, url: str, deadline: Deadline) -> bool:
-        """Return whether the server scored the last request and now answers at an address for checks."""
+    def is_healthy(self, url: str, deadline: Deadline) -> bool:
+        """Return whether the server scored the last request and now answers at the URL of its health check."""
         if not self._works:
             return False
         try:
@@ -175,17 +177,17 @@ class Connection:
             return False
 
     def check_rest(self) -> None:
-        """Return unless the server asked to be left alone until later.
+        """Check that the server did not ask for a pause that still lasts.
 
         Raises:
-            EndpointError: it did, in these words.
+            EndpointError: it did; the message is that of its refusal.
         """
-        until_s, words = self._resting
-        if (left_s := until_s - self._clock()) > 0:
-            raise EndpointError(f"{words}; retry in {left_s:.0f} s", retryable=True)
+        until_s, refusal = self._rest
+        if (remaining_s := until_s - self._clock()) > 0:
+            raise EndpointError(f"{refusal}; retry in {remaining_s:.0f} s", retryable=True)
 
-    def _insisting(self, request: "_Request") -> tuple[int, Mapping[str, str], bytes]:
-        """Return the answer of the first attempt that finds the server neither busy nor away.
+    def _send_until_answered(self, request: "_Request") -> tuple[int, Mapping[str, str], bytes]:
+        """Return status, headers and body of the first attempt that finds the server neither busy nor away.
 
         Raises:
             DeadlineExceeded, Overloaded, EndpointError: as `post`.
@@ -200,7 +202,7 @@ class Connection:
             except _HungUp as error:
                 failure: EndpointError | Overloaded = EndpointError(str(error), retryable=True)
             else:
-                self._is_found = True
+                self._has_answered = True
                 if answer[0] not in BUSY:
                     if answer[0] == HTTPStatus.OK and request.method == "POST":
                         ENDPOINT_SECONDS.observe(time.perf_counter() - started)
@@ -210,7 +212,7 @@ class Connection:
         raise AssertionError("the last attempt returns or raises")
 
     def close(self) -> None:
-        """Close the connections; a request that waits for its next attempt ends."""
+        """Close the connections; requests that wait for their next attempt fail at once."""
         self._closed.set()
         self._pool.clear()
 
@@ -219,19 +221,19 @@ class Connection:
 
         Raises:
             DeadlineExceeded: the time ran out.
-            EndpointError: no connection can be made in time, or no answer comes.
-            _HungUp: the connection failed in a way that another attempt may not.
+            EndpointError: the server cannot be reached, or does not answer in time.
+            _HungUp: the connection failed, and another attempt may succeed.
         """
         with http_span(request.method, request.url) as traced:
-            answer = self._exchanged(request)
+            answer = self._exchange(request)
             tell_status(traced, answer[0])
         return answer
 
-    def _exchanged(self, request: "_Request") -> tuple[int, Mapping[str, str], bytes]:
+    def _exchange(self, request: "_Request") -> tuple[int, Mapping[str, str], bytes]:
         """Do what `_send` does, within its span."""
         deadline = request.deadline
-        left_s = min(request.most_s, deadline.remaining_s())
-        timeout = urllib3.Timeout(connect=min(CONNECT_S, left_s), read=left_s)
+        timeout_s = min(request.most_s, deadline.remaining_s())
+        timeout = urllib3.Timeout(connect=min(CONNECT_S, timeout_s), read=timeout_s)
         headers = {"Content-Type": "application/json", "Accept": "application/json", **trace_headers()}
         if request.tells_time and deadline.at_s:
             headers["X-Request-Timeout-Ms"] = str(max(1, int(1000 * deadline.remaining_s())))
@@ -248,7 +250,7 @@ class Connection:
                 redirect=False,
             )
             return response.status, response.headers, self._read(response, deadline)
-        except NewConnectionError as error:  # first, as it is a time-out in old releases of urllib3
+        except NewConnectionError as error:  # before the timeouts, of which old releases of urllib3 made it one
             raise _HungUp(f"the rerank server {self._host} cannot be reached ({type(error).__name__})") from None
         except TooLateError as error:
             self._check(deadline)
@@ -258,15 +260,15 @@ class Connection:
         except ProtocolError:
             raise _HungUp(f"the rerank server {self._host} closed the connection without an answer") from None
         except HTTPError as error:
-            why = str(error)[:MOST_REASON] if isinstance(error, SSLError) else type(error).__name__
-            raise EndpointError(f"the rerank server {self._host} cannot be reached ({why})") from None
+            reason = str(error)[:MOST_REASON] if isinstance(error, SSLError) else type(error).__name__
+            raise EndpointError(f"the rerank server {self._host} cannot be reached ({reason})") from None
 
     def _read(self, response: Any, deadline: Deadline) -> bytes:
-        """Return a body that comes in time and is not too large; a connection that failed is not used again."""
+        """Return the body if it comes in time and is not too large; otherwise, close the connection."""
         body = bytearray()
         try:
-            for piece in response.stream(PIECE_BYTES):
-                body += piece
+            for chunk in response.stream(CHUNK_BYTES):
+                body += chunk
                 self._check(deadline, len(body))
         except BaseException:
             response.close()
@@ -275,30 +277,33 @@ class Connection:
         return bytes(body)
 
     def _pause(self, attempt: int, request: "_Request", failure: EndpointError | Overloaded) -> None:
-        """Wait before the next attempt: what the server asks for and a little more, else the backoff.
+        """Wait before the next attempt: for the backoff, or a little longer than the server asks.
 
         Raises:
-            EndpointError, Overloaded: there is none: the failure, where it was the last, or the time left is too short.
+            EndpointError, Overloaded: the failure, if it was the last attempt or the next one would come too late.
         """
-        deadline, asked_s, now_s = request.deadline, failure.retry_after_s, self._clock()
+        deadline, retry_after_s, now_s = request.deadline, failure.retry_after_s, self._clock()
         self._works = False
         self._failed_at_s = since_s = now_s if self._failed_at_s is None else self._failed_at_s
-        if asked_s is not None:
-            self._resting = (now_s + min(asked_s, LONGEST_WAIT_S), str(failure))
-        left_s = since_s + self.patience_s - now_s if deadline.at_s is None and self._is_found else 0.0
-        if attempt >= request.attempts and left_s <= 0:
+        if retry_after_s is not None:
+            self._rest = (now_s + min(retry_after_s, LONGEST_WAIT_S), str(failure))
+        is_patient = deadline.at_s is None and self._has_answered
+        patience_s = since_s + self.patience_s - now_s if is_patient else 0.0
+        if attempt >= request.attempts and patience_s <= 0:
             raise failure
-        wait_s = _backoff_s(attempt) if asked_s is None or attempt > ATTEMPTS else 0.0
-        if asked_s is not None:
-            wait_s = max(wait_s, asked_s + FIRST_WAIT_S * random.random())  # noqa: S311 - so that not all come at once
-        if wait_s > max(min(LONGEST_WAIT_S, deadline.remaining_s()), left_s):
+        wait_s = _backoff_s(attempt) if retry_after_s is None or attempt > ATTEMPTS else 0.0
+        if retry_after_s is not None:
+            jitter_s = FIRST_WAIT_S * random.random()  # noqa: S311 - so that not all clients retry at once
+            wait_s = max(wait_s, retry_after_s + jitter_s)
+        if wait_s > max(min(LONGEST_WAIT_S, deadline.remaining_s()), patience_s):
             failure.args = (f"{failure}; the next attempt would come too late, in {wait_s:.1f} s",)
             raise failure
-        if left_s > 0 and due.is_due(self._host):
-            logger.warning("[server-busy] %s; retrying for at most %.0f s", failure, left_s)
+        if patience_s > 0 and warnings_due.is_due(self._host):
+            logger.warning("[server-busy] %s; retrying for at most %.0f s", failure, patience_s)
         self._wait(wait_s)
 
     def _check(self, deadline: Deadline, size: int = 0) -> None:
+        """Raise if the deadline has passed, the connection is closed, or an answer of this many bytes is too large."""
         if size > MOST_BYTES:
             raise EndpointError(f"the answer of {self._host} is larger than {MOST_BYTES >> 20} MiB")
         if self._closed.is_set():
@@ -306,81 +311,88 @@ class Connection:
         if deadline.passed:
             raise DeadlineExceeded(f"the deadline passed before {self._host} answered")
 
-    def _decoded(self, answered: bytes) -> Any:
-        """Return the JSON of an answer with status 200, which some servers give to errors, too."""
+    def _decode(self, answer: bytes) -> Any:
+        """Return the JSON of an answer with status 200.
+
+        Raises:
+            EndpointError: the answer is not JSON, or reports an error, as some servers do with status 200.
+        """
         try:
-            content = json.loads(answered)
+            content = json.loads(answer)
         except (ValueError, RecursionError):
             raise EndpointError(f"the answer of {self._host} is not JSON", status=200) from None
         has_list = not isinstance(content, dict) or any(isinstance(value, list) for value in content.values())
-        if not has_list and (said := self._sentence(answered)):  # scores are in a list in every dialect
-            raise EndpointError(f"the rerank server {self._host} answered 200, but with: {said}", status=200)
+        if not has_list and (message := self._server_message(answer)):  # scores are in a list in every dialect
+            raise EndpointError(f"the rerank server {self._host} answered 200, but with: {message}", status=200)
         return content
 
-    def _refusal(self, status: int, given: Mapping[str, str], answered: bytes) -> EndpointError | Overloaded:
-        """Return the error for a status that is not 200, with the server's own sentence where it has one."""
-        said = self._sentence(answered)
-        reason = f"the rerank server {self._host} answered {status}{f': {said}' if said else ''}"
+    def _refusal(self, status: int, headers: Mapping[str, str], answer: bytes) -> EndpointError | Overloaded:
+        """Return the error for a status other than 200, with the server's own message if it gave one."""
+        message = self._server_message(answer)
+        reason = f"the rerank server {self._host} answered {status}{f': {message}' if message else ''}"
         error: EndpointError | Overloaded
         if status in BUSY:
-            is_full = status == HTTPStatus.TOO_MANY_REQUESTS
-            error = Overloaded(reason) if is_full else EndpointError(reason, status=status, retryable=True)
-            error.retry_after_s = retry_after_s(given)
+            is_overloaded = status == HTTPStatus.TOO_MANY_REQUESTS
+            error = Overloaded(reason) if is_overloaded else EndpointError(reason, status=status, retryable=True)
+            error.retry_after_s = retry_after_s(headers)
             return error
         if status in (401, 403):
-            reason += "; set the key that it wants as OSRERANK_RERANK_KEY"
+            reason += "; set OSRERANK_RERANK_KEY to a key that the server accepts"
         elif status in (404, 405):
             reason += "; name another url or dialect in [http] of osrerank.toml, or another model"
         elif 300 <= status < 400:
-            reason += "; it is elsewhere: name that address, as a key is not sent on"
+            reason += "; it redirects to another address: name that one, because osrerank does not forward a key"
         return EndpointError(reason, status=status, retryable=status in AWAY)
 
-    def _sentence(self, answered: bytes) -> str:
-        """Return what a server says is wrong, without the key, which some repeat."""
+    def _server_message(self, answer: bytes) -> str:
+        """Return the server's error message, in which the key is hidden; "" if the answer has none."""
         try:
-            said = _message_in(json.loads(answered))
+            message = _message_in(json.loads(answer))
         except (ValueError, RecursionError):
             return ""
-        said = " ".join(said.split())
-        return (said.replace(self._key, "***") if self._key else said)[:MOST_REASON]
+        message = " ".join(message.split())
+        return (message.replace(self._key, "***") if self._key else message)[:MOST_REASON]
 
 
 class _HungUp(Exception):  # noqa: N818 - an event
-    """A connection failed, and the next one may not."""
+    """A connection failed; another attempt may succeed."""
 
 
 def _message_in(content: Any) -> str:
-    """Return the sentence in an error's body, under the names that servers use."""
+    """Return the message in an error's body, which servers put under different names."""
     if isinstance(content, str):
         return content
     if isinstance(content, list):
         return _message_in(content[0]) if content else ""
     if not isinstance(content, dict):
         return ""
-    return next(
-        (found for name in ("message", "detail", "error", "msg") if (found := _message_in(content.get(name)))), ""
-    )
+    messages = (_message_in(content.get(name)) for name in ("message", "detail", "error", "msg"))
+    return next(filter(None, messages), "")
 
 
 def retry_after_s(headers: Mapping[str, str]) -> float | None:
-    """Return the seconds that a server asks to wait by ``Retry-After``, a number or a date; None where it does not.
+    """Return the seconds of ``Retry-After``, which is a number or a date; None without a valid one.
 
-    A date is compared with the server's own ``Date`` where it sends one, as clocks differ.
+    A date is compared with the server's own ``Date`` if it sends one, because clocks differ.
     """
-    asked = (headers.get("Retry-After") or "").strip()
-    if asked.isascii() and asked.isdigit():
-        return min(float(asked), LONGEST_ASKED_S)
+    value = (headers.get("Retry-After") or "").strip()
+    if value.isascii() and value.isdigit():
+        return min(float(value), LONGEST_RETRY_AFTER_S)
+    until = _timestamp(value)
+    if until is None:
+        return None
+    now = _timestamp(headers.get("Date") or "")
+    return min(max(0.0, until - (time.time() if now is None else now)), LONGEST_RETRY_AFTER_S)
+
+
+def _timestamp(date: str) -> float | None:
+    """Return the timestamp of a header's date; None if it is not a date."""
     try:
-        until = parsedate_to_datetime(asked).timestamp()
+        return parsedate_to_datetime(date).timestamp()
     except (TypeError, ValueError, OverflowError):
         return None
-    try:
-        now = parsedate_to_datetime(headers.get("Date") or "").timestamp()
-    except (TypeError, ValueError, OverflowError):
-        now = time.time()
-    return min(max(0.0, until - now), LONGEST_ASKED_S)
 
 
 def _backoff_s(attempt: int) -> float:
     longest = min(FIRST_WAIT_S * 2 ** (min(attempt, ATTEMPTS * 3) - 1), LONGEST_BACKOFF_S)
-    return random.uniform(longest / 2, longest)  # noqa: S311 - so that not all come back at once
+    return random.uniform(longest / 2, longest)  # noqa: S311 - so that not all clients retry at once

@@ -1,6 +1,6 @@
-"""How rerank servers are asked and what they answer: one entry of `DIALECTS` for each.
+"""Describe the requests and answers of rerank servers, with an entry of `DIALECTS` for each protocol.
 
-The shapes are those of the servers' public documentation:
+The servers' public documentation specifies them:
 
 - Cohere: https://docs.cohere.com/v1/reference/rerank and https://docs.cohere.com/reference/rerank
 - Jina: https://jina.ai/reranker/
@@ -8,7 +8,7 @@ The shapes are those of the servers' public documentation:
 - text-embeddings-inference (TEI): https://huggingface.github.io/text-embeddings-inference/
 - vLLM: https://docs.vllm.ai/en/latest/models/pooling_models/scoring/
 
-All of them take a key as ``Authorization: Bearer``.
+All servers take a key as ``Authorization: Bearer``.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,13 +19,13 @@ Scale = Literal["probability", "logit"]
 
 
 class EndpointRequest(NamedTuple):
-    """A request to a rerank server, before it is put into the server's dialect.
+    """A request to a rerank server, in no particular dialect.
 
     Attributes:
-        query: the query's text.
-        texts: the documents' texts.
-        model: the server's name for the model; "" leaves it to the server.
-        scale: what the scores should be, where the server can choose.
+        query: text of the query.
+        texts: texts of the documents.
+        model: the server's name for the model; "" lets the server choose.
+        scale: scale of the scores, if the server offers a choice.
     """
 
     query: str
@@ -36,15 +36,15 @@ class EndpointRequest(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """A way to ask for scores.
+    """The protocol of a rerank server.
 
     Attributes:
-        name: as ``dialect`` of ``[http]`` in the settings file.
-        path: the path of the requests, below the server's address.
-        body: makes a request's JSON.
-        items: the key of the answer's list; "" where the list is the answer.
-        score: the key of an item's score; its index in the request is always under ``index``.
-        scale: what the scores are.
+        name: name of the dialect, as in ``dialect`` of ``[http]`` in the settings file.
+        path: path of the requests, below the server's address.
+        body: function that makes the JSON of a request.
+        list_key: key of the list in the answer; "" if the answer is the list.
+        score_key: key of an entry's score; the key of its index in the request is always ``index``.
+        scale: scale of the scores.
         most_documents: the most documents of a request.
         needs_model: whether a request must name the model.
     """
@@ -52,8 +52,8 @@ class Dialect:
     name: str
     path: str
     body: Callable[[EndpointRequest], dict[str, Any]]
-    items: str
-    score: str
+    list_key: str
+    score_key: str
     scale: Scale
     most_documents: int
     needs_model: bool = False
@@ -84,7 +84,7 @@ def _vllm_score(asked: EndpointRequest) -> dict[str, Any]:
 
 
 def _vllm_options(asked: EndpointRequest) -> dict[str, Any]:
-    """Return what vLLM's requests share; without ``truncate_prompt_tokens`` it refuses texts beyond its window."""
+    """Return the options of both vLLM dialects; without ``truncate_prompt_tokens``, vLLM refuses long texts."""
     options: dict[str, Any] = {"truncate_prompt_tokens": -1}
     if asked.model:
         options["model"] = asked.model

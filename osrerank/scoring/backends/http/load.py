@@ -1,4 +1,4 @@
-"""Make the scorer of ``backend="http"``, which sends texts to a rerank server, for `osrerank.scoring.registry`."""
+"""Make the scorer of ``backend="http"``, which sends texts to a rerank server; `osrerank.scoring.registry` calls it."""
 
 import logging
 from ipaddress import ip_address
@@ -14,7 +14,7 @@ logger = logging.getLogger(__name__)
 
 
 def load(settings: Settings, model: str) -> Scorer:
-    """Return a scorer that uses a model on the rerank server in the settings; nothing is sent yet.
+    """Return a scorer that uses a model on the rerank server in the settings; the scorer sends nothing before a call.
 
     Raises:
         ConfigError: as `check`.
@@ -30,7 +30,7 @@ def check(settings: Settings) -> None:
     """Check that the settings name a rerank server, and a model if its dialect needs one.
 
     Raises:
-        ConfigError: there is no address, or the dialect needs a model's name and there is none.
+        ConfigError: the settings have no address, or lack the model's name that the dialect needs.
     """
     Target.of(settings, settings.model)
 

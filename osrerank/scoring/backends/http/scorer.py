@@ -14,19 +14,19 @@ from osrerank._platform import renew_after_fork
 from osrerank._threads import DaemonThreads
 from osrerank.errors import DeadlineExceeded, EndpointError, InferenceError, OsrerankError, ScoringError
 from osrerank.metrics import ENDPOINT_REQUESTS, HALVINGS
-from osrerank.scoring.backends.http.answers import WrongScaleError, read
+from osrerank.scoring.backends.http.answers import WrongScaleError, read_scores
 from osrerank.scoring.backends.http.connection import ATTEMPTS, CONNECTIONS, PATIENCE_S, TOO_LARGE, Connection
 from osrerank.scoring.backends.http.dialects import Dialect, EndpointRequest
-from osrerank.scoring.backends.http.target import Target, told_by_info, told_by_models
+from osrerank.scoring.backends.http.target import Target, dialect_from_info, dialect_from_models
 from osrerank.scoring.card import logistic
 from osrerank.scoring.inputs import MOST_CHARACTERS
 from osrerank.tracing.spans import carried
 from osrerank.types import NEVER, Advice, Deadline, Scores
 
 MOST_BATCH_CHARACTERS = 4 << 20
-"""Of a request's documents."""
-ASKING_S = 3.0
-"""For a server to say what it speaks."""
+"""The most characters of a request's documents, together."""
+DETECTION_S = 3.0
+"""The timeout of a request that finds out the server's dialect or health."""
 
 logger = logging.getLogger(__name__)
 
@@ -36,10 +36,10 @@ class EndpointBatch:
     """Documents that are sent together.
 
     Attributes:
-        indices: which tuples of the call they are.
-        texts: theirs.
-        logits: the logits of those that the server scored, by index.
-        failures: why it did not score others.
+        indices: indices of the documents' tuples in the call.
+        texts: texts of the documents.
+        logits: index -> logit of a document that the server scored.
+        failures: index -> reason why the server did not score a document.
     """
 
     indices: Sequence[int]
@@ -50,25 +50,19 @@ class EndpointBatch:
     def halves(self) -> "tuple[EndpointBatch, EndpointBatch]":
         """Return the documents in two batches."""
         middle = len(self.indices) // 2
-        return EndpointBatch(self.indices[:middle], self.texts[:middle]), EndpointBatch(
-            self.indices[middle:], self.texts[middle:]
-        )
-
-    def take(self, other: "EndpointBatch") -> None:
-        """Add what became of another batch."""
-        self.logits |= other.logits
-        self.failures |= other.failures
+        first = EndpointBatch(self.indices[:middle], self.texts[:middle])
+        return first, EndpointBatch(self.indices[middle:], self.texts[middle:])
 
 
 class EndpointScorer:
     """Scores single documents through a rerank server; safe to use from many threads, and after a fork.
 
-    ``Scores.values`` are logits: the server's own, or ``log(p / (1 - p))`` of its probabilities. What the deadline cuts
-    off counts as not reached; documents that the server refuses or leaves out, as failed.
+    ``Scores.values`` are logits: the server's own, or ``log(p / (1 - p))`` of its probabilities. Documents that the
+    server scores too late count as not reached. Documents that the server refuses or leaves out count as failed.
 
     Args:
         target: the server.
-        key: what it wants as a bearer token; "" for none.
+        key: key that is sent as a bearer token; "" for none.
     """
 
     def __init__(self, target: Target, key: str = "") -> None:
@@ -78,14 +72,14 @@ class EndpointScorer:
         renew_after_fork(self)
 
     def renew(self) -> None:
-        """Start without connections and threads: those of a parent process are its own."""
+        """Start without connections and threads; after a fork, those of the parent process cannot be used."""
         self._connection = Connection(self._target.host, self._key)
         self._threads: DaemonThreads | None = None
         self._closed = False
         self._lock = threading.Lock()
-        self._asking = threading.Lock()
+        self._detecting = threading.Lock()
         self._dialect = self._target.dialect
-        self._most = self._target.batch or (self._dialect.most_documents if self._dialect else 0)
+        self._most_documents = self._target.batch or (self._dialect.most_documents if self._dialect else 0)
 
     @property
     def model(self) -> str:
@@ -110,48 +104,48 @@ class EndpointScorer:
         """Score on the server.
 
         Raises:
-            DeadlineExceeded: the time ran out before the server said what it speaks.
-            EndpointError: it cannot be asked, or refused all documents.
-            Overloaded: it has too much to do.
+            DeadlineExceeded: the time ran out before the server's dialect was known.
+            EndpointError: the server cannot be reached, or refused all documents.
+            Overloaded: the server is overloaded.
         """
         if any(len(indices) != 1 for indices in tuples):
             raise ValueError("a rerank server scores single documents; pairs of documents need a duo model here")
         if not tuples:
             return Scores(np.empty(0, dtype=np.float32), identity=self.identity)
-        dialect = self._speaks(deadline)
-        batches = list(self._divided([text_to_send(documents[index]) for (index,) in tuples]))
+        dialect = self._dialect_of_server(deadline)
+        batches = list(self._divide([text_to_send(documents[index]) for (index,) in tuples]))
         futures = [self._submit(dialect, text_to_send(query), batch, deadline) for batch in batches]
-        left_s = deadline.remaining_s()
         try:
-            wait(futures, timeout=None if deadline.at_s is None else max(0.0, left_s))
+            wait(futures, timeout=None if deadline.at_s is None else max(0.0, deadline.remaining_s()))
         finally:
             for future in futures:
                 future.cancel()  # those without a thread; the others end at the deadline
-        return self._gathered(len(tuples), batches, futures)
+        return self._gather(len(tuples), batches, futures)
 
     def probabilities(self, logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
-        """Return the logistic function of logits ``(n,)``: of a server's probabilities, these again."""
+        """Return the sigmoid of logits ``(n,)``, which gives a server's probabilities back."""
         return logistic(logits)
 
     def check_server(self, deadline: Deadline = NEVER) -> None:
-        """Return if the server can score now: after a failure it is asked for a pair, else only whether it is there.
+        """Check that the server can score: by its health check, or after a failure by scoring a short document.
 
         Raises:
-            DeadlineExceeded: it does not say so in time.
-            EndpointError, Overloaded: it cannot be asked, or refuses; `retryable` tells whether that may pass.
+            DeadlineExceeded: the server does not answer in time.
+            EndpointError, Overloaded: the server cannot be reached, or refuses; `retryable` tells whether a retry may
+                help.
         """
         self._connection.check_rest()
-        dialect = self._speaks(deadline, attempts=1)
+        dialect = self._dialect_of_server(deadline, attempts=1)
         path = "/ready" if dialect.name == "osrerank" else "/health"
-        if self._connection.is_there(self._target.base + path, deadline.within_ms(1000 * ASKING_S)):
+        if self._connection.is_healthy(self._target.base + path, deadline.within_ms(1000 * DETECTION_S)):
             return
-        pair = EndpointBatch([0], ["up"])
-        self._send(dialect, "warm", pair, deadline, attempts=1)
-        if pair.failures:
-            raise EndpointError(pair.failures[0], model=self.model)
+        probe = EndpointBatch([0], ["up"])
+        self._send(dialect, "warm", probe, deadline, attempts=1)
+        if probe.failures:
+            raise EndpointError(probe.failures[0], model=self.model)
 
     def insist(self) -> None:
-        """Wait minutes for a server that is busy, or away after it was there, where a call has no deadline."""
+        """Retry calls without a deadline for minutes, if the server is busy, or is away after it has answered."""
         self._connection.patience_s = PATIENCE_S
 
     def close(self) -> None:
@@ -170,19 +164,19 @@ class EndpointScorer:
                 raise InferenceError(f"the scorer of {self.model} is closed; load the model again", model=self.model)
             if self._threads is None:
                 self._threads = DaemonThreads(CONNECTIONS, "osrerank-http")
-            return self._threads.submit(carried(self._scored), dialect, query, batch, deadline)
+            return self._threads.submit(carried(self._score_batch), dialect, query, batch, deadline)
 
-    def _scored(self, dialect: Dialect, query: str, batch: EndpointBatch, deadline: Deadline) -> EndpointBatch:
-        """Score a batch; one that the server refuses for its size, or for a document of it, in halves.
+    def _score_batch(self, dialect: Dialect, query: str, batch: EndpointBatch, deadline: Deadline) -> EndpointBatch:
+        """Score a batch; halve it while the server refuses it for its size or for one of its documents.
 
         Raises:
-            DeadlineExceeded, EndpointError, Overloaded: as `Connection.post`; the server also refused two documents
-                sent alone, and took none.
+            DeadlineExceeded, EndpointError, Overloaded: as `Connection.post`; or the server accepted no document, and
+                refused two documents that were sent alone.
         """
         waiting, refused, accepted = deque([batch]), 0, 0
         while waiting:
-            is_far = refused > 0 and not accepted  # go on at the other end, far from the one that was refused
-            part = waiting.pop() if is_far else waiting.popleft()
+            from_end = refused > 0 and not accepted  # continue at the other end, far from the refused document
+            part = waiting.pop() if from_end else waiting.popleft()
             try:
                 self._send(dialect, query, part, deadline)
             except EndpointError as error:
@@ -190,57 +184,59 @@ class EndpointScorer:
                     raise
                 if len(part.indices) > 1:
                     HALVINGS.inc()
-                    if is_far:
+                    if from_end:
                         waiting.extend(part.halves())
                     else:
                         waiting.extendleft(reversed(part.halves()))
                     continue
                 refused += 1
                 if not accepted and (refused > 1 or not waiting):
-                    raise  # it is not a matter of size, or of one document
+                    raise  # neither the size nor a single document is the cause
                 part.failures[part.indices[0]] = str(error)
             else:
                 accepted = max(accepted, len(part.indices))
             if part is not batch:
-                batch.take(part)
+                batch.logits |= part.logits
+                batch.failures |= part.failures
         if accepted < len(batch.indices) and not refused:
             with self._lock:
-                self._most = min(self._most, accepted)
+                self._most_documents = min(self._most_documents, accepted)
             logger.info("%s takes %d documents at a time, not %d", self._target.host, accepted, len(batch.indices))
         return batch
 
     def _send(
-        self, dialect: Dialect, query: str, part: EndpointBatch, deadline: Deadline, *, attempts: int = ATTEMPTS
+        self, dialect: Dialect, query: str, batch: EndpointBatch, deadline: Deadline, *, attempts: int = ATTEMPTS
     ) -> None:
-        """Let the server score a batch as it is."""
+        """Send a batch in one request, and add the server's scores and failures to it."""
         scale = self._target.scale(dialect)
-        body = dialect.body(EndpointRequest(query, part.texts, self._target.model, scale))
+        body = dialect.body(EndpointRequest(query, batch.texts, self._target.model, scale))
         address = self._target.address(dialect)
         is_ours = dialect.name == "osrerank"
         answer = self._connection.post(address, body, deadline, tells_time=is_ours, attempts=attempts)
-        logits, failures = read(dialect, scale, answer.content, len(part.indices), answer.headers)
-        part.logits |= {part.indices[at]: logit for at, logit in logits.items()}
-        part.failures |= {part.indices[at]: reason for at, reason in failures.items()}
+        logits, failures = read_scores(dialect, scale, answer.content, len(batch.indices), answer.headers)
+        batch.logits |= {batch.indices[position]: logit for position, logit in logits.items()}
+        batch.failures |= {batch.indices[position]: reason for position, reason in failures.items()}
 
-    def _divided(self, texts: Sequence[str]) -> Iterator[EndpointBatch]:
+    def _divide(self, texts: Sequence[str]) -> Iterator[EndpointBatch]:
         """Yield batches of as many documents and characters as the server takes, in order."""
         indices: list[int] = []
         characters = 0
         for index, text in enumerate(texts):
-            if indices and (len(indices) == self._most or characters + len(text) > MOST_BATCH_CHARACTERS):
-                yield EndpointBatch(indices, [texts[at] for at in indices])
+            is_full = len(indices) == self._most_documents or characters + len(text) > MOST_BATCH_CHARACTERS
+            if indices and is_full:
+                yield EndpointBatch(indices, texts[indices[0] : index])
                 indices, characters = [], 0
             indices.append(index)
             characters += len(text)
-        yield EndpointBatch(indices, [texts[at] for at in indices])
+        yield EndpointBatch(indices, texts[indices[0] :])
 
-    def _gathered(
+    def _gather(
         self, count: int, batches: Sequence[EndpointBatch], futures: "Sequence[Future[EndpointBatch]]"
     ) -> Scores:
-        """Return what came in time.
+        """Return the scores and failures of the batches that were scored in time.
 
         Raises:
-            ScoringError: nothing did, for this reason; or the scores are not what the settings say.
+            ScoringError: all batches failed, or the scores do not have the scale that the settings name.
         """
         values = np.full(count, np.nan, dtype=np.float32)
         failures: dict[int, str] = {}
@@ -260,50 +256,51 @@ class EndpointScorer:
                 failures |= batch.failures
                 for index, logit in batch.logits.items():
                     values[index] = logit
-        if wrong := next((error for error in errors if isinstance(error, WrongScaleError)), None):
-            raise wrong
+        for error in errors:
+            if isinstance(error, WrongScaleError):
+                raise error
         if errors and len(errors) == len(batches):
             raise max(errors, key=lambda error: getattr(error, "retry_after_s", None) or 0.0)
         for error in errors:
-            logger.warning("[server-failed] a part of the documents was not scored: %s", error)
+            logger.warning("[server-failed] some documents were not scored: %s", error)
         scored = int(np.isfinite(values).sum())
         return Scores(values, failures, min(late, default=count), inferences=scored, identity=self.identity)
 
-    def _speaks(self, deadline: Deadline, *, attempts: int = ATTEMPTS) -> Dialect:
-        """Return the server's dialect; the first call asks it where its address does not tell.
+    def _dialect_of_server(self, deadline: Deadline, *, attempts: int = ATTEMPTS) -> Dialect:
+        """Return the server's dialect; if its address does not imply one, the first call detects it.
 
         Raises:
             DeadlineExceeded: the time ran out.
-            EndpointError, Overloaded: it cannot be asked, or says nothing that tells.
+            EndpointError, Overloaded: the server cannot be reached, or its answers do not show its dialect.
         """
         if self._dialect is not None:
             return self._dialect
-        if not self._asking.acquire(timeout=-1 if deadline.at_s is None else max(0.0, deadline.remaining_s())):
-            raise DeadlineExceeded(f"{self._target.host} did not say in time which dialect it speaks")
+        if not self._detecting.acquire(timeout=-1 if deadline.at_s is None else max(0.0, deadline.remaining_s())):
+            raise DeadlineExceeded(f"the dialect of {self._target.host} was not known in time")
         try:
             if self._dialect is None:
-                dialect = self._asked(deadline, attempts)
-                self._most = self._most or dialect.most_documents
+                dialect = self._detect_dialect(deadline, attempts)
+                self._most_documents = self._most_documents or dialect.most_documents
                 self._dialect = dialect
                 logger.info("%s speaks the dialect %s", self._target.host, dialect.name)
             return self._dialect
         finally:
-            self._asking.release()
+            self._detecting.release()
 
-    def _asked(self, deadline: Deadline, attempts: int) -> Dialect:
-        for path, told in (("/info", told_by_info), ("/v1/models", told_by_models)):
-            content = self._connection.get(self._target.base + path, deadline, most_s=ASKING_S, attempts=attempts)
-            dialect = told(content)
+    def _detect_dialect(self, deadline: Deadline, attempts: int) -> Dialect:
+        for path, dialect_from in (("/info", dialect_from_info), ("/v1/models", dialect_from_models)):
+            content = self._connection.get(self._target.base + path, deadline, most_s=DETECTION_S, attempts=attempts)
+            dialect = dialect_from(content)
             if dialect is not None:
-                if dialect.name == "tei" and not self._most:
-                    self._most = _size_in(content)
+                if dialect.name == "tei" and not self._most_documents:
+                    self._most_documents = _tei_batch_size(content)
                 return dialect
-        reason = f"{self._target.host} does not say what it speaks: name its dialect in [http] of osrerank.toml"
+        reason = f"{self._target.host} does not say which dialect it speaks: name it in [http] of osrerank.toml"
         raise EndpointError(reason, model=self.model)
 
 
 def _error_of(future: "Future[EndpointBatch]") -> OsrerankError | None:
-    """Return why a batch has no scores; what is no error of ours is raised."""
+    """Return the error of a batch without scores, or None; raise an error that is not ours."""
     if future.cancelled() or not future.done():
         return DeadlineExceeded("the deadline passed")
     error = future.exception()
@@ -312,12 +309,12 @@ def _error_of(future: "Future[EndpointBatch]") -> OsrerankError | None:
     raise error
 
 
-def _size_in(info: object) -> int:
-    """Return how many documents TEI takes at a time, as its ``/info`` says."""
+def _tei_batch_size(info: object) -> int:
+    """Return the most documents of a request to TEI, from its ``/info``; 0 if it does not say."""
     size = info.get("max_client_batch_size") if isinstance(info, dict) else None
     return size if isinstance(size, int) and size > 0 else 0
 
 
 def text_to_send(text: str) -> str:
-    """Return what is sent of a text: as much as any model reads, without halves of surrogate pairs."""
+    """Return the beginning of a text, as long as any model reads, with "?" for unpaired surrogates."""
     return text[: MOST_CHARACTERS + 1].encode("utf-8", "replace").decode("utf-8")

@@ -1,4 +1,4 @@
-"""Which server is asked, in which dialect: told by its address, or by what it says about itself."""
+"""Find the rerank server in the settings, and its dialect: by its address, or by its answers about itself."""
 
 import hashlib
 from dataclasses import dataclass
@@ -12,9 +12,9 @@ from osrerank.settings_file import HttpSettings
 
 AUTO = "auto"
 HOSTS = {"cohere.com": "cohere-v2", "cohere.ai": "cohere-v2", "jina.ai": "jina", "voyageai.com": "voyage"}
-"""Hosts, with their subdomains, whose dialect is known."""
+"""Host, which stands for its subdomains too -> dialect."""
 PATHS = {"/v1/score": "vllm-score", "/score": "vllm-score", "/v2/rerank": "cohere-v2", "/v1/rerank": "jina"}
-"""Ends of an address that name a request; ``/rerank`` alone may be one of several."""
+"""Suffix of an address -> dialect; several dialects have ``/rerank``, so that one tells nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,11 +22,11 @@ class Target:
     """A rerank server, as the settings describe it.
 
     Attributes:
-        url: its address, without a slash at the end.
-        dialect: how it is asked; None where the server must be asked which one it speaks.
-        model: its name for the model; "" leaves it to the server.
-        scores: ``probability``, ``logit``, or ``auto`` for the dialect's.
-        batch: documents of a request at most; 0 for the dialect's.
+        url: address of the server, without a slash at the end.
+        dialect: dialect of the server; None if only the server can tell it.
+        model: the server's name for the model; "" lets the server choose.
+        scores: scale ``probability`` or ``logit``, or ``auto`` for the dialect's scale.
+        batch: the most documents of a request; 0 for the dialect's limit.
     """
 
     url: str
@@ -37,22 +37,22 @@ class Target:
 
     @classmethod
     def of(cls, settings: Settings, model: str) -> Self:
-        """Return what the settings describe.
+        """Return the server that the settings describe.
 
         Args:
-            settings: name the file that has the address, in ``[http]``.
-            model: the model of the search; the default one is not sent, as no other server has it.
+            settings: settings that name the file with the address, in ``[http]``.
+            model: the model of the search; a default model is not sent, because no other server has it.
 
         Raises:
-            ConfigError: the settings file cannot be used or has no address, or the dialect needs a model's name and
-                there is none.
+            ConfigError: the settings file cannot be read or has no address, or the settings lack the model's name that
+                the dialect needs.
         """
         http = HttpSettings.load(settings)
         if http.url is None:
             reason = "the backend http needs a rerank server: write url in [http] of osrerank.toml"
             raise ConfigError(reason, setting="http.url", source=str(settings.found_file() or SETTINGS_FILE))
         url = http.url.rstrip("/")
-        name = _by_address(url) if http.dialect == AUTO else http.dialect
+        name = _dialect_of_address(url) if http.dialect == AUTO else http.dialect
         dialect = DIALECTS[name] if name else None
         is_named = "model" in settings.model_fields_set or model != settings.model
         if dialect is not None and dialect.needs_model and not is_named:
@@ -67,18 +67,18 @@ class Target:
 
     @property
     def base(self) -> str:
-        """The address below which the server's other addresses are, such as those for checks."""
+        """The base address, to which paths such as those of health checks are appended."""
         return self.url.removesuffix("/rerank")
 
     @property
     def identity(self) -> str:
-        """All that a score depends on here: address, dialect, model. What the server has behind them is not known."""
+        """The identity of address, dialect, model and scale; the client cannot know what else the scores depend on."""
         dialect = AUTO if self.dialect is None else self.dialect.name
-        named = f"{self.url}\n{dialect}\n{self.model}\n{self.scores}"
-        return f"http/{dialect}/{hashlib.blake2b(named.encode(), digest_size=16).hexdigest()}"
+        text = f"{self.url}\n{dialect}\n{self.model}\n{self.scores}"
+        return f"http/{dialect}/{hashlib.blake2b(text.encode(), digest_size=16).hexdigest()}"
 
     def address(self, dialect: Dialect) -> str:
-        """Return where requests are sent: the address, if it names a request, else the dialect's path below it."""
+        """Return the URL of requests: the server's address, with the dialect's path if it does not have one."""
         if self.url.endswith(("/rerank", "/score")):
             return self.url
         version = dialect.path[:3]
@@ -86,31 +86,31 @@ class Target:
         return base + dialect.path
 
     def scale(self, dialect: Dialect) -> Scale:
-        """Return what the scores are."""
+        """Return the scale of the scores."""
         if self.scores == "probability":
             return "probability"
         return "logit" if self.scores == "logit" else dialect.scale
 
 
-def told_by_info(content: Any) -> Dialect | None:
-    """Return the dialect of a server by its answer to ``/info``, which TEI and ``osrerank serve`` have."""
+def dialect_from_info(content: Any) -> Dialect | None:
+    """Return the dialect of a server from its answer to ``/info``; None unless it is TEI or ``osrerank serve``."""
     if not isinstance(content, dict) or "max_client_batch_size" not in content:
         return None
     return DIALECTS["osrerank" if "max_body_bytes" in content else "tei"]
 
 
-def told_by_models(content: Any) -> Dialect | None:
-    """Return the dialect of a server by its answer to ``/v1/models``, where vLLM names itself."""
+def dialect_from_models(content: Any) -> Dialect | None:
+    """Return the dialect of a server from its answer to ``/v1/models``; None unless it is vLLM."""
     models = content.get("data") if isinstance(content, dict) else None
     owners = [model.get("owned_by") for model in models if isinstance(model, dict)] if isinstance(models, list) else []
     return DIALECTS["vllm"] if "vllm" in owners else None
 
 
-def _by_address(url: str) -> str:
-    """Return the dialect that an address tells; "" where it may be one of several."""
-    parts = urlsplit(url)
-    host = parts.hostname or ""
-    known = next((name for end, name in HOSTS.items() if host == end or host.endswith(f".{end}")), "")
-    if known == "cohere-v2" and parts.path.startswith("/v1"):
-        return "cohere-v1"
-    return known or next((name for end, name in PATHS.items() if parts.path.endswith(end)), "")
+def _dialect_of_address(url: str) -> str:
+    """Return the name of the dialect that an address implies; "" if it implies none."""
+    address = urlsplit(url)
+    host = address.hostname or ""
+    for domain, dialect in HOSTS.items():
+        if host == domain or host.endswith(f".{domain}"):
+            return "cohere-v1" if dialect == "cohere-v2" and address.path.startswith("/v1") else dialect
+    return next((dialect for suffix, dialect in PATHS.items() if address.path.endswith(suffix)), "")

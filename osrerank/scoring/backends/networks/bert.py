@@ -183,9 +183,10 @@ def check_ids(name: str, ids: Numbers, rows: int) -> None:
     Raises:
         InferenceError: an id is negative, or not below ``rows``.
     """
-    if ids.min() < 0 or ids.max() >= rows:
-        reason = f"the {name} ids are {ids.min()} to {ids.max()}, and the model has rows for 0 to {rows - 1}"
-        raise InferenceError(f"{reason}; check that tokenizer.json and config.json belong to the model")
+    for extreme in (ids.min(), ids.max()):
+        if not 0 <= extreme < rows:
+            reason = f"a {name} id is {extreme}, and the model has the ids 0 to {rows - 1}"
+            raise InferenceError(f"{reason}; check that tokenizer.json and config.json belong to the model")
 
 
 class PackedNetwork(nn.Module, ABC):

@@ -163,7 +163,7 @@ def test_nobody_sees_the_key(scorer_of, caplog, no_waiting):
                 seen += [error, repr(error), error.__dict__, error.__cause__, error.__context__]
             seen += [scorer, vars(scorer).keys(), scorer.model, scorer.identity]
     assert server.received[0].headers["authorization"] == f"Bearer {KEY}"
-    assert "no such key ***, said ***; set the key that it wants as OSRERANK_RERANK_KEY" in str(seen)
+    assert "no such key ***, said ***; set OSRERANK_RERANK_KEY to a key that the server accepts" in str(seen)
     assert KEY not in str(seen)
     assert KEY not in caplog.text
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from osrerank.errors import EndpointError
-from osrerank.scoring.backends.http.answers import read
+from osrerank.scoring.backends.http.answers import read_scores
 from osrerank.scoring.backends.http.dialects import DIALECTS
 from tests.rerank_server import Reply, answering
 
@@ -98,7 +98,7 @@ def tei(*scores):
 
 
 def logits_of(content, count=3, *, dialect="tei", scale="logit", **headers):
-    return read(DIALECTS[dialect], scale, content, count, headers)
+    return read_scores(DIALECTS[dialect], scale, content, count, headers)
 
 
 @pytest.mark.parametrize(
@@ -106,9 +106,9 @@ def logits_of(content, count=3, *, dialect="tei", scale="logit", **headers):
     [
         ({"error": "no"}, "has no list: it does not speak the dialect tei, name its dialect in "),
         ("scores", "has no list"),
-        ([0.5, 0.1], "has an item without index and score"),
-        ([{"index": "0", "score": 1}], "has an item without index"),
-        ([{"index": True, "score": 1}], "has an item without index"),
+        ([0.5, 0.1], "has an entry without index and score"),
+        ([{"index": "0", "score": 1}], "has an entry without index"),
+        ([{"index": True, "score": 1}], "has an entry without index"),
         ([{"index": 0}], "without index and score"),
         ([{"index": 3, "score": 1}], "scored document 3, but was sent the documents 0 to 2"),
         ([{"index": -1, "score": 1}], "scored document -1, but was sent the documents 0 to 2"),
