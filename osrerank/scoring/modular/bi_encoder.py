@@ -176,7 +176,7 @@ def prompt_of(file: Path, model: Mapping[str, Any], names: Sequence[str]) -> str
     """
     prompts, default = model.get("prompts") or {}, model.get("default_prompt_name")
     if default is not None and default not in prompts:
-        raise file_error(file, f"default_prompt_name is {default!r}, and prompts has no such name")
+        raise file_error(file, f"default_prompt_name is {default!r}, but prompts has no prompt of that name")
     candidates = [prompts[name] for name in names if name in prompts]
     if not candidates and default is not None:
         candidates = [prompts[default]]

@@ -126,5 +126,5 @@ def _query_prefix(file: Path, model: Content) -> str:
     if name is None:
         return ""
     if name not in prompts:
-        raise file_error(file, f"default_prompt_name is {name!r}, and prompts has no such name")
+        raise file_error(file, f"default_prompt_name is {name!r}, but prompts has no prompt of that name")
     return str(prompts[name] or "")

@@ -110,5 +110,5 @@ def test_the_shipped_models_run_in_torch(name: str) -> None:
 
 def test_a_traced_graph_is_refused_with_the_fix(tmp_path: Path) -> None:
     made, _ = exported(tmp_path, "one-label", padded=True)
-    with pytest.raises(ModelLoadError, match=r"model\.onnx has no weight .*bring the safetensors"):
+    with pytest.raises(ModelLoadError, match=r"model\.onnx has no weight .*add the safetensors"):
         load_scorer(str(made), backend="torch")
