@@ -80,7 +80,7 @@ def _examples(folder: Path, card: ModelCard) -> Iterator[Tokens]:
             texts = [" ".join(rng.choices(pool, k=rng.randrange(20, 200))) for _ in range(2)]
             first, second = builder.documents(texts, query)
             if card.is_encoder:
-                yield from (builder.alone(query), builder.alone(first))
+                yield from (builder.single(query), builder.single(first))
             else:
                 yield builder.duo(query, first, second) if card.kind == "duo" else builder.mono(query, first)
 

@@ -26,18 +26,18 @@ Row = npt.NDArray[np.float32]
 
 WEIGHT = 0.3
 """Weight of the newest batch in the moving average of seconds per token."""
-RELAXED = 0.8
-"""Factor by which a refused batch lowers that average, so that a model that was slow once is soon tried again."""
+REFUSAL_FACTOR = 0.8
+"""Factor by which a refused batch lowers this average, so that a model that was slow once is soon tried again."""
 
 
 def batch_size(lengths: Iterable[int], budget_tokens: int, *, packed: bool = False) -> int:
-    """Return how many of the first sequences fit into a batch, at least one if there is any.
+    """Count the first sequences that fit into a batch; the first one always fits.
 
     Args:
-        lengths: tokens of each sequence, in order.
-        budget_tokens: the most tokens of a batch; a single sequence that exceeds it is a batch of its own.
-        packed: whether a batch costs the sum of its lengths; else it is padded, and costs their number times the
-            longest.
+        lengths: the length of each sequence, in tokens.
+        budget_tokens: the most tokens of a batch; a longer sequence is a batch of its own.
+        packed: whether the batch has no padding, and costs the sum of the lengths. A padded batch costs the longest
+            length times the number of sequences.
     """
     size = longest = total = 0
     for length in lengths:
@@ -51,7 +51,7 @@ def batch_size(lengths: Iterable[int], budget_tokens: int, *, packed: bool = Fal
 
 @dataclass(frozen=True, slots=True)
 class BatcherOutput:
-    """The results of a call's sequences, by the order in which they were added; the first has the index 0.
+    """The results of a call's sequences, which are numbered from 0 in the order of `Call.add`.
 
     A sequence in neither field was not computed before the deadline.
 
@@ -64,11 +64,13 @@ class BatcherOutput:
     failures: dict[int, str] = field(default_factory=dict)
 
     def reached(self, size: int) -> int:
-        """Return how many sequences from the first on were attempted without a gap, of ``size`` in all."""
-        return next((at for at in range(size) if at not in self.outputs and at not in self.failures), size)
+        """Count the sequences before the first one, of ``size``, that has neither an output nor a failure."""
+        return next((index for index in range(size) if index not in self.outputs and index not in self.failures), size)
 
 
-class _Item(NamedTuple):
+class _CallSequence(NamedTuple):
+    """A sequence, its call, and its number in the call."""
+
     call: "Call"
     number: int
     tokens: Tokens
@@ -77,9 +79,9 @@ class _Item(NamedTuple):
 class Batcher:
     """Computes the sequences of concurrent calls on a backend's threads.
 
-    Calls take turns, so that a small call does not wait for a large one; if a call leaves room in a batch, the next one
-    fills it. A sequence that fails is isolated by halving its batch. No sequence of a call starts after the call's
-    deadline, or if it is not expected to end in time.
+    Calls take turns, so that a small call does not wait for a large one. If a call leaves room in a batch, the next
+    call fills it. A failed batch is halved until the sequence that fails is alone. No sequence of a call starts after
+    the call's deadline, or if it is expected to end after it.
 
     Args:
         backend: computes a batch.
@@ -98,8 +100,8 @@ class Batcher:
     def renew(self) -> None:
         """Start over without calls and threads in a forked child, because threads are not inherited."""
         self._lock = threading.Lock()
-        self._turns: deque[Call] = deque()
-        self._halves: deque[list[_Item]] = deque()
+        self._queue: deque[Call] = deque()
+        self._halves: deque[list[_CallSequence]] = deque()
         self._open: set[Call] = set()
         self._busy = 0
         self._threads = DaemonThreads(self._backend.threads, "osrerank-batch")
@@ -109,16 +111,16 @@ class Batcher:
         return Call(self, deadline, threading.Condition(self._lock))
 
     def close(self) -> None:
-        """Finish the batches in progress; all other calls fail, and new ones are refused."""
+        """Finish the running batches; waiting calls fail, and new calls are refused."""
         with self._lock:
             self._closed = True
-            for call in self._turns:
+            for call in self._queue:
                 call.fail(self._refusal())
-            self._turns.clear()
+            self._queue.clear()
         self._threads.close()
 
-    def admit(self, call: "Call", items: Sequence[_Item]) -> None:
-        """Add sequences to those of the call that wait for a batch, and start threads for them.
+    def admit(self, call: "Call", sequences: Sequence[_CallSequence]) -> None:
+        """Queue sequences of a call, and start threads for them.
 
         Raises:
             InferenceError: the batcher is closed.
@@ -126,21 +128,21 @@ class Batcher:
         with self._lock:
             if self._closed:
                 raise self._refusal()
-            call.waiting.extend(items)
+            call.waiting.extend(sequences)
             self._open.add(call)
-            if call.deadline.at_s is None:  # the order is free; long ones last would leave threads idle
-                call.waiting = deque(sorted(call.waiting, key=lambda item: -len(item.tokens.ids)))
-            if call.waiting and call not in self._turns:
-                self._turns.append(call)
+            if call.deadline.at_s is None:  # the order is free: with the longest first, all threads end together
+                call.waiting = deque(sorted(call.waiting, key=lambda sequence: -len(sequence.tokens.ids)))
+            if call.waiting and call not in self._queue:
+                self._queue.append(call)
             for _ in range(min(self._backend.threads - self._busy, len(call.waiting))):
                 self._threads.submit(self._work)
                 self._busy += 1
 
     def wait(self, call: "Call") -> None:
-        """Wait until all sequences of the call are computed; after its deadline, only for those in a running batch."""
+        """Wait for all sequences of the call; after its deadline, only for sequences in a running batch."""
         with self._lock:
-            most_s = None if call.deadline.at_s is None else max(0.0, call.deadline.remaining_s())
-            call.ended.wait_for(lambda: call.is_done, most_s)
+            timeout_s = None if call.deadline.at_s is None else max(0.0, call.deadline.remaining_s())
+            call.ended.wait_for(lambda: call.is_done, timeout_s)
             call.waiting.clear()
             call.ended.wait_for(lambda: call.is_done)
 
@@ -151,7 +153,7 @@ class Batcher:
             self._open.discard(call)
 
     def _work(self) -> None:
-        """Compute batches until no sequence waits; an error of this thread itself is raised to all callers."""
+        """Compute batches until no sequence waits; an unexpected error is raised to all callers."""
         try:
             self._compute()
         except BaseException as error:  # noqa: BLE001 - a thread that dies would leave its callers waiting
@@ -163,104 +165,106 @@ class Batcher:
     def _compute(self) -> None:
         while batch := self._take():
             try:
-                with self._throughput.timed(sum(len(item.tokens.ids) for item in batch)):
+                with self._throughput.timed(sum(len(sequence.tokens.ids) for sequence in batch)):
                     outputs = self._outputs(batch)
             except InferenceError as error:
                 self._isolate(batch, str(error))
             except Exception as error:  # noqa: BLE001 - the callers of other batches go on
-                self._abandon(batch, error)
+                self._fail(batch, error)
             else:
-                self._settle(batch, outputs)
+                self._complete(batch, outputs)
 
-    def _outputs(self, batch: Sequence[_Item]) -> Sequence[Row]:
+    def _outputs(self, batch: Sequence[_CallSequence]) -> Sequence[Row]:
         with COMPUTE_SECONDS.time(), NATIVE_CODE:
-            outputs: Any = self._backend.run([item.tokens for item in batch])
+            outputs: Any = self._backend.run([sequence.tokens for sequence in batch])
         if not np.isfinite(outputs if isinstance(outputs, np.ndarray) else np.concatenate(outputs)).all():
-            raise InferenceError(f"{self._model} gave a score that is not a finite number", model=self._model)
+            raise InferenceError(f"{self._model} returned a score that is not a finite number", model=self._model)
         return list(outputs)
 
-    def _take(self) -> list[_Item]:
+    def _take(self) -> list[_CallSequence]:
         """Return the next batch; an empty batch ends the thread."""
         with self._lock:
-            batch = self._half() or self._gather()
+            batch = self._next_half() or self._next_sequences()
             if not batch:
                 self._busy -= 1
             return batch
 
-    def _half(self) -> list[_Item]:
+    def _next_half(self) -> list[_CallSequence]:
         """Return a half of a failed batch, without the sequences whose deadline has passed."""
         while self._halves:
-            in_time: list[_Item] = []
-            late: list[_Item] = []
-            for item in self._halves.popleft():
-                (late if item.call.deadline.passed else in_time).append(item)
+            in_time: list[_CallSequence] = []
+            late: list[_CallSequence] = []
+            for sequence in self._halves.popleft():
+                (late if sequence.call.deadline.passed else in_time).append(sequence)
             self._release(late)
             if in_time:
                 return in_time
         return []
 
-    def _gather(self) -> list[_Item]:
-        """Return the next sequences of the call whose turn it is, filled up from the calls after it."""
-        batch: list[_Item] = []
-        for _ in range(len(self._turns)):
-            call = self._turns.popleft()
-            size = self._fitting(batch, call)
+    def _next_sequences(self) -> list[_CallSequence]:
+        """Return sequences of the first call in the queue, and of further calls while the batch has room."""
+        batch: list[_CallSequence] = []
+        for _ in range(len(self._queue)):
+            call = self._queue.popleft()
+            size = self._count_fitting(batch, call)
             batch += [call.waiting.popleft() for _ in range(size)]
             call.running += size
-            if call.waiting and size == 0:  # it did not fit; its turn is next
-                self._turns.appendleft(call)
+            if call.waiting and size == 0:  # the call does not fit, and is the first of the next batch
+                self._queue.appendleft(call)
                 break
             if call.waiting:
-                self._turns.append(call)
+                self._queue.append(call)
                 break
         return batch
 
-    def _fitting(self, batch: Sequence[_Item], call: "Call") -> int:
-        """Return how many sequences of a call join a batch; a call that is out of time drops its waiting sequences."""
-        lengths = [len(item.tokens.ids) for item in batch]
+    def _count_fitting(self, batch: Sequence[_CallSequence], call: "Call") -> int:
+        """Count the sequences of a call that join a batch; a call without time left drops its waiting sequences."""
+        lengths = [len(sequence.tokens.ids) for sequence in batch]
         if call.waiting and not self._throughput.allows(sum(lengths) + len(call.waiting[0].tokens.ids), call.deadline):
             if not batch:
                 call.waiting.clear()
                 call.notify()
             return 0
-        most = min(self._most(member.deadline) for member in (call, *(item.call for item in batch)))
-        share = -(-len(call.waiting) // (self._backend.threads if self._backend.parallel else 1))
-        more = (len(item.tokens.ids) for item in islice(call.waiting, share))
-        return max(0, batch_size(chain(lengths, more), most, packed=self._backend.packed) - len(batch))
+        calls = {call, *(sequence.call for sequence in batch)}
+        budget_tokens = min(
+            self._throughput.budget_tokens(self._backend.budget_tokens, member.deadline) for member in calls
+        )
+        threads = self._backend.threads if self._backend.parallel else 1
+        share = math.ceil(len(call.waiting) / threads)
+        candidates = (len(sequence.tokens.ids) for sequence in islice(call.waiting, share))
+        size = batch_size(chain(lengths, candidates), budget_tokens, packed=self._backend.packed)
+        return max(0, size - len(batch))
 
-    def _isolate(self, batch: Sequence[_Item], reason: str) -> None:
-        """Halve a failed batch, so that neither one bad sequence nor a batch that is too large fails the others."""
+    def _isolate(self, batch: Sequence[_CallSequence], reason: str) -> None:
+        """Halve a failed batch: the error may come from a single sequence, or from the size of the batch."""
         with self._lock:
             if len(batch) > 1:
                 HALVINGS.inc()
                 middle = len(batch) // 2
                 self._halves.extend([list(batch[:middle]), list(batch[middle:])])
                 return
-            item = batch[0]
-            item.call.outcome.failures[item.number] = reason
+            sequence = batch[0]
+            sequence.call.outcome.failures[sequence.number] = reason
             self._release(batch)
 
-    def _abandon(self, batch: Sequence[_Item], error: Exception) -> None:
-        """Pass an error that is not the model's to the callers whose sequences are in the batch."""
+    def _fail(self, batch: Sequence[_CallSequence], error: Exception) -> None:
+        """Pass an unexpected error to the callers whose sequences are in the batch."""
         with self._lock:
-            for item in batch:
-                item.call.fail(error)
+            for sequence in batch:
+                sequence.call.fail(error)
             self._release(batch)
 
-    def _settle(self, batch: Sequence[_Item], outputs: Iterable[Row]) -> None:
+    def _complete(self, batch: Sequence[_CallSequence], outputs: Iterable[Row]) -> None:
         with self._lock:
-            for item, row in zip(batch, outputs, strict=True):
-                item.call.outcome.outputs[item.number] = row.astype(np.float32)
+            for sequence, row in zip(batch, outputs, strict=True):
+                sequence.call.outcome.outputs[sequence.number] = row.astype(np.float32)
             self._release(batch)
 
-    def _release(self, batch: Iterable[_Item]) -> None:
+    def _release(self, batch: Iterable[_CallSequence]) -> None:
         """Count sequences as no longer running; the lock is held."""
-        for item in batch:
-            item.call.running -= 1
-            item.call.notify()
-
-    def _most(self, deadline: Deadline) -> int:
-        return self._throughput.budget_tokens(self._backend.budget_tokens, deadline)
+        for sequence in batch:
+            sequence.call.running -= 1
+            sequence.call.notify()
 
     def _refusal(self) -> InferenceError:
         return InferenceError(f"the scorer of {self._model} is closed; load the model again", model=self._model)
@@ -270,18 +274,18 @@ class Call:
     """The sequences of one caller.
 
     Attributes:
-        deadline: no sequence starts after it.
+        deadline: the time after which no sequence starts.
         outcome: the results so far.
         waiting: the sequences that are in no batch yet.
-        running: the number of sequences in batches that are being computed.
-        error: an error that is not the model's; the caller then stops waiting.
-        ended: notified, with the batcher's lock held, when no sequence waits or runs any more.
+        running: the number of sequences in running batches.
+        error: an unexpected error, after which the caller stops waiting; None if none occurred.
+        ended: condition of the batcher's lock, which is notified when the call is done.
     """
 
     def __init__(self, batcher: Batcher, deadline: Deadline, ended: threading.Condition) -> None:
         self.deadline = deadline
         self.outcome = BatcherOutput()
-        self.waiting: deque[_Item] = deque()
+        self.waiting: deque[_CallSequence] = deque()
         self.running = 0
         self.error: BaseException | None = None
         self.ended = ended
@@ -318,9 +322,9 @@ class Call:
         Raises:
             InferenceError: the batcher is closed.
         """
-        items = [_Item(self, number, tokens) for number, tokens in enumerate(sequences, self._added)]
-        self._added += len(items)
-        self._batcher.admit(self, items)
+        added = [_CallSequence(self, number, tokens) for number, tokens in enumerate(sequences, self._added)]
+        self._added += len(added)
+        self._batcher.admit(self, added)
 
     def result(self) -> BatcherOutput:
         """Wait for all added sequences, or until the deadline, and return their results."""
@@ -348,15 +352,15 @@ class Throughput:
         """Add the time of a batch of this many padded tokens to the average."""
         started = self._clock()
         yield
-        newest = (self._clock() - started) / max(tokens, 1)
-        known = self.seconds_per_token
-        self.seconds_per_token = newest if known == 0 else (1 - WEIGHT) * known + WEIGHT * newest
+        latest = (self._clock() - started) / max(tokens, 1)
+        average = self.seconds_per_token
+        self.seconds_per_token = latest if average == 0 else (1 - WEIGHT) * average + WEIGHT * latest
 
-    def budget_tokens(self, most: int, deadline: Deadline) -> int:
-        """Return the most tokens of a batch: ``most``, but no more than a quarter of the time left allows."""
+    def budget_tokens(self, max_tokens: int, deadline: Deadline) -> int:
+        """Return the most tokens of a batch: ``max_tokens``, or fewer, so that it takes a quarter of the time left."""
         if deadline.at_s is None or self.seconds_per_token == 0:
-            return most
-        return max(1, int(min(most, deadline.remaining_s() / 4 / self.seconds_per_token)))
+            return max_tokens
+        return max(1, int(min(max_tokens, deadline.remaining_s() / 4 / self.seconds_per_token)))
 
     def allows(self, tokens: int, deadline: Deadline) -> bool:
         """Return whether a batch of this many tokens is expected to end before the deadline."""
@@ -367,5 +371,5 @@ class Throughput:
             return True
         if remaining_s > tokens * self.seconds_per_token:
             return True
-        self.seconds_per_token *= RELAXED
+        self.seconds_per_token *= REFUSAL_FACTOR
         return False

@@ -18,25 +18,25 @@ from osrerank.types import NEVER, Deadline, Scores
 from osrerank.types.scores import QUERY_CUT
 
 WINDOW, WINDOW_TOKENS = 4096, 512
-"""The most sequences held at once, if the model reads at most so many tokens (32 MiB); fewer if it reads more."""
+"""The most sequences in memory for a model that reads ``WINDOW_TOKENS`` (32 MiB); fewer if it reads more."""
 
 
 class CrossEncoder(LocalModel):
     """Scores pairs of query and document: ``[CLS] q [SEP] d [SEP]``.
 
-    ``Scores.values`` are logits in float32, ``scale * raw + offset`` with the card's calibration (1 and 0 unless it has
-    one), where raw is the logit of a one-logit head, z1 - z0 of two logits (the log-odds, which give the same order as
-    ``log_softmax[1]``), or logit 1 of a next-sentence head. ``Scores.log_odds`` are the same, but z1 - z0 of a
-    next-sentence head. ``Scores.inferences`` counts tuples.
+    ``Scores.values`` are logits in float32: ``scale * raw + offset`` with the card's calibration, by default 1 and 0.
+    The head determines raw: the logit of a one-logit head; z1 - z0 of a two-logit head, the log-odds, which give the
+    same order as ``log_softmax[1]``; or logit 1 of a next-sentence head. ``Scores.log_odds`` differ only for a
+    next-sentence head, where they are z1 - z0. ``Scores.inferences`` counts tuples.
     """
 
-    documents_each = 1
-    """How many documents the model reads beside the query."""
-    misuse = "a cross-encoder scores single documents; pairs of documents need a duo model"
+    documents_per_tuple = 1
+    """How many documents the model reads together with a query."""
+    tuple_error = "a cross-encoder scores single documents; pairs of documents need a duo model"
 
     @functools.cached_property
     def identity(self) -> str:
-        """Everything that a score depends on except its texts: model digest, precision and input policy."""
+        """Everything that a score depends on except the texts: model digest, precision and input lengths."""
         policy = f"standard/{self._policy}" + "/log-odds" * self._has_odds  # part of cache keys
         return f"{self._digest(self.backend.files)}/{self.backend.precision}/{policy}"
 
@@ -48,8 +48,8 @@ class CrossEncoder(LocalModel):
         *,
         deadline: Deadline = NEVER,
     ) -> Scores:
-        if any(len(indices) != self.documents_each for indices in tuples):
-            raise ValueError(self.misuse)
+        if any(len(indices) != self.documents_per_tuple for indices in tuples):
+            raise ValueError(self.tuple_error)
         query_pieces = self._builder.query(query)
         pieces: dict[int, Pieces] = {}
         window_size = max(1, WINDOW * WINDOW_TOKENS // max(WINDOW_TOKENS, self.card.max_tokens))
@@ -60,19 +60,19 @@ class CrossEncoder(LocalModel):
         while reached < len(tuples):
             window = tuples[reached : reached + window_size]
             outcome = self._compute(query_pieces, documents, pieces, window, deadline)
-            done = outcome.reached(len(window))
-            for at in range(done):
-                row = outcome.outputs.get(at)
+            attempted = outcome.reached(len(window))
+            for position in range(attempted):
+                row = outcome.outputs.get(position)
                 logit = math.nan if row is None else self._logit(row)
                 if row is not None and math.isfinite(logit):
-                    values[reached + at] = logit
+                    values[reached + position] = logit
                     if odds is not None:
-                        odds[reached + at] = self._calibrated(_log_odds(row))
+                        odds[reached + position] = self._calibrated(_log_odds(row))
                 else:
                     reason = f"the score {logit} of {self.model} is not a finite number"
-                    failures[reached + at] = outcome.failures.get(at, reason)
-            reached += done
-            if done < len(window):
+                    failures[reached + position] = outcome.failures.get(position, reason)
+            reached += attempted
+            if attempted < len(window):
                 break
         cuts = _cuts(query_pieces, pieces, tuples[:reached], len(tuples))
         scores = Scores(
@@ -90,14 +90,16 @@ class CrossEncoder(LocalModel):
     ) -> BatcherOutput:
         """Compute the head's outputs for tuples; a document is tokenised once, when a tuple first needs it."""
         with self._batcher.call(deadline) as call:
-            for chunk in self.chunks_at_once([sum(len(documents[at]) for at in indices) for indices in tuples]):
+            lengths = [sum(len(documents[index]) for index in indices) for indices in tuples]
+            for chunk in self.tokenisation_chunks(lengths):
                 if deadline.passed:
                     break
-                members = tuples[chunk]
-                new = list(dict.fromkeys(at for indices in members for at in indices if at not in pieces))
-                new_pieces = self._builder.documents([documents[at] for at in new], query)
-                pieces |= zip(new, new_pieces, strict=True)
-                call.add([self._sequence(query, *(pieces[at] for at in indices)) for indices in members])
+                chunk_tuples = tuples[chunk]
+                indices_needed = dict.fromkeys(index for indices in chunk_tuples for index in indices)
+                new_indices = [index for index in indices_needed if index not in pieces]
+                new_documents = self._builder.documents([documents[index] for index in new_indices], query)
+                pieces |= zip(new_indices, new_documents, strict=True)
+                call.add([self._sequence(query, *(pieces[index] for index in indices)) for indices in chunk_tuples])
             return call.result()
 
     def _sequence(self, query: Pieces, *documents: Pieces) -> Tokens:
@@ -126,7 +128,7 @@ def _cuts(
 ) -> npt.NDArray[np.uint8]:
     """Return `Scores.cuts` ``(size,)``; 0 for the tuples that were not reached."""
     cuts = np.zeros(size, dtype=np.uint8)
-    for at, indices in enumerate(tuples):
-        cuts[at] = sum(pieces[index].cut << bit for bit, index in enumerate(indices))
+    for position, indices in enumerate(tuples):
+        cuts[position] = sum(pieces[index].cut << bit for bit, index in enumerate(indices))
     cuts[: len(tuples)] |= QUERY_CUT * query.cut
     return cuts

@@ -13,8 +13,8 @@ class Duo(CrossEncoder):
     Batches, heads and calibration are those of a cross-encoder.
     """
 
-    documents_each = 2
-    misuse = "a duo model scores pairs of documents; single documents need another kind"
+    documents_per_tuple = 2
+    tuple_error = "a duo model scores pairs of documents; single documents need another kind"
 
     def _sequence(self, query: Pieces, *documents: Pieces) -> Tokens:
         """Return the sequence of a query and two documents."""

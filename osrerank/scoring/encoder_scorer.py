@@ -1,4 +1,4 @@
-"""Use an encoder as a scorer: query and documents are encoded, and a score is the similarity of their vectors."""
+"""Use an encoder as a scorer: a score is the similarity of the query's and the document's vectors."""
 
 import math
 from collections.abc import Sequence
@@ -13,14 +13,14 @@ from osrerank.types.scores import QUERY_CUT
 from osrerank.vectors.documents import DocumentVectors
 from osrerank.vectors.record import rows_of
 
-NOT_FINITE = "{model} gave a score that is not a finite number"
+NOT_FINITE = "{model} returned a score that is not a finite number"
 
 
 class EncoderScorer:
     """Scores texts with an encoder where a scorer is expected, for example for sentences or on workers.
 
     Args:
-        vectors: gives the vectors of documents: stored ones, or else encoded ones.
+        vectors: source of the documents' vectors, which reads stored vectors and encodes the other documents.
     """
 
     def __init__(self, vectors: DocumentVectors) -> None:
@@ -52,31 +52,31 @@ class EncoderScorer:
         if not tuples or deadline.passed:
             return Scores(values, reached=0)
         encoded_query = self.vectors.encoded_query(query)
-        needed = list(dict.fromkeys(at for (at,) in tuples))
-        found = self.vectors.of((documents[at] for at in needed), deadline)
-        read = dict(zip(needed, found.documents, strict=False))  # fewer if the deadline passed
-        records = {at: document.records[0] for at, document in read.items() if document.records}
+        indices = list(dict.fromkeys(index for (index,) in tuples))
+        vectors = self.vectors.of((documents[index] for index in indices), deadline)
+        reached = dict(zip(indices, vectors.documents, strict=False))  # fewer if the deadline passed
+        records = {index: document.records[0] for index, document in reached.items() if document.records}
         encoded = encoded_query.result()
         rows = rows_of(list(records.values())) if records else np.empty((0, self.encoder.dimensions), np.float32)
         logits = dict(zip(records, self.encoder.similarity(encoded.rows[0], rows).tolist(), strict=True))
         cuts = np.zeros(len(tuples), dtype=np.uint8)
         failures: dict[int, str] = {}
-        for index, (at,) in enumerate(tuples):
-            logit = logits.get(at, math.nan)
+        for position, (index,) in enumerate(tuples):
+            logit = logits.get(index, math.nan)
             if math.isfinite(logit):
-                values[index] = logit
-                cuts[index] = records[at].cut | QUERY_CUT * bool(encoded.cut)
-            elif at in records or (at in read and read[at].failures):
-                failures[index] = read[at].failures.get(0, NOT_FINITE.format(model=self.model))
-        unreached = (index for index in np.flatnonzero(np.isnan(values)).tolist() if index not in failures)
+                values[position] = logit
+                cuts[position] = records[index].cut | QUERY_CUT * bool(encoded.cut)
+            elif index in records or (index in reached and reached[index].failures):
+                failures[position] = reached[index].failures.get(0, NOT_FINITE.format(model=self.model))
+        unreached = (position for position in np.flatnonzero(np.isnan(values)).tolist() if position not in failures)
         scores = Scores(
             values,
             failures,
             next(unreached, len(tuples)),
             cuts=cuts,
             inferences=len(records),
-            encoded=found.encoded,
-            known=found.known,
+            encoded=vectors.encoded,
+            known=vectors.known,
             query_truncated=bool(encoded.cut),
         )
         return replace(scores, truncated=len(scores.cut_documents(tuples)))
@@ -85,7 +85,7 @@ class EncoderScorer:
         return self.encoder.probabilities(logits)
 
     def chunks(self, query: str, texts: Sequence[str]) -> list[list[tuple[int, int]]]:
-        """Return the chunks of texts that fit the encoder, as `osrerank.types.CutsTexts.chunks`.
+        """Split texts into chunks that fit the encoder, as `osrerank.types.CutsTexts.chunks`.
 
         Raises:
             ConfigError: the encoder's tokenizer is not in this process.

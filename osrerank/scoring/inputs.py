@@ -1,11 +1,13 @@
 """Build a model's token sequences: ``[CLS] q [SEP] d [SEP]`` and ``[CLS] q [SEP] d_i [SEP] d_j [SEP]``.
 
-A bi-encoder reads query and document apart: each has a sequence of its own, the whole window, and perhaps a prefix.
+For a bi-encoder, query and document are separate sequences; each may fill the whole window, and may have a prefix.
 
-Nogueira and Cho 2019 (arXiv 1901.04085, section 3) and Nogueira et al. 2019 (arXiv 1910.14424, sections 3.2 and 3.3):
-the query has at most 64 tokens, its two special tokens included, and the document is cut so that the sequence has at
-most 512; each document of a pair has at most 223. Each text is tokenised once. A special token spelled in a text, such
-as "[SEP]", is read as text; in a model's prefix it is read as the token, as the libraries do that save such models.
+Lengths follow Nogueira and Cho 2019 (arXiv 1901.04085, section 3) and Nogueira et al. 2019 (arXiv 1910.14424, sections
+3.2 and 3.3). The query has at most 64 tokens, its two special tokens included. The document is cut so that the sequence
+has at most 512 tokens; each document of a pair has at most 223.
+
+Each text is tokenised once. A text that contains the characters "[SEP]" does not get the special token; a prefix that
+contains them does, as in the libraries that save such models.
 """
 
 from collections.abc import Sequence
@@ -16,18 +18,18 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 from tokenizers import Encoding, Tokenizer
-from tokenizers.processors import TemplateProcessing
 
 from osrerank._threads import NATIVE_CODE
 from osrerank.errors import ModelLoadError
 from osrerank.scoring.card import ModelCard
 from osrerank.scoring.charsmap import CharacterMap
 from osrerank.scoring.model_files import tokenizer_file
+from osrerank.scoring.template import pair_template, single_template
 
 CHARACTERS_PER_PIECE = 8
-"""First guess of how many characters a word piece has; English has four to five."""
-MOST_CHARACTERS = 1 << 18
-"""The most characters of a text that are read; only white space or one endless word has under 512 pieces in so many."""
+"""First estimate of the length of a word piece, in characters; English pieces have four to five."""
+MAX_TEXT_CHARACTERS = 1 << 18
+"""The most characters of a text that are read; only white space, or a single word, has under 512 pieces in them."""
 
 Ids = npt.NDArray[np.int64]
 
@@ -38,7 +40,7 @@ class Pieces:
 
     Attributes:
         ids: int64 ``(pieces,)``.
-        cut: whether the text has more pieces than these.
+        cut: whether the text has more pieces.
     """
 
     ids: Ids
@@ -61,31 +63,8 @@ class Tokens:
 
 
 @dataclass(frozen=True, slots=True)
-class Template:
-    """The special tokens that the model's tokenizer puts around query and document: ``head q middle d tail``.
-
-    Attributes:
-        head, middle, tail: the ids of the special tokens.
-        middle_query: how many tokens of ``middle`` belong to the query's segment.
-        document_type: segment id of the document: 1 for BERT, 0 for models without segments.
-        second_type: segment id of the second document, if two are compared.
-    """
-
-    head: tuple[int, ...]
-    middle: tuple[int, ...]
-    tail: tuple[int, ...]
-    middle_query: int
-    document_type: int
-    second_type: int = 0
-
-    def specials(self, documents: int = 1) -> int:
-        """Return how many special tokens a sequence with so many documents has."""
-        return len(self.head) + documents * len(self.middle) + len(self.tail)
-
-
-@dataclass(frozen=True, slots=True)
 class PaddedBatch:
-    """Sequences padded to the same length, int64 ``(n, tokens)``; the fields have the names of the model's inputs."""
+    """Sequences padded to the same length, int64 ``(n, tokens)``; each field has the name of a model input."""
 
     input_ids: Ids
     attention_mask: Ids
@@ -96,33 +75,33 @@ class InputBuilder:
     """Tokenises texts, and joins their pieces into the sequences that a model reads.
 
     Args:
-        tokenizer: the model's tokenizer; it must neither pad nor truncate.
+        tokenizer: the model's tokenizer, with padding and truncation turned off.
         card: the model's kind, lengths and prefixes.
     """
 
     def __init__(self, tokenizer: Tokenizer, card: ModelCard) -> None:
         self._tokenizer = tokenizer
-        self._map = CharacterMap.taken_from(tokenizer) if card.normalization == "sentencepiece" else None
+        self._map = CharacterMap.take_from(tokenizer) if card.normalization == "sentencepiece" else None
         self._is_encoder = card.is_encoder
         self._keeps_end = card.truncation_side == "left"
-        self._template = (template_of_one if card.is_encoder else template)(tokenizer)
+        self._template = (single_template if card.is_encoder else pair_template)(tokenizer)
         if card.segment_rows == 1:
             self._template = replace(self._template, document_type=0)
-        self._query_prefix, self._document_prefix = (
-            _Prefix.of(tokenizer, text) for text in (card.query_prefix, card.document_prefix)
-        )
         if card.kind == "duo":
             first, second = (1, 2) if card.segment_rows > 2 else (0, 0)
             self._template = replace(self._template, document_type=first, second_type=second)
-        before = 0 if card.is_encoder else self._query_prefix.tokens  # only an encoder's limit on the query counts it
-        self._query_marker, self._document_marker = (
-            self.ids_of([token] if token else []) for token in (card.tokens.query_marker, card.tokens.document_marker)
-        )
-        around = self._template.specials(0) + len(self._query_marker) if card.is_encoder else 2
-        self._query_pieces = card.max_query_tokens - around + before
+        self._query_prefix = _Prefix.tokenised(tokenizer, card.query_prefix)
+        self._document_prefix = _Prefix.tokenised(tokenizer, card.document_prefix)
+        self._query_marker = self.ids_of([card.tokens.query_marker] if card.tokens.query_marker else [])
+        self._document_marker = self.ids_of([card.tokens.document_marker] if card.tokens.document_marker else [])
         self.max_tokens = card.max_tokens
-        if before and self.max_tokens <= self._template.specials() + self._query_pieces:
-            raise ValueError(f"the card's query_prefix has {before} tokens, which leaves no room for a document")
+        if card.is_encoder:
+            self._query_pieces = card.max_query_tokens - self._template.specials(0) - len(self._query_marker)
+        else:
+            prefix = self._query_prefix.tokens  # a cross-encoder's limit on the query leaves out the prefix
+            self._query_pieces = card.max_query_tokens - 2 + prefix
+            if prefix and self.max_tokens <= self._template.specials() + self._query_pieces:
+                raise ValueError(f"the card's query_prefix has {prefix} tokens, which leaves no room for a document")
         self._is_duo = card.kind == "duo"
         self.length_rule = card.length_rule
 
@@ -145,23 +124,25 @@ class InputBuilder:
             raise ModelLoadError(reason, model=card.name, path=str(file)) from error
 
     def query(self, text: str) -> Pieces:
-        """Return the query's pieces, its prefix included; for the usual 64 tokens, at most 62.
+        """Return the query's pieces, its prefix included: at most 62 if the card allows 64 tokens.
 
-        A cross-encoder's prefix is not counted in this limit.
+        A cross-encoder's prefix does not count towards this limit.
         """
-        pieces = self._behind(self._query_prefix, [text], self._query_pieces)[0]
+        pieces = self._with_prefix(self._query_prefix, [text], self._query_pieces)[0]
         return _marked(self._query_marker, pieces) if self._query_marker else pieces
 
     def documents(self, texts: Sequence[str], query: Pieces) -> list[Pieces]:
-        """Return each document's pieces, its prefix included, cut to fit beside the query."""
-        pieces = self._behind(self._document_prefix, texts, self._room(query))
-        return [_marked(self._document_marker, part) for part in pieces] if self._document_marker else pieces
+        """Return each document's pieces, its prefix included, cut to fit into a sequence with the query."""
+        documents = self._with_prefix(self._document_prefix, texts, self._room(query))
+        if self._document_marker:
+            return [_marked(self._document_marker, pieces) for pieces in documents]
+        return documents
 
     def ids_of(self, tokens: Sequence[str]) -> tuple[int, ...]:
-        """Return the ids of tokens that the tokenizer knows by name.
+        """Return the ids of tokens, which are given by name.
 
         Raises:
-            ValueError: the tokenizer has no such token.
+            ValueError: the tokenizer lacks one of the tokens.
         """
         ids = [self._tokenizer.token_to_id(token) for token in tokens]
         if None in ids:
@@ -169,42 +150,48 @@ class InputBuilder:
         return tuple(ids)
 
     def chunks(self, texts: Sequence[str], query: Pieces) -> list[list[tuple[int, int]]]:
-        """Split each text into consecutive chunks that fit beside the query: return their (start, end) in characters.
+        """Split each text into consecutive chunks that fit beside the query; return their (start, end) in characters.
 
-        A chunk has as many whole words as fit; a word that has more pieces than fit is divided. A text without pieces
-        has no chunks.
+        A chunk has as many whole words as fit; a word that does not fit into one chunk is divided. A text without
+        pieces has no chunks.
         """
         readable = [_encodable(text) for text in texts]
-        mapped = [self._map.normalised(text) for text in readable] if self._map else [(text, None) for text in readable]
+        offsets = None
+        if self._map:
+            mapped = [self._map.normalise(text) for text in readable]
+            offsets = [(*starts, len(text)) for text, (_, starts) in zip(readable, mapped, strict=True)]
+            readable = [text for text, _ in mapped]
         with NATIVE_CODE:
-            encodings = self._tokenizer.encode_batch([text for text, _ in mapped], add_special_tokens=False)
-        room = max(self._room(query) - self._document_prefix.tokens, 1)
-        chunks = [_chunks(encoding, room) for encoding in encodings]
+            encodings = self._tokenizer.encode_batch(readable, add_special_tokens=False)
+        max_pieces = max(self._room(query) - self._document_prefix.tokens, 1)
+        chunks = [_chunks(encoding, max_pieces) for encoding in encodings]
+        if offsets is None:
+            return chunks
         return [
-            found if begins is None else [(begins[start], (*begins, len(text))[end]) for start, end in found]
-            for text, (_, begins), found in zip(readable, mapped, chunks, strict=True)
+            [(starts[start], starts[end]) for start, end in spans]
+            for starts, spans in zip(offsets, chunks, strict=True)
         ]
 
     def mono(self, query: Pieces, document: Pieces) -> Tokens:
         """Return the sequence of a query and a document."""
-        around = self._template
-        ids = _joined(around.head, query.ids, around.middle, document.ids, around.tail)
-        segments = np.full_like(ids, around.document_type)
-        segments[: len(around.head) + len(query.ids) + around.middle_query] = 0
+        template = self._template
+        ids = _joined(template.head, query.ids, template.middle, document.ids, template.tail)
+        segments = np.full_like(ids, template.document_type)
+        segments[: len(template.head) + len(query.ids) + template.middle_query] = 0
         return Tokens(ids, segments)
 
-    def alone(self, text: Pieces) -> Tokens:
+    def single(self, text: Pieces) -> Tokens:
         """Return the sequence of a single text."""
         ids = _joined(self._template.head, text.ids, self._template.tail)
         return Tokens(ids, np.zeros_like(ids))
 
     def duo(self, query: Pieces, first: Pieces, second: Pieces) -> Tokens:
-        """Return the sequence of a query and two documents; a special token has the segment of the text before it."""
-        around, middle = self._template, self._template.middle
-        ids = _joined(around.head, query.ids, middle, first.ids, middle, second.ids, around.tail)
-        segments = np.full_like(ids, around.second_type)
-        start = len(around.head) + len(query.ids) + around.middle_query
-        segments[: start + len(middle) + len(first.ids)] = around.document_type
+        """Return the sequence of a query and two documents; each special token has the segment of the text before."""
+        template, middle = self._template, self._template.middle
+        ids = _joined(template.head, query.ids, middle, first.ids, middle, second.ids, template.tail)
+        segments = np.full_like(ids, template.second_type)
+        start = len(template.head) + len(query.ids) + template.middle_query
+        segments[: start + len(middle) + len(first.ids)] = template.document_type
         segments[:start] = 0
         return Tokens(ids, segments)
 
@@ -212,7 +199,7 @@ class InputBuilder:
         return self._duo_room(query) if self._is_duo else self._mono_room(query)
 
     def _mono_room(self, query: Pieces) -> int:
-        """Return how many pieces a document may have; with the length rule ``released``, one token is left unused."""
+        """Return how many pieces a document may have; the length rule ``released`` leaves one token unused."""
         if self._is_encoder:
             return self.max_tokens - self._template.specials(0) - len(self._document_marker)
         unused = self.length_rule == "released"
@@ -221,74 +208,80 @@ class InputBuilder:
     def _duo_room(self, query: Pieces) -> int:
         """Return how many pieces each of two documents may have: 223 if queries may have 62.
 
-        The released code takes half of what the query and its two special tokens leave, minus two: 222 to 252. A
-        document does not get the room that a shorter one leaves unused.
+        The released code takes half of what the query and its two special tokens leave, minus two: 222 to 252. If one
+        document is short, the other one does not get more room.
         """
         if self.length_rule == "released":
             return (self.max_tokens - len(query.ids) - 2) // 2 - 2
         return (self.max_tokens - self._template.specials(2) - self._query_pieces) // 2
 
-    def _behind(self, prefix: "_Prefix", texts: Sequence[str], most: int) -> list[Pieces]:
-        """Return the first ``most`` pieces of each text with a prefix before it; the last ones if its end is kept."""
-        if not prefix.specials:
-            return self._pieces(self._tokenizer, [prefix.text + text for text in texts] if prefix.text else texts, most)
-        spelling = [at for at, text in enumerate(texts) if any(name in text for name in prefix.specials)]
-        found = self._pieces(prefix.tokenizer, [prefix.text + text for text in texts], most)
-        for at in spelling:  # what a text spells is text, although it is a token in the prefix
-            (own,) = self._pieces(self._tokenizer, [prefix.text[prefix.end :] + texts[at]], most)
-            ids = own.ids.tolist() if own.cut and self._keeps_end else [*prefix.ids, *own.ids.tolist()]
-            found[at] = Pieces(self._cut(ids, most).ids, own.cut or len(ids) > most)
-        return found
+    def _with_prefix(self, prefix: "_Prefix", texts: Sequence[str], max_pieces: int) -> list[Pieces]:
+        """Return the first ``max_pieces`` pieces of prefix and text, or the last ones if the end is kept.
 
-    def _pieces(self, tokenizer: Tokenizer, texts: Sequence[str], most: int) -> list[Pieces]:
-        """Return the pieces of each text that are kept; of a long text, only as much is read as they need."""
-        reach = CHARACTERS_PER_PIECE * most
-        short = [self._readable(text) for text in texts if len(text) <= reach]
+        A tokenizer that reads special tokens in a prefix also reads them in a text. So a text that contains the name of
+        a special token is tokenised again, without that part of the prefix.
+        """
+        prefixed = [prefix.text + text for text in texts] if prefix.text else texts
+        pieces = self._pieces(prefix.tokenizer, prefixed, max_pieces)
+        for index, text in enumerate(texts):
+            if any(name in text for name in prefix.specials):
+                text_pieces = self._pieces(self._tokenizer, [prefix.text[prefix.end :] + text], max_pieces)[0]
+                ids = text_pieces.ids.tolist()
+                if not (text_pieces.cut and self._keeps_end):
+                    ids = [*prefix.ids, *ids]
+                pieces[index] = Pieces(self._cut(ids, max_pieces).ids, text_pieces.cut or len(ids) > max_pieces)
+        return pieces
+
+    def _pieces(self, tokenizer: Tokenizer, texts: Sequence[str], max_pieces: int) -> list[Pieces]:
+        """Return at most ``max_pieces`` pieces of each text; of a long text, read only as much as they need."""
+        max_characters = CHARACTERS_PER_PIECE * max_pieces
+        short_texts = [self._readable(text) for text in texts if len(text) <= max_characters]
         with NATIVE_CODE:
-            encodings = iter(tokenizer.encode_batch_fast(short, add_special_tokens=False))
+            encodings = iter(tokenizer.encode_batch_fast(short_texts, add_special_tokens=False))
             return [
-                self._cut(next(encodings).ids, most)
-                if len(text) <= reach
-                else self._pieces_of_long(tokenizer, text, most, reach)
+                self._cut(next(encodings).ids, max_pieces)
+                if len(text) <= max_characters
+                else self._pieces_of_long(tokenizer, text, max_pieces, max_characters)
                 for text in texts
             ]
 
-    def _pieces_of_long(self, tokenizer: Tokenizer, text: str, most: int, reach: int) -> Pieces:
-        """Tokenise ever longer beginnings of a text, until one has enough pieces; if its end is kept, all of it.
+    def _pieces_of_long(self, tokenizer: Tokenizer, text: str, max_pieces: int, max_characters: int) -> Pieces:
+        """Tokenise longer and longer beginnings of a text, until one has enough pieces.
 
         A cut changes only the pieces of the word that it divides, because the tokenizer splits a text into words first.
-        So all pieces except those of the last word are pieces of the whole text.
+        If the end of long texts is kept, the whole text is tokenised.
         """
-        while reach < min(len(text), MOST_CHARACTERS) and not self._keeps_end:
-            sure = _without_last_word(tokenizer.encode(self._readable(text[:reach]), add_special_tokens=False))
-            if len(sure) > most:
-                return self._cut(sure, most)
-            reach *= 4
-        read = text[-MOST_CHARACTERS:] if self._keeps_end else text[:MOST_CHARACTERS]
-        pieces = self._cut(tokenizer.encode(self._readable(read), add_special_tokens=False).ids, most)
-        return Pieces(pieces.ids, cut=pieces.cut or len(text) > MOST_CHARACTERS)
+        while max_characters < min(len(text), MAX_TEXT_CHARACTERS) and not self._keeps_end:
+            encoding = tokenizer.encode(self._readable(text[:max_characters]), add_special_tokens=False)
+            certain_ids = _without_last_word(encoding)
+            if len(certain_ids) > max_pieces:
+                return self._cut(certain_ids, max_pieces)
+            max_characters *= 4
+        readable_part = text[-MAX_TEXT_CHARACTERS:] if self._keeps_end else text[:MAX_TEXT_CHARACTERS]
+        pieces = self._cut(tokenizer.encode(self._readable(readable_part), add_special_tokens=False).ids, max_pieces)
+        return Pieces(pieces.ids, cut=pieces.cut or len(text) > MAX_TEXT_CHARACTERS)
 
     def _readable(self, text: str) -> str:
-        """Return a text as the tokenizer gets it."""
+        """Return a text in the form that the tokenizer can read."""
         readable = _encodable(text)
-        return self._map.normalised(readable)[0] if self._map else readable
+        return self._map.normalise(readable)[0] if self._map else readable
 
-    def _cut(self, ids: Sequence[int], most: int) -> Pieces:
-        kept = ids[max(0, len(ids) - most) :] if self._keeps_end else ids[:most]
-        return Pieces(np.array(kept, dtype=np.int64), cut=len(ids) > most)
+    def _cut(self, ids: Sequence[int], max_pieces: int) -> Pieces:
+        kept_ids = ids[max(0, len(ids) - max_pieces) :] if self._keeps_end else ids[:max_pieces]
+        return Pieces(np.array(kept_ids, dtype=np.int64), cut=len(ids) > max_pieces)
 
 
 @dataclass(frozen=True, slots=True)
 class _Prefix:
-    """What precedes the texts of a side.
+    """The prefix of all queries, or of all documents.
 
     Attributes:
-        text: as the card has it.
-        tokens: how many it has.
-        tokenizer: reads special tokens where a text spells them.
-        specials: the names of all special tokens, if the prefix spells one; empty if it spells none.
-        end: where the last one ends in the prefix, in characters.
-        ids: the ids of the prefix up to there.
+        text: the prefix.
+        tokens: the number of its tokens.
+        tokenizer: the tokenizer for prefix and text; it reads special tokens if the prefix contains one.
+        specials: the names of all special tokens, if the prefix contains one; else empty.
+        end: the end of the last special token in the prefix, in characters.
+        ids: the ids of the prefix up to ``end``.
     """
 
     text: str
@@ -299,77 +292,45 @@ class _Prefix:
     ids: tuple[int, ...] = ()
 
     @classmethod
-    def of(cls, tokenizer: Tokenizer, text: str) -> Self:
-        """Return a side's prefix."""
-        special = {at: one.content for at, one in tokenizer.get_added_tokens_decoder().items() if one.special}
-        if not any(name in text for name in special.values()):
+    def tokenised(cls, tokenizer: Tokenizer, text: str) -> Self:
+        """Tokenise a prefix."""
+        added_tokens = tokenizer.get_added_tokens_decoder().items()
+        specials = {token_id: token.content for token_id, token in added_tokens if token.special}
+        if not any(name in text for name in specials.values()):
             return cls(text, len(tokenizer.encode(text, add_special_tokens=False).ids), tokenizer)
-        reader = Tokenizer.from_str(tokenizer.to_str())
-        encoding = reader.encode(text, add_special_tokens=False)
-        last = max(at for at, one in enumerate(encoding.ids) if one in special)
+        special_tokenizer = Tokenizer.from_str(tokenizer.to_str())  # the copy lacks encode_special_tokens
+        encoding = special_tokenizer.encode(text, add_special_tokens=False)
+        last = max(position for position, token_id in enumerate(encoding.ids) if token_id in specials)
         ids = tuple(encoding.ids[: last + 1])
-        return cls(text, len(encoding.ids), reader, tuple(special.values()), encoding.offsets[last][1], ids)
+        return cls(text, len(encoding.ids), special_tokenizer, tuple(specials.values()), encoding.offsets[last][1], ids)
 
 
-def padded(sequences: Sequence[Tokens], pad_id: int = 0, *, multiple: int = 1, most: int = 0) -> PaddedBatch:
-    """Return the sequences as one batch, padded on the right; padding has the segment of a sequence's last token.
+def padded(sequences: Sequence[Tokens], pad_id: int = 0, *, multiple: int = 1, max_width: int = 0) -> PaddedBatch:
+    """Return sequences as one batch, padded on the right; the padding has the segment of the sequence's last token.
 
     Args:
-        sequences: the rows.
+        sequences: the rows of the batch.
         pad_id: id of the padding token.
-        multiple: the batch's width is rounded up to a multiple of this, but not above ``most``.
-        most: the most tokens that the model can read.
+        multiple: the batch's width is rounded up to a multiple of this, but not above ``max_width``.
+        max_width: the most tokens that the model can read.
     """
     lengths = np.array([len(tokens.ids) for tokens in sequences])
     longest = int(lengths.max())
-    width = max(longest, min(-(-longest // multiple) * multiple, most))
+    width = max(longest, min(-(-longest // multiple) * multiple, max_width))
     input_ids = np.full((len(sequences), width), pad_id, dtype=np.int64)
     token_type_ids = np.zeros_like(input_ids)
     for row, tokens in enumerate(sequences):
         input_ids[row, : lengths[row]] = tokens.ids
-        if len(tokens.ids):  # of a StaticEmbedding, a text may have no token
+        if len(tokens.ids):  # a StaticEmbedding may have no token for a text
             token_type_ids[row] = tokens.segments[-1]
         token_type_ids[row, : lengths[row]] = tokens.segments
-    seen = lengths - np.array([tokens.unattended for tokens in sequences])
-    attention_mask = (np.arange(input_ids.shape[1]) < seen[:, None]).astype(np.int64)
+    attended_lengths = lengths - np.array([tokens.unattended for tokens in sequences])
+    attention_mask = (np.arange(input_ids.shape[1]) < attended_lengths[:, None]).astype(np.int64)
     return PaddedBatch(input_ids, attention_mask, token_type_ids)
 
 
-def template_of_one(tokenizer: Tokenizer) -> Template:
-    """Return the special tokens that a tokenizer puts around a single text: ``head text tail``.
-
-    Raises:
-        ValueError: the tokenizer puts none there.
-    """
-    encoding = tokenizer.encode("a")
-    texts = [index for index, special in enumerate(encoding.special_tokens_mask) if not special]
-    is_bare = isinstance(tokenizer.post_processor, TemplateProcessing)  # a StaticEmbedding's, which adds nothing
-    if not texts or (len(texts) == len(encoding.ids) and not is_bare):
-        raise ValueError("it does not put special tokens around a text (no post-processor)")
-    head, tail = tuple(encoding.ids[: texts[0]]), tuple(encoding.ids[texts[-1] + 1 :])
-    return Template(head, (*tail, *head), tail, len(tail), 1)
-
-
-def template(tokenizer: Tokenizer) -> Template:
-    """Return the special tokens that a tokenizer puts around a pair of texts.
-
-    Raises:
-        ValueError: the tokenizer puts none there.
-    """
-    encoding = tokenizer.encode("a", "b")
-    queries, documents = ([at for at, text in enumerate(encoding.sequence_ids) if text == side] for side in (0, 1))
-    if not queries or not documents or len(encoding.ids) - len(queries) - len(documents) < 3:
-        raise ValueError("it does not put special tokens around a pair of texts (no post-processor)")
-    query_at, document_at = queries[-1], documents[0]
-    head, tail = tuple(encoding.ids[: queries[0]]), tuple(encoding.ids[documents[-1] + 1 :])
-    middle = tuple(encoding.ids[query_at + 1 : document_at])
-    document_type = encoding.type_ids[document_at]
-    middle_query = sum(segment == 0 for segment in encoding.type_ids[query_at + 1 : document_at])
-    return Template(head, middle, tail, middle_query, document_type)
-
-
-def _joined(*parts: Sequence[int] | Ids) -> Ids:
-    return np.concatenate([np.asarray(part, dtype=np.int64) for part in parts])
+def _joined(*arrays: Sequence[int] | Ids) -> Ids:
+    return np.concatenate([np.asarray(array, dtype=np.int64) for array in arrays])
 
 
 def _marked(marker: tuple[int, ...], pieces: Pieces) -> Pieces:
@@ -377,22 +338,23 @@ def _marked(marker: tuple[int, ...], pieces: Pieces) -> Pieces:
 
 
 def _encodable(text: str) -> str:
-    """Replace each lone surrogate in a text by a question mark, because JSON can carry one, and UTF-8 cannot."""
+    """Replace each lone surrogate in a text by a question mark; JSON can contain one, but UTF-8 cannot."""
     return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
 
 
-def _chunks(encoding: Encoding, most: int) -> list[tuple[int, int]]:
-    """Return the (start, end) in characters of chunks of at most ``most`` pieces; they end with a word if possible."""
+def _chunks(encoding: Encoding, max_pieces: int) -> list[tuple[int, int]]:
+    """Return the (start, end) of chunks of at most ``max_pieces`` pieces, in characters; whole words if possible."""
     words, offsets = encoding.word_ids, encoding.offsets
-    found: list[tuple[int, int]] = []
+    spans: list[tuple[int, int]] = []
     first = 0
     while first < len(words):
-        end = min(first + most, len(words))
+        end = min(first + max_pieces, len(words))
         if end < len(words):
-            end = next((at for at in range(end, first, -1) if words[at] != words[at - 1]), end)
-        found.append((offsets[first][0], offsets[end - 1][1]))
+            word_ends = (position for position in range(end, first, -1) if words[position] != words[position - 1])
+            end = next(word_ends, end)
+        spans.append((offsets[first][0], offsets[end - 1][1]))
         first = end
-    return found
+    return spans
 
 
 def _without_last_word(encoding: Encoding) -> list[int]:

@@ -23,8 +23,8 @@ from osrerank.vectors.token_vectors import maxsim, pooled
 class LateInteraction(BiEncoder):
     """Encodes queries ``[CLS] [Q] q [SEP] [MASK] ...`` and documents ``[CLS] [D] d [SEP]``, as the card says.
 
-    A similarity is MaxSim as a logit: ``scale * mean + offset`` with the card's calibration, where the mean over the
-    query's tokens is that of each one's greatest cosine.
+    A similarity is MaxSim as a logit: ``scale * mean + offset`` with the card's calibration. Each query token has a
+    greatest cosine with the document's tokens; the mean is that of these cosines.
     """
 
     def __init__(
@@ -43,9 +43,13 @@ class LateInteraction(BiEncoder):
 
     @functools.cached_property
     def key(self) -> str:
-        """As `BiEncoder.key`; pooling is a part of it."""
-        kept = {"document_marker": self.tokens.document_marker, "skipped": self.tokens.skipped}
-        return "\0".join((super().key, json.dumps({**kept, "pool_factor": self.tokens.pool_factor})))
+        """As `BiEncoder.key`, with the settings of the tokens' vectors."""
+        settings = {
+            "document_marker": self.tokens.document_marker,
+            "skipped": self.tokens.skipped,
+            "pool_factor": self.tokens.pool_factor,
+        }
+        return "\0".join((super().key, json.dumps(settings)))
 
     @functools.cached_property
     def identity(self) -> str:
@@ -53,26 +57,25 @@ class LateInteraction(BiEncoder):
         return f"{super().identity}/{json.dumps(self.tokens.to_json(), sort_keys=True)}"
 
     def encode(self, texts: Sequence[str], side: Side, *, deadline: Deadline = NEVER) -> Vectors:
-        """Encode texts as `osrerank.types.Encoder.encode`; queries one by one, whatever the deadline, and cached."""
+        """Encode texts as `osrerank.types.Encoder.encode`; queries are cached, and encoded whatever the deadline."""
         if side == "query":
-            read = [self._builder.query(text) for text in texts]
-            queries = [self._query(self._builder.alone(one).ids.tobytes()) for one in read]
-            return Vectors(queries, cut=frozenset(at for at, one in enumerate(read) if one.cut))
-        sequences, outcome, cut = self._computed(texts, deadline)
+            queries, cut = self._encode_queries(texts)
+            return Vectors(queries, cut=cut)
+        sequences, outcome, cut = self._encode_documents(texts, deadline)
         vectors = [np.full((1, self.dimensions), np.nan, dtype=np.float32)] * len(texts)
-        for at, rows in outcome.outputs.items():
-            vectors[at] = pooled(rows[~np.isin(sequences[at].ids, self._skipped)], self.tokens.pool_factor)
+        for index, rows in outcome.outputs.items():
+            vectors[index] = pooled(rows[~np.isin(sequences[index].ids, self._skipped)], self.tokens.pool_factor)
         return Vectors(vectors, outcome.failures, cut)
 
     def similarity(self, query: Floats, vectors: Rows) -> Floats:
-        """Return MaxSim as a logit, of a query's vectors ``(tokens, dimensions)`` and each document's."""
+        """Return the MaxSim logits ``(n,)`` of a query's vectors ``(tokens, dimensions)`` and n documents' vectors."""
         return self.card.calibration.scale * maxsim(query, vectors) + self.card.calibration.offset
 
-    def _of_bytes(self, ids: bytes) -> Floats:
-        """Return the vectors of a query's token ids, int64 as bytes, filled up with the expansion's."""
-        own = np.frombuffer(ids, dtype=np.int64)
-        missing = max(0, self.tokens.expanded_to - len(own))
-        read = np.concatenate([own, np.repeat(self._expansion, missing)])
+    def _query_vector(self, ids: bytes) -> Floats:
+        """Return the vectors of a query, given as the bytes of its int64 token ids; the expansion token fills it up."""
+        query_ids = np.frombuffer(ids, dtype=np.int64)
+        missing = max(0, self.tokens.expanded_to - len(query_ids))
+        token_ids = np.concatenate([query_ids, np.repeat(self._expansion, missing)])
         unattended = missing if self.tokens.hides_expansion else 0
-        rows: Floats = self.backend.run([Tokens(read, np.zeros_like(read), unattended)])[0]
+        rows: Floats = self.backend.run([Tokens(token_ids, np.zeros_like(token_ids), unattended)])[0]
         return rows

@@ -1,4 +1,4 @@
-"""The base class of models in this process: it holds the model's files, its backend, and the batches calls share."""
+"""The base class of models in this process, with the model's files, its backend, and the batches that calls share."""
 
 import os
 import time
@@ -18,21 +18,21 @@ from osrerank.scoring.inputs import InputBuilder
 from osrerank.scoring.model_files import CARD_FILE, CONFIG_FILE, digest, tokenizer_file
 
 CHUNK = {"bi-encoder": 16, "late-interaction": 16, "cross-encoder": 16, "duo": 128}
-"""Kind of model -> how many sequences are tokenised at a time, while the previous ones are being computed."""
+"""Kind of model -> how many sequences are tokenised at a time, while the previous ones are computed."""
 CHUNK_CHARACTERS = 1 << 17
 """The most characters that are tokenised at a time; a single longer text is tokenised alone."""
 LARGE_CHUNK = 256
-"""How many sequences are tokenised at a time for a backend with large batches; with few sequences, a GPU is idle."""
-ORDINARY_TOKENS = 128
-"""Tokens of an ordinary sequence, by which a backend's budget is converted to sequences."""
+"""The most sequences that are tokenised at a time for a GPU, which would be idle with few sequences."""
+USUAL_TOKENS = 128
+"""Length of a usual sequence, which converts a backend's budget from tokens to sequences."""
 
 
 class LocalModel:
     """A model in this process; safe to call from several threads, whose sequences share batches.
 
     Args:
-        directory: the model's directory, for its digest.
-        card: says what the outputs mean.
+        directory: the model's directory.
+        card: the model's card, which says what the outputs mean.
         builder: makes sequences from texts.
         backend: computes the sequences.
         clock: returns seconds.
@@ -66,30 +66,30 @@ class LocalModel:
         return self._backend
 
     @property
-    def at_once(self) -> int:
-        """How many sequences are tokenised at a time, while the previous ones are being computed."""
-        return max(CHUNK[self.card.kind], min(LARGE_CHUNK, self.backend.budget_tokens // ORDINARY_TOKENS))
+    def chunk_size(self) -> int:
+        """How many sequences are tokenised at a time, while the previous ones are computed."""
+        return max(CHUNK[self.card.kind], min(LARGE_CHUNK, self.backend.budget_tokens // USUAL_TOKENS))
 
-    def chunks_at_once(self, lengths: Sequence[int]) -> Iterator[slice]:
-        """Divide sequences into those tokenised at a time: yield their slices.
+    def tokenisation_chunks(self, lengths: Sequence[int]) -> Iterator[slice]:
+        """Divide sequences into chunks that are tokenised at a time: yield a slice for each chunk.
 
         Args:
-            lengths: characters of each sequence.
+            lengths: the length of each sequence, in characters.
         """
         start = 0
         while start < len(lengths):
-            sizes = accumulate(lengths[start : start + self.at_once])
+            sizes = accumulate(lengths[start : start + self.chunk_size])
             end = start + max(1, sum(size <= CHUNK_CHARACTERS for size in sizes))
             yield slice(start, end)
             start = end
 
     @property
     def merges_calls(self) -> bool:
-        """Whether sequences of several calls share batches; more concurrent calls then fill them better."""
+        """Whether sequences of several calls share batches, so that concurrent calls fill the batches better."""
         return self.backend.budget_tokens > 1
 
     def probabilities(self, logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
-        """Return the probabilities ``(n,)`` of logits, by the logistic function; the logits are calibrated already."""
+        """Return the probabilities ``(n,)`` of calibrated logits, by the logistic function."""
         return logistic(logits)
 
     def chunks(self, query: str, texts: Sequence[str]) -> list[list[tuple[int, int]]]:

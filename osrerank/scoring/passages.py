@@ -1,4 +1,4 @@
-"""Score the parts of several documents together: their passages, or their sentences."""
+"""Score the passages or sentences of several documents together. Both are called parts here."""
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
@@ -13,17 +13,17 @@ from osrerank.types.scores import Counts
 from osrerank.types.values import BLANK, is_blank
 from osrerank.types.vectors import Part
 
-AT_ONCE = 256
-"""Under a deadline, the most parts that are cut before they are scored."""
+GROUP_SIZE = 256
+"""The most parts that are cut before they are scored, under a deadline."""
 
 
-class Turn(NamedTuple):
+class DocumentPart(NamedTuple):
     """A part of a document that is to be scored.
 
     Attributes:
         document: index of the document.
         number: index of the part in the document, from 0.
-        text: the part's text as the model reads it.
+        text: the part's text, as the model reads it.
         span: the part's span in the document; None for the whole document.
     """
 
@@ -36,63 +36,64 @@ class Turn(NamedTuple):
 def score_parts(
     scorer: Scorer, query: str, parts: Sequence[Iterable[Part]], *, deadline: Deadline, stage: str = ""
 ) -> PassageScores:
-    """Score the parts of documents in turns: every document's first part before any document's second part.
+    """Score the parts of documents: the first part of every document, then the second parts, and so on.
 
     Under a deadline, parts are cut and scored in groups, so that cutting does not use up the time for scoring.
 
     Args:
         scorer: scores ``(i,)`` tuples.
         query: the query's text.
-        parts: the parts of each document, at least one, cut as they are iterated; blank parts are not scored.
+        parts: for each document, at least one part; iteration cuts them. Blank parts are not scored.
         deadline: as for ``Scorer.score``.
         stage: the stage's name, for errors.
 
     Raises:
         InferenceError: a score is not a number.
     """
-    turns = _Turns(parts)
+    queue = _PartQueue(parts)
     collected = _Collected(len(parts))
-    while group := turns.next_group(deadline):
-        not_blank = [turn for turn in group if not is_blank(turn.text)]
+    while group := queue.next_group(deadline):
+        not_blank = [part for part in group if not is_blank(part.text)]
         scores = scorer.score(
-            query, [turn.text for turn in not_blank], [(at,) for at in range(len(not_blank))], deadline=deadline
+            query, [part.text for part in not_blank], [(index,) for index in range(len(not_blank))], deadline=deadline
         )
-        if any(not np.isfinite(scores.values[at]) for at in scores.attempted if at not in scores.failures):
-            message = f"model {scorer.model} gave a score that is not a number"
+        if any(not np.isfinite(scores.values[index]) for index in scores.attempted if index not in scores.failures):
+            message = f"model {scorer.model} returned a score that is not a number"
             raise InferenceError(message, stage=stage, model=scorer.model)
         collected.add(group, not_blank, scores)
         if deadline.passed:
             break
-    return collected.scores(turns.unread)
+    return collected.scores(queue.unread)
 
 
-class _Turns:
-    """Takes the parts of documents in turns, and cuts each one as late as possible."""
+class _PartQueue:
+    """Yields one part of each document in turn, and cuts each part as late as possible."""
 
     def __init__(self, parts: Sequence[Iterable[Part]]) -> None:
-        self._waiting = deque((at, 0, iter(of_document)) for at, of_document in enumerate(parts))
+        self._waiting = deque((index, 0, iter(document_parts)) for index, document_parts in enumerate(parts))
 
     @property
     def unread(self) -> int:
-        """How many documents may have parts that were not taken yet."""
+        """How many documents may have parts that were not yielded yet."""
         return len(self._waiting)
 
-    def next_group(self, deadline: Deadline) -> list[Turn]:
-        """Return the next parts; under a deadline, at most 256, until cutting has taken half of the time left."""
-        left_s = deadline.remaining_s()
-        until, group = deadline.within_ms(1000 * left_s / 2), []
-        for turn in self._turns():
-            group.append(turn)
-            if left_s != np.inf and (len(group) == AT_ONCE or until.passed):
+    def next_group(self, deadline: Deadline) -> list[DocumentPart]:
+        """Return the next parts; under a deadline, at most 256, cut within half of the time left."""
+        remaining_s = deadline.remaining_s()
+        cutting_deadline = deadline.within_ms(1000 * remaining_s / 2)
+        group = []
+        for part in self._parts():
+            group.append(part)
+            if remaining_s != np.inf and (len(group) == GROUP_SIZE or cutting_deadline.passed):
                 break
         return group
 
-    def _turns(self) -> Iterator[Turn]:
+    def _parts(self) -> Iterator[DocumentPart]:
         while self._waiting:
-            at, number, left = self._waiting.popleft()
-            if (part := next(left, None)) is not None:
-                self._waiting.append((at, number + 1, left))
-                yield Turn(at, number, *part)
+            document, number, remaining_parts = self._waiting.popleft()
+            if (part := next(remaining_parts, None)) is not None:
+                self._waiting.append((document, number + 1, remaining_parts))
+                yield DocumentPart(document, number, *part)
 
 
 class _Collected:
@@ -106,27 +107,30 @@ class _Collected:
         self._cut: set[int] = set()
         self._answers: list[Scores] = []
 
-    def add(self, group: Sequence[Turn], not_blank: Sequence[Turn], scores: Scores) -> None:
-        """Add a group of parts, and the scores of those that are not blank."""
-        for turn in group:
-            self._spans[turn.document].append(turn.span)
-            self._logits[turn.document].append(np.nan)
-            self._odds[turn.document].append(np.nan)
-        for at in scores.attempted:
-            document, number = not_blank[at][:2]
-            if at not in scores.failures:
-                self._logits[document][number] = scores.values[at]
-                self._odds[document][number] = scores.log_odds[at]
-        self._failures |= {not_blank[at][:2]: why for at, why in scores.failures.items()}
-        self._failures |= dict.fromkeys({turn[:2] for turn in group} - {turn[:2] for turn in not_blank}, BLANK)
-        self._cut |= {not_blank[at].document for at in scores.cut_documents([(at,) for at in range(len(not_blank))])}
+    def add(self, group: Sequence[DocumentPart], not_blank: Sequence[DocumentPart], scores: Scores) -> None:
+        """Add a group of parts, and the scores of its parts that are not blank."""
+        for part in group:
+            self._spans[part.document].append(part.span)
+            self._logits[part.document].append(np.nan)
+            self._odds[part.document].append(np.nan)
+            if is_blank(part.text):
+                self._failures[part.document, part.number] = BLANK
+        for index in scores.attempted:
+            document, number = not_blank[index][:2]
+            if index not in scores.failures:
+                self._logits[document][number] = scores.values[index]
+                self._odds[document][number] = scores.log_odds[index]
+        self._failures |= {not_blank[index][:2]: reason for index, reason in scores.failures.items()}
+        self._cut |= {
+            not_blank[index].document for index in scores.cut_documents([(index,) for index in range(len(not_blank))])
+        }
         self._answers.append(scores)
 
     def scores(self, unread: int) -> PassageScores:
         """Return the scores of all documents.
 
         Args:
-            unread: how many of the documents have parts that were not scored.
+            unread: how many documents may have parts that were not scored.
         """
         counts = Counts.total(self._answers)
         if all(answer.cuts is not None for answer in self._answers):
@@ -144,7 +148,7 @@ def _rows(values: Sequence[Sequence[float]]) -> list[npt.NDArray[np.float32]]:
 
 
 def chunks_of(model: Scorer | Encoder, query: str, texts: Sequence[str]) -> list[list[tuple[int, int]]]:
-    """Return the chunks of texts that fit a model, as `CutsTexts.chunks` does.
+    """Split texts into chunks that fit a model, as `CutsTexts.chunks` does.
 
     Raises:
         ConfigError: the model's tokenizer is not in this process.

@@ -56,7 +56,7 @@ class NetworkScorer:
         with torch.inference_mode(), self.autocast():
             for indices in plan([[tokens] for tokens in sequences], self.budget_tokens, multiple=WIDTHS):
                 batch_sequences = [sequences[index] for index in indices]
-                batch = padded(batch_sequences, trainee.pad_id, multiple=WIDTHS, most=trainee.card.max_tokens)
+                batch = padded(batch_sequences, trainee.pad_id, multiple=WIDTHS, max_width=trainee.card.max_tokens)
                 logits = trainee.network(**to_device(self.device, batch)).float()
                 scores[indices] = raw_scores(logits, trainee.card.head).cpu().numpy()
         trainee.network.train(was_training)

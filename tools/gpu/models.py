@@ -114,7 +114,7 @@ def transformers_vectors(folder: Path, texts: Sequence[str]) -> Scores:
     builder = InputBuilder.load(source, read_card(source))
     network = transformers.AutoModel.from_pretrained(folder).to(DEVICE).eval()
     pieces = builder.documents(texts, builder.query(""))
-    vectors = [forward(network, builder.alone(one)).last_hidden_state[0].mean(dim=0) for one in pieces]
+    vectors = [forward(network, builder.single(one)).last_hidden_state[0].mean(dim=0) for one in pieces]
     return torch.nn.functional.normalize(torch.stack(vectors)).cpu().numpy()
 
 

@@ -18,7 +18,7 @@ from osrerank._platform import fork_safe_lock
 from osrerank.errors import Overloaded, TaskFailed
 from osrerank.metrics import OVERLOADED
 from osrerank.scoring.card import logistic
-from osrerank.scoring.inputs import MOST_CHARACTERS
+from osrerank.scoring.inputs import MAX_TEXT_CHARACTERS
 from osrerank.scoring.remote.broker import celery_app, connect
 from osrerank.scoring.remote.chunks import MAX_CHUNK_TUPLES, Chunk, divide, join_answers
 from osrerank.scoring.remote.delivery import Delivery, PendingChunk
@@ -330,7 +330,7 @@ def _margin_s(deadline: Deadline) -> float:
 
 def text_to_send(text: str) -> str:
     """Return the characters of a text that a model can read, and one more, which shows that the text was cut."""
-    return text[: MOST_CHARACTERS + 1]
+    return text[: MAX_TEXT_CHARACTERS + 1]
 
 
 def _checked_answer(pending: PendingChunk, size: int, identity: str) -> Reply | str | None:

@@ -197,7 +197,7 @@ class Steps:
 
 
 def _padded(sequences: Sequence[Tokens], pad_id: int, assembly: Assembly) -> PaddedBatch:
-    return padded(sequences, pad_id, multiple=WIDTHS, most=assembly.builder.max_tokens)
+    return padded(sequences, pad_id, multiple=WIDTHS, max_width=assembly.builder.max_tokens)
 
 
 def plan(lists: Sequence[Sequence[Tokens]], budget_tokens: int, *, multiple: int = 1) -> Iterator[list[int]]:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from osrerank.errors import InferenceError
-from osrerank.scoring.batcher import RELAXED, Batcher, BatcherOutput, Throughput, batch_size
+from osrerank.scoring.batcher import REFUSAL_FACTOR, Batcher, BatcherOutput, Throughput, batch_size
 from osrerank.scoring.inputs import Tokens
 from osrerank.testing import ManualClock
 from osrerank.types import NEVER, Deadline
@@ -70,7 +70,7 @@ def held(backend: Recorder, batcher: Batcher, *calls: Sequence[int]) -> Iterator
         assert backend.begun.wait(10)
         for turn, marks in enumerate(calls, start=1):
             futures.append(threads.submit(compute, batcher, marks))
-            wait_until(lambda turn=turn: len(batcher._turns) == turn)
+            wait_until(lambda turn=turn: len(batcher._queue) == turn)
         yield futures
         backend.gate.set()
 
@@ -249,7 +249,9 @@ def test_a_batch_that_cannot_end_in_time_is_not_begun():
     throughput = measured(0.001)
     assert throughput.allows(100, Deadline.after_ms(5_000))
     assert not throughput.allows(6_000, Deadline.after_ms(5_000))
-    assert throughput.seconds_per_token == pytest.approx(0.001 * RELAXED)  # a refusal is forgotten little by little
+    assert throughput.seconds_per_token == pytest.approx(
+        0.001 * REFUSAL_FACTOR
+    )  # a refusal is forgotten little by little
     assert not Throughput().allows(1, Deadline(0.0))
     assert measured(9.0).allows(10**9, NEVER)
 

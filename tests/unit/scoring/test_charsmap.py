@@ -33,25 +33,25 @@ COMPILED = (Path(__file__).parents[2] / "data/charsmap/tiny.bin").read_bytes()
 )
 def test_a_text_gets_the_normal_form_that_sentencepiece_gives_it(text: str, normal: str) -> None:
     characters = CharacterMap(COMPILED)
-    assert characters.normalised(text)[0] == normal
-    assert characters.normalised(text)[0] == normal, "the second time, from what is kept"
+    assert characters.normalise(text)[0] == normal
+    assert characters.normalise(text)[0] == normal, "the second time, from what is kept"
 
 
 def test_each_character_is_traced_to_where_it_comes_from() -> None:
     text = " \ufb01\t e\u0301\u3392"
-    normal, begins = CharacterMap(COMPILED).normalised(text)
+    normal, begins = CharacterMap(COMPILED).normalise(text)
     assert normal == "fi \u00e9MHz"
     assert [text[begin] for begin in begins] == ["\ufb01", "\ufb01", "\t", "e", "\u3392", "\u3392", "\u3392"]
 
 
-def test_the_map_is_taken_from_a_tokenizers_normaliser() -> None:
+def test_the_map_is_take_from_a_tokenizers_normaliser() -> None:
     tokenizer = Tokenizer(models.Unigram([("<unk>", 0.0), ("\u1eb9\u0301", -1.0)], unk_id=0, byte_fallback=False))
     tokenizer.normalizer = normalizers.Precompiled(COMPILED)
-    characters = CharacterMap.taken_from(tokenizer)
-    assert characters.normalised("e\u0323\u0301")[0] == "\u1eb9\u0301"
+    characters = CharacterMap.take_from(tokenizer)
+    assert characters.normalise("e\u0323\u0301")[0] == "\u1eb9\u0301"
     assert json.loads(tokenizer.to_str())["normalizer"] == {"type": "Sequence", "normalizers": []}
 
 
 def test_a_tokenizer_without_a_map_is_refused() -> None:
     with pytest.raises(ValueError, match="normalization is sentencepiece, and the normalizer is not Precompiled"):
-        CharacterMap.taken_from(Tokenizer(models.Unigram([("<unk>", 0.0)], unk_id=0, byte_fallback=False)))
+        CharacterMap.take_from(Tokenizer(models.Unigram([("<unk>", 0.0)], unk_id=0, byte_fallback=False)))

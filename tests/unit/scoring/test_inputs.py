@@ -44,8 +44,8 @@ def test_a_bi_encoder_reads_each_text_alone() -> None:
     expected = [CLS, *ids("low"), SEP, CLS, *ids("wing"), SEP]
     assert sequence(builder, "low", "wing") == (expected, [0, 0, 0, 1, 1, 1]), "as training reads both"
     for pieces in (builder.query("low wing"), builder.documents(["low wing"], builder.query(""))[0]):
-        assert builder.alone(pieces).ids.tolist() == [CLS, *ids("low", "wing"), SEP]
-        assert builder.alone(pieces).segments.tolist() == [0, 0, 0, 0]
+        assert builder.single(pieces).ids.tolist() == [CLS, *ids("low", "wing"), SEP]
+        assert builder.single(pieces).segments.tolist() == [0, 0, 0, 0]
 
 
 def test_padding_is_masked_and_keeps_the_last_segment(builder: InputBuilder) -> None:
@@ -202,14 +202,14 @@ def test_a_prefix_of_special_tokens_is_read_as_the_tokenizer_reads_it(
     for text in ("rain falls", " rain", "", "rain falls and " * 30):
         tokenizer.enable_truncation(20, direction=side)
         expected = tokenizer.encode(prefix + text).ids
-        assert builder.alone(builder.query(text)).ids.tolist() == expected
+        assert builder.single(builder.query(text)).ids.tolist() == expected
 
 
 def test_a_special_token_of_the_prefix_is_text_where_a_text_spells_it(tmp_path: Path) -> None:
     tokenizer = marked_tokenizer(tmp_path)
     builder = InputBuilder.load(tmp_path, card(head="cosine", kind="bi-encoder", query_prefix="[QRY] "))
     marker = tokenizer.token_to_id("[QRY]")
-    found = builder.alone(builder.query("rain [QRY] falls")).ids.tolist()
+    found = builder.single(builder.query("rain [QRY] falls")).ids.tolist()
     assert found.count(marker) == 1
     assert found.index(marker) == 1
     assert [tokenizer.id_to_token(one) for one in found][2:9] == ["\u0120rain", "\u0120", *"[QRY]"]

@@ -19,7 +19,7 @@ from osrerank.scoring.backends.http.connection import ATTEMPTS, CONNECTIONS, PAT
 from osrerank.scoring.backends.http.dialects import Dialect, EndpointRequest
 from osrerank.scoring.backends.http.target import Target, dialect_from_info, dialect_from_models
 from osrerank.scoring.card import logistic
-from osrerank.scoring.inputs import MOST_CHARACTERS
+from osrerank.scoring.inputs import MAX_TEXT_CHARACTERS
 from osrerank.tracing.spans import carried
 from osrerank.types import NEVER, Advice, Deadline, Scores
 
@@ -317,4 +317,4 @@ def _tei_batch_size(info: object) -> int:
 
 def text_to_send(text: str) -> str:
     """Return the beginning of a text, as long as any model reads, with "?" for unpaired surrogates."""
-    return text[: MOST_CHARACTERS + 1].encode("utf-8", "replace").decode("utf-8")
+    return text[: MAX_TEXT_CHARACTERS + 1].encode("utf-8", "replace").decode("utf-8")
