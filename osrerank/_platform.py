@@ -18,7 +18,7 @@ from filelock import lock_descriptor
 from osrerank.errors import OsrerankError
 
 FORK_WAIT_S = 10.0
-"""How long a fork waits for threads in a `ForkGate`, in seconds: longer than a disk takes for a commit."""
+"""The longest time that a fork waits for threads in a `ForkGate`, in seconds; a commit to disk takes less."""
 
 
 class Renewable(Protocol):
@@ -44,10 +44,10 @@ def fork_safe_lock() -> threading.Lock:
     return lock
 
 
-def settle() -> None:
-    """Leave all objects that exist now out of Python's garbage collection, for processes that have just warmed up.
+def freeze_objects() -> None:
+    """Exclude all current objects from Python's garbage collection, in a process that has just warmed up.
 
-    A full collection otherwise goes through all modules, models and indices, and stops a search for 40 to 55 ms.
+    Otherwise a full collection scans all modules, models and indices, and stops a search for 40 to 55 ms.
     """
     gc.collect()
     gc.freeze()
@@ -65,10 +65,10 @@ if hasattr(os, "register_at_fork"):  # Windows has no forks
 
 
 class ForkGate:
-    """A context manager for native code whose locks and files are of no use to a child that is forked meanwhile.
+    """A context manager for native code whose locks and files a forked child could not use.
 
     Any number of threads may be inside, and each may enter again. Before a fork, the parent waits until all its other
-    threads are outside, at most `FORK_WAIT_S` seconds; none enters during that time.
+    threads have left, at most `FORK_WAIT_S` seconds; no thread enters during that time.
 
     Attributes:
         was_empty: whether no thread was inside at the last fork.
@@ -85,7 +85,7 @@ class ForkGate:
         """Start over in a forked child, where no other thread is inside."""
         self._lock = threading.RLock()  # reentrant, because a signal handler may fork
         self._changed = threading.Condition(self._lock)
-        self._inside: dict[int, int] = {}  # thread -> how many times it has entered and not left
+        self._inside: dict[int, int] = {}  # thread -> the number of times that it has entered without leaving
         self._forks = 0
 
     def __enter__(self) -> None:
@@ -142,7 +142,7 @@ def try_lock(file: int) -> bool:
 
 
 def usable_cores(system: Path = Path("/")) -> int:
-    """Return how many cores this process may use, at least one.
+    """Return the number of cores that this process may use, at least one.
 
     These are the physical cores of its CPU affinity, because hyper-threads share the units that compute matrix
     products. A CPU quota of its control groups, as containers have, limits the number, rounded up.
@@ -153,22 +153,22 @@ def usable_cores(system: Path = Path("/")) -> int:
     if not hasattr(os, "sched_getaffinity"):
         return os.cpu_count() or 1
     allowed = os.sched_getaffinity(0)
-    described = system / "sys/devices/system/cpu"
-    cores = {_read(described / f"cpu{cpu}/topology/thread_siblings_list") or f"{cpu}" for cpu in allowed}
+    processors = system / "sys/devices/system/cpu"
+    cores = {_read(processors / f"cpu{cpu}/topology/thread_siblings_list") or f"{cpu}" for cpu in allowed}
     return max(1, min(len(cores), *(math.ceil(quota) for quota in _quotas(system))))
 
 
 def _quotas(system: Path) -> Iterator[float]:
-    """Yield how many CPUs each control group of this process may use, and the number of all CPUs."""
+    """Yield the number of all CPUs, and the number that each control group of this process may use."""
     yield os.cpu_count() or 1
     for line in _read(system / "proc/self/cgroup").splitlines():
         _, _, entry = line.partition(":")
         controllers, _, path = entry.partition(":")
         if controllers and "cpu" not in controllers.split(","):
             continue
-        mounted = system / "sys/fs/cgroup" / controllers
+        group_root = system / "sys/fs/cgroup" / controllers
         for group in (PurePosixPath(path), *PurePosixPath(path).parents):
-            folder = mounted / str(group).lstrip("/")
+            folder = group_root / str(group).lstrip("/")
             if controllers:  # version 1
                 limits = [_read(folder / f"cpu.cfs_{name}_us") for name in ("quota", "period")]
             else:

@@ -28,7 +28,7 @@ class ProgressLines:
         self.enabled = not self._file.isatty()
 
     def report(self, done: int, total: int | None, unit: str) -> None:
-        """Write a line if one is due: how many items are done, of how many, the rate, and the time left.
+        """Write a line, if one is due, with the number of items done and of all items, the rate, and the time left.
 
         Args:
             done: the number of items done since the command began.
@@ -49,8 +49,8 @@ class ProgressLines:
 
 
 @contextmanager
-def shown(task: str, unit: str) -> Iterator[Callable[[int, int], None]]:
-    """Show a command's progress on standard error; yield a function to call with the items done, and with their total.
+def show_progress(task: str, unit: str) -> Iterator[Callable[[int, int], None]]:
+    """Show a command's progress on standard error; yield a function that takes the number of items done and of all.
 
     Args:
         task: a description of what the command does.

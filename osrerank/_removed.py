@@ -1,4 +1,4 @@
-"""The removed names of earlier versions, each with what to do instead, for error messages."""
+"""The removed names of earlier versions with their replacements, for error messages."""
 
 EXPORT = "export the checkpoint again without it: osrerank export SOURCE OUTPUT"
 
@@ -103,6 +103,6 @@ NAME``, its option ``osrerank NAME --OPTION``; variables, fields of a model card
 (``secrets.NAME``, also in ``docker/chart/templates/_names.tpl``) have their own names."""
 
 
-def instead_of(name: str) -> str:
-    """Return what to do instead of using a removed name, as one sentence; "" for any other name."""
+def replacement_for(name: str) -> str:
+    """Return a sentence that says what replaces a removed name; "" for any other name."""
     return REMOVED.get(name, "")

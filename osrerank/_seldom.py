@@ -33,10 +33,10 @@ class Seldom:
             logged[kind] = True
             return True
 
-    def untold(self, kind: Hashable = None) -> int | None:
-        """Count an event; return None if no line is due, else how many were not logged since the last line.
+    def count_unlogged(self, kind: Hashable = None) -> int | None:
+        """Count an event; return None if no line is due, else the number of events not logged since the last line.
 
-        A caller that gets a number must log it.
+        A caller that gets a number must log the event.
         """
         is_due = self.is_due(kind)
         with self._unlogged as unlogged:

@@ -21,7 +21,7 @@ def end_as_first_process() -> None:
 
 
 @contextmanager
-def ended_by_signals(end: Callable[[], object] = lambda: sys.exit(0)) -> Iterator[None]:
+def end_on_signals(end: Callable[[], object] = lambda: sys.exit(0)) -> Iterator[None]:
     """Call a function when SIGTERM or SIGHUP arrives; by default, exit with 0.
 
     A signal that is ignored stays ignored, as SIGHUP is under `nohup`. Only the main thread can receive signals, so in

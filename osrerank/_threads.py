@@ -96,9 +96,8 @@ class DaemonThreads:
         with self._lock:
             if self._is_closed:
                 raise RuntimeError(f"the threads {self._name} are closed")
-            self._tasks.put(
-                (future, task, arguments)
-            )  # before a thread starts, because one that finds no task counts as idle
+            # before a thread starts, because a thread that finds no task counts as idle
+            self._tasks.put((future, task, arguments))
             if not self._idle.acquire(blocking=False) and len(self._started) < self._most:
                 self._start(future)
         return future
@@ -121,7 +120,7 @@ class DaemonThreads:
     def _start(self, first: "Future[Any]") -> None:
         number = len(self._started)
         arguments = self._tasks, self._idle
-        thread = threading.Thread(target=_work, args=arguments, name=f"{self._name}_{number}", daemon=True)
+        thread = threading.Thread(target=_run_tasks, args=arguments, name=f"{self._name}_{number}", daemon=True)
         try:
             thread.start()
         except RuntimeError:  # the system has no more threads
@@ -132,7 +131,7 @@ class DaemonThreads:
             self._started.append(thread)
 
 
-def _work(tasks: "SimpleQueue[Any]", idle: threading.Semaphore) -> None:
+def _run_tasks(tasks: "SimpleQueue[Any]", idle: threading.Semaphore) -> None:
     """Run tasks until None comes; set each task's value or error in its future."""
     while True:
         try:
@@ -151,4 +150,4 @@ def _work(tasks: "SimpleQueue[Any]", idle: threading.Semaphore) -> None:
                 future.set_exception(error)
             else:
                 future.set_result(value)
-        del task, future, function, arguments  # they would otherwise be kept alive until the next task comes
+        del task, future, function, arguments  # otherwise they stay alive until the next task comes

@@ -32,7 +32,7 @@ from osrerank.search.step import ClientStep, MultiSearchRequest, SearchRequest
 from osrerank.search.templates import multi_template_steps, template_steps
 from osrerank.search.traced import multi_search_span, request_span, search_span
 from osrerank.service import RerankService
-from osrerank.settings import Settings, expanded, refuse_settings
+from osrerank.settings import Settings, expand_home, refuse_settings
 from osrerank.types import Encoder, Scorer
 from osrerank.types.engine import Engine
 from osrerank.types.failed import Failed
@@ -426,7 +426,7 @@ def connection_options(settings: Settings) -> dict[str, Any]:
 def embedded_folder(settings: Settings) -> Path | None:
     """Return the embedded engine's folder; None if the URL is a server's."""
     address = settings.url.get_secret_value()
-    return expanded(Path(address.removeprefix(EMBEDDED)), "url") if address.startswith(EMBEDDED) else None
+    return expand_home(Path(address.removeprefix(EMBEDDED)), "url") if address.startswith(EMBEDDED) else None
 
 
 def server_options(settings: Settings) -> dict[str, Any]:

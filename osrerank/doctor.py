@@ -1,4 +1,4 @@
-"""Check a deployment part by part: report what was found and how to fix what does not work."""
+"""Check each part of a deployment, and say how to fix those that do not work."""
 
 import platform
 import time
@@ -43,35 +43,35 @@ BYTE_PRODUCTS = {"avx512_vnni", "avx_vnni", "amx_int8", "asimddp", "i8mm"}
 FEATURES = ("avx2", "avx512f", "avx512_bf16", *sorted(BYTE_PRODUCTS))
 """Processor features that decide the speed of models: wide registers, and products of bytes."""
 SERVER_MS = 15_000.0
-"""For a rerank server to score a pair."""
-NOT_THERE = "start the server, or give its address with --url or OSRERANK_URL"
-MAKE_INDEX = "make the index with osrerank index, or name another"
+"""The time in which a rerank server must score a pair, in milliseconds."""
+NO_SERVER_FIX = "start the server, or give its address with --url or OSRERANK_URL"
+NO_INDEX_FIX = "make the index with osrerank index, or name another"
 FIXES_OF_STATUS: dict[int, str] = {
     HTTPStatus.UNAUTHORIZED: "correct the user and the password: --url or OSRERANK_URL, https://USER:PASSWORD@HOST:PORT",
     HTTPStatus.PROXY_AUTHENTICATION_REQUIRED: "name the user and the password of the proxy",
     HTTPStatus.METHOD_NOT_ALLOWED: "correct the address: no search engine answers there",
 }
-TO_WAIT_FOR = (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE)
+BUSY_STATUSES = (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE)
 REDIS_S = 2.0
-"""For a Redis to connect, and to answer."""
+"""The timeouts for connecting to Redis, and for its answer, in seconds."""
 PROBE_KEY = "osrerank:doctor"
 QUEUE_KEYS = ("_kombu.binding.osrerank", "unacked", "osrerank:queue")
-"""Keys like those of Celery's queues: a user that may not read these cannot use the broker."""
+"""Keys with the prefixes of Celery's queues; a user who may not read them cannot use the broker."""
 SAMPLE = 20
-"""Documents whose language is looked at."""
+"""The number of documents whose language is detected."""
 QUERY, DOCUMENT = "what causes low blood pressure", "Dehydration, bed rest and some drugs lower blood pressure."
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What one check found.
+    """The result of checking one part.
 
     Attributes:
-        part: the part checked.
-        status: ``ok``; ``failed`` where something configured does not work; ``absent`` where nothing is configured.
+        part: the name of the part.
+        status: ``ok``; ``failed`` if the part is configured but does not work; ``absent`` if it is not configured.
         found: the result, in a sentence.
-        fix: what to do; "" if nothing is wrong.
-        facts: the same for programs.
+        fix: a sentence that says what to do; "" if nothing is wrong.
+        facts: the result for programs.
     """
 
     part: str
@@ -86,7 +86,7 @@ def examine(settings: Settings, *, index: str = "") -> Iterator[Finding]:
 
     Args:
         settings: the settings of the deployment.
-        index: its text fields are checked; "" for none.
+        index: the index to check; "" for none.
     """
     yield _software()
     yield _processor()
@@ -118,7 +118,7 @@ def cpu_name() -> str:
 
 
 def cpu_features() -> list[str]:
-    """Return the processor's features that matter here; none if the system does not report them."""
+    """Return the processor's features that are in `FEATURES`; empty if the system does not report them."""
     flags = (_cpu_field("flags") or _cpu_field("Features")).split()
     return [name for name in FEATURES if name in flags]
 
@@ -133,7 +133,7 @@ def versions(libraries: Sequence[str]) -> dict[str, str]:
 
 
 def _cpu_field(name: str) -> str:
-    """Return the value of the first line of ``/proc/cpuinfo`` that begins with a name; "" if there is none."""
+    """Return the value of the first line of ``/proc/cpuinfo`` that begins with a name; "" without such a line."""
     if not CPUINFO.exists():
         return ""
     lines = CPUINFO.read_text(encoding="utf-8", errors="replace").splitlines()
@@ -141,16 +141,16 @@ def _cpu_field(name: str) -> str:
 
 
 def _software() -> Finding:
-    found = versions(LIBRARIES)
-    listed = ", ".join(f"{name} {number}" for name, number in found.items())
-    return Finding("software", "ok", f"Python {platform.python_version()}; {listed}", facts=found)
+    installed = versions(LIBRARIES)
+    names = ", ".join(f"{name} {number}" for name, number in installed.items())
+    return Finding("software", "ok", f"Python {platform.python_version()}; {names}", facts=installed)
 
 
 def _processor() -> Finding:
     features, cores = cpu_features(), usable_cores()
     fast = BYTE_PRODUCTS & set(features)
     instructions = (
-        f"int8 is fast here ({', '.join(sorted(fast))})" if fast else "no instructions for int8 products were found"
+        f"int8 is fast here ({', '.join(sorted(fast))})" if fast else "it has no instructions for int8 products"
     )
     return Finding(
         "processor",
@@ -166,7 +166,7 @@ def _model(settings: Settings, index: str) -> Iterator[Finding]:
         yield _rerank_server(settings)
         return
     if not is_local(settings.backend):
-        yield Finding("model", "absent", f"scoring is not done here: the backend is {settings.backend}")
+        yield Finding("model", "absent", f"this process does not score: the backend is {settings.backend}")
         return
     try:
         model = load_local(settings, POINTWISE)
@@ -174,47 +174,49 @@ def _model(settings: Settings, index: str) -> Iterator[Finding]:
         yield Finding("model", "failed", _sentence(error), _model_fix(settings, index))
         return
     with closing(model):
-        yield _choice(settings, model.card, model.backend)
+        yield _loaded_model(settings, model.card, model.backend)
         try:
-            yield _pair(as_scorer(model))
+            yield _scored_pair(as_scorer(model))
         except Exception as error:  # noqa: BLE001 - likewise
             yield Finding("scored pair", "failed", _sentence(error), "export or download the model again")
 
 
 def _model_fix(settings: Settings, index: str) -> str:
-    """Return what to do about a model that cannot be loaded, by where it is named."""
+    """Return the fix for a model that cannot be loaded; it depends on where the model is named."""
     if settings.model == DEFAULT_MODEL:
         return "install osrerank again: this model is part of it"
-    with suppress(ConfigError):  # the engine's finding says so
+    with suppress(ConfigError):  # the check of the engine reports it
         if index and settings.model in Defaults.load(settings).models_of(index):
-            return f"correct the model of {index} in {settings.found_file()}; docs/models.md says what it may be"
+            file = settings.find_settings_file()
+            return f"correct the model of {index} in {file}; docs/models.md says what it may be"
     return "correct --model or OSRERANK_MODEL, or leave it out; docs/models.md says what it may be"
 
 
 def engine_fix(error: Exception, absent: str = "correct the address: no search engine answers there") -> str:
-    """Return what to do about an error of the search engine or of the way to it; "" if the error says it itself.
+    """Return the fix for an error of the search engine or of the connection to it; "" if the error names the fix.
 
     Args:
-        error: opensearch-py's, or any other.
-        absent: what to do where nothing of the asked name is there.
+        error: an exception of opensearch-py, or another one.
+        absent: the fix if the engine answers that the requested object does not exist.
     """
     failed = failed_of(error)
     status = failed.status
     if status is None:
-        return NOT_THERE
+        return NO_SERVER_FIX
     if status == HTTPStatus.FORBIDDEN:
-        is_blocked = failed.kind == "cluster_block_exception"  # says itself why
+        is_blocked = failed.kind == "cluster_block_exception"  # its message names the block
         return "" if is_blocked else "grant this user the right that is missing; docs/operations.md has the roles"
     if status == HTTPStatus.NOT_FOUND:
         return absent
-    if status in TO_WAIT_FOR:
+    if status in BUSY_STATUSES:
         return "wait until the server has less to do or has started, and look at its log"
-    return FIXES_OF_STATUS.get(status, "look at the server's log, and at what lies between" if status >= 500 else "")
+    default = "look at the logs of the server and of any proxy in front of it" if status >= 500 else ""
+    return FIXES_OF_STATUS.get(status, default)
 
 
 def _needs_vector_model(settings: Settings, index: str) -> bool:
-    """Return whether searches use another model's vectors before a cross-encoder."""
-    with suppress(ConfigError):  # the engine's finding says so
+    """Return whether searches use the vectors of a second model before a cross-encoder."""
+    with suppress(ConfigError):  # the check of the engine reports it
         return Defaults.load(settings).of(index or None).pipeline in VECTORS_MONO
     return False
 
@@ -227,8 +229,8 @@ def _vector_model(settings: Settings) -> Finding:
     except Exception as error:  # noqa: BLE001 - whatever keeps the model from loading is the finding
         fix = "correct --vector-model or OSRERANK_VECTOR_MODEL, or leave it out"
         return Finding("vector model", "failed", _sentence(error), fix)
-    found = f"{settings.vector_model} encodes documents for the pipeline vectors-mono"
-    return Finding("vector model", "ok", found, facts={"model": settings.vector_model})
+    sentence = f"{settings.vector_model} encodes documents for the pipeline vectors-mono"
+    return Finding("vector model", "ok", sentence, facts={"model": settings.vector_model})
 
 
 def _rerank_server(settings: Settings) -> Finding:
@@ -237,39 +239,29 @@ def _rerank_server(settings: Settings) -> Finding:
     try:
         url = HttpSettings.load(settings).url
         with closing(as_scorer(load(settings, POINTWISE))) as scorer:
-            scored = _pair(scorer, Deadline.after_ms(SERVER_MS))
+            pair_finding = _scored_pair(scorer, Deadline.after_ms(SERVER_MS))
     except Exception as error:  # noqa: BLE001 - whatever keeps the server from scoring is the finding
         return Finding("model", "failed", _sentence(error), fix)
-    facts = {"backend": HTTP, "url": url, "model": scorer.model, **(scored.facts or {})}
-    found = f"{scorer.model} at {url}: {scored.found}"
-    return Finding("model", scored.status, found, scored.fix and fix, facts)
+    facts = {"backend": HTTP, "url": url, "model": scorer.model, **(pair_finding.facts or {})}
+    sentence = f"{scorer.model} at {url}: {pair_finding.found}"
+    return Finding("model", pair_finding.status, sentence, pair_finding.fix and fix, facts)
 
 
-def _choice(settings: Settings, card: Any, backend: Any) -> Finding:
+def _loaded_model(settings: Settings, card: Any, backend: Any) -> Finding:
     name = backend.name
     if settings.backend != "auto":
-        why = f"the settings say {settings.backend}"
+        reason = f"the settings say {settings.backend}"
     elif name == "onnx":
-        why = f"the model has graphs ({', '.join(card.onnx)})"
+        reason = f"the model has graphs ({', '.join(card.onnx)})"
     else:
-        why = "the model has no ONNX graph, and torch with its weights is here"
-    threads = f"{backend.threads} runs at once"
-    facts = {
-        "model": card.name,
-        "backend": name,
-        "precision": backend.precision,
-        "threads": backend.threads,
-        "why": why,
-    }
-    return Finding(
-        "model",
-        "ok",
-        f"{card.name}: backend {name}, {backend.precision}, {threads}: {why}",
-        facts={**facts, "why": why},
-    )
+        reason = "the model has no ONNX graph, but torch is installed and the model has weights"
+    threads, precision = backend.threads, backend.precision
+    facts = {"model": card.name, "backend": name, "precision": precision, "threads": threads, "why": reason}
+    sentence = f"{card.name}: backend {name}, {precision}, {threads} runs at once: {reason}"
+    return Finding("model", "ok", sentence, facts=facts)
 
 
-def _pair(scorer: Any, deadline: Deadline = NEVER) -> Finding:
+def _scored_pair(scorer: Any, deadline: Deadline = NEVER) -> Finding:
     scorer.score(QUERY, [DOCUMENT], [(0,)], deadline=deadline)  # the first run of a session costs more
     began = time.perf_counter()
     scores = scorer.score(QUERY, [DOCUMENT], [(0,)], deadline=deadline)
@@ -289,7 +281,7 @@ def _engine(settings: Settings, index: str) -> Iterator[Finding]:
     try:
         client = connect(address, max_retries=0, timeout=5)
     except Exception as error:  # noqa: BLE001 - whatever keeps the engine from answering is the finding
-        yield Finding("engine", "failed", _sentence(error), NOT_THERE)
+        yield Finding("engine", "failed", _sentence(error), NO_SERVER_FIX)
         return
     with closing(client):
         try:
@@ -299,11 +291,11 @@ def _engine(settings: Settings, index: str) -> Iterator[Finding]:
             yield Finding("engine", "failed", f"it {verb}: {_sentence(error)}", engine_fix(error))
             return
         facts = {"distribution": version.get("distribution", "elasticsearch"), "version": version["number"]}
-        where = f"the embedded engine in {folder}" if (folder := embedded_folder(settings)) else _hosts(client)
-        answers = f"{where} answers as {facts['distribution']} {facts['version']}"
-        yield Finding("engine", "ok", answers, facts={**facts, "at": where})
+        location = f"the embedded engine in {folder}" if (folder := embedded_folder(settings)) else _hosts(client)
+        answers = f"{location} answers as {facts['distribution']} {facts['version']}"
+        yield Finding("engine", "ok", answers, facts={**facts, "at": location})
         if not index:
-            yield Finding("index", "absent", "none was named; name one with --index")
+            yield Finding("index", "absent", "no index was named; name one with --index")
         else:
             yield _fields(client, index)
             yield from _search_pipeline(client, index)
@@ -313,41 +305,41 @@ def _engine(settings: Settings, index: str) -> Iterator[Finding]:
 
 
 def _hosts(client: Client) -> str:
-    """Return where a client connects to, without credentials."""
+    """Return the addresses that a client connects to, without credentials."""
     hosts = client.transport.hosts or []
     return ", ".join(f"{host.get('scheme', 'http')}://{host.get('host')}:{host.get('port', 9200)}" for host in hosts)
 
 
 def _fields(client: Client, index: str) -> Finding:
-    """Report an index's text fields, and whether the model's input is among them."""
+    """Report an index's text fields, and which of them are searched and read."""
     try:
         mappings = client.indices.get_mapping(index=index)
     except Exception as error:  # noqa: BLE001 - whatever the engine answers is the finding
-        return Finding("index", "failed", f"{index}: {_sentence(error)}", engine_fix(error, MAKE_INDEX))
+        return Finding("index", "failed", f"{index}: {_sentence(error)}", engine_fix(error, NO_INDEX_FIX))
     fields = names_of(leaves_by_index(mappings).values(), TEXT_KINDS)
-    found_fields = client.fields_of(index)
-    searched, read = list(found_fields.searched), list(found_fields.read)
-    wrong = [*found_fields.warnings, *found_fields.complaints(None)]
-    left_out = list(found_fields.left_out)
-    facts = {"text_fields": fields, "searched": searched, "read": read, "left_out": left_out, "warnings": wrong}
-    if wrong or not read:
+    search_fields = client.fields_of(index)
+    searched, read = list(search_fields.searched), list(search_fields.read)
+    warnings = [*search_fields.warnings, *search_fields.complaints(None)]
+    left_out = list(search_fields.left_out)
+    facts = {"text_fields": fields, "searched": searched, "read": read, "left_out": left_out, "warnings": warnings}
+    if warnings or not read:
         listed = ", ".join(fields) or "none"
-        reason = f"{index}: {'; '.join(wrong) or 'there is nothing to read'}; its text fields: {listed}"
+        reason = f"{index}: {'; '.join(warnings) or 'it has no field to read'}; its text fields: {listed}"
         return Finding("index", "failed", reason, "name the fields with --fields or in the settings file", facts)
-    found = f"searched: {', '.join(searched)}; read: {', '.join(read)}"
-    found += f"; left out: {', '.join(left_out)}" if left_out else ""
-    return Finding("index", "ok", f"{index}: text fields {', '.join(fields)}; {found}", facts=facts)
+    sentence = f"searched: {', '.join(searched)}; read: {', '.join(read)}"
+    sentence += f"; left out: {', '.join(left_out)}" if left_out else ""
+    return Finding("index", "ok", f"{index}: text fields {', '.join(fields)}; {sentence}", facts=facts)
 
 
 def _search_pipeline(client: Client, index: str) -> Iterator[Finding]:
-    """Report a default search pipeline that prevents reranking, or a missing right without which none is noticed."""
+    """Report a default search pipeline that prevents reranking, or a missing right to look it up."""
     pipeline = client.search_pipeline_of(index)
     if pipeline.obstacle:
         reason = f"{index}: searches are not reranked: {pipeline.obstacle}"
         fix = f"take it out of the index's setting {SETTING}, or leave the ranking to it"
         yield Finding("search pipeline", "failed", reason, fix)
     elif pipeline.unread:
-        reason = f"{index}: the default search pipeline cannot be looked up, so one that ranks the hits is not noticed"
+        reason = f"{index}: this user may not look up the default search pipeline, which may rank the hits itself"
         yield Finding("search pipeline", "failed", reason, f"grant this user {pipeline.unread}")
     elif pipeline.name:
         yield Finding("search pipeline", "ok", f"{index}: searches run under {pipeline.name}")
@@ -362,16 +354,16 @@ def _languages(settings: Settings, index: str) -> Iterator[Finding]:
         with closing(connect(settings.url.get_secret_value(), model=settings.model)) as client:
             languages = Languages.of(client, index, sample_texts(client, index, client.fields_of(index), SAMPLE))
     except Exception as error:  # noqa: BLE001 - whatever keeps the index from being read is the finding
-        yield Finding("languages", "failed", _sentence(error), engine_fix(error, MAKE_INDEX))
+        yield Finding("languages", "failed", _sentence(error), engine_fix(error, NO_INDEX_FIX))
     else:
         if languages.found:
-            said, *fixes = languages.sentences
+            sentence, *fixes = languages.sentences
             status: Status = "failed" if languages.unread else "ok"
-            yield Finding("languages", status, f"{index}: {said}", "; ".join(fixes), dict(languages.found))
+            yield Finding("languages", status, f"{index}: {sentence}", "; ".join(fixes), dict(languages.found))
 
 
 def _vectors(settings: Settings, index: str) -> Iterator[Finding]:
-    """Report how much of an index has document vectors, what they would cost, and side indices without an index."""
+    """Report the vectors that an index lacks, the cost of building them, and side indices without an index."""
     from osrerank.indexing.estimate import estimate  # noqa: PLC0415 - loads a model
     from osrerank.indexing.side_index import orphans  # noqa: PLC0415 - loads a model
 
@@ -382,17 +374,17 @@ def _vectors(settings: Settings, index: str) -> Iterator[Finding]:
         address = settings.url.get_secret_value()
         models: Any = {name: getattr(settings, name) for name in ("model", "vector_model", "backend", "dtype")}
         with closing(connect(address, **models)) as client:
-            found, gone = estimate(client, index), orphans(client)
+            build_estimate, orphaned = estimate(client, index), orphans(client)
     except ConfigError as error:
         yield Finding("vectors", "absent", _sentence(error))
     except Exception as error:  # noqa: BLE001 - whatever keeps the index from being read is the finding
         is_model = isinstance(error, ScoringError | MissingDependencyError)
-        fix = _model_fix(settings, index) if is_model else engine_fix(error, MAKE_INDEX)
+        fix = _model_fix(settings, index) if is_model else engine_fix(error, NO_INDEX_FIX)
         yield Finding("vectors", "failed", _sentence(error), fix)
     else:
-        yield Finding("vectors", "ok", str(found), facts={**found.as_json(), "orphans": gone})
-        if gone:
-            reason = f"these side indices have no index any more: {', '.join(gone)}"
+        yield Finding("vectors", "ok", str(build_estimate), facts={**build_estimate.as_json(), "orphans": orphaned})
+        if orphaned:
+            reason = f"the indices of these side indices were deleted: {', '.join(orphaned)}"
             yield Finding("side indices", "failed", reason, f"osrerank vectors prune --index {index} deletes them")
 
 
@@ -402,7 +394,7 @@ def _redis(settings: Settings) -> Iterator[Finding]:
     if settings.backend == WORKERS:
         broker = settings.broker_url or settings.redis_url
     if cache is None:
-        yield Finding("redis", "absent", "scores are kept in each process alone; OSRERANK_REDIS_URL shares them")
+        yield Finding("redis", "absent", "each process caches its own scores; OSRERANK_REDIS_URL shares them")
     else:
         fix = "start it, or correct --redis-url or OSRERANK_REDIS_URL; searches work without it, only slower"
         yield _redis_server("redis", cache.get_secret_value(), fix, queues=cache == broker, cache_mb=settings.cache_mb)
@@ -412,9 +404,9 @@ def _redis(settings: Settings) -> Iterator[Finding]:
 
 
 def _redis_server(part: str, url: str, fix: str, *, queues: bool, cache_mb: float) -> Finding:
-    """Check that a Redis takes writes, and how it bounds its memory.
+    """Check that a Redis accepts writes, and how it limits its memory.
 
-    One with queues must not evict, and the cache bounds itself.
+    A Redis with queues must not evict keys. The score cache limits its own memory.
     """
     from osrerank.scoring.remote.broker import check_mode, error_code, redis_fix  # noqa: PLC0415 - imports redis
 
@@ -427,25 +419,25 @@ def _redis_server(part: str, url: str, fix: str, *, queues: bool, cache_mb: floa
             infos = [_info_of(client, section) for section in ("memory", "server")]
     except Exception as error:  # noqa: BLE001 - whatever keeps it from answering is the finding
         code = error_code(error)
-        found = f"it answers with the error {code}: {_sentence(error)}" if code else f"it does not answer: {error}"
-        return Finding(part, "failed", found, redis_fix(error, fix))
+        sentence = f"it answers with the error {code}: {_sentence(error)}" if code else f"it does not answer: {error}"
+        return Finding(part, "failed", sentence, redis_fix(error, fix))
     memory, server = infos
     if not memory:
-        found = "Redis answers and takes writes; this user may not see how its memory is bounded (INFO)"
-        return Finding(part, "ok", f"{found}: maxmemory-policy must be noeviction" if queues else found)
-    policy, most = str(memory.get("maxmemory_policy", "unknown")), int(memory.get("maxmemory", 0))
-    facts = {"version": server["redis_version"], "maxmemory_policy": policy, "maxmemory_bytes": most}
-    found = f"Redis {server['redis_version']} answers; maxmemory-policy {policy}, maxmemory {most} bytes"
+        sentence = "Redis answers and accepts writes; this user may not see how its memory is limited (INFO)"
+        return Finding(part, "ok", f"{sentence}: maxmemory-policy must be noeviction" if queues else sentence)
+    policy, maxmemory = str(memory.get("maxmemory_policy", "unknown")), int(memory.get("maxmemory", 0))
+    facts = {"version": server["redis_version"], "maxmemory_policy": policy, "maxmemory_bytes": maxmemory}
+    sentence = f"Redis {server['redis_version']} answers; maxmemory-policy {policy}, maxmemory {maxmemory} bytes"
     if queues and policy not in ("noeviction", "unknown"):
-        cure = "set maxmemory-policy to noeviction; the score cache bounds itself"
-        return Finding(part, "failed", f"{found}: evicting a queue loses searches", cure, facts)
-    if 0 < most < cache_mb * 1e6:
-        found += f"; the score cache may take {cache_mb:g} MB of it: raise maxmemory or lower OSRERANK_CACHE_MB"
-    return Finding(part, "ok", found, facts=facts)
+        eviction_fix = "set maxmemory-policy to noeviction; the score cache limits its own memory"
+        return Finding(part, "failed", f"{sentence}: evicting a queue loses searches", eviction_fix, facts)
+    if 0 < maxmemory < cache_mb * 1e6:
+        sentence += f"; the score cache may take {cache_mb:g} MB of it: raise maxmemory or lower OSRERANK_CACHE_MB"
+    return Finding(part, "ok", sentence, facts=facts)
 
 
 def _info_of(client: Any, section: str) -> Mapping[str, Any]:
-    """Return what a Redis says of itself; nothing if this user may not ask, which searches need not."""
+    """Return a section of Redis' ``INFO``; empty if this user may not read it, a right that searches do not need."""
     from redis.exceptions import NoPermissionError  # noqa: PLC0415 - only where it is configured
 
     with suppress(NoPermissionError):
@@ -457,8 +449,8 @@ def _info_of(client: Any, section: str) -> Mapping[str, Any]:
 def _workers(settings: Settings) -> Finding:
     """Report the workers of the model."""
     if settings.backend != WORKERS:
-        where = "by the rerank server" if settings.backend == HTTP else "in this process"
-        return Finding("workers", "absent", f"scoring is done {where}; OSRERANK_BACKEND=workers sends it to workers")
+        scoring = "the rerank server scores" if settings.backend == HTTP else "this process scores"
+        return Finding("workers", "absent", f"{scoring}; OSRERANK_BACKEND=workers sends the work to workers")
     try:
         heartbeats = _heartbeats(settings)
     except (ModuleNotFoundError, MissingDependencyError) as error:
@@ -467,12 +459,12 @@ def _workers(settings: Settings) -> Finding:
     except Exception as error:  # noqa: BLE001 - whatever keeps the broker from answering is the finding
         from osrerank.scoring.remote.broker import error_code, redis_fix  # noqa: PLC0415 - imports redis
 
-        said = ": ".join(filter(None, (error_code(error), _sentence(error))))
+        message = ": ".join(filter(None, (error_code(error), _sentence(error))))
         fix = redis_fix(error, "start the broker's Redis")
-        return Finding("workers", "failed", f"the broker cannot be asked: {said}", fix)
+        return Finding("workers", "failed", f"the broker does not answer: {message}", fix)
     if not heartbeats:
         return Finding("workers", "failed", f"no worker of {settings.model} answers", "start one: osrerank worker")
-    names = [str(one.worker) for one in heartbeats]
+    names = [str(heartbeat.worker) for heartbeat in heartbeats]
     return Finding("workers", "ok", f"{len(names)} answer: {', '.join(names)}", facts={"workers": names})
 
 

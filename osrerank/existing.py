@@ -56,9 +56,9 @@ def wrap(
 
 
 def wrap(client: Any, **options: Unpack[WrapOptions]) -> Any:
-    """Return a client that can rerank, and uses an existing client's transport: its hosts, authentication, serializer.
+    """Return a client that can rerank, with the transport of an existing client: its hosts, authentication, serializer.
 
-    The existing client works as before. Closing the new one releases its models, and leaves the connections open.
+    The existing client works as before. Closing the new client releases its models, but leaves the connections open.
 
     Args:
         client: an ``OpenSearch`` or ``AsyncOpenSearch`` of opensearch-py, or an ``Elasticsearch`` or
@@ -87,7 +87,7 @@ def wrap(client: Any, **options: Unpack[WrapOptions]) -> Any:
 
 
 def _wrapper(client: Any) -> Callable[[Any, RerankService, Defaults], Any]:
-    """Return what makes the reranking client for an existing one; no library is imported that the caller has not."""
+    """Return the function that makes the reranking client; it imports only libraries that the caller has imported."""
     if _is_of(client, "elasticsearch", "Elasticsearch", "AsyncElasticsearch"):
         from osrerank.elastic import wrapped  # noqa: PLC0415 - needs elasticsearch
 
@@ -108,13 +108,13 @@ def _wrapper(client: Any) -> Callable[[Any, RerankService, Defaults], Any]:
 
 
 def _is_of(client: Any, module: str, *names: str) -> bool:
-    """Return whether a client is of one of these classes of a module."""
+    """Return whether a client is an instance of one of these classes of a module."""
     classes = (getattr(sys.modules.get(module), name, None) for name in names)
     return isinstance(client, tuple(kind for kind in classes if kind is not None))
 
 
 def _with_transport(kind: Any, client: Any, models: RerankService, defaults: Defaults) -> Any:
-    """Return a client of opensearch-py with an existing one's transport."""
+    """Return a new client of a class, with the transport of an existing client."""
     new = kind(models=models, defaults=defaults, transport_class=lambda *_hosts, **_options: client.transport)
     new.is_owner = False
     return new

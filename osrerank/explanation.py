@@ -1,10 +1,10 @@
-"""Explain a candidate's rank, in sentences for people."""
+"""Explain a candidate's rank in sentences."""
 
 from osrerank.types import Candidate, StageReport
 
 
 def explain(candidate: Candidate, reports: tuple[StageReport, ...]) -> list[str]:
-    """Return how a candidate got its rank and `_score`, one sentence for each stage and one for the score."""
+    """Return sentences that explain a candidate's rank and `_score`: one for each stage, and one for the score."""
     models = {report.name: report for report in reports}
     sentences = []
     previous: int | None = None
@@ -14,9 +14,9 @@ def explain(candidate: Candidate, reports: tuple[StageReport, ...]) -> list[str]
             for name, value in entry.parts.items()
         )
         values = parts or f"score {entry.score:.4f}"
-        by = f" by {models[entry.stage].model}" if entry.stage in models and models[entry.stage].model else ""
-        moved = "" if previous is None or previous == entry.rank else f", {_moved(previous, entry.rank)}"
-        sentences.append(f"{entry.stage}: rank {entry.rank}{moved}, {values}{by}")
+        model = f" by {models[entry.stage].model}" if entry.stage in models and models[entry.stage].model else ""
+        move = "" if previous is None or previous == entry.rank else f", {_moved(previous, entry.rank)}"
+        sentences.append(f"{entry.stage}: rank {entry.rank}{move}, {values}{model}")
         previous = entry.rank
     if candidate.failure:
         sentences.append(f"not scored: {candidate.failure}")
@@ -29,5 +29,9 @@ def explain(candidate: Candidate, reports: tuple[StageReport, ...]) -> list[str]
     return sentences
 
 
-def _moved(before: int, after: int) -> str:
-    return f"up {before - after} from {before}" if after < before else f"down {after - before} from {before}"
+def _moved(previous: int, current: int) -> str:
+    return (
+        f"up {previous - current} from {previous}"
+        if current < previous
+        else f"down {current - previous} from {previous}"
+    )

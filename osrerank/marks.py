@@ -1,6 +1,6 @@
-"""Types for annotating what reranking adds to a response.
+"""Types for annotating the entries that reranking adds to a response.
 
-``client.search`` returns what opensearch-py's does, which is untyped:
+``client.search`` returns an untyped response, as opensearch-py does:
 
     marks: osrerank.RerankMarks = response["rerank"]
     hit_marks: osrerank.HitMarks = response["hits"]["hits"][0]["_rerank"]
@@ -14,22 +14,22 @@ class StageMarks(TypedDict):
 
     Attributes:
         name: the stage's name.
-        applied: whether it ordered its candidates.
-        reason: why not, or not wholly.
-        model: the model's name; None where no model scored.
-        kind: ``bi-encoder``, ``late-interaction``, ``cross-encoder`` or ``duo``; None likewise.
-        candidates: how many it looked at.
-        inferences: runs of the model.
-        cached: scores that the cache had.
-        truncated: documents that were longer than the model reads, those with cached scores among them.
+        applied: whether the stage ordered its candidates.
+        reason: the reason why it did not, or only in part; else None.
+        model: the model's name; None if no model scored.
+        kind: the model's kind, ``bi-encoder``, ``late-interaction``, ``cross-encoder`` or ``duo``; or None.
+        candidates: the number of candidates that the stage had to order.
+        inferences: the number of the model's forward passes.
+        cached: the number of scores from the cache.
+        truncated: the number of documents longer than the model reads, including those with cached scores.
         query_truncated: whether the query was longer than the model reads.
-        failed: candidates that could not be scored.
-        took_ms: time in milliseconds.
-        encoded: documents whose vectors were computed; of encoders.
-        known: documents whose vectors were stored already; of encoders.
-        lacking: documents that a deadline left without vectors; of encoders.
-        reason_code: the kind of the reason, a `ReasonCode`; of a stage that has one.
-        pairs: probabilities of pairs, with ``explain``.
+        failed: the number of candidates that could not be scored.
+        took_ms: the time of the stage, in milliseconds.
+        encoded: the number of documents whose vectors were computed now; only for encoders.
+        known: the number of documents whose vectors were stored before; only for encoders.
+        lacking: the number of documents that a deadline left without vectors; only for encoders.
+        reason_code: the kind of the reason, a `ReasonCode`; only with a reason.
+        pairs: the probabilities of pairs; only with ``explain``.
     """
 
     name: str
@@ -55,12 +55,12 @@ class CutMarks(TypedDict):
     """What a threshold did: an entry of ``response["rerank"]["cuts"]``.
 
     Attributes:
-        by: ``min_probability`` or ``precision``.
+        by: the option, ``min_probability`` or ``precision``.
         value: the option's value.
-        hits: how many it removed.
-        least_probability: the lowest that a hit needs to stay; None if the threshold has none.
-        applied: whether it could be applied.
-        reason: why not.
+        hits: the number of hits that it removed.
+        least_probability: the least probability with which a hit stays; None if the threshold sets none.
+        applied: whether the threshold was applied.
+        reason: the reason why it was not; else None.
     """
 
     by: Literal["min_probability", "precision"]
@@ -76,10 +76,10 @@ class InterleaveMarks(TypedDict):
 
     Attributes:
         applied: whether the page is interleaved.
-        reason: why not.
-        teams: ``A`` (the search's own options) or ``B`` (those of ``with``) for each hit of the page.
-        stages: what each stage of team B did; those of team A are in ``response["rerank"]["stages"]``.
-        name: the experiment's.
+        reason: the reason why it is not; else None.
+        teams: the team of each hit of the page: ``A`` (the search's options) or ``B`` (the options of ``with``).
+        stages: the reports of team B's stages; those of team A are in ``response["rerank"]["stages"]``.
+        name: the experiment's name.
     """
 
     applied: bool
@@ -107,9 +107,9 @@ class UbiMarks(TypedDict):
     """Whether the search was recorded for UBI: ``response["rerank"]["ubi"]``.
 
     Attributes:
-        recorded: whether it was.
-        reason: why not.
-        query_id: the id that links clicks to it.
+        recorded: whether the search was recorded.
+        reason: the reason why it was not; else None.
+        query_id: the id that links clicks to the search.
     """
 
     recorded: bool
@@ -122,19 +122,20 @@ class RerankMarks(TypedDict):
 
     Attributes:
         applied: whether the models determined the order.
-        reason: why not, or not wholly.
+        reason: the reason why they did not, or only in part; else None.
         reason_code: the kind of that reason, a `ReasonCode`.
-        first_pass_took_ms: the first pass's own ``took``, in milliseconds.
-        stages: what each stage did.
-        warnings: sentences on what was done differently from the request, or is wrong with the named fields.
-        fields: the fields that were read; absent where OpenSearch reranked, or nothing did.
+        first_pass_took_ms: the ``took`` of the first pass, in milliseconds.
+        stages: the report of each stage.
+        warnings: sentences about differences from the request, or about wrong field names.
+        fields: the fields that were read; absent if OpenSearch reranked, or nothing did.
         fields_left_out: text fields that were not searched, because nobody named fields and there are more than five.
-        fields_by_index: those of each index, where nobody named fields and the indices have different ones.
-        below_min_score: reranked hits that ``min_score`` removed, where it was given.
-        cuts: what each of the thresholds ``min_probability`` and ``cutoff`` did, where one was given.
-        interleave: what interleaving did, where it was asked for.
-        traffic: whether the search is in the share that is reranked, where ``traffic`` was given.
-        ubi: whether the search was recorded, where its body has ``ext.ubi``.
+        fields_by_index: the fields that were read of each index, if nobody named fields and the indices have different
+            ones.
+        below_min_score: the number of reranked hits that ``min_score`` removed; only with ``min_score``.
+        cuts: the effect of each threshold; only with ``min_probability`` or ``cutoff``.
+        interleave: the effect of interleaving; only with ``interleave``.
+        traffic: whether the search is in the share that is reranked; only with ``traffic``.
+        ubi: whether the search was recorded; only if its body has ``ext.ubi``.
     """
 
     applied: bool | Literal["partial"]
@@ -157,15 +158,16 @@ class StageScoreMarks(TypedDict):
     """A stage's score of a hit.
 
     Attributes:
-        score: what the stage sorted by; higher is better. None for hits that are sorted without scores.
-        rank: rank after the stage, from 1.
-        logit: the model's, from stages that have one.
-        probability: the probability of relevance, in [0, 1], likewise.
-        truncated: True where the model did not read the whole text, else absent.
-        text: in ``first_pass``, the score of the query's text part, where the query has boosts; in ``boosts``, the one
-            that the hit has by the model's order.
-        exact_name: True in ``first_pass`` where the query is the hit's whole name, else absent.
-        boost: what the query adds to it, multiplies it by, and so on; a second boost is ``boost_2``.
+        score: the value that the stage sorted by; higher is better. None for hits that are sorted without scores.
+        rank: the rank after the stage, from 1.
+        logit: the model's logit; only from stages that have one.
+        probability: the probability of relevance, in [0, 1]; only from stages that have one.
+        truncated: True if the model did not read the whole text, else absent.
+        text: in ``first_pass``, the score of the query's text part, if the query has boosts; in ``boosts``, the text
+            score that the hit gets by the model's order.
+        exact_name: True in ``first_pass`` if the query is the hit's whole name, else absent.
+        boost: the value of the query's boost, which is added to the text score, multiplies it, and so on; a second
+            boost is ``boost_2``.
     """
 
     score: float | None
@@ -182,20 +184,20 @@ class HitMarks(TypedDict, total=False):
     """How a hit got its rank: ``hit["_rerank"]``, an entry for each stage passed.
 
     Attributes:
-        first_pass: the first pass's score and rank.
-        vectors: the bi-encoder's; of a long document, its best passage's.
-        mono: the cross-encoder's; likewise.
-        sentences: that of the document's best sentences.
-        blend: the score of the model and the first pass together.
-        vectors_blend: the score of the cross-encoder and the vectors together.
-        duo: the score of the comparisons in pairs.
-        boosts: the score of the model's order and the query's boosts together.
-        exact_name: the score of the hit that it displaced, because the query is its whole name.
-        failure: why the hit could not be scored.
-        explanation: a sentence for each stage, with ``explain``.
-        probability: by the index's calibration, where ``min_probability`` or a precision is asked for.
-        team: ``A`` or ``B``, of an interleaved page: which ranking picked the hit.
-        team_ranks: its rank in each of the two rankings, from 1.
+        first_pass: the score and rank of the first pass.
+        vectors: the score and rank by the bi-encoder; for a long document, the score of its best passage.
+        mono: the score and rank by the cross-encoder; for a long document, the score of its best passage.
+        sentences: the score and rank by the document's best sentences.
+        blend: the score and rank by the model and the first pass together.
+        vectors_blend: the score and rank by the cross-encoder and the vectors together.
+        duo: the score and rank by the comparisons in pairs.
+        boosts: the score and rank by the model's order and the query's boosts together.
+        exact_name: the score of the hit that this hit displaced, because the query is this hit's whole name.
+        failure: the reason why the hit could not be scored.
+        explanation: a sentence for each stage; only with ``explain``.
+        probability: the calibrated probability; only with ``min_probability`` or ``cutoff``.
+        team: the team whose ranking picked the hit of an interleaved page, ``A`` or ``B``.
+        team_ranks: the hit's rank in each of the two rankings, from 1.
     """
 
     first_pass: StageScoreMarks

@@ -16,14 +16,14 @@ from osrerank.types import NEVER, Deadline, FailurePolicy, Ranking, Stage, Stage
 from osrerank.types.reasons import Reason, ReasonCode
 
 NO_MODEL = (ReasonCode.MODEL, ReasonCode.EXTRA, ReasonCode.LOADING)
-"""Reasons for which no search is reranked until an operator or time mends them."""
+"""The reasons for which no search is reranked until an operator acts or the model is loaded."""
 logger = logging.getLogger(__name__)
 due = Seldom()
 
 
 @dataclass(frozen=True, slots=True)
 class Pipeline:
-    """Stages applied one after another; itself a function from a ranking to a ranking.
+    """Stages that are applied one after another.
 
     ```python
     from osrerank import connect
@@ -39,7 +39,7 @@ class Pipeline:
     ```
 
     Attributes:
-        stages: each reorders the top of the ranking before it.
+        stages: the stages; each reorders the top of the ranking that the stage before it returned.
     """
 
     stages: tuple[Stage, ...]
@@ -68,12 +68,12 @@ class Pipeline:
 
         Args:
             ranking: the first pass.
-            deadline: passed to each stage; one that computes nothing may ignore it.
-            on_failure: ``"first_pass"`` keeps the best order so far and reports the failure, ``"raise"`` raises it.
+            deadline: the deadline of each stage; a stage that computes nothing may ignore it.
+            on_failure: ``"first_pass"`` keeps the best order so far and reports the failure; ``"raise"`` raises it.
 
         Raises:
-            Exception: what a stage raised, if ``on_failure`` is ``"raise"``: a `ScoringError` if it failed or had no
-                time left, a `WorkerError`, a `MissingDependencyError`, or whatever a model of your own raises.
+            Exception: the error of a stage, if ``on_failure`` is ``"raise"``: a `ScoringError` if the stage failed or
+                had no time left, a `WorkerError`, a `MissingDependencyError`, or any error of your own model.
         """
         for stage in self.stages:
             started = deadline.clock()
@@ -85,32 +85,33 @@ class Pipeline:
             except Exception as error:
                 if on_failure == "raise":
                     raise
-                return failed(ranking, stage.name, error, (deadline.clock() - started) * 1000)
+                return with_failure(ranking, stage.name, error, (deadline.clock() - started) * 1000)
             if ranking.reports and not (ranking.reports[-1].applied or ranking.reports[-1].skipped):
                 break
         return ranking
 
 
-def failed(ranking: Ranking, stage: str, error: Exception, took_ms: float = 0.0) -> Ranking:
-    """Return the best order so far with the report of a stage that failed, and log why.
+def with_failure(ranking: Ranking, stage: str, error: Exception, took_ms: float = 0.0) -> Ranking:
+    """Return the best order so far with a report of the failed stage, and log the failure.
 
     Args:
         ranking: the order so far.
         stage: the stage's name.
-        error: what the stage raised.
-        took_ms: time that the stage took.
+        error: the exception that the stage raised.
+        took_ms: the time that the stage took, in milliseconds.
     """
     reason = Reason.of(error)
     if reason.code in NO_MODEL:
         tell_event("osrerank.no_model", {"error.type": name_of(error)})
-    if (untold := due.untold((stage, type(error)))) is not None:
-        more = f"{untold} more were not logged; at most one line a minute" if untold else "at most one line a minute"
+    if (unlogged := due.count_unlogged((stage, type(error)))) is not None:
+        limit = "at most one line a minute"
+        note = f"{unlogged} more were not logged; {limit}" if unlogged else limit
         if reason.code in NO_MODEL:
-            logger.warning("[no-model] a model is missing, so searches keep the order without it: %s; %s", error, more)
+            logger.warning("[no-model] a model is missing, so searches keep the order without it: %s; %s", error, note)
         elif isinstance(error, OsrerankError):
-            logger.warning("[stage-skipped] stage %s was skipped: %s; %s", stage, error, more)
-        else:  # a model of the caller's own, or a mistake of ours
-            logger.warning("[stage-skipped] stage %s was skipped: %s; %s", stage, reason, more, exc_info=error)
+            logger.warning("[stage-skipped] stage %s was skipped: %s; %s", stage, error, note)
+        else:  # an error of the caller's own model, or a bug of ours
+            logger.warning("[stage-skipped] stage %s was skipped: %s; %s", stage, reason, note, exc_info=error)
     report = StageReport(stage, applied=False, reason=str(reason), code=reason.code, took_ms=took_ms)
     return ranking.with_report(report)
 
@@ -118,20 +119,20 @@ def failed(ranking: Ranking, stage: str, error: Exception, took_ms: float = 0.0)
 def applied(reports: tuple[StageReport, ...]) -> bool | str:
     """Return whether a ranking was reranked: True, False, or "partial" if a stage failed or was cut short.
 
-    If all stages were skipped on purpose, the order is the one that they would have given, so it is True.
+    It is also True if all stages were skipped on purpose, because they would not have changed the order.
     """
-    tried = tuple(report for report in reports if not report.skipped)
-    if all(report.applied is True for report in tried):
+    attempted = tuple(report for report in reports if not report.skipped)
+    if all(report.applied is True for report in attempted):
         return bool(reports)
-    return "partial" if any(report.applied for report in tried) else False
+    return "partial" if any(report.applied for report in attempted) else False
 
 
 def reasons(reports: Iterable[StageReport]) -> str:
-    """Return why stages did not do all their work, without stages that were skipped on purpose."""
+    """Return the reasons why stages did not do all their work; stages that were skipped on purpose do not count."""
     return "; ".join(f"{report.name}: {report.reason}" for report in reports if report.reason and not report.skipped)
 
 
 def code_of(reports: Iterable[StageReport]) -> ReasonCode | None:
-    """Return the code of the first stage's reason, without stages that were skipped on purpose; None if all is done."""
-    told = (report for report in reports if report.reason and not report.skipped)
-    return next((report.code or ReasonCode.SCORING for report in told), None)
+    """Return the code of the first of these reasons; None without one."""
+    explained = (report for report in reports if report.reason and not report.skipped)
+    return next((report.code or ReasonCode.SCORING for report in explained), None)

@@ -7,7 +7,7 @@ from typing import Any
 
 from osrerank.errors import ConfigError
 from osrerank.options.rerank import AUTO_PIPELINE, MAX_DEPTH, VECTORS_MONO, Rerank
-from osrerank.pipeline import Pipeline, failed
+from osrerank.pipeline import Pipeline, with_failure
 from osrerank.scoring.card import ENCODERS
 from osrerank.scoring.loaded import Ready
 from osrerank.stages.duo import DuoStage
@@ -87,7 +87,7 @@ class Recipe:
         except Exception as error:
             if on_failure == "raise" or isinstance(pipeline, Pipeline):  # which reports the failures of its stages
                 raise
-            ranked = failed(ranking, "pipeline", error)
+            ranked = with_failure(ranking, "pipeline", error)
         return replace(ranked, warnings=(*ranked.warnings, *self.warnings)) if self.warnings else ranked
 
     def expect(self, query: str) -> None:

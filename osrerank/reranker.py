@@ -20,15 +20,15 @@ from osrerank.tracing.spans import carried
 from osrerank.types import Candidate, Encoder, Scorer
 
 DEFAULTS = Rerank(blend="replace", depth=10_000)
-"""By default, all texts are ordered by the model alone, because they may come with scores of any kind, or none."""
-AT_ONCE = 8
-"""How many queries are ranked at the same time, so that their pairs share batches."""
+"""The default options: the model alone orders all texts, because they may have scores of any kind, or none."""
+MOST_QUERIES = 8
+"""The number of queries that are ranked at the same time, so that their pairs share batches."""
 
 Document = str | Mapping[str, Any]
 """A text, or a mapping with ``text`` and perhaps ``id``, ``doc_id`` or ``docno``, ``title`` and ``score``."""
 IDS = ("id", "doc_id", "docno")
 UNSCORED = 1.0
-"""How far the score of a text that was not scored lies below that of the text above it, in a DataFrame."""
+"""The amount by which the score of an unscored text is below the score of the text above it, in a DataFrame."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +36,11 @@ class RankedText:
     """A text in the new order, with its score.
 
     Attributes:
-        doc_id: the document's ``id``, ``doc_id`` or ``docno`` as given; if it has none, its index in ``documents``,
-            from 0.
+        doc_id: the document's ``id``, ``doc_id`` or ``docno`` as given; for a document without an id, its index in
+            ``documents``, from 0.
         score: the last stage's score, a logit if it is the only stage; None if the text was not scored.
         probability: the model's probability of relevance, in [0, 1]; None if the text was not scored.
-        rank: rank in the new order, from 1.
+        rank: the rank in the new order, from 1.
         text: the text that the model read: title and text.
         truncated: whether the model read less than the whole text.
     """
@@ -58,7 +58,7 @@ class RankedText:
 
 
 class Reranker:
-    """Ranks texts by a model, which is loaded on first use; safe to use from many threads.
+    """Ranks texts by a model, which it loads on first use; safe to use from many threads.
 
     ```python
     from osrerank import Reranker
@@ -69,13 +69,14 @@ class Reranker:
     ```
 
     Args:
-        model: a directory or hub id in Hugging Face layout, or the name of a shipped model; the settings' when None.
-        vector_model: likewise, the bi-encoder of the stage ``vectors`` if ``model`` is a cross-encoder.
-        duo_model: likewise, the model that compares pairs, for ``mono-duo`` and ``vectors-duo``.
-        backend: ``auto``, ``onnx``, ``torch``, ``workers`` or ``http``; the settings' when None.
-        redis_url: Redis for the score cache; the settings' when None.
-        scorer: a scorer or an encoder of your own, used instead of a model; the caller closes it.
-        encoder: likewise, instead of ``vector_model``.
+        model: a directory or hub id in Hugging Face layout, or the name of a shipped model; None for the model of the
+            settings.
+        vector_model: the bi-encoder of the stage ``vectors`` if ``model`` is a cross-encoder; named in the same way.
+        duo_model: the model that compares pairs, for ``mono-duo`` and ``vectors-duo``; named in the same way.
+        backend: ``auto``, ``onnx``, ``torch``, ``workers`` or ``http``; None for the backend of the settings.
+        redis_url: the Redis for the score cache; None for the Redis of the settings.
+        scorer: your own scorer or encoder instead of ``model``; the caller closes it.
+        encoder: your own encoder instead of ``vector_model``; the caller closes it.
         options: options of ``osrerank.Rerank``, such as ``deadline_ms``, ``passages`` and ``min_score``.
 
     Raises:
@@ -106,15 +107,15 @@ class Reranker:
         return self._service.settings.model
 
     def rank(self, query: str, documents: Sequence[Document], *, top_k: int | None = None) -> list[RankedText]:
-        """Return the documents, best first; those that were not scored come last, in their old order.
+        """Return the documents, best first; unscored documents come last, in their old order.
 
         Args:
             query: the query's text.
             documents: the texts to rank; or a DataFrame with ``text`` and perhaps ``docno``, ``title`` and ``score``.
-            top_k: how many to return; None for all.
+            top_k: the number of documents to return; None for all.
 
         Raises:
-            ConfigError: the query or a document has no text, ``documents`` is no list, or ``top_k`` is below 1.
+            ConfigError: the query or a document has no text, ``documents`` is not a list, or ``top_k`` is below 1.
             ValueError: the query's text is blank, or two documents have the same id.
             ScoringError: scoring failed, and ``on_failure`` is ``"raise"``.
         """
@@ -122,15 +123,15 @@ class Reranker:
             raise ConfigError(f"top_k is {top_k}; it must be 1 or more, or None", setting="top_k", source="argument")
         texts = _documents(documents)
         if not isinstance(query, str):
-            raise _refused("query", f"the query is {_kind(query)}; give a text")
+            raise _invalid("query", f"the query is {_type_of(query)}; give a text")
         if not texts:
             return []
         ranking = reranked(self._service, self._options, ranking_of(query, texts, self._options.separator))
-        given = {str(text["id"]): text["id"] for text in texts}
-        kept: Sequence[Candidate] = ranking.candidates
+        given_ids = {str(text["id"]): text["id"] for text in texts}
+        candidates: Sequence[Candidate] = ranking.candidates
         if applied(ranking.reports) and self._options.min_score is not None:
-            kept, _ = at_least(kept, self._options.min_score, ranking.reports)
-        return [_ranked(candidate, given[candidate.doc_id]) for candidate in kept[:top_k]]
+            candidates, _ = at_least(candidates, self._options.min_score, ranking.reports)
+        return [_ranked_text(candidate, given_ids[candidate.doc_id]) for candidate in candidates[:top_k]]
 
     def rank_frame(self, frame: Any, *, top_k: int | None = None) -> Any:
         """Return a DataFrame of pandas with each query's documents in the new order.
@@ -141,23 +142,23 @@ class Reranker:
 
         Args:
             frame: the candidates of one or more queries.
-            top_k: how many rows of each query to return; None for all.
+            top_k: the number of rows of each query to return; None for all.
 
         Raises:
-            ConfigError: a column or value is missing, a query has a document or two texts twice; or as `rank`.
+            ConfigError: a column or value is missing, or a query has a document twice or two texts; or as `rank`.
             ScoringError: as `rank`.
         """
         if not is_frame(frame):
-            raise _refused("frame", f"the frame is {_kind(frame)}; give a DataFrame of pandas")
+            raise _invalid("frame", f"the frame is {_type_of(frame)}; give a DataFrame of pandas")
         groups = by_query(frame)
         queries = [_query_of(qid, rows) for qid, rows in groups.items()]
-        texts = [[_of_row(*one) for one in rows] for rows in groups.values()]
+        texts = [[_document_of_row(*item) for item in rows] for rows in groups.values()]
         order: list[int] = []
         scores: list[float] = []
         ranks: list[int] = []
         for ranked in self.rank_many(queries, texts, top_k=top_k):
-            order += [one.doc_id for one in ranked]
-            scores += _falling(ranked)
+            order += [item.doc_id for item in ranked]
+            scores += _decreasing_scores(ranked)
             ranks += range(FIRST_RANK, FIRST_RANK + len(ranked))
         return with_scores(frame, order, scores, ranks)
 
@@ -171,7 +172,7 @@ class Reranker:
         """
         if len(queries) != len(documents):
             raise ValueError(f"there are {len(queries)} queries and {len(documents)} lists of documents")
-        threads, rank = DaemonThreads(AT_ONCE, "osrerank-rank"), partial(self.rank, top_k=top_k)
+        threads, rank = DaemonThreads(MOST_QUERIES, "osrerank-rank"), partial(self.rank, top_k=top_k)
         try:
             pairs = zip(queries, documents, strict=True)
             futures = [threads.submit(carried(rank), query, texts) for query, texts in pairs]
@@ -199,26 +200,26 @@ class Reranker:
 
 
 def _documents(documents: Any) -> list[dict[str, Any]]:
-    """Return documents as dictionaries with ``id``, ``text`` and what else they have.
+    """Return documents as dictionaries with ``id``, ``text`` and perhaps ``title`` and ``score``.
 
     Raises:
-        ConfigError: they are no list, or one has no text, or a title that is none.
-        ValueError: two have the same id.
+        ConfigError: ``documents`` is not a list, or a document has no text or a title that is not a text.
+        ValueError: two documents have the same id.
     """
     if is_frame(documents):
         if QID in documents.columns and documents[QID].nunique() > 1:
-            raise _refused("documents", "documents is a DataFrame of several queries; use rank_frame")
+            raise _invalid("documents", "documents is a DataFrame of several queries; use rank_frame")
         documents = [plain(row) for row in rows_of(documents, (TEXT,))]
     if isinstance(documents, str):
         raise TypeError("documents is one text; give a list of them")
     if not isinstance(documents, Sequence):
-        raise _refused("documents", f"documents is {_kind(documents)}; give a list of texts or of {{'id', 'text'}}")
+        raise _invalid("documents", f"documents is {_type_of(documents)}; give a list of texts or of {{'id', 'text'}}")
     texts = [_document(index, document) for index, document in enumerate(documents)]
     first: dict[str, int] = {}
     for index, text in enumerate(texts):
-        if (before := first.setdefault(str(text["id"]), index)) != index:
-            said = f"documents {before} and {index} have the same id {str(text['id'])!r}"
-            raise ValueError(f"{said}; give each its own (a document without one has its index)")
+        if (earlier := first.setdefault(str(text["id"]), index)) != index:
+            problem = f"documents {earlier} and {index} have the same id {str(text['id'])!r}"
+            raise ValueError(f"{problem}; give each document its own id (a document without an id gets its index)")
     return texts
 
 
@@ -227,52 +228,52 @@ def _document(index: int, document: Any) -> dict[str, Any]:
         return {"id": index, TEXT: document}
     text = document.get(TEXT) if isinstance(document, Mapping) else None
     if not isinstance(text, str):
-        raise _refused(f"documents[{index}].text", f"document {index} has no text")
+        raise _invalid(f"documents[{index}].text", f"document {index} has no text")
     if not isinstance(title := document.get("title") or "", str):
-        raise _refused(f"documents[{index}].title", f"the title of document {index} is {_kind(title)}; give a text")
+        raise _invalid(f"documents[{index}].title", f"the title of document {index} is {_type_of(title)}; give a text")
     doc_id = next((document[name] for name in IDS if name in document), index)
     return {"id": doc_id, TEXT: text, "title": title, "score": document.get("score")}
 
 
 def _query_of(query_id: Any, rows: Sequence[tuple[int, Mapping[str, Any]]]) -> str:
-    """Return the text of a query of a DataFrame, whose rows all have it and no document twice."""
+    """Return a query's text from its rows of a DataFrame, after checking the rows."""
     queries = {row[QUERY] for _number, row in rows}
     if len(queries) > 1:
-        raise _refused("frame", f"the DataFrame has {len(queries)} texts of query {query_id}; give it one")
+        raise _invalid("frame", f"the DataFrame has {len(queries)} texts of query {query_id}; give it one")
     seen: set[Any] = set()
     for _number, row in rows:
         if row[DOCNO] in seen:
-            raise _refused("frame", f"the DataFrame has document {row[DOCNO]} twice for query {query_id}; remove one")
+            raise _invalid("frame", f"the DataFrame has document {row[DOCNO]} twice for query {query_id}; remove one")
         seen.add(row[DOCNO])
     return str(rows[0][1][QUERY])
 
 
-def _of_row(number: int, row: Mapping[str, Any]) -> dict[str, Any]:
-    kept = {name: row[name] for name in (TEXT, "title", "score") if name in row}
-    return {"id": number, **kept}
+def _document_of_row(number: int, row: Mapping[str, Any]) -> dict[str, Any]:
+    columns = {name: row[name] for name in (TEXT, "title", "score") if name in row}
+    return {"id": number, **columns}
 
 
-def _falling(ranked: Sequence[RankedText]) -> list[float]:
-    """Return the texts' scores, lowered where a text was not scored or a stage before gave it a higher one."""
+def _decreasing_scores(ranked: Sequence[RankedText]) -> list[float]:
+    """Return the scores of ranked texts, lowered so that they never increase; unscored texts get a score, too."""
     scores: list[float] = []
-    for one in ranked:
-        above = scores[-1] if scores else None
-        if one.score is not None and (above is None or one.score <= above):
-            scores.append(one.score)
+    for text in ranked:
+        previous = scores[-1] if scores else None
+        if text.score is not None and (previous is None or text.score <= previous):
+            scores.append(text.score)
         else:
-            scores.append(0.0 if above is None else above - UNSCORED)
+            scores.append(0.0 if previous is None else previous - UNSCORED)
     return scores
 
 
-def _kind(value: object) -> str:
+def _type_of(value: object) -> str:
     return "None" if value is None else f"of the type {type(value).__name__}"
 
 
-def _refused(setting: str, reason: str) -> ConfigError:
+def _invalid(setting: str, reason: str) -> ConfigError:
     return ConfigError(reason, setting=setting, source="argument")
 
 
-def _ranked(candidate: Candidate, doc_id: Any) -> RankedText:
+def _ranked_text(candidate: Candidate, doc_id: Any) -> RankedText:
     probability = probability_of(candidate)
     score = None if probability is None else candidate.score
     truncated = any(entry.cut for entry in candidate.trace)

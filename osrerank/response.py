@@ -1,6 +1,6 @@
 """Turn a search response into a ranking, and a ranking back into a search response, by pure functions on dicts.
 
-They read any `_search` response of OpenSearch and Elasticsearch, and never change their arguments.
+The functions read any `_search` response of OpenSearch and Elasticsearch, and never change their arguments.
 """
 
 import math
@@ -16,9 +16,9 @@ from osrerank.types.values import BELOW_ONE
 
 FIRST_PASS = "first_pass"  # noqa: S105 - a stage's name
 FIRST_STAGES = ("vectors", "mono")
-"""Names of the stage that scores documents one by one: by vectors, or by a cross-encoder."""
+"""The names of the stage that scores each document by itself: by vectors, or by a cross-encoder."""
 OBJECTS = frozenset({"_source", "fields", "highlight", "inner_hits"})
-"""Parts of a hit that must be objects if it has them."""
+"""The keys of a hit whose values must be objects."""
 _ABSENT = object()
 
 Hits = Sequence[Mapping[str, Any]]
@@ -30,19 +30,19 @@ class Page:
     """The part of a reranked list that the caller asked for.
 
     Attributes:
-        offset: hits skipped (`from`).
-        size: hits returned at most.
-        borrowed: names in `hit["fields"]` that were requested only to rerank, and are removed again.
-        min_score: least probability that a returned hit has; None for all hits.
+        offset: the number of hits above the page (`from`).
+        size: the most hits on the page.
+        added_fields: names in `hit["fields"]` that were requested only to rerank, and are removed again.
+        min_score: the least probability of a returned hit; None for all hits.
         explain: whether each hit explains its rank, and each stage lists the pairs that it compared.
-        thresholds: further limits that cut the reranked list; None if it is not cut.
-        after: index in the response of the hit after which the page begins (`search_after`), of all hits with its sort
-            values; empty for a page that begins at ``offset``.
+        thresholds: further thresholds that cut the reranked list; None if it is not cut.
+        after: the positions in the response of the hits with the sort values of `search_after`; empty for a page that
+            begins at ``offset``.
     """
 
     offset: int = 0
     size: int = 10
-    borrowed: tuple[str, ...] = ()
+    added_fields: tuple[str, ...] = ()
     min_score: float | None = None
     explain: bool = False
     thresholds: Thresholds | None = None
@@ -54,23 +54,23 @@ class Page:
         return not (self.offset or self.after)
 
     def start(self, order: Sequence[str], ids: Sequence[str]) -> int:
-        """Return how many hits are above the page.
+        """Return the number of hits above the page.
 
         Args:
             order: the ids of the hits in their new order.
-            ids: likewise, in the response's order.
+            ids: the ids of the hits in the response's order.
         """
         if not self.after:
             return self.offset
-        named = {ids[index] for index in self.after}
-        return max((rank for rank, doc_id in enumerate(order, start=1) if doc_id in named), default=0)
+        after_ids = {ids[index] for index in self.after}
+        return max((rank for rank, doc_id in enumerate(order, start=1) if doc_id in after_ids), default=0)
 
 
 def hits_of(response: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """Return the raw hits of a response.
 
     Raises:
-        ResponseFormatError: `$.hits.hits` is not a list of objects with an `_id`, or has other parts of wrong types.
+        ResponseFormatError: `$.hits.hits` is not a list of objects with an `_id`, or a part of a hit has a wrong type.
     """
     try:
         hits = response["hits"]["hits"]
@@ -95,7 +95,7 @@ def _is_object(value: Any) -> bool:
 
 
 def took_of(response: Mapping[str, Any]) -> int:
-    """Return a response's `took` in milliseconds, 0 if it is absent or not a number."""
+    """Return a response's `took` in milliseconds; 0 if it is missing or not a number."""
     took = response.get("took")
     return int(took) if isinstance(took, int | float) and math.isfinite(took) else 0
 
@@ -109,7 +109,7 @@ def candidate_ids(hits: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def has_repeats(hits: Sequence[Mapping[str, Any]]) -> bool:
-    """Return whether a hit appears twice, as in a hybrid search without a pipeline that joins its queries' results."""
+    """Return whether a hit appears twice, as in a hybrid search without a pipeline that merges the queries' results."""
     ids = candidate_ids(hits)
     return len(set(ids)) < len(ids)
 
@@ -117,7 +117,7 @@ def has_repeats(hits: Sequence[Mapping[str, Any]]) -> bool:
 def has_own_order(hits: Sequence[Mapping[str, Any]]) -> bool:
     """Return whether a search sorted its hits without scoring them.
 
-    A sort by a field under `track_scores` leaves no such sign: its hits have scores.
+    A sort by a field with `track_scores` cannot be recognised, because its hits have scores.
     """
     return any("sort" in hit and hit.get("_score") is None for hit in hits)
 
@@ -129,7 +129,7 @@ def parse(
     separator: str = " ",
     by_index: Mapping[str, Sequence[str]] | None = None,
 ) -> Ranking:
-    """Return the ranking of the first pass, made from its hits; the arguments but the query are `candidates_of`'s."""
+    """Return the ranking of the first pass from its hits; `candidates_of` describes the arguments."""
     return Ranking(query, candidates_of(hits, fields, separator, by_index))
 
 
@@ -142,10 +142,10 @@ def candidates_of(
     """Return each hit as a candidate, with the text that a model reads.
 
     Args:
-        hits: as `hits_of` returns them, in the first pass's order.
-        fields: fields whose text a model reads, in order; looked up in the hit's `fields`, then in `_source`.
-        separator: joins the texts of several fields and of list values.
-        by_index: an index -> its fields, if indices differ in them.
+        hits: the hits, as `hits_of` returns them, in the first pass's order.
+        fields: the fields whose text a model reads, in order; looked up in the hit's `fields`, then in `_source`.
+        separator: the text between fields and between list values.
+        by_index: index -> its fields, if the indices have different ones.
 
     Raises:
         ResponseFormatError: a score is not a finite number.
@@ -155,15 +155,15 @@ def candidates_of(
         score = hit.get("_score")
         if type(score) is not float or not math.isfinite(score):
             score = _finite(score, rank)
-        found = StageScore(FIRST_PASS, score, rank, squash(score))
+        first_pass_score = StageScore(FIRST_PASS, score, rank, squash(score))
         sections = sections_of(hit, by_index.get(hit.get("_index", ""), fields) if by_index else fields)
         text = None if sections is None else separator.join([section.text for section in sections])
-        candidates.append(Candidate(doc_id, text, score, rank, (found,), "", sections or ()))
+        candidates.append(Candidate(doc_id, text, score, rank, (first_pass_score,), "", sections or ()))
     return tuple(candidates)
 
 
 def _finite(score: Any, rank: int) -> float:
-    """Return a first-pass score; 0 if a hit has none, as in Elasticsearch's first versions of rank fusion."""
+    """Return a first-pass score; 0 for a hit without a score, as in early versions of Elasticsearch's rank fusion."""
     if score is None:
         return 0.0
     if isinstance(score, int | float) and math.isfinite(score):
@@ -173,18 +173,18 @@ def _finite(score: Any, rank: int) -> float:
 
 
 def squash(score: float) -> float:
-    """Map a first-pass score to [0, 1), never decreasing: s / (1 + s), and 0 below 0."""
+    """Map a first-pass score to [0, 1) by the non-decreasing function s / (1 + s), 0 for negative scores."""
     return min(score / (1.0 + score), BELOW_ONE) if score > 0 else 0.0
 
 
 def hit_text(hit: Mapping[str, Any], fields: Sequence[str], separator: str = " ") -> str | None:
-    """Return the text of a hit's fields, joined; None if it has none of them.
+    """Return the joined text of a hit's fields; None if it has none of them.
 
     Args:
         hit: the hit.
         fields: `path.of.a.field` in `_source` or the hit's `fields`; `highlight:field` for its highlighted fragments
             with their markup; `inner_hits:name.path` for a field of the inner hits of that name.
-        separator: joins the texts of several fields and of list values.
+        separator: the text between fields and between list values.
     """
     sections = sections_of(hit, fields)
     return None if sections is None else separator.join(section.text for section in sections)
@@ -198,18 +198,18 @@ def sections_of(hit: Mapping[str, Any], fields: Sequence[str]) -> tuple[Section,
         fields: as for `hit_text`.
     """
     source, extra = hit.get("_source") or {}, hit.get("fields") or ()
-    sections, is_there = list[Section](), False
+    sections, has_field = list[Section](), False
     for field in fields:  # nearly always a string in its `_source`, and this runs for every hit
         value = source.get(field)
         if type(value) is str and field not in extra:
-            is_there = True
+            has_field = True
             if value:
                 sections.append(Section(field, value))
         elif (values := _field_texts(hit, field)) is not None:
-            is_there = True
+            has_field = True
             is_only = len(values) == 1
-            sections += [Section(field, text, None if is_only else at) for at, text in enumerate(values) if text]
-    return tuple(sections) if is_there else None
+            sections += [Section(field, text, None if is_only else index) for index, text in enumerate(values) if text]
+    return tuple(sections) if has_field else None
 
 
 def _field_texts(hit: Mapping[str, Any], field: str) -> list[str | None] | None:
@@ -225,12 +225,13 @@ def _field_texts(hit: Mapping[str, Any], field: str) -> list[str | None] | None:
         name, _, path = name.partition(".")
         inner = _inner_hits(hit, name)
         texts = [_field_texts(part, path) for part in inner]
-        found = [value for values in texts if values is not None for value in values]
-        return found or None
-    # Elasticsearch groups nested fields under their path
+        return [value for values in texts if values is not None for value in values] or None
     keys = field.split(".")
-    values = next((found for part in (source, extra) if any(found := _values_at(part, keys))), [])
-    return values if values or _present(source, keys) else None
+    in_source = _values_at(source, keys)
+    values = in_source if any(in_source) else _values_at(extra, keys)  # Elasticsearch nests fields under their path
+    if any(values):
+        return values
+    return [] if _has_text_at(source, keys) else None
 
 
 def _inner_hits(hit: Mapping[str, Any], name: str) -> Sequence[Mapping[str, Any]]:
@@ -248,63 +249,66 @@ def values_at(source: Any, path: Sequence[str]) -> list[str]:
 
 
 def _values_at(source: Any, path: Sequence[str]) -> list[str | None]:
-    """Return the text of each value at a dotted path, None for a null; lists in lists come last, as in ``fields``."""
-    texts, level = list[str | None](), [_at(source, path)]
+    """Return the text of each value at a dotted path, None for a null; nested lists come last, as in ``fields``."""
+    texts, level = list[str | None](), [_value_at(source, path)]
     while level:
         for value in level:
             texts += () if value is _ABSENT or isinstance(value, list) else _flatten(value)
-        level = [item for value in level if isinstance(value, list) for item in value]
+        level = [element for value in level if isinstance(value, list) for element in value]
     return texts
 
 
-def _at(source: Any, path: Sequence[str]) -> Any:
-    """Return the value at a dotted path; of a list, the list of its items' values; `_ABSENT` if there is none."""
+def _value_at(source: Any, path: Sequence[str]) -> Any:
+    """Return the value at a dotted path; for a list, the values of its elements; `_ABSENT` without a value."""
     if isinstance(source, list):
-        return [value for item in source if (value := _at(item, path)) is not _ABSENT]
+        return [value for element in source if (value := _value_at(element, path)) is not _ABSENT]
     if not isinstance(source, Mapping):
         return _ABSENT if path else source
-    keys = [(".".join(path[:length]), path[length:]) for length in range(1, len(path) + 1)]
-    found = [value for key, rest in keys if key in source and (value := _at(source[key], rest)) is not _ABSENT]
-    return max(found, key=bool, default=_ABSENT)
+    values = []
+    for length in range(1, len(path) + 1):  # a key may contain dots
+        key = ".".join(path[:length])
+        if key in source:
+            values.append(_value_at(source[key], path[length:]))
+    return max((value for value in values if value is not _ABSENT), key=bool, default=_ABSENT)
 
 
-def _present(source: Any, path: Sequence[str]) -> bool:
+def _has_text_at(source: Any, path: Sequence[str]) -> bool:
     if isinstance(source, list):
-        return any(_present(item, path) for item in source)
+        return any(_has_text_at(element, path) for element in source)
     if not path:
         return isinstance(source, str)
     if not isinstance(source, Mapping):
         return False
     return any(
-        _present(source[key], path[length:])
+        _has_text_at(source[key], path[length:])
         for length in range(1, len(path) + 1)
         if (key := ".".join(path[:length])) in source
     )
 
 
 def _flatten(value: Any) -> Iterator[str | None]:
-    """Yield the text of each value, as OpenSearch indexes it; None for a null."""
+    """Yield the text of each value in the form that OpenSearch indexes; None for a null."""
     if value is None or isinstance(value, str):
         yield value
     elif isinstance(value, list):
-        for item in value:
-            yield from _flatten(item)
+        for element in value:
+            yield from _flatten(element)
     elif isinstance(value, bool):
         yield str(value).lower()
     elif isinstance(value, int | float):
         yield str(value)
     elif isinstance(value, Mapping):
-        for item in value.values():
-            yield from _flatten(item)
+        for element in value.values():
+            yield from _flatten(element)
 
 
 class RankedPage(NamedTuple):
     """A page of reranked hits.
 
     Attributes:
-        hits: with their new ``_score``, and their scores of each stage in ``_rerank``.
-        max_score: the highest ``_score`` of all pages; None if no hit is left.
-        removed: what ``response["rerank"]`` says of the hits that limits removed.
+        hits: the hits with their new ``_score``, and each stage's score in ``_rerank``.
+        max_score: the highest ``_score`` of all pages; None without hits.
+        removed: the entries of ``response["rerank"]`` about hits that thresholds removed.
     """
 
     hits: list[dict[str, Any]]
@@ -315,32 +319,32 @@ class RankedPage(NamedTuple):
 def page_of(response: Mapping[str, Any], ranking: Ranking, page: Page) -> RankedPage:
     """Return a page of the reranked hits.
 
-    `_score` is the number of rerank stages that a hit passed plus the last one's value in [0, 1), so it never increases
-    down the list and is never negative.
+    `_score` is the number of stages that a hit passed plus the last stage's value in [0, 1). So it is never negative,
+    and never increases down the list.
 
     Args:
-        response: what the first pass answered; `hits_of` has checked it.
-        ranking: its hits, reranked; a candidate that is not among its hits is left out.
-        page: which hits to return. With a `min_score`, ``below_min_score`` counts the hits that it removed; with
-            thresholds, ``cuts`` says what each of them did.
+        response: the first pass's response; `hits_of` has checked it.
+        ranking: the reranked hits; a candidate that is not in the response is left out.
+        page: the page to return. With a `min_score`, ``below_min_score`` counts the hits that it removed; with
+            thresholds, ``cuts`` says what each of them removed.
     """
     raw_hits = response["hits"]["hits"]
     ids = candidate_ids(raw_hits)
     by_id = dict(zip(ids, raw_hits, strict=True))
-    kept, removed = list(ranking.candidates), dict[str, Any]()
+    candidates, removed = list(ranking.candidates), dict[str, Any]()
     if page.min_score is not None:
-        kept, removed["below_min_score"] = at_least(kept, page.min_score, ranking.reports)
+        candidates, removed["below_min_score"] = at_least(candidates, page.min_score, ranking.reports)
     if page.thresholds is not None:
-        kept, cuts = page.thresholds.cut(kept, ranking.reports)
+        candidates, cuts = page.thresholds.cut(candidates, ranking.reports)
         removed["cuts"] = [cut.as_json() for cut in cuts]
     start = page.offset
     if page.after:
         order = [candidate.doc_id for candidate in ranking.candidates]
         above = set(order[: page.start(order, ids)])
-        start = sum(candidate.doc_id in above for candidate in kept)
-    shown = [candidate for candidate in kept[start : start + page.size] if candidate.doc_id in by_id]
+        start = sum(candidate.doc_id in above for candidate in candidates)
+    shown = [candidate for candidate in candidates[start : start + page.size] if candidate.doc_id in by_id]
     hits = [merged_hit(by_id[candidate.doc_id], candidate, page, ranking.reports) for candidate in shown]
-    best = next((candidate for candidate in kept if candidate.doc_id in by_id), None)
+    best = next((candidate for candidate in candidates if candidate.doc_id in by_id), None)
     return RankedPage(hits, None if best is None else final_score(best), removed)
 
 
@@ -358,7 +362,7 @@ def unranked_page(response: Mapping[str, Any], page: Page | None, offset: int) -
     if page is not None:
         offset = page.after[-1] + 1 if page.after else page.offset
         hits = hits[offset : offset + page.size]
-        hits = [without_fields(hit, page.borrowed) for hit in hits]
+        hits = [without_fields(hit, page.added_fields) for hit in hits]
     return [_unranked(hit, rank) for rank, hit in enumerate(hits, offset + 1)]
 
 
@@ -370,7 +374,7 @@ def _unranked(hit: Mapping[str, Any], rank: int) -> dict[str, Any]:
 def merged_hit(
     raw: Mapping[str, Any], candidate: Candidate, page: Page, reports: tuple[StageReport, ...]
 ) -> dict[str, Any]:
-    """Return a hit with its `_score` after reranking, and its scores of each stage in `_rerank`."""
+    """Return a hit with its `_score` after reranking, and each stage's score in `_rerank`."""
     marks: dict[str, Any] = {entry.stage: entry.as_json() for entry in candidate.trace}
     if candidate.failure:
         marks["failure"] = candidate.failure
@@ -379,34 +383,37 @@ def merged_hit(
         marks["probability"] = probability
     if page.explain:
         marks["explanation"] = explain(candidate, reports)
-    hit = without_fields(raw, page.borrowed) if page.borrowed else raw
+    hit = without_fields(raw, page.added_fields) if page.added_fields else raw
     return {**hit, "_score": final_score(candidate), "_rerank": marks}
 
 
 def final_score(candidate: Candidate) -> float:
-    """Return the `_score`: the number of stages passed plus the last one's value in [0, 1)."""
+    """Return the `_score`: the number of stages passed plus the last stage's value in [0, 1)."""
     return candidate.trace[-1].level + candidate.trace[-1].unit
 
 
-def _without(fields: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """Return a hit's ``fields`` without one of them, which Elasticsearch puts into the objects that it is nested in."""
-    rest = {key: value for key, value in fields.items() if key != name}
+def _without_field(fields: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """Return a hit's ``fields`` without one field; Elasticsearch puts a nested field into the objects around it."""
+    remaining = {key: value for key, value in fields.items() if key != name}
     for key, value in fields.items():
-        if name.startswith(f"{key}.") and isinstance(value, list) and all(isinstance(each, Mapping) for each in value):
-            inner = name.removeprefix(f"{key}.")
-            rest[key] = [smaller for each in value if (smaller := _without(each, inner))]
-            if not rest[key]:
-                del rest[key]
-    return rest
+        if not name.startswith(f"{key}.") or not isinstance(value, list):
+            continue
+        if all(isinstance(element, Mapping) for element in value):
+            inner_name = name.removeprefix(f"{key}.")
+            objects = [_without_field(element, inner_name) for element in value]
+            remaining[key] = [fields_left for fields_left in objects if fields_left]
+            if not remaining[key]:
+                del remaining[key]
+    return remaining
 
 
-def without_fields(raw: Mapping[str, Any], borrowed: tuple[str, ...]) -> dict[str, Any]:
-    """Return a copy of a hit without the borrowed entries of its ``fields``."""
+def without_fields(raw: Mapping[str, Any], added_fields: tuple[str, ...]) -> dict[str, Any]:
+    """Return a copy of a hit without the added entries of its ``fields``."""
     hit = dict(raw)
-    if borrowed and hit.get("fields"):
+    if added_fields and hit.get("fields"):
         fields = dict(hit["fields"])
-        for name in borrowed:
-            fields = _without(fields, name)
+        for name in added_fields:
+            fields = _without_field(fields, name)
         if fields:
             hit["fields"] = fields
         else:

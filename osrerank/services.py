@@ -15,40 +15,40 @@ from osrerank.service import RerankService
 logger = logging.getLogger(__name__)
 
 MOST = 3
-"""How many models a client keeps loaded, its own among them."""
+"""The most models that a client keeps loaded, including its own."""
 
 
 class Services:
     """A service for each model that the settings file names; each model is loaded on first use.
 
-    At most `MOST` models are loaded at a time. Before another one is loaded, the least recently used one is
-    released; it is loaded again when needed. The client's own model and those of searches under way are
-    never released, so more may be loaded for a while. Safe to use from many threads.
+    At most `MOST` models are loaded at a time. Before another model is loaded, the least recently used one is
+    released; it is loaded again when needed. The client's own model and the models of running searches are never
+    released, so more models may be loaded for a while. Safe to use from many threads.
 
     Args:
         own: the service of the client's own model, which all other indices use.
-        defaults: names the models.
+        defaults: the defaults, which name the models of indices.
     """
 
-    def __init__(self, own: RerankService, defaults: Defaults) -> None:
-        self._own, self._defaults, self._due = own, defaults, Seldom()
-        names = dict.fromkeys(name for name in defaults.models.values() if name != own.settings.model)
-        self._others = {name: own.with_model(name) for name in names}  # in the order of their last use
+    def __init__(self, client_service: RerankService, defaults: Defaults) -> None:
+        self._client_service, self._defaults, self._due = client_service, defaults, Seldom()
+        names = dict.fromkeys(name for name in defaults.models.values() if name != client_service.settings.model)
+        self._services = {name: client_service.with_model(name) for name in names}  # in the order of their last use
         self.renew()
         renew_after_fork(self)
 
     def renew(self) -> None:
-        """Start over in a forked child: no search is under way there."""
+        """Start over in a forked child, where no search is running."""
         self._lock = threading.Lock()
         self._searches: Counter[str] = Counter()
 
     @property
     def loaded(self) -> list[str]:
-        """The models that are loaded besides the client's own, the least recently used first."""
-        return [name for name, service in list(self._others.items()) if _is_loaded(service)]
+        """The loaded models except the client's own, the least recently used first."""
+        return [name for name, service in list(self._services.items()) if _is_loaded(service)]
 
     def conflict(self, index: Any) -> str:
-        """Return why a search cannot be reranked if its indices have different models; "" if they have the same."""
+        """Return the reason why a search cannot be reranked if its indices have different models; else ""."""
         names = self._names(index)
         if len(names) == 1:
             return ""
@@ -59,13 +59,13 @@ class Services:
     def of(self, index: Any) -> Iterator[RerankService]:
         """Yield the service of an index's model and keep it loaded; for several models, yield the client's own."""
         names = self._names(index)
-        name = names.pop() if len(names) == 1 else self._own.settings.model
-        if name not in self._others:
-            yield self._own
+        name = names.pop() if len(names) == 1 else self._client_service.settings.model
+        if name not in self._services:
+            yield self._client_service
             return
         with self._lock:
             self._searches[name] += 1
-            self._others[name] = service = self._others.pop(name)
+            self._services[name] = service = self._services.pop(name)
             self._make_room(name)
         try:
             yield service
@@ -75,24 +75,24 @@ class Services:
 
     def close(self) -> None:
         """Release all models but the client's own."""
-        for service in self._others.values():
+        for service in self._services.values():
             service.first.close()
 
     def _names(self, index: Any) -> set[str]:
-        return {name or self._own.settings.model for name in self._defaults.models_of(index)}
+        return {name or self._client_service.settings.model for name in self._defaults.models_of(index)}
 
-    def _make_room(self, wanted: str) -> None:
-        """Release idle models until another can be loaded; a thread closes each, and an unloaded one replaces it."""
-        loaded = [name for name in self.loaded if name != wanted]
-        most = MOST - _is_loaded(self._own) - 1  # besides the wanted one
+    def _make_room(self, needed: str) -> None:
+        """Release idle models until another can be loaded; a thread closes each, an unloaded service replaces it."""
+        loaded = [name for name in self.loaded if name != needed]
+        most_others = MOST - _is_loaded(self._client_service) - 1  # room for the needed model
         idle = [name for name in loaded if not self._searches[name]]
-        for name in idle[: max(0, len(loaded) - most)]:
-            released, self._others[name] = self._others[name], self._own.with_model(name)
+        for name in idle[: max(0, len(loaded) - most_others)]:
+            released, self._services[name] = self._services[name], self._client_service.with_model(name)
             threading.Thread(target=released.first.close, name="osrerank-release", daemon=True).start()
             if self._due.is_due():
                 logger.warning(
                     "[model-released] %s was released to make room for %s, and is loaded again for its next search: "
-                    "at most %d stay loaded; not logged again for a minute", name, wanted, MOST
+                    "at most %d stay loaded; not logged again for a minute", name, needed, MOST
                 )  # fmt: skip
 
 

@@ -21,7 +21,7 @@ from pydantic_settings import (
     SettingsError,
 )
 
-from osrerank._removed import instead_of
+from osrerank._removed import replacement_for
 from osrerank.errors import ConfigError
 
 PREFIX = "OSRERANK_"
@@ -39,24 +39,24 @@ ONE_REDIS = (
     "(a proxy or service in front of Sentinel), and put no Cluster there"
 )
 LEAST_KEY = 16
-"""The least characters of a signing key; ``openssl rand -hex 32`` makes 64."""
+"""The least number of characters of a signing key; ``openssl rand -hex 32`` makes 64."""
 SETTINGS_FILE = Path("osrerank.toml")
 """The settings file if none is named: in the working directory, else in the user's configuration folder."""
 
 
 def user_folder(variable: str, default: str) -> Path:
-    """Return osrerank's folder below one of the user's: the one that a variable names, else one at home.
+    """Return osrerank's folder below a folder of the user, which a variable names or which is in the user's home.
 
-    The home stays ``~``, which only those expand who use the folder: a user may have no home.
+    The home stays ``~``, because a user may have no home; `expand_home` expands it when the folder is used.
 
     Args:
-        variable: of the XDG specification, such as ``XDG_CACHE_HOME``.
-        default: its default, below the home.
+        variable: a variable of the XDG specification, such as ``XDG_CACHE_HOME``.
+        default: the variable's default, as a path below the home.
     """
     return (Path(os.environ.get(variable) or f"~/{default}")) / "osrerank"
 
 
-def expanded(folder: Path, setting: str) -> Path:
+def expand_home(folder: Path, setting: str) -> Path:
     """Return a folder with the user's home in place of ``~``.
 
     Raises:
@@ -70,54 +70,56 @@ def expanded(folder: Path, setting: str) -> Path:
 
 
 class Settings(BaseSettings):
-    """What a deployment configures once.
+    """The settings that a deployment configures once.
 
     Attributes:
-        url: address of the index: ``http(s)://[user:password@]host:port``, several separated by commas, or
+        url: the address of the index: ``http(s)://[user:password@]host:port``, several separated by commas, or
             ``embedded:FOLDER``.
-        engine: the search engine at that URL, ``opensearch`` or ``elasticsearch``; None if the server has to say.
-        api_key: Elasticsearch's API key, in the encoded form in which it is shown.
-        redis_url: Redis for the score cache; None for a cache in this process alone. It is also the broker of the
+        engine: the search engine at that URL, ``opensearch`` or ``elasticsearch``; None to ask the server.
+        api_key: Elasticsearch's API key, in the encoded form in which Elasticsearch shows it.
+        redis_url: the Redis for the score cache; None for a cache in this process alone. It is also the broker of the
             backend ``workers``, unless ``broker_url`` names another.
-        broker_url: Redis through which clients and workers exchange messages; None for ``redis_url``.
-        model: model that scores candidates: a shipped model's name, a directory in Hugging Face layout, or a hub id.
-        vector_model: bi-encoder of the stage ``vectors`` if ``model`` is a cross-encoder; named likewise.
-        duo_model: model that compares pairs of candidates, for ``mono-duo`` and ``vectors-duo``; named likewise, None
-            for none.
-        backend: what computes scores: ``onnx``, ``torch``, ``workers`` for ``osrerank worker`` processes, or ``http``
-            for the rerank server that the settings file names under ``[http]``; ``auto`` chooses ``onnx`` if the model
-            has a graph, else ``torch``.
-        rerank_key: key or token that the rerank server requires, sent as ``Authorization: Bearer``.
-        dtype: precision of the torch backend: ``fp32``, ``bf16`` or ``fp16``; ``auto`` is 16 bits on a GPU and fp32 on
-            the CPU. Any other value than ``auto`` selects the torch backend.
-        cache_ttl_s: lifetime of a cached score that nobody asks for, in seconds.
-        cache_mb: memory for cached scores in Redis, in megabytes; 0 for none.
-        cache_local_mb: memory for cached scores in this process, in megabytes; 0 for none.
-        vectors: where document vectors are stored, for bi-encoders: ``file``; ``index`` for the file and, beside each
-            index that is searched, a side index; ``redis`` for the Redis of ``redis_url``; or ``off``. None for
-            ``index`` on a cluster and ``file`` in the embedded engine; where there is no index, for ``redis`` if a
-            Redis is named, else ``file``.
-        vectors_folder: folder of that file.
-        vectors_mb: memory or disk space that they may take, in megabytes; in Redis they take at most
-            ``cache_mb``, too.
-        vectors_ttl_s: lifetime of a document's vector, in seconds.
-        vectors_profile: precision of a vector's numbers: ``standard`` has 8 bits, ``exact`` 32.
-        vectors_key: secret that vectors are signed with, so that nobody else can write any.
-        signing_key: secret that clients and workers sign their messages and the scores in Redis with, so that nobody
-            else can write any. Of several, separated by commas, the first signs and all are accepted, so that a key can
-            be changed while they run.
-        queue_chunks: chunks that may wait for each worker; a search that would exceed it is refused as overloaded.
-        worker_tasks: chunks that a worker scores at a time; 0 chooses by its device.
-        metrics_port: port of a worker's Prometheus metrics; 0 for none.
-        probe_port: port where a worker answers ``/live`` and ``/ready`` over HTTP; 0 for none.
-        log_format: format of a worker's log lines: ``text`` or ``json``.
-        settings_file: TOML file that says what ``rerank=True`` means, in ``[rerank]`` and ``[index."NAME".rerank]``,
-            which ``model`` an index has, in ``[index."NAME"]``, and which rerank server the backend ``http`` uses, in
-            ``[http]``; None for ``./osrerank.toml``, or else ``osrerank/osrerank.toml`` in the user's configuration
-            folder, where there is one.
-        threads: CPU threads for scoring; 0 for one on each physical core that this process may use.
-        server_token: bearer token that clients of ``osrerank serve`` must send; None asks for none.
-        shadow_file: file to which searches in shadow mode (option ``traffic``) append JSON lines on what reranking
+        broker_url: the Redis through which clients and workers exchange messages; None for ``redis_url``.
+        model: the model that scores candidates: a shipped model's name, a directory in Hugging Face layout, or a hub
+            id.
+        vector_model: the bi-encoder of the stage ``vectors`` if ``model`` is a cross-encoder; named in the same way.
+        duo_model: the model that compares pairs of candidates, for ``mono-duo`` and ``vectors-duo``; named in the same
+            way, None for none.
+        backend: the backend that computes scores: ``onnx``, ``torch``, ``workers`` for ``osrerank worker`` processes,
+            or ``http`` for the rerank server that the settings file names under ``[http]``; ``auto`` chooses ``onnx``
+            if the model has a graph, else ``torch``.
+        rerank_key: the key or token that the rerank server requires, sent as ``Authorization: Bearer``.
+        dtype: the precision of the torch backend: ``fp32``, ``bf16`` or ``fp16``; ``auto`` is 16 bits on a GPU and fp32
+            on the CPU. Any other value than ``auto`` selects the torch backend.
+        cache_ttl_s: the lifetime of a cached score that is not used, in seconds.
+        cache_mb: the memory for cached scores in Redis, in megabytes; 0 for none.
+        cache_local_mb: the memory for cached scores in this process, in megabytes; 0 for none.
+        vectors: the store of document vectors, for bi-encoders: ``file``; ``index`` for the file and a side index
+            beside each searched index; ``redis`` for the Redis of ``redis_url``; or ``off``. None for ``index`` on a
+            cluster and ``file`` in the embedded engine; without an index, for ``redis`` if a Redis is named, else
+            ``file``.
+        vectors_folder: the folder of that file.
+        vectors_mb: the memory or disk space for document vectors, in megabytes; in Redis they also take at most
+            ``cache_mb``.
+        vectors_ttl_s: the lifetime of a document's vector, in seconds.
+        vectors_profile: the precision of a vector's numbers: ``standard`` has 8 bits, ``exact`` 32.
+        vectors_key: the secret that signs vectors, so that nobody without it can write any.
+        signing_key: the secret with which clients and workers sign their messages and the scores in Redis, so that
+            nobody without it can write any. Of several secrets, separated by commas, the first signs and all are
+            accepted, so that a key can be changed without a restart of all processes at once.
+        queue_chunks: the most chunks that may wait for each worker; a search that would exceed it is refused as
+            overloaded.
+        worker_tasks: the number of chunks that a worker scores at a time; 0 chooses by its device.
+        metrics_port: the port of a worker's Prometheus metrics; 0 for none.
+        probe_port: the port where a worker answers ``/live`` and ``/ready`` over HTTP; 0 for none.
+        log_format: the format of a worker's log lines: ``text`` or ``json``.
+        settings_file: the TOML file with the options of ``rerank=True`` (``[rerank]``, ``[index."NAME".rerank]``), the
+            ``model`` of an index (``[index."NAME"]``), and the rerank server of the backend ``http`` (``[http]``). None
+            for ``./osrerank.toml``, or else ``osrerank/osrerank.toml`` in the user's configuration folder, if it
+            exists.
+        threads: the number of CPU threads for scoring; 0 for one on each physical core that this process may use.
+        server_token: the bearer token that clients of ``osrerank serve`` must send; None for no token.
+        shadow_file: the file to which searches in shadow mode (option ``traffic``) append JSON lines on what reranking
             would have changed, up to 100 MB; None for no file.
         shadow_texts: whether these lines also have the query's text, the ids of the hits, and the reason as a sentence.
         trace_queries: whether OpenTelemetry's traces have the texts of queries, and the reasons in full.
@@ -160,11 +162,11 @@ class Settings(BaseSettings):
 
     @field_validator("url")
     @classmethod
-    def _reachable(cls, url: SecretStr) -> SecretStr:
-        if (address := _of_cloud(url.get_secret_value())) is not None:
+    def _is_address(cls, url: SecretStr) -> SecretStr:
+        if (address := _cloud_address(url.get_secret_value())) is not None:
             return SecretStr(address)
-        for part in url.get_secret_value().split(","):
-            if not re.match(r"https?://[^/]|embedded:.", part.strip()):
+        for address_part in url.get_secret_value().split(","):
+            if not re.match(r"https?://[^/]|embedded:.", address_part.strip()):
                 raise ValueError(
                     "an index is http(s)://host:port, several of them comma-separated, a cloud id, or embedded:FOLDER"
                 )
@@ -200,8 +202,8 @@ class Settings(BaseSettings):
             raise ValueError("a Redis is redis://[:password@]host:port/db, rediss://... with TLS, or unix://path")
         return url
 
-    def found_file(self) -> Path | None:
-        """Return the settings file: the named one, else an existing `SETTINGS_FILE`; None if there is neither."""
+    def find_settings_file(self) -> Path | None:
+        """Return the settings file: the named one, else an existing `SETTINGS_FILE`, else None."""
         if self.settings_file is not None:
             return self.settings_file
         folders = [Path()]
@@ -243,10 +245,10 @@ class Settings(BaseSettings):
             ConfigError: a value cannot be used, an ``OSRERANK_*`` variable is not a setting, or the folder of secrets
                 does not exist.
         """
-        known = {SECRETS_DIR} | {f"{PREFIX}{name}".upper() for name in cls.model_fields}
+        names = {SECRETS_DIR} | {f"{PREFIX}{name}".upper() for name in cls.model_fields}
         for name in (*variables(), *secret_files()):
-            if name.upper() not in known:
-                fix = instead_of(name.upper()) or f"known are {', '.join(sorted(known))}"
+            if name.upper() not in names:
+                fix = replacement_for(name.upper()) or f"known are {', '.join(sorted(names))}"
                 raise ConfigError(
                     f"{name} is not a setting; {fix}",
                     setting=name,
@@ -268,10 +270,10 @@ class Settings(BaseSettings):
             ) from None
 
 
-def _of_cloud(url: str) -> str | None:
-    """Return the address that a cloud id of Elastic Cloud stands for; None for anything else.
+def _cloud_address(url: str) -> str | None:
+    """Return the address that a cloud id of Elastic Cloud stands for; None for any other URL.
 
-    After the deployment's name comes, in base64, the host and the ids of its Elasticsearch and its Kibana.
+    A cloud id is the deployment's name, then in base64 the host and the ids of its Elasticsearch and its Kibana.
     """
     _, colon, encoded = url.strip().rpartition(":")
     try:
@@ -301,12 +303,12 @@ def variables() -> dict[str, str]:
 def secret_files() -> list[str]:
     """Return the names of the files in the folder of secrets that begin with ``osrerank_``, in any case."""
     folder = _secrets_folder()
-    found = sorted(folder.iterdir()) if folder else ()
-    return [file.name for file in found if file.name.upper().startswith(PREFIX)]
+    files = sorted(folder.iterdir()) if folder else ()
+    return [file.name for file in files if file.name.upper().startswith(PREFIX)]
 
 
 def keys_of(secret: SecretStr | None) -> list[bytes]:
-    """Return the keys of a setting that may have several, separated by commas; none if it is not set."""
+    """Return the keys of a setting that may have several, separated by commas; empty if it is not set."""
     return [key.strip().encode() for key in secret.get_secret_value().split(",")] if secret is not None else []
 
 

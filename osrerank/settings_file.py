@@ -25,11 +25,12 @@ class HttpSettings(BaseModel):
     """The rerank server of the backend ``http``, as the settings file describes it in ``[http]``.
 
     Attributes:
-        url: its address, ``http(s)://host:port``, with a path if it has one.
-        dialect: its protocol: ``cohere-v1``, ``cohere-v2``, ``jina``, ``voyage``, ``tei``, ``vllm``, ``vllm-score`` or
-            ``osrerank``; ``auto`` finds it by the address, else by what the server says about itself.
-        scores: what its scores are: ``probability`` in [0, 1], or ``logit``; ``auto`` for the dialect's usual.
-        batch: the most documents of a request to it; 0 for what the dialect's servers accept.
+        url: the server's address, ``http(s)://host:port``, perhaps with a path.
+        dialect: the server's protocol: ``cohere-v1``, ``cohere-v2``, ``jina``, ``voyage``, ``tei``, ``vllm``,
+            ``vllm-score`` or ``osrerank``; ``auto`` decides by the address, else by what the server says about itself.
+        scores: the scale of the server's scores: ``probability`` in [0, 1], or ``logit``; ``auto`` for the dialect's
+            usual scale.
+        batch: the most documents in a request to the server; 0 for the number that the dialect's servers accept.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, hide_input_in_errors=True)
@@ -53,7 +54,7 @@ class HttpSettings(BaseModel):
         Raises:
             ConfigError: as `read_file`.
         """
-        file = settings.found_file()
+        file = settings.find_settings_file()
         if file is None:
             return cls()
         if not settings.settings_file:
@@ -83,8 +84,8 @@ def read_file(path: Path) -> dict[str, Any]:
     """Return the tables of a settings file.
 
     Raises:
-        ConfigError: the file cannot be read, is not TOML, or has another table, a key that none of its tables has, or a
-            value that cannot be used; the options of searches are not examined.
+        ConfigError: the file cannot be read, is not TOML, or has an unknown table or key, or a value that cannot be
+            used; the options of searches are not checked.
     """
     try:
         content = tomllib.loads(path.read_text("utf-8"))
@@ -104,17 +105,21 @@ def read_file(path: Path) -> dict[str, Any]:
 def _check_tables(content: Mapping[str, Any], path: Path) -> None:
     """Reject a file with anything but [rerank], [index.NAME.rerank], [index.NAME] with a model, and [http]."""
     indexes = content.get("index", {})
-    wrong = [key for key in content if key not in TABLES]
+    unknown = [key for key in content if key not in TABLES]
     if not isinstance(indexes, Mapping):
-        wrong.append("index")
+        unknown.append("index")
         indexes = {}
     for name, table in indexes.items():
         keys = table if isinstance(table, Mapping) else ()
-        wrong += [f"index.{name}.{key}" for key in keys if key not in INDEX_KEYS] or ([] if keys else [f"index.{name}"])
-    if wrong:
-        may = "[rerank], [index.NAME.rerank], in [index.NAME] model, and [http]"
+        unknown += [f"index.{name}.{key}" for key in keys if key not in INDEX_KEYS] or (
+            [] if keys else [f"index.{name}"]
+        )
+    if unknown:
+        allowed = "[rerank], [index.NAME.rerank], in [index.NAME] model, and [http]"
         raise ConfigError(
-            f"the settings file {path} has {wrong[0]!r}; it may have only {may}", setting=wrong[0], source=str(path)
+            f"the settings file {path} has {unknown[0]!r}; it may have only {allowed}",
+            setting=unknown[0],
+            source=str(path),
         )
     for name, table in indexes.items():
         if not isinstance(model := table.get("model", "-"), str) or not model.strip():

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from osrerank._removed import instead_of
+from osrerank._removed import replacement_for
 from osrerank._signals import end_as_first_process
 from osrerank.errors import ConfigError, OsrerankError
 from osrerank.scoring.names import DTYPES, NAMES
@@ -64,7 +64,7 @@ class LazyGroup(click.Group):
         for entry in entry_points(group=GROUP, name=cmd_name):
             loaded: click.Command = entry.load()
             return loaded
-        if fix := instead_of(f"osrerank {cmd_name}"):
+        if fix := replacement_for(f"osrerank {cmd_name}"):
             raise click.UsageError(f"There is no command {cmd_name!r}; {fix}", ctx)
         return None
 
@@ -142,10 +142,10 @@ def _with_fix(error: click.ClickException) -> click.ClickException:
     if not isinstance(error, click.UsageError) or error.ctx is None:
         return error
     command = error.ctx.command_path.removeprefix(error.ctx.find_root().command_path).strip()
-    if isinstance(error, click.NoSuchOption) and (fix := instead_of(f"osrerank {command} {error.option_name}")):
+    if isinstance(error, click.NoSuchOption) and (fix := replacement_for(f"osrerank {command} {error.option_name}")):
         return click.UsageError(f"No such option {error.option_name}; {fix}.", error.ctx)
     _, _, name = error.message.partition("No such command ")
-    if fix := instead_of(f"osrerank {command} {name.strip(chr(39) + '.')}"):
+    if fix := replacement_for(f"osrerank {command} {name.strip(chr(39) + '.')}"):
         return click.UsageError(f"No such command {name.rstrip('.')}; {fix}.", error.ctx)
     return error
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from osrerank._removed import instead_of
+from osrerank._removed import replacement_for
 from osrerank.cli.options import CHECKPOINT
 from osrerank.settings import Settings
 
@@ -14,7 +14,7 @@ FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
 
 def _kind(value: str | None) -> str | None:
     if value not in (None, "duo"):
-        fix = instead_of(f"osrerank export --kind {value}") or "leave it out for SOURCE's own kind"
+        fix = replacement_for(f"osrerank export --kind {value}") or "leave it out for SOURCE's own kind"
         raise click.BadParameter(f"{value!r} is not 'duo'; {fix}.")
     return value
 

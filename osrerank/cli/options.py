@@ -8,7 +8,7 @@ from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hin
 
 import click
 
-from osrerank._removed import instead_of
+from osrerank._removed import replacement_for
 from osrerank.client import Client, connection_options
 from osrerank.errors import ConfigError
 from osrerank.options.defaults import Defaults
@@ -122,7 +122,7 @@ class SearchOption(click.ParamType[Any]):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Parse the option's value, or reject it and say what it must be."""
-        if fix := instead_of(f"rerank.{self.option}.{value}"):
+        if fix := replacement_for(f"rerank.{self.option}.{value}"):
             self.fail(f"{value!r} is gone; {fix}", param, ctx)
         if self.group is not None and value not in ("true", "false"):
             parsed: Any = named_options(self.first)(ctx, param, value)

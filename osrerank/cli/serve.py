@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from osrerank._optional import require
-from osrerank._signals import ended_by_signals
+from osrerank._signals import end_on_signals
 from osrerank.cli.options import DURATION
 from osrerank.errors import ConfigError
 from osrerank.options.rerank import MOST_MS
@@ -63,7 +63,7 @@ FILE = click.Path(exists=True, dir_okay=False)
     help="With --ui: let users judge documents, and write qrels.txt and queries.tsv into this folder.",
 )
 @click.pass_context
-@ended_by_signals()
+@end_on_signals()
 def serve(context: click.Context, /, host: str, port: int, **options: Any) -> None:
     """Answer rerank requests over HTTP, in the dialects of Cohere, Voyage, Mixedbread, vLLM, TEI and others.
 
@@ -192,13 +192,13 @@ def _announce(reranker: Any, host: str, port: int, listener: Any) -> None:
 
 def _warm_up(reranker: Any) -> None:
     """Load the model, so that an unusable one is reported at once; workers or a remote server may start later."""
-    from osrerank._platform import settle
+    from osrerank._platform import freeze_objects
     from osrerank.errors import DeadlineExceeded, ScoringError, WorkerError
     from osrerank.service import SERVER_MS
 
     try:
         reranker.warm_up(server_ms=SERVER_MS)
-        settle()
+        freeze_objects()
     except (WorkerError, ScoringError) as error:
         if not (error.retryable or isinstance(error, WorkerError | DeadlineExceeded)):
             raise

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from osrerank._removed import instead_of
+from osrerank._removed import replacement_for
 from osrerank.errors import EvaluationError
 from osrerank.options.pairs import PAIR_AGGREGATIONS
 
@@ -126,7 +126,7 @@ def _read(run: Path, *other_runs: Path) -> "list[ScoredRun]":
         if differs:
             raise EvaluationError(f"{other_run} and {run} differ in {differs}, so their pairs cannot be combined")
     blend = tuple(options["blend"]) if options.get("blend") else None
-    if blend and (fix := instead_of(f"rerank.blend.{blend[0]}")):
+    if blend and (fix := replacement_for(f"rerank.blend.{blend[0]}")):
         raise EvaluationError(f"{run} was blended with {blend[0]}, which is gone; {fix}, and make the run again")
     return [ScoredRun(path, blend) for path in (run, *other_runs)]
 

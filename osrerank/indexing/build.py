@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from opensearchpy import OpenSearchException
 
-from osrerank._progress import shown
+from osrerank._progress import show_progress
 from osrerank._threads import DaemonThreads
 from osrerank.client import Client
 from osrerank.errors import ConfigError, OsrerankError, Overloaded, WorkerError
@@ -449,5 +449,5 @@ def _side_stores(client: Client, index: str, to: StoreName | None, vectors: Docu
 
 def build_on_screen(client: Client, index: str, *, to: StoreName | None = None, date_field: str = "") -> Built:
     """Run `build_vectors` and show its progress on standard error: a bar on a terminal, else lines."""
-    with shown("vectors", "documents") as report:
+    with show_progress("vectors", "documents") as report:
         return build_vectors(client, index, to=to, date_field=date_field, report=report)

@@ -76,7 +76,7 @@ class Defaults:
         Raises:
             ConfigError: the file cannot be read, or has a key or value that cannot be used.
         """
-        file = settings.found_file()
+        file = settings.find_settings_file()
         content = read_file(file) if file else {}
         if file and not settings.settings_file:
             logger.info("rerank=True takes its options from %s", file.absolute())

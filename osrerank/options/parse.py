@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any, TypeVar
 
-from osrerank._removed import instead_of
+from osrerank._removed import replacement_for
 from osrerank.errors import ConfigError
 
 Options = TypeVar("Options")
@@ -32,13 +32,13 @@ def read_options(kind: type[Options], value: Any, option: str, *, first: str = "
         value = {first: value}
     if not isinstance(value, Mapping):
         name = f"a {first} by name, " if first else ""
-        fix = instead_of(f"rerank.{option}.{value}") or f"it must be {name}a dict of options, True or None"
+        fix = replacement_for(f"rerank.{option}.{value}") or f"it must be {name}a dict of options, True or None"
         message = f"rerank option {option} is {value!r}; {fix}"
         raise ConfigError(message, setting=f"rerank.{option}", source="argument")
     names = [field.name for field in fields(kind)]  # type: ignore[arg-type]  # always one of our dataclasses
     for name in value:
         if name not in names:
-            fix = instead_of(f"rerank.{option}.{name}") or f"known are {', '.join(names)}"
+            fix = replacement_for(f"rerank.{option}.{name}") or f"known are {', '.join(names)}"
             message = f"rerank option {option} has no {name!r}; {fix}"
             raise ConfigError(message, setting=f"rerank.{option}.{name}", source="argument")
     return kind(**value)

@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from osrerank._removed import instead_of
+from osrerank._removed import replacement_for
 from osrerank.errors import ModelLoadError
 from osrerank.scoring.card import CARD_VERSION, Calibration, Head, ModelCard
 from osrerank.scoring.json_file import read_json
@@ -118,7 +118,7 @@ def _from_card(content: dict[str, Any]) -> dict[str, Any]:
     card["modules"] = tuple(HeadStep(**step) for step in card.pop("modules", ()))
     card["tokens"] = TokenVectors.of_json(card.pop("tokens", {}))
     if card.pop("feedback", None):
-        raise ValueError(f"feedback is gone; {instead_of('feedback')}")
+        raise ValueError(f"feedback is gone; {replacement_for('feedback')}")
     return card
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from osrerank._optional import require
-from osrerank._removed import instead_of
+from osrerank._removed import replacement_for
 from osrerank.errors import ModelLoadError
 from osrerank.scoring.model_files import GRAPHS, SHIPPED, WEIGHTS, is_pickled
 from osrerank.scoring.modular.description import has_weighted_modules
@@ -121,7 +121,7 @@ def _shipped(model: str) -> Path:
     directory = _folder(model)
     if not directory.is_dir():
         names = ", ".join(sorted(f"{SHIPPED_PREFIX}{entry.name}" for entry in SHIPPED.iterdir() if entry.is_dir()))
-        fix = instead_of(model) or f"it ships {names}; {MULTILINGUAL} is in the extra multilingual"
+        fix = replacement_for(model) or f"it ships {names}; {MULTILINGUAL} is in the extra multilingual"
         raise ModelLoadError(f"osrerank ships no model {model}; {fix}", model=model, path=str(directory))
     return directory
 

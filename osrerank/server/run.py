@@ -10,7 +10,7 @@ import uvicorn
 from fastapi import FastAPI
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from osrerank._signals import ended_by_signals
+from osrerank._signals import end_on_signals
 from osrerank.errors import ConfigError
 from osrerank.server.api.access_log import AccessLog
 from osrerank.server.api.app import create_app
@@ -112,7 +112,7 @@ def run(
     try:
         server = uvicorn.Server(configuration(app, limits))
         # uvicorn raises SIGTERM again when it has ended, which would end this process by the signal
-        with ended_by_signals(lambda: setattr(server, "should_exit", True)):
+        with end_on_signals(lambda: setattr(server, "should_exit", True)):
             server.run(sockets=[listener])
     finally:
         if log is not None:

@@ -79,7 +79,7 @@ class IndexCalibration:
 
 def calibration_file(settings: Settings) -> Path:
     """Return the path of all indices' calibrations: beside the settings file, or where `osrerank init` writes one."""
-    return (settings.found_file() or SETTINGS_FILE).with_suffix(SUFFIX)
+    return (settings.find_settings_file() or SETTINGS_FILE).with_suffix(SUFFIX)
 
 
 def read_calibrations(file: Path) -> dict[str, IndexCalibration]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-from osrerank._removed import instead_of
+from osrerank._removed import replacement_for
 from osrerank.errors import ConfigError
 
 DecayFrom = Literal["start", "warmup"]
@@ -134,7 +134,7 @@ class Recipe:
             raise _unusable("name", name, f"one of {', '.join(PRESETS)}")
         known = {field.name for field in fields(cls)}
         if unknown := sorted(changes.keys() - known):
-            fix = instead_of(f"recipe.{unknown[0]}") or f"it has {', '.join(sorted(known))}"
+            fix = replacement_for(f"recipe.{unknown[0]}") or f"it has {', '.join(sorted(known))}"
             raise ConfigError(f"a recipe has no {unknown[0]}; {fix}", setting="recipe", source="argument")
         return replace(PRESETS[name], **changes)
 

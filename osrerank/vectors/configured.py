@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from osrerank._seldom import Seldom
 from osrerank.errors import ConfigError
-from osrerank.settings import Settings, expanded
+from osrerank.settings import Settings, expand_home
 from osrerank.vectors.file import file_store
 from osrerank.vectors.record import EXACT, PROFILES, Bits
 from osrerank.vectors.store import VectorStore
@@ -62,7 +62,7 @@ class VectorStorage:
 def _file(settings: Settings) -> VectorStore | None:
     """Return the store of the settings' folder; None for a user without a home, who has named no other folder."""
     try:
-        folder = expanded(settings.vectors_folder, "vectors_folder")
+        folder = expand_home(settings.vectors_folder, "vectors_folder")
     except ConfigError as error:
         if due.is_due("home"):
             off = "OSRERANK_VECTORS=off asks for none"

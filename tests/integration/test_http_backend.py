@@ -121,7 +121,7 @@ def test_the_doctor_scores_a_pair_and_says_what_is_wrong(use, server, engine):
     found = {one.part: one for one in examine(Settings.load(url=engine))}
     assert found["model"].status == "ok"
     assert f"at {server}: logit" in found["model"].found
-    assert found["workers"].found.startswith("scoring is done by the rerank server")
+    assert found["workers"].found.startswith("the rerank server scores")
     use("http://127.0.0.1:9")
     found = {one.part: one for one in examine(Settings.load(url=engine))}
     assert found["model"].status == "failed"

@@ -32,7 +32,7 @@ STALE_S = 4
 """In place of a minute."""
 STAND_IN = f"""
 import sys, time
-from osrerank._signals import ended_by_signals
+from osrerank._signals import end_on_signals
 from osrerank.errors import InferenceError
 from osrerank.settings import Settings
 from osrerank.testing import FunctionScorer
@@ -54,7 +54,7 @@ def score(_query, text):
     return 1.0
 
 scorer = None if state == "cannot load its model" else FunctionScorer(score)
-with ended_by_signals():
+with end_on_signals():
     sys.exit(run_worker(Settings.load(broker_url=broker, model="{MODEL}", probe_port=int(port)), scorer))
 """
 

@@ -55,7 +55,7 @@ def test_without_a_home_nothing_is_said_of_a_default_that_is_not_used(
 ) -> None:
     for name, value in variables.items():
         monkeypatch.setenv(f"OSRERANK_{name}", value)
-    assert Settings.load().found_file() is None
+    assert Settings.load().find_settings_file() is None
     with pytest.raises(ConfigError, match="OSRERANK_URL"):
         connect(model=str(DATA / "tiny-bert-bi-encoder"))
     caplog.clear()

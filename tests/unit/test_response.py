@@ -95,11 +95,11 @@ def test_borrowed_fields_are_given_back():
     response = response_of(["a"])
     response["hits"]["hits"][0]["fields"] = {"text": ["a"], "date": ["1999"]}
     ranking = MonoStage(BY_LENGTH).rerank(parse(hits_of(response), QUERY, ["text"]))
-    merged = answer_of(response, ranking, Page(borrowed=("text",)))
+    merged = answer_of(response, ranking, Page(added_fields=("text",)))
     assert merged["hits"]["hits"][0]["fields"] == {"date": ["1999"]}
-    merged = answer_of(response, ranking, Page(borrowed=("text", "date")))
+    merged = answer_of(response, ranking, Page(added_fields=("text", "date")))
     assert "fields" not in merged["hits"]["hits"][0]
-    kept = answer_of(response, Reason(ReasonCode.DEADLINE, "late"), Page(borrowed=("text", "date")))
+    kept = answer_of(response, Reason(ReasonCode.DEADLINE, "late"), Page(added_fields=("text", "date")))
     assert "fields" not in kept["hits"]["hits"][0]
 
 

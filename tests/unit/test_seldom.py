@@ -14,7 +14,7 @@ def test_a_kind_is_due_again_after_a_while():
 def test_what_is_not_logged_is_counted_in_the_next_line():
     now = [0.0]
     due = Seldom(60.0, lambda: now[0])
-    assert [due.untold("a") for _ in range(200)] == [0, *[None] * 199]
-    assert due.untold("b") == 0
+    assert [due.count_unlogged("a") for _ in range(200)] == [0, *[None] * 199]
+    assert due.count_unlogged("b") == 0
     now[0] = 60.0
-    assert [due.untold("a"), due.untold("a")] == [199, None]
+    assert [due.count_unlogged("a"), due.count_unlogged("a")] == [199, None]

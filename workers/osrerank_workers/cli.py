@@ -4,7 +4,7 @@ from typing import Any
 
 import click
 
-from osrerank._signals import ended_by_signals
+from osrerank._signals import end_on_signals
 from osrerank.scoring.names import WORKER_NAMES
 
 
@@ -21,7 +21,7 @@ from osrerank.scoring.names import WORKER_NAMES
 @click.option("--log-format", type=click.Choice(["text", "json"]), help="Format of log lines.  [default: text]")
 @click.option("--check", is_flag=True, help="Start no worker: exit with 0 if one on this host is ready, else with 1.")
 @click.pass_obj
-@ended_by_signals()
+@end_on_signals()
 def worker(defaults: dict[str, Any] | None, /, *, check: bool, **options: Any) -> None:
     """Score for clients with --backend workers, until stopped by SIGTERM or SIGINT.
 

@@ -13,7 +13,7 @@ from celery.worker import state
 from prometheus_client import REGISTRY
 from redis import RedisError
 
-from osrerank._platform import settle
+from osrerank._platform import freeze_objects
 from osrerank.errors import InferenceError, OsrerankError, PayloadError
 from osrerank.metrics import QUEUE_WAIT_SECONDS, WORKER_CHUNKS, WORKER_PAIRS, WORKER_SECONDS, serve_metrics
 from osrerank.scoring.card import POINTWISE, Kind
@@ -123,7 +123,7 @@ class WorkerService:
             self.tasks = self.settings.worker_tasks or loaded.tasks
         self.queue = queue_of(self.settings.model, self.scorer.identity)
         self.probe()
-        settle()
+        freeze_objects()
         self._start(self._keep_probing)
         logger.info("%s is loaded: %s", self.scorer.model, self.scorer.identity)
 

@@ -95,9 +95,9 @@ def test_what_replaces_an_own_default_pipeline_is_sent():
 def test_hidden_text_is_requested_through_fields():
     hidden = planned({"_source": False}), planned({"_source": {"excludes": ["text"]}})
     for one in (*hidden, planned(params={"_source_includes": "url"})):
-        assert (one.body["fields"], one.page.borrowed) == (["title", "text"], ("title", "text"))
+        assert (one.body["fields"], one.page.added_fields) == (["title", "text"], ("title", "text"))
     partly = planned({"_source": ["url"], "fields": ["te*", "date"]})
-    assert (partly.body["fields"], partly.page.borrowed) == (["te*", "date", "title"], ("title",))
+    assert (partly.body["fields"], partly.page.added_fields) == (["te*", "date", "title"], ("title",))
 
 
 OWN_VALUES = [
@@ -114,14 +114,14 @@ OWN_VALUES = [
 @pytest.mark.parametrize("body", [*({**body, "_source": False} for body in OWN_VALUES), {"stored_fields": ["text"]}])
 def test_text_is_fetched_apart_where_the_caller_has_values_of_its_own(body):
     found = planned(body)
-    assert (found.read_later, found.reads_source, found.page.borrowed) == (("title", "text"), False, ())
+    assert (found.read_later, found.reads_source, found.page.added_fields) == (("title", "text"), False, ())
     assert found.body.get("fields") == body.get("fields")
 
 
 @pytest.mark.parametrize("body", OWN_VALUES)
 def test_whole_sources_are_read_without_the_callers_values(body):
     found = planned(body)
-    assert (found.read_later, found.reads_source, found.page.borrowed) == ((), True, ())
+    assert (found.read_later, found.reads_source, found.page.added_fields) == ((), True, ())
 
 
 def test_text_is_fetched_apart_where_the_pipeline_changes_fields():
@@ -132,7 +132,7 @@ def test_text_is_fetched_apart_where_the_pipeline_changes_fields():
 def test_visible_text_is_not_requested_twice():
     for body in ({}, {"_source": True}, {"_source": ["title", "text", "url"]}):
         assert "fields" not in planned(body).body
-        assert planned(body).page.borrowed == ()
+        assert planned(body).page.added_fields == ()
 
 
 def test_our_extension_is_not_sent_on():

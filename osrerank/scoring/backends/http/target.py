@@ -50,7 +50,7 @@ class Target:
         http = HttpSettings.load(settings)
         if http.url is None:
             reason = "the backend http needs a rerank server: write url in [http] of osrerank.toml"
-            raise ConfigError(reason, setting="http.url", source=str(settings.found_file() or SETTINGS_FILE))
+            raise ConfigError(reason, setting="http.url", source=str(settings.find_settings_file() or SETTINGS_FILE))
         url = http.url.rstrip("/")
         name = _dialect_of_address(url) if http.dialect == AUTO else http.dialect
         dialect = DIALECTS[name] if name else None
