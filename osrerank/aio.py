@@ -170,7 +170,7 @@ def connect_async(
     )
     if warm:
         for loading in client.searcher.service.models_of(client.searcher.defaults.base):
-            loading.begin()
+            loading.start_loading()
     return client
 
 

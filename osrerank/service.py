@@ -86,12 +86,12 @@ class RerankService:
         self.clock = clock
         fix = "" if settings.backend == HTTP else NAME_A_DUO_MODEL
         self.first = LoadedModel(
-            settings.model, POINTWISE, settings, scorer, clock=clock, has_index=has_index, then=prepare
+            settings.model, POINTWISE, settings, scorer, clock=clock, has_index=has_index, on_loaded=prepare
         )
         local = settings.model_copy(update={"backend": AUTO}) if settings.backend == HTTP else settings
         self.encoder = LoadedModel(
             settings.vector_model, ENCODERS, local, encoder, NAME_A_VECTOR_MODEL, clock,
-            has_index=has_index, then=prepare,
+            has_index=has_index, on_loaded=prepare,
         )  # fmt: skip
         self._duo = LoadedModel(settings.duo_model or "", DUO, settings, duo_scorer, fix, clock)
         self._recipes: SharedCache[LRUCache[Any, Recipe]] = SharedCache(lambda: LRUCache(MOST_RECIPES))
@@ -104,7 +104,7 @@ class RerankService:
         """Return a service that scores by another model, not loaded yet, and shares those for vectors and pairs."""
         other = copy(self)
         other.settings = self.settings.model_copy(update={"model": model})
-        other.first = LoadedModel(model, POINTWISE, other.settings, clock=self.clock, then=prepare)
+        other.first = LoadedModel(model, POINTWISE, other.settings, clock=self.clock, on_loaded=prepare)
         other._recipes = SharedCache(lambda: LRUCache(MOST_RECIPES))  # noqa: SLF001 - its own class
         if self.settings.model == self.settings.vector_model == DEFAULT_MODEL:
             other.encoder = self.first  # not loaded twice
@@ -160,9 +160,9 @@ class RerankService:
         key = tuple(getattr(options, name) for name in DECISIVE)
         with self._recipes as kept:
             found: Recipe | None = kept.get(key)
-        if found is not None or self.first.kept is None:
+        if found is not None or self.first.ready_now is None:
             return found
-        ready = [model.kept for model in self.models_of(options)]
+        ready = [model.ready_now for model in self.models_of(options)]
         loaded = [one for one in ready if one is not None and not isinstance(one.model, NeedsWorkers)]
         if len(loaded) < len(ready):
             return None
@@ -197,7 +197,7 @@ class RerankService:
     def begin(self, options: Rerank) -> None:
         """Begin to load the models that the options need, in other threads."""
         for model in self.models_of(options):
-            model.begin()
+            model.start_loading()
 
     def identity(self, options: Rerank) -> dict[str, object]:
         """Return the model identities and the blend that determine the order; nothing for a caller's own pipeline.

@@ -12,7 +12,7 @@ from osrerank.export.head_graph import add_head
 from osrerank.export.modern_bert_graph import ModernBertGraph
 from osrerank.scoring.card import ModelCard
 from osrerank.scoring.modular import modern_bert as modern_shape
-from osrerank.scoring.saved_encoder import BUCKETS
+from osrerank.scoring.saved_encoder import POSITION_BUCKETS
 
 PREFIXES = ("bert.", "roberta.", "mpnet.")
 """Prefixes of the weights' names if an encoder was saved with a head."""
@@ -155,7 +155,7 @@ def buckets(distances: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
 
     Near distances have a bucket each; farther ones share buckets logarithmically (T5, arXiv 1910.10683, section 2.1).
     """
-    half, exact = BUCKETS // 2, BUCKETS // 4
+    half, exact = POSITION_BUCKETS // 2, POSITION_BUCKETS // 4
     far = np.maximum(np.abs(distances), 1).astype(np.float32)
     steps = np.log(far / np.float32(exact)) / np.float32(math.log(FARTHEST / exact)) * np.float32(half - exact)
     shared = np.minimum(exact + steps.astype(np.int64), half - 1)

@@ -38,13 +38,13 @@ from osrerank.scoring.model_files import (
     CONFIG_FILE,
     TOKENIZER_FILE,
     WEIGHTS_FILE,
-    modular,
     read_config,
     tokenizer_file,
     weight_files,
 )
+from osrerank.scoring.modular.cross_encoder import read_cross_encoder
 from osrerank.scoring.registry import load_scorer
-from osrerank.scoring.saved_encoder import Given, is_bi_encoder, read_bi_encoder
+from osrerank.scoring.saved_encoder import EncoderOverrides, is_bi_encoder, read_bi_encoder
 from osrerank.settings import DEFAULT_MODEL
 from osrerank.types import Qrels
 
@@ -237,7 +237,7 @@ def _as_ours(source: Path, output: Path, options: ExportOptions) -> Iterator[Pat
     """Yield a temporary copy of an encoder that another library saved, with a card."""
     parts = options.pooling, options.query_prefix, options.document_prefix, options.dimensions, options.pool_factor
     read = read_late_interaction if is_late_interaction(source) else read_bi_encoder
-    model = read(source, options.name, Given(*parts))
+    model = read(source, options.name, EncoderOverrides(*parts))
     output.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=output.parent, prefix=f".{output.name}.") as parent:
         folder = Path(parent)
@@ -360,7 +360,7 @@ def _copy_descriptions(source: Path, folder: Path, card: ModelCard, options: Exp
     )
     shutil.copyfile(source / CONFIG_FILE, folder / CONFIG_FILE)
     kept = weight_files(source) if options.keep_weights else []
-    described = modular(source) if kept else None
+    described = read_cross_encoder(source) if kept else None
     modules = [*described.descriptions, *described.weights] if described else module_weights(card) if kept else []
     for name in [*kept, *modules, *(name for name in NOTICES if (source / name).exists())]:
         (folder / name).parent.mkdir(exist_ok=True)

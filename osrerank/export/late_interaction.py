@@ -16,7 +16,7 @@ from osrerank.scoring.modular import late_interaction as files
 from osrerank.scoring.modular.description import GRAPH_FAMILIES, TOKENIZER_SETTINGS_FILE, file_error
 from osrerank.scoring.modular.head import HeadStep
 from osrerank.scoring.modular.tokenizer_settings import TokenizerSettings
-from osrerank.scoring.saved_encoder import UNCALIBRATED, Given, config_of
+from osrerank.scoring.saved_encoder import UNCALIBRATED, EncoderOverrides, read_encoder_config
 
 PROJECTION = "1_Dense"
 """The projection's folder in our directories; several projections are multiplied into one."""
@@ -60,7 +60,7 @@ def is_late_interaction(directory: Path) -> bool:
     return files.is_late_interaction(directory)
 
 
-def read_late_interaction(directory: Path, name: str, given: Given) -> LateInteractionSource:
+def read_late_interaction(directory: Path, name: str, given: EncoderOverrides) -> LateInteractionSource:
     """Read a late-interaction model's files.
 
     Args:
@@ -74,7 +74,7 @@ def read_late_interaction(directory: Path, name: str, given: Given) -> LateInter
     """
     description = files.read_late_interaction(directory)
     transformer = directory / description.transformer
-    config = config_of(transformer, GRAPH_FAMILIES)
+    config = read_encoder_config(transformer, GRAPH_FAMILIES)
     if TokenizerSettings.read(transformer).truncation_side != "right":
         reason = "truncation_side is 'left'; of late interaction it must be 'right'"
         raise file_error(transformer / TOKENIZER_SETTINGS_FILE, reason)
@@ -83,7 +83,7 @@ def read_late_interaction(directory: Path, name: str, given: Given) -> LateInter
         reason = f"{directory} is of late interaction, whose tokens have a vector each: leave --pooling out"
         raise ConfigError(reason, setting="pooling", source="argument")
     if given.dimensions is not None and given.dimensions > width:
-        reason = f"{directory} gives vectors of {width} numbers, and {given.dimensions} dimensions are asked for"
+        reason = f"dimensions is {given.dimensions}, and {directory}'s vectors have only {width} dimensions"
         raise ConfigError(reason, setting="dimensions", source="argument")
     factor = description.tokens.pool_factor if given.pool_factor is None else given.pool_factor
     card = ModelCard(

@@ -52,8 +52,8 @@ class Calibration:
 
 
 def is_inside(name: str) -> bool:
-    """Return whether a path, relative to a folder, stays inside it."""
-    path = PureWindowsPath(name)  # which reads paths of POSIX, too
+    """Return whether a path that is relative to a folder stays inside the folder."""
+    path = PureWindowsPath(name)  # parses POSIX paths, too
     return not path.anchor and ".." not in path.parts
 
 
@@ -73,37 +73,36 @@ class ModelCard:
         kind: ``bi-encoder`` encodes ``[CLS] q [SEP]`` and ``[CLS] d [SEP]`` separately and compares their vectors;
             ``late-interaction`` likewise, with a vector of each token; both are encoders. ``cross-encoder`` reads
             ``[CLS] q [SEP] d [SEP]``; ``duo`` reads ``[CLS] q [SEP] d_i [SEP] d_j [SEP]``.
-        head: what the model computes. ``logit1``: one logit; ``logits2``: two, of which index 1 means relevant;
-            ``next-sentence``: BERT's two next-sentence logits, of which the score is index 1, without softmax, as in
-            Birch; ``cosine``: that of an encoder's two vectors; ``dot``: their product, where their norms count.
-        max_tokens: most tokens of a sequence (for an encoder, of each document), special tokens included.
-        max_query_tokens: most tokens of the query, [CLS] and [SEP] included.
-        length_rule: ``paper``: a cross-encoder fills ``max_tokens``, and each of a duo model's documents gets half of
-            what the longest query leaves. ``released`` follows the published code: a cross-encoder leaves one token
-            unused, and each of a duo model's documents gets half of what its own query leaves.
-        segment_rows: rows of the segment embeddings: two for a cross-encoder, three for duo; 1 if all tokens have
-            the first, because it is the only one or the tokenizer gives no token types; 0 if there are none.
-        truncation_side: where a long text is cut: ``right`` keeps its beginning, ``left`` its end.
-        normalization: ``tokenizer``: the tokenizer's file says how texts are normalised, and `tokenizers` does it;
-            ``sentencepiece``: by the map in that file, as sentencepiece does (`osrerank.scoring.charsmap`).
-        calibration: maps a raw score to a logit.
-        first_pass_weight: logits that the query's best first-pass score adds in a linear blend; 0 for none.
-        onnx: precision (``int8``, ``fp32``) -> graph's file, relative to the directory.
-        pooling: bi-encoder only. ``cls``: a text's vector is the hidden state of [CLS]; ``mean``: the mean of all its
-            hidden states; ``max``: their largest values; ``weightedmean``: the mean in which the n-th token counts n
-            times; ``lasttoken``: the state of its last token, [SEP] or the like.
-        modules: encoder only; what follows the pooling, in order.
-        dimensions: encoder only; the vector is the first so many numbers of what that gives; 0 for the encoder's
-            hidden size.
+        head: what the model computes. ``logit1``: one logit; ``logits2``: two logits, of which index 1 means relevant;
+            ``next-sentence``: BERT's two next-sentence logits, of which index 1 is the score, without softmax, as in
+            Birch; ``cosine``: the cosine of an encoder's two vectors; ``dot``: their dot product.
+        max_tokens: the most tokens of a sequence (for an encoder, of each document), special tokens included.
+        max_query_tokens: the most tokens of the query, [CLS] and [SEP] included.
+        length_rule: ``paper``: a cross-encoder fills ``max_tokens``, and each document of a duo model gets half of what
+            the longest query leaves. ``released`` follows the published code: a cross-encoder leaves one token unused,
+            and each document of a duo model gets half of what the actual query leaves.
+        segment_rows: rows of the segment embeddings: 2 for a cross-encoder, 3 for a duo model. 1 if all tokens have the
+            first segment, because it is the only one or the tokenizer sets no token types; 0 without segments.
+        truncation_side: ``right`` cuts the end of a long text, ``left`` its beginning.
+        normalization: ``tokenizer``: `tokenizers` normalises texts as the tokenizer's file says; ``sentencepiece``:
+            `osrerank.scoring.charsmap` normalises them by the character map in that file.
+        calibration: the map from a raw score to a logit.
+        first_pass_weight: the logits that the query's best first-pass score adds in a linear blend; 0 turns it off.
+        onnx: precision (``int8``, ``fp32``) -> the graph's file, relative to the directory.
+        pooling: bi-encoder only. ``cls``: a text's vector is the hidden state of [CLS]; ``mean``: the mean of all
+            hidden states; ``max``: their largest values; ``weightedmean``: a mean in which the n-th token counts n
+            times; ``lasttoken``: the state of the last token, for example [SEP].
+        modules: encoder only; the steps after the pooling, in order.
+        dimensions: encoder only; the number of dimensions to which vectors are truncated; 0 for the hidden size.
         provenance: base model, training data, recipe, licence, measures.
         languages: ISO 639 codes of the languages that the model reads; empty if they are not known.
-        query_prefix: precedes every query; ``max_query_tokens`` counts it only for an encoder.
-        document_prefix: encoder only; precedes every document.
-        weights: encoder only; digest of the weights that a graph was exported from, so that both share
-            their vectors; empty for the digest of the model's own files.
-        vectors_weight: cross-encoder only; weight of the vectors' logit beside the model's in ``vectors-mono``.
-        query_model: bi-encoder only; folder of another model, which encodes queries; empty for this one.
-        tokens: late interaction only; marker tokens, query expansion, and which tokens' vectors are kept.
+        query_prefix: the prefix of every query; ``max_query_tokens`` counts it only for an encoder.
+        document_prefix: encoder only; the prefix of every document.
+        weights: encoder only; digest of the weights that a graph was exported from, so that vectors of the graph and of
+            the weights are interchangeable; empty for the digest of the model's own files.
+        vectors_weight: cross-encoder only; weight of the vectors' logit in ``vectors-mono``, relative to the model's.
+        query_model: bi-encoder only; folder of another model, which encodes queries; empty to use this model.
+        tokens: late interaction only; marker tokens, query expansion, and which tokens get vectors.
     """
 
     name: str
@@ -143,7 +142,7 @@ class ModelCard:
             if not is_inside(graph):
                 raise ValueError(f"onnx.{precision} is {graph!r}; a graph is a file in the model's folder")
         self._check_encoder()
-        _ = self.advice  # checks its numbers
+        _ = self.advice  # `Advice` checks its numbers
         if unknown := [code for code in self.languages if not re.fullmatch(r"[a-z]{2,3}", code)]:
             raise ValueError(f"languages has {unknown[0]!r}; they are ISO 639 codes, such as en")
         if self.kind == "duo":
@@ -151,7 +150,7 @@ class ModelCard:
 
     @property
     def advice(self) -> Advice:
-        """What the card recommends for ranking by the model's scores."""
+        """The card's recommendations for ranking by the model's scores."""
         return Advice(self.first_pass_weight, self.is_encoder, self.languages, self.kind, self.vectors_weight)
 
     @property
@@ -166,14 +165,14 @@ class ModelCard:
 
     @property
     def to_vector(self) -> Steps:
-        """The steps from an encoder's last hidden states to the vector, or the tokens' vectors, that are compared."""
+        """The steps from an encoder's last hidden states to the final vector, or the final vectors of the tokens."""
         first = (HeadStep("first", size=self.dimensions),) if self.dimensions else ()
         unit = (HeadStep("unit"),) if self.head == "cosine" else ()
         return Steps((*self.modules, *first, *unit), (self.pooling,) if self.is_bi_encoder else ())
 
     def _check_encoder(self) -> None:
         if self.is_encoder != (self.head in SIMILARITIES):
-            reason = "encoders, and no others, have the head cosine or dot"
+            reason = "an encoder must have the head cosine or dot, and other kinds must have another head"
             raise ValueError(f"head is {self.head!r} and kind is {self.kind}; {reason}")
         for name in ("document_prefix", "modules", "dimensions"):
             if getattr(self, name) and not self.is_encoder:
@@ -183,7 +182,7 @@ class ModelCard:
         if self.tokens != TokenVectors() and self.kind != "late-interaction":
             raise ValueError(f"tokens is for late-interaction, and kind is {self.kind}")
         if self.query_model and not (self.is_bi_encoder and is_inside(self.query_model)):
-            raise ValueError(f"query_model is {self.query_model!r}; it is a bi-encoder's, and a folder in the model's")
+            raise ValueError(f"query_model is {self.query_model!r}; it must be a subfolder of a bi-encoder's folder")
         if self.vectors_weight and self.kind != "cross-encoder":
             raise ValueError(f"vectors_weight is for a cross-encoder, and kind is {self.kind}")
         if self.dimensions < 0:
@@ -193,7 +192,7 @@ class ModelCard:
         if self.head not in ("logit1", "logits2"):
             raise ValueError(f"head is {self.head!r}; a duo model has logit1 or logits2")
         if self.max_tokens < self.max_query_tokens + 6:
-            raise ValueError(f"max_tokens is {self.max_tokens}; that leaves two documents no room beside the query")
+            raise ValueError(f"max_tokens is {self.max_tokens}, which leaves no room for a query and two documents")
         if self.segment_rows == 2:
             fix = "osrerank export --kind duo adds the third"
             raise ValueError(f"segment_rows is 2; a duo model needs a row each for the query and both documents; {fix}")

@@ -1,4 +1,4 @@
-"""Read a model's card: its ``osrerank.json``, or one made from the files that another library saved."""
+"""Read a model's card: ``osrerank.json``, or a card made from the files that another library saved."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -15,58 +15,60 @@ from osrerank.scoring.model_files import (
     PICKLES,
     TOKENIZER_FILE,
     WEIGHTS_FILE,
-    filled,
+    foreign_graphs,
     longest_sequence,
-    modular,
-    other_graphs,
     tokenizer_file,
     weight_files,
+    with_defaults,
 )
+from osrerank.scoring.modular.cross_encoder import read_cross_encoder
 from osrerank.scoring.modular.head import HeadStep
 from osrerank.scoring.modular.token_vectors import TokenVectors
 from osrerank.scoring.modular.tokenizer_settings import TokenizerSettings
 from osrerank.scoring.saved_encoder import is_bi_encoder, read_bi_encoder
 
 MOST_QUERY_TOKENS = 64
-"""The most tokens of a query; half of the sequence if that is less."""
+"""The most tokens of a query without a card; at most half of the sequence."""
 
 
 def read_card(directory: Path, *, name: str = "") -> ModelCard:
-    """Return the model card of a directory: its ``osrerank.json``, or one made from its other files.
+    """Return the model card of a directory: ``osrerank.json``, or a card made from other files.
 
-    Those are a bi-encoder's that sentence-transformers saved, or a cross-encoder's ``config.json``.
+    These are the files of a bi-encoder that sentence-transformers saved, or a cross-encoder's ``config.json``.
 
     Raises:
         ModelLoadError: the model cannot rerank; the message says why.
     """
     _refuse_unusable(directory)
     if not (directory / CARD_FILE).exists() and is_bi_encoder(directory):
-        return _of_bi_encoder(directory, name or directory.name)
+        return _bi_encoder_card(directory, name or directory.name)
     file = directory / CARD_FILE if (directory / CARD_FILE).exists() else directory / CONFIG_FILE
     content = read_json(file)
     try:
-        card = _from_card(content) if file.name == CARD_FILE else _from_config(filled(content), directory)
+        card = (
+            _parse_card(content) if file.name == CARD_FILE else _fields_from_config(with_defaults(content), directory)
+        )
         return ModelCard(**{**card, "name": name or card.get("name") or directory.name})
     except (TypeError, ValueError, AttributeError) as error:
         raise ModelLoadError(f"{file}: {error}", model=name or directory.name, path=str(file)) from error
 
 
 def parameter_files(directory: Path) -> list[str]:
-    """Return the files that a network's weights are read from: safetensors, else the card's graph, fp32 before int8.
+    """Return the files of a network's weights: safetensors, or else a graph from the card, fp32 before int8.
 
-    A modular cross-encoder, and a bi-encoder with modules, also has safetensors in its modules' folders.
+    A modular cross-encoder, and a bi-encoder with modules, also have safetensors in their modules' folders.
 
     Raises:
         ModelLoadError: there are no safetensors, and the card cannot be read.
     """
-    found = weight_files(directory)
+    safetensors = weight_files(directory)
     has_card = (directory / CARD_FILE).exists()
-    if found:
-        described = modular(directory)
-        own = module_weights(read_card(directory)) if has_card or is_bi_encoder(directory) else ()
-        return [*found, *(described.weights if described else own)]
+    if safetensors:
+        cross_encoder = read_cross_encoder(directory)
+        module_files = module_weights(read_card(directory)) if has_card or is_bi_encoder(directory) else ()
+        return [*safetensors, *(cross_encoder.weights if cross_encoder else module_files)]
     if not has_card:
-        return found
+        return safetensors
     card = read_card(directory)
     return [card.onnx[name] for name in ("fp32", "int8") if name in card.onnx][:1]
 
@@ -92,22 +94,22 @@ def _refuse_unusable(directory: Path) -> None:
     raise ModelLoadError(f"{directory} has neither *.safetensors nor *.onnx files", path=str(directory))
 
 
-def _of_bi_encoder(directory: Path, name: str) -> ModelCard:
+def _bi_encoder_card(directory: Path, name: str) -> ModelCard:
     """Return the card of a bi-encoder that another library saved.
 
-    A graph of another program ends with the last states, so it is used if no module with weights follows the pooling.
+    A graph of another program ends with the last hidden states. It is used if no module after the pooling has weights.
 
     Raises:
-        ModelLoadError: its files cannot be read, or are not where an encoder is loaded from.
+        ModelLoadError: the files cannot be read, or the model must be exported first.
     """
     source = read_bi_encoder(directory, name)
     if source.directory != directory or source.is_static:
-        reason = f"{directory} has a StaticEmbedding, or a folder for its transformer; run osrerank export on it"
+        reason = f"{directory} has a StaticEmbedding, or its transformer in a folder; run osrerank export on it"
         raise ModelLoadError(reason, model=name, path=str(directory))
-    return source.card if source.weights else replace(source.card, onnx=other_graphs(directory))
+    return source.card if source.weights else replace(source.card, onnx=foreign_graphs(directory))
 
 
-def _from_card(content: dict[str, Any]) -> dict[str, Any]:
+def _parse_card(content: dict[str, Any]) -> dict[str, Any]:
     card = dict(content)
     card.pop("tokenizer", None)  # `tokenizer_file` reads it
     version = card.pop("version", None)
@@ -122,19 +124,19 @@ def _from_card(content: dict[str, Any]) -> dict[str, Any]:
     return card
 
 
-def _from_config(config: dict[str, Any], directory: Path) -> dict[str, Any]:
-    described = modular(directory)
-    has_own_head = described is not None and described.head is not None
-    settings, rows = TokenizerSettings.read(directory), int(config.get("type_vocab_size", 0))
-    max_tokens = longest_sequence(config, described.max_tokens if described else settings.limit)
+def _fields_from_config(config: dict[str, Any], directory: Path) -> dict[str, Any]:
+    cross_encoder = read_cross_encoder(directory)
+    has_own_head = cross_encoder is not None and cross_encoder.head is not None
+    settings, segment_rows = TokenizerSettings.read(directory), int(config.get("type_vocab_size", 0))
+    max_tokens = longest_sequence(config, cross_encoder.max_tokens if cross_encoder else settings.limit)
     return {
-        "head": _head_of(described.labels) if described and has_own_head else _head(config),
+        "head": _head_for_labels(cross_encoder.labels) if cross_encoder and has_own_head else _head(config),
         "max_tokens": max_tokens,
         "max_query_tokens": min(MOST_QUERY_TOKENS, max_tokens // 2),
-        "segment_rows": rows if settings.gives_token_types else min(1, rows),
+        "segment_rows": segment_rows if settings.gives_token_types else min(1, segment_rows),
         "truncation_side": settings.truncation_side,
-        "query_prefix": described.query_prefix if described else "",
-        "onnx": {} if has_own_head else other_graphs(directory),  # other programs' graphs of it end before the head
+        "query_prefix": cross_encoder.query_prefix if cross_encoder else "",
+        "onnx": {} if has_own_head else foreign_graphs(directory),  # these graphs end before the head
     }
 
 
@@ -142,7 +144,7 @@ def _head(config: Mapping[str, Any]) -> Head:
     """Return the head that a config describes.
 
     Raises:
-        ValueError: it is not the config of a cross-encoder.
+        ValueError: the config is not that of a cross-encoder.
     """
     if "auto_map" in config:
         raise ValueError(
@@ -152,15 +154,15 @@ def _head(config: Mapping[str, Any]) -> Head:
     if architecture == "BertForNextSentencePrediction":
         return "next-sentence"
     if not architecture.endswith("ForSequenceClassification"):
-        wanted = "a reranking model is a *ForSequenceClassification or BertForNextSentencePrediction"
+        expected = "a reranking model is a *ForSequenceClassification or BertForNextSentencePrediction"
         fix = "osrerank export MODEL OUTPUT makes a reranker of a bi-encoder or a late-interaction model"
         if architecture.endswith("ForPreTraining"):
             fix = "if it was trained as a reranker with that head: osrerank export MODEL OUTPUT --head next-sentence"
-        raise ValueError(f"architectures names {architecture}; {wanted}; {fix}")
-    return _head_of(len(config["id2label"]) if "id2label" in config else int(config.get("num_labels", 2)))
+        raise ValueError(f"architectures names {architecture}; {expected}; {fix}")
+    return _head_for_labels(len(config["id2label"]) if "id2label" in config else int(config.get("num_labels", 2)))
 
 
-def _head_of(labels: int) -> Head:
+def _head_for_labels(labels: int) -> Head:
     if labels not in {1, 2}:
         raise ValueError(
             f"the classifier has {labels} labels; a reranking model has 1 (a logit) or 2 (the second is relevant)"

@@ -1,4 +1,4 @@
-"""Load a model on first use, together with the cache of its scores or the store of its vectors."""
+"""Load a model on first use, with the cache of its scores or the store of its vectors."""
 
 import contextlib
 import math
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from osrerank.vectors.store import VectorStore
 
 RETRY_LOAD_AFTER_S = 30.0
-"""How long a model that failed to load is not tried again, in seconds; otherwise every search would wait for it."""
+"""Seconds before a model that failed to load is tried again; otherwise every search would wait for it."""
 FIND_AGAIN_AFTER_S = 1.0
-"""The least time between two attempts to find workers, in seconds, because an attempt in vain costs time."""
+"""Interval between two attempts to find workers, in seconds; an attempt without success takes time."""
 FINDING_SHARE = 0.5
-"""Share of the time left that a search may spend on finding workers; in the rest, it scores documents with vectors."""
+"""Share of the time left that a search may spend on finding workers; the rest is for documents with stored vectors."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -37,9 +37,9 @@ class Ready:
     Attributes:
         model: an encoder or a scorer.
         vectors: the document vectors of an encoder; None for a scorer.
-        scorer: the model as a scorer, behind the score cache if there is one. An encoder is wrapped; its vectors are
-            stored, so its scores are not cached.
-        disconnect: closes the connections to the score cache; None if there is none.
+        scorer: the model as a scorer, behind the score cache if one is configured. An encoder is wrapped; its vectors
+            are stored, so its scores are not cached.
+        disconnect: closes the connections to the score cache; None without a cache.
     """
 
     model: Model
@@ -49,7 +49,7 @@ class Ready:
 
 
 class _Loading:
-    """A load under way: an event that is set at its end, and the error if it failed."""
+    """A running load: an event that is set at its end, and the error if it failed."""
 
     def __init__(self) -> None:
         self.ended = threading.Event()
@@ -59,20 +59,21 @@ class _Loading:
 class LoadedModel:
     """A model that is loaded once, on first use, with the cache of its scores or the store of its vectors.
 
-    Another thread loads it, so that a search waits no longer than its deadline. Safe to use from many threads.
+    A background thread loads the model, so that a search waits no longer than its deadline. Safe to use from many
+    threads.
 
     Args:
-        name: directory, hub id or shipped name; "" if none is named.
+        name: directory, hub id or shipped name; "" if no model is named.
         kinds: the kinds that the model may have.
         settings: backend, threads, Redis.
-        given: used instead of the named model; the caller closes it.
+        provided: a model to use instead of the named one; the caller closes it.
         fix: advice that is added to the error when the model cannot be loaded.
         clock: returns seconds.
         has_index: whether the documents are in an index; if not, a configured Redis stores their vectors.
-        then: called after the named model is loaded, to load the models that are used with it.
+        on_loaded: callback after the named model is loaded, which loads the models that are used with it.
 
     Attributes:
-        sides: further stores of vectors, which are read for texts outside a search.
+        sides: additional stores of vectors, which are read for texts outside a search.
     """
 
     def __init__(
@@ -80,61 +81,61 @@ class LoadedModel:
         name: str,
         kinds: Sequence[Kind],
         settings: Settings,
-        given: Model | None = None,
+        provided: Model | None = None,
         fix: str = "",
         clock: Callable[[], float] = time.monotonic,
         *,
         has_index: bool = True,
-        then: Callable[[], None] = lambda: None,
+        on_loaded: Callable[[], None] = lambda: None,
     ) -> None:
-        self._has_index, self._then = has_index, then
+        self._has_index, self._on_loaded = has_index, on_loaded
         self.sides: Sequence[VectorStore] = ()
         self._name = name
         self._kinds = kinds
         self._settings = settings
-        self._given = given
+        self._provided = provided
         self._fix = fix
         self._clock = clock
         self._lock = fork_safe_lock()
         self._ready: Ready | None = None
         self._failure: ModelLoadError | None = None
-        self._rest = Pause(RETRY_LOAD_AFTER_S, clock=clock)
-        self._sought_at_s = -math.inf
+        self._retry_pause = Pause(RETRY_LOAD_AFTER_S, clock=clock)
+        self._last_search_s = -math.inf
         self.renew()
         renew_after_fork(self)
 
     def renew(self) -> None:
-        """Start over in a forked child, where no thread is loading."""
+        """Forget the running load in a forked child, where its thread does not run."""
         self._loading: _Loading | None = None
 
     @property
     def is_encoder(self) -> bool | None:
-        """Whether the model encodes texts one by one; None while it is not loaded."""
-        model: Model | None = self._given or (None if self._ready is None else self._ready.model)
+        """Whether the model encodes each text alone; None while the model is not loaded."""
+        model: Model | None = self._provided or (None if self._ready is None else self._ready.model)
         return None if model is None else is_encoder(model)
 
     @property
-    def kept(self) -> Ready | None:
-        """The model, if it can be used at once; else None."""
-        return self.ready() if self._given is not None else self._ready
+    def ready_now(self) -> Ready | None:
+        """The model, if it is loaded; else None."""
+        return self.ready() if self._provided is not None else self._ready
 
     def ready(self, deadline: Deadline = NEVER) -> Ready:
-        """Return the model; load it if that has not happened yet.
+        """Return the model; load it first if necessary.
 
         Args:
-            deadline: how long to wait for the model; the loading goes on after that.
+            deadline: the latest time to wait for the model; after it, the background thread goes on.
 
         Raises:
             StillLoading: the model is not loaded by the deadline.
             ModelLoadError: the model cannot be loaded.
-            MissingDependencyError: its backend is not installed.
+            MissingDependencyError: the model's backend is not installed.
             WorkerError: there are no workers.
         """
-        if self._given is not None:
+        if self._provided is not None:
             with self._lock:
-                self._ready = self._ready or self._made()
+                self._ready = self._ready or self._load_ready()
         while (ready := self._ready) is None:
-            loading = self._begun()
+            loading = self._current_loading()
             if not deadline.wait(loading.ended):
                 fix = "client.warm_up() or connect(..., warm=True) loads it before the first search"
                 raise StillLoading(f"the model {self._name} was not loaded by the deadline: {fix}")
@@ -144,37 +145,39 @@ class LoadedModel:
 
     def model(self, deadline: Deadline = NEVER) -> Model:
         """Return the model, an encoder or a scorer. Raises as `ready`."""
-        return self._given or self.ready(deadline).model
+        return self._provided or self.ready(deadline).model
 
     def vectors(self) -> "DocumentVectors | None":
-        """Return the document vectors of the model, if it is an encoder; None if it is a scorer. Raises as `ready`."""
+        """Return the document vectors of an encoder; None if the model is a scorer. Raises as `ready`."""
         return self.ready().vectors
 
     def scorer(self, *, cached: bool = True) -> Scorer:
-        """Return the model as a scorer, by default behind the score cache, if there is one. Raises as `ready`."""
+        """Return the model as a scorer, by default behind the score cache if one is configured. Raises as `ready`."""
         ready = self.ready()
         return ready.scorer if cached or is_encoder(ready.model) else ready.model
 
-    def begin(self) -> None:
-        """Begin to load the model in another thread; its error is raised when it is used."""
-        if self._ready is None and self._given is None:
-            self._begun()
+    def start_loading(self) -> None:
+        """Start to load the model in the background; an error is raised when the model is used."""
+        if self._ready is None and self._provided is None:
+            self._current_loading()
 
     def find_workers(self, deadline: Deadline) -> None:
-        """Look for the model's workers, if it needs any, in a part of the time left; at most once a second.
+        """Look for the model's workers, if it needs any, for half of the time left and at most once a second.
 
-        It raises nothing: a caller that needs the workers gets the error when it uses them, and does not wait a second
-        time.
+        Errors are ignored here: a caller that needs the workers gets the error when it uses them, and does not wait a
+        second time.
         """
-        model: object = self._given or (None if self._ready is None else self._ready.model)
-        if not isinstance(model, NeedsWorkers) or self._clock() - self._sought_at_s < FIND_AGAIN_AFTER_S:
+        model: object = self._provided or (None if self._ready is None else self._ready.model)
+        if not isinstance(model, NeedsWorkers) or self._clock() - self._last_search_s < FIND_AGAIN_AFTER_S:
             return
         with contextlib.suppress(ConfigError, ModelLoadError, MissingDependencyError, WorkerError):
             model.find_workers(deadline.within_ms(1000 * FINDING_SHARE * deadline.remaining_s()))
-        self._sought_at_s = self._clock()  # only now: other threads would otherwise skip this, and wait without a limit
+        self._last_search_s = (
+            self._clock()
+        )  # set last: else other threads would skip this method, and wait without a limit
 
     def close(self) -> None:
-        """Wait for a load under way; release the model, unless the caller brought it, and the cache's connections."""
+        """Wait for a running load; close the model, unless the caller provided it, and the cache's connections."""
         if (loading := self._loading) is not None:
             loading.ended.wait()
         with self._lock:
@@ -185,11 +188,11 @@ class LoadedModel:
             ready.vectors.close()
         if ready.disconnect is not None:
             ready.disconnect()
-        if ready.model is not self._given:
+        if ready.model is not self._provided:
             ready.model.close()
 
-    def _begun(self) -> _Loading:
-        """Return the load under way; begin one if there is none."""
+    def _current_loading(self) -> _Loading:
+        """Return the running load; start one if none runs and the model is not loaded."""
         with self._lock:
             if self._loading is None or (self._loading.ended.is_set() and self._ready is None):
                 loading = _Loading()
@@ -200,15 +203,15 @@ class LoadedModel:
     def _load(self, loading: _Loading) -> None:
         try:
             with NATIVE_CODE:
-                self._ready = self._made()
-        except Exception as error:  # noqa: BLE001 - whoever waits for the model raises it
+                self._ready = self._load_ready()
+        except Exception as error:  # noqa: BLE001 - the threads that wait for the model raise it
             loading.error = error
         finally:
             loading.ended.set()
 
-    def _made(self) -> Ready:
-        """Load the model, and return it with what is used with it."""
-        model = self._given or self._read()
+    def _load_ready(self) -> Ready:
+        """Load the model, and return it with its vector storage or its score cache."""
+        model = self._provided or self._load_named()
         if is_encoder(model):
             from osrerank.vectors.configured import VectorStorage  # noqa: PLC0415 - only encoders need it
             from osrerank.vectors.documents import DocumentVectors  # noqa: PLC0415 - only encoders need it
@@ -217,22 +220,23 @@ class LoadedModel:
             vectors = DocumentVectors(model, storage, self._clock, sides=self.sides)
             return Ready(model, vectors, EncoderScorer(vectors))
         in_redis = self._settings.redis_url is not None and self._settings.cache_mb > 0
-        in_process = self._given is None and self._settings.cache_local_mb > 0
-        if not (in_process or in_redis):  # the scores of the caller's own scorer are cached in a Redis alone
+        in_process = self._provided is None and self._settings.cache_local_mb > 0
+        if not (in_process or in_redis):  # the scores of a provided scorer are cached only in Redis
             return Ready(model, None, model)
         from osrerank.scoring.cache.scorer import behind_cache  # noqa: PLC0415 - only scorers need it
 
         cached = behind_cache(model, self._settings)
         return Ready(model, None, cached, cached.disconnect)
 
-    def _read(self) -> Model:
-        if self._failure is not None and self._rest.is_on:
+    def _load_named(self) -> Model:
+        """Load the named model; soon after a failure, raise the same error again."""
+        if self._failure is not None and self._retry_pause.is_on:
             raise ModelLoadError(str(self._failure), model=self._failure.model, path=self._failure.path)
         try:
             model = load(self._settings, self._kinds, model=self._name)
         except ModelLoadError as error:
             self._failure = ModelLoadError(f"{error}{self._fix}", model=error.model, path=error.path)
-            self._rest.begin(error)
+            self._retry_pause.begin(error)
             raise self._failure from error
-        self._then()
+        self._on_loaded()
         return model

@@ -49,11 +49,11 @@ def locate(model: str, *, forms: Forms = (*GRAPHS, *WEIGHTS), also: Sequence[str
         model: a directory, ``osrerank/NAME`` for a shipped model, or a hub id with an optional ``@revision``. A file
             that torch.save wrote is returned itself; its directory has the model's other files.
         forms: for a hub id: lists of file patterns; the first list of which the repository has a file is downloaded.
-        also: patterns of other files to download, if the repository has them.
+        also: for a hub id: patterns of further files to download.
 
     Raises:
         ModelLoadError: there is no such model, or the hub cannot be reached; the message says how to bring the files.
-        MissingDependencyError: the model has a distribution of its own, which is not installed.
+        MissingDependencyError: the model is in a package of its own, which is not installed.
     """
     folder = Path(model).expanduser()
     if folder.is_dir() or is_pickled(folder):
@@ -72,7 +72,7 @@ def locate(model: str, *, forms: Forms = (*GRAPHS, *WEIGHTS), also: Sequence[str
 
 
 def locate_here(model: str) -> Path | None:
-    """Return the directory of a model that is on this machine, without asking the hub; None if it is not here.
+    """Return the directory of a model on this machine, without asking the hub; None if the model is not here.
 
     Args:
         model: as for `locate`.
@@ -98,19 +98,19 @@ def locate_here(model: str) -> Path | None:
 
 
 def hub_id(directory: Path) -> str:
-    """Return the id of the repository that a directory of the hub's cache was downloaded from; "" for other ones."""
+    """Return the id of the repository that a directory of the hub's cache comes from; "" for any other directory."""
     folder = directory.parent.parent.name if directory.parent.name == "snapshots" else ""
     return folder.removeprefix("models--").replace("--", "/", 1) if folder.startswith("models--") else ""
 
 
 def name_of(directory: Path) -> str:
-    """Return the name by which other models' cards refer to a model: a shipped model's name, else its folder's."""
+    """Return the name of a model for other models' cards: ``osrerank/NAME`` for a shipped model, else the folder."""
     is_shipped = directory.parent == SHIPPED or directory.parent.name == MULTILINGUAL_PACKAGE
     return f"{SHIPPED_PREFIX}{directory.name}" if is_shipped else directory.name
 
 
 def _folder(model: str) -> Path:
-    """Return where a shipped model is, or would be."""
+    """Return the directory of a shipped model, which need not exist."""
     if model != MULTILINGUAL:
         return SHIPPED / model.removeprefix(SHIPPED_PREFIX)
     (package,) = require(MULTILINGUAL_PACKAGE, extra="multilingual").__path__
@@ -127,7 +127,7 @@ def _shipped(model: str) -> Path:
 
 
 def _download(model: str, repository: str, revision: str | None, forms: Forms, also: Sequence[str]) -> Path:
-    """Download a repository's description files and one form of its weights, but no file that could run as code."""
+    """Download a repository's description files and one form of its weights, but no files with code."""
     from huggingface_hub import snapshot_download  # noqa: PLC0415 - takes half a second
 
     try:
@@ -136,7 +136,7 @@ def _download(model: str, repository: str, revision: str | None, forms: Forms, a
             directory = Path(snapshot_download(repository, revision=revision, allow_patterns=patterns))
             if form in GRAPHS and has_weighted_modules(directory):
                 continue
-            if any(found for pattern in form for found in directory.glob(pattern)):
+            if any(any(directory.glob(pattern)) for pattern in form):
                 break
     except ModelLoadError:
         raise

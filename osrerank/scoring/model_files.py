@@ -10,7 +10,6 @@ from typing import Any
 from osrerank.errors import ModelLoadError
 from osrerank.scoring.card import is_inside
 from osrerank.scoring.json_file import read_json
-from osrerank.scoring.modular.cross_encoder import CrossEncoderDescription, read_cross_encoder
 
 SHIPPED = Path(__file__).parent.parent / "models"
 CARD_FILE = "osrerank.json"
@@ -26,17 +25,17 @@ ONNX_FILES = {
     "int8": ("onnx/model_int8.onnx", "onnx/model_quantized.onnx"),
     "fp32": ("onnx/model.onnx", "model.onnx"),
 }
-"""Precision -> where other programs' exports keep their graphs; files for a single processor are not among them."""
+"""Precision -> the paths of graphs that other programs export, without graphs for a single type of processor."""
 GRAPHS = (ONNX_FILES["int8"], (*ONNX_FILES["fp32"], "onnx/model.onnx_data", "model.onnx_data"))
 WEIGHTS = (
     ("*.safetensors", WEIGHTS_INDEX_FILE),
     ("pytorch_model.bin", "pytorch_model.bin.index.json", "pytorch_model-*.bin"),
 )
-"""What to fetch from a hub repository: the first list of which it has a file, so that not every form is downloaded."""
-MOST_TOKENS = 512
-"""The most tokens of a sequence where the model's files set no limit, except for the families in `LONG`."""
-LONG = ("modernbert",)
-"""Families that were trained with longer sequences, by ``model_type``."""
+"""File patterns in order of preference: only the first list of which a hub repository has a file is downloaded."""
+DEFAULT_MAX_TOKENS = 512
+"""The most tokens of a sequence if the model's files set no limit, except for the families in `LONG_FAMILIES`."""
+LONG_FAMILIES = ("modernbert",)
+"""The ``model_type`` of families that were trained with longer sequences."""
 _BERT = {
     "vocab_size": 30522,
     "hidden_size": 768,
@@ -62,7 +61,7 @@ _MODERN_BERT = {
     "norm_eps": 1e-5,
     "pad_token_id": 50283,
 }
-"""The others are in `osrerank.scoring.modular.modern_bert`, by the version of transformers."""
+"""Further defaults, by the version of transformers, are in `osrerank.scoring.modular.modern_bert`."""
 _ELECTRA = {"hidden_size": 256, "num_attention_heads": 4, "intermediate_size": 1024}
 _ALBERT = {
     "vocab_size": 30000,
@@ -94,7 +93,7 @@ DEFAULTS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
         "modernbert": _MODERN_BERT,
     }
 )
-"""``model_type`` -> transformers' defaults for keys that a config leaves out, of families that osrerank computes."""
+"""``model_type`` of a family that osrerank computes -> transformers' defaults for keys that a config leaves out."""
 
 
 def read_config(directory: Path) -> dict[str, Any]:
@@ -103,20 +102,20 @@ def read_config(directory: Path) -> dict[str, Any]:
     Raises:
         ModelLoadError: as `read_json`.
     """
-    return filled(read_json(directory / CONFIG_FILE))
+    return with_defaults(read_json(directory / CONFIG_FILE))
 
 
 def tokenizer_file(directory: Path) -> Path:
-    """Return the file of a model's tokenizer: its own, or the one that ``tokenizer`` in its card names.
+    """Return the path of a model's tokenizer: ``tokenizer.json``, or the file that ``tokenizer`` in the card names.
 
-    Shipped models share a tokenizer; the card of any other names a file in its own folder.
+    Shipped models share a tokenizer. The card of any other model must name a file in the model's folder.
 
     Raises:
-        ModelLoadError: the card names a file elsewhere.
+        ModelLoadError: the card names a file outside the model's folder.
     """
-    own, card = directory / TOKENIZER_FILE, directory / CARD_FILE
-    if own.exists() or not card.exists():
-        return own
+    default_file, card = directory / TOKENIZER_FILE, directory / CARD_FILE
+    if default_file.exists() or not card.exists():
+        return default_file
     name = str(read_json(card).get("tokenizer", TOKENIZER_FILE))
     if not is_inside(name) and directory.resolve().parent != SHIPPED:
         reason = f"{card}: tokenizer is {name!r}; it must be a file in the model's folder"
@@ -125,7 +124,7 @@ def tokenizer_file(directory: Path) -> Path:
 
 
 def padding_id(directory: Path) -> int:
-    """Return the id of the padding token from the directory's ``config.json``; 0 if it names none."""
+    """Return the id of the padding token from the directory's ``config.json``; 0 by default."""
     config = read_config(directory) if (directory / CONFIG_FILE).exists() else {}
     return int(config.get("pad_token_id") or 0)
 
@@ -144,7 +143,7 @@ def is_pickled(file: Path) -> bool:
 
 
 def digest(directory: Path, files: Iterable[str]) -> str:
-    """Return the SHA-256 of the named files' names and contents."""
+    """Return the SHA-256 of the names and contents of files."""
     total = hashlib.sha256()
     for name in sorted(files):
         with (directory / name).open("rb") as opened:
@@ -153,12 +152,12 @@ def digest(directory: Path, files: Iterable[str]) -> str:
 
 
 def weight_files(directory: Path) -> list[str]:
-    """Return the names of the safetensors that transformers reads: one file, or those that an index names.
+    """Return the names of the safetensors that transformers reads: one file, or the files that an index lists.
 
-    Others beside them, such as older weights, are not read.
+    Further safetensors in the directory, such as older weights, are ignored.
 
     Raises:
-        ModelLoadError: there is an adapter, or several files and nothing says which of them to read.
+        ModelLoadError: the directory has an adapter, or several files and no index.
     """
     if (adapter := directory / ADAPTER_FILE).exists():
         fix = "merge it into the weights: peft's merge_and_unload(), then save_pretrained(...)"
@@ -168,45 +167,37 @@ def weight_files(directory: Path) -> list[str]:
         return [WEIGHTS_FILE]
     if (index := directory / WEIGHTS_INDEX_FILE).exists():
         return sorted(set(read_json(index).get("weight_map", {}).values()))
-    found = sorted(file.name for file in directory.glob("*.safetensors"))
-    if len(found) > 1:
-        reason = f"{directory} has {', '.join(found)}, and neither {WEIGHTS_FILE} nor {WEIGHTS_INDEX_FILE}"
+    names = sorted(file.name for file in directory.glob("*.safetensors"))
+    if len(names) > 1:
+        reason = f"{directory} has {', '.join(names)}, and neither {WEIGHTS_FILE} nor {WEIGHTS_INDEX_FILE}"
         raise ModelLoadError(f"{reason}; name the model's weights {WEIGHTS_FILE}", path=str(directory))
-    return found
+    return names
 
 
-def other_graphs(directory: Path) -> dict[str, str]:
+def foreign_graphs(directory: Path) -> dict[str, str]:
     """Return the graphs that another program exported: precision -> file, relative to the directory."""
-    return {
-        precision: name
-        for precision, names in ONNX_FILES.items()
-        if (name := next((name for name in names if (directory / name).exists()), None))
+    existing = {
+        precision: [name for name in names if (directory / name).exists()] for precision, names in ONNX_FILES.items()
     }
-
-
-def modular(directory: Path) -> CrossEncoderDescription | None:
-    """Return the cross-encoder that sentence-transformers' files describe; None if there are no such files.
-
-    Raises:
-        ModelLoadError: a file asks for something that osrerank does not know; the message names the file and the field.
-    """
-    return read_cross_encoder(directory)
+    return {precision: names[0] for precision, names in existing.items() if names}
 
 
 def longest_sequence(config: Mapping[str, Any], limit: int | None) -> int:
-    """Return the most tokens of a sequence: the limit of the model's files, within the positions that it has."""
-    room = int(config.get("max_position_embeddings", MOST_TOKENS)) - first_position(config)
-    usual = room if config.get("model_type") in LONG else MOST_TOKENS
-    return min(room, limit or usual)
+    """Return the most tokens of a sequence: ``limit`` from the model's files, at most the number of positions."""
+    positions = int(config.get("max_position_embeddings", DEFAULT_MAX_TOKENS)) - first_position(config)
+    default = positions if config.get("model_type") in LONG_FAMILIES else DEFAULT_MAX_TOKENS
+    return min(positions, limit or default)
 
 
 def first_position(config: Mapping[str, Any]) -> int:
-    """Return the position id of a sequence's first token: after the padding id for MPNet and RoBERTa's kin, else 0."""
-    kind = str(config.get("model_type"))
-    return int(config.get("pad_token_id") or 0) + 1 if "roberta" in kind or kind in ("camembert", "mpnet") else 0
+    """Return the position id of a sequence's first token: 0, or for MPNet and RoBERTa models the padding id plus 1."""
+    family = str(config.get("model_type"))
+    if "roberta" in family or family in ("camembert", "mpnet"):
+        return int(config.get("pad_token_id") or 0) + 1
+    return 0
 
 
-def filled(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Add transformers' defaults for the keys that a config leaves out; other families' configs stay unchanged."""
+def with_defaults(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Add transformers' defaults for the keys that a config leaves out; unknown families get none."""
     fields = {**DEFAULTS.get(str(config.get("model_type")), {}), **config}
-    return {"hidden_size": fields["dim"], **fields} if "dim" in fields else fields  # DistilBERT's name of it
+    return {"hidden_size": fields["dim"], **fields} if "dim" in fields else fields  # DistilBERT calls it dim

@@ -1,4 +1,4 @@
-"""The names of backends, dtypes and the multilingual model, for what imports no model."""
+"""The names of backends, dtypes and the multilingual model, for modules that must not import models."""
 
 AUTO, WORKERS, HTTP = "auto", "workers", "http"
 LOCAL = ("onnx", "torch")
@@ -9,7 +9,7 @@ WORKER_NAMES = tuple(name for name in NAMES if name != WORKERS)
 DTYPES = (AUTO, "fp32", "bf16", "fp16")
 
 MULTILINGUAL, MULTILINGUAL_PACKAGE = "osrerank/e5-multilingual", "osrerank_multilingual"
-"""The model that has a distribution of its own, because of its size, and the package that holds it."""
+"""The model that is too large for this package, and the package that holds it."""
 MULTILINGUAL_LANGUAGES = (
     "af", "am", "ar", "as", "az", "be", "bg", "bn", "br", "bs", "ca", "cs", "cy", "da", "de", "el", "en", "eo", "es",
     "et", "eu", "fa", "fi", "fr", "fy", "ga", "gd", "gl", "gu", "ha", "he", "hi", "hr", "hu", "hy", "id", "is", "it",
@@ -17,4 +17,4 @@ MULTILINGUAL_LANGUAGES = (
     "my", "ne", "nl", "no", "om", "or", "pa", "pl", "ps", "pt", "ro", "ru", "sa", "sd", "si", "sk", "sl", "so", "sq",
     "sr", "su", "sv", "sw", "ta", "te", "th", "tl", "tr", "ug", "uk", "ur", "uz", "vi", "xh", "yi", "zh",
 )  # fmt: skip
-"""What it reads, by ISO 639-1 code, as the card of intfloat/multilingual-e5-small lists them."""
+"""The ISO 639-1 codes of the multilingual model's languages, from the card of intfloat/multilingual-e5-small."""

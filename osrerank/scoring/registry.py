@@ -46,12 +46,12 @@ class BackendEntry:
     """A backend: its name, its module, and what it can compute.
 
     Attributes:
-        name: its name, for ``--backend``.
+        name: the name for ``--backend``.
         module: the module whose ``load`` is called: by `open` if the backend is local, else by `connect`.
-        is_local: whether it computes in this process.
-        kinds: the kinds of models that it computes.
-        forms: what to fetch from a hub repository: the first of these lists of file patterns that the repository has.
-        dtypes: the dtypes that it can compute in.
+        is_local: whether the backend computes in this process.
+        kinds: the kinds of models that the backend computes.
+        forms: lists of file patterns for a hub repository; the first list of which it has a file is downloaded.
+        dtypes: the dtypes that the backend can compute in.
     """
 
     name: str
@@ -98,8 +98,7 @@ def load(settings: Settings, kinds: Sequence[Kind] = (), *, model: str | None = 
     name = settings.model if model is None else model
     entry = BACKENDS.get(settings.backend)
     if entry is not None and kinds and not {*kinds} & {*entry.kinds}:
-        what = "scores single documents and compares no pairs"
-        reason = f"the backend {entry.name} {what}: use a pipeline without duo, or another backend"
+        reason = f"the backend {entry.name} cannot compare pairs: use a pipeline without duo, or another backend"
         raise ModelLoadError(reason, model=name)
     if not name:
         raise ModelLoadError(NO_DUO_MODEL)
@@ -139,10 +138,10 @@ def load_model(
         model: a directory in Hugging Face layout, the name of a shipped model (``osrerank/e5-small``), or a hub id,
             with an optional ``@revision``.
         backend: ``onnx``, ``torch``, or ``auto``: ONNX if the model has a graph, else torch if it is installed. Only
-            ``torch`` uses a GPU; ``auto`` logs a warning if there is one.
+            ``torch`` uses a GPU; ``auto`` logs a warning if it leaves one unused.
         threads: CPU threads; 0 means the cores that this process may use.
-        dtype: what torch computes in: ``fp32``, ``bf16``, ``fp16``, or ``auto`` for 16 bits on a GPU and fp32 on the
-            CPU. Any but ``auto`` selects the torch backend: an ONNX graph has its own types.
+        dtype: the dtype that torch computes in: ``fp32``, ``bf16``, ``fp16``, or ``auto`` for 16 bits on a GPU and fp32
+            on the CPU. Any value except ``auto`` selects the torch backend, because an ONNX graph has fixed dtypes.
         kinds: the kinds that the model may have; any if empty.
 
     Returns:
@@ -151,7 +150,7 @@ def load_model(
 
     Raises:
         ConfigError: there is no such backend or dtype, or the backend cannot compute in that dtype.
-        ModelLoadError: the model is not found, or is of another kind; the message says why and what to do.
+        ModelLoadError: the model is not found, or has another kind; the message says why and what to do.
         MissingDependencyError: the backend needs an extra that is not installed.
     """
     from osrerank.scoring.checkpoints.convert import CheckedGraph, Converted, convert_if_needed  # noqa: PLC0415 - imports tokenizers
@@ -160,8 +159,8 @@ def load_model(
 
     backend = _for_dtype(backend, dtype)
     files = convert_if_needed(locate(model, forms=forms_of(backend)))
-    directory, own_name = files.directory, Path(model).name if files.sha256 else ""
-    card = read_card(directory, name=own_name if Path(model).expanduser().exists() else model)
+    directory, folder_name = files.directory, Path(model).name if files.sha256 else ""
+    card = read_card(directory, name=folder_name if Path(model).expanduser().exists() else model)
     if kinds and card.kind not in kinds:
         reason = f"{directory} is a {card.kind} model; a {' or '.join(kinds)} model is needed here"
         raise ModelLoadError(reason, model=card.name, path=str(directory))
@@ -186,15 +185,15 @@ def load_model(
 def load_queries(
     model: "BiEncoder", directory: Path, *, backend: str = AUTO, threads: int = 0, dtype: str = AUTO
 ) -> None:
-    """Load the model that encodes queries, where a bi-encoder has another one for them; arguments as of `load_model`.
+    """Load the query model of a bi-encoder that has one; the arguments are those of `load_model`.
 
     Raises:
-        ModelLoadError, MissingDependencyError: as `load_model`, or its vectors cannot be compared with the model's.
+        ModelLoadError, MissingDependencyError: as `load_model`, or the vectors of both models cannot be compared.
     """
     if model.card.query_model:
         folder = directory / model.card.query_model
         if not (folder / CARD_FILE).exists():
-            reason = f"{folder / CARD_FILE} is missing, of the model that encodes queries; copy the whole folder"
+            reason = f"{folder / CARD_FILE} is missing, the card of the model for queries; copy the whole folder"
             raise ModelLoadError(reason, model=model.model, path=str(folder))
         loaded = load_model(str(folder), backend=backend, threads=threads, dtype=dtype, kinds=("bi-encoder",))
         model.encode_queries_with(cast("BiEncoder", loaded))
@@ -221,15 +220,15 @@ def as_scorer(model: OfScorer | Encoder, settings: Settings | None = None) -> "O
     """Return a model as a scorer; an encoder is wrapped, and its vectors are stored as the settings say."""
     if not is_encoder(model):
         return model
-    from osrerank.scoring.encoder_scorer import EncoderScorer  # noqa: PLC0415 - only models of one kind need it
-    from osrerank.vectors.configured import VectorStorage  # noqa: PLC0415 - only models of one kind need it
-    from osrerank.vectors.documents import DocumentVectors  # noqa: PLC0415 - only models of one kind need it
+    from osrerank.scoring.encoder_scorer import EncoderScorer  # noqa: PLC0415 - only encoders need it
+    from osrerank.vectors.configured import VectorStorage  # noqa: PLC0415 - only encoders need it
+    from osrerank.vectors.documents import DocumentVectors  # noqa: PLC0415 - only encoders need it
 
     return EncoderScorer(DocumentVectors(model, None if settings is None else VectorStorage.of(settings)))
 
 
 def model_of(directory: Path, card: ModelCard, network: "Backend") -> "CrossEncoder | BiEncoder":
-    """Build a model from its directory's tokenizer and its network, in the class of the card's kind.
+    """Build a model of the card's kind from a tokenizer and a network.
 
     Raises:
         ModelLoadError: the tokenizer cannot be read.
@@ -321,7 +320,7 @@ def _checked(setting: str, name: str, names: Sequence[str]) -> str:
 
 
 def _for_dtype(backend: str, dtype: str) -> str:
-    """Return the backend to use for a dtype; ``auto`` with a dtype becomes the first backend that computes in it."""
+    """Return the backend for a dtype; ``auto`` with a dtype becomes the first backend that can compute in it."""
     check_backend(backend, local=True)
     _checked("dtype", dtype, DTYPES)
     able = [entry.name for entry in BACKENDS.values() if dtype in entry.dtypes]
@@ -342,7 +341,7 @@ def _choose(directory: Path, card: ModelCard) -> str:
             )
         return "onnx"
     if find_spec("torch") is None or not weight_files(directory):
-        reason = "has no ONNX graph, and torch or its safetensors are not here; either run osrerank export on it"
-        fix = "or pip install 'osrerank[torch]' and bring the safetensors"
+        reason = "has no ONNX graph, and torch or the model's safetensors are missing; either run osrerank export on it"
+        fix = "or pip install 'osrerank[torch]' and add the safetensors"
         raise ModelLoadError(f"{directory} {reason}, {fix}", model=card.name, path=str(directory))
     return "torch"

@@ -1,4 +1,4 @@
-"""Read sentence-transformers' StaticEmbedding: a table of tokens' vectors, of which a text's vector is the mean."""
+"""Read sentence-transformers' StaticEmbedding: a text's vector is the mean of its tokens' vectors from a table."""
 
 import json
 from pathlib import Path
@@ -10,22 +10,22 @@ from osrerank.scoring.model_files import CONFIG_FILE, TOKENIZER_FILE, WEIGHTS_FI
 from osrerank.scoring.modular.bi_encoder import MOST_TOKENS
 from osrerank.scoring.modular.description import STATIC, file_error
 
-BARE = {
+EMPTY_TEMPLATE = {
     "type": "TemplateProcessing",
     "single": [{"Sequence": {"id": "A", "type_id": 0}}],
     "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}],
     "special_tokens": {},
 }
-"""A tokenizer's post-processor that puts nothing around a text, as the library reads texts here."""
+"""A post-processor of tokenizers that adds no special tokens, because sentence-transformers adds none here."""
 
 
-def table(directory: Path) -> Any:
+def read_table(directory: Path) -> Any:
     """Return the vectors of the tokens, fp32 ``(tokens, dimensions)``.
 
     model2vec's files have a row for several tokens, and a weight for each token.
 
     Raises:
-        ModelLoadError: there is no table, or it is pickled.
+        ModelLoadError: the directory has no safetensors with a table.
     """
     file = directory / next(iter(weight_files(directory)), WEIGHTS_FILE)
     if not file.exists():
@@ -41,8 +41,8 @@ def table(directory: Path) -> Any:
     return rows.float().contiguous()
 
 
-def config_of(rows: Any) -> dict[str, Any]:
-    """Return the ``config.json`` of a table."""
+def table_config(rows: Any) -> dict[str, Any]:
+    """Return the ``config.json`` for a table."""
     tokens, width = rows.shape
     return {
         "model_type": STATIC,
@@ -54,8 +54,8 @@ def config_of(rows: Any) -> dict[str, Any]:
 
 def write(directory: Path, folder: Path) -> None:
     """Write a StaticEmbedding's files to another directory, as `osrerank.scoring` reads them."""
-    rows = table(directory)
+    rows = read_table(directory)
     require("safetensors.torch", extra="torch").save_file({"embedding.weight": rows}, folder / WEIGHTS_FILE)
-    (folder / CONFIG_FILE).write_text(json.dumps(config_of(rows)), encoding="utf-8")
-    tokenizer = {**read_json(directory / TOKENIZER_FILE), "post_processor": BARE}
+    (folder / CONFIG_FILE).write_text(json.dumps(table_config(rows)), encoding="utf-8")
+    tokenizer = {**read_json(directory / TOKENIZER_FILE), "post_processor": EMPTY_TEMPLATE}
     (folder / TOKENIZER_FILE).write_text(json.dumps(tokenizer, ensure_ascii=False), encoding="utf-8")

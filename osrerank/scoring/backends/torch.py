@@ -12,7 +12,8 @@ from osrerank.scoring.backends.base import Compute
 from osrerank.scoring.card import ModelCard
 from osrerank.scoring.card_file import parameter_files
 from osrerank.scoring.inputs import Tokens
-from osrerank.scoring.model_files import CONFIG_FILE, modular, padding_id, read_config
+from osrerank.scoring.model_files import CONFIG_FILE, padding_id, read_config
+from osrerank.scoring.modular.cross_encoder import read_cross_encoder
 from osrerank.scoring.modular.description import STATIC
 from osrerank.scoring.modular.head import Head
 from osrerank.types.vectors import Rows
@@ -194,7 +195,7 @@ def head_of(directory: Path, card: ModelCard) -> Head | None:
     """Return the head after the encoder; None if the config names a classifier of transformers."""
     if card.is_encoder:
         return card.to_vector
-    description = modular(directory)
+    description = read_cross_encoder(directory)
     return description.head if description else None
 
 

@@ -12,7 +12,7 @@ from osrerank.scoring.card import CHOICES, ModelCard, Pooling
 from osrerank.scoring.card_file import read_card
 from osrerank.scoring.modular.head import HeadStep
 from osrerank.scoring.registry import load_model
-from osrerank.scoring.saved_encoder import PUBLIC_MODELS, Given, is_bi_encoder, read_bi_encoder
+from osrerank.scoring.saved_encoder import PUBLIC_MODELS, EncoderOverrides, is_bi_encoder, read_bi_encoder
 from osrerank.types import Encoder, is_encoder
 from tests.bi_encoders import plain, saved
 from tools.models.encoder_parity import SAVED
@@ -31,7 +31,7 @@ def change(file: Path, **fields: Any) -> None:
 
 
 def card_of(folder: Path, **given: Any) -> ModelCard:
-    return read_bi_encoder(folder, "made", Given(**given)).card
+    return read_bi_encoder(folder, "made", EncoderOverrides(**given)).card
 
 
 def encoder(folder: Path, backend: str) -> Encoder:
@@ -138,7 +138,7 @@ def test_options_replace_the_files(folder: Path) -> None:
     change(folder / MODEL, prompts=PROMPTS)
     card = card_of(folder, pooling="mean", query_prefix="", document_prefix="passage: ", dimensions=8)
     assert (card.pooling, card.query_prefix, card.document_prefix, card.dimensions) == ("mean", "", "passage: ", 8)
-    with pytest.raises(ConfigError, match="vectors of 24 numbers, and 25 dimensions are asked for"):
+    with pytest.raises(ConfigError, match="vectors have only 24 dimensions"):
         card_of(folder, dimensions=25)
 
 
@@ -146,7 +146,7 @@ def test_a_directory_without_modules_needs_the_pooling(tmp_path: Path) -> None:
     folder = plain(tmp_path / "plain")
     assert not is_bi_encoder(folder)
     with pytest.raises(
-        ModelLoadError, match="how texts are pooled; name it: --pooling cls, mean, max, weightedmean, lasttoken"
+        ModelLoadError, match="how texts are pooled; choose one: --pooling cls, mean, max, weightedmean, lasttoken"
     ):
         card_of(folder)
     card = card_of(folder, pooling="cls")
@@ -158,7 +158,7 @@ def test_a_directory_without_modules_needs_the_pooling(tmp_path: Path) -> None:
     [
         ("config.json", {"model_type": "longformer"}, "model_type is 'longformer'; before other modules it must be"),
         ("config.json", {"auto_map": {"AutoModel": "x.Y"}}, "never runs"),
-        ("config.json", {"position_embedding_type": "rope"}, "position_embedding_type is 'rope'; of a bert bi-encoder"),
+        ("config.json", {"position_embedding_type": "rope"}, "position_embedding_type is 'rope'; for a bert bi-encoder"),
         ("config.json", {"hidden_act": "relu"}, "hidden_act is 'relu'"),
         (POOLING, {"pooling_mode": "mean_sqrt_len_tokens"}, "pooling_mode is 'mean_sqrt_len_tokens'"),
         (POOLING, {"pooling_mode": ["cls", "mean"]}, "pooling_mode is cls, mean"),

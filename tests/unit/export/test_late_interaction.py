@@ -38,7 +38,7 @@ def test_the_weights_tell_a_tokens_dimensions_and_files_that_contradict_them_are
 
 @pytest.mark.parametrize(
     ("given", "reason"),
-    [({"pooling": "mean"}, "leave --pooling out"), ({"dimensions": 17}, "gives vectors of 16 numbers, and 17")],
+    [({"pooling": "mean"}, "leave --pooling out"), ({"dimensions": 17}, "vectors have only 16 dimensions")],
 )
 def test_what_cannot_be_given_is_refused(tmp_path: Path, given: dict[str, object], reason: str) -> None:
     with pytest.raises(ConfigError, match=reason):

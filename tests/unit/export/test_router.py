@@ -63,7 +63,7 @@ def test_another_model_of_queries_changes_the_scores_and_not_the_documents_vecto
 def test_a_copy_without_the_model_of_queries_is_refused(saved: Path, tmp_path: Path) -> None:
     export_model(saved, tmp_path / "made")
     shutil.rmtree(tmp_path / "made" / "query")
-    with pytest.raises(ModelLoadError, match=r"osrerank\.json is missing, of the model that encodes queries"):
+    with pytest.raises(ModelLoadError, match=r"osrerank\.json is missing, the card of the model for queries"):
         opened(tmp_path / "made")
 
 

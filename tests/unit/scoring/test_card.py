@@ -103,7 +103,7 @@ DUO = {"kind": "duo", "head": "logits2", "segment_rows": 3}
         (lambda folder: _card(folder, DUO | {"head": "cosine"}), "head is 'cosine' and kind is duo"),
         (lambda folder: _card(folder, DUO | {"head": "next-sentence"}), "a duo model has logit1 or logits2"),
         (lambda folder: _card(folder, DUO | {"segment_rows": 2}), "a row each for the query and both documents"),
-        (lambda folder: _card(folder, DUO | {"max_tokens": 69}), "leaves two documents no room beside the query"),
+        (lambda folder: _card(folder, DUO | {"max_tokens": 69}), "leaves no room for a query and two documents"),
         (lambda folder: _card(folder, {"calibration": {"scale": -1.0, "offset": 0.0}}), "scale is -1"),
         (lambda folder: _card(folder, {"onnx": {"int8": "onnx/none.onnx"}}), r"none\.onnx is missing"),
         (lambda folder: _card(folder, {"onnx": {"int8": "../other/model.onnx"}}), r"onnx\.int8 is '../other/model"),

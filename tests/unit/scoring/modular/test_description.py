@@ -9,7 +9,7 @@ import pytest
 
 from osrerank.errors import ModelLoadError
 from osrerank.scoring.card_file import parameter_files, read_card
-from osrerank.scoring.model_files import modular
+from osrerank.scoring.modular.cross_encoder import read_cross_encoder
 from osrerank.scoring.modular.head import Head, HeadStep
 
 TYPES = {
@@ -71,7 +71,7 @@ def modules(*types: str, paths: tuple[str, ...] = ("", "1_Pooling", "2_Dense")) 
 
 def test_ettins_layout_is_read(write: Write) -> None:
     directory = write({})
-    described = modular(directory)
+    described = read_cross_encoder(directory)
     assert described is not None
     steps = (
         HeadStep("dense", "2_Dense.linear", "gelu", has_bias=False),
@@ -89,7 +89,7 @@ def test_ettins_layout_is_read(write: Write) -> None:
 def test_older_fields_of_pooling_and_limits_are_read(write: Write) -> None:
     older = {"pooling_mode": None, "pooling_mode_cls_token": False, "pooling_mode_mean_tokens": True}
     limits = {"max_seq_length": 300, "processing_kwargs": {"text": {"max_length": 200}}}
-    described = modular(write({"1_Pooling/config.json": older, "sentence_bert_config.json": limits}))
+    described = read_cross_encoder(write({"1_Pooling/config.json": older, "sentence_bert_config.json": limits}))
     assert described is not None
     assert described.head is not None
     assert (described.head.pooling, described.max_tokens) == (("mean",), 200)
@@ -97,7 +97,7 @@ def test_older_fields_of_pooling_and_limits_are_read(write: Write) -> None:
 
 def test_a_bi_encoder_is_none(write: Write) -> None:
     directory = write({"config_sentence_transformers.json": {"model_type": "SentenceTransformer"}})
-    assert modular(directory) is None
+    assert read_cross_encoder(directory) is None
     with pytest.raises(ModelLoadError, match="module_output_name is 'scores'; here it must be 'sentence_embedding'"):
         read_card(directory)
 

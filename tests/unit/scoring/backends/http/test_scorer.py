@@ -264,7 +264,7 @@ def test_what_is_missing_is_said_when_a_client_is_made(settings_of):
 
 
 def test_pairs_are_refused_in_one_sentence(scorer_of, settings_of):
-    with pytest.raises(ModelLoadError, match="compares no pairs: use a pipeline without duo, or another backend"):
+    with pytest.raises(ModelLoadError, match="cannot compare pairs: use a pipeline without duo, or another backend"):
         load(settings_of("http://localhost:9"), ("duo",))
     with pytest.raises(ValueError, match="single documents"):
         scorer_of("http://localhost:9").score("q", ["a", "b"], [(0, 1)])
