@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.bench, pytest.mark.integration]
 ROUNDS, QUERIES = 10, 50
 
 
-def test_naming_the_parts_of_a_query(opensearch_url):
+def test_cost_of_naming_the_clauses_of_a_query(opensearch_url):
     draw = random.Random(3)
     recent = {"gauss": {"added": {"origin": "2025-12-31", "offset": "30d", "scale": "180d"}}}
     sold_out = {"filter": {"term": {"stock": 0}}, "weight": 0.2}

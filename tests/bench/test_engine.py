@@ -60,7 +60,7 @@ def clients(url: str, folder: Path) -> Iterator[tuple[str, OpenSearch]]:
     yield "embedded", connect(f"embedded:{folder}")
 
 
-def test_hundred_thousand_documents(
+def test_the_embedded_engine_beside_opensearch_with_100_000_documents(
     opensearch_url: str, tmp_path: Path, shared: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     texts = passages(shared)

@@ -47,7 +47,7 @@ def passages() -> Iterator[str]:
         yield " ".join(draw.choices(pool, k=len(draw.choice(divided))))
 
 
-def test_many_vectors(tmp_path, monkeypatch):
+def test_time_memory_and_size_of_100_000_vectors(tmp_path, monkeypatch):
     url = f"embedded:{tmp_path / 'engine'}"
     monkeypatch.setenv("OSRERANK_VECTORS_FOLDER", str(tmp_path / "vectors"))
     with connect(url) as client:
@@ -72,7 +72,7 @@ def test_many_vectors(tmp_path, monkeypatch):
     print(f"once more, when all are there: {time.perf_counter() - began:,.0f} s")
 
 
-def test_long_documents(tmp_path, monkeypatch):
+def test_time_of_searches_of_long_documents(tmp_path, monkeypatch):
     """Papers of 5,000 words, all passages, 100 queries of depth 20: without vectors, and with them."""
     monkeypatch.setenv("OSRERANK_VECTORS_FOLDER", str(tmp_path / "vectors"))
     words = " ".join(islice(passages(), 100 * PAPERS)).split()  # of more than 50 words each

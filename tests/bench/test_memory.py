@@ -32,7 +32,7 @@ print(loaded, peak())
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the peak is read from /proc")
-def test_a_thousand_long_candidates() -> None:
+def test_peak_memory_of_scoring_a_thousand_long_candidates() -> None:
     command = [sys.executable, "-c", SCORING, str(CANDIDATES)]
     done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=servers.ROOT)
     loaded, peak = (int(number) / 1024 for number in done.stdout.split())

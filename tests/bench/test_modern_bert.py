@@ -29,7 +29,7 @@ TOKENIZER = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": 5
 OPTIONS = os.environ.get("TEST_BENCH_OPTIONS", "--words 50 250 --queries 3 --depth 40 --rounds 5").split()
 
 
-def test_ettins_smallest_shape(tmp_path: Path) -> None:
+def test_speed_of_a_modern_bert_beside_other_libraries(tmp_path: Path) -> None:
     texts = [(example.question, example.answering) for example in examples()]
     checkpoint = make(tmp_path / "ettin-17m", Architecture("modernbert", TOKENS), SHAPE, texts)
     tokenizer = {**TOKENIZER, "model_input_names": ["input_ids", "attention_mask"]}  # its forward takes no segments

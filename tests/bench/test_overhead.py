@@ -43,7 +43,7 @@ def median_ms(function):
 
 
 @pytest.mark.parametrize("depth", [100, 1_000])
-def test_overhead_of_the_wrapper(depth, record_property):
+def test_time_that_the_client_adds_to_a_search(depth, record_property):
     rng = random.Random(0)
     answer = response_of([text(rng) for _ in range(depth)])
     client = connect("http://localhost:9", scorer=FreeScorer(), transport_class=CannedTransport, answer=answer)

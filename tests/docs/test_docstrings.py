@@ -13,7 +13,7 @@ EXAMPLES = (Encoder, Scorer, Stage, Pipeline, osrerank.Client.search, osrerank.R
 
 
 @pytest.mark.parametrize("documented", EXAMPLES, ids=lambda one: one.__qualname__)
-def test_an_example_runs(documented, tmp_path, monkeypatch):
+def test_examples_in_docstrings_run(documented, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     found = re.search(r"```python\n(.*?)```", inspect.getdoc(documented) or "", re.DOTALL)
     assert found, "it has no example"

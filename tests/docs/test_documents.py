@@ -22,7 +22,7 @@ PUBLIC = ("", ".aio", ".options", ".evaluation", ".types", ".errors", ".testing"
 ADAPTERS = (".adapters.langchain", ".adapters.llama_index", ".adapters.haystack", ".adapters.pyterrier")
 
 
-def test_readme_is_short_and_its_example_runs(tmp_path, monkeypatch, capsys):
+def test_the_readme_is_short_and_its_example_runs(tmp_path, monkeypatch, capsys):
     text = (ROOT / "README.md").read_text("utf-8")
     assert len(text.splitlines()) < 120
     example = re.search(r"```python\n(.*?)```", text, re.DOTALL).group(1)
@@ -87,7 +87,7 @@ def test_every_page_is_in_the_navigation():
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_links_lead_somewhere(page):
+def test_links_between_pages_lead_to_files(page):
     text = page.read_text("utf-8")
     for link in re.findall(r"\]\((?!https?:|#|mailto:)([^)#]+)", text):
         assert (page.parent / link).exists(), f"{page.name} links to {link}"
@@ -98,7 +98,7 @@ def test_links_lead_somewhere(page):
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_python_blocks_are_python(page):
+def test_python_blocks_of_pages_compile(page):
     for block in re.findall(r"```python\n(.*?)```", page.read_text("utf-8"), re.DOTALL):
         # a block may await, as in a notebook
         compile(block, page.name, "exec", flags=0x2000)
@@ -130,7 +130,7 @@ def skip_options(words):
         yield word
 
 
-def test_names_in_the_contributing_page_stand_in_the_files_that_they_link_to():
+def test_names_in_the_contributing_page_are_defined_in_the_linked_files():
     page = ROOT / "docs" / "contributing.md"
     links = re.findall(r"\[`([\w.]+)`\]\((\S+\.py)\)", page.read_text("utf-8"))
     assert len(links) > 30
@@ -141,7 +141,7 @@ def test_names_in_the_contributing_page_stand_in_the_files_that_they_link_to():
             assert is_there or file.endswith(f"/{part}.py"), f"{file} has no {name}"
 
 
-def test_the_contributing_page_shows_the_layers_that_are_held():
+def test_the_contributing_page_shows_the_layers_that_import_linter_enforces():
     contracts = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["importlinter"]["contracts"]
     (held,) = (contract["layers"] for contract in contracts if contract["id"] == "layers")
     page = (ROOT / "docs" / "contributing.md").read_text("utf-8")
@@ -158,7 +158,7 @@ def test_the_contributing_page_shows_the_layers_that_are_held():
         ("rerank_texts.py", ["Dehydration, bed rest"]),
     ],
 )
-def test_examples_run(example, shown, tmp_path):
+def test_scripts_in_docs_examples_run(example, shown, tmp_path):
     command = [sys.executable, ROOT / "docs" / "examples" / example]
     told = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path).stdout
     assert [line for line in shown if line not in told] == []

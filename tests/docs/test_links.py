@@ -25,14 +25,14 @@ def anchors(page: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("page", [ROOT / "README.md", *WRITTEN], ids=lambda page: page.name)
-def test_links_lead_to_headings(page: Path) -> None:
+def test_links_to_headings_lead_to_existing_headings(page: Path) -> None:
     for link, anchor in re.findall(r"\]\((?!https?:|mailto:)([^)#\s]*\.md)?#([^)\s]+)\)", without_code(page)):
         target = page.parent / link if link else page
         assert anchor in anchors(target), f"{page.name} links to {link}#{anchor}"
 
 
 @pytest.mark.parametrize("page", [ROOT / "README.md", *WRITTEN], ids=lambda page: page.name)
-def test_sentences_are_short(page: Path) -> None:
+def test_sentences_of_the_pages_are_short(page: Path) -> None:
     prose = re.sub(r"^(?:\||#|!\[|\[[^\]]+\]: ).*$", "", without_code(page), flags=re.MULTILINE)
     prose = re.sub(r"\]\([^)]*\)|<[^>]+>", "]", prose)
     prose = re.sub(r"`[^`]*`", "code", prose)
@@ -41,7 +41,7 @@ def test_sentences_are_short(page: Path) -> None:
             assert len(sentence.split()) <= MOST_WORDS, f"{page.name}: {sentence}"
 
 
-def test_pages_that_the_program_and_the_readme_name_are_there() -> None:
+def test_pages_named_by_the_program_and_the_readme_exist() -> None:
     folders = [ROOT / folder for folder in ("osrerank", "index_loaders", "workers", "docker", "tools")]
     kinds = (".py", ".yml", ".yaml", ".md")
     files = [file for folder in folders for file in folder.rglob("*.*") if file.suffix in kinds]

@@ -48,7 +48,7 @@ def test_each_notebook_has_a_test() -> None:
 
 @pytest.mark.slow
 @pytest.mark.long
-def test_the_first_look(tmp_path: Path) -> None:
+def test_the_first_notebook_runs(tmp_path: Path) -> None:
     said = printed("first_look.ipynb", tmp_path)
     assert "'applied': True" in said
     found = [float(line.rpartition(" ")[2]) for line in said.splitlines() if line.startswith("RR@10")]
@@ -58,7 +58,7 @@ def test_the_first_look(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.long
-def test_an_evening_of_experiments(tmp_path: Path) -> None:
+def test_the_experiments_notebook_runs(tmp_path: Path) -> None:
     said = printed("evening.ipynb", tmp_path)
     found = values(said, "nDCG@10")
     assert list(found) == ["BM25", "minilm-l6", "e5-small", "e5-small + BM25"]
@@ -70,6 +70,6 @@ def test_an_evening_of_experiments(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.long
 @pytest.mark.skipif(importlib.util.find_spec(OPTIONAL) is None, reason="needs pip install 'osrerank[pyterrier]'")
-def test_an_evening_of_experiments_with_pyterrier(tmp_path: Path) -> None:
+def test_the_experiments_notebook_runs_with_pyterrier(tmp_path: Path) -> None:
     *_others, bm25, reranked = printed("evening.ipynb", tmp_path, optional=True).splitlines()
     assert float(reranked.split()[1]) > float(bm25.split()[1])

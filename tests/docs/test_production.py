@@ -37,7 +37,7 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.long
 @pytest.mark.usefixtures("cluster")
-def test_every_step_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_step_of_the_production_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     names: dict[str, Any] = {}
     shown: dict[str, str] = {}
     for step, language, text in blocks():
@@ -91,5 +91,5 @@ def run(line: str, monkeypatch: pytest.MonkeyPatch) -> str:
     return result.output
 
 
-def test_it_is_short() -> None:
+def test_the_production_page_is_short() -> None:
     assert len(PAGE.read_text("utf-8").split()) <= 1000

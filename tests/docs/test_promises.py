@@ -15,7 +15,7 @@ PROMISES = re.findall(
 
 
 @pytest.mark.parametrize(("file", "name"), PROMISES)
-def test_a_promise_is_held_by_a_test_that_is_there_and_not_left_out(file: str, name: str) -> None:
+def test_each_promise_names_a_test_that_exists_and_runs_in_make_test(file: str, name: str) -> None:
     body = ast.parse((FOLDER / file).read_text("utf-8")).body
     tests = [one for one in body if isinstance(one, ast.FunctionDef)]
     named = [one for one in tests if one.name == name or (not name and one.name.startswith("test_"))]

@@ -49,7 +49,7 @@ def reference(query: str, pairs: list[tuple[str, str]]) -> np.ndarray:
 
 
 @pytest.mark.parametrize("backend", ["onnx", "torch"])
-def test_pairs_equal_the_plain_forward_of_each(backend: str) -> None:
+def test_pair_scores_equal_a_forward_pass_of_each_pair_alone(backend: str) -> None:
     scores = load_scorer(str(DUO), backend=backend, threads=1, kinds=("duo",)).score(QUERY, DOCUMENTS, PAIRS)
     expected = reference(QUERY, [(DOCUMENTS[first], DOCUMENTS[second]) for first, second in PAIRS])
     np.testing.assert_allclose(scores.values, expected, atol=TOLERANCE, rtol=0)

@@ -30,7 +30,7 @@ VERSIONS = ("5.7", "6.2")
 @pytest.mark.long
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("name", FORMS)
-def test_each_backend_gives_the_librarys_vectors(name: str, version: str, tmp_path: Path) -> None:
+def test_each_backend_gives_the_vectors_of_sentence_transformers(name: str, version: str, tmp_path: Path) -> None:
     form = read(SAVED / f"sentence-transformers-{version}.json")[name]
     theirs, checkpoint = form["vectors"], restored(form, tmp_path / "saved")
     apart = np.linalg.norm(theirs["document"][:, None] - theirs["document"], axis=2)
@@ -44,7 +44,7 @@ def test_each_backend_gives_the_librarys_vectors(name: str, version: str, tmp_pa
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", ["MPNet, CLS, dot product", "ModernBERT, mean"])
-def test_stored_vectors_have_the_librarys_similarities(name: str, tmp_path: Path) -> None:
+def test_stored_vectors_have_the_similarities_of_sentence_transformers(name: str, tmp_path: Path) -> None:
     """Cold and warm, in 8 bits: also of vectors whose norms count."""
     form = read(SAVED / "sentence-transformers-6.2.json")[name]
     card = export_model(restored(form, tmp_path / "saved"), tmp_path / "made", ExportOptions(precision="fp32"))

@@ -53,7 +53,7 @@ def values(scorer: CrossEncoder) -> np.ndarray:
     return scorer.score(QUERY, DOCUMENTS, TUPLES[scorer.advice.kind]).values
 
 
-def test_drawn_equals_torch(source: Path, tmp_path: Path) -> None:
+def test_the_exported_graph_equals_torch(source: Path, tmp_path: Path) -> None:
     expected = values(load_scorer(str(source), backend="torch", threads=1))
     assert np.ptp(expected) > 1e-3
     np.testing.assert_allclose(values(exported(source, tmp_path / "made")), expected, atol=1e-5, rtol=0)
@@ -75,7 +75,7 @@ def test_pairs_are_read_as_by_transformers(form: str) -> None:
 
 
 @pytest.mark.parametrize("form", ["fp32", "int8"])
-def test_neighbours_change_no_bit(source: Path, tmp_path: Path, form: str) -> None:
+def test_other_sequences_of_a_batch_change_no_bit_of_a_score(source: Path, tmp_path: Path, form: str) -> None:
     scorer = exported(source, tmp_path / "made", form)
     tuples = TUPLES[scorer.advice.kind]
     alone = [scorer.score(QUERY, DOCUMENTS, [indices]).values[0] for indices in tuples]
@@ -96,7 +96,7 @@ def test_only_the_first_row_goes_through_a_classifiers_last_layer(tmp_path: Path
     assert (every.shape[1], last.shape[1]) == (7, 1)
 
 
-def test_equal_lengths_may_share_a_batch(source: Path, tmp_path: Path) -> None:
+def test_sequences_of_equal_length_may_share_a_batch(source: Path, tmp_path: Path) -> None:
     import onnxruntime
 
     exported(source, tmp_path / "made")
@@ -114,7 +114,7 @@ def test_equal_lengths_may_share_a_batch(source: Path, tmp_path: Path) -> None:
     np.testing.assert_allclose(together, alone, atol=1e-5, rtol=0)
 
 
-def test_what_is_not_plain_bert_is_traced() -> None:
+def test_architectures_other_than_plain_bert_are_traced() -> None:
     config = json.loads((DATA / "tiny-bert-one-label" / "config.json").read_bytes())
     changes = {"model_type": "roberta", "hidden_act": "relu", "position_embedding_type": "relative_key"}
     assert can_build(config)

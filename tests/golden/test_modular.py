@@ -42,7 +42,7 @@ def exported(directory: Path, **options: object) -> tuple[Path, ModelCard]:
 
 
 @pytest.mark.parametrize("kind", ["bert", "modernbert", "xlm-roberta"])
-def test_every_backend_gives_the_librarys_logits(make: Make, kind: str) -> None:
+def test_every_backend_gives_the_logits_of_sentence_transformers(make: Make, kind: str) -> None:
     directory = make(kind)
     wanted = expected(directory)[:, 0]
     assert np.ptp(wanted) > 0.1
@@ -58,12 +58,12 @@ def test_every_backend_gives_the_librarys_logits(make: Make, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["bert", "modernbert"])
-def test_the_padded_graph_gives_them_too(make: Make, kind: str) -> None:
+def test_the_padded_graph_gives_the_logits_of_sentence_transformers(make: Make, kind: str) -> None:
     target, _ = exported(make(kind), padded=True)
     np.testing.assert_allclose(scores(target, "onnx"), expected(make(kind))[:, 0], atol=1e-4, rtol=0)
 
 
-def test_a_head_of_every_part_is_computed_alike(tmp_path: Path) -> None:
+def test_a_head_with_every_kind_of_module_is_computed_alike(tmp_path: Path) -> None:
     """All poolings side by side, every activation, and two labels."""
     base, modules = libraries()
     poolings = ["cls", "mean", "max", "weightedmean", "lasttoken"]
@@ -95,7 +95,7 @@ def test_the_default_prompt_stands_before_the_query(tmp_path: Path) -> None:
     assert np.abs(scores(target, "onnx", query="search document: " + QUERY) - wanted).max() > 1e-3
 
 
-def test_a_classifier_that_the_library_saved_stands_alone(tmp_path: Path) -> None:
+def test_a_classifier_saved_by_sentence_transformers_is_read(tmp_path: Path) -> None:
     import sentence_transformers
     import transformers
 
@@ -117,7 +117,7 @@ def test_a_classifier_that_the_library_saved_stands_alone(tmp_path: Path) -> Non
     np.testing.assert_allclose(scores(target, "onnx"), wanted, atol=1e-4, rtol=0)
 
 
-def test_long_texts_are_read_to_the_models_own_end(tmp_path: Path) -> None:
+def test_long_texts_are_cut_at_the_models_own_limit(tmp_path: Path) -> None:
     """Through blocks of windows in both graphs, at 1,000 tokens; all 8,192 are in the slow test."""
     directory = saved(tmp_path / "made", "modernbert", most_tokens=1000)
     texts = ("wing " * 2000, "low blood " * 200, "heat " * 36, "the score " * 66)
@@ -131,7 +131,7 @@ def test_long_texts_are_read_to_the_models_own_end(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("precision", ["fp32", "int8"])
-def test_8192_tokens(tmp_path: Path, precision: str) -> None:
+def test_a_text_of_8192_tokens_is_scored(tmp_path: Path, precision: str) -> None:
     directory = saved(tmp_path / "made", "modernbert", most_tokens=8192, local_attention=128)
     texts = ("wing of the boundary layer " * 2000, "low blood " * 200)
     target, card = exported(directory, precision=precision)

@@ -99,7 +99,7 @@ def made(kind: str, architecture: str, **changes: object) -> torch.nn.Module:
         ("xlm-roberta", "XLMRobertaForSequenceClassification", {"num_labels": 2, "type_vocab_size": 1}),
     ],
 )
-def test_classifiers_equal_transformers(
+def test_packed_classifiers_equal_transformers(
     attention: Callable[[], Attention], kind: str, architecture: str, changes: dict
 ) -> None:
     positions = {"max_position_embeddings": 514, "pad_token_id": 1} if kind != "bert" else {}
@@ -127,7 +127,7 @@ def padded_vectors(directory: Path, pooling: Pooling, batch: Sequence[Tokens]) -
 
 @attentions
 @pytest.mark.parametrize("pooling", ["cls", "mean"])
-def test_a_bi_encoder_equals_the_padded_module(attention: Callable[[], Attention], pooling: Pooling) -> None:
+def test_a_packed_bi_encoder_equals_the_padded_module(attention: Callable[[], Attention], pooling: Pooling) -> None:
     directory = DIRECTORIES["bi-encoder"]
     card = ModelCard("tiny", "cosine", kind="bi-encoder", pooling=pooling)
     batch = [Tokens(one.ids, np.zeros_like(one.ids)) for one in sequences((*LENGTHS, 2), 278)]
@@ -139,7 +139,7 @@ def test_a_bi_encoder_equals_the_padded_module(attention: Callable[[], Attention
 
 
 @pytest.mark.parametrize("kind", DIRECTORIES)
-def test_the_kernel_itself_takes_what_the_network_gives(kind: str) -> None:
+def test_the_attention_kernel_accepts_the_networks_tensors(kind: str) -> None:
     """On the device ``meta``, which computes shapes and types alone."""
     varlen = pytest.importorskip("torch.nn.attention.varlen")
     packed = committed(DIRECTORIES[kind], VarlenAttention(varlen), torch.bfloat16).to("meta")
@@ -148,7 +148,7 @@ def test_the_kernel_itself_takes_what_the_network_gives(kind: str) -> None:
     assert (len(outputs), outputs.dtype) == (len(LENGTHS), torch.float32)
 
 
-def test_the_last_layer_of_a_classifier_asks_for_first_rows_alone() -> None:
+def test_the_last_layer_of_a_classifier_computes_first_rows_only() -> None:
     kernel = Varlen()
     network = made("bert", "BertForSequenceClassification", num_labels=1)
     config = network.config.to_dict()
@@ -160,7 +160,9 @@ def test_the_last_layer_of_a_classifier_asks_for_first_rows_alone() -> None:
 @attentions
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("kind", DIRECTORIES)
-def test_sixteen_bits_are_near(attention: Callable[[], Attention], dtype: torch.dtype, kind: str) -> None:
+def test_scores_in_16_bits_are_near_those_in_fp32(
+    attention: Callable[[], Attention], dtype: torch.dtype, kind: str
+) -> None:
     networks = (committed(DIRECTORIES[kind], attention(), exactness) for exactness in (torch.float32, dtype))
     fine, coarse = (PackedEngine(network, CPU)(sequences(LENGTHS, 278)) for network in networks)
     assert coarse.dtype == np.float32
@@ -177,7 +179,7 @@ def test_sixteen_bits_are_near(attention: Callable[[], Attention], dtype: torch.
         (Tokens(np.array([-1, 5]), np.array([0, 1])), "token id"),
     ],
 )
-def test_ids_beyond_the_tables_are_refused(tokens: Tokens, reason: str) -> None:
+def test_token_ids_beyond_the_embedding_tables_are_refused(tokens: Tokens, reason: str) -> None:
     packed = committed(DIRECTORIES["cross-encoder"], PaddedAttention())
     with pytest.raises(InferenceError, match=reason):
         packed.pack([tokens])
@@ -254,7 +256,7 @@ def test_modern_berts_equal_transformers(attention: Callable[[], Attention], cha
 
 
 @pytest.mark.parametrize("window", [1, 4, 8, 16, 100])
-def test_blocks_see_what_a_mask_lets_through(window: int) -> None:
+def test_local_attention_in_blocks_equals_attention_with_a_mask(window: int) -> None:
     lengths = np.array(AROUND, dtype=np.int32)
     offsets = torch.from_numpy(np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32))
     states = torch.randn(3, int(lengths.sum()), 2, 8, generator=torch.Generator().manual_seed(1))
@@ -265,7 +267,7 @@ def test_blocks_see_what_a_mask_lets_through(window: int) -> None:
     torch.testing.assert_close(found, expected)
 
 
-def test_the_kernel_gets_windows_where_they_matter_and_first_rows_at_the_end() -> None:
+def test_the_kernel_gets_windows_for_local_layers_and_first_rows_for_the_last_layer() -> None:
     kernel, network = Varlen(), modern()
     modern_logits(network, windowed((20, 30)), VarlenAttention(kernel))
     near, whole = (WINDOW, WINDOW), (-1, -1)
@@ -276,7 +278,7 @@ def test_the_kernel_gets_windows_where_they_matter_and_first_rows_at_the_end() -
     assert short.windows == [whole] * 4
 
 
-def test_the_kernel_itself_takes_what_modern_bert_gives() -> None:
+def test_the_attention_kernel_accepts_modern_berts_tensors() -> None:
     """On the device ``meta``, which computes shapes and types alone."""
     varlen = pytest.importorskip("torch.nn.attention.varlen")
     network = modern()
@@ -300,7 +302,7 @@ def test_without_windows_in_the_kernel_attention_is_padded(monkeypatch: pytest.M
     assert choose_attention(cuda, torch.bfloat16, 64)[0].name == "packed"
 
 
-def test_what_is_beyond_the_model_is_refused() -> None:
+def test_sequences_beyond_modern_berts_limit_are_refused() -> None:
     network = modern(max_position_embeddings=32)
     for tokens, reason in (((33,), "position id is 32"), ((4,), "token id is 300")):
         batch = windowed(tokens)
@@ -342,6 +344,8 @@ BERT = {"model_type": "bert", "architectures": ["BertForSequenceClassification"]
         (True, {"architectures": ["ModernBertForMaskedLM"]}, "architecture is ModernBertForMaskedLM"),
     ],
 )
-def test_what_it_cannot_compute_it_says(is_modern: bool, changes: dict, reason: str) -> None:
+def test_configs_that_the_packed_forward_pass_cannot_compute_are_refused(
+    is_modern: bool, changes: dict, reason: str
+) -> None:
     config = modern().config.to_dict() if is_modern else BERT
     assert reason in obstacle(config | changes, CARD)

@@ -59,7 +59,9 @@ def bounds(lengths: np.ndarray) -> Bounds:
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("width", [32, 64])
 @pytest.mark.parametrize("first_rows", [False, True])
-def test_the_kernel_computes_what_its_stand_in_does(dtype: torch.dtype, width: int, first_rows: bool) -> None:
+def test_the_cuda_kernel_computes_what_its_cpu_replacement_computes(
+    dtype: torch.dtype, width: int, first_rows: bool
+) -> None:
     attention, reason = choose_attention(torch.device("cuda"), dtype, width)
     if not isinstance(attention, VarlenAttention):
         pytest.skip(reason)
@@ -105,7 +107,7 @@ def test_the_device_running_out_of_memory_loses_no_score(memory: Callable[[int],
     np.testing.assert_allclose(scores.values, expected.values, atol=2e-1)
 
 
-def test_what_comes_back_is_complete() -> None:
+def test_scores_copied_back_from_the_gpu_are_complete() -> None:
     large = torch.randn(4096, 4096, device="cuda")
     outputs = (large @ large)[:, :2].float()
     np.testing.assert_array_equal(on_host(outputs), outputs.cpu().numpy())

@@ -16,7 +16,7 @@ DEPTH, FLOOR = 30, 0.64
 
 
 @pytest.mark.slow
-def test_dl19_passages(shared: Path) -> None:
+def test_ndcg_of_the_shipped_model_on_trec_dl_2019(shared: Path) -> None:
     folder = shared / "msmarco-dl19"
     with (folder / "corpus.jsonl").open(encoding="utf-8") as lines:
         texts = {document["id"]: document["text"] for document in map(json.loads, lines)}

@@ -42,13 +42,13 @@ def reranked(response, **options):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_recorded_response(name):
+def test_a_recorded_response_is_merged_as_before(name):
     recorded = record(name)
     assert expected_of(recorded["response"]) == recorded["expected"]
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_all_but_order_and_marks_stays(name):
+def test_merging_changes_only_order_and_marks(name):
     response = record(name)["response"]
     merged = reranked(response)
     assert response == record(name)["response"]
@@ -79,14 +79,14 @@ def test_hits_without_scores_but_unsorted_are_reranked():
 
 
 @pytest.mark.parametrize("options", [{"blend": "linear", "blend_weight": 7.0}, {"blend": "rrf"}])
-def test_blending_where_the_first_pass_has_no_scores(options):
+def test_a_blend_without_first_pass_scores_uses_the_model_alone(options):
     response = record("elasticsearch/v8_rank_fusion_null_scores")["response"]
     merged = reranked(response, **options)
     assert [stage["name"] for stage in merged["rerank"]["stages"]] == ["mono", "blend"]
     assert merged["hits"]["hits"][0]["_rank"] == 2
 
 
-def test_text_of_grouped_nested_fields():
+def test_the_text_of_grouped_nested_fields_is_read():
     """Elasticsearch puts a nested field's values inside an object: `fields: {passage: [{words: [...]}]}`."""
     response = record("elasticsearch/v8_inner_hits_of_fields")["response"]
     merged = reranked(response, fields=["inner_hits:passage.passage.words"])
@@ -109,7 +109,7 @@ class CannedNode(BaseNode):
 
 
 @pytest.mark.parametrize("name", ELASTIC)
-def test_what_elasticsearch_py_returns(name, monkeypatch):
+def test_responses_of_elasticsearch_py_are_merged(name, monkeypatch):
     response = record(name)["response"]
     monkeypatch.setattr(CannedNode, "body", json.dumps(response).encode())
     answer = Elasticsearch("http://localhost:9", node_class=CannedNode).search(index="plague")

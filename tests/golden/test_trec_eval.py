@@ -80,7 +80,7 @@ def evaluated(folder: Path, qrels: str, run: str, lines: list[tuple[str, str, fl
 
 @pytest.mark.parametrize("case", COMMANDS)
 @pytest.mark.parametrize("single_precision", [True, False])
-def test_self_test_agrees_to_four_decimals(case: str, single_precision: bool) -> None:
+def test_measures_agree_with_trec_evals_self_test_to_four_decimals(case: str, single_precision: bool) -> None:
     qrels, run, printed, how = COMMANDS[case]
     lines = list(expected(FOLDER / f"{printed}.gz"))
     assert len(lines) >= 60
@@ -89,7 +89,7 @@ def test_self_test_agrees_to_four_decimals(case: str, single_precision: bool) ->
 
 
 @pytest.mark.parametrize("case", LARGER)
-def test_larger_self_test_agrees_to_four_decimals(shared: Path, case: str) -> None:
+def test_measures_agree_with_trec_evals_larger_self_test_to_four_decimals(shared: Path, case: str) -> None:
     qrels, run, printed, how = LARGER[case]
     folder = shared / "trec_eval-tests"
     lines = list(expected(folder / printed))
@@ -115,7 +115,7 @@ PUBLISHED = [
 
 
 @pytest.mark.parametrize(("path", "qrels", "run", "published"), PUBLISHED)
-def test_runs_have_their_published_values(
+def test_runs_have_their_published_measures(
     shared: Path, path: str, qrels: str, run: str, published: dict[str, float]
 ) -> None:
     qrels, run = (str(shared / path.format(name)) for name in (qrels, run))

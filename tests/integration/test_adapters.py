@@ -35,7 +35,7 @@ def langchain_documents():
     return [LangChainDocument(page_content=text, metadata={"place": place}) for place, text in enumerate(TEXTS)]
 
 
-def test_langchain():
+def test_langchain_reranks_documents():
     documents = langchain_documents()
     compressor = LangChainRerank(scorer=SCORER)
     for ranked in (
@@ -71,7 +71,7 @@ class Seen(BaseEventHandler):
         self.events.append(event.class_name())
 
 
-def test_llama_index():
+def test_llama_index_reranks_nodes():
     given = nodes()
     seen = Seen()
     root = get_dispatcher("root")
@@ -98,7 +98,7 @@ def haystack_documents():
     return [HaystackDocument(id=str(place), content=text) for place, text in enumerate(TEXTS)]
 
 
-def test_haystack():
+def test_haystack_reranks_documents():
     ranker = OsrerankRanker(scorer=SCORER)
     ranked = ranker.run(QUERY, haystack_documents())["documents"]
     assert [int(document.id) for document in ranked] == ORDER
@@ -122,7 +122,7 @@ def test_haystack_ranks_a_document_of_two_retrievers_once():
     assert [(document.id, document.meta) for document in ranked] == [("a", {"from": "the second"}), ("b", {})]
 
 
-def test_haystack_in_a_stored_pipeline():
+def test_a_stored_haystack_pipeline_reranks():
     pipeline = Pipeline()
     pipeline.add_component(
         "ranker", OsrerankRanker(model="osrerank/e5-small", top_k=2, options={"deadline_ms": 60_000})
@@ -135,6 +135,6 @@ def test_haystack_in_a_stored_pipeline():
 
 
 @pytest.mark.parametrize("kind", [LangChainRerank, LlamaIndexRerank, OsrerankRanker])
-def test_options_are_checked_at_once(kind):
+def test_adapters_check_options_when_they_are_made(kind):
     with pytest.raises(ConfigError, match="deadline"):
         kind(options={"deadline": 5})

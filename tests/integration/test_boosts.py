@@ -108,7 +108,7 @@ QUERY = {
 }
 
 
-def test_the_models_order_gets_the_text_scores_and_the_boosts_count_again(
+def test_the_models_order_gets_the_text_scores_and_boosts_count_again(
     client: Client, text_scores: dict[str, float]
 ) -> None:
     text_scores.clear()
@@ -141,7 +141,7 @@ def test_a_query_without_boosts_is_sent_as_it_is(client: Client) -> None:
     assert [body["query"] for path, body in requests if "_search" in path] == [{"match": {"title": "red lamp"}}]
 
 
-def test_pages_join(client: Client) -> None:
+def test_pages_of_a_query_with_boosts_join(client: Client) -> None:
     whole = ids(client.search(body={"query": QUERY, "size": 40}, index="goods", rerank=True))
     bodies = [{"query": QUERY, "from": start, "size": 10} for start in range(0, 40, 10)]
     pages = [client.search(body=body, index="goods", rerank=True) for body in bodies]
@@ -149,7 +149,7 @@ def test_pages_join(client: Client) -> None:
 
 
 @pytest.mark.parametrize("params", [{}, {"include_named_queries_score": "true"}])
-def test_the_callers_own_names_come_back_as_he_would_have_got_them(client: Client, params: dict[str, str]) -> None:
+def test_the_callers_named_queries_come_back_as_without_reranking(client: Client, params: dict[str, str]) -> None:
     aggregation = {"best": {"top_hits": {"size": 3}}}
     groups = {"field": "shop", "inner_hits": {"name": "group", "size": 2}}
     body = {"query": QUERY, "size": 3, "aggs": aggregation, "collapse": groups}
@@ -165,7 +165,9 @@ def test_the_callers_own_names_come_back_as_he_would_have_got_them(client: Clien
     assert answer["aggregations"] == own["aggregations"]
 
 
-def test_thresholds_cut_by_the_models_probabilities(client: Client, text_scores: dict[str, float]) -> None:
+def test_thresholds_cut_a_boosted_query_by_the_models_probabilities(
+    client: Client, text_scores: dict[str, float]
+) -> None:
     text_scores.clear()
     text_scores.update((source["title"], len(source["title"]) / 10 - 3) for source in goods(200).values())
     hits = client.search(body={"query": QUERY, "size": 100}, index="goods", rerank={"min_score": 0.5})["hits"]["hits"]
@@ -174,7 +176,7 @@ def test_thresholds_cut_by_the_models_probabilities(client: Client, text_scores:
     assert [hit["_score"] for hit in hits] == sorted((hit["_score"] for hit in hits), reverse=True)
 
 
-def test_pages_by_sort_values_join(client: Client) -> None:
+def test_search_after_pages_of_a_query_with_boosts_join(client: Client) -> None:
     body: dict[str, Any] = {"query": QUERY, "size": 20, "sort": ["_score", {"added": "desc"}]}
     whole = ids(client.search(body={**body, "size": 40}, index="goods", rerank=True))
     page = client.search(body=body, index="goods", rerank=True)
@@ -182,7 +184,7 @@ def test_pages_by_sort_values_join(client: Client) -> None:
     assert ids(page) + ids(client.search(body={**body, "search_after": after}, index="goods", rerank=True)) == whole
 
 
-def test_an_interleaved_list_has_a_team_whose_boosts_count(client: Client) -> None:
+def test_boosts_count_in_one_team_of_an_interleaved_list(client: Client) -> None:
     interleave = {"with": {"pipeline": "none"}, "key": "reader"}
     answer = client.search(body={"query": QUERY}, index="goods", rerank={"interleave": interleave})
     assert answer["rerank"]["interleave"]["applied"] is True

@@ -64,7 +64,7 @@ def test_a_new_text_field_is_read_from_the_next_build_on(client: Client, url: st
     assert answer["rerank"]["fields"] == AFTER  # the client that built does not wait a minute
 
 
-def test_a_search_that_names_fields_reads_these(client: Client, url: str) -> None:
+def test_a_search_that_names_fields_reads_the_named_fields(client: Client, url: str) -> None:
     del client
     assert read(url, fields=["summary"])[0] == ["summary"]
     assert read(url, query_fields=["text"])[0] == ["text"]

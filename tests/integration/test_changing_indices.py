@@ -55,7 +55,7 @@ def test_an_index_made_anew_by_the_same_client_is_searched_in_its_new_fields(
     assert found(client, "gimp", index_name) == found(searching(), "gimp", index_name)
 
 
-def test_after_any_change_by_the_same_client_a_search_is_that_of_a_new_client(
+def test_after_any_change_by_its_client_a_search_equals_a_new_clients_search(
     searching: Searching, index_name: str
 ) -> None:
     draw, client = random.Random(20261128), searching()

@@ -31,7 +31,7 @@ def by_text(model: Path) -> dict[str, float]:
 
 @SLOW
 @given(changes=st.lists(st.tuples(st.integers(0, 3), st.none() | TEXTS), min_size=1, max_size=12))
-def test_no_score_of_a_text_that_has_changed(
+def test_a_document_that_changed_never_has_the_score_of_its_old_text(
     engine_url: str,
     index_name: str,
     model: Path,

@@ -194,7 +194,7 @@ def rows_of(seen):
     return rows
 
 
-def test_the_page_says_what_was_seen(request):
+def test_the_compatibility_page_shows_the_measured_table(request):
     seen = request.config.stash.get(VERDICTS, {})
     if set(seen) != set(Engine):
         pytest.skip("the compatibility page needs the verdicts of all engines")

@@ -74,7 +74,7 @@ def client(
 
 
 @pytest.mark.integration
-def test_every_decision_is_made_once(client: Client, calls: Calls) -> None:
+def test_every_decision_of_a_search_is_made_once(client: Client, calls: Calls) -> None:
     for _ in range(2):
         client.search("pressure of water", index="once", rerank=True)
     sys.setprofile(calls)

@@ -55,7 +55,7 @@ def user(broker: Broker) -> Iterator[Redis]:
     client.close()
 
 
-def test_secrets_are_made_once_and_belong_together(tmp_path):
+def test_the_script_for_secrets_creates_matching_secrets_once(tmp_path):
     run_secrets(tmp_path / "secrets")
     files = {path.name: path.read_text() for path in (tmp_path / "secrets").iterdir()}
     assert set(files) > {Path(secret["file"]).name for secret in project()["secrets"].values()}
@@ -77,7 +77,7 @@ def test_secrets_are_made_once_and_belong_together(tmp_path):
     assert changed == {"redis_password", "redis_users", "osrerank_redis_url"}
 
 
-def test_redis_keeps_all_messages_and_writes_nothing(user):
+def test_the_redis_of_docker_evicts_no_message_and_writes_no_file(user):
     told = user.info()
     assert told["maxmemory_policy"] == "noeviction"
     assert told["maxmemory"] == 512 * 2**20
@@ -86,7 +86,7 @@ def test_redis_keeps_all_messages_and_writes_nothing(user):
     assert user.info("stats").get("total_forks", 0) == 0
 
 
-def test_redis_lets_strangers_ping_and_nothing_else(broker):
+def test_the_redis_of_docker_lets_anonymous_users_only_ping(broker):
     host, _, port = broker.host_port.partition(":")
     with Redis(host, int(port), protocol=2) as stranger:
         assert stranger.ping()
@@ -95,7 +95,7 @@ def test_redis_lets_strangers_ping_and_nothing_else(broker):
                 stranger.execute_command(*command.split())
 
 
-def test_redis_lets_the_user_work_and_not_administer(user):
+def test_the_redis_of_docker_lets_its_user_work_but_not_administer(user):
     user.set("probe", "1", px=1000)
     assert user.eval("return redis.call('GET', KEYS[1])", 1, "probe") == b"1"
     for command in ("CONFIG GET *", "KEYS *", "FLUSHALL", "ACL LIST", "SHUTDOWN NOSAVE"):
@@ -105,7 +105,7 @@ def test_redis_lets_the_user_work_and_not_administer(user):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("services", [project, cluster], ids=["one node", "a cluster"])
-def test_opensearch_knows_every_setting(services, tmp_path):
+def test_opensearch_accepts_every_setting_of_docker(services, tmp_path):
     home = servers.opensearch_home()
     if home is None:
         servers.missing("no OpenSearch distribution: set TEST_OPENSEARCH_HOME")
@@ -148,7 +148,7 @@ def check_services(broker: Broker, environment: dict[str, str], folder: Path) ->
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_image_is_built_and_works(broker, tmp_path):
+def test_the_steps_of_the_image_build_a_working_program(broker, tmp_path):
     """Every step of the CPU image in a fresh virtual environment, then its commands from there."""
     environment = Builder(tmp_path, sys.executable).build("cpu-packages")
     command = ["pip", "list", "--format=json"]

@@ -113,7 +113,7 @@ def test_borrowed_fields_of_nested_objects_and_beside_top_hits_are_given_back(pl
     plain.indices.delete(index=name)
 
 
-def test_without_rerank_the_client_is_elasticsearchs(client: Any, plain: Elasticsearch) -> None:
+def test_without_rerank_the_wrapped_client_answers_as_elasticsearchs(client: Any, plain: Elasticsearch) -> None:
     assert isinstance(client, Elasticsearch)
     same = {"index": INDEX, "query": MATCH, "sort": ["n"]}
     assert ids(client.search(**same)) == ids(plain.search(**same))
@@ -126,7 +126,7 @@ def test_a_multi_search_reranks_each_and_keeps_errors_in_place(client: Any) -> N
     assert (ids(found), absent["error"]["type"]) == (["29", "28"], "index_not_found_exception")
 
 
-def test_errors_are_elasticsearchs_own(client: Any) -> None:
+def test_errors_of_the_wrapped_client_are_elasticsearchs_own(client: Any) -> None:
     with pytest.raises(NotFoundError):
         client.search(index="absent", query=MATCH, rerank=True)
     with pytest.raises(BadRequestError) as raised:
@@ -137,7 +137,7 @@ def test_errors_are_elasticsearchs_own(client: Any) -> None:
             client.search(index=INDEX, body={"query": MATCH, **refused}, rerank=True)
 
 
-def test_what_options_makes_reranks_with_the_options_of_the_call(client: Any) -> None:
+def test_a_client_made_by_options_reranks(client: Any) -> None:
     made = client.options(request_timeout=5, opaque_id="mine")
     assert made.search(index=INDEX, query=MATCH, size=1, rerank=True)["rerank"]["applied"] is True
     ignored = client.options(ignore_status=404).search(index="absent", query=MATCH, rerank=True)
@@ -147,7 +147,7 @@ def test_what_options_makes_reranks_with_the_options_of_the_call(client: Any) ->
     assert ignored["status"] == 404
 
 
-def test_an_applications_own_subclass_stays_one(elasticsearch_url: str, plain: Elasticsearch) -> None:
+def test_a_subclass_of_the_application_keeps_its_class(elasticsearch_url: str, plain: Elasticsearch) -> None:
     class Own(Elasticsearch):
         def mine(self) -> str:
             return "mine"
@@ -161,7 +161,7 @@ def test_an_applications_own_subclass_stays_one(elasticsearch_url: str, plain: E
     own.close()
 
 
-def test_the_asynchronous_client_does_the_same(elasticsearch_url: str, client: Any) -> None:
+def test_the_asynchronous_elasticsearch_client_reranks(elasticsearch_url: str, client: Any) -> None:
     async def searched() -> Any:
         async with AsyncElasticsearch(elasticsearch_url) as plain:
             wrapped = osrerank.wrap(plain, scorer=BY_LENGTH)
@@ -219,7 +219,7 @@ print([name for name in sys.modules if name.partition(".")[0] == "opensearchpy"]
     assert done.stdout.strip() == "[]"
 
 
-def test_opensearch_py_speaks_to_it_and_knows_it(elasticsearch_url: str, plain: Elasticsearch) -> None:
+def test_opensearch_py_recognises_elasticsearch_and_reranks(elasticsearch_url: str, plain: Elasticsearch) -> None:
     with osrerank.connect(elasticsearch_url, scorer=BY_LENGTH) as client:
         assert client.engine is Engine.ELASTICSEARCH
         response = client.search("blood", index=INDEX, size=2, rerank=True)
@@ -276,7 +276,7 @@ def test_users_of_one_transport_see_their_own_documents_on_every_page(secured: s
     plain.close()
 
 
-def test_users_told_by_opensearch_pys_headers_see_their_own_documents(secured: str) -> None:
+def test_users_of_opensearch_py_headers_see_their_own_documents(secured: str) -> None:
     with osrerank.connect(secured, scorer=BY_LENGTH) as client:
         plain = OpenSearch(secured)
         for _ in range(2):

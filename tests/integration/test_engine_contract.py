@@ -82,7 +82,7 @@ SEARCHES: list[Any] = [
 
 
 @pytest.mark.parametrize("body", SEARCHES, ids=str)
-def test_searches_are_answered_alike(engines: Engines, books: str, body: dict[str, Any]) -> None:
+def test_both_engines_answer_the_same_searches_alike(engines: Engines, books: str, body: dict[str, Any]) -> None:
     theirs, ours = (engine.search(index=books, body=body) for engine in engines)
     assert ["sort" in hit for hit in ours["hits"]["hits"]] == ["sort" in hit for hit in theirs["hits"]["hits"]]
     assert compared(ours) == compared(theirs)
@@ -104,7 +104,7 @@ REFUSED: list[Any] = [
 
 
 @pytest.mark.parametrize("body", REFUSED, ids=str)
-def test_the_same_searches_are_refused(engines: Engines, books: str, body: dict[str, Any]) -> None:
+def test_both_engines_refuse_the_same_searches(engines: Engines, books: str, body: dict[str, Any]) -> None:
     theirs, ours = (answer(engine, books, lambda one, index: one.search(index=index, body=body)) for engine in engines)
     assert theirs[0] == 400
     assert ours == theirs
@@ -297,7 +297,7 @@ STEPS: dict[str, list[Request]] = {
 
 
 @pytest.mark.parametrize("name", STEPS)
-def test_requests_are_answered_alike(engines: Engines, library: str, name: str) -> None:
+def test_both_engines_answer_other_requests_alike(engines: Engines, library: str, name: str) -> None:
     for place, request in enumerate(STEPS[name]):
         theirs, ours = (answer(engine, library, request) for engine in engines)
         assert ours == theirs, place

@@ -180,5 +180,5 @@ def _lines(action: str, key: str, source: dict[str, Any]) -> list[dict[str, Any]
     return [{action: {"_id": key}}, source]
 
 
-def test_both_engines_answer_the_same(engines: Engines) -> None:
+def test_both_engines_answer_drawn_sequences_of_requests_alike(engines: Engines) -> None:
     machines.run(lambda: EnginesMachine(*engines), examples=8, steps=25)

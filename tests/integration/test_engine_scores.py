@@ -62,7 +62,7 @@ def books(engines: Engines) -> Iterator[str]:
 
 @SAME_SCALE
 @pytest.mark.parametrize("name", QUERIES)
-def test_scores_are_lucenes(engines: Engines, books: str, name: str) -> None:
+def test_scores_of_the_embedded_engine_are_lucenes(engines: Engines, books: str, name: str) -> None:
     body = {"query": QUERIES[name]}
     theirs, ours = (client.search(index=books, body=body) for client in engines)
     assert ids(ours) == ids(theirs)
@@ -72,7 +72,7 @@ def test_scores_are_lucenes(engines: Engines, books: str, name: str) -> None:
     assert ours["hits"]["total"] == theirs["hits"]["total"]
 
 
-def test_ties_keep_insertion_order(engines: Engines, books: str) -> None:
+def test_hits_with_equal_scores_keep_insertion_order(engines: Engines, books: str) -> None:
     for client in engines:
         client.indices.create(index="test-scores-ties", body={"settings": {"number_of_shards": 1}})
         for part in range(4):  # several segments
@@ -84,7 +84,7 @@ def test_ties_keep_insertion_order(engines: Engines, books: str) -> None:
 
 
 @pytest.mark.parametrize("analyzer", ["standard", "english"])
-def test_analysis_of_strange_texts(engines: Engines, books: str, analyzer: str) -> None:
+def test_both_engines_analyse_strange_texts_alike(engines: Engines, books: str, analyzer: str) -> None:
     """Terms, positions and offsets are Lucene's, and so is what kind of word each is."""
     properties = {"text": {"type": "text", "analyzer": analyzer}}
     for client in engines:
@@ -97,7 +97,7 @@ def test_analysis_of_strange_texts(engines: Engines, books: str, analyzer: str) 
 
 @SAME_SCALE
 @pytest.mark.slow
-def test_a_whole_collection(engines: Engines, books: str, shared: Path) -> None:
+def test_both_engines_rank_a_whole_collection_alike(engines: Engines, books: str, shared: Path) -> None:
     """CACM: the same tokens in 99.9% of the texts, and the same first ten hits in the same order, but for ties."""
     archive, options = str(shared / "cacm" / "cacm.tar.gz"), LoadOptions(index=IndexOptions(k1=1.2, b=0.75))
     for engine in engines:

@@ -90,7 +90,7 @@ time.sleep(random.random())
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
-def test_it_ends_with_its_own_exit_code(name: str, tmp_path: Path) -> None:
+def test_a_process_without_close_ends_with_its_own_exit_code(name: str, tmp_path: Path) -> None:
     code, script = SCRIPTS[name]
     environment = {**os.environ, "OSRERANK_VECTORS_FOLDER": str(tmp_path / "vectors")}
     command = [sys.executable, "-c", START + script, str(tmp_path / "index")]

@@ -125,7 +125,7 @@ def marked(names: Iterable[str]) -> list[Any]:
 
 
 @pytest.mark.parametrize("name", marked((*READ, *READ_BEYOND)))
-def test_what_is_named_is_read_whatever_source_shows(engine_url: str, notes: str, name: str) -> None:
+def test_named_fields_are_read_whatever_source_shows(engine_url: str, notes: str, name: str) -> None:
     if engine_url.startswith("embedded") and name in READ_BEYOND:
         pytest.skip("the embedded engine has no such field")
     for source in (True, False, ["title"]):
@@ -144,7 +144,7 @@ def test_what_is_named_is_read_whatever_source_shows(engine_url: str, notes: str
 
 
 @pytest.mark.parametrize("name", marked(SEARCHED))
-def test_what_is_named_is_searched(client: Client, engine_url: str, notes: str, name: str) -> None:
+def test_named_query_fields_are_searched(client: Client, engine_url: str, notes: str, name: str) -> None:
     if engine_url.startswith("embedded") and name not in ("body.english", "bod*", "author"):
         pytest.skip("the embedded engine has no such field")
     if client.engine is Engine.ELASTICSEARCH and name == "derived_title":
@@ -156,7 +156,7 @@ def test_what_is_named_is_searched(client: Client, engine_url: str, notes: str, 
 
 
 @pytest.mark.parametrize("others", [{"body": TEXT}, {}])
-def test_nested_texts_are_searched_where_there_are_no_others(opensearch_url: str, others: dict[str, Any]) -> None:
+def test_nested_texts_are_searched_in_an_index_without_other_texts(opensearch_url: str, others: dict[str, Any]) -> None:
     words = "low blood pressure in parts of words"
     documents = {"0": {"parts": [{"words": words}], **dict.fromkeys(others, words)}}
     mapping = {"mappings": {"properties": {"parts": PARTS, **others}}}
@@ -212,7 +212,7 @@ KINDS: list[dict[str, Any]] = [
     st.lists(st.dictionaries(NAMES, VALUES), min_size=1, max_size=8),
 )
 @settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
-def test_both_engines_give_the_same_fields(
+def test_both_engines_give_the_same_text_fields(
     opensearch_url: str,
     tmp_path_factory: pytest.TempPathFactory,
     mapped: dict[str, Any],
@@ -234,7 +234,7 @@ def test_both_engines_give_the_same_fields(
     assert found[0] == found[1]
 
 
-def test_the_command_line(
+def test_the_command_line_searches_fields_of_the_mapping(
     client: Client,
     engine_url: str,
     index_name: str,

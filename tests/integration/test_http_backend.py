@@ -73,7 +73,7 @@ def use(tmp_path, monkeypatch):
     return set_it
 
 
-def test_a_search_is_as_with_the_model_in_this_process(use, server, engine, expected):
+def test_a_search_scored_by_a_server_equals_a_search_scored_in_process(use, server, engine, expected):
     use(server)
     with contextlib.closing(connect(engine, backend="http")) as client:
         response, again = (client.search(QUERY, index=INDEX, size=DEPTH, rerank=WHOLE) for _ in range(2))
@@ -93,7 +93,7 @@ DIALECTS = ("cohere-v1", "cohere-v2", "jina", "tei", "vllm", "vllm-score", "osre
 @pytest.mark.parametrize(
     ("dialect", "path"), [*((name, "") for name in DIALECTS), ("voyage", "/voyage/v1"), ("vllm", "/v1")]
 )
-def test_every_dialect_gives_the_same_scores(use, server, dialect, path):
+def test_every_dialect_of_a_rerank_server_gives_the_same_scores(use, server, dialect, path):
     use(server + path, dialect=dialect)
     texts = list(DOCUMENTS.values())[:20]
     with Reranker(TINY, backend="onnx") as local, Reranker("any", backend="http") as remote:
@@ -116,7 +116,7 @@ def test_the_wrong_key_is_named_and_not_shown(use, server, engine, monkeypatch):
     assert "wr0ng" not in json.dumps(response)
 
 
-def test_the_doctor_scores_a_pair_and_says_what_is_wrong(use, server, engine):
+def test_the_doctor_scores_a_pair_on_the_rerank_server_and_names_faults(use, server, engine):
     use(server)
     found = {one.part: one for one in examine(Settings.load(url=engine))}
     assert found["model"].status == "ok"
@@ -150,7 +150,9 @@ FAULTS = [
 
 
 @pytest.mark.parametrize(("reply", "reason"), FAULTS, ids=["500", "no answer", "no scores"])
-def test_a_server_that_fails_costs_the_order_only(use, engine, first_pass, reply, reason, caplog, monkeypatch):
+def test_a_failing_rerank_server_leaves_the_first_pass_order(
+    use, engine, first_pass, reply, reason, caplog, monkeypatch
+):
     monkeypatch.setattr(pipeline, "due", Seldom())
     with answering(lambda _received: reply) as broken:
         use(broken.url, dialect="vllm")
@@ -179,7 +181,7 @@ def ending(ended):
         ended.set()
 
 
-def test_the_server_stopped_killed_and_started_again_under_16_threads(
+def test_searches_of_16_threads_survive_restarts_of_the_rerank_server(
     use, engine, expected, first_pass, tmp_path, monkeypatch
 ):
     port, ended, responses = free_port(), threading.Event(), []

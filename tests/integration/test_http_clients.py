@@ -46,7 +46,7 @@ def cohere():
     return cohere
 
 
-def test_cohere(server, expected, cohere):
+def test_coheres_client_reranks_on_our_server(server, expected, cohere):
     with httpx.Client() as connections:
         client = cohere.ClientV2(api_key="any", base_url=server, httpx_client=connections)
         answer = client.rerank(model="rerank-v3.5", query=QUERY, documents=TEXTS, top_n=3)

@@ -69,7 +69,7 @@ def test_a_hybrid_search_is_reranked_with_its_scores_as_they_come(client: Client
     assert overlaps == sorted(overlaps, reverse=True)
 
 
-def test_its_score_takes_the_place_of_bm25s_in_the_blend(client: Client) -> None:
+def test_the_blend_uses_the_hybrid_score_in_place_of_bm25(client: Client) -> None:
     options = {"blend": "linear", "blend_weight": 2.0}
     hits = client.search(body=hybrid(), index="hybrid", search_pipeline=PIPELINE, rerank=options)["hits"]["hits"]
     marks = [hit["_rerank"] for hit in hits]
@@ -79,7 +79,7 @@ def test_its_score_takes_the_place_of_bm25s_in_the_blend(client: Client) -> None
     assert blends == sorted(blends, reverse=True)
 
 
-def test_pages_of_it_neither_overlap_nor_skip(client: Client) -> None:
+def test_pages_of_a_hybrid_search_neither_overlap_nor_skip(client: Client) -> None:
     search = {"index": "hybrid", "search_pipeline": PIPELINE, "rerank": True}
     body = hybrid()
     body["query"]["hybrid"]["pagination_depth"] = 20
@@ -110,7 +110,7 @@ def test_a_page_beyond_the_pagination_depth_is_refused_as_without_reranking(clie
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_what_is_refused_without_reranking_is_refused_with_it(client: Client, seed: int) -> None:
+def test_hybrid_searches_refused_by_opensearch_are_refused_with_reranking(client: Client, seed: int) -> None:
     draw = random.Random(seed)
     body = {**hybrid(), "from": draw.choice([0, 1, 4, 30]), "size": draw.choice([1, 3])}
     if depth := draw.choice([None, 0, 2, 20, 20_000]):

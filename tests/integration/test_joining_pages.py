@@ -36,13 +36,13 @@ def ids(client, index, start, **options):
 
 
 @pytest.mark.parametrize("deadline_ms", [50, 500])
-def test_pages_of_one_process(engine_url, loaded, deadline_ms):
+def test_pages_requested_in_one_process_join(engine_url, loaded, deadline_ms):
     with connect(engine_url, warm=True) as client:
         found = [ids(client, loaded, start, deadline_ms=deadline_ms) for start in range(0, 100, 10)]
     assert len({doc_id for page in found for doc_id in page}) == 100
 
 
-def test_another_process_reads_the_order(engine_url, loaded, redis_url):
+def test_pages_requested_in_two_processes_join(engine_url, loaded, redis_url):
     options = '{"deadline_ms": 100, "blend": "replace"}'
     with connect(engine_url, redis_url=redis_url, warm=True) as client:
         whole = client.search(

@@ -24,7 +24,7 @@ TEXTS = {
 
 
 @pytest.mark.parametrize("analyzer", TEXTS)
-def test_other_forms_of_a_word_are_found_and_reranked(opensearch_url: str, analyzer: str) -> None:
+def test_inflected_words_are_found_and_reranked(opensearch_url: str, analyzer: str) -> None:
     query, texts = TEXTS[analyzer]
     body = {"mappings": {"properties": {"text": {"type": "text", "analyzer": analyzer}}}}
     documents = {f"d{at}": {"text": text} for at, text in enumerate(texts)}
@@ -40,7 +40,7 @@ def test_opensearch_has_every_analyzer_that_is_named(opensearch_url: str) -> Non
 
 
 @pytest.mark.parametrize("analyzer", TEXTS)
-def test_the_embedded_engine_refuses_them_by_name(tmp_path: Path, analyzer: str) -> None:
+def test_the_embedded_engine_refuses_analyzers_that_it_lacks_by_name(tmp_path: Path, analyzer: str) -> None:
     body = {"mappings": {"properties": {"text": {"type": "text", "analyzer": analyzer}}}}
     with connect(f"embedded:{tmp_path / 'engine'}") as client:
         with pytest.raises(opensearchpy.RequestError, match=rf"analyzer \[{analyzer}\].*the embedded engine knows"):

@@ -58,7 +58,7 @@ def test_the_second_search_has_the_firsts_order_and_scores(client: Client) -> No
     ]
 
 
-def test_long_documents_have_their_best_passages_score(client: Client) -> None:
+def test_late_interaction_gives_a_long_document_its_best_passages_score(client: Client) -> None:
     long = "the lift of wings is known well " * 60 + TEXTS[0]
     fill(client, INDEX, {"long": {"text": long}})
     options = {"passages": {"words": 8, "stride": 8, "limit": 100}, "blend": "replace"}
@@ -69,7 +69,7 @@ def test_long_documents_have_their_best_passages_score(client: Client) -> None:
 
 
 @pytest.mark.long
-def test_workers_encode_what_a_client_compares(broker: str, model: str, tmp_path: Path) -> None:
+def test_workers_encode_documents_for_late_interaction(broker: str, model: str, tmp_path: Path) -> None:
     settings = Settings.load(model=model, broker_url=broker, backend="workers", vectors_folder=tmp_path / "vectors")
     here = Settings.load(model=model, vectors="off", vectors_profile="standard")
     tuples = [(at,) for at in range(len(TEXTS))]

@@ -16,7 +16,7 @@ from osrerank_loaders.load.job import load
 pytestmark = pytest.mark.integration
 
 
-def test_published_measures(opensearch_url: str, shared: Path) -> None:
+def test_bm25_on_cacm_has_its_published_measures(opensearch_url: str, shared: Path) -> None:
     """By a plain match query: score descending, then document id, as Anserini breaks ties."""
     run = []
     with OpenSearch([opensearch_url]) as client:

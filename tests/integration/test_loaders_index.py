@@ -50,7 +50,7 @@ def test_every_document_is_indexed_and_found(engine: OpenSearch, index_name: str
     assert hits["hits"]["hits"][0]["_source"]["text"].endswith("topic3")
 
 
-def test_the_same_command_again_changes_nothing(engine: OpenSearch, index_name: str, tmp_path: Path) -> None:
+def test_loading_the_same_collection_again_changes_nothing(engine: OpenSearch, index_name: str, tmp_path: Path) -> None:
     path = collection(tmp_path, 20)
     load_passages(engine, index_name, path)
     again = load_passages(engine, index_name, path)
@@ -64,7 +64,7 @@ def test_the_same_command_again_changes_nothing(engine: OpenSearch, index_name: 
         load_passages(engine, index_name, path)
 
 
-def test_a_load_stopped_by_a_bad_record_goes_on(engine: OpenSearch, index_name: str, tmp_path: Path) -> None:
+def test_a_load_stopped_by_a_bad_record_continues(engine: OpenSearch, index_name: str, tmp_path: Path) -> None:
     path = collection(tmp_path, 50)
     lines = path.read_text().splitlines(keepends=True)
     path.write_text("".join([*lines[:30], "no tab here\n", *lines[30:]]))
@@ -88,7 +88,7 @@ def test_duplicate_ids_are_named(engine: OpenSearch, index_name: str, tmp_path: 
     assert (summary.read, summary.indexed, summary.duplicates) == (32, 30, 2)
 
 
-def test_an_index_of_another_is_not_touched(engine: OpenSearch, index_name: str, tmp_path: Path) -> None:
+def test_an_index_of_another_program_is_not_touched(engine: OpenSearch, index_name: str, tmp_path: Path) -> None:
     engine.indices.create(index=index_name, body={"mappings": {"properties": {"text": {"type": "text"}}}})
     with pytest.raises(
         LoaderError, match=r"exists and was not made by osrerank index; choose another --index, give --rec"
@@ -107,7 +107,7 @@ def test_a_foreign_document_is_noticed(engine: OpenSearch, index_name: str, tmp_
 
 
 @pytest.mark.parametrize("loader", sorted(LOADERS))
-def test_every_loader_s_index_can_be_made(engine: OpenSearch, index_name: str, tmp_path: Path, loader: str) -> None:
+def test_every_loaders_index_can_be_made(engine: OpenSearch, index_name: str, tmp_path: Path, loader: str) -> None:
     path = tmp_path / "corpus"
     _loader, content, documents = GOLDEN[next(case for case in GOLDEN if GOLDEN[case][0] == loader)]
     path.write_bytes(content)
@@ -138,7 +138,7 @@ def test_refused_documents_are_reported(server: OpenSearch, tmp_path: Path) -> N
     assert (summary.read, summary.indexed, summary.failed, summary.resumed_from) == (20, 18, 2, 7)
 
 
-def test_settings_while_loading_and_after(server: OpenSearch, tmp_path: Path) -> None:
+def test_refresh_and_replicas_are_off_while_loading(server: OpenSearch, tmp_path: Path) -> None:
     def settings() -> dict[str, Any]:
         found: dict[str, Any] = server.indices.get_settings(index="loaded")["loaded"]["settings"]["index"]
         return found
@@ -171,7 +171,9 @@ def lines(count: int, word: str = "word") -> str:
     return "".join(f"{number}\t{word} number {number}\n" for number in range(count))
 
 
-def test_other_standard_input_is_refused(engine: OpenSearch, index_name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_continuing_a_load_from_other_standard_input_is_refused(
+    engine: OpenSearch, index_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     given(monkeypatch, lines(9000))  # more than is looked at
     assert load_passages(engine, index_name, Path("-"), bulk=BulkOptions()).indexed == 9000
     given(monkeypatch, lines(9000))

@@ -96,7 +96,7 @@ def deleted(client: OpenSearch, index: str) -> int:
 
 
 @pytest.mark.parametrize("point", SOME_THEN_ALL)
-def test_loader_killed(opensearch_url: str, passages: Path, point: float) -> None:
+def test_a_killed_loader_continues_without_loss_or_duplicate(opensearch_url: str, passages: Path, point: float) -> None:
     client = OpenSearch([opensearch_url])
     index = f"killed-{point}"
     arguments = command(passages, index, opensearch_url)
@@ -114,7 +114,7 @@ def test_loader_killed(opensearch_url: str, passages: Path, point: float) -> Non
 
 
 @pytest.mark.slow
-def test_opensearch_killed_twice(passages: Path, tmp_path: Path) -> None:
+def test_a_load_continues_after_opensearch_was_killed_twice(passages: Path, tmp_path: Path) -> None:
     home = servers.opensearch_home()
     if home is None:
         servers.missing("no OpenSearch of our own to kill: set TEST_OPENSEARCH_HOME")

@@ -53,7 +53,7 @@ def client(engine_url, uncached):
         ({"duo_depth": 0}, 0),
     ],
 )
-def test_inferences_are_what_the_formula_says(client, options, pairs):
+def test_the_number_of_inferences_is_that_of_the_formula(client, options, pairs):
     response = client.search(QUERY, index=INDEX, size=30, rerank={"pipeline": "mono-duo", "depth": 25, **options})
     assert response["rerank"]["applied"] is True
     mono, duo = response["rerank"]["stages"]
@@ -64,7 +64,7 @@ def test_inferences_are_what_the_formula_says(client, options, pairs):
     assert len(set(ids(response))) == 30
 
 
-def test_what_is_derived_from_a_run_is_what_a_search_orders(engine_url, client, tmp_path):
+def test_the_order_derived_from_a_run_is_the_order_of_a_search(engine_url, client, tmp_path):
     queries, output = tmp_path / "q.tsv", tmp_path / "duo.run"
     queries.write_text("q1\tlow blood pressure\nq2\tsearch engine low\n")
     models = ["--url", engine_url, "--model", MONO, "--duo-model", DUO]

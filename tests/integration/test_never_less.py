@@ -141,7 +141,7 @@ def check(client: Any, seed: int) -> bool:
     return True
 
 
-def test_fifty_drawn_searches(client: Any) -> None:
+def test_fifty_drawn_searches_lose_no_hit_by_reranking(client: Any) -> None:
     assert sum(check(client, seed) for seed in range(50)) > 15
 
 
@@ -157,7 +157,7 @@ def test_a_thousand_drawn_searches(client: Any) -> None:
     assert sum(check(client, seed) for seed in range(1_000)) > 300
 
 
-def test_twenty_drawn_multi_searches(client: Any) -> None:
+def test_twenty_drawn_multi_searches_lose_no_hit_by_reranking(client: Any) -> None:
     compared = 0
     for seed in range(20):
         draw = random.Random(seed)

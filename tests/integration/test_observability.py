@@ -87,7 +87,7 @@ def test_a_search_through_a_server_and_a_worker_is_one_trace(server, collector, 
 
 
 @pytest.mark.parametrize(("body", "status"), [(b"{", 400), (b'{"query": "salt", "documents": 3}', 422)])
-def test_a_request_that_is_refused_is_told_without_its_body(server, collector, body, status):
+def test_the_trace_of_a_refused_request_has_no_body(server, collector, body, status):
     header = f"00-{status:032x}-00000000000000aa-01"
     headers = {"Content-Type": "application/json", "traceparent": header}
     with pytest.raises(urllib.error.HTTPError) as refused:
@@ -149,7 +149,7 @@ def labels_of(name, samples):
 
 
 @pytest.mark.parametrize("place", queries())
-def test_a_query_asks_for_metrics_and_labels_that_there_are(server, broker, place):
+def test_dashboards_and_alerts_query_existing_metrics_and_labels(server, broker, place):
     texts = searched(server, broker)
     families = [family for text in texts for family in text_string_to_metric_families(text)]
     samples = [sample for family in families for sample in family.samples]
@@ -165,7 +165,7 @@ def test_a_query_asks_for_metrics_and_labels_that_there_are(server, broker, plac
     assert by <= set().union(*(labels_of(name, samples) for name, _ in asked))
 
 
-def test_each_alert_says_what_to_do():
+def test_each_alert_names_a_remedy():
     rules = (OBSERVABILITY / "alerts.yaml").read_text("utf-8")
     alerts = re.findall(r"- alert: (\w+)", rules)
     page = (ROOT / "docs" / "operations.md").read_text("utf-8").split("\n## Alerts")[1].split("\n## ")[0]
@@ -182,7 +182,7 @@ def promtool(*arguments):
 
 
 @pytest.mark.slow
-def test_queries_can_be_evaluated_and_the_alerts_come_when_they_should(tmp_path):
+def test_prometheus_evaluates_the_queries_and_fires_the_alerts(tmp_path):
     exprs = [query.replace("$__rate_interval", "1m") for query in queries().values()]
     rules = [{"record": f"query:{place}", "expr": expr} for place, expr in enumerate(exprs)]
     (tmp_path / "queries.yml").write_text(json.dumps({"groups": [{"name": "all", "rules": rules}]}))  # JSON is YAML

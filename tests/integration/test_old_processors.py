@@ -32,7 +32,7 @@ def int8(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("cpu", ["Haswell", "SandyBridge", "Nehalem"])
-def test_scores_are_those_of_this_machine(cpu: str, int8: Path) -> None:
+def test_scores_on_an_old_processor_equal_scores_on_this_machine(cpu: str, int8: Path) -> None:
     for model in (int8, CLASSIFIER):
         own, there = (old_processor.imitated(one, "scores", str(model)) for one in ("", cpu))
         np.testing.assert_allclose(there, own, atol=TOLERANCE)
@@ -54,7 +54,7 @@ def write_product(file: Path, *, reduce_range: bool) -> None:
 
 
 @pytest.mark.timeout(600)
-def test_weights_of_eight_bits_saturate_without_vnni_and_ours_do_not(tmp_path: Path) -> None:
+def test_shipped_int8_weights_do_not_saturate_without_vnni(tmp_path: Path) -> None:
     found = {}
     for reduce_range in (True, False):
         file = tmp_path / f"{reduce_range}.onnx"

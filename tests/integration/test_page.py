@@ -101,7 +101,7 @@ def settle(page):
     page.locator("#results[aria-busy=false]").wait_for()
 
 
-def test_a_search_shows_both_orders(open_page):
+def test_the_page_shows_both_orders_of_a_search(open_page):
     page = open_page()
     assert page.locator("#index").input_value() == "hostile"
     page.get_by_label("Index").fill("ponds")
@@ -138,7 +138,7 @@ def test_a_blend_shows_both_parts_of_a_score(open_page, index):
         index.searcher.defaults = before
 
 
-def test_median_and_95th_percentile_of_both_sides(open_page):
+def test_the_page_shows_median_and_95th_percentile_of_both_times(open_page):
     page = open_page(q=QUERY, index="ponds")
     assert "median" not in page.locator("#figures").inner_text()
     for query in ("pond", "duck sleep"):
@@ -192,7 +192,7 @@ def test_the_address_holds_the_search_and_back_goes_back(open_page):
     assert page.locator("input[value=mono]").is_checked()
 
 
-def test_more_rows_can_be_shown(open_page):
+def test_the_page_shows_more_rows_on_request(open_page):
     page = open_page(q=QUERY, index="ponds")
     page.get_by_role("button", name="Show 10 more of 20").click()
     assert page.locator("#before .row").count() == page.locator("#after .row").count() == 20
@@ -220,7 +220,7 @@ def test_judged_documents_are_marked_and_measured(open_page):
     assert "not relevant" in page.locator("#before .row", has_text="Pond 0\n").first.inner_text()
 
 
-def test_hostile_texts_are_text(open_page):
+def test_hostile_texts_of_documents_are_shown_as_text(open_page):
     page = open_page(q="duck esrever", index="hostile")
     assert page.locator("#after .id").inner_text() == "<b>id</b>"
     assert page.locator("#after .title").inner_text().startswith("<i>title</i> <script>")
@@ -233,14 +233,14 @@ def test_hostile_texts_are_text(open_page):
     assert isolation == "isolate"
 
 
-def test_a_hostile_address_is_text(open_page):
+def test_a_hostile_address_is_shown_as_text(open_page):
     page = open_page(q="<img src=x onerror='window.hurt=1'>duck", index="ponds", passages="<b>", wait=False)
     page.locator("#notice .notice", has_text="passages").wait_for()
     assert page.evaluate("window.hurt") is None
     assert page.locator("#notice img, form b").count() == 0
 
 
-def test_the_keyboard_is_enough(open_page):
+def test_the_page_can_be_used_by_keyboard_alone(open_page):
     page = open_page(q=QUERY, index="ponds")
     searches = []
     page.on("request", lambda request: searches.append(request.url) if "/ui/search" in request.url else None)
@@ -269,7 +269,7 @@ def test_the_keyboard_is_enough(open_page):
     assert "q=pond" in page.url
 
 
-def test_everything_that_can_be_used_has_a_name(open_page):
+def test_every_control_of_the_page_has_a_name(open_page):
     page = open_page(q=QUERY, index="ponds")
     nameless = page.evaluate(
         """() => [...document.querySelectorAll("input, select, button")].filter((one) =>
@@ -293,7 +293,7 @@ def contrast(front, back):
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_texts_can_be_read_in_both_schemes(open_page, scheme):
+def test_texts_have_enough_contrast_in_light_and_dark(open_page, scheme):
     page = open_page(q=QUERY, index="ponds", passages="4", context={"color_scheme": scheme})
     paper = page.evaluate("getComputedStyle(document.body).backgroundColor")
     assert (luminance(paper) < 0.1) == (scheme == "dark")
@@ -316,7 +316,7 @@ def test_a_phone_shows_one_order_at_a_time(open_page):
     assert page.locator("#after").is_visible()
 
 
-def test_a_missing_index_and_no_hits_are_told(open_page):
+def test_the_page_names_a_missing_index_and_says_that_no_hits_were_found(open_page):
     page = open_page(q=QUERY, index="nowhere", wait=False)
     page.get_by_role("alert").filter(has_text="there is no index nowhere").wait_for()
     assert not page.locator("#outcome").is_visible()
@@ -325,7 +325,7 @@ def test_a_missing_index_and_no_hits_are_told(open_page):
     assert page.locator("#status").inner_text() == "No hits."
 
 
-def test_a_model_that_fails_is_told(open_page, index, tmp_path):
+def test_the_page_says_that_the_model_failed(open_page, index, tmp_path):
     client = connect(f"embedded:{tmp_path}", scorer=FunctionScorer(broken=True))
     client.index(index="ponds", id="a", body={"text": "a duck"}, refresh=True)
     with running(FunctionScorer(), comparison=ComparisonPage(client, {"mono": ""})) as address:
@@ -335,7 +335,7 @@ def test_a_model_that_fails_is_told(open_page, index, tmp_path):
     client.close()
 
 
-def test_waiting_is_shown(open_page, tmp_path):
+def test_the_page_shows_that_a_search_is_running(open_page, tmp_path):
     gate = threading.Event()
     client = connect(f"embedded:{tmp_path}", scorer=FunctionScorer(lambda *_: float(gate.wait(30))))
     client.index(index="ponds", id="a", body={"text": "a duck"}, refresh=True)

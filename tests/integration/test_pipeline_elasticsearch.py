@@ -113,7 +113,7 @@ def test_another_server_takes_the_place_of_the_first_after_a_trial(
     run("remove", "--yes")
 
 
-def test_a_wrong_token_or_too_few_scores_leave_nothing(
+def test_a_failed_trial_leaves_nothing_on_the_cluster(
     admin: Elasticsearch, server: str, run: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with answering(lambda _received: Reply({"results": [{"index": 0, "relevance_score": 0.9}]})) as one_score:
@@ -148,7 +148,7 @@ def test_installations_at_the_same_time_leave_one_endpoint(
     run("remove", "--yes")
 
 
-def test_what_an_interrupted_installation_left_is_removed_and_what_is_not_ours_stays(
+def test_leftovers_of_an_interrupted_installation_are_removed_and_foreign_endpoints_stay(
     admin: Elasticsearch, server: str, address: str, run: Callable[..., Result]
 ) -> None:
     ours = Wish(server, "text", TOKEN).endpoint()
@@ -163,7 +163,7 @@ def test_what_an_interrupted_installation_left_is_removed_and_what_is_not_ours_s
         admin.inference.delete(inference_id=name)
 
 
-def test_on_the_basic_licence_it_says_which_one_is_needed(elasticsearch_url: str) -> None:
+def test_on_the_basic_licence_the_installer_names_the_licence_that_is_needed(elasticsearch_url: str) -> None:
     arguments = ["--url", elasticsearch_url, "pipeline", "install", "--fields", "text", "--server", "http://a"]
     with Elasticsearch(elasticsearch_url) as client:
         wait_until(lambda: "license" in client.options(ignore_status=404).license.get())  # made after the start

@@ -100,7 +100,7 @@ def by_client(client, query, size):
     return client.search(index=INDEX, body={"query": {"match": {"text": query}}}, size=size, rerank=arguments)
 
 
-def test_order_is_the_clients(cluster, server, sample, installer, opensearch_url):
+def test_the_pipelines_order_is_the_clients_order(cluster, server, sample, installer, opensearch_url):
     installer.install(Wish(server, ("text",)))
     client = connect(opensearch_url)
     for query in list(sample.queries.values())[:6]:
@@ -111,7 +111,7 @@ def test_order_is_the_clients(cluster, server, sample, installer, opensearch_url
     client.close()
 
 
-def test_a_server_that_is_gone_costs_the_order_only(cluster, sample, installer):
+def test_without_the_rerank_server_the_pipeline_keeps_the_first_pass_order(cluster, sample, installer):
     with running(FunctionScorer()) as url:
         installer.install(Wish(url, ("text",)))
     first_pass = ids(cluster.search(index=INDEX, body={"query": {"match": {"text": "which plague"}}, "size": 5}))
@@ -123,7 +123,7 @@ GOOD = Reply({"results": [{"index": 0, "relevance_score": 0.9}, {"index": 1, "re
 
 
 @pytest.mark.parametrize("hangs", [False, True])
-def test_a_server_that_fails_costs_the_order_only(cluster, sample, installer, hangs):
+def test_with_a_failing_rerank_server_the_pipeline_keeps_the_first_pass_order(cluster, sample, installer, hangs):
     query = "which plague"
     first_pass = ids(cluster.search(index=INDEX, body={"query": {"match": {"text": query}}, "size": 5}))
     leave = threading.Event()
@@ -145,7 +145,7 @@ def test_a_server_that_fails_costs_the_order_only(cluster, sample, installer, ha
         leave.set()
 
 
-def test_a_pipeline_that_was_changed_is_found_and_mended(cluster, server, installer):
+def test_a_changed_pipeline_is_noticed_and_repaired(cluster, server, installer):
     installer.install(Wish(server, ("text",)))
     assert installer.status()["drifted"] == []
     whole = cluster.transport.perform_request("GET", f"/_search/pipeline/{NAME}")[NAME]
@@ -183,7 +183,7 @@ def test_installing_twice_and_removing_leaves_the_cluster_as_it_was(cluster, ser
 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
-def test_of_two_pipelines_each_is_removed_without_the_other(cluster, server, sample, installer, order):
+def test_removing_a_pipeline_leaves_another_pipeline(cluster, server, sample, installer, order):
     before = state(cluster)
     both = [installer, Installer(cluster, f"{NAME}-2")]
     for one in both:
@@ -212,7 +212,7 @@ def at_once(url, *wishes):
         return list(pool.map(install, wishes))
 
 
-def test_two_equal_installations_at_once_both_work(cluster, server, sample, installer, opensearch_url):
+def test_two_simultaneous_installations_of_equal_pipelines_work(cluster, server, sample, installer, opensearch_url):
     before = state(cluster)
     assert at_once(opensearch_url, *[Wish(server, ("text",), template="both")] * 2) == ["works", "works"]
     assert (installer.status()["failure"], installer.status()["drifted"]) == (None, [])
@@ -221,7 +221,7 @@ def test_two_equal_installations_at_once_both_work(cluster, server, sample, inst
     assert state(cluster) == before
 
 
-def test_of_two_different_installations_at_once_one_works_and_the_other_works_or_says_so(
+def test_of_two_simultaneous_different_installations_at_least_one_works(
     cluster, server, sample, installer, opensearch_url
 ):
     before = state(cluster)
@@ -234,7 +234,7 @@ def test_of_two_different_installations_at_once_one_works_and_the_other_works_or
 
 
 @pytest.mark.parametrize("again", [False, True])
-def test_what_a_killed_installation_left_is_removed(cluster, server, sample, installer, opensearch_url, again):
+def test_leftovers_of_a_killed_installation_are_removed(cluster, server, sample, installer, opensearch_url, again):
     before = state(cluster)
     asked, leave = threading.Event(), threading.Event()
 
@@ -274,7 +274,7 @@ def test_a_failed_change_leaves_the_installation_as_it_was(cluster, server, samp
     assert installer.status()["failure"] is None
 
 
-def test_a_token_goes_with_every_call(cluster, sample, installer):
+def test_the_pipeline_sends_the_token_with_every_call(cluster, sample, installer):
     before = state(cluster)
     with running(FunctionScorer(), token="s3cret") as url:
         with pytest.raises(InstallError, match="OSRERANK_SERVER_TOKEN"):
@@ -312,7 +312,7 @@ def test_a_foreign_pipeline_is_left_alone(cluster, server):
         cluster.transport.perform_request("DELETE", "/_search/pipeline/mine")
 
 
-def test_commands(cluster, server, sample, installer, opensearch_url):
+def test_the_pipeline_commands_install_show_and_remove(cluster, server, sample, installer, opensearch_url):
     def run(*arguments, **options):
         return CliRunner().invoke(cli, ["--url", opensearch_url, "pipeline", *arguments], **options)
 
@@ -366,7 +366,9 @@ HEADLINE = {
 }
 
 
-def test_the_fields_of_an_index_are_found_or_it_says_what_was(cluster, server, installer, opensearch_url):
+def test_the_installer_finds_the_text_fields_of_an_index_or_names_what_is_missing(
+    cluster, server, installer, opensearch_url
+):
     def run(*arguments):
         outcome = CliRunner().invoke(cli, ["--url", opensearch_url, "pipeline", *arguments])
         return outcome.exit_code, outcome.output + str(outcome.exception or "")

@@ -81,7 +81,7 @@ def test_a_template_reranks_without_a_default(cluster, server, installer):
     assert templates(cluster) is None
 
 
-def test_a_template_of_somebody_else_is_left_alone(cluster, server, installer):
+def test_a_foreign_index_template_is_left_alone(cluster, server, installer):
     theirs = {"script": {"lang": "mustache", "source": '{"query":{"match_all":{}}}'}}
     cluster.put_script(id=TEMPLATE, body=theirs)
     try:
@@ -95,7 +95,7 @@ def test_a_template_of_somebody_else_is_left_alone(cluster, server, installer):
 
 
 @pytest.mark.slow
-def test_a_template_follows_the_pipeline_it_belongs_to(cluster, server, installer):
+def test_an_index_template_is_updated_with_its_pipeline(cluster, server, installer):
     installer.install(Wish(server, ("text",), template=TEMPLATE))
     before = templates(cluster)
     changed = {"script": {"lang": "mustache", "source": before.replace('"text"', '"title"')}}
@@ -107,7 +107,7 @@ def test_a_template_follows_the_pipeline_it_belongs_to(cluster, server, installe
     assert by_template(cluster) == ["0", "1"]
 
 
-def test_a_template_of_another_pipeline_is_left_alone(cluster, server, installer):
+def test_the_index_template_of_another_pipeline_is_left_alone(cluster, server, installer):
     other = Installer(cluster, f"{NAME}-2")
     other.install(Wish(server, ("text",), template=TEMPLATE))
     try:
@@ -121,7 +121,7 @@ def test_a_template_of_another_pipeline_is_left_alone(cluster, server, installer
 
 
 @pytest.mark.slow
-def test_another_address_and_another_key_take_the_place_of_the_first(cluster, installer):
+def test_a_new_address_and_a_new_key_replace_the_old(cluster, installer):
     first, second = "first key of the server", "second key of the server"
     scorer = FunctionScorer(lambda _query, text: -float(len(text)))
     with running(scorer, token=first) as url:
@@ -142,7 +142,7 @@ def test_another_address_and_another_key_take_the_place_of_the_first(cluster, in
 
 
 @pytest.mark.slow
-def test_a_restarted_node_goes_on(server, tmp_path):
+def test_the_pipeline_reranks_after_a_restart_of_the_node(server, tmp_path):
     home = opensearch_home()
     if home is None:
         missing("a folder of OpenSearch's distribution: set TEST_OPENSEARCH_HOME")

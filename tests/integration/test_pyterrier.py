@@ -25,14 +25,14 @@ def reranker() -> OsrerankReRanker:
     return OsrerankReRanker(scorer=FunctionScorer())
 
 
-def test_it_follows_a_retriever(reranker: OsrerankReRanker) -> None:
+def test_the_transformer_reranks_the_results_of_a_pyterrier_retriever(reranker: OsrerankReRanker) -> None:
     bm25 = pt.Transformer.from_df(FRAME)
     ranked = (bm25 >> reranker)(TOPICS)
     assert ranked[ranked["rank"] == 0]["docno"].tolist() == ["c", "b"]
     assert (bm25 % 2 >> reranker)(TOPICS)["docno"].tolist() == ["a", "b", "b", "a"]
 
 
-def test_an_experiment_measures_it(reranker: OsrerankReRanker) -> None:
+def test_a_pyterrier_experiment_measures_the_transformer(reranker: OsrerankReRanker) -> None:
     bm25 = pt.Transformer.from_df(FRAME)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of so few queries, and of pipelines with the same parts
@@ -47,7 +47,7 @@ def test_a_frame_without_texts_is_refused_in_pyterriers_words(reranker: Osrerank
         reranker(FRAME.drop(columns="text"))
 
 
-def test_pyterrier_can_inspect_it(reranker: OsrerankReRanker) -> None:
+def test_pyterrier_can_inspect_the_transformer(reranker: OsrerankReRanker) -> None:
     assert pt.inspect.transformer_inputs(reranker) == [["qid", "query", "docno", "text"]]
     columns = ["qid", "query", "docno", "text"]
     assert pt.inspect.transformer_outputs(reranker, columns) == [*columns, "score", "rank"]

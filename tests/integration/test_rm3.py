@@ -19,7 +19,7 @@ pytestmark = pytest.mark.integration
 SCORER = FunctionScorer(lambda query, text: float(len(set(query.split()) & set(text.lower().split()))))
 
 
-def test_widened_search_and_reranking(engine, engine_url, index_name):
+def test_a_search_widened_by_rm3_is_reranked(engine, engine_url, index_name):
     texts = [
         "salt raises blood pressure in the arteries",
         "arteries harden and the heart works harder",
@@ -65,7 +65,7 @@ def run_of(url: str, name: str, output: Path, shared: Path, *options: str) -> di
 
 
 @pytest.mark.slow
-def test_published_measures_on_opensearch(opensearch_url, shared, tmp_path):
+def test_rm3_on_cacm_has_its_published_measures(opensearch_url, shared, tmp_path):
     index_cacm(opensearch_url, "cacm-rm3", shared)
     try:
         measured = run_of(opensearch_url, "cacm-rm3", tmp_path / "rm3.run", shared, "--rm3")

@@ -56,7 +56,7 @@ def side_file(output: Path) -> list[dict[str, object]]:
     return [timeless(json.loads(line)) for line in lines]
 
 
-def test_killed_and_resumed_equals_uninterrupted(url: str, tmp_path: Path) -> None:
+def test_a_killed_and_resumed_run_equals_an_uninterrupted_run(url: str, tmp_path: Path) -> None:
     whole, killed = tmp_path / "whole.run", tmp_path / "killed.run"
     subprocess.run(command(url, whole, "--workers", "2"), check=True, capture_output=True)
     partial = killed.with_name("killed.run.jsonl")
@@ -77,7 +77,7 @@ def test_killed_and_resumed_equals_uninterrupted(url: str, tmp_path: Path) -> No
 
 
 @pytest.mark.slow
-def test_another_place_is_not_gone_on_with(url: str, tmp_path: Path) -> None:
+def test_a_run_against_another_cluster_or_index_is_not_resumed(url: str, tmp_path: Path) -> None:
     output = tmp_path / "bm25.run"
     named = url.replace("://", "://user:secret@")
     subprocess.run(command(named, output, "--no-rerank"), check=True, capture_output=True)

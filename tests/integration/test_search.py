@@ -108,7 +108,7 @@ def test_reranked_response_is_an_ordinary_one(client):
     st.integers(1, 20),
     st.sampled_from([None, "a", "b"]),
 )
-def test_random_bodies_and_pages(client, words, depth, size, kind):
+def test_drawn_bodies_and_pages_keep_every_hit(client, words, depth, size, kind):
     query = {"bool": {"must": {"match": {"text": " ".join(words)}}}}
     if kind:
         query["bool"]["filter"] = [{"term": {"kind": kind}}]
@@ -128,7 +128,7 @@ def test_random_bodies_and_pages(client, words, depth, size, kind):
     assert pages == whole["hits"]["hits"]
 
 
-def test_dsl(client):
+def test_opensearch_dsl_searches_rerank(client):
     if not isinstance(client, Client):
         pytest.skip("opensearch-py's Search takes the synchronous client")
     search = Search(using=client, index=INDEX).query("match", text="low blood pressure")
@@ -138,7 +138,7 @@ def test_dsl(client):
     assert response.rerank.applied is True
 
 
-def test_msearch(client):
+def test_msearch_reranks_each_search(client):
     body = [{"index": INDEX}, {"query": {"match": {"text": "low blood"}}}, {}, {"query": {"match": {"text": "salt"}}}]
     answer = client.msearch(body=body, index=INDEX, rerank=True)
     for response, text in zip(answer["responses"], ("low blood", "salt"), strict=True):
@@ -147,7 +147,7 @@ def test_msearch(client):
         assert response["rerank"]["applied"] is True
 
 
-def test_msearch_keeps_errors(client):
+def test_msearch_keeps_the_errors_of_its_searches(client):
     body = [
         {"index": "no-such-index"},
         {"query": {"match": {"text": "low"}}},

@@ -82,7 +82,7 @@ def test_topics_are_counted_and_narrow_the_hits(browser: TestClient, sample: Sam
     assert ask(browser, topic=both)["total"]["value"] == sum(topics[topic] for topic in both)
 
 
-def test_pages_join(browser: TestClient) -> None:
+def test_pages_of_the_example_application_join(browser: TestClient) -> None:
     total = ask(browser)["total"]["value"]
     pages = [ask(browser, page=number)["hits"] for number in range(1, total // 10 + 2)]
     seen = Counter(hit["id"] for page in pages for hit in page)
@@ -90,14 +90,14 @@ def test_pages_join(browser: TestClient) -> None:
     assert (len(seen), set(seen.values())) == (total, {1})
 
 
-def test_a_search_that_is_not_reranked_says_so(browser: TestClient) -> None:
+def test_the_example_application_shows_that_a_search_was_not_reranked(browser: TestClient) -> None:
     found = ask(browser, q="кислород oxygen кислород вода огонь")
     assert found["reranked"] is False
     assert "Cyrillic" in found["reason"]
     assert found["hits"]
 
 
-def test_it_goes_on_where_settings_switch_reranking_off(
+def test_the_example_application_works_with_reranking_switched_off(
     url: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (tmp_path / "osrerank.toml").write_text('[rerank]\npipeline = "none"\n')
@@ -107,7 +107,7 @@ def test_it_goes_on_where_settings_switch_reranking_off(
         assert (found["reranked"], found["reason"], len(found["hits"])) == (False, "the pipeline is none", 10)
 
 
-def test_wrong_requests_are_refused_and_health_is_told(browser: TestClient) -> None:
+def test_the_example_application_refuses_wrong_requests_and_reports_health(browser: TestClient) -> None:
     assert browser.get("/search").status_code == 422
     assert browser.get("/search", params={"q": "x", "page": 0}).status_code == 422
     assert browser.get("/health").json() == {"status": "ok"}

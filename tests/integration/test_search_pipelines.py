@@ -169,7 +169,7 @@ def test_pages_join_whatever_number_of_hits_a_pipeline_returns(client: Client, s
 @pytest.mark.parametrize(
     "index", ["p-hidden", "p-hid*", "p-hidden,p-hidden-more", ["p-hidden", "p-hidden-more"], "p-hidden,p-free"], ids=str
 )
-def test_several_indices_show_what_the_plain_search_shows(client: Client, index: Any) -> None:
+def test_a_search_of_several_indices_applies_the_pipelines_of_the_plain_search(client: Client, index: Any) -> None:
     body = {"query": {"match": {"text": "harbour pilot"}}, "size": 300}
     plain, ours = client.search(index=index, body=body), client.search(index=index, body=body, rerank=True)
     assert_same(plain, ours)
@@ -210,7 +210,7 @@ def test_a_pipeline_that_osrerank_made_is_left_out_where_it_is_the_default(clien
         assert named["reason_code"] == "search_pipeline"  # whoever names it wants it
 
 
-def test_what_a_default_pipeline_refuses_is_refused(client: Client) -> None:
+def test_a_search_refused_by_its_default_pipeline_is_refused_with_reranking(client: Client) -> None:
     steps = [HIDING, {"script": {"source": "throw new Exception('closed today')"}}]
     put(client, "p-closed", {"request_processors": steps})
     create(client, "p-closed", "p-closed")

@@ -24,7 +24,9 @@ with connect(sys.argv[1], scorer=FunctionScorer()) as client:
 
 
 @pytest.mark.long
-def test_two_processes_write_one_file(opensearch_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_processes_record_shadow_searches_in_one_file(
+    opensearch_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     file = tmp_path / "shadow.jsonl"
     monkeypatch.setenv("OSRERANK_SHADOW_FILE", str(file))
     with filled(opensearch_url, "shadow", NOTES):

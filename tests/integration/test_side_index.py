@@ -82,9 +82,7 @@ def errors() -> float:
     return REGISTRY.get_sample_value("osrerank_vectors_errors_total", {"store": "index"}) or 0.0
 
 
-def test_a_server_does_not_encode_what_was_built_for_the_index_that_it_serves(
-    client: Client, model: Path, index_name: str
-) -> None:
+def test_a_server_reads_vectors_built_for_its_index(client: Client, model: Path, index_name: str) -> None:
     fill(client, index_name, DOCUMENTS)
     build_vectors(client, index_name)
     refresh(client, index_name)
@@ -96,7 +94,7 @@ def test_a_server_does_not_encode_what_was_built_for_the_index_that_it_serves(
     assert (scores.known, scores.encoded) == (COUNT, 1)
 
 
-def test_what_one_client_built_all_clients_find(
+def test_vectors_built_by_one_client_are_used_by_all_clients(
     client: Client, engine_url: str, model: Path, index_name: str, encodings: list[int]
 ) -> None:
     fill(client, index_name, [*DOCUMENTS, LONG])
@@ -120,7 +118,7 @@ def test_what_one_client_built_all_clients_find(
     assert order(client, index_name) == found
 
 
-def test_before_a_build_a_sample_is_of_the_whole_index(client: Client, index_name: str) -> None:
+def test_coverage_before_a_build_is_estimated_over_the_whole_index(client: Client, index_name: str) -> None:
     fill(client, index_name, DOCUMENTS)
 
     def looked() -> Coverage:
@@ -138,7 +136,7 @@ def test_before_a_build_a_sample_is_of_the_whole_index(client: Client, index_nam
     assert (looked().share, looked().is_sample, client.is_warm(index_name, at_least=1)) == (1, False, True)
 
 
-def test_a_search_writes_what_it_computes_to_a_side_index_that_is_there(
+def test_a_search_writes_computed_vectors_to_an_existing_side_index(
     client: Client, engine_url: str, model: Path, index_name: str, encodings: list[int]
 ) -> None:
     fill(client, index_name, DOCUMENTS)
@@ -174,7 +172,7 @@ def client_url(client: Client) -> str:
     return client.searcher.service.settings.url.get_secret_value()
 
 
-def test_a_cluster_that_refuses_to_write_costs_time_only(
+def test_a_cluster_that_refuses_writes_only_slows_searches(
     client: Client, index_name: str, engine_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     if engine_url.startswith("embedded"):
@@ -218,7 +216,7 @@ def test_a_build_by_a_date_field_reads_what_has_changed(
         build_vectors(client, index_name, date_field="title")
 
 
-def test_where_a_build_stores(
+def test_the_option_to_decides_where_a_build_stores_vectors(
     filed: Client, engine_url: str, model: Path, index_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(filed, index_name, DOCUMENTS)
@@ -252,7 +250,7 @@ def test_a_side_index_without_its_index_is_named_and_pruned(
     assert orphans(client) == []
 
 
-def test_the_commands(filed: Client, engine_url: str, index_name: str, model: Path) -> None:
+def test_the_vectors_commands_use_the_side_index(filed: Client, engine_url: str, index_name: str, model: Path) -> None:
     client = filed
     fill(client, index_name, DOCUMENTS)
 

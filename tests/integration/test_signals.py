@@ -61,7 +61,7 @@ def test_a_worker_that_waits_for_its_broker_ends_as_first_process(tmp_path):
 
 
 @pytest.mark.parametrize("command", [WORKER, ("--model", TINY, "serve", "--port", "1")])
-def test_what_starts_ends_as_first_process(tmp_path, command):
+def test_a_server_and_a_worker_end_while_starting_as_first_process(tmp_path, command):
     with first_process(tmp_path, *command) as (_log, end):
         time.sleep(1.5)  # Python is up, and osrerank is loading
         assert end(signal.SIGTERM) in (0, 2, 143)  # 2: it is that far that port 1 is refused or taken
@@ -76,7 +76,7 @@ def test_a_worker_that_is_ready_exits_with_0(tmp_path, redis_url, number):
         group.processes.clear()
 
 
-def test_a_server_answers_what_it_has_accepted_when_its_terminal_hangs_up(tmp_path):
+def test_a_server_answers_accepted_requests_when_its_terminal_hangs_up(tmp_path):
     before = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # children inherit it
     try:
         with serving(tmp_path / "log", "--model", TINY, "--backend", "onnx") as (process, _port):
@@ -86,7 +86,7 @@ def test_a_server_answers_what_it_has_accepted_when_its_terminal_hangs_up(tmp_pa
         signal.signal(signal.SIGHUP, before)
 
 
-def test_a_server_under_nohup_ignores_that(tmp_path):
+def test_a_server_under_nohup_ignores_the_hangup_of_its_terminal(tmp_path):
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # children inherit it
     try:
         with serving(tmp_path / "log", "--model", TINY, "--backend", "onnx") as (process, port):

@@ -43,7 +43,7 @@ def records(client: Client) -> list[dict[str, Any]]:
     return sorted((hit["_source"] for hit in found["hits"]["hits"]), key=lambda one: one["timestamp"])
 
 
-def test_the_page_as_returned_is_recorded_and_not_the_first_pass(client: Client, index_name: str) -> None:
+def test_the_returned_page_is_recorded_and_not_the_first_pass(client: Client, index_name: str) -> None:
     asked: Any = {"blend": "replace"}
     answer = client.search(index=index_name, body={**body_with(UBI), "from": 2}, rerank=asked)
     shown = [hit["_id"] for hit in answer["hits"]["hits"]]

@@ -41,7 +41,7 @@ def client(engine_url: str, model: Path, tmp_path: Path, monkeypatch: pytest.Mon
         yield made
 
 
-def test_searches_find_what_was_built(client: Client, index_name: str, encodings: list[int]) -> None:
+def test_searches_read_vectors_that_were_built(client: Client, index_name: str, encodings: list[int]) -> None:
     fill(client, index_name, [*DOCUMENTS, LONG, {"title": "", "text": ""}, {"year": 2024}])
     seen: list[tuple[int, int]] = []
     built = build_vectors(client, index_name, report=lambda done, count: seen.append((done, count)))
@@ -57,7 +57,7 @@ def test_searches_find_what_was_built(client: Client, index_name: str, encodings
     assert (again.documents, again.encoded, encodings) == (0, 0, [])
 
 
-def test_what_the_index_has_no_more_is_pruned(client: Client, index_name: str) -> None:
+def test_vectors_of_deleted_documents_are_pruned(client: Client, index_name: str) -> None:
     fill(client, index_name, DOCUMENTS)
     build_vectors(client, index_name)
     store = vectors_of(client).store
@@ -98,7 +98,7 @@ def test_a_new_model_is_made_ready_while_the_old_one_serves(
         assert len(encodings) == 1  # the query, by the new model; the old one knows it
 
 
-def test_indexing_computes_vectors_where_that_is_asked(
+def test_the_indexing_helper_computes_vectors_on_request(
     engine_url: str, client: Client, index_name: str, model: Path, tmp_path: Path, encodings: list[int]
 ) -> None:
     corpus = tmp_path / "corpus.jsonl"
@@ -114,7 +114,9 @@ def test_indexing_computes_vectors_where_that_is_asked(
     assert json.loads(again.stdout)["vectors"] == {"documents": 150, "texts": 150, "encoded": 0, "empty": 0}
 
 
-def test_the_commands(engine_url: str, client: Client, index_name: str, model: Path, monkeypatch: Any) -> None:
+def test_the_vectors_commands_build_count_and_prune(
+    engine_url: str, client: Client, index_name: str, model: Path, monkeypatch: Any
+) -> None:
     fill(client, index_name, DOCUMENTS)
 
     def said(*arguments: str) -> str:

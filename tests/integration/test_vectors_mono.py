@@ -42,7 +42,7 @@ def test_vectors_are_built_with_the_vector_model_and_read(client):
 
 @pytest.mark.long
 @pytest.mark.usefixtures("client")
-def test_the_commands_take_both_models(tmp_path):
+def test_the_commands_take_a_vector_model_and_a_cross_encoder(tmp_path):
     (tmp_path / "queries.tsv").write_text(f"1\t{QUERY}\n2\tlift of wings\n")
     url, run = f"embedded:{tmp_path / 'engine'}", tmp_path / "both.run"
     names = ["--url", url, "--model", MONO, "--vector-model", "osrerank/e5-small"]

@@ -83,7 +83,9 @@ def slow(broker: str, stand_in: WorkerGroup) -> Iterator[RemoteScorer]:
     scorer.close()
 
 
-def test_workers_score_as_this_process_does(remote: RemoteScorer, local: Scorer, expected: np.ndarray) -> None:
+def test_scores_of_workers_equal_scores_of_this_process(
+    remote: RemoteScorer, local: Scorer, expected: np.ndarray
+) -> None:
     assert isinstance(remote, Scorer)
     scores = remote.score(QUERY, DOCUMENTS, TUPLES)
     assert scores.values.tobytes() == expected.tobytes()
@@ -150,7 +152,9 @@ def test_a_client_works_on_both_sides_of_a_fork(remote: RemoteScorer, expected: 
     )
 
 
-def test_a_killed_worker_loses_nothing(remote: RemoteScorer, group: WorkerGroup, expected: np.ndarray) -> None:
+def test_the_chunks_of_a_killed_worker_are_scored_by_another(
+    remote: RemoteScorer, group: WorkerGroup, expected: np.ndarray
+) -> None:
     with ThreadPoolExecutor(8) as threads:
         calls = [threads.submit(remote.score, QUERY, DOCUMENTS, TUPLES) for _ in range(80)]
         wait_until(calls[0].done)
@@ -166,7 +170,7 @@ def is_held(broker: str, group: WorkerGroup) -> bool:
         return any(one.held for one in WorkerRegistry(redis, group.model, group.signer).heartbeats())
 
 
-def test_without_any_worker_left_a_search_says_so(stand_in: WorkerGroup, slow: RemoteScorer, broker: str) -> None:
+def test_a_search_says_that_no_worker_is_left(stand_in: WorkerGroup, slow: RemoteScorer, broker: str) -> None:
     with ThreadPoolExecutor(1) as threads:
         call = threads.submit(slow.score, "q", ["q"] * 100, [(n,) for n in range(100)])
         wait_until(lambda: is_held(broker, stand_in))
@@ -190,7 +194,7 @@ def test_a_search_without_workers_keeps_its_first_pass(broker: str, tmp_path: Pa
     client.close()
 
 
-def test_a_deadline_gives_what_came_in_time(slow: RemoteScorer) -> None:
+def test_a_deadline_keeps_the_scores_that_workers_sent_in_time(slow: RemoteScorer) -> None:
     started = time.monotonic()
     tuples = [(n,) for n in range(1_000)]  # ten chunks of a second each, two at a time in either order
     scores = slow.score("q", ["q " * 40] * 1_000, tuples, deadline=Deadline.after_ms(5_000))
@@ -199,7 +203,7 @@ def test_a_deadline_gives_what_came_in_time(slow: RemoteScorer) -> None:
     assert np.isnan(scores.values[scores.reached :]).sum() >= 100
 
 
-def test_too_much_waiting_is_refused_at_once(slow: RemoteScorer, broker: str) -> None:
+def test_a_search_is_refused_at_once_if_too_many_chunks_wait(slow: RemoteScorer, broker: str) -> None:
     hundred = (["q"] * 100, [(n,) for n in range(100)])
     slow.score("q", *hundred)
     wait_until(lambda: slow.workers().first.seconds_per_chunk > 0)  # the worker has learnt what a chunk costs
@@ -217,7 +221,7 @@ def test_too_much_waiting_is_refused_at_once(slow: RemoteScorer, broker: str) ->
     assert 0 < len(refused) < 12
 
 
-def test_an_upgrade_never_mixes_models(broker: str, tmp_path: Path) -> None:
+def test_scores_of_two_models_are_never_mixed_during_an_upgrade(broker: str, tmp_path: Path) -> None:
     model = tmp_path / "model"
     shutil.copytree(TINY, model)
     old, new = (load_scorer(path, backend="onnx", threads=1).score(QUERY, DOCUMENTS, TUPLES) for path in (TINY, OTHER))
@@ -264,7 +268,9 @@ def garbage(rng: random.Random, queue: str) -> bytes:
     return json.dumps({**message, "properties": properties}).encode()
 
 
-def test_a_worker_survives_whatever_lies_in_its_queue(own_broker: str, tmp_path: Path, expected: np.ndarray) -> None:
+def test_a_worker_survives_malformed_messages_in_its_queue(
+    own_broker: str, tmp_path: Path, expected: np.ndarray
+) -> None:
     rng = random.Random(0)
     redis = connect_redis(own_broker)
     with worker_group(own_broker, tmp_path) as group:
@@ -346,7 +352,7 @@ def test_a_model_that_cannot_be_loaded_ends_the_worker(broker: str, tmp_path: Pa
 
 
 @pytest.mark.slow
-def test_tls_and_a_password_to_redis(tmp_path: Path) -> None:
+def test_workers_reach_redis_with_tls_and_a_password(tmp_path: Path) -> None:
     with (
         tls.tls_redis(tmp_path / "redis", password="open-sesame") as redis_url,
         worker_group(redis_url, tmp_path / "group") as group,

@@ -128,7 +128,7 @@ def test_queue_metrics_show_depth_and_oldest_age(signed: WorkerGroup, broker: st
         assert list(QueueCollector(nobody, WorkerRegistry(nobody, "m", Signer()), Signer(), "q").collect()) == []
 
 
-def test_workers_and_clients_come_back_by_themselves(tmp_path: Path) -> None:
+def test_workers_and_clients_reconnect_to_a_restarted_broker(tmp_path: Path) -> None:
     away_s = 4.0
     binary, port, probes = servers.redis_binary(), servers.free_port(), servers.free_port()
     environment = {"OSRERANK_PROBE_PORT": str(probes)}
@@ -189,7 +189,7 @@ def test_a_silent_or_slow_broker_delays_no_search_by_more_than_a_second(signed: 
         assert max(took) < 1.2, took
 
 
-def test_a_worker_that_drains_finishes_all_that_it_has(broker: str, tmp_path: Path) -> None:
+def test_a_draining_worker_finishes_its_chunks(broker: str, tmp_path: Path) -> None:
     model = "drained"
     made = {"model": model, "module": "tests.workers", "options": ("--seconds-per-pair", "0.004"), "key": KEY}
     with worker_group(broker, tmp_path, **made) as group:
@@ -207,7 +207,7 @@ def test_a_worker_that_drains_finishes_all_that_it_has(broker: str, tmp_path: Pa
         scorer.close()
 
 
-def test_a_restricted_user_with_a_client_certificate_is_enough(tmp_path: Path) -> None:
+def test_workers_and_clients_work_as_a_restricted_redis_user_with_a_client_certificate(tmp_path: Path) -> None:
     user = "scoring ~osrerank:* ~_kombu.* ~unacked* &* +@all -@admin -@dangerous"
     with tls.tls_redis(tmp_path / "redis", password="open-sesame", user=user, asks_clients=True) as url:
         made = {"model": STAND_IN, "module": "tests.workers", "options": FAST, "key": KEY}

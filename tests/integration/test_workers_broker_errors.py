@@ -197,7 +197,7 @@ KINDS = [
 
 
 @pytest.mark.parametrize(("code", "begin", "end"), KINDS)
-def test_a_worker_outlives_each_error_and_says_which_it_is(
+def test_a_worker_outlives_each_error_of_its_broker_and_names_the_error(
     brokers: Brokers, code: str, begin: Callable[[Brokers], object], end: Callable[[Brokers], object]
 ) -> None:
     scorer = RemoteScorer(brokers.group.redis_url, STAND_IN, queue_chunks=64)
@@ -242,9 +242,7 @@ def test_workers_and_clients_whose_wait_at_the_broker_is_ended_wait_again(broker
     assert [process.poll() for process in brokers.group.processes] == [None]
 
 
-def test_a_worker_that_starts_or_stops_while_its_broker_is_a_replica_says_so_and_stops_with_code_0(
-    brokers: Brokers, tmp_path: Path
-) -> None:
+def test_a_worker_whose_broker_is_a_replica_logs_that_and_stops_with_code_0(brokers: Brokers, tmp_path: Path) -> None:
     probes = servers.free_port()
     group = WorkerGroup(
         brokers.group.redis_url,
@@ -273,7 +271,7 @@ def answers(port: int) -> bool:
     return False
 
 
-def test_a_connection_to_a_server_that_refuses_to_write_is_not_used_again(brokers: Brokers, tmp_path: Path) -> None:
+def test_a_connection_to_a_broker_that_refuses_writes_is_not_used_again(brokers: Brokers, tmp_path: Path) -> None:
     """The connection to a master that was demoted stays; a new one leads to the new master."""
     replica = ("--replicaof", "127.0.0.1", "1")
     with servers.start_redis(servers.redis_binary(), tmp_path, options=replica) as (url, _), Proxies() as proxies:

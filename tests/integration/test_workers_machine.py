@@ -303,5 +303,5 @@ def judge(call: Call) -> None:
 
 
 @pytest.mark.slow
-def test_each_call_has_its_own_scores_or_says_what_it_lacks(world: World) -> None:
+def test_each_scoring_call_gets_its_own_scores_or_names_the_missing_ones(world: World) -> None:
     machines.run(lambda: WorkersMachine(world), examples=6, steps=20)

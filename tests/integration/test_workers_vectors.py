@@ -73,7 +73,7 @@ def filled(client: Client) -> None:
     fill(client, "notes", [{"text": text} for text in DOCUMENTS])
 
 
-def test_what_workers_encoded_is_known_from_then_on(group: WorkerGroup, settings: Settings) -> None:
+def test_vectors_encoded_by_workers_are_kept(group: WorkerGroup, settings: Settings) -> None:
     group.wait_for(2)
     scorer = opened(settings)
     cold = scorer.score(QUERY, DOCUMENTS, TUPLES)
@@ -87,7 +87,7 @@ def test_what_workers_encoded_is_known_from_then_on(group: WorkerGroup, settings
         np.testing.assert_array_equal(found.values, expected(settings))
 
 
-def test_without_workers_what_is_known_is_scored(group: WorkerGroup, settings: Settings) -> None:
+def test_without_workers_documents_with_vectors_are_scored(group: WorkerGroup, settings: Settings) -> None:
     group.wait_for(2)
     scorer = opened(settings)
     scorer.vectors.remember(DOCUMENTS[:20])
@@ -127,7 +127,7 @@ def test_workers_with_another_model_encode_nothing(
     assert (known["applied"], known["stages"][0]["known"], known["stages"][0]["failed"]) == ("partial", 20, 40)
 
 
-def test_workers_with_vectors_of_another_precision_say_so(group: WorkerGroup, settings: Settings) -> None:
+def test_workers_that_give_vectors_of_another_precision_are_named(group: WorkerGroup, settings: Settings) -> None:
     group.wait_for(2)
     scorer = opened(settings, vectors_profile="exact")  # the workers round vectors
     with pytest.raises(TaskFailed, match="OSRERANK_VECTORS_PROFILE"):
@@ -187,7 +187,7 @@ def test_several_batches_are_under_way_and_a_killed_worker_loses_nothing(
         client.indices.delete(index=["many", side.index])
 
 
-def test_without_the_model_here_workers_score_everything(group: WorkerGroup, settings: Settings) -> None:
+def test_a_client_without_the_model_lets_workers_score(group: WorkerGroup, settings: Settings) -> None:
     group.wait_for(2)
     workers = RemoteScorer(settings.broker(), settings.model, queue_chunks=settings.queue_chunks)
     np.testing.assert_array_equal(workers.score(QUERY, DOCUMENTS, TUPLES).values, expected(settings))

@@ -145,19 +145,21 @@ class CacheMachine(RuleBasedStateMachine):
             self.caches.pop(name).disconnect()
 
 
-def test_scores_are_those_without_a_cache_whatever_happens_to_it(world: World) -> None:
+def test_a_cache_never_changes_scores_whatever_happens_to_the_cache(world: World) -> None:
     machines.run(lambda: CacheMachine(world), examples=8, steps=20)
 
 
 @given(texts, texts, texts, texts, texts, texts)
-def test_keys_are_the_same_exactly_where_everything_is(identity, query, document, other, other_query, other_document):
+def test_cache_keys_are_equal_exactly_if_model_options_and_texts_are_equal(
+    identity, query, document, other, other_query, other_document
+):
     key = score_keys(identity, query, [document], [(0,)])
     same = (identity, query, document) == (other, other_query, other_document)
     assert (key == score_keys(other, other_query, [other_document], [(0,)])) is same
 
 
 @given(texts, texts, st.data())
-def test_texts_that_meet_at_their_borders_have_keys_of_their_own(first, second, data):
+def test_shifting_characters_between_two_texts_changes_the_cache_key(first, second, data):
     joined = first + second
     cut = data.draw(st.integers(0, len(joined)))
     key = score_keys("i", first, [second], [(0,)])

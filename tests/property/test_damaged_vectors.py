@@ -71,7 +71,7 @@ def overwritten(draw: st.DrawFn, content: bytes) -> bytes:
 
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])  # the log is cleared
 @given(data=st.data())
-def test_a_damaged_file_is_deleted_named_once_and_replaced(
+def test_a_damaged_vector_file_is_deleted_named_once_and_replaced(
     data: st.DataObject, content: bytes, tmp_path_factory: pytest.TempPathFactory, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.clear()
@@ -90,7 +90,7 @@ def test_a_damaged_file_is_deleted_named_once_and_replaced(
 
 @settings(max_examples=25)
 @given(at=st.integers(2, 10**6), is_zero=st.booleans(), seed=st.integers())
-def test_a_file_with_a_bad_page_costs_records_at_most(
+def test_a_vector_file_with_a_bad_page_only_loses_records(
     at: int, is_zero: bool, seed: int, content: bytes, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     folder = tmp_path_factory.mktemp("damaged")
@@ -105,7 +105,7 @@ def test_a_file_with_a_bad_page_costs_records_at_most(
     assert store.size().records == 0
 
 
-def test_a_file_that_was_cut_to_nothing_is_begun_anew(tmp_path: Path) -> None:
+def test_an_empty_vector_file_is_begun_anew(tmp_path: Path) -> None:
     (tmp_path / "vectors-000001.lmdb").touch()
     store = opened(tmp_path)
     assert store.size().records == 0
@@ -114,7 +114,7 @@ def test_a_file_that_was_cut_to_nothing_is_begun_anew(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("length", [0, 100, PAGE_BYTES, 2 * PAGE_BYTES, 10 * PAGE_BYTES + 1])
-def test_a_file_that_is_cut_while_it_is_open_is_deleted_before_the_next_read(
+def test_a_vector_file_cut_while_open_is_deleted_before_the_next_read(
     length: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     store = opened(tmp_path)
@@ -129,7 +129,7 @@ def test_a_file_that_is_cut_while_it_is_open_is_deleted_before_the_next_read(
     assert store.read(list(KEPT)) == records(3)
 
 
-def test_only_the_damaged_one_of_two_files_is_deleted(tmp_path: Path) -> None:
+def test_of_two_vector_files_only_the_damaged_file_is_deleted(tmp_path: Path) -> None:
     store = FileStore(tmp_path, most_bytes=MEGABYTE, ttl_s=3600)
     for start in range(0, 400, 50):
         store.write(records(50, start=start))

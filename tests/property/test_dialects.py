@@ -51,7 +51,7 @@ def scores(answer):
 
 @settings(max_examples=500, deadline=None, suppress_health_check=list(HealthCheck))
 @given(route=st.sampled_from(ROUTES), body=BODIES | WHOLE, kind=KINDS)
-def test_a_request_of_any_shape_is_scored_or_refused_with_a_reason(route, body, kind):
+def test_a_rerank_request_of_any_shape_is_scored_or_refused_with_a_reason(route, body, kind):
     headers = {} if kind is None else {"Content-Type": kind}
     answer = client.post(route, content=json.dumps(body), headers=headers)
     assert answer.status_code in (200, 422), answer.text
@@ -63,6 +63,6 @@ def test_a_request_of_any_shape_is_scored_or_refused_with_a_reason(route, body, 
 
 @settings(max_examples=50, deadline=None)
 @given(route=st.sampled_from(ROUTES), kind=st.sampled_from(["text/html", "application/x-www-form-urlencoded", "x"]))
-def test_a_body_of_another_type_is_refused(route, kind):
+def test_a_body_that_is_not_an_object_is_refused(route, kind):
     answer = client.post(route, content=b'{"query": "cat", "documents": ["a cat"]}', headers={"Content-Type": kind})
     assert (answer.status_code, "application/json" in answer.json()["message"]) == (415, True)

@@ -29,7 +29,7 @@ schema = schemathesis.openapi.from_asgi("/openapi.json", app)
 operations = [found.ok() for found in schema.get_all_operations()]
 
 
-def test_every_route_is_described():
+def test_the_openapi_description_has_every_route():
     described = {(operation.method.upper(), operation.path) for operation in operations}
     assert described == {("POST", path) for path in POSTS.split()} | {("GET", path) for path in GETS.split()}
 
@@ -43,7 +43,7 @@ def test_every_route_is_described():
         if mode == "positive" or operation.method.upper() == "POST"  # a GET has nothing to get wrong
     ],
 )
-def test_answers_are_within_the_description(operation, mode):
+def test_answers_fit_the_openapi_description(operation, mode):
     @given(case=operation.as_strategy(generation_mode=schemathesis.GenerationMode(mode)))
     @settings(max_examples=EXAMPLES, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
     def check(case):

@@ -46,7 +46,7 @@ class Index(CannedTransport):
 
 
 @given(st.lists(st.text("ab", max_size=5), min_size=1, max_size=40), DEPTHS, st.integers(1, 12))
-def test_pages_join_without_gap_or_repeat(texts, depth, size):
+def test_drawn_pages_join_without_gap_or_repeat(texts, depth, size):
     client = connect("http://localhost:9", scorer=SCORER, transport_class=Index, answer=response_of(["a", *texts]))
     total = len(texts) + 1
     asked = {"index": "i", "rerank": {"depth": depth}}
@@ -56,7 +56,7 @@ def test_pages_join_without_gap_or_repeat(texts, depth, size):
 
 
 @given(st.lists(st.text("ab", max_size=5), min_size=1, max_size=40), DEPTHS, st.integers(1, 12), st.floats(0, 1))
-def test_numbers_of_the_list_are_the_same_on_all_pages(texts, depth, size, least):
+def test_counts_of_the_reranked_list_are_the_same_on_all_pages(texts, depth, size, least):
     client = connect("http://localhost:9", scorer=SCORER, transport_class=Index, answer=response_of(["a", *texts]))
     asked = {"index": "i", "size": size, "rerank": {"depth": depth, "min_score": least}}
     pages = [client.search("x", from_=at, **asked) for at in range(0, len(texts) + 1, size)]

@@ -27,7 +27,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(by_query=st.dictionaries(IDS.filter(lambda text: not text.startswith(("#", "\ufeff"))), rankings(), min_size=1))
-def test_round_trip_keeps_the_order(folder: Path, by_query: dict[str, tuple[ScoredDocument, ...]]) -> None:
+def test_a_written_and_read_run_keeps_its_order(folder: Path, by_query: dict[str, tuple[ScoredDocument, ...]]) -> None:
     path = folder / "run.txt"
     write_run(path, Run(by_query, name="tag"))
     read = read_run(path)
@@ -43,7 +43,7 @@ def test_round_trip_keeps_the_order(folder: Path, by_query: dict[str, tuple[Scor
         st.floats(min_value=-(2.0**100), max_value=2.0**100, width=32), min_size=1, max_size=20, unique=True
     )
 )
-def test_decreasing_32_bit_scores_survive_exactly(folder: Path, scores: list[float]) -> None:
+def test_decreasing_32_bit_scores_of_a_run_survive_exactly(folder: Path, scores: list[float]) -> None:
     documents = tuple(ScoredDocument(f"d{n}", score) for n, score in enumerate(sorted(scores, reverse=True)))
     write_run(folder / "exact.txt", Run({"q": documents}))
     read = read_run(folder / "exact.txt").rankings["q"]

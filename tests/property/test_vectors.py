@@ -47,7 +47,7 @@ def contents(draw: st.DrawFn) -> bytes:
 
 
 @given(contents(), st.sets(st.integers(0, 8 * 3000), min_size=1, max_size=5))
-def test_flipped_bits_are_no_record(made: bytes, flips: set[int]) -> None:
+def test_a_vector_record_with_flipped_bits_is_a_miss(made: bytes, flips: set[int]) -> None:
     content = bytearray(made)
     for bit in {flip % (8 * len(content)) for flip in flips}:
         content[bit // 8] ^= 1 << bit % 8
@@ -55,7 +55,7 @@ def test_flipped_bits_are_no_record(made: bytes, flips: set[int]) -> None:
 
 
 @given(st.binary(max_size=200), st.booleans())
-def test_any_bytes_are_no_record_or_a_whole_one(body: bytes, headed: bool) -> None:
+def test_any_bytes_are_read_as_a_miss_or_as_a_whole_vector_record(body: bytes, headed: bool) -> None:
     body = MAGIC + body if headed else body
     assert VectorRecord.read(body, KEY) is None
     assert VectorRecord.read(body + digest(body, KEY), KEY, SECRET) is None
@@ -101,7 +101,7 @@ def opened(model: Path, store: MemoryStore | None, secret: bytes = b"") -> Encod
     ),
     fill=st.sampled_from([0, 1, 60, 124, 255]),
 )
-def test_a_forged_record_fails_no_search(model: Path, header: tuple[int, ...], fill: int) -> None:
+def test_a_forged_vector_record_fails_no_search(model: Path, header: tuple[int, ...], fill: int) -> None:
     expected = opened(model, None).score(QUERY, DOCUMENTS, ALL).values
     forger = Forger(header, fill, b"")
     honest = opened(model, forger)

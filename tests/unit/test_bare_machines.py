@@ -50,7 +50,7 @@ def test_without_a_home_searches_are_reranked_and_one_line_says_that_vectors_are
 
 @pytest.mark.usefixtures("no_home")
 @pytest.mark.parametrize("variables", [{}, {"VECTORS": "off"}, {"VECTORS_FOLDER": "/nowhere"}])
-def test_without_a_home_nothing_is_said_of_a_default_that_is_not_used(
+def test_without_a_home_the_unused_default_folder_is_not_logged(
     variables: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     for name, value in variables.items():
@@ -65,12 +65,12 @@ def test_without_a_home_nothing_is_said_of_a_default_that_is_not_used(
 
 
 @pytest.mark.usefixtures("no_home")
-def test_a_checkpoint_that_must_be_converted_needs_a_folder_of_its_own() -> None:
+def test_converting_a_checkpoint_without_a_home_needs_a_named_folder() -> None:
     with pytest.raises(ModelLoadError, match=r"must be converted.*has no home.*XDG_CACHE_HOME"):
         convert_if_needed(DATA / "tiny-bert-tensorflow")
 
 
-def test_a_checkpoint_that_cannot_be_written_when_converted_is_told_in_a_sentence(
+def test_a_checkpoint_that_cannot_be_written_is_named_in_a_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").touch()
@@ -80,7 +80,7 @@ def test_a_checkpoint_that_cannot_be_written_when_converted_is_told_in_a_sentenc
 
 
 @pytest.mark.skipif(not hasattr(os, "posix_fallocate"), reason="this system has no posix_fallocate")
-def test_the_locks_of_a_vector_file_have_their_room_before_lmdb_maps_them(tmp_path: Path) -> None:
+def test_the_lock_file_of_vectors_is_allocated_before_lmdb_maps_it(tmp_path: Path) -> None:
     open_lmdb(tmp_path / "vectors.mdb", 1_000_000).close()
     locks = (tmp_path / "vectors.mdb-lock").stat()
     assert locks.st_size == LOCKS_BYTES  # as LMDB makes it
@@ -98,7 +98,7 @@ WITHOUT = [
 
 @pytest.mark.long
 @pytest.mark.parametrize(("module", "arguments", "extra"), WITHOUT)
-def test_a_command_without_its_extra_names_it_in_a_sentence(
+def test_a_command_without_its_extra_names_the_extra_in_a_sentence(
     module: str, arguments: list[str], extra: str, tmp_path: Path
 ) -> None:
     (tmp_path / "qrels").write_text("1 0 a 1\n")

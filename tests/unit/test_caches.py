@@ -11,7 +11,7 @@ from osrerank._caches import SharedCache
 
 @pytest.mark.long
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no forks")
-def test_a_child_that_is_forked_while_a_thread_changes_the_cache_has_an_empty_one():
+def test_a_child_forked_while_a_thread_changes_a_cache_starts_with_an_empty_cache():
     shared = SharedCache(lambda: TTLCache[str, int](10, 60))
     inside, done = threading.Event(), threading.Event()
 

@@ -14,7 +14,7 @@ from tests.servers import ROOT
 TINY = ROOT / "tests" / "data" / "tiny-bert-one-label"
 
 
-def test_one_argument_changes_the_order():
+def test_the_argument_rerank_changes_the_order():
     client = client_for(response_of(["a", "bbb", "cc"]))
     response = client.search("low blood", index="i", rerank=True)
     assert ids(response) == ["d1", "d2", "d0"]
@@ -25,7 +25,7 @@ def test_one_argument_changes_the_order():
     assert len(client.transport.requests) == 1
 
 
-def test_without_rerank_everything_is_opensearchpys():
+def test_without_rerank_searches_are_opensearch_pys_own():
     answer = response_of(["a", "bbb"])
     client = client_for(answer)
     assert client.search(index="i", body={"query": {"match_all": {}}}, size=3, from_=2) is answer
@@ -49,7 +49,7 @@ def test_pipeline_none_in_the_settings_file_gives_bm25s_order(tmp_path, monkeypa
     assert client.transport.requests[0]["body"] == client.transport.requests[1]["body"]
 
 
-def test_clause_and_body_forms():
+def test_a_query_may_be_a_clause_or_a_body():
     client = client_for(response_of(["a", "bbb"]))
     for arguments in (
         {"query": {"match": {"text": "low"}}},
@@ -61,7 +61,7 @@ def test_clause_and_body_forms():
         assert ids(client.search(**{"index": "i", "rerank": True, **arguments})) == ["d1", "d0"]
 
 
-def test_options_may_be_an_object():
+def test_options_may_be_a_rerank_object():
     options = {"depth": 2, "min_score": 0.8, "fields": ["text"]}
     client = client_for(response_of(["a", "bbb", "cc"]))
     by_dict, by_object = (client.search("low", index="i", rerank=one) for one in (options, Rerank(**options)))
@@ -70,18 +70,18 @@ def test_options_may_be_an_object():
     assert ids(by_object) == ["d1"]
 
 
-def test_query_twice_is_a_mistake():
+def test_a_query_given_twice_is_an_error():
     with pytest.raises(ValueError, match="leave one out"):
         client_for({}).search("low", body={"query": {"match_all": {}}}, rerank=True)
 
 
 @pytest.mark.parametrize("body", [b"{", "[1]", 7])
-def test_body_that_is_no_object(body):
+def test_a_body_that_is_no_object_is_refused(body):
     with pytest.raises(ConfigError, match="body"):
         client_for({}).search(index="i", body=body, rerank=True)
 
 
-def test_defaults_of_the_client():
+def test_options_of_the_client_are_defaults_of_its_searches():
     client = client_for(response_of(["a"]), rerank={"depth": 7, "query_fields": "body", "fields": "text"})
     client.search("low", index="i", rerank=True)
     assert asked(client)["body"]["size"] == 10
@@ -102,7 +102,7 @@ def test_defaults_of_the_client():
         ({"rerank": {"fields": ["body"]}}, response_of(["a"]), "no_text", "the hits have text"),
     ],
 )
-def test_not_reranked_says_why(arguments, answer, code, reason):
+def test_a_search_that_is_not_reranked_has_the_reason_in_its_response(arguments, answer, code, reason):
     response = client_for(copy.deepcopy(answer)).search("low", **{"index": "i", "rerank": True, **arguments})
     assert response["rerank"]["applied"] is False
     assert response["rerank"]["reason_code"] == code
@@ -110,7 +110,7 @@ def test_not_reranked_says_why(arguments, answer, code, reason):
     assert unmarked(response) == answer["hits"]
 
 
-def test_failed_scorer_keeps_the_first_pass_marked_timed_logged_and_counted(caplog):
+def test_a_failed_scorer_keeps_the_first_pass_marked_timed_logged_and_counted(caplog):
     clock = ManualClock()
 
     def slow(_query, _text):
@@ -131,7 +131,7 @@ def test_failed_scorer_keeps_the_first_pass_marked_timed_logged_and_counted(capl
     assert REGISTRY.get_sample_value("osrerank_searches_total", {"applied": "false"}) == before + 1
 
 
-def test_a_search_without_hits_is_counted_as_such_and_not_as_degraded():
+def test_a_search_without_hits_is_not_counted_as_degraded():
     def count(applied: str) -> float:
         return REGISTRY.get_sample_value("osrerank_searches_total", {"applied": applied}) or 0
 
@@ -141,12 +141,12 @@ def test_a_search_without_hits_is_counted_as_such_and_not_as_degraded():
 
 
 @pytest.mark.parametrize("limit", [{"min_score": 0.9}, {"min_probability": 0.9}, {"cutoff": {"precision": 0.9}}])
-def test_failed_scorer_removes_no_hit(limit):
+def test_a_failed_scorer_removes_no_hit(limit):
     client = client_for(response_of(["a", "bbb"]), scorer=FunctionScorer(broken=True))
     assert ids(client.search("low", index="i", rerank=limit)) == ["d0", "d1"]
 
 
-def test_failed_scorer_raises_on_request():
+def test_a_failed_scorer_raises_on_request():
     client = client_for(response_of(["a"]), scorer=FunctionScorer(broken=True))
     with pytest.raises(InferenceError):
         client.search("low", index="i", rerank={"on_failure": "raise"})
@@ -156,7 +156,7 @@ def test_failed_scorer_raises_on_request():
     ("model", "error", "reason"),
     [(TINY, MissingDependencyError, "osrerank[torch]"), (TINY.parent / "nothing", ModelLoadError, "nothing")],
 )
-def test_a_missing_backend_or_model_is_marked_or_raised(monkeypatch, model, error, reason):
+def test_a_missing_backend_or_model_is_named_in_the_response_or_raised(monkeypatch, model, error, reason):
     monkeypatch.setitem(sys.modules, "torch", None)
     client = client_for(response_of(["a", "b"]), scorer=None, backend="torch", model=str(model))
     response = client.search("low", index="i", rerank=True)
@@ -167,14 +167,14 @@ def test_a_missing_backend_or_model_is_marked_or_raised(monkeypatch, model, erro
 
 
 @pytest.mark.parametrize("text", ["a \ud800 b", "a\udfff", "low \x00 blood"])
-def test_half_a_surrogate_pair_is_read(text):
+def test_a_text_with_half_a_surrogate_pair_is_reranked(text):
     client = client_for(response_of([text, "low blood"]), scorer=None)
     response = client.search(f"low {text}", index="i", rerank=True)
     assert response["rerank"]["applied"] is True
     assert sorted(ids(response)) == ["d0", "d1"]
 
 
-def test_cached_scores_with_a_scorer_of_ones_own(redis_url, monkeypatch):
+def test_scores_of_a_custom_scorer_are_cached(redis_url, monkeypatch):
     calls = []
 
     def counted(_query, text):
@@ -195,7 +195,7 @@ def test_cached_scores_with_a_scorer_of_ones_own(redis_url, monkeypatch):
     without.close()
 
 
-def test_linear_blend_needs_a_weight_from_somewhere():
+def test_the_linear_blend_needs_a_weight():
     client = client_for(response_of(["a", "bbb"]))
     with pytest.raises(ConfigError, match="blend_weight"):
         client.search("low", index="i", rerank={"blend": "linear"})
@@ -204,7 +204,7 @@ def test_linear_blend_needs_a_weight_from_somewhere():
     assert [stage["name"] for stage in response["rerank"]["stages"]] == ["mono", "blend"]
 
 
-def test_multi_search_without_its_responses():
+def test_a_multi_search_response_without_responses_is_an_error():
     body = [{"index": "i"}, {"query": {"match": {"text": "low"}}}]
     assert client_for({"took": 1}).msearch(body=body, rerank=True, filter_path="took") == {"took": 1}
     answer = {"responses": [{"hits": {"hits": [{"_id": "1"}]}}]}
@@ -216,7 +216,7 @@ def test_multi_search_without_its_responses():
         client_for({}).msearch(body=[{}], rerank=True)
 
 
-def test_multi_search_marks_a_search_without_a_text():
+def test_a_multi_search_names_the_reason_of_a_search_without_a_text():
     body = [{}, {"query": {"match_all": {}}}, {}, {"query": {"match": {"text": "low"}}}]
     answer = {"responses": [response_of(["a", "bbb"]), response_of(["a", "bbb"])]}
     client = client_for(answer)
@@ -226,21 +226,21 @@ def test_multi_search_marks_a_search_without_a_text():
     assert ids(second) == ["d1", "d0"]
 
 
-def test_a_hit_that_comes_twice_is_not_reranked():
+def test_a_response_with_a_repeated_hit_is_not_reranked():
     answer = response_of(["a", "bbb"])
     answer["hits"]["hits"].append(dict(answer["hits"]["hits"][0]))
     response = client_for(answer).search("low", index="i", rerank=True)
     assert "comes twice" in response["rerank"]["reason"]
 
 
-def test_hybrid_queries_keep_the_pipeline_of_their_index():
+def test_a_hybrid_query_keeps_the_search_pipeline_of_its_index():
     client = client_for(response_of(["a"]))
     hybrid = {"hybrid": {"queries": [{"match": {"text": "low"}}, {"neural": {"v": {"query_text": "low"}}}]}}
     client.search(hybrid, index="i", rerank=True)
     assert "search_pipeline" not in asked(client)["params"]
 
 
-def test_score_that_is_no_number():
+def test_a_score_that_is_no_number_keeps_the_first_pass():
     answer = response_of(["a"])
     answer["hits"]["hits"][0]["_score"] = "high"
     found = client_for(answer).search("low", index="i", rerank=True)
@@ -249,12 +249,12 @@ def test_score_that_is_no_number():
     assert "$.hits.hits[0]._score is 'high'" in found["rerank"]["reason"]
 
 
-def test_credentials_are_not_shown():
+def test_credentials_are_not_in_the_clients_representation():
     client = connect("http://bob:s3cret@localhost:1")
     assert repr(client) == "<Client of localhost:1>"
 
 
-def test_texts_from_elsewhere():
+def test_rank_orders_texts_of_the_caller():
     client = client_for({})
     ranking = client.rerank("low", ["a", {"id": "x", "text": "bbb", "title": "t", "score": 2}])
     assert [(candidate.doc_id, candidate.text) for candidate in ranking.candidates] == [("x", "t bbb"), ("0", "a")]

@@ -36,7 +36,7 @@ def answer(received: Received) -> Reply:
 
 
 @pytest.mark.parametrize("kind", ["urllib3", "requests"])
-def test_parent_and_child_get_their_own_answers(kind: str) -> None:
+def test_a_client_used_before_a_fork_answers_parent_and_child(kind: str) -> None:
     with answering(answer) as server:
         folder = Path(__file__).parents[2]
         subprocess.run([sys.executable, "-c", ASKING, server.url, kind], check=True, timeout=120, cwd=folder)

@@ -18,7 +18,7 @@ def test_unknown_options_of_connect_name_the_nearest(option, nearest):
         connect("http://localhost:9", **{option: 1})
 
 
-def test_what_opensearch_py_knows_is_passed_on(tmp_path):
+def test_connect_passes_opensearch_pys_options_on(tmp_path):
     options = {"http_auth": ("a", "b"), "verify_certs": False, "ssl_show_warn": False, "randomize_hosts": False}
     connect("https://localhost:9", timeout=3, max_retries=1, http_compress=True, headers={"x": "y"}, **options).close()
     connect(f"embedded:{tmp_path}", timeout=3).close()
@@ -53,7 +53,7 @@ with connect("embedded:" + tempfile.mkdtemp(), rerank=options) as client:
     ],
     ids=str,
 )
-def test_after_warm_up_the_first_search_loads_nothing(options):
+def test_after_warm_up_the_first_search_loads_no_model(options):
     program = WARMED.format(options=options)
     environment = {**os.environ, "OSRERANK_DUO_MODEL": str(ROOT / "tests" / "data" / "tiny-bert-duo")}
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, env=environment)

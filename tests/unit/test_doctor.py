@@ -31,7 +31,7 @@ def findings(url: str, *, index: str = "", **options: str) -> dict[str, object]:
     return {finding.part: finding for finding in examine(settings, index=index)}
 
 
-def test_a_sound_deployment_is_told_part_by_part(url: str) -> None:
+def test_the_doctor_reports_each_part_of_a_sound_deployment(url: str) -> None:
     found = findings(url)
     absent = {"index", "redis", "workers"}
     sound = {"software", "processor", "model", "scored pair", "engine"}
@@ -45,7 +45,7 @@ def test_a_sound_deployment_is_told_part_by_part(url: str) -> None:
     assert "the model has graphs (fp32)" in findings(url, backend="auto")["model"].found
 
 
-def test_the_model_of_vectors_is_checked_where_the_pipeline_needs_it(url: str, tmp_path: Path) -> None:
+def test_the_doctor_checks_the_vector_model_if_the_pipeline_needs_it(url: str, tmp_path: Path) -> None:
     file = tmp_path / "osrerank.toml"
     file.write_text('[rerank]\npipeline = "vectors-mono"\n')
     found = findings(url, settings_file=str(file))["vector model"]
@@ -55,7 +55,7 @@ def test_the_model_of_vectors_is_checked_where_the_pipeline_needs_it(url: str, t
     assert "OSRERANK_VECTOR_MODEL" in wrong.fix
 
 
-def test_a_model_or_an_index_that_is_not_there_is_named_and_hides_nothing(url: str, tmp_path: Path) -> None:
+def test_the_doctor_names_a_missing_model_or_index_and_continues(url: str, tmp_path: Path) -> None:
     found = findings(url, model=str(tmp_path / "none"))
     assert found["model"].status == "failed"
     assert "there is no directory" in found["model"].found
@@ -73,7 +73,7 @@ def test_a_model_or_an_index_that_is_not_there_is_named_and_hides_nothing(url: s
         (("body",), '[rerank]\nfields = ["summary"]\n', "failed", "its text fields: body"),
     ],
 )
-def test_text_fields_are_compared_with_what_the_model_reads(url, fields, named, status, words, tmp_path, monkeypatch):
+def test_the_doctor_compares_text_fields_with_the_fields_read(url, fields, named, status, words, tmp_path, monkeypatch):
     if named:
         (tmp_path / "settings.toml").write_text(named)
         monkeypatch.setenv("OSRERANK_SETTINGS_FILE", str(tmp_path / "settings.toml"))
@@ -84,7 +84,7 @@ def test_text_fields_are_compared_with_what_the_model_reads(url, fields, named, 
     assert (found.status, words in found.found) == (status, True)
 
 
-def test_a_redis_that_does_not_answer_has_a_fix_and_keeps_its_password(url: str) -> None:
+def test_the_doctor_names_a_fix_for_a_silent_redis_and_hides_its_password(url: str) -> None:
     found = findings(url, redis_url="redis://:secret@127.0.0.1:9/0")["redis"]
     assert found.status == "failed"
     assert "OSRERANK_REDIS_URL" in found.fix
@@ -115,7 +115,7 @@ def test_a_redis_with_queues_must_not_evict_and_a_cache_may(url: str, redis_url:
     assert cache_alone.facts["maxmemory_policy"] == "allkeys-lru"
 
 
-def test_the_exit_code_tells_a_program(url: str) -> None:
+def test_the_doctors_exit_code_is_1_if_a_check_fails(url: str) -> None:
     sound = CliRunner().invoke(cli, ["--json", "--url", url, "--model", TINY, "--backend", "onnx", "doctor"])
     assert (sound.exit_code, json.loads(sound.stdout)["ok"]) == (0, True)
     broken = CliRunner().invoke(cli, ["--url", NOWHERE, "--model", TINY, "--backend", "onnx", "doctor"])
@@ -124,7 +124,7 @@ def test_the_exit_code_tells_a_program(url: str) -> None:
     assert "fix: start the server" in broken.output
 
 
-def test_the_precision_of_the_command_line_is_looked_at(url: str) -> None:
+def test_the_doctor_checks_the_precision_of_the_command_line(url: str) -> None:
     outcome = CliRunner().invoke(cli, ["--url", url, "--model", TINY, "--backend", "onnx", "--dtype", "bf16", "doctor"])
     assert outcome.exit_code == 1
     assert "backend onnx does not compute in bf16" in outcome.output
@@ -181,7 +181,7 @@ STATUSES = {
 
 @pytest.mark.parametrize("knows_itself", [False, True])
 @pytest.mark.parametrize("status", STATUSES)
-def test_the_fix_fits_the_status_that_the_search_engine_answers(status: int, *, knows_itself: bool) -> None:
+def test_the_doctors_fix_fits_the_status_of_the_search_engine(status: int, *, knows_itself: bool) -> None:
     with served(answering(status, knows_itself=knows_itself)) as port:
         found = findings(f"http://admin:secret@127.0.0.1:{port}", index="notes", model=BI_ENCODER)
     failed = [found["index"], found["vectors"]] if knows_itself else [found["engine"]]
@@ -209,7 +209,7 @@ REPLIES = {
 
 @pytest.mark.parametrize("reply", REPLIES)
 @pytest.mark.parametrize("backend", ["onnx", "workers"])
-def test_the_fix_fits_the_error_that_a_redis_answers(reply: str, backend: str, url: str) -> None:
+def test_the_doctors_fix_fits_the_error_of_redis(reply: str, backend: str, url: str) -> None:
     class Redis(socketserver.StreamRequestHandler):
         def handle(self) -> None:
             while line := self.rfile.readline():
@@ -230,7 +230,7 @@ def test_the_fix_fits_the_error_that_a_redis_answers(reply: str, backend: str, u
 @pytest.mark.parametrize(
     "rights", ["~osrerank:* &osrerank:* +@all -@dangerous", "~queue:* &* +@all -@dangerous", "+@all"]
 )
-def test_a_redis_user_without_the_rights_of_a_broker_is_told_to_get_them(rights: str, url: str, redis_url: str) -> None:
+def test_the_doctor_names_missing_rights_of_a_redis_user(rights: str, url: str, redis_url: str) -> None:
     import redis
 
     with redis.Redis.from_url(redis_url) as client:
@@ -259,7 +259,7 @@ def test_a_redis_user_with_the_rights_of_the_page_on_workers_is_sound(url: str, 
     assert (found.status, "noeviction" in found.found) == ("ok", True)
 
 
-def test_the_fix_of_a_missing_model_names_where_it_is_named(url: str, tmp_path: Path) -> None:
+def test_the_doctors_fix_for_a_missing_model_names_its_setting(url: str, tmp_path: Path) -> None:
     file = tmp_path / "osrerank.toml"
     file.write_text('[index.notes]\nmodel = "./missing"\n')
     with connect(url) as client:
@@ -277,7 +277,7 @@ SENTENCE = "Diese leise Waschmaschine verbraucht wenig Wasser und wäscht auch W
 
 
 @pytest.mark.long
-def test_documents_that_the_model_does_not_read_are_told_with_the_model_that_does(url: str) -> None:
+def test_the_doctor_recommends_a_model_for_documents_in_an_unread_language(url: str) -> None:
     with connect(url) as client:
         fill(client, "waren", [{"title": f"Ware {at}", "body": f"{SENTENCE} {at}"} for at in range(20)])
     found = findings(url, index="waren", model="osrerank/e5-small")["languages"]

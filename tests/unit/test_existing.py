@@ -40,7 +40,7 @@ def test_requests_are_signed_by_opensearch_pys_aws_signer(engine: RerankServer) 
         assert "secret" not in one.headers["authorization"]
 
 
-def test_transport_and_serializer_are_the_existing_ones_and_stay_open(engine: RerankServer) -> None:
+def test_a_wrapped_client_keeps_transport_and_serializer_open(engine: RerankServer) -> None:
     class Own(JSONSerializer):
         mimetype = "application/json"
 
@@ -61,7 +61,7 @@ def test_transport_and_serializer_are_the_existing_ones_and_stay_open(engine: Re
     assert all(one.headers["authorization"].startswith("Basic ") for one in engine.received)
 
 
-def test_an_asynchronous_client(engine: RerankServer) -> None:
+def test_an_existing_asynchronous_client_is_wrapped(engine: RerankServer) -> None:
     async def search() -> Any:
         async with AsyncOpenSearch(f"http://127.0.0.1:{engine.server_port}", headers={"X-Tenant": "seven"}) as existing:
             client = osrerank.wrap(existing, scorer=BY_LENGTH)
@@ -75,13 +75,13 @@ def test_an_asynchronous_client(engine: RerankServer) -> None:
     assert all(one.headers["x-tenant"] == "seven" for one in engine.received)
 
 
-def test_unknown_options_are_refused() -> None:
+def test_unknown_options_of_a_wrapped_client_are_refused() -> None:
     options: dict[str, Any] = {"hosts": "localhost"}
     with pytest.raises(ConfigError, match="wrap has no argument hosts; it has model, vector_model, duo_model"):
         osrerank.wrap(OpenSearch(), **options)
 
 
 @pytest.mark.parametrize("other", ["http://localhost:9200", None, object()])
-def test_what_is_no_client_is_refused(other: Any) -> None:
+def test_wrapping_an_object_that_is_no_client_is_refused(other: Any) -> None:
     with pytest.raises(ConfigError, match="wrap takes an OpenSearch or AsyncOpenSearch of opensearch-py, or an"):
         osrerank.wrap(other)

@@ -30,13 +30,13 @@ def loaded_after(code):
 
 
 @pytest.mark.long
-def test_import_is_free():
+def test_importing_osrerank_loads_no_heavy_library():
     names = ("scoring.registry", "evaluation", "formats", "options")
     assert loaded_after("\n".join(["import osrerank", *(f"import osrerank.{name}" for name in names)])) == []
 
 
 @pytest.mark.long
-def test_help_is_free():
+def test_the_help_of_commands_loads_no_heavy_library():
     commands = ([], ["export"], ["index"])
     code = f"for one in {commands}: cli.main([*one, '--help'], standalone_mode=False)"
     assert loaded_after(f"from osrerank.cli import cli\n{code}") == []
@@ -56,7 +56,7 @@ def test_the_names_of_backends_are_those_of_their_entries():
     assert {*names.LOCAL} == {name for name, entry in BACKENDS.items() if entry.is_local}
 
 
-def test_public_names_are_sorted_and_there():
+def test_public_names_are_sorted_and_can_be_imported():
     assert list(osrerank.__all__) == sorted(osrerank.__all__)
     assert all(hasattr(osrerank, name) for name in osrerank.__all__)
 

@@ -15,11 +15,11 @@ PACKAGES = {
 SOURCES = sorted(path for folder in (*PACKAGES.values(), ROOT / "tools") for path in folder.rglob("*.py"))
 
 
-def test_every_module_says_what_it_is() -> None:
+def test_every_module_has_a_docstring() -> None:
     assert [path for path in SOURCES if ast.get_docstring(ast.parse(path.read_text("utf-8"))) is None] == []
 
 
-def test_what_is_installed_is_called_osrerank() -> None:
+def test_installed_packages_and_commands_are_called_osrerank() -> None:
     entries = [entry.value for entry in distribution("osrerank").entry_points]
     assert {entry.partition(".")[0] for entry in entries} == set(PACKAGES)
     for name, folder in PACKAGES.items():
@@ -27,7 +27,7 @@ def test_what_is_installed_is_called_osrerank() -> None:
 
 
 @pytest.mark.parametrize("name", PACKAGES)
-def test_unit_tests_stand_where_the_code_does(name: str) -> None:
+def test_folders_of_unit_tests_mirror_packages(name: str) -> None:
     """Every folder of unit tests is a package's, by the same name."""
     unit = ROOT / "tests" / "unit" / ("" if name == "osrerank" else name)
     elsewhere = {unit / other for other in (*PACKAGES, "docker", "tools")} if name == "osrerank" else set()

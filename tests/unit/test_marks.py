@@ -29,7 +29,7 @@ def cached(name: str = "tiny-bert-one-label") -> Scorer:
     return CachedScorer(load_scorer(str(DATA / name), backend="onnx", threads=1), NullStore(), LocalStore(1e6))
 
 
-def test_cuts_are_told_of_cached_scores_and_of_each_document_of_pairs_once() -> None:
+def test_cut_documents_are_counted_once_with_a_cache_and_in_pairs() -> None:
     scorer = cached()
     for inferences in (3, 0):
         ranking = MonoStage(scorer).rerank(ranking_of([LONG, "low", LONG + "x"], "salt " * 100))
@@ -42,7 +42,7 @@ def test_cuts_are_told_of_cached_scores_and_of_each_document_of_pairs_once() -> 
         assert (scores.inferences, scores.truncated, scores.query_truncated) == (inferences, 2, False)
 
 
-def test_workers_tell_cuts() -> None:
+def test_workers_report_cut_documents() -> None:
     scores = Scores(np.ones(3, np.float32), inferences=3, truncated=1, cuts=np.array([0, 1, QUERY_CUT], np.uint8))
     read = Reply.decode(Reply("c", "w", "m", scores).encode()).scores
     assert read is not None
@@ -51,7 +51,7 @@ def test_workers_tell_cuts() -> None:
     assert read.cut_documents([(0,), (1,), (2,)]) == {1}
 
 
-def test_ranked_texts_say_which_were_cut() -> None:
+def test_ranked_texts_are_marked_if_they_were_cut() -> None:
     reranker = Reranker(str(DATA / "tiny-bert-one-label"), backend="onnx", passages="off")
     assert {one.doc_id: one.truncated for one in reranker.rank("low", [LONG, "low", "..."])} == {
         0: True, 1: False, 2: False,
@@ -68,11 +68,11 @@ def test_the_order_of_a_sort_is_read_whatever_its_case() -> None:
 @pytest.mark.parametrize(
     "body", [{"size": None}, {"from": None}, {"size": True}, {"size": 1.5}, {"size": "x"}, {"sort": None}]
 )
-def test_what_opensearch_refuses_is_sent_as_it_is(body: dict[str, Any]) -> None:
+def test_bodies_that_opensearch_refuses_are_sent_unchanged(body: dict[str, Any]) -> None:
     assert isinstance(first_pass_of(body, {}, Rerank(), 100, SearchFields()), Reason)
 
 
-def test_collapse_is_warned_of() -> None:
+def test_a_collapsed_search_warns() -> None:
     answer = response_of(["a", "bb"])
     client = connect("http://localhost:9", scorer=FunctionScorer(), transport_class=CannedTransport, answer=answer)
     body = {"query": {"match": {"text": "a"}}, "collapse": {"field": "group"}}
@@ -92,7 +92,7 @@ def test_collapse_is_warned_of() -> None:
         ({"inner_hits": {"a": [1]}}, "inner_hits.a.hits.hits is not a list of hits"),
     ],
 )
-def test_a_response_of_another_form_is_refused_with_the_place(part: dict[str, Any], path: str) -> None:
+def test_a_malformed_response_is_refused_with_its_path(part: dict[str, Any], path: str) -> None:
     client = connect("http://localhost:9", scorer=FunctionScorer(), transport_class=CannedTransport)
     hit = {"_id": "1", "_score": 1.0, "_source": {"text": "a"}, **part}
     with pytest.raises(ResponseFormatError) as refused:
@@ -101,14 +101,14 @@ def test_a_response_of_another_form_is_refused_with_the_place(part: dict[str, An
 
 
 @pytest.mark.parametrize("took", [None, "soon", math.nan])
-def test_a_time_that_is_no_number_is_none(took: Any) -> None:
+def test_a_response_time_that_is_no_number_is_left_out(took: Any) -> None:
     client = connect("http://localhost:9", scorer=FunctionScorer(), transport_class=CannedTransport)
     marks = client.rerank_response({**response_of(["a"]), "took": took}, "a")["rerank"]
     assert (marks["applied"], marks["first_pass_took_ms"]) == (True, 0)
 
 
 @pytest.mark.parametrize("value", [math.inf, math.nan, 1e18, MOST_MS + 1, 0, -1, "5"])
-def test_a_deadline_is_finite_and_bounded(value: Any) -> None:
+def test_a_deadline_option_must_be_finite_and_bounded(value: Any) -> None:
     with pytest.raises(ConfigError, match=r"deadline_ms is .*; it must be a number of milliseconds above 0, at most"):
         Rerank(deadline_ms=value)
     assert Rerank(deadline_ms=MOST_MS).deadline_ms == MOST_MS

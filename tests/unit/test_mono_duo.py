@@ -27,7 +27,7 @@ def search(client, **options):
         ({"duo_model": TINY}, "is a cross-encoder model; a duo model is needed here"),
     ],
 )
-def test_without_a_duo_model_the_mono_order_stays_and_mono_alone_needs_none(named, reason):
+def test_without_a_duo_model_the_mono_order_stays(named, reason):
     client = client_for(duo_scorer=None, **named)
     response = search(client)
     assert ids(response) == ["d3", "d1", "d2", "d0"]
@@ -39,7 +39,7 @@ def test_without_a_duo_model_the_mono_order_stays_and_mono_alone_needs_none(name
         search(client, on_failure="raise")
 
 
-def test_a_deadline_in_the_pairs_compares_the_first_candidates():
+def test_a_deadline_in_mono_duo_compares_the_first_candidates():
     clock = ManualClock()
     slow = FunctionScorer(SHORTER.function, seconds_per_pair=1, sleep=clock.sleep)
     client = client_for(["a" * place for place in range(1, 30)], duo_scorer=slow, clock=clock)
@@ -49,7 +49,7 @@ def test_a_deadline_in_the_pairs_compares_the_first_candidates():
     assert duo["inferences"] == 20
 
 
-def test_least_probability_is_monos():
+def test_min_score_reads_the_mono_probability():
     response = search(client_for(), min_score=0.9)
     assert ids(response) == ["d1", "d3"]  # lengths 3 and 4, the shorter first
     assert all("probability" not in hit["_rerank"]["duo"] for hit in response["hits"]["hits"])

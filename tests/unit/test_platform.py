@@ -52,7 +52,7 @@ def test_a_lock_has_one_holder_until_its_file_is_closed(tmp_path):
 
 
 @pytest.mark.long
-def test_what_only_posix_has_is_not_needed_to_index_search_and_rerank():
+def test_searches_work_without_posix_modules():
     done = subprocess.run([sys.executable, "-c", WITHOUT_POSIX], capture_output=True, text=True, check=False)
     said, *found = done.stdout.splitlines() or [done.stderr]
     assert said.startswith("this Python cannot lock files"), said
@@ -76,7 +76,7 @@ PERIOD = "cpu,cpuacct__cpu_DOT_cfs_period_us"
 SIXTEEN = {cpu: str(cpu) for cpu in range(16)}
 
 
-def test_hyper_threads_are_no_cores_and_cpus_that_the_system_does_not_describe_are(monkeypatch, tmp_path):
+def test_hyper_threads_are_not_counted_as_cores(monkeypatch, tmp_path):
     assert pretend(monkeypatch, tmp_path, FOUR_OF_TWO) == 2
     assert pretend(monkeypatch, tmp_path, {4: "0,4"}) == 1
     monkeypatch.setattr(os, "sched_getaffinity", lambda _process: {0, 1, 2})
@@ -96,14 +96,14 @@ def test_hyper_threads_are_no_cores_and_cpus_that_the_system_does_not_describe_a
         ("nonsense", {}, 16),
     ],
 )
-def test_a_quota_bounds_the_cores(monkeypatch, tmp_path, groups, files, cores):
+def test_a_cgroup_quota_bounds_the_number_of_cores(monkeypatch, tmp_path, groups, files, cores):
     placed = {f"sys__fs__cgroup__{name}": content for name, content in files.items()}
     assert pretend(monkeypatch, tmp_path, SIXTEEN, proc__self__cgroup=groups, **placed) == cores
 
 
 @pytest.mark.long
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
-def test_a_fork_waits_until_no_other_thread_is_inside() -> None:
+def test_a_fork_waits_until_no_other_thread_holds_a_lock() -> None:
     gate, inside, left = _platform.ForkGate(), threading.Event(), threading.Event()
 
     def work() -> None:

@@ -12,7 +12,7 @@ def reported(file: io.StringIO, total: int | None) -> list[str]:
     return file.getvalue().splitlines()
 
 
-def test_a_line_every_few_seconds_on_a_pipe() -> None:
+def test_progress_on_a_pipe_is_a_line_every_few_seconds() -> None:
     assert reported(io.StringIO(), 1500) == [
         "500 of 1,500 queries, 100.0 a second, 10 s left",
         "1,000 of 1,500 queries, 100.0 a second, 5 s left",

@@ -14,19 +14,19 @@ VARIABLES = [name for name in REMOVED if name.startswith(PREFIX)]
 
 
 @pytest.mark.parametrize("name", OPTIONS)
-def test_an_option_that_is_gone_says_what_to_do_instead(name: str) -> None:
+def test_a_removed_option_names_its_successor(name: str) -> None:
     with pytest.raises(ConfigError) as caught:
         Rerank.of({name: None}, Rerank())
     assert REMOVED[f"rerank.{name}"] in str(caught.value)
 
 
-def test_a_blend_that_is_gone_says_what_to_use_instead() -> None:
+def test_a_removed_blend_names_its_successor() -> None:
     with pytest.raises(ConfigError, match="rerank option blend is 'weighted'; use \"linear\""):
         Rerank.of({"blend": "weighted"}, Rerank())
 
 
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
-def test_a_command_that_is_gone_says_what_to_do_instead(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_removed_command_names_its_successor(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stopped:
         main(words)
     assert stopped.value.code == 2
@@ -34,14 +34,14 @@ def test_a_command_that_is_gone_says_what_to_do_instead(words: list[str], capsys
 
 
 @pytest.mark.parametrize("name", VARIABLES)
-def test_a_variable_that_is_gone_says_what_to_do_instead(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_removed_variable_names_its_successor(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(name, "1")
     with pytest.raises(ConfigError) as caught:
         Settings.load()
     assert REMOVED[name] in str(caught.value)
 
 
-def test_a_secret_file_that_is_gone_says_what_to_do_instead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_removed_secret_file_names_its_successor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "osrerank_states_key").write_text("a key of at least sixteen characters")
     monkeypatch.setenv("OSRERANK_SECRETS_DIR", str(tmp_path))
     with pytest.raises(ConfigError, match="osrerank_states_key is not a setting; set OSRERANK_VECTORS_KEY"):

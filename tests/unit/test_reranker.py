@@ -18,7 +18,7 @@ def reranker() -> Reranker:
     return Reranker(scorer=BY_LENGTH)
 
 
-def test_texts_come_back_in_the_models_order_with_their_places(reranker: Reranker) -> None:
+def test_rank_returns_texts_in_the_models_order_with_their_indices(reranker: Reranker) -> None:
     found = reranker.rank("a query", ["a", "ccc", "bb"])
     assert [(one.rank, one.doc_id, one.text) for one in found] == [(1, 1, "ccc"), (2, 2, "bb"), (3, 0, "a")]
     assert [one.score for one in found] == [1.0, 0.0, -1.0]
@@ -29,7 +29,7 @@ def test_texts_come_back_in_the_models_order_with_their_places(reranker: Reranke
     }  # fmt: skip
 
 
-def test_documents_keep_their_ids_and_are_not_changed(reranker: Reranker) -> None:
+def test_ranked_documents_keep_their_ids_and_fields(reranker: Reranker) -> None:
     scored = {"doc_id": "x", "title": "On", "text": "bb", "score": 3.0}
     documents: list[dict[str, Any]] = [{"id": 7, "text": "a"}, scored, {"text": "cc"}]
     before = json.dumps(documents)
@@ -37,7 +37,7 @@ def test_documents_keep_their_ids_and_are_not_changed(reranker: Reranker) -> Non
     assert json.dumps(documents) == before
 
 
-def test_the_best_and_those_above_a_probability(reranker: Reranker) -> None:
+def test_top_k_and_min_score_bound_ranked_texts(reranker: Reranker) -> None:
     assert [one.doc_id for one in reranker.rank("q", ["a", "ccc", "bb"], top_k=2)] == [1, 2]
     with Reranker(scorer=BY_LENGTH, min_score=0.5) as other:
         assert [one.doc_id for one in other.rank("q", ["a", "ccc", "bb"])] == [1, 2]
@@ -45,7 +45,7 @@ def test_the_best_and_those_above_a_probability(reranker: Reranker) -> None:
         assert [one.doc_id for one in broken.rank("q", ["a", "bb"])] == [0, 1]
 
 
-def test_many_queries_and_asyncio(reranker: Reranker) -> None:
+def test_rank_accepts_many_queries_and_works_in_asyncio(reranker: Reranker) -> None:
     lists = [["a", "bb"], [], ["ccc", "d"]] * 10
     found = reranker.rank_many(["q", "r", "s"] * 10, lists, top_k=1)
     assert [[one.text for one in some] for some in found] == [["bb"], [], ["ccc"]] * 10
@@ -67,7 +67,7 @@ def test_the_event_loop_goes_on_while_documents_are_ranked() -> None:
     assert asyncio.run(both())[0][0].score == 1.0
 
 
-def test_what_was_not_scored_comes_last_in_its_old_order() -> None:
+def test_unscored_texts_come_last_in_their_old_order() -> None:
     scorer = FunctionScorer(lambda _query, text: float(len(text)), unscorable=frozenset({"ccc"}))
     found = Reranker(scorer=scorer).rank("q", ["ccc", "a", "bb"])
     assert [(one.doc_id, one.score is None, one.probability is None) for one in found] == [
@@ -75,7 +75,7 @@ def test_what_was_not_scored_comes_last_in_its_old_order() -> None:
     ]  # fmt: skip
 
 
-def test_failures_keep_the_order_or_are_raised() -> None:
+def test_a_failed_model_keeps_the_order_or_raises() -> None:
     found = Reranker(scorer=BROKEN).rank("q", ["a", "bb"])
     assert [(one.doc_id, one.probability) for one in found] == [(0, None), (1, None)]
     with pytest.raises(InferenceError):
@@ -100,7 +100,7 @@ def test_failures_keep_the_order_or_are_raised() -> None:
         ((text for text in ("a", "b")), None, ConfigError, "documents is of the type generator; give a list"),
     ],
 )
-def test_bad_input_is_named(reranker, documents, top_k, error, message):
+def test_a_document_without_text_is_refused_with_its_index(reranker, documents, top_k, error, message):
     with pytest.raises(error, match=message):
         reranker.rank("q", documents, top_k=top_k)
 
@@ -111,14 +111,14 @@ def test_a_query_that_is_no_text_is_named(reranker: Reranker) -> None:
         reranker.rank(query, ["a"])
 
 
-def test_docno_is_an_id(reranker: Reranker) -> None:
+def test_docno_is_read_as_a_documents_id(reranker: Reranker) -> None:
     assert [one.doc_id for one in reranker.rank("q", [{"docno": "x", "text": "a"}, {"docno": "y", "text": "bb"}])] == [
         "y",
         "x",
     ]
 
 
-def test_unknown_options_are_refused() -> None:
+def test_unknown_options_of_a_reranker_are_refused() -> None:
     options: dict[str, Any] = {"dept": 3}
     with pytest.raises(ConfigError, match="rerank has no option 'dept'"):
         Reranker(scorer=BY_LENGTH, **options)

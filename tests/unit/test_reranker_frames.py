@@ -28,17 +28,17 @@ def test_a_frame_comes_back_in_the_new_order_of_each_query(reranker: Reranker) -
     assert frame.equals(pd.DataFrame(ROWS))
 
 
-def test_the_first_pass_is_by_score_whatever_the_order_of_the_rows() -> None:
+def test_the_first_pass_of_a_frame_is_ordered_by_score() -> None:
     shuffled = pd.DataFrame(ROWS).sample(frac=1, random_state=3)
     constant = Reranker(scorer=FunctionScorer(lambda *_: 0.0))
     assert constant.rank_frame(shuffled)["docno"].tolist() == list("abcd") * 2
 
 
-def test_the_best_of_each_query(reranker: Reranker) -> None:
+def test_rank_frame_returns_the_best_rows_of_each_query(reranker: Reranker) -> None:
     assert reranker.rank_frame(pd.DataFrame(ROWS), top_k=1)["docno"].tolist() == ["c", "b"]
 
 
-def test_an_empty_frame_has_the_new_columns(reranker: Reranker) -> None:
+def test_an_empty_frame_gets_the_new_columns(reranker: Reranker) -> None:
     empty = reranker.rank_frame(pd.DataFrame(ROWS)[["qid", "query", "docno", "text"]].iloc[:0])
     assert empty.dtypes[["score", "rank"]].astype(str).tolist() == ["float64", "int64"]
 

@@ -34,11 +34,11 @@ def hit(source=None, **raw):
         ({"text": {"sub": "x"}}, ["text"], None),
     ],
 )
-def test_text_of_fields(source, fields, text):
+def test_the_text_of_a_hit_joins_its_fields(source, fields, text):
     assert hit_text(hit(source), fields, "|") == text
 
 
-def test_text_from_the_fields_api():
+def test_the_text_of_a_hit_is_read_from_the_fields_api():
     assert hit_text(hit(fields={"text": ["a", "b"]}), ["title", "text"], "|") == "a|b"
     assert hit_text(hit(fields={"a.b": ["x", "y"]}), ["a.b"], "|") == "x|y"
     assert hit_text(hit(fields={"a": [{"b": ["x"]}, {"b": ["y"]}]}), ["a.b"], "|") == "x|y"
@@ -55,7 +55,7 @@ def test_text_from_the_fields_api():
         ([], False),
     ],
 )
-def test_hits_in_an_order_of_their_own(hits, own):
+def test_hits_sorted_by_a_field_are_parsed_without_scores(hits, own):
     assert has_own_order(hits) is own
 
 
@@ -68,13 +68,13 @@ def test_hits_in_an_order_of_their_own(hits, own):
         ({"hits": {"hits": [{"_id": "a"}, {"_score": 1}]}}, "$.hits.hits[1]._id"),
     ],
 )
-def test_what_is_no_search_response(response, path):
+def test_a_malformed_search_response_is_refused_with_its_path(response, path):
     with pytest.raises(ResponseFormatError) as caught:
         parse(hits_of(response), QUERY, ["text"])
     assert caught.value.path == path
 
 
-def test_same_id_in_two_indexes_is_two_candidates():
+def test_an_id_in_two_indices_is_two_candidates():
     response = response_of(["a", "b"])
     for place, hit in enumerate(response["hits"]["hits"]):
         hit.update(_id="same", _index=f"i{place}")
@@ -103,7 +103,7 @@ def test_borrowed_fields_are_given_back():
     assert "fields" not in kept["hits"]["hits"][0]
 
 
-def test_min_score_drops_what_is_less_probable_or_unscored():
+def test_min_score_drops_improbable_and_unscored_hits():
     response = response_of(["aaaa", "", "b"])
     ranking = MonoStage(FunctionScorer(lambda _q, text: len(text) - 1.0), depth=2).rerank(
         parse(hits_of(response), QUERY, ["text"])
@@ -113,7 +113,7 @@ def test_min_score_drops_what_is_less_probable_or_unscored():
     assert merged["hits"]["total"]["value"] == 3
 
 
-def test_explanation_tells_each_step():
+def test_the_explanation_of_a_hit_names_each_stage():
     ranking = MonoStage(BY_LENGTH, depth=2).rerank(parse(hits_of(response_of(["a", "bbb", "c"])), QUERY, ["text"]))
     merged = answer_of(response_of(["a", "bbb", "c"]), ranking, Page(explain=True))
     first, _, last = (hit["_rerank"]["explanation"] for hit in merged["hits"]["hits"])
@@ -122,7 +122,7 @@ def test_explanation_tells_each_step():
     assert last[-1] == "_score 0.500000 = 0 stages passed + 0.500000 of first_pass"
 
 
-def test_unchanged_is_cut_and_marked():
+def test_a_response_that_is_not_reranked_is_cut_to_the_page_and_marked():
     response = response_of(["a", "b", "c"])
     marked = answer_of(response, Reason(ReasonCode.REFUSED, "because", "too deep"), Page(offset=1, size=1))
     assert [hit["_id"] for hit in marked["hits"]["hits"]] == ["d1"]
@@ -136,7 +136,7 @@ LEAVES = st.one_of(st.none(), st.booleans(), st.integers(0, 9), st.text("ab", ma
 
 
 @given(st.lists(LEAVES, max_size=6), st.lists(st.lists(LEAVES, max_size=3), max_size=4))
-def test_a_section_names_the_value_that_it_is(values, groups):
+def test_a_malformed_section_of_a_response_is_named_with_its_value(values, groups):
     def as_text(value):
         return str(value).lower() if isinstance(value, bool) else str(value)
 

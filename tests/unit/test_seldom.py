@@ -1,7 +1,7 @@
 from osrerank._seldom import Seldom
 
 
-def test_a_kind_is_due_again_after_a_while():
+def test_a_kind_of_log_line_is_due_again_after_its_interval():
     now = [0.0]
     due = Seldom(60.0, lambda: now[0])
     assert [due.is_due("a"), due.is_due("a"), due.is_due(("a", 1))] == [True, False, True]
@@ -11,7 +11,7 @@ def test_a_kind_is_due_again_after_a_while():
     assert due.is_due("a")
 
 
-def test_what_is_not_logged_is_counted_in_the_next_line():
+def test_suppressed_log_lines_are_counted_in_the_next_line():
     now = [0.0]
     due = Seldom(60.0, lambda: now[0])
     assert [due.count_unlogged("a") for _ in range(200)] == [0, *[None] * 199]

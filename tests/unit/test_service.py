@@ -28,7 +28,7 @@ def reranked(scorer: FunctionScorer, **options: object) -> Ranking:
     return RerankService(Settings.load(), scorer).rerank(ranking, Rerank(**options), NEVER)  # type: ignore[arg-type]
 
 
-def test_long_documents_are_read_by_passages_where_that_is_recommended_or_asked_for() -> None:
+def test_long_documents_are_cut_if_the_card_recommends_it_or_on_request() -> None:
     ranking = reranked(ByPassages(beginning))
     assert [candidate.doc_id for candidate in ranking.candidates] == ["d1", "d2", "d0"]
     passage = ranking.candidates[0].trace[-1].passage
@@ -41,7 +41,7 @@ def test_long_documents_are_read_by_passages_where_that_is_recommended_or_asked_
 
 
 @pytest.mark.parametrize("options", [{"passages": "off"}, {"passages": None}])
-def test_passages_can_be_turned_off(options: dict[str, object]) -> None:
+def test_cutting_into_passages_can_be_turned_off(options: dict[str, object]) -> None:
     ranking = reranked(ByPassages(beginning), **options)
     assert [candidate.doc_id for candidate in ranking.candidates] == ["d2", "d0", "d1"]
     assert ranking.reports[-1].inferences == reranked(FunctionScorer(beginning)).reports[-1].inferences == 3
@@ -65,7 +65,7 @@ def test_a_model_runs_in_the_stage_of_its_kind(scorer: type, kind: str, stage: s
     assert (ranking.candidates[0].trace[-1].stage, ranking.warnings) == (stage, ())
 
 
-def test_mono_asked_of_a_bi_encoder_runs_as_vectors_with_a_warning() -> None:
+def test_pipeline_mono_with_a_bi_encoder_runs_as_vectors_with_a_warning() -> None:
     ranking = reranked(BiEncoder(beginning), pipeline="mono")
     assert [report.name for report in ranking.reports] == ["vectors"]
     (warning,) = ranking.warnings

@@ -10,7 +10,7 @@ from osrerank.service import RerankService
 from osrerank.settings import Settings
 
 
-def test_argument_wins_over_environment_over_default_and_an_empty_variable_is_none(monkeypatch):
+def test_an_argument_overrides_the_environment_and_an_empty_variable_is_unset(monkeypatch):
     assert Settings.load().threads == 0
     monkeypatch.setenv("OSRERANK_THREADS", "3")
     assert Settings.load().threads == 3
@@ -33,18 +33,18 @@ def test_unknown_variables_and_bad_values_are_named_with_their_source(monkeypatc
 
 
 @pytest.mark.parametrize("url", ["", "localhost:9200", "http://", "embedded:", "ftp://host", "http://a:1,b:2"])
-def test_what_is_no_url(url):
+def test_a_malformed_url_is_refused(url):
     with pytest.raises(ConfigError, match=r"^url \(argument\): an index is http.*embedded:FOLDER"):
         Settings.load(url=url)
 
 
-def test_secrets_are_not_shown():
+def test_secrets_are_not_in_the_settings_representation():
     settings = Settings.load(url="https://user:hunter2@host:9200", redis_url="redis://:hunter2@host")
     assert "hunter2" not in repr(settings)
 
 
 @pytest.mark.parametrize("token", ["", " ", "two words", "caf\u00e9"])
-def test_a_token_that_lets_nobody_or_everybody_in_is_refused(token, monkeypatch, tmp_path):
+def test_an_empty_or_unusable_token_is_refused(token, monkeypatch, tmp_path):
     (tmp_path / "osrerank_server_token").write_text(f"{token}\n")
     monkeypatch.setenv("OSRERANK_SECRETS_DIR", str(tmp_path))
     with pytest.raises(ConfigError, match="printable"):
@@ -89,7 +89,7 @@ def test_secrets_that_cannot_be_read_are_errors_and_are_not_shown(monkeypatch, t
     assert "hunter2" not in str(caught.value)
 
 
-def test_dtype_reaches_the_scorer(monkeypatch):
+def test_the_setting_dtype_reaches_the_scorer(monkeypatch):
     pytest.importorskip("torch")
     monkeypatch.setenv("OSRERANK_DTYPE", "bf16")
     directory = Path(__file__).parents[1] / "data" / "tiny-bert-one-label"
@@ -102,7 +102,7 @@ def test_dtype_reaches_the_scorer(monkeypatch):
         RerankService(Settings.load(dtype="int4"))
 
 
-def test_workers_meet_where_the_broker_is_or_else_the_cache():
+def test_the_broker_url_defaults_to_the_cache_url():
     cache, broker = "redis://cache:6379/0", "rediss://:secret@broker:6380/0"
     assert Settings.load(redis_url=cache).broker() == cache
     assert Settings.load(redis_url=cache, broker_url=broker).broker() == broker
@@ -111,7 +111,7 @@ def test_workers_meet_where_the_broker_is_or_else_the_cache():
         Settings.load().broker()
 
 
-def test_a_setting_of_the_environment_is_not_passed_over_as_an_argument(tmp_path):
+def test_settings_from_the_environment_reach_the_client(tmp_path):
     with pytest.raises(ConfigError, match="set OSRERANK_BROKER_URL"):
         connect(f"embedded:{tmp_path}", broker_url="redis://localhost")
 
@@ -129,5 +129,5 @@ def test_a_cloud_id_is_the_address_of_its_deployment(host, address):
     assert Settings.load(url=cloud_id).url.get_secret_value() == address
 
 
-def test_an_api_key_is_not_shown():
+def test_an_api_key_is_not_in_the_settings_representation():
     assert "c2VjcmV0" not in repr(Settings.load(api_key="c2VjcmV0"))

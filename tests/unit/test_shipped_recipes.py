@@ -14,7 +14,7 @@ RECIPES = sorted(file for file in (ROOT / "tools" / "models").glob("*/recipes/*.
 
 
 @pytest.mark.parametrize("file", RECIPES, ids=lambda file: file.stem)
-def test_the_card_is_its_recipes(file):
+def test_the_card_of_each_shipped_model_has_the_numbers_of_its_recipe(file):
     recipe, card = tomllib.loads(file.read_text("utf-8")), read_card(locate(f"osrerank/{file.stem}"))
     assert card.name == f"osrerank/{file.stem}"
     assert card.provenance == recipe["provenance"]
@@ -24,7 +24,7 @@ def test_the_card_is_its_recipes(file):
     assert card.first_pass_weight == pytest.approx(weight, abs=1e-4)
 
 
-def test_every_shipped_model_has_a_recipe_and_they_share_a_tokenizer():
+def test_every_shipped_model_has_a_recipe_and_the_common_tokenizer():
     shipped = {folder.name for folder in (ROOT / "osrerank" / "models").iterdir() if folder.is_dir()}
     assert shipped == {file.stem for file in RECIPES}
     shared = tokenizer_file(locate("osrerank/e5-small"))

@@ -14,7 +14,7 @@ from osrerank.types import NEVER
 from tests.waiting import wait_until
 
 
-def test_the_end_waits_for_native_code_and_lets_nobody_in_afterwards() -> None:
+def test_the_end_of_the_process_waits_for_native_code_and_admits_no_new_call() -> None:
     native, inside, leave = NativeCode(), threading.Event(), threading.Event()
 
     def stay() -> None:
@@ -40,14 +40,14 @@ def test_the_end_waits_for_native_code_and_lets_nobody_in_afterwards() -> None:
     ending.result(10)
 
 
-def test_what_a_task_raises_reaches_who_waits_and_the_thread_goes_on() -> None:
+def test_an_error_of_a_task_reaches_its_caller_and_the_thread_continues() -> None:
     threads = DaemonThreads(1, "test")
     with pytest.raises(SystemExit):
         threads.submit(lambda: exec("raise SystemExit")).result(10)
     assert threads.submit(max, 1, 2).result(10) == 2
 
 
-def test_closing_cancels_what_waits_and_refuses_more() -> None:
+def test_closing_a_thread_cancels_waiting_tasks_and_refuses_new_ones() -> None:
     threads, hold, started = DaemonThreads(1, "test"), threading.Event(), threading.Event()
     running = threads.submit(lambda: (started.set(), hold.wait(10)))
     assert started.wait(10)

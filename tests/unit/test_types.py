@@ -15,7 +15,7 @@ client.search("low", index="articles", rerank={argument})
 """
 
 
-def test_every_option_has_a_type() -> None:
+def test_every_rerank_option_has_a_declared_type() -> None:
     assert list(RerankOptions.__annotations__) == [one.name for one in fields(Rerank)]
 
 
@@ -28,7 +28,7 @@ def fits(value: dict[str, Any], kind: Any) -> bool:
     return required <= set(value) <= required | optional
 
 
-def test_a_response_has_the_types_that_are_declared() -> None:
+def test_a_response_has_its_declared_types() -> None:
     scorer = FunctionScorer(lambda _query, text: float(len(text)), unscorable=frozenset({"bb"}))
     answer = response_of(["a", "bb", "ccc", "dd"])
     client = connect(

@@ -63,7 +63,7 @@ def vectors_order(client, **options):
     return ids(search(client, pipeline="vectors", **options))
 
 
-def test_the_cross_encoder_orders_the_best_of_the_vectors():
+def test_the_cross_encoder_reorders_the_best_hits_by_vectors():
     client = client_for()
     by_vectors = vectors_order(client)
     assert by_vectors == ["d5", "d4", "d3", "d2", "d1", "d0"]
@@ -79,7 +79,7 @@ def test_the_cross_encoder_orders_the_best_of_the_vectors():
     assert set(response["hits"]["hits"][0]["_rerank"]) == {"first_pass", "vectors", "mono"}
 
 
-def test_bm25_enters_with_the_vectors_and_not_again():
+def test_bm25_is_blended_once_in_vectors_mono():
     response = search(
         client_for(scorer=by_length_with(first_pass_weight=100.0), encoder=Encoder(first_pass_weight=50.0))
     )
@@ -91,7 +91,7 @@ def test_bm25_enters_with_the_vectors_and_not_again():
     assert (stages(named), ids(named)) == (["vectors", "blend", "mono"], ids(response))
 
 
-def test_the_card_of_the_cross_encoder_says_what_the_vectors_logit_adds():
+def test_the_cross_encoders_card_gives_the_weight_of_the_vectors_logit():
     client = client_for(scorer=by_length_with(vectors_weight=20.0))
     response = search(client, mono_depth=6)
     assert stages(response) == ["vectors", "mono", "vectors_blend"]
@@ -108,7 +108,7 @@ def score_of(response, doc_id, stage):
     return next(hit["_rerank"][stage]["score"] for hit in response["hits"]["hits"] if hit["_id"] == doc_id)
 
 
-def test_thresholds_are_the_last_stages():
+def test_min_score_reads_the_cross_encoders_probability():
     client = client_for(scorer=FunctionScorer(lambda _query, text: 2.0 - len(text)))
     best = vectors_order(client)[:3]
     whole, kept = search(client), search(client, min_score=0.005)
@@ -128,7 +128,7 @@ def test_a_calibration_of_the_cross_encoder_cuts_nothing_where_it_did_not_run():
     assert "the stage mono, for which the index is calibrated, scored no hit" in cut.reason
 
 
-def test_the_identity_has_both_models_and_the_weight():
+def test_the_identity_of_vectors_mono_has_both_models_and_the_weight():
     def digest(client, **options):
         asked = Rerank(pipeline="vectors-mono", **options)
         return model_digest(client.searcher.service.identity(asked), asked)
@@ -157,7 +157,7 @@ def test_the_identity_has_both_models_and_the_weight():
     ],
     ids=["missing", "failing"],
 )
-def test_without_the_cross_encoder_the_vectors_order_stays(options, error, reason):
+def test_without_the_cross_encoder_the_order_by_vectors_stays(options, error, reason):
     client = client_for(**options)
     response = search(client)
     assert response["rerank"]["applied"] == "partial"
@@ -179,7 +179,7 @@ def test_a_missing_vector_model_leaves_the_first_pass_and_names_the_fix():
     assert "OSRERANK_VECTOR_MODEL" in response["rerank"]["reason"]
 
 
-def test_a_bi_encoder_as_the_model_and_sentences_are_refused():
+def test_vectors_mono_refuses_a_bi_encoder_and_sentences():
     reason = r"vectors-mono needs a cross-encoder, and letters is a bi-encoder; .*--model"
     with pytest.raises(ConfigError, match=reason):
         search(client_for(scorer=Letters()))
@@ -187,7 +187,7 @@ def test_a_bi_encoder_as_the_model_and_sentences_are_refused():
         search(client_for(), sentences=True)
 
 
-def test_a_deadline_in_the_cross_encoder_reorders_what_it_reached():
+def test_a_deadline_in_the_cross_encoder_reorders_the_scored_prefix():
     clock = ManualClock()
     slow = FunctionScorer(BY_LENGTH.function, seconds_per_pair=1, sleep=clock.sleep)
     client = client_for(scorer=slow, clock=clock)
@@ -197,13 +197,13 @@ def test_a_deadline_in_the_cross_encoder_reorders_what_it_reached():
     assert ids(response) == [*sorted(by_vectors[:2]), *by_vectors[2:]]
 
 
-def test_there_is_no_deadline_by_default():
+def test_vectors_mono_has_no_default_deadline():
     clock = ManualClock()
     slow = FunctionScorer(BY_LENGTH.function, seconds_per_pair=10, sleep=clock.sleep)
     assert search(client_for(scorer=slow, clock=clock))["rerank"]["applied"] is True
 
 
-def test_the_pages_of_a_list_join():
+def test_pages_of_vectors_mono_join():
     client, pages = client_for(), []
     whole = search(client, page={"size": 6})
     for start in range(0, 6, 2):
@@ -214,7 +214,7 @@ def test_the_pages_of_a_list_join():
     assert later["rerank"]["applied"] is True
 
 
-def test_a_query_that_the_cross_encoder_does_not_read_keeps_the_vectors_order():
+def test_a_query_that_the_cross_encoder_does_not_read_keeps_the_order_by_vectors():
     client = client_for(scorer=by_length_with(languages=("en",)))
     response = search(client, query="давление")
     assert (stages(response), response["rerank"]["applied"]) == (["vectors", "language"], "partial")
@@ -222,7 +222,7 @@ def test_a_query_that_the_cross_encoder_does_not_read_keeps_the_vectors_order():
     assert search(client, query="давление", language_guard=False)["rerank"]["applied"] is True
 
 
-def test_pairs_are_of_the_cross_encoders_best():
+def test_vectors_mono_duo_compares_the_cross_encoders_best():
     client = client_for(duo_scorer=FunctionScorer(lambda _query, text: float(len(text))))
     response = search(client, pipeline="vectors-mono-duo", mono_depth=3, duo_depth=20)
     assert stages(response) == ["vectors", "mono", "duo"]
@@ -231,7 +231,7 @@ def test_pairs_are_of_the_cross_encoders_best():
     assert ids(response)[:3] == ids(search(client))[:3][::-1]
 
 
-def test_the_asynchronous_client_does_the_same():
+def test_the_asynchronous_client_runs_vectors_mono():
     pytest.importorskip("aiohttp")
     from osrerank.aio import connect_async
 
@@ -249,7 +249,7 @@ def test_the_asynchronous_client_does_the_same():
     assert [f"d{candidate.doc_id}" for candidate in asyncio.run(answer()).candidates] == expected
 
 
-def test_a_rerank_server_reads_the_best_of_vectors_that_are_computed_here(tmp_path, monkeypatch):
+def test_a_rerank_server_scores_the_best_hits_by_local_vectors(tmp_path, monkeypatch):
     with answering(by_length) as server:
         monkeypatch.setenv("OSRERANK_SETTINGS_FILE", str(server_file(tmp_path, server.url, dialect="tei")))
         response = search(client_for(scorer=None, encoder=False, backend="http"))

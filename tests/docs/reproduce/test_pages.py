@@ -34,7 +34,7 @@ def test_no_published_number_stands_beside_the_shipped_model(name: str) -> None:
 
 
 @pytest.mark.slow
-def test_small(run_section: RunSection, redis_url: str, tmp_path: Path) -> None:
+def test_the_commands_for_small_collections_run(run_section: RunSection, redis_url: str, tmp_path: Path) -> None:
     pytest.importorskip("optimum")
     settings = (
         f"export OSRERANK_URL=embedded:./small\nBROKER={redis_url}\nQUESTIONS=5\nSTEPS=1\nK0=4\nK1=3\n"
@@ -49,14 +49,14 @@ def test_small(run_section: RunSection, redis_url: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_monobert(run_section: RunSection) -> None:
+def test_the_commands_for_monobert_run(run_section: RunSection) -> None:
     settings = 'STEPS=4\nWARMUP=1\nPAIRS_SEEN="64 96"\nDEV_QUERIES=5'
     told = run_section("monobert", collections.msmarco_passage(), settings)
     assert told.count("MRR@10 (MS MARCO)") == 4
 
 
 @pytest.mark.slow
-def test_trec_car(run_section: RunSection) -> None:
+def test_the_commands_for_trec_car_run(run_section: RunSection) -> None:
     pytest.importorskip("torch")
     from tests.docs.reproduce.bert import repository
 
@@ -74,7 +74,7 @@ def test_trec_car(run_section: RunSection) -> None:
 
 
 @pytest.mark.slow
-def test_multi_stage(run_section: RunSection, tmp_path: Path) -> None:
+def test_the_commands_for_the_multi_stage_paper_run(run_section: RunSection, tmp_path: Path) -> None:
     settings = (
         "export OSRERANK_URL=embedded:index\nSTEPS=2\nWARMUP=1\nBATCH=8\nTOKENS=32\nK1=4\n"
         'FIGURE_K0="0,10,20,40"\nFIGURE_K1="0,2,4"\nSMALL_K0=5\nSAMPLES="1,2"'
@@ -92,14 +92,14 @@ def test_multi_stage(run_section: RunSection, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_icip(run_section: RunSection) -> None:
+def test_the_commands_for_the_icip_paper_run(run_section: RunSection) -> None:
     settings = "STEPS=3\nWARMUP=1\nDEV_QUERIES=2\nLAYERS=1"
     told = run_section("icip", collections.msmarco_document() | collections.msmarco_passage(), settings)
     assert told.count("model6-2020") >= 1
 
 
 @pytest.mark.slow
-def test_birch(run_section: RunSection) -> None:
+def test_the_commands_for_birch_run(run_section: RunSection) -> None:
     pytest.importorskip("sentencex")
     settings = (
         "export OSRERANK_URL=embedded:index\nDISKS45=disks45\nNYT=nyt_corpus\nPOST=WashingtonPost.v2/data\n"

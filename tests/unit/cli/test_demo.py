@@ -33,7 +33,7 @@ def demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 @pytest.mark.long
-def test_new_texts_are_encoded_in_the_first_search_and_known_in_the_second(demo: Any) -> None:
+def test_the_demo_encodes_new_texts_in_the_first_of_two_searches(demo: Any) -> None:
     shown = demo(MINILM)
     assert (shown["queries"], shown["bm25"]["encoded"], shown[KNOWN]["encoded"]) == (3, None, 0)
     assert shown[FIRST]["encoded"] > 20
@@ -44,7 +44,7 @@ def test_new_texts_are_encoded_in_the_first_search_and_known_in_the_second(demo:
 
 
 @pytest.mark.long
-def test_a_model_that_keeps_nothing_is_asked_once(demo: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_demo_searches_once_with_a_model_without_vectors(demo: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     assert set(demo(CROSS_ENCODER)) == {"queries", "depth", "bm25", FIRST}
     monkeypatch.setenv("OSRERANK_VECTORS", "off")
     shown = demo(MINILM)
@@ -52,7 +52,7 @@ def test_a_model_that_keeps_nothing_is_asked_once(demo: Any, monkeypatch: pytest
 
 
 @pytest.mark.long
-def test_mono_has_a_model_in_the_package_and_duo_none(demo: Any) -> None:
+def test_the_demo_has_a_mono_model_and_asks_for_a_duo_model(demo: Any) -> None:
     shown = demo("", "--pipeline", "mono")
     assert (shown[FIRST]["encoded"], KNOWN in shown) == (None, False)
     assert shown[FIRST]["nDCG@10"] > shown["bm25"]["nDCG@10"]

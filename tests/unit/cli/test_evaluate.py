@@ -26,7 +26,7 @@ def evaluated(folder: Path, *arguments: str) -> Result:
     return outcome
 
 
-def test_what_was_averaged_over_is_said_and_runs_of_different_queries_are_warned_about(folder: Path) -> None:
+def test_evaluate_says_how_many_queries_it_averaged_and_warns_of_different_queries(folder: Path) -> None:
     shown = evaluated(folder, "-m", "RR", "--complete").output
     assert "averaged over all judged queries" in shown
     assert ["good", "6", "0.8333"] in [line.split() for line in shown.splitlines()]
@@ -40,7 +40,7 @@ def test_what_was_averaged_over_is_said_and_runs_of_different_queries_are_warned
     assert evaluated(folder, "--complete").stderr == ""
 
 
-def test_a_measure_without_a_value_leaves_the_query_out_and_is_said(folder: Path) -> None:
+def test_evaluate_leaves_out_queries_without_a_value_and_names_the_measure(folder: Path) -> None:
     (folder / "qrels").write_text("q0 0 a 2\nq0 0 b 1\nq1 0 b 1\n")
     files = ["evaluate", str(folder / "qrels"), str(folder / "good.run")]
     found = CliRunner().invoke(cli, [*files, "-m", "Accuracy(rel=2)", "--json"])
@@ -51,7 +51,7 @@ def test_a_measure_without_a_value_leaves_the_query_out_and_is_said(folder: Path
     assert str(refused.exception) == "Accuracy(rel=3) has no value for any query of run good: leave it out"
 
 
-def test_a_measure_that_needs_a_package_names_it(folder: Path) -> None:
+def test_a_measure_of_a_missing_package_names_the_package(folder: Path) -> None:
     refused = CliRunner().invoke(
         cli, ["evaluate", str(folder / "qrels"), str(folder / "good.run"), "-m", "alpha_nDCG@10"]
     )
@@ -59,7 +59,7 @@ def test_a_measure_that_needs_a_package_names_it(folder: Path) -> None:
     assert str(refused.exception) == expected
 
 
-def test_json_has_every_query_and_comparison(folder: Path) -> None:
+def test_json_of_evaluate_has_every_query_and_comparison(folder: Path) -> None:
     shown = json.loads(evaluated(folder, "-m", "RR", "--per-query", "--compare", "--json").output)
     assert [run["measures"] for run in shown["runs"]] == [{"RR": 0.5}, {"RR": 1.0}]
     assert shown["runs"][1]["per_query"]["RR"]["q4"] == 1.0
@@ -74,7 +74,7 @@ def test_comparison_shows_letters_and_counts(folder: Path) -> None:
     assert "5/0/0" in shown
 
 
-def test_raw_marks_stand_at_both_runs_and_need_no_correction(folder: Path) -> None:
+def test_uncorrected_significance_is_marked_at_both_runs(folder: Path) -> None:
     (folder / "qrels").write_text("".join(f"q{n} 0 a 1\n" for n in range(12)))
     for name, firsts in (("weak", "xxxxxxxxxxxx"), ("good", "aaaaaxxxxxxx"), ("third", "axxxxxxxxxxx")):
         lines = "".join(f"q{n} Q0 {first} 1 1 t\n" for n, first in enumerate(firsts))
@@ -91,7 +91,7 @@ def test_raw_marks_stand_at_both_runs_and_need_no_correction(folder: Path) -> No
     assert "--marks raw goes with --compare or --all-pairs" in refused.output
 
 
-def test_ms_marco_has_its_own_row_and_equal_file_names_are_told_apart(folder: Path) -> None:
+def test_runs_with_equal_file_names_are_distinguished_in_the_table(folder: Path) -> None:
     shown = json.loads(evaluated(folder, "--msmarco", "--json").output)
     assert shown["runs"][1]["measures"] == {"MRR@10 (MS MARCO)": pytest.approx(5 / 6)}
     (folder / "other").mkdir()
@@ -111,7 +111,7 @@ def test_ms_marco_has_its_own_row_and_equal_file_names_are_told_apart(folder: Pa
         ("q1 Q0 a 1 1 t\n", ["-m", "nDGC@10"], "there is no measure 'nDGC@10'"),
     ],
 )
-def test_bad_input_is_one_sentence(folder, capsys, run, arguments, message):
+def test_evaluate_refuses_bad_input_in_one_sentence(folder, capsys, run, arguments, message):
     (folder / "bad.run").write_text(run)
     with pytest.raises(SystemExit) as stop:
         main(["evaluate", str(folder / "qrels"), str(folder / "bad.run"), *arguments])

@@ -28,7 +28,9 @@ def init(url: str, *arguments: str) -> Result:
     return CliRunner().invoke(cli, ["--url", url, "--model", TINY, "init", *arguments], catch_exceptions=False)
 
 
-def test_the_file_is_written_and_read(url: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_init_writes_a_settings_file_that_searches_read(
+    url: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     result = init(url, "--index", "articles", "--deadline-ms", "400")
     assert result.exit_code == 0, result.output
     assert "articles: searched: headline, body; read: headline, body" in result.output
@@ -44,7 +46,7 @@ def test_the_file_is_written_and_read(url: str, tmp_path: Path, caplog: pytest.L
 
 
 @pytest.mark.long
-def test_where_vectors_are_kept_the_depth_stays_and_they_are_built(url, tmp_path, monkeypatch):
+def test_init_with_vectors_keeps_the_depth_and_builds_the_vectors(url, tmp_path, monkeypatch):
     monkeypatch.setenv("OSRERANK_VECTORS_FOLDER", str(tmp_path / "vectors"))
 
     def written(*arguments: str) -> tuple[dict[str, object], str]:
@@ -68,7 +70,7 @@ def test_where_vectors_are_kept_the_depth_stays_and_they_are_built(url, tmp_path
 
 
 @pytest.mark.long
-def test_a_file_that_exists_is_kept(url: str, tmp_path: Path) -> None:
+def test_init_keeps_an_existing_settings_file(url: str, tmp_path: Path) -> None:
     assert init(url).exit_code == 0
     before = (tmp_path / "osrerank.toml").read_bytes()
     assert b"[index" not in before
@@ -79,7 +81,7 @@ def test_a_file_that_exists_is_kept(url: str, tmp_path: Path) -> None:
     assert (tmp_path / "osrerank.toml").read_bytes() != before
 
 
-def test_argument_variable_working_directory_user_default(url, tmp_path, monkeypatch):
+def test_the_settings_file_is_chosen_by_argument_variable_working_directory_and_user_folder(url, tmp_path, monkeypatch):
     configuration = tmp_path / "configuration" / "osrerank"
     configuration.mkdir(parents=True)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(configuration.parent))
@@ -103,12 +105,14 @@ def test_argument_variable_working_directory_user_default(url, tmp_path, monkeyp
     ("pairs_per_s", "deadline_ms", "depth"),
     [(3.0, 1000.0, 10), (85.0, 1000.0, 40), (85.0, 2000.0, 80), (5000.0, 1000.0, 100)],
 )
-def test_the_depth_takes_half_of_the_deadline(pairs_per_s: float, deadline_ms: float, depth: int) -> None:
+def test_init_chooses_the_depth_that_takes_half_of_the_deadline(
+    pairs_per_s: float, deadline_ms: float, depth: int
+) -> None:
     assert _depth(pairs_per_s, deadline_ms) == depth
 
 
 @pytest.mark.long
-def test_of_german_documents_language_model_and_analyzer_are_named(url: str, tmp_path: Path) -> None:
+def test_init_names_language_model_and_analyzer_for_german_documents(url: str, tmp_path: Path) -> None:
     sentence = "Diese leise Waschmaschine verbraucht wenig Wasser und wäscht auch Wolle, Seide und Kleider Nummer"
     with connect(url) as client:
         fill(client, "waren", [{"title": f"Ware {at}", "body": f"{sentence} {at}"} for at in range(5)])
@@ -121,7 +125,7 @@ def test_of_german_documents_language_model_and_analyzer_are_named(url: str, tmp
 
 
 @pytest.mark.long
-def test_of_english_documents_the_model_stays(url: str, tmp_path: Path) -> None:
+def test_init_keeps_the_default_model_for_english_documents(url: str, tmp_path: Path) -> None:
     result = CliRunner().invoke(cli, ["--url", url, "init", "--index", "articles"], catch_exceptions=False)
     assert "does not read" not in result.output
     assert "model" not in tomllib.loads((tmp_path / "osrerank.toml").read_text("utf-8"))["index"]["articles"]

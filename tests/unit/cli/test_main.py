@@ -37,7 +37,7 @@ def test_every_command_loads_and_has_help():
         (["search", "x", "--index", "i", "--depth", "0"], 2, "--depth"),
     ],
 )
-def test_errors_are_one_sentence(arguments, code, sentence, capsys):
+def test_errors_of_commands_are_one_sentence(arguments, code, sentence, capsys):
     assert run(*arguments) == code
     error = capsys.readouterr().err
     assert sentence in error
@@ -57,12 +57,12 @@ def test_errors_are_one_sentence(arguments, code, sentence, capsys):
         (["train", "mono", "--data", "triples=a,triples=b"], "triples is given twice"),
     ],
 )
-def test_an_option_that_would_replace_another_is_refused(arguments, twice, capsys):
+def test_an_option_given_twice_is_refused(arguments, twice, capsys):
     assert run(*arguments) == 2
     assert f"{twice}; give it once" in capsys.readouterr().err
 
 
-def test_a_server_that_does_not_answer_is_told_once_and_debug_shows_the_traceback(capsys):
+def test_a_server_that_does_not_answer_is_named_once_and_debug_shows_the_traceback(capsys):
     assert run("--url", "http://127.0.0.1:9", "search", "x", "--index", "i") == 1
     shown = capsys.readouterr().err
     assert shown.count("ConnectionError") == 1
@@ -82,7 +82,7 @@ def test_without_a_url_a_folder_of_the_user_is_searched(tmp_path, monkeypatch, c
 
 
 @pytest.mark.long
-def test_search_for_people_and_for_programs(tmp_path, capsys):
+def test_search_prints_a_table_or_json(tmp_path, capsys):
     client = connect(f"embedded:{tmp_path}")
     client.index(index="notes", id="1", body={"text": "salt raises blood pressure [bold]"}, refresh=True)
     client.close()
@@ -103,7 +103,7 @@ def test_search_for_people_and_for_programs(tmp_path, capsys):
 @pytest.mark.parametrize(
     "name", ["workers", *(pytest.param(name, marks=pytest.mark.slow) for name in ("index_loaders", "cli"))]
 )
-def test_an_application_may_have_packages_of_such_names(name, tmp_path):
+def test_commands_work_beside_an_applications_packages_of_equal_names(name, tmp_path):
     (tmp_path / name).mkdir()
     (tmp_path / name / "__init__.py").write_text("raise RuntimeError('the application is imported')")
     program = str(Path(sys.executable).with_name("osrerank"))

@@ -44,7 +44,7 @@ def model_of(outcome):
     return found(outcome)["rerank"]["stages"][0]["model"]
 
 
-def test_search_uses_the_indexs_model_or_the_one_that_is_given(osrerank):
+def test_search_uses_the_model_of_the_index_or_of_the_option(osrerank):
     search = ("search", "note", "--json", "--index")
     assert model_of(osrerank(*search, "shop-de")) == ENCODER
     assert model_of(osrerank(*search, "papers")) == SCORER
@@ -54,7 +54,7 @@ def test_search_uses_the_indexs_model_or_the_one_that_is_given(osrerank):
     assert said in outcome.stderr
 
 
-def test_vectors_run_and_doctor_do_likewise(osrerank, tmp_path):
+def test_vectors_run_and_doctor_use_the_indexs_model(osrerank, tmp_path):
     assert found(osrerank("--json", "vectors", "build", "--index", "shop-de"))["encoded"] == 3
     assert found(osrerank("--json", "vectors", "status", "--index", "shop-de"))["share"] == 1
     refused = osrerank("vectors", "build", "--index", "papers")
@@ -68,14 +68,14 @@ def test_vectors_run_and_doctor_do_likewise(osrerank, tmp_path):
         assert findings["model"]["facts"]["model"] == model
 
 
-def test_what_advise_writes_keeps_the_rerank_server(tmp_path):
+def test_settings_written_by_advise_keep_the_rerank_server(tmp_path):
     file = server_file(tmp_path, "https://rerank.example", dialect="jina", batch=7)
     write_index_settings(file, "made by a test", "notes", {"depth": 20})
     found = HttpSettings.load(Settings.load(settings_file=file))
     assert found == HttpSettings(url="https://rerank.example", dialect="jina", batch=7)
 
 
-def test_what_advise_writes_keeps_the_models(osrerank, tmp_path):
+def test_settings_written_by_advise_keep_the_models_of_indices(osrerank, tmp_path):
     file = tmp_path / "osrerank.toml"
     write_index_settings(file, "made by a test", "shop-*", {"depth": 20})
     assert file.read_text("utf-8") == (

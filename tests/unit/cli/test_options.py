@@ -40,7 +40,7 @@ def arguments_of(*given):
         (("--passages", "limit=5"), {"passages": {"limit": 5}}),
     ],
 )
-def test_arguments(given, expected):
+def test_command_line_options_become_rerank_options(given, expected):
     arguments = arguments_of(*given)
     assert arguments == expected
     Rerank.of(arguments, Rerank())
@@ -55,12 +55,12 @@ def test_arguments(given, expected):
         (("--rm3", "0"), "rerank option rm3.documents is 0; it must be a count from 1 on"),
     ],
 )
-def test_a_value_that_an_option_cannot_have_is_bad_usage(given, said):
+def test_an_unusable_value_of_an_option_is_bad_usage(given, said):
     outcome = CliRunner().invoke(click.command()(rerank_options(lambda **_options: None)), given)
     assert (outcome.exit_code, said in " ".join(outcome.output.split())) == (2, True), outcome.output
 
 
-def test_the_help_says_what_the_class_of_the_options_says():
+def test_the_help_of_an_option_is_the_docstring_of_its_attribute():
     command = click.command()(rerank_options(lambda **_options: None))
     shown = CliRunner().invoke(command, ["--help"], terminal_width=1000).output
     for name, said in descriptions(Rerank).items():
@@ -68,7 +68,7 @@ def test_the_help_says_what_the_class_of_the_options_says():
             assert first_sentence(said) in " ".join(shown.split())
 
 
-def test_a_cutoff_at_a_cliff_says_what_to_use_instead():
+def test_the_removed_cliff_cutoff_names_its_successor():
     outcome = CliRunner().invoke(
         click.command()(search_options("cutoff")(lambda **_options: None)), ["--cutoff", "cliff"]
     )

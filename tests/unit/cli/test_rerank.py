@@ -29,7 +29,7 @@ def reranked(*arguments: object, model: str = TINY) -> Result:
     return CliRunner().invoke(cli, ["--model", model, "--backend", "onnx", "rerank", *map(str, arguments)])
 
 
-def test_candidates_come_back_in_a_new_order(candidates: Path, tmp_path: Path) -> None:
+def test_rerank_writes_the_candidates_in_the_models_order(candidates: Path, tmp_path: Path) -> None:
     output = tmp_path / "mono.run"
     outcome = reranked("--candidates", candidates, "-o", output, "--depth", 3)
     assert outcome.exit_code == 0, outcome.output
@@ -45,7 +45,7 @@ def test_candidates_come_back_in_a_new_order(candidates: Path, tmp_path: Path) -
     assert [len(candidate["stages"]) for candidate in first.fields["candidates"]] == [1, 1, 1, 0]
 
 
-def test_a_submission_in_the_same_order_needs_no_second_scoring(candidates: Path, tmp_path: Path) -> None:
+def test_a_submission_file_is_written_without_scoring_again(candidates: Path, tmp_path: Path) -> None:
     output = tmp_path / "mono.run"
     reranked("--candidates", candidates, "-o", output)
     trec, side_file = read_run(output), output.with_name("mono.run.jsonl").read_bytes()
@@ -60,7 +60,7 @@ def test_a_submission_in_the_same_order_needs_no_second_scoring(candidates: Path
     assert output.with_name("mono.run.jsonl").read_bytes() == side_file
 
 
-def test_changed_candidates_are_not_taken_for_those_begun(candidates: Path, tmp_path: Path) -> None:
+def test_an_interrupted_run_is_not_resumed_with_changed_candidates(candidates: Path, tmp_path: Path) -> None:
     output = tmp_path / "mono.run"
     reranked("--candidates", candidates, "-o", output)
     candidates.write_text(candidates.read_text().replace("barked", "slept"))
@@ -69,7 +69,7 @@ def test_changed_candidates_are_not_taken_for_those_begun(candidates: Path, tmp_
     assert "is from a run with other options" in str(outcome.exception)
 
 
-def test_run_corpus_and_queries_give_what_candidates_give(candidates: Path, tmp_path: Path) -> None:
+def test_run_corpus_and_queries_give_the_same_order_as_a_candidates_file(candidates: Path, tmp_path: Path) -> None:
     (tmp_path / "first.run").write_text(
         "".join(f"q{q} Q0 d{n} {n + 1} {10 - n} t\n" for q in range(4) for n in range(len(TEXTS)))
     )
@@ -85,7 +85,7 @@ def test_run_corpus_and_queries_give_what_candidates_give(candidates: Path, tmp_
     assert one.read_text() == two.read_text()
 
 
-def test_failed_queries_are_listed_and_nothing_is_written(candidates: Path, tmp_path: Path) -> None:
+def test_failed_queries_are_listed_and_no_run_is_written(candidates: Path, tmp_path: Path) -> None:
     output = tmp_path / "mono.run"
     late = ("--deadline-ms", "0.000001")
     outcome = reranked("--candidates", candidates, "-o", output, *late)
@@ -99,7 +99,7 @@ def test_failed_queries_are_listed_and_nothing_is_written(candidates: Path, tmp_
     assert output.read_text() == ""
 
 
-def test_two_sources_and_malformed_passages_are_bad_usage(candidates, capsys, tmp_path):
+def test_two_sources_of_candidates_and_malformed_passages_are_bad_usage(candidates, capsys, tmp_path):
     with pytest.raises(SystemExit) as stop:
         main(["rerank", "--candidates", str(candidates), "--run", str(candidates), "-o", "out"])
     assert stop.value.code == 2
@@ -112,7 +112,7 @@ def test_two_sources_and_malformed_passages_are_bad_usage(candidates, capsys, tm
 
 
 @pytest.mark.parametrize("blend", ["linear", "rrf"])
-def test_the_derived_blend_is_the_order_of_the_run(candidates: Path, tmp_path: Path, blend: str) -> None:
+def test_a_blend_derived_from_stored_scores_is_the_order_of_a_run(candidates: Path, tmp_path: Path, blend: str) -> None:
     output = tmp_path / "mono.run"
     assert reranked("--candidates", candidates, "-o", output, "--blend", blend, "--blend-weight", "0.5").exit_code == 0
     side_file = tmp_path / "mono.run.jsonl"
@@ -124,7 +124,7 @@ def test_the_derived_blend_is_the_order_of_the_run(candidates: Path, tmp_path: P
         assert derive(scored, OperatingPoint(len(made), blended=True))[0] == made
 
 
-def test_an_input_is_not_written_over_and_a_model_that_cannot_be_loaded_ends_the_run(candidates, tmp_path):
+def test_rerank_never_overwrites_its_input_and_ends_without_a_model(candidates, tmp_path):
     before = candidates.read_bytes()
     outcome = reranked("--candidates", candidates, "-o", candidates)
     assert outcome.exit_code != 0
@@ -164,7 +164,7 @@ def test_a_query_whose_text_cannot_be_utf_8_is_reranked(tmp_path):
     assert outcome.exit_code == 0, outcome.output
 
 
-def test_a_query_reranked_in_part_alone_ends_with_its_count_unless_that_is_allowed(candidates, tmp_path, monkeypatch):
+def test_rerank_fails_if_a_query_was_reranked_only_in_part_unless_allowed(candidates, tmp_path, monkeypatch):
     output, qrels = tmp_path / "mono.run", tmp_path / "qrels.txt"
     qrels.write_text("q1 0 d0 1\n")
     lines = candidates.read_text().splitlines()
@@ -210,7 +210,7 @@ def test_the_texts_of_a_run_are_read_from_an_index(tmp_path: Path) -> None:
     assert "the index lacks 1 documents" in str(lacking.exception)
 
 
-def test_one_place_of_texts_is_named(tmp_path: Path) -> None:
+def test_rerank_needs_exactly_one_source_of_texts(tmp_path: Path) -> None:
     for name in ("run", "queries", "corpus"):
         (tmp_path / name).write_text("q Q0 a 1 9 x\n")
     files = [part for name in ("run", "queries", "corpus") for part in (f"--{name}", tmp_path / name)]

@@ -19,14 +19,14 @@ TINY = str(ROOT / "tests" / "data" / "tiny-bert-one-label")
     ("options", "name"),
     [(["--allow-host", "a"], "allow-host"), (["--queries", __file__], "queries"), (["--qrels", __file__], "qrels")],
 )
-def test_options_of_the_page_need_it(options, name):
+def test_options_of_the_comparison_page_need_the_option_ui(options, name):
     outcome = CliRunner().invoke(cli, ["serve", *options])
     assert isinstance(outcome.exception, ConfigError)
     assert f"--{name} belongs to the comparison page: add --ui" in str(outcome.exception)
 
 
 @pytest.mark.parametrize("command", ["serve", "serve --ui", pytest.param("demo --ui", marks=pytest.mark.long)])
-def test_it_listens_on_this_machine_alone(command, tmp_path):
+def test_serve_listens_on_the_loopback_address_by_default(command, tmp_path):
     arguments = ["--url", f"embedded:{tmp_path}", "--model", TINY, "--backend", "onnx", *command.split()]
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -34,7 +34,7 @@ def test_it_listens_on_this_machine_alone(command, tmp_path):
     assert f"cannot listen on http://127.0.0.1:{port}" in str(outcome.exception)
 
 
-def test_a_port_that_is_taken_is_told_before_the_model_is_loaded(tmp_path):
+def test_serve_names_a_port_in_use_before_loading_the_model(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         arguments = ["--model", str(tmp_path / "no-model"), "serve", "--port", str(taken.getsockname()[1])]
         outcome = CliRunner().invoke(cli, arguments)
@@ -42,7 +42,7 @@ def test_a_port_that_is_taken_is_told_before_the_model_is_loaded(tmp_path):
     assert " on http://" not in outcome.stderr
 
 
-def test_nobody_is_let_in_before_the_server_can_answer():
+def test_serve_accepts_no_connection_before_the_model_is_loaded():
     from osrerank.server.run import bound, listen
 
     with bound("127.0.0.1", 0) as listener:
@@ -52,13 +52,13 @@ def test_nobody_is_let_in_before_the_server_can_answer():
         socket.create_connection(listener.getsockname()).close()
 
 
-def test_an_address_of_ipv6_is_announced_in_brackets():
+def test_serve_prints_an_ipv6_address_in_brackets():
     from osrerank.server.run import url_of
 
     assert (url_of("::1", 8088), url_of("0.0.0.0", 80)) == ("http://[::1]:8088", "http://0.0.0.0:80")
 
 
-def test_queries_and_judgments_are_read_together(tmp_path):
+def test_serve_reads_queries_and_judgments_together(tmp_path):
     with pytest.raises(ConfigError, match="--queries"):
         _judgments(None, str(tmp_path / "qrels"))
     (tmp_path / "queries.tsv").write_text("7\twhere does a duck sleep\n")
@@ -72,14 +72,14 @@ def served(folder, url):
 
 
 @pytest.mark.parametrize("status", [429, 503, None])
-def test_a_server_behind_that_is_busy_or_away_may_come_later(status, tmp_path, capsys):
+def test_serve_starts_although_the_scoring_server_behind_is_busy_or_away(status, tmp_path, capsys):
     answer = Reply(None) if status is None else Reply({"error": "later"}, status, (("Retry-After", "60"),))
     with answering(lambda _received: answer) as behind, contextlib.closing(served(tmp_path, behind.url)) as reranker:
         _warm_up(reranker)
     assert "it answers 503 until that server is ready" in capsys.readouterr().err
 
 
-def test_a_server_behind_that_refuses_the_key_ends_the_start(tmp_path):
+def test_serve_does_not_start_if_the_scoring_server_behind_refuses_the_key(tmp_path):
     answer = answering(lambda _received: Reply({}, 401))
     expected = pytest.raises(EndpointError, match="OSRERANK_RERANK_KEY")
     with answer as behind, contextlib.closing(served(tmp_path, behind.url)) as reranker, expected:

@@ -23,7 +23,7 @@ def shown(folder: Path, *arguments: str) -> Result:
     )
 
 
-def test_points_have_cost_and_quality_and_depths_beyond_the_run_are_refused(folder: Path) -> None:
+def test_tradeoff_points_have_cost_and_quality_and_larger_depths_are_refused(folder: Path) -> None:
     outcome = shown(folder, "--json", "--k1", "0,2", "--pairs", "sum")
     assert json.loads(outcome.output)["points"] == [
         {"curve": "monoBERT", "k0": 0, "k1": 0, "inferences": 0.0, "quality": pytest.approx(1 / 3)},
@@ -57,7 +57,7 @@ def test_a_run_of_vectors_mono_is_a_curve_over_its_mono_depth(folder: Path) -> N
 
 
 @pytest.mark.long
-def test_csv_table_and_plot(folder: Path) -> None:
+def test_tradeoff_writes_a_table_csv_and_a_plot(folder: Path) -> None:
     outcome = shown(folder, "--csv", "--k0", "0,2", "--plot", str(folder / "plot.svg"))
     assert outcome.output.splitlines()[:3] == [
         "curve,k0,k1,inferences,quality",
@@ -99,7 +99,7 @@ def write_run(path: Path, first: list[str], mono: list[str], pairs: list[str], *
         checkpoint.append(QueryRecord.make("q", candidates, stages, True, None, 0.0))
 
 
-def test_curves_of_another_depth_take_their_pairs_from_another_run(tmp_path: Path) -> None:
+def test_a_curve_of_another_mono_depth_reads_pairs_from_its_own_run(tmp_path: Path) -> None:
     first = ["a", "b", "c", "d"]
     write_run(tmp_path / "deep.jsonl", first, ["d", "c", "a", "b"], ["d", "c"], scorer="s")
     write_run(tmp_path / "two.jsonl", first, ["a", "b"], ["a", "b"], scorer="s")
@@ -117,7 +117,7 @@ def test_curves_of_another_depth_take_their_pairs_from_another_run(tmp_path: Pat
     assert "differ in scorer" in str(refused.exception)
 
 
-def test_pairs_behind_a_blend_are_derived_behind_it(tmp_path: Path) -> None:
+def test_pairs_after_a_blend_are_derived_after_the_blend(tmp_path: Path) -> None:
     # mono alone has c b a; with the first pass worth 20 a b c, of whose top two the run compared the pairs
     write_run(tmp_path / "run.jsonl", ["a", "b", "c"], ["c", "b", "a"], ["a", "b"], blend=["linear", 20.0])
     (tmp_path / "qrels").write_text("q 0 b 1\n")

@@ -32,7 +32,7 @@ def read(path: Path) -> list[dict[str, object]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def test_passages_of_documents_are_filtered_by_a_model(examples: Path, tmp_path: Path) -> None:
+def test_train_prepares_passages_filtered_by_a_model(examples: Path, tmp_path: Path) -> None:
     data = f"examples={examples}"
     assert run("train", "data", tmp_path / "whole.jsonl", "--data", data, "--passages") == 0
     whole = read(tmp_path / "whole.jsonl")
@@ -45,14 +45,14 @@ def test_passages_of_documents_are_filtered_by_a_model(examples: Path, tmp_path:
     assert all(one["relevance"] == [1, 0] for one in kept)
 
 
-def test_the_hardest_documents_are_kept(examples: Path, tmp_path: Path) -> None:
+def test_train_prepares_the_hardest_negatives(examples: Path, tmp_path: Path) -> None:
     command = ("train", "data", tmp_path / "hard.jsonl", "--data", f"examples={examples}", "--hardest", MODEL)
     assert run(*command, "--keep", 1) == 0
     (found,) = read(tmp_path / "hard.jsonl")
     assert found["relevance"] == [1, 0]
 
 
-def test_a_models_scores_are_written(examples: Path, tmp_path: Path) -> None:
+def test_train_prepares_a_teachers_scores(examples: Path, tmp_path: Path) -> None:
     command = ("train", "data", tmp_path / "scored.jsonl", "--data", f"examples={examples}", "--score", MODEL)
     assert run(*command) == 0
     (found,), (given,) = read(tmp_path / "scored.jsonl"), read(examples)
@@ -74,7 +74,7 @@ def test_a_models_scores_are_written(examples: Path, tmp_path: Path) -> None:
         ("mono --init-from MODEL --data examples=IN --output OUT --recipe rate=fast", "rate"),
     ],
 )
-def test_what_cannot_be_done_is_bad_usage(arguments, said, examples, tmp_path, capsys):
+def test_train_refuses_unusable_options_as_bad_usage(arguments, said, examples, tmp_path, capsys):
     pytest.importorskip("torch")
     places = {"IN": str(examples), "OUT": str(tmp_path / "out"), "MODEL": str(MODEL)}
     given = [places.get(part, part.replace("=IN", f"={examples}")) for part in arguments.split()]
@@ -83,7 +83,7 @@ def test_what_cannot_be_done_is_bad_usage(arguments, said, examples, tmp_path, c
     assert not (tmp_path / "out").exists()
 
 
-def test_students_and_pretraining_start_in_one_way(examples, tmp_path, capsys):
+def test_students_and_pretraining_have_one_way_to_start(examples, tmp_path, capsys):
     command = ("distill", "--init-from", MODEL, "--data", f"examples={examples}", "--output", tmp_path / "out")
     assert run(*command) == 2
     assert "give --layers or --student" in capsys.readouterr().err

@@ -38,7 +38,7 @@ def calibrated(client: Client, fitted: Fitted) -> Client:
 
 
 @pytest.mark.long
-def test_the_command_writes_beside_the_settings(client: Client, collection: Collection) -> None:
+def test_calibrate_writes_a_file_beside_the_settings(client: Client, collection: Collection) -> None:
     result = command(collection, "--plot", "reliability.svg")
     assert result.exit_code == 0, result.output
     content = json.loads(Path("osrerank.calibration.json").read_text("utf-8"))["indexes"][INDEX]
@@ -53,13 +53,13 @@ def test_the_command_writes_beside_the_settings(client: Client, collection: Coll
     assert found["rerank"]["cuts"][0]["applied"] is True
 
 
-def test_other_diagrams_are_refused_first(client: Client, collection: Collection) -> None:
+def test_calibrate_refuses_an_unknown_plot_format_before_any_search(client: Client, collection: Collection) -> None:
     with pytest.raises(ConfigError, match=r"end it in \.svg, \.png, \.pdf"):
         command(collection, "--plot", "r.html")
 
 
 @pytest.mark.long
-def test_the_evidence_as_json(fitted: Fitted) -> None:
+def test_calibrate_prints_its_evidence_as_json(fitted: Fitted) -> None:
     said = json.loads(json.dumps(fitted.as_json()))
     assert set(said["log_loss"]) == {"platt", "isotonic"}
     assert sum(one["hits"] for one in said["after"]) == said["hits"]
@@ -89,7 +89,7 @@ def test_hits_are_cut_and_counted_unless_the_precision_is_not_reached(calibrated
 
 @pytest.mark.long
 @pytest.mark.parametrize("change", ["model", "options", "mapping", "index"])
-def test_another_model_option_or_mapping_is_refused(calibrated, collection, change, caplog):
+def test_a_calibration_for_another_model_option_or_mapping_is_refused(calibrated, collection, change, caplog):
     asked = {"min_probability": 0.5, "cutoff": {"precision": 0.5}, "depth": 20}
     scorer = FunctionScorer() if change == "model" else None
     index = "*" if change == "index" else INDEX
@@ -134,7 +134,9 @@ def test_the_last_stage_of_vectors_mono_is_calibrated(collection, weight, stage,
         assert "another model or other options" in cut["reason"]
 
 
-def test_too_little_to_fit_to_and_an_index_that_is_not_reranked(client: Client, collection: Collection) -> None:
+def test_calibrate_refuses_too_few_judgments_and_an_index_without_reranking(
+    client: Client, collection: Collection
+) -> None:
     few = collection.queries[:5]
     with pytest.raises(EvaluationError, match="no probability can be fitted to"):
         calibrate(client, INDEX, few, collection.qrels)
@@ -147,7 +149,7 @@ def test_too_little_to_fit_to_and_an_index_that_is_not_reranked(client: Client, 
         calibrate(other, INDEX, collection.queries, collection.qrels)
 
 
-def test_a_damaged_file_is_named(calibrated: Client) -> None:
+def test_a_damaged_calibration_file_is_named(calibrated: Client) -> None:
     calibrated.searcher.calibrations.file.write_text("{")
     found = calibrated.search(QUESTION, index=INDEX, rerank={"min_probability": 0.5})
     assert "osrerank.calibration.json is not a file of calibrations" in found["rerank"]["cuts"][0]["reason"]

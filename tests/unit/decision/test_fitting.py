@@ -22,7 +22,7 @@ def drawn(seed: int, n: int = 20_000, scale: float = 1.5, offset: float = -2.0) 
     return ScoredHits(scores, relevant, np.arange(n) % 50)
 
 
-def test_platt_by_hand_and_a_model_that_is_wrong_is_refused() -> None:
+def test_platt_scaling_by_hand_and_a_reversed_model_is_refused() -> None:
     """Two scores: the targets are 2/3 of the relevant one and 1/3 of the other, so the logits are ±ln 2."""
     found = fit_platt(ScoredHits(np.array([1.0, -1.0]), np.array([True, False]), np.array([0, 1])))
     assert (found.scale, found.offset) == pytest.approx((np.log(2), 0), abs=1e-6)
@@ -30,7 +30,7 @@ def test_platt_by_hand_and_a_model_that_is_wrong_is_refused() -> None:
         fit_platt(drawn(1, scale=-1.0))
 
 
-def test_isotonic_by_hand() -> None:
+def test_isotonic_regression_by_hand() -> None:
     """Neighbours that violate the order are pooled; shares are drawn to the mean, 3/5, by the weight of one hit."""
     scores = np.array([1.0, 2.0, 3.0, 4.0, 5.0])
     found = fit_isotonic(ScoredHits(scores, np.array([False, True, False, True, True]), np.zeros(5, dtype=np.intp)))
@@ -39,7 +39,7 @@ def test_isotonic_by_hand() -> None:
 
 
 @pytest.mark.parametrize("fit", [fit_platt, fit_isotonic])
-def test_held_out_probabilities_can_be_believed(fit) -> None:
+def test_calibrated_probabilities_match_held_out_frequencies(fit) -> None:
     scored = drawn(2)
     folds = np.array_split(np.arange(50), 5)
     probabilities = held_out(scored, fit, folds)
@@ -48,7 +48,7 @@ def test_held_out_probabilities_can_be_believed(fit) -> None:
     assert calibration_error(reliability(wrong, scored.relevant)) > 0.2
 
 
-def test_the_error_by_hand() -> None:
+def test_the_calibration_error_by_hand() -> None:
     bins = reliability(np.array([0.1, 0.1, 0.9, 0.9]), np.array([False, True, True, True]), bins=2)
     assert [(one.hits, one.said, one.measured) for one in bins] == [(2, 0.1, 0.5), (2, 0.9, 1.0)]
     assert calibration_error(bins) == pytest.approx((0.4 + 0.1) / 2)

@@ -38,13 +38,13 @@ def rendered(values=()):
     return objects(render(*(part for value in values for part in ("--set", value))))
 
 
-def test_plain_manifests_are_the_chart_s_defaults():
+def test_plain_manifests_equal_the_charts_defaults():
     """`make manifests` renders them anew."""
     assert {file.name: file.read_text(encoding="utf-8") for file in MANIFESTS.glob("*.yaml")} == manifests()
 
 
 @pytest.mark.parametrize("name", COMBINATIONS)
-def test_combinations_of_values_are_valid(name):
+def test_charts_of_combined_values_are_valid(name):
     found = rendered(COMBINATIONS[name])
     kubernetes.check(found)
     names = [(one["kind"], one["metadata"]["name"]) for one in found]
@@ -52,7 +52,7 @@ def test_combinations_of_values_are_valid(name):
     assert all(one["metadata"]["namespace"] == "osrerank" for one in found)
 
 
-def test_lint_has_nothing_to_say(helm):
+def test_helm_lint_finds_no_fault(helm):
     linted = subprocess.run([helm, "lint", "--strict", str(CHART)], capture_output=True, text=True, check=False)
     assert linted.returncode == 0, linted.stdout + linted.stderr
 
@@ -68,20 +68,20 @@ def test_lint_has_nothing_to_say(helm):
         ("worker.env.OSRERANK_SIGNING_KEY=secret", "invalid propertyName 'OSRERANK_SIGNING_KEY'"),
     ],
 )
-def test_values_that_contradict_each_other_are_refused(value, said):
+def test_contradicting_values_of_the_chart_are_refused(value, said):
     with pytest.raises(subprocess.CalledProcessError) as caught:
         rendered([value])
     assert said in caught.value.stderr
 
 
 @pytest.mark.parametrize("value", [name for name in REMOVED if name.startswith("secrets.")])
-def test_a_value_that_is_gone_says_what_to_do_instead(value):
+def test_a_removed_value_of_the_chart_names_its_successor(value):
     with pytest.raises(subprocess.CalledProcessError) as caught:
         rendered([f"{value}.secretName=osrerank"])
     assert f"{value} is gone; {REMOVED[value]}" in caught.value.stderr
 
 
-def test_gpu_workers_have_a_gpu_and_torch():
+def test_gpu_workers_of_the_chart_have_a_gpu_and_torch():
     found = rendered(GPU)
     worker, server = container(found, "worker"), container(found, "server")
     assert worker["resources"]["limits"]["nvidia.com/gpu"] == 1
@@ -92,7 +92,7 @@ def test_gpu_workers_have_a_gpu_and_torch():
     assert "nvidia.com/gpu" not in server["resources"]["limits"]
 
 
-def test_secrets_are_the_named_ones():
+def test_the_chart_uses_the_named_secrets():
     found = pod(rendered((*OWN_SECRETS, *TLS)), "worker")
     volumes = {volume["name"]: volume for volume in found["volumes"]}
     sources = [source["secret"] for source in volumes["secrets"]["projected"]["sources"]]
@@ -106,6 +106,6 @@ def test_secrets_are_the_named_ones():
     assert mounted == [{"name": "redis-tls", "mountPath": "/run/tls", "readOnly": True}]
 
 
-def test_a_digest_goes_before_tags():
+def test_an_image_digest_overrides_the_tag():
     digest = "sha256:" + "0" * 64
     assert container(rendered([f"image.digest={digest}"]), "worker")["image"] == f"osrerank@{digest}"

@@ -19,7 +19,7 @@ def service(request):
 
 
 @pytest.mark.long
-def test_schema():
+def test_the_compose_file_fits_the_compose_schema():
     check_schema(COMPOSE)
 
 
@@ -28,7 +28,7 @@ def test_opensearch_is_the_version_that_the_tests_run():
     assert f'"{image}"' in (ROOT / "tests" / "servers.py").read_text(encoding="utf-8")
 
 
-def test_every_service_is_pinned_and_health_checked(service):
+def test_every_compose_service_is_pinned_and_has_a_health_check(service):
     assert "build" in service or re.fullmatch(r"[\w/]+:\d+\.\d+\.\d+[\w.-]*", service["image"])
     if "healthcheck" in service:
         assert service["healthcheck"]["test"][0] in {"CMD", "CMD-SHELL"}
@@ -36,7 +36,7 @@ def test_every_service_is_pinned_and_health_checked(service):
         assert inherited(service["build"]["target"], "HEALTHCHECK") is not None
 
 
-def test_every_service_is_bounded_and_comes_back(service):
+def test_every_compose_service_has_limits_and_restarts(service):
     assert int(service["deploy"]["resources"]["limits"]["memory"]) > 0
     assert service["restart"] == "unless-stopped"
     assert service["security_opt"] == ["no-new-privileges:true"]
@@ -50,13 +50,13 @@ def test_ports_are_published_on_loopback_only_and_no_secret_is_in_the_environmen
     assert [name for name in service.get("environment", {}) if secret.search(name)] in ([], ["OSRERANK_SECRETS_DIR"])
 
 
-def test_what_is_scaled_publishes_no_port_and_has_no_name():
+def test_scaled_services_publish_no_port_and_have_no_container_name():
     for name in ("worker", "worker-gpu"):
         assert not {"ports", "container_name", "hostname"} & set(project()["services"][name])
 
 
 @pytest.mark.parametrize("name", [*OURS, "redis"])
-def test_file_system_is_read_only_and_rights_are_dropped(name):
+def test_services_have_a_read_only_file_system_and_no_capabilities(name):
     found = project()["services"][name]
     assert found["read_only"] is True
     assert found["cap_drop"] == ["ALL"]
@@ -64,7 +64,7 @@ def test_file_system_is_read_only_and_rights_are_dropped(name):
 
 
 @pytest.mark.parametrize("name", OURS)
-def test_environment_and_secrets_are_settings_that_can_be_used(name, monkeypatch, tmp_path):
+def test_environment_and_secrets_of_services_are_valid_settings(name, monkeypatch, tmp_path):
     names = {secret["source"] for secret in project()["services"][name]["secrets"]}
     assert names <= {f"{PREFIX}{field}".lower() for field in Settings.model_fields}
     for variable, value in project()["services"][name]["environment"].items():
@@ -79,7 +79,7 @@ def test_secrets_are_files_that_git_ignores():
 
 
 @pytest.mark.long
-def test_workers_threads_are_their_share_of_the_cores():
+def test_worker_threads_match_the_cpu_limit():
     assert project()["services"]["worker"]["environment"]["OSRERANK_THREADS"] == "2"
     scaled = compose("config", "worker", environment={"WORKER_CPUS": "5"})
     assert 'OSRERANK_THREADS: "5"' in scaled
@@ -87,7 +87,7 @@ def test_workers_threads_are_their_share_of_the_cores():
 
 
 @pytest.mark.long
-def test_documented_service_for_a_second_gpu(tmp_path):
+def test_the_documented_service_for_a_second_gpu_is_valid(tmp_path):
     page = (ROOT / "docs" / "deploy.md").read_text(encoding="utf-8")
     (block,) = re.findall(r"```yaml\n(services:.*?)```", page, flags=re.DOTALL)
     file = tmp_path / "gpus.yaml"
@@ -98,14 +98,14 @@ def test_documented_service_for_a_second_gpu(tmp_path):
     assert services["worker-gpu-1"]["read_only"] is True
 
 
-def test_example_of_variables_names_every_one_with_its_default():
+def test_the_example_env_file_has_every_variable_with_its_default():
     used = dict(re.findall(r"\$\{(\w+):-([^}]*)\}", COMPOSE.read_text(encoding="utf-8")))
     example = (DOCKER / ".env.example").read_text(encoding="utf-8")
     assert dict(re.findall(r"^(\w+)=(.*)$", example, flags=re.MULTILINE)) == used
 
 
 @pytest.mark.long
-def test_schema_of_the_cluster(tmp_path):
+def test_the_cluster_compose_file_fits_the_compose_schema(tmp_path):
     """Compose's own tags are no YAML that others read, so that both files are checked as one."""
     file = tmp_path / "compose.json"
     file.write_text(json.dumps(cluster()))
@@ -114,7 +114,7 @@ def test_schema_of_the_cluster(tmp_path):
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", NODES)
-def test_nodes_find_each_other(name):
+def test_the_nodes_of_the_compose_cluster_know_each_other(name):
     environment = cluster()["services"][name]["environment"]
     assert environment["node.name"] == name
     assert "discovery.type" not in environment

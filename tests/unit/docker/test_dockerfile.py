@@ -13,7 +13,7 @@ IMAGES = ("cpu", "gpu", "server")
 
 
 @pytest.mark.long
-def test_hadolint_has_nothing_to_say():
+def test_hadolint_finds_no_fault_in_the_dockerfile():
     linted = subprocess.run([program("hadolint"), str(DOCKERFILE)], capture_output=True, text=True, check=False)
     assert (linted.returncode, linted.stdout) == (0, "")
 
@@ -35,7 +35,7 @@ def test_images_install_nothing_as_the_user_that_they_run_as(name):
     assert int(group) >= 10_000
 
 
-def test_server_is_asked_whether_it_can_answer():
+def test_the_servers_health_check_asks_for_readiness():
     server = stages()["server"]
     assert json.loads(server.last("CMD") or "") == ["osrerank", "serve", "--host", "0.0.0.0", "--port", "8088"]
     *_bash, code = json.loads((server.last("HEALTHCHECK") or "").partition(" CMD ")[2])
@@ -44,7 +44,7 @@ def test_server_is_asked_whether_it_can_answer():
 
 @pytest.mark.long
 @pytest.mark.parametrize(("name", "port"), [("server", "8088"), ("cpu", "8090")])
-def test_a_health_check_passes_where_ready_is_200_and_nowhere_else(name, port):
+def test_the_health_check_passes_only_if_readiness_answers_200(name, port):
     command = json.loads((inherited(name, "HEALTHCHECK") or "").partition(" CMD ")[2])
 
     def checked(status: Status | None) -> int:
@@ -58,7 +58,7 @@ def test_a_health_check_passes_where_ready_is_200_and_nowhere_else(name, port):
     assert [bool(checked(status)) for status in (*states, None)] == [False, True, True]
 
 
-def test_nothing_is_fetched_but_by_pip_with_hashes():
+def test_images_install_only_with_pip_and_hashes():
     for stage in stages().values():
         for keyword, argument in stage.instructions:
             assert keyword != "ADD"
@@ -69,14 +69,14 @@ def test_nothing_is_fetched_but_by_pip_with_hashes():
 
 
 @pytest.mark.parametrize("name", ["cpu", "gpu"])
-def test_images_have_the_packages_of_their_files(name):
+def test_each_image_installs_the_packages_of_its_requirements(name):
     instructions = stages()[f"{name}-packages"].instructions
     assert ("COPY", f"docker/requirements/{name}.txt ./") in instructions
     assert any("pip check" in argument for keyword, argument in instructions if keyword == "RUN")
     assert stages()[name].last("COPY") == f"--from={name}-packages /opt/osrerank /opt/osrerank"
 
 
-def test_context_holds_what_is_copied_and_nothing_else():
+def test_the_docker_context_holds_only_copied_files():
     copied = set()
     for stage in stages().values():
         for keyword, argument in stage.instructions:

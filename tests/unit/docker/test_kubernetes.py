@@ -44,7 +44,7 @@ def test_manifests_and_values_are_valid_and_the_schema_names_all_values():
         ("secrets.redisUrl", {"secretName": "osrerank", "value": "secret"}),
     ],
 )
-def test_values_that_cannot_work_are_refused(path, value):
+def test_the_charts_schema_refuses_values_that_cannot_work(path, value):
     given = values()
     parent, _, name = path.partition(".")
     given[parent][name] = value
@@ -76,7 +76,7 @@ def test_pods_have_no_rights_that_they_do_not_need(component):
 
 
 @pytest.mark.parametrize("component", COMPONENTS)
-def test_only_emptied_folders_can_be_written(component):
+def test_pods_can_write_only_to_temporary_folders(component):
     mounts = {mount["name"]: mount for mount in container(plain(), component)["volumeMounts"]}
     volumes = {volume["name"]: volume for volume in pod(plain(), component)["volumes"]}
     assert set(mounts) == set(volumes)
@@ -133,7 +133,7 @@ def test_workers_have_the_threads_of_their_cores_and_are_scaled_down_to_one():
 
 
 @pytest.mark.parametrize("component", COMPONENTS)
-def test_what_selects_pods_selects_its_own(component):
+def test_each_kubernetes_selector_matches_only_its_own_pods(component):
     (deployment,) = of_kind(plain(), "Deployment", component)
     labels = deployment["spec"]["template"]["metadata"]["labels"]
     (service,) = of_kind(plain(), "Service", component)
@@ -148,6 +148,6 @@ def test_what_selects_pods_selects_its_own(component):
 
 
 @pytest.mark.parametrize("name", ["deploy", "workers"])
-def test_pages_name_the_queues_of_this_version(name):
+def test_the_pages_name_the_queues_of_this_version(name):
     page = (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8")
     assert set(re.findall(r"osrerank:\d+:queue", page)) == {f"osrerank:{VERSION}:queue"}

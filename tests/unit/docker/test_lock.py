@@ -34,7 +34,7 @@ def test_each_package_has_one_version_and_a_hash(name):
     assert len(pinned(name)) == len(lines) - 1
 
 
-def test_the_tests_run_with_these_versions():
+def test_the_installed_packages_have_the_locked_versions():
     packages = distributions(path=[sysconfig.get_path("purelib")])  # sys.path may hold setuptools' own copies as well
     installed = {canonicalize_name(one.metadata["Name"]): Version(one.version).public for one in packages}
     pinned_here = {name: version for name, version in constraints().items() if name in installed}
@@ -43,7 +43,7 @@ def test_the_tests_run_with_these_versions():
 
 
 @pytest.mark.parametrize("name", ["build", "cpu", "gpu"])
-def test_versions_are_those_of_the_tests(name):
+def test_image_requirements_have_the_versions_of_the_constraints(name):
     tested = constraints()
     other = {package for package, version in pinned(name).items() if tested.get(package) != version}
     assert [package for package in other if not (name == "gpu" and CUDA.fullmatch(package))] == []
@@ -57,7 +57,7 @@ def test_the_bill_of_materials_agrees_and_the_cpu_image_has_no_torch():
 
 
 @pytest.mark.parametrize("name", ["build", *EXTRAS])
-def test_all_that_is_asked_for_is_there(name):
+def test_the_lock_has_every_requirement_of_the_extras(name):
     """`make lock` writes them anew after a change of pyproject.toml or constraints.txt."""
     found = pinned(name)
     for wanted in map(Requirement, requirements(name)):

@@ -25,7 +25,7 @@ def test_data_outlives_its_client_and_clients_of_a_process_share_it(engine: Open
     assert second.count(index="a")["count"] == 2
 
 
-def test_whoever_changes_an_answer_changes_nothing_else(engine: OpenSearch) -> None:
+def test_changing_a_returned_answer_changes_no_stored_document(engine: OpenSearch) -> None:
     engine.index(index="a", id="1", body={"text": "x", "tags": ["b"]}, refresh=True)
     terms = {"by": {"terms": {"field": "tags.keyword"}}}
     asked = {"query": {"match": {"text": "x"}}, "fields": ["tags"], "aggs": terms}
@@ -38,7 +38,7 @@ def test_whoever_changes_an_answer_changes_nothing_else(engine: OpenSearch) -> N
 
 
 @pytest.mark.long
-def test_writes_become_visible_by_themselves(engine: OpenSearch) -> None:
+def test_writes_become_visible_without_an_explicit_refresh(engine: OpenSearch) -> None:
     engine.index(index="a", id="1", body={"text": "x"})
     wait_until(lambda: engine.count(index="a")["count"] == 1)
 
@@ -77,7 +77,7 @@ def test_other_bm25_constants_are_answered_with_a_warning(engine: OpenSearch) ->
     engine.indices.create(index="b", body={"settings": {"similarity": similarity}})
 
 
-def test_a_page_after_another_in_the_order_of_insertion(engine: OpenSearch) -> None:
+def test_pages_of_equal_scores_follow_the_order_of_insertion(engine: OpenSearch) -> None:
     engine.bulk(
         index="a", body=[line for one in "cab" for line in ({"index": {"_id": one}}, {"text": one})], refresh=True
     )
@@ -90,7 +90,7 @@ def test_a_page_after_another_in_the_order_of_insertion(engine: OpenSearch) -> N
         assert first["total"] == rest["total"] == {"value": 3, "relation": "eq"}
 
 
-def test_texts_are_marked_where_the_query_matched(engine: OpenSearch) -> None:
+def test_highlights_mark_the_words_that_the_query_matched(engine: OpenSearch) -> None:
     text = f"Salt lowers pressure. Nothing {'of that ' * 15}is said here. High pressure and salt."
     engine.index(index="a", id="1", body={"text": text, "tag": "salt"}, refresh=True)
     asked = {"query": {"match": {"text": "salt pressure"}}, "highlight": {"fields": {"*": {}}}}

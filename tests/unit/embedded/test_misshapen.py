@@ -71,7 +71,7 @@ def terms(**options: Any) -> dict[str, Any]:
     ],
     ids=lambda body: json.dumps(body)[:60],
 )
-def test_search_is_refused(filled: OpenSearch, body: Any) -> None:
+def test_a_misshapen_search_is_refused(filled: OpenSearch, body: Any) -> None:
     assert status(filled, "POST", "/a/_search", body) == 400
     lines = f"{{}}\n{json.dumps(body)}\n{{}}\n{{}}\n"
     both = filled.transport.perform_request("POST", "/a/_msearch", body=lines)["responses"]
@@ -93,12 +93,14 @@ def test_search_is_refused(filled: OpenSearch, body: Any) -> None:
         ("POST", "/_aliases", {"actions": [1]}),
     ],
 )
-def test_request_is_refused_and_leaves_nothing(filled: OpenSearch, method: str, path: str, body: Any) -> None:
+def test_a_misshapen_request_is_refused_and_writes_nothing(
+    filled: OpenSearch, method: str, path: str, body: Any
+) -> None:
     assert status(filled, method, path, body) == 400
     assert not filled.indices.exists(index="new")
 
 
-def test_whole_numbers_are_compared_as_such(filled: OpenSearch) -> None:
+def test_whole_numbers_are_compared_without_rounding(filled: OpenSearch) -> None:
     first = 9007199254740992
     for number in (first, first + 1):
         filled.index(index="big", id=str(number), body={"n": number})

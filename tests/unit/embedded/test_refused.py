@@ -89,7 +89,7 @@ SEARCHES: list[tuple[str, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("named", "body"), SEARCHES, ids=str)
-def test_a_search_is_refused_by_name(small: OpenSearch, named: str, body: dict[str, Any]) -> None:
+def test_an_unsupported_search_clause_is_refused_by_name(small: OpenSearch, named: str, body: dict[str, Any]) -> None:
     assert named in refusal(small, "POST", "/a/_search", body)
 
 
@@ -99,11 +99,11 @@ def test_a_search_is_refused_by_name(small: OpenSearch, named: str, body: dict[s
      "pre_filter_shard_size", "request_cache", "allow_no_indices", "expand_wildcards", "explain", "pretty",
      "track_total_hits", "nonsense"],
 )  # fmt: skip
-def test_a_parameter_of_a_search_is_refused_by_name(small: OpenSearch, name: str) -> None:
+def test_an_unsupported_search_parameter_is_refused_by_name(small: OpenSearch, name: str) -> None:
     assert f"[{name}]" in refusal(small, "POST", "/a/_search", {}, **{name: "1"})
 
 
-def test_values_of_parameters_are_refused_by_name(small: OpenSearch) -> None:
+def test_unsupported_values_of_parameters_are_refused_by_name(small: OpenSearch) -> None:
     assert "mine" in refusal(small, "POST", "/a/_search", {}, search_pipeline="mine")
     assert "_foo" in refusal(small, "POST", "/a/_search", {}, preference="_foo")
     assert "maybe" in refusal(small, "POST", "/a/_search", {}, ignore_unavailable="maybe")
@@ -124,7 +124,7 @@ UNKNOWN = [
 
 
 @pytest.mark.parametrize(("method", "path"), UNKNOWN)
-def test_a_route_is_refused_by_name(small: OpenSearch, method: str, path: str) -> None:
+def test_an_unsupported_route_is_refused_by_name(small: OpenSearch, method: str, path: str) -> None:
     before = content(small)
     assert path in refusal(small, method, path)
     assert content(small) == before
@@ -196,7 +196,7 @@ CHANGES: list[tuple[str, str, str, Any, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("named", "method", "path", "body", "params"), CHANGES, ids=str)
-def test_what_is_refused_changes_nothing(
+def test_a_refused_write_changes_nothing(
     small: OpenSearch, named: str, method: str, path: str, body: Any, params: dict[str, Any]
 ) -> None:
     before = content(small)
@@ -230,13 +230,13 @@ def test_a_pattern_deletes_no_index_by_its_alias(small: OpenSearch) -> None:
         ("realtime", "/a/_doc/1?realtime=false", None),
     ],
 )
-def test_a_request_that_reads_is_refused_by_name(small: OpenSearch, named: str, path: str, body: Any) -> None:
+def test_an_unsupported_read_request_is_refused_by_name(small: OpenSearch, named: str, path: str, body: Any) -> None:
     place, _, params = path.partition("?")
     method = "GET" if body is None else "POST"
     given = dict([params.split("=")]) if params else {}
     assert named in refusal(small, method, place, body, **given)
 
 
-def test_what_plugins_read_in_ext_has_no_effect(small: OpenSearch) -> None:
+def test_extensions_of_plugins_in_a_search_have_no_effect(small: OpenSearch) -> None:
     ext = {"rerank": {"query_context": {"query_text": "x"}}, "ubi": {"query_id": "q"}}
     assert small.search(index="a", body={"ext": ext}, search_pipeline="_none")["hits"]["total"]["value"] == 1

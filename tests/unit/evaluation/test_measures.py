@@ -39,7 +39,7 @@ def test_averages_over_the_queries_of_both_or_over_all_judged() -> None:
 
 
 @pytest.mark.parametrize("complete", [False, True])
-def test_a_run_in_parts_is_measured_as_the_whole(complete: bool) -> None:
+def test_a_run_measured_in_parts_equals_a_run_measured_whole(complete: bool) -> None:
     measures, averaging = ["RR", "nDCG@10", "NumRet", "AP", MSMARCO], Averaging(complete=complete)
     tally = Tally(QRELS, measures, averaging)
     for part in (run_of(q2="zx"), run_of(q9="a"), run_of(q1="cab")):
@@ -68,7 +68,7 @@ def test_relevance_level_leaves_graded_measures_and_explicit_levels_alone() -> N
     }
 
 
-def test_a_tie_falls_to_the_greater_document_id_for_every_measure() -> None:
+def test_every_measure_ranks_the_greater_document_id_first_in_a_tie() -> None:
     tied = Run({"2": (ScoredDocument("a", 1.0), ScoredDocument("x", 1.0))})
     values = evaluate(QRELS, tied, ["RR", "RR@10", "nDCG@10", "P@1", "Judged@1"]).overall
     assert set(values.values()) == {1.0}
@@ -99,7 +99,7 @@ def test_grades_beyond_gdevals_and_no_common_query_are_refused() -> None:
         evaluate(QRELS, run_of(q8="a", q9="a"), ["AP"])
 
 
-def test_ms_marco_divides_by_the_reference_and_looks_at_ten(tmp_path: Path) -> None:
+def test_mrr_of_ms_marco_divides_by_judged_queries_and_reads_ten_hits(tmp_path: Path) -> None:
     run = run_of(q1="ghijklmnopa", q2="yzx", q9="a")
     assert msmarco_mrr(QRELS, run) == {"1": 0.0, "2": pytest.approx(1 / 3), "3": 0.0}
     assert evaluate(QRELS, run, [MSMARCO]).overall == {MSMARCO: pytest.approx(1 / 9)}
@@ -177,14 +177,14 @@ def test_comparison_counts_wins_ties_and_losses() -> None:
     assert comparison.p_t_holm == comparison.p_t
 
 
-def test_all_pairs_are_corrected_together() -> None:
+def test_holm_corrects_all_pairs_of_runs_together() -> None:
     runs = [evaluation("a", 0.1, 0.2, 0.3), evaluation("b", 0.2, 0.3, 0.5), evaluation("c", 0.0, 0.3, 0.3)]
     comparisons = compare_runs(runs, all_pairs=True)
     assert [(one.baseline, one.run) for one in comparisons] == [("a", "b"), ("a", "c"), ("b", "c")]
     assert [one.p_t_holm for one in comparisons] == holm([one.p_t for one in comparisons])
 
 
-def test_letters_name_the_runs_that_are_beaten() -> None:
+def test_letters_name_the_runs_that_a_run_beats() -> None:
     weak, strong = [0.1 + n / 1000 for n in range(20)], [0.5 + n / 900 for n in range(20)]
     comparisons = compare_runs([evaluation("weak", *weak), evaluation("strong", *strong)])
     assert superscripts(comparisons, ["weak", "strong"]) == {("strong", "AP"): "a"}

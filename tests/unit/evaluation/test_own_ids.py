@@ -59,7 +59,7 @@ def test_a_run_leaves_a_querys_own_document_out(folder: Path) -> None:
     )
 
 
-def test_a_record_without_a_document_is_as_if_it_had_not_been_there() -> None:
+def test_removing_a_document_from_stored_scores_equals_a_run_without_the_document() -> None:
     candidates = [
         {
             "doc_id": doc_id,

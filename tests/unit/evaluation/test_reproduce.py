@@ -68,7 +68,7 @@ def test_judgments_are_known_by_their_checksum_and_candidates_by_their_name(fold
     assert [len(one.documents) for one in candidates] == [1] * 4
 
 
-def test_a_run_with_corpus_and_queries_is_as_good(folder: Path) -> None:
+def test_reproduce_accepts_a_run_with_corpus_and_queries(folder: Path) -> None:
     (folder / "top100.jsonl").unlink()
     (folder / "runs").mkdir()
     (folder / "runs" / "BM25.txt").write_text("".join(f"q{n} Q0 a 1 2 x\nq{n} Q0 b 2 1 x\n" for n in range(4)))
@@ -78,7 +78,7 @@ def test_a_run_with_corpus_and_queries_is_as_good(folder: Path) -> None:
     assert [one.doc_id for one in bm25.rankings["q0"]] == ["a", "b"]
 
 
-def test_what_is_missing_is_named_with_address_and_checksum(tmp_path: Path) -> None:
+def test_reproduce_names_missing_files_with_address_and_checksum(tmp_path: Path) -> None:
     with pytest.raises(EvaluationError) as refusal:
         find(tmp_path, COLLECTION, 100)
     message = str(refusal.value)
@@ -87,7 +87,7 @@ def test_what_is_missing_is_named_with_address_and_checksum(tmp_path: Path) -> N
     assert f"osrerank download small --output {tmp_path}" in message
 
 
-def test_a_file_with_other_bytes_is_refused(folder: Path) -> None:
+def test_reproduce_refuses_a_file_with_another_checksum(folder: Path) -> None:
     (folder / "top100.jsonl").write_text(CANDIDATES + "\n")
     with pytest.raises(ChecksumError, match=r"top100\.jsonl is not the published file: its SHA-256 is"):
         find(folder, COLLECTION, 100)
@@ -120,7 +120,7 @@ def test_other_candidates_and_another_depth_have_no_published_values(folder: Pat
     assert (told.is_published, told.published) == (True, ())
 
 
-def test_the_command_names_what_the_folder_lacks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_reproduce_command_names_missing_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["reproduce", "dl20", str(tmp_path / "nowhere")])
     assert (
@@ -132,7 +132,7 @@ def test_the_command_names_what_the_folder_lacks(tmp_path: Path, capsys: pytest.
 @pytest.mark.slow
 @pytest.mark.long
 @pytest.mark.parametrize("name", ["dl19", "dl21"])
-def test_a_model_on_the_real_candidates(name: str, tmp_path: Path) -> None:
+def test_reproduce_ranks_the_published_candidates(name: str, tmp_path: Path) -> None:
     data = ROOT.parent / "shared" / "data" / f"msmarco-{name}"
     if not data.is_dir():
         pytest.skip(f"{data} is not there")
@@ -146,7 +146,7 @@ def test_a_model_on_the_real_candidates(name: str, tmp_path: Path) -> None:
     assert told["comparisons"][0]["p_t_holm"] < 0.001
 
 
-def test_published_values_rise_and_have_an_address() -> None:
+def test_published_values_have_an_address() -> None:
     for collection in COLLECTIONS.values():
         values = [one.value for one in collection.values]
         assert values == sorted(values)

@@ -23,7 +23,7 @@ def without_timings(path: Path) -> list[dict[str, object]]:
     return [{**json.loads(line), "took_ms": 0} for line in path.read_text().splitlines()]
 
 
-def test_killed_at_any_byte_and_resumed_equals_uninterrupted(tmp_path: Path) -> None:
+def test_a_run_killed_at_any_byte_and_resumed_equals_an_uninterrupted_run(tmp_path: Path) -> None:
     whole, torn = tmp_path / "whole.jsonl", tmp_path / "torn.jsonl"
     ids = [query.query_id for query in QUERIES]
     with SideFile(whole, OPTIONS) as checkpoint:
@@ -42,7 +42,7 @@ def test_killed_at_any_byte_and_resumed_equals_uninterrupted(tmp_path: Path) -> 
     assert [record.query_id for record in read_records(whole)] == ids
 
 
-def test_checkpoint_of_other_options_is_refused(tmp_path: Path) -> None:
+def test_a_checkpoint_of_other_options_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "run.jsonl"
     SideFile(path, OPTIONS).__exit__()
     with pytest.raises(EvaluationError, match=r"other options .index was 'passages', is 'other'"):
@@ -74,7 +74,7 @@ def test_damaged_side_file_is_refused(tmp_path: Path, content: str, message: str
         SideFile(path, {})
 
 
-def test_failures_are_listed_and_not_checkpointed(tmp_path: Path) -> None:
+def test_failed_queries_are_listed_and_not_checkpointed(tmp_path: Path) -> None:
     def search(query: Query, started_s: float) -> QueryRecord:
         if query.query_id == "q3":
             raise ConnectionError("no\nanswer")
@@ -101,7 +101,7 @@ def test_failures_are_listed_and_not_checkpointed(tmp_path: Path) -> None:
         assert run_queries(QUERIES, search, checkpoint, reranked=False) == failures[:1]
 
 
-def test_gives_up_when_nothing_answers(tmp_path: Path) -> None:
+def test_a_run_ends_when_no_query_gets_an_answer(tmp_path: Path) -> None:
     def search(query: Query, started_s: float) -> QueryRecord:
         raise ConnectionError("refused")
 
@@ -113,7 +113,7 @@ def test_gives_up_when_nothing_answers(tmp_path: Path) -> None:
     assert reasons[-1] == f"not tried after {GIVE_UP_AFTER} failures in a row"
 
 
-def test_one_process_writes_at_a_time(tmp_path: Path) -> None:
+def test_only_one_process_writes_a_side_file(tmp_path: Path) -> None:
     path = tmp_path / "run.jsonl"
     with SideFile(path, OPTIONS) as checkpoint:
         with pytest.raises(EvaluationError, match="another process is writing this run; wait until it ends"):

@@ -28,7 +28,7 @@ def test_mono_reorders_its_depth_and_leaves_the_tail(k0: int, expected: str) -> 
     assert derive(SCORED, OperatingPoint(k0)) == (tuple(expected), k0)
 
 
-def test_binary_ties_keep_the_mono_order_and_what_mono_could_not_score_stays_below_it() -> None:
+def test_binary_ties_keep_the_mono_order_and_unscored_documents_stay_below() -> None:
     tied = QueryScores("q", ("a", "b"), {"a": 0.0, "b": 1.0}, 2, {("a", "b"): 0.9, ("b", "a"): 0.8})
     assert derive(tied, OperatingPoint(2, 2, "binary"))[0] == ("b", "a")
     failed = QueryScores("q", ("a", "b", "c"), {"b": 1.0, "c": 2.0}, 3, {})
@@ -42,7 +42,7 @@ def test_k1_cuts_to_the_top_of_mono() -> None:
     assert derive(SCORED, OperatingPoint(5, 3, "sum")) == (tuple("bacdef"), 5 + 6)
 
 
-def test_no_pair_leaves_the_mono_order_and_a_sample_of_all_others_is_the_sum() -> None:
+def test_a_sample_of_no_pairs_keeps_the_mono_order_and_of_all_pairs_is_the_sum() -> None:
     assert (
         derive(SCORED, OperatingPoint(5, 0))
         == derive(SCORED, OperatingPoint(5, 1))
@@ -54,7 +54,7 @@ def test_no_pair_leaves_the_mono_order_and_a_sample_of_all_others_is_the_sum() -
     assert derive(SCORED, OperatingPoint(5, 4, "sample", sample_size=2))[1] == 5 + 4 * 2
 
 
-def test_pairs_that_were_not_kept_are_refused() -> None:
+def test_a_curve_of_pairs_that_were_not_stored_is_refused() -> None:
     # At k0 = 2 monoBERT ranks e and a alone; no pair of theirs was kept.
     with pytest.raises(EvaluationError, match="query q: the run lacks duoBERT's probabilities"):
         derive(SCORED, OperatingPoint(2, 4))

@@ -39,7 +39,7 @@ def learn(evidence, qrels, settings):
 
 
 @pytest.mark.long
-def test_known_optimum_is_found():
+def test_tune_finds_a_known_optimum():
     evidence, qrels = synthetic()
     folds = learn(evidence, qrels, grid(2))
     assert [fold.weights for fold in folds] == [TRUE] * 5
@@ -64,7 +64,7 @@ def test_held_out_labels_never_change_the_choice():
         assert outcome.test < 0.9
 
 
-def test_grids():
+def test_tune_tries_every_weight_of_the_grid():
     assert [len(grid(count)) for count in (1, 2, 3)] == [11, 121, 1331]
     assert len(grid(3, tuple(step / 10 for step in range(10)))) == 1000
     assert grid(3)[0] == Weights(0.0, 0.0, 0.0)
@@ -108,7 +108,7 @@ def test_block_folds_sort_numbers_as_numbers():
         block_folds(["1", "2"], 3)
 
 
-def test_published_folds(shared):
+def test_the_published_folds_of_robust04_are_read(shared):
     folder = shared / "birch-folds"
     yang = read_folds(folder / "rob04_yang19_folds.json")
     paper2 = read_folds(folder / "robust04-paper2-folds.json")
@@ -130,7 +130,7 @@ def test_published_folds(shared):
         ('[["1"], ["1", "2"]]', "query 1 is in two"),
     ],
 )
-def test_bad_folds_are_named(tmp_path, content, said):
+def test_a_malformed_folds_file_is_named(tmp_path, content, said):
     path = tmp_path / "folds.json"
     path.write_text(content)
     with pytest.raises(EvaluationError, match=said):

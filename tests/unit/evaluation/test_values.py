@@ -30,7 +30,7 @@ def test_ranked_texts_are_a_run() -> None:
     assert evaluate(QRELS, {"q1": ranked}, ["RR@10"]).overall == {"RR@10": 1.0}
 
 
-def test_paths_are_read(tmp_path: Path) -> None:
+def test_paths_of_runs_and_judgments_are_read(tmp_path: Path) -> None:
     (tmp_path / "qrels.txt").write_text("q1 0 a 1\nq2 0 c 2\n")
     (tmp_path / "x.run").write_text("q1 Q0 b 1 2 x\nq1 Q0 a 2 1 x\nq2 Q0 c 1 1 x\n")
     assert evaluate(tmp_path / "qrels.txt", str(tmp_path / "x.run"), ["RR@10"]).overall == {"RR@10": 0.75}
@@ -69,6 +69,6 @@ def test_frames_are_runs_and_judgments() -> None:
         ({"q1": {"a": 0.5}}, {"q1": ["a"]}, "the judgments of query q1: expected"),
     ],
 )
-def test_other_values_are_refused(qrels: Any, run: Any, message: str) -> None:
+def test_values_that_are_no_run_are_refused(qrels: Any, run: Any, message: str) -> None:
     with pytest.raises(EvaluationError, match=message):
         evaluate(qrels, run)

@@ -71,7 +71,7 @@ def test_without_safetensors_torch_reads_the_modules_of_the_graph(folder: Path, 
         np.testing.assert_allclose(torch, onnx, atol=most)
 
 
-def test_vectors_are_shared_by_what_gives_the_same_ones(folder: Path, tmp_path: Path) -> None:
+def test_graphs_that_give_the_same_vectors_share_stored_vectors(folder: Path, tmp_path: Path) -> None:
     """A key tells dimensions and modules apart, and not the backend or the precision."""
     export_model(folder, tmp_path / "int8", ExportOptions(keep_weights=True))
     export_model(folder, tmp_path / "fp32", ExportOptions(precision="fp32"))
@@ -90,7 +90,7 @@ def test_a_card_whose_dimensions_are_not_the_graphs_is_refused(folder: Path, tmp
         encoder(tmp_path / "made", "onnx")
 
 
-def test_prompts(tmp_path: Path) -> None:
+def test_prompts_of_queries_and_documents_are_read(tmp_path: Path) -> None:
     folder = restored(FORMS["XLM-R, mean, prompts"], tmp_path / "saved")
     card = card_of(folder)
     assert (card.query_prefix, card.document_prefix) == (E5_PROMPTS["query"], E5_PROMPTS["passage"])
@@ -134,7 +134,7 @@ def test_each_row_of_public_models_has_its_source() -> None:
         assert model["pooling"] in CHOICES["pooling"]
 
 
-def test_options_replace_the_files(folder: Path) -> None:
+def test_export_options_override_the_files(folder: Path) -> None:
     change(folder / MODEL, prompts=PROMPTS)
     card = card_of(folder, pooling="mean", query_prefix="", document_prefix="passage: ", dimensions=8)
     assert (card.pooling, card.query_prefix, card.document_prefix, card.dimensions) == ("mean", "", "passage: ", 8)
@@ -158,7 +158,11 @@ def test_a_directory_without_modules_needs_the_pooling(tmp_path: Path) -> None:
     [
         ("config.json", {"model_type": "longformer"}, "model_type is 'longformer'; before other modules it must be"),
         ("config.json", {"auto_map": {"AutoModel": "x.Y"}}, "never runs"),
-        ("config.json", {"position_embedding_type": "rope"}, "position_embedding_type is 'rope'; for a bert bi-encoder"),
+        (
+            "config.json",
+            {"position_embedding_type": "rope"},
+            "position_embedding_type is 'rope'; for a bert bi-encoder",
+        ),
         ("config.json", {"hidden_act": "relu"}, "hidden_act is 'relu'"),
         (POOLING, {"pooling_mode": "mean_sqrt_len_tokens"}, "pooling_mode is 'mean_sqrt_len_tokens'"),
         (POOLING, {"pooling_mode": ["cls", "mean"]}, "pooling_mode is cls, mean"),
@@ -172,7 +176,9 @@ def test_a_directory_without_modules_needs_the_pooling(tmp_path: Path) -> None:
         (TRANSFORMER, {"transformer_task": "fill-mask"}, "transformer_task is 'fill-mask'"),
     ],
 )
-def test_what_is_not_known_is_refused_by_file_and_field(file: str, fields: Any, problem: str, folder: Path) -> None:
+def test_unknown_fields_of_a_bi_encoder_are_refused_by_file_and_field(
+    file: str, fields: Any, problem: str, folder: Path
+) -> None:
     change(folder / file, **fields)
     with pytest.raises(ModelLoadError, match=problem) as raised:
         card_of(folder)
@@ -189,7 +195,9 @@ def test_what_is_not_known_is_refused_by_file_and_field(file: str, fields: Any, 
         (("BoW",), "module 0 has the type sentence_transformers.models.BoW"),
     ],
 )
-def test_other_modules_are_refused_by_name(types: tuple[str, ...], problem: str, folder: Path) -> None:
+def test_unknown_modules_of_a_bi_encoder_are_refused_by_name(
+    types: tuple[str, ...], problem: str, folder: Path
+) -> None:
     listed = [{"path": f"{at}_{kind}" if at else "", "type": f"{LIBRARY}.{kind}"} for at, kind in enumerate(types)]
     (folder / "modules.json").write_text(json.dumps(listed), "utf-8")
     with pytest.raises(ModelLoadError, match=problem) as raised:
@@ -217,7 +225,7 @@ def test_pooling_and_lengths_in_older_and_newer_fields(folder: Path) -> None:
         card_of(folder)
 
 
-def test_small_letters_are_the_tokenizers(folder: Path) -> None:
+def test_lowercasing_is_the_tokenizers(folder: Path) -> None:
     change(folder / TRANSFORMER, do_lower_case=True)
     assert card_of(folder).max_tokens == 180, "its tokenizer makes letters small"
     change(folder / "tokenizer.json", normalizer=None)
@@ -236,14 +244,14 @@ def test_prefixes_that_pooling_leaves_out_are_refused(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "model.safetensors"])
-def test_a_missing_file_is_named(name: str, tmp_path: Path) -> None:
+def test_a_missing_file_of_a_bi_encoder_is_named(name: str, tmp_path: Path) -> None:
     folder = plain(tmp_path / "plain")
     (folder / name).unlink()
     with pytest.raises(ModelLoadError, match=r"safetensors" if "safe" in name else name):
         card_of(folder, pooling="cls")
 
 
-def test_its_card_has_what_its_files_and_its_readme_say(tmp_path: Path, folder: Path) -> None:
+def test_the_card_of_a_published_model_matches_its_files_and_readme(tmp_path: Path, folder: Path) -> None:
     export_model(restored(FORMS["XLM-R, mean, prompts"], tmp_path / "prompts"), tmp_path / "made")
     card = read_card(tmp_path / "made")
     assert (card.kind, card.pooling, card.max_tokens, card.max_query_tokens) == ("bi-encoder", "mean", 180, 180)
@@ -256,7 +264,7 @@ def test_its_card_has_what_its_files_and_its_readme_say(tmp_path: Path, folder: 
 
 @pytest.mark.long
 @pytest.mark.parametrize("pooling", ["cls", "mean"])
-def test_what_the_installed_version_saves(pooling: Pooling, tmp_path: Path) -> None:
+def test_a_model_saved_by_the_installed_sentence_transformers_is_exported(pooling: Pooling, tmp_path: Path) -> None:
     card = card_of(saved(tmp_path / "saved", pooling, query="ask: ", document="tell: "))
     assert (card.pooling, card.query_prefix, card.document_prefix) == (pooling, "ask: ", "tell: ")
     assert card.max_tokens == 24

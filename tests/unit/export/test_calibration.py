@@ -21,7 +21,7 @@ from osrerank.types import Qrels
 MODEL = str(Path(__file__).parents[2] / "data" / "tiny-bert-bi-encoder")
 
 
-def test_four_pairs_by_hand() -> None:
+def test_calibration_of_four_pairs_by_hand() -> None:
     """Platt's targets are 3/4 and 1/4 for two of each; on raw scores of 1 and 0 that is logit = ln 3 * (2 raw - 1)."""
     fitted = fit_calibration(np.array([1, 1, 0, 0], dtype=np.float32), np.array([True, True, False, False]))
     assert fitted.scale == pytest.approx(2 * np.log(3), rel=1e-6)
@@ -37,12 +37,14 @@ def test_four_pairs_by_hand() -> None:
         ([1, 1], [True, False], "check the judgments"),
     ],
 )
-def test_sets_that_calibrate_nothing(raw: list[float], is_relevant: list[bool], reason: str) -> None:
+def test_sets_without_relevant_and_irrelevant_pairs_calibrate_nothing(
+    raw: list[float], is_relevant: list[bool], reason: str
+) -> None:
     with pytest.raises(EvaluationError, match=reason):
         fit_calibration(np.array(raw, dtype=np.float32), np.array(is_relevant, dtype=bool))
 
 
-def test_what_is_judged_comes_from_both_files(tmp_path: Path) -> None:
+def test_judged_pairs_are_read_from_candidates_and_judgments(tmp_path: Path) -> None:
     scorer = load_scorer(MODEL, backend="onnx", threads=1)
     line = {
         "query_id": "1",
@@ -73,7 +75,7 @@ def test_a_weight_is_chosen_where_the_first_pass_knows_better_and_of_enough_quer
         choose_weight([judged([1.0, 0.0, 0.0], 0)] * 4, Calibration())
 
 
-def test_a_cross_encoder_is_weighed_beside_the_vectors_on_the_best_of_them() -> None:
+def test_a_cross_encoders_weight_is_chosen_on_the_best_hits_by_vectors() -> None:
     """The vectors with BM25 (weight 3) have b a c; the cross-encoder reads two and puts a first, and b is relevant."""
     mono = JudgedQuery(np.array([1.5, 0.0, 9.0]), np.zeros(3), ["a", "b", "c"], {"b": 1})
     vectors = JudgedQuery(np.array([1.0, 3.0, math.nan]), np.array([0.5, 1.0, 0.0]), ["a", "b", "c"], {"b": 1})
@@ -85,7 +87,7 @@ def test_a_cross_encoder_is_weighed_beside_the_vectors_on_the_best_of_them() -> 
     assert choose_weight(both, Calibration()).weight == 0.5
 
 
-def test_what_could_not_be_scored_calibrates_nothing_and_is_last() -> None:
+def test_unscored_documents_do_not_calibrate_and_rank_last() -> None:
     one = judged([math.nan, 1.0, 0.0], 1)
     assert one.ndcg(Calibration(), 12.0) == 1.0
     assert fit_judged([one]) == fit_calibration(np.array([1, 0], dtype=np.float32), np.array([True, False]))

@@ -25,7 +25,7 @@ def values(directory: Path) -> np.ndarray:
 
 
 @pytest.mark.long
-def test_a_classifier_becomes_a_directory_of_ours(tmp_path: Path) -> None:
+def test_a_classifier_is_exported_to_a_model_directory(tmp_path: Path) -> None:
     card = export_model(CLASSIFIER, tmp_path / "made")
     assert card.name == "made"
     files = {str(file.relative_to(tmp_path / "made")) for file in tmp_path.rglob("*") if file.is_file()}
@@ -35,7 +35,7 @@ def test_a_classifier_becomes_a_directory_of_ours(tmp_path: Path) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("source", [BI_ENCODER, CLASSIFIER], ids=["bi-encoder", "classifier"])
-def test_int8_stays_near(tmp_path: Path, caplog: pytest.LogCaptureFixture, source: Path) -> None:
+def test_exported_int8_scores_are_near_fp32(tmp_path: Path, caplog: pytest.LogCaptureFixture, source: Path) -> None:
     export_model(source, tmp_path / "made", ExportOptions(precision="int8"))
     assert load_model(str(tmp_path / "made")).backend.precision == "int8"
     assert not caplog.records
@@ -62,14 +62,14 @@ def test_an_interrupted_export_leaves_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_output_that_exists_is_left_alone(tmp_path: Path) -> None:
+def test_export_leaves_an_existing_output_folder_alone(tmp_path: Path) -> None:
     (tmp_path / "made").mkdir()
     with pytest.raises(ConfigError, match="exists; name"), new_directory(tmp_path / "made"):
         pytest.fail("entered")
 
 
 @pytest.mark.parametrize(("pooling", "reason"), [("cls", r"lacks the weight .embeddings\."), (None, "lacks weights")])
-def test_weights_that_are_missing_are_named(tmp_path: Path, pooling: Pooling | None, reason: str) -> None:
+def test_export_names_missing_weights(tmp_path: Path, pooling: Pooling | None, reason: str) -> None:
     from safetensors.numpy import save_file
 
     source = tmp_path / "source"
@@ -88,7 +88,7 @@ def test_without_torch_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.Mo
         export_model(CLASSIFIER, tmp_path / "made")
 
 
-def test_rows_have_scales_of_their_own() -> None:
+def test_int8_weights_have_a_scale_for_each_row() -> None:
     table = np.array([[1.27, -0.5], [0.0, 0.0], [1e-4, -1e-4]], dtype=np.float32)
     rows, scales = quantise_rows(table)
     assert rows.tolist() == [[127, -50], [0, 0], [127, -127]]
@@ -105,7 +105,9 @@ def judged_files(folder: Path, queries: int = 8) -> list[str]:
     return ["--candidates", str(folder / "c.jsonl"), "--qrels", str(folder / "qrels")]
 
 
-def test_the_command_fits_the_card_to_judged_candidates(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_export_command_fits_the_card_to_judged_candidates(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     main(["export", str(CLASSIFIER), str(tmp_path / "made"), "--no-self-check", *judged_files(tmp_path)])
     out = capsys.readouterr().out
     assert "first-pass weight 0: nDCG@10 1.0000, by cross-validation 1.0000" in out
@@ -126,7 +128,7 @@ def test_the_command_fits_the_card_to_judged_candidates(tmp_path: Path, capsys: 
         (["--pooling", "sum"], "sum"),
     ],
 )
-def test_bad_options_are_bad_usage(tmp_path, capsys, arguments, reason):
+def test_export_refuses_bad_options_as_bad_usage(tmp_path, capsys, arguments, reason):
     with pytest.raises(SystemExit) as stopped:
         main(["export", str(BI_ENCODER), str(tmp_path / "made"), *arguments])
     assert stopped.value.code == 2

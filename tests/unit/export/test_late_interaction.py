@@ -20,7 +20,7 @@ def copied(tmp_path: Path, **metadata: object) -> Path:
     return folder
 
 
-def test_the_card_comes_back_as_it_was_written(tmp_path: Path) -> None:
+def test_a_card_of_late_interaction_round_trips(tmp_path: Path) -> None:
     card = read_card(exported("pooled", tmp_path, pool_factor=4, dimensions=8, query_prefix="ask "))
     assert (card.kind, card.dimensions, card.query_prefix, card.document_prefix) == (
         "late-interaction", 8, "ask ", "the document ",
@@ -29,7 +29,7 @@ def test_the_card_comes_back_as_it_was_written(tmp_path: Path) -> None:
     assert [step.name for step in card.modules] == ["1_Dense.linear"]
 
 
-def test_the_weights_tell_a_tokens_dimensions_and_files_that_contradict_them_are_refused(tmp_path: Path) -> None:
+def test_token_dimensions_come_from_the_weights_and_contradicting_files_are_refused(tmp_path: Path) -> None:
     assert read_card(exported(str(copied(tmp_path, dim=None)), tmp_path / "made")).dimensions == 16
     reason = "model.safetensors has 16 rows of linear.weight, and the model's files say 128"
     with pytest.raises(ModelLoadError, match=re.escape(reason)):
@@ -40,6 +40,8 @@ def test_the_weights_tell_a_tokens_dimensions_and_files_that_contradict_them_are
     ("given", "reason"),
     [({"pooling": "mean"}, "leave --pooling out"), ({"dimensions": 17}, "vectors have only 16 dimensions")],
 )
-def test_what_cannot_be_given_is_refused(tmp_path: Path, given: dict[str, object], reason: str) -> None:
+def test_export_options_without_effect_on_late_interaction_are_refused(
+    tmp_path: Path, given: dict[str, object], reason: str
+) -> None:
     with pytest.raises(ConfigError, match=reason):
         exported("expanded", tmp_path, **given)

@@ -28,7 +28,7 @@ def vectors(directory: Path) -> np.ndarray:
 
 @pytest.mark.long
 @pytest.mark.parametrize("family", OTHERS)
-def test_other_bi_encoders_are_exact_in_fp32_and_near_in_int8(family: str, tmp_path: Path) -> None:
+def test_bi_encoders_exported_by_optimum_are_exact_in_fp32_and_near_in_int8(family: str, tmp_path: Path) -> None:
     folder = tmp_path / "saved"
     scores = save_bi_encoder(Form(family, family, "mean"), folder)
     difference = compared(folder, {"scores": scores, "pooling": "mean"})

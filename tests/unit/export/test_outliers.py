@@ -40,7 +40,7 @@ def run(model: onnx.ModelProto | Path, one: Tokens) -> np.ndarray:
     return onnxruntime.InferenceSession(content).run(None, {"input_ids": one.ids[None]})[0]
 
 
-def test_the_graph_computes_what_it_did() -> None:
+def test_separating_outlying_channels_keeps_the_graphs_output() -> None:
     model = product(30.0)
     before = run(model, tokens(9))
     separate_outliers(model, [tokens(seed) for seed in range(4)], 2, 1.25)
@@ -51,13 +51,13 @@ def test_the_graph_computes_what_it_did() -> None:
 
 
 @pytest.mark.parametrize(("loudness", "channels", "gain"), [(1.0, 2, 1.25), (30.0, 0, 1.25), (30.0, 2, 100.0)])
-def test_nothing_is_separated_without_need(loudness: float, channels: int, gain: float) -> None:
+def test_channels_are_separated_only_if_they_stand_out(loudness: float, channels: int, gain: float) -> None:
     model = product(loudness)
     separate_outliers(model, [tokens(0)], channels, gain)
     assert [node.op_type for node in model.graph.node] == ["Gather", "MatMul"]
 
 
-def test_int8_comes_much_nearer(tmp_path: Path) -> None:
+def test_separating_outlying_channels_brings_int8_nearer_to_fp32(tmp_path: Path) -> None:
     onnx.save(product(30.0), tmp_path / "fp32.onnx")
     exact = run(tmp_path / "fp32.onnx", tokens(9))
     errors = []

@@ -42,7 +42,7 @@ def saved(tmp_path: Path) -> Path:
     return tmp_path / "saved"
 
 
-def test_queries_and_documents_have_the_librarys_vectors(saved: Path, tmp_path: Path) -> None:
+def test_routed_queries_and_documents_have_the_vectors_of_sentence_transformers(saved: Path, tmp_path: Path) -> None:
     model = library.SentenceTransformer(str(saved), device="cpu")
     queries, documents = model.encode_query(QUERIES), model.encode_document(DOCUMENTS)
     export_model(saved, tmp_path / "made", ExportOptions(precision="fp32", keep_weights=True))
@@ -52,7 +52,7 @@ def test_queries_and_documents_have_the_librarys_vectors(saved: Path, tmp_path: 
             np.testing.assert_allclose(encoder.encode(DOCUMENTS, "document").rows, documents, atol=1e-6)
 
 
-def test_another_model_of_queries_changes_the_scores_and_not_the_documents_vectors(saved: Path, tmp_path: Path) -> None:
+def test_another_query_model_changes_scores_but_not_document_vectors(saved: Path, tmp_path: Path) -> None:
     export_model(saved, tmp_path / "one", ExportOptions(precision="fp32"))
     export_model(saved, tmp_path / "other", ExportOptions(precision="fp32", query_prefix="search: "))
     with closing(opened(tmp_path / "one")) as one, closing(opened(tmp_path / "other")) as other:
@@ -60,7 +60,7 @@ def test_another_model_of_queries_changes_the_scores_and_not_the_documents_vecto
         assert one.identity != other.identity
 
 
-def test_a_copy_without_the_model_of_queries_is_refused(saved: Path, tmp_path: Path) -> None:
+def test_a_copy_without_the_query_model_is_refused(saved: Path, tmp_path: Path) -> None:
     export_model(saved, tmp_path / "made")
     shutil.rmtree(tmp_path / "made" / "query")
     with pytest.raises(ModelLoadError, match=r"osrerank\.json is missing, the card of the model for queries"):
@@ -74,7 +74,9 @@ def test_a_copy_without_the_model_of_queries_is_refused(saved: Path, tmp_path: P
         ({"parameters": {"route_mappings": {"('query', None)": "document"}}}, "route_mappings is"),
     ],
 )
-def test_other_routes_are_refused_by_file_and_field(change: object, problem: str, saved: Path, tmp_path: Path) -> None:
+def test_unsupported_routes_are_refused_by_file_and_field(
+    change: object, problem: str, saved: Path, tmp_path: Path
+) -> None:
     file = saved / "router_config.json"
     file.write_text(json.dumps({**json.loads(file.read_text("utf-8")), **change}), "utf-8")
     with pytest.raises(ModelLoadError, match=problem) as raised:

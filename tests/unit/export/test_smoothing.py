@@ -40,13 +40,13 @@ def outputs(graph: object, seed: int) -> np.ndarray:
     return onnxruntime.InferenceSession(raw).run(None, {"input_ids": tokens(seed).ids[None]})[0]
 
 
-def test_scales_are_the_paper_s_with_a_median_of_one() -> None:
+def test_smoothing_scales_are_the_papers_with_a_median_of_one() -> None:
     activations, weights = np.array([1, 16, 1, 1e-9], dtype=np.float32), np.array([1, 1, 1, 1], dtype=np.float32)
     assert channel_scales(activations, weights) == pytest.approx([1, 16**0.7, 1, LEAST_SCALE])
     assert channel_scales(np.ones(3, np.float32), np.array([1, 8, 1], np.float32))[1] == pytest.approx(8**-0.3)
 
 
-def test_the_output_stays_and_products_of_one_input_share_one_multiplication() -> None:
+def test_smoothing_keeps_the_output_and_multiplies_a_shared_input_once() -> None:
     made = model()
     smooth(made, [tokens(seed) for seed in range(4)], 1, 3.0)
     assert [node.name for node in made.graph.node if node.name.endswith(SUFFIX)] == [f"states{SUFFIX}"]
@@ -58,7 +58,7 @@ def test_the_output_stays_and_products_of_one_input_share_one_multiplication() -
     assert not [node for node in made.graph.node if node.name.endswith(SUFFIX)]
 
 
-def test_int8_is_nearer_to_fp32_than_with_one_scale_for_all(tmp_path: Path) -> None:
+def test_smoothing_brings_int8_nearer_to_fp32_than_a_single_scale(tmp_path: Path) -> None:
     onnx.save(model(), tmp_path / "fp32.onnx")
     errors = {}
     for name, recipe in (("smooth", {"outlying": "smooth", "outliers": 1}), ("none", {"outliers": 0})):

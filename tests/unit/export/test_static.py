@@ -39,7 +39,7 @@ def saved(tmp_path: Path) -> Path:
     return tmp_path / "saved"
 
 
-def test_vectors_are_the_librarys_also_of_long_texts_and_of_one_without_words(saved: Path, tmp_path: Path) -> None:
+def test_static_vectors_equal_those_of_sentence_transformers(saved: Path, tmp_path: Path) -> None:
     model = library.SentenceTransformer(str(saved), device="cpu")
     theirs = np.concatenate([model.encode_query(TEXTS), model.encode_document(TEXTS)])
     unit = theirs / np.maximum(np.linalg.norm(theirs, axis=1, keepdims=True), 1e-12)
@@ -50,7 +50,7 @@ def test_vectors_are_the_librarys_also_of_long_texts_and_of_one_without_words(sa
     np.testing.assert_allclose(vectors(tmp_path / "int8", "onnx"), unit, atol=0.01)
 
 
-def test_model2vecs_rows_weights_and_mapping_are_multiplied(saved: Path, tmp_path: Path) -> None:
+def test_model2vecs_rows_weights_and_mapping_are_applied(saved: Path, tmp_path: Path) -> None:
     """As sentence-transformers 6.2 does."""
     from safetensors.numpy import save_file
 
@@ -67,7 +67,7 @@ def test_model2vecs_rows_weights_and_mapping_are_multiplied(saved: Path, tmp_pat
     np.testing.assert_allclose(vectors(tmp_path / "parts", "onnx"), vectors(tmp_path / "whole", "onnx"), atol=1e-6)
 
 
-def test_the_tokenizers_own_limit_counts(saved: Path, tmp_path: Path) -> None:
+def test_the_tokenizers_limit_cuts_texts_of_static_embeddings(saved: Path, tmp_path: Path) -> None:
     file = saved / "tokenizer.json"
     limit = {"direction": "Right", "max_length": 6, "strategy": "LongestFirst", "stride": 0}
     file.write_text(json.dumps({**json.loads(file.read_text("utf-8")), "truncation": limit}), "utf-8")
@@ -79,14 +79,14 @@ def test_the_tokenizers_own_limit_counts(saved: Path, tmp_path: Path) -> None:
     np.testing.assert_allclose(found, theirs / np.linalg.norm(theirs, axis=1, keepdims=True), atol=1e-6)
 
 
-def test_a_sparse_table_is_refused_by_name(saved: Path, tmp_path: Path) -> None:
+def test_a_sparse_static_embedding_table_is_refused_by_name(saved: Path, tmp_path: Path) -> None:
     listed = [{"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.SparseStaticEmbedding"}]
     (saved / "modules.json").write_text(json.dumps(listed), "utf-8")
     with pytest.raises(ModelLoadError, match=r"SparseStaticEmbedding; there it must be .* or StaticEmbedding"):
         export_model(saved, tmp_path / "made")
 
 
-def test_a_table_of_another_name_is_refused(saved: Path, tmp_path: Path) -> None:
+def test_a_static_embedding_table_of_another_name_is_refused(saved: Path, tmp_path: Path) -> None:
     from safetensors.numpy import save_file
 
     save_file({"other": np.zeros((4, 4), np.float32)}, saved / "model.safetensors")

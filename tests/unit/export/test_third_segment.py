@@ -18,7 +18,7 @@ DOCUMENTS = ["low blood pressure", "the wing of the engine", "", "heat " * 300]
 PAIRS = [(i, j) for i in range(4) for j in range(4) if i != j]
 
 
-def test_by_hand():
+def test_the_third_segments_embedding_by_hand():
     table = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
     assert third_row(table, "zeros").tolist() == [[1.0, 2.0], [3.0, 4.0], [0.0, 0.0]]
     assert third_row(table, "copy").tolist() == [[1.0, 2.0], [3.0, 4.0], [3.0, 4.0]]
@@ -67,7 +67,7 @@ def test_a_checkpoint_of_two_segments_becomes_a_duo_model(tmp_path, start, backe
     np.testing.assert_allclose(found.values, reference(start), atol=1e-4, rtol=0)
 
 
-def test_what_cannot_be_a_duo_model_is_refused(tmp_path):
+def test_models_that_cannot_become_a_duo_model_are_refused(tmp_path):
     with pytest.raises(ConfigError, match="cannot be calibrated"):
         export_model(TWO_ROWS, tmp_path / "x", ExportOptions(kind="duo"), judged=(tmp_path, tmp_path))
     copy = tmp_path / "no-table"

@@ -15,7 +15,7 @@ def append(path: Path, name: str) -> None:
         file.append(json.dumps({"of": name, "number": number, "long": name * 3000}))
 
 
-def test_the_folder_is_made_others_cannot_read_and_a_full_file_grows_no_more(tmp_path: Path) -> None:
+def test_an_appended_file_is_private_and_stops_growing_at_its_limit(tmp_path: Path) -> None:
     path = tmp_path / "log" / "shadow.jsonl"
     AppendedLines(path, 100).append("{}")
     assert path.read_bytes() == b"{}\n"
@@ -31,7 +31,7 @@ def test_the_folder_is_made_others_cannot_read_and_a_full_file_grows_no_more(tmp
 
 
 @pytest.mark.long
-def test_two_processes_write_whole_lines(tmp_path: Path) -> None:
+def test_two_processes_append_whole_lines(tmp_path: Path) -> None:
     path, spawn = tmp_path / "lines", multiprocessing.get_context("spawn")
     writers = [spawn.Process(target=append, args=(path, name)) for name in "ab"]
     for one in writers:

@@ -18,7 +18,7 @@ LINE = {
 }
 
 
-def test_candidates_are_read_with_what_they_have(tmp_path: Path) -> None:
+def test_candidates_are_read_with_all_their_fields(tmp_path: Path) -> None:
     path = tmp_path / "candidates.jsonl"
     scored = {"doc_id": 7, "text": "dog", "title": "Dogs", "score": 2.5, "rank": 1}
     path.write_text(f"{json.dumps(LINE)}\n\n{json.dumps({**LINE, 'query_id': '2', 'candidates': [scored]})}\n")
@@ -45,7 +45,7 @@ def test_bad_candidates_are_refused_with_their_line(tmp_path: Path, changes: dic
         list(candidate_lists(path))
 
 
-def test_repeated_query_and_empty_file_are_refused(tmp_path: Path) -> None:
+def test_candidates_with_a_repeated_query_or_no_query_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "candidates.jsonl"
     path.write_text(f"{json.dumps(LINE)}\n{json.dumps(LINE)}\n")
     with pytest.raises(FormatError, match="line 2: query 1 appears twice"):
@@ -55,7 +55,7 @@ def test_repeated_query_and_empty_file_are_refused(tmp_path: Path) -> None:
         list(candidate_lists(path))
 
 
-def test_run_corpus_and_queries_are_put_together_and_the_last_of_a_document_counts(tmp_path: Path) -> None:
+def test_run_corpus_and_queries_are_joined_and_the_last_text_of_a_document_counts(tmp_path: Path) -> None:
     (tmp_path / "run").write_text("1 Q0 b 1 2.0 t\n1 Q0 a 2 1.0 t\n")
     (tmp_path / "corpus").write_text('{"id": "a", "text": "A", "title": "T"}\n{"_id": "b", "text": "B"}\n{"id": "c"}\n')
     (tmp_path / "queries").write_text("1\tone\n2\ttwo\n")
@@ -128,7 +128,7 @@ def test_candidates_may_come_through_a_pipe(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_memory_does_not_grow_with_the_queries(tmp_path: Path) -> None:
+def test_memory_of_reading_candidates_does_not_grow_with_the_queries(tmp_path: Path) -> None:
     peaks = []
     for count in (20, 100):
         path = tmp_path / f"{count}.jsonl"

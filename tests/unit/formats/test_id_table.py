@@ -15,7 +15,7 @@ def unread() -> Iterator[IdRow]:
     yield
 
 
-def test_the_first_row_of_an_id_counts_in_any_thread() -> None:
+def test_the_first_row_of_a_repeated_id_is_found_in_any_thread() -> None:
     table = IdTable.temporary(ROWS)
     assert len(table) == 7
     assert [table.get(row_id) for row_id in ("a", "ä", "c", "\ud800")] == [ROWS[1], ROWS[2], None, ROWS[6]]
@@ -29,7 +29,7 @@ def test_the_first_row_of_an_id_counts_in_any_thread() -> None:
     assert found == [IdRow("a", 1, "fox")]
 
 
-def test_a_kept_table_is_used_again_for_the_same_key_only(tmp_path: Path) -> None:
+def test_a_stored_id_table_is_reused_for_the_same_key_only(tmp_path: Path) -> None:
     path = tmp_path / "ids"
     assert IdTable.opened(path, "key") is None
     made = IdTable.made(path, "key", ROWS)
@@ -44,7 +44,7 @@ def test_a_kept_table_is_used_again_for_the_same_key_only(tmp_path: Path) -> Non
     assert IdTable.opened(path, "other key") is None
 
 
-def test_a_refused_or_broken_table_is_not_kept_and_no_room_is_an_error(tmp_path: Path) -> None:
+def test_an_id_table_that_cannot_be_written_is_not_kept(tmp_path: Path) -> None:
     def refuse(table: IdTable) -> None:
         raise ValueError(str(table.repeated(1)))
 
@@ -57,7 +57,7 @@ def test_a_refused_or_broken_table_is_not_kept_and_no_room_is_an_error(tmp_path:
         IdTable.made(tmp_path / "no-folder" / "ids", "key", ROWS)
 
 
-def test_a_damaged_table_is_named(tmp_path: Path) -> None:
+def test_a_damaged_id_table_is_named(tmp_path: Path) -> None:
     rows = [IdRow(f"{number:05}", number, "text " * 20) for number in range(5_000)]
     path = tmp_path / "ids"
     IdTable.made(path, "key", rows)

@@ -60,7 +60,7 @@ def small(tmp_path: Path) -> str:
     return f"ir_datasets:{name}"
 
 
-def test_its_queries_judgments_and_candidates_are_read(small: str) -> None:
+def test_queries_judgments_and_candidates_of_ir_datasets_are_read(small: str) -> None:
     assert [(one.query_id, one.text) for one in read_queries(small)] == [("q1", "red fox")]
     assert read_qrels(small).judgments == {"q1": {"a": 2}}
     assert [one.doc_id for one in read_run(small).rankings["q1"]] == ["a", "b"]
@@ -72,19 +72,19 @@ def test_its_queries_judgments_and_candidates_are_read(small: str) -> None:
     assert [one.documents for one in assemble(small, small, small)] == [only.documents]
 
 
-def test_its_documents_are_json_lines(small: str) -> None:
+def test_documents_of_ir_datasets_are_read_as_json_lines(small: str) -> None:
     source = next(open_paths(small))
     assert source.stream.readline() == b'{"doc_id": "a", "title": "Foxes", "text": "a red fox"}\n'
 
 
-def test_what_it_lacks_is_named(small: str) -> None:
+def test_a_missing_part_of_an_ir_datasets_collection_is_named(small: str) -> None:
     with pytest.raises(LoaderError, match="has no judgments"):
         read_qrels(f"{small}-texts")
     with pytest.raises(LoaderError, match="has no collection nowhere"):
         read_qrels("ir_datasets:nowhere")
 
 
-def test_its_documents_are_indexed_and_a_load_is_resumed(small: str, tmp_path: Path) -> None:
+def test_documents_of_ir_datasets_are_indexed_and_a_load_is_resumed(small: str, tmp_path: Path) -> None:
     from osrerank import connect
     from osrerank_loaders.collections.registry import LOADERS
     from osrerank_loaders.load.job import load

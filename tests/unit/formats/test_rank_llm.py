@@ -18,7 +18,7 @@ LINE = {
 HIT = {"content": "a fox", "qid": 7, "docid": "a", "rank": 1, "score": 2.5}
 
 
-def test_its_json_lines_are_read(tmp_path: Path) -> None:
+def test_json_lines_of_rank_llm_are_read(tmp_path: Path) -> None:
     (tmp_path / "top100.jsonl").write_text(json.dumps(LINE) + "\n")
     (only,) = read_candidates(tmp_path / "top100.jsonl")
     assert (only.query.query_id, only.query.text) == ("7", "red fox")
@@ -28,7 +28,7 @@ def test_its_json_lines_are_read(tmp_path: Path) -> None:
     )
 
 
-def test_the_array_of_its_earlier_files_is_read(tmp_path: Path) -> None:
+def test_the_array_of_earlier_rank_llm_files_is_read(tmp_path: Path) -> None:
     (tmp_path / "old.json").write_text(json.dumps([{"query": "red fox", "hits": [HIT]}], indent=2))
     (only,) = read_candidates(tmp_path / "old.json")
     assert (only.query.query_id, only.documents) == ("7", ({"id": "a", "text": "a fox", "score": 2.5},))
@@ -46,7 +46,7 @@ def test_the_array_of_its_earlier_files_is_read(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_a_malformed_file_is_refused(tmp_path: Path, content: str, message: str) -> None:
+def test_a_malformed_rank_llm_file_is_refused(tmp_path: Path, content: str, message: str) -> None:
     path = tmp_path / "candidates"
     path.write_text(content)
     with pytest.raises(FormatError, match=message):

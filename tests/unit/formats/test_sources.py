@@ -91,12 +91,12 @@ PACKINGS: dict[str, Callable[[bytes], bytes]] = {
 
 @pytest.mark.long
 @pytest.mark.parametrize("packing", PACKINGS)
-def test_every_packing_gives_the_same_records(read: Read, packing: str) -> None:
+def test_every_compression_gives_the_same_records(read: Read, packing: str) -> None:
     assert read(PASSAGES, PACKINGS[packing](PLAIN)) == EXPECTED
 
 
 @pytest.mark.parametrize("packing", ["plain", "gz", "tar.gz", "zst"])
-def test_standard_input(monkeypatch: pytest.MonkeyPatch, packing: str) -> None:
+def test_records_are_read_from_standard_input(monkeypatch: pytest.MonkeyPatch, packing: str) -> None:
     class Pipe(io.BytesIO):
         """Gives few bytes at a time and cannot go back."""
 
@@ -126,21 +126,21 @@ def test_a_folder_is_read_in_order_without_other_files(read: Read, tmp_path: Pat
 
 @pytest.mark.long
 @pytest.mark.parametrize("packing", ["gz", "xz", "zst", "bz2", "tar.gz", "tar", "zip"])
-def test_a_truncated_packing_is_named(read: Read, packing: str) -> None:
+def test_a_truncated_compressed_file_is_named(read: Read, packing: str) -> None:
     packed = PACKINGS[packing](PLAIN)
     with pytest.raises(CorpusFormatError, match=r"file.*: is truncated or damaged"):
         read(PASSAGES, packed[: len(packed) // 2])
 
 
 @pytest.mark.parametrize("packing", ["gz", "xz", "zst"])
-def test_a_damaged_packing_is_named(read: Read, packing: str) -> None:
+def test_a_damaged_compressed_file_is_named(read: Read, packing: str) -> None:
     packed = bytearray(PACKINGS[packing](PLAIN))
     packed[len(packed) // 2 : len(packed) // 2 + 40] = bytes(40)
     with pytest.raises(CorpusFormatError, match="is truncated or damaged"):
         read(PASSAGES, bytes(packed))
 
 
-def test_nothing_to_read_is_an_error(read: Read, tmp_path: Path) -> None:
+def test_a_folder_without_files_is_an_error(read: Read, tmp_path: Path) -> None:
     with pytest.raises(LoaderError, match=r"nowhere.tsv: no such file or folder"):
         files_of([str(tmp_path / "nowhere.tsv")])
     (tmp_path / "other.txt").write_text("x")
@@ -154,6 +154,6 @@ def bad(records: list[Record]) -> list[str]:
     return [str(record) for record in records if isinstance(record, CorpusFormatError)]
 
 
-def test_an_empty_file_is_a_bad_record(read: Read) -> None:
+def test_an_empty_file_of_a_folder_is_a_bad_record(read: Read) -> None:
     (message,) = bad(read(PASSAGES, b""))
     assert message.endswith("file: holds no record for the loader msmarco-passage; is this the right file?")

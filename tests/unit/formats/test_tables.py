@@ -24,7 +24,7 @@ def result(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_result_is_candidates_in_the_order_of_their_scores(result: Path) -> None:
+def test_a_pyterrier_result_is_read_as_candidates_in_score_order(result: Path) -> None:
     first, second = read_candidates(result)
     assert (first.query.query_id, first.query.text) == ("q1", "red fox")
     assert first.documents == (
@@ -34,7 +34,7 @@ def test_a_result_is_candidates_in_the_order_of_their_scores(result: Path) -> No
     assert [one["id"] for one in second.documents] == ["c"]
 
 
-def test_a_result_is_a_run_with_its_files_name(result: Path) -> None:
+def test_a_pyterrier_result_is_a_run_named_by_its_file(result: Path) -> None:
     run = read_run(result)
     assert run.name == "result"
     assert {query_id: [one.doc_id for one in ranking] for query_id, ranking in run.rankings.items()} == {
@@ -43,7 +43,7 @@ def test_a_result_is_a_run_with_its_files_name(result: Path) -> None:
     }
 
 
-def test_topics_and_judgments_are_tables_too(tmp_path: Path) -> None:
+def test_topics_and_judgments_are_read_from_csv_tables(tmp_path: Path) -> None:
     (tmp_path / "topics.csv").write_text('qid,query\nq1,"red, fox"\nq2,sea\n')
     assert [(one.query_id, one.text) for one in read_queries(tmp_path / "topics.csv")] == [
         ("q1", "red, fox"),
@@ -66,7 +66,7 @@ def test_topics_and_judgments_are_tables_too(tmp_path: Path) -> None:
         (read_queries, 'qid,query\nq1,"open\n', "not CSV: unexpected end of data"),
     ],
 )
-def test_a_malformed_table_is_refused_with_its_line(tmp_path: Path, read, content: str, message: str) -> None:
+def test_a_malformed_csv_table_is_refused_with_its_line(tmp_path: Path, read, content: str, message: str) -> None:
     path = tmp_path / "table.csv"
     path.write_text(content)
     with pytest.raises(FormatError, match=message):

@@ -66,7 +66,7 @@ CACM_TOPICS = "<DOC>\n<DOCNO> 1 </DOCNO>\n\n What about\nTSS?\n\n</DOC>\n<DOC>\n
         ("tqa2:L_0002/T_0020\n", [("tqa2:L_0002/T_0020", "L_0002 T_0020")]),
     ],
 )
-def test_formats_are_told_apart(tmp_path: Path, content: str, expected: list[tuple[str, str]]) -> None:
+def test_the_format_of_topics_is_recognised(tmp_path: Path, content: str, expected: list[tuple[str, str]]) -> None:
     path = tmp_path / "queries.gz"
     path.write_bytes(gzip.compress(content.encode()))
     assert [(query.query_id, query.text) for query in read_queries(path)] == expected
@@ -97,7 +97,7 @@ def test_formats_are_told_apart(tmp_path: Path, content: str, expected: list[tup
         ("<top>\n<title> x\n</top>", "line 1: a topic without <num>"),
     ],
 )
-def test_bad_query_set_is_refused(tmp_path: Path, content: str, message: str) -> None:
+def test_malformed_topics_are_refused_with_their_line(tmp_path: Path, content: str, message: str) -> None:
     path = tmp_path / "queries"
     path.write_text(content)
     with pytest.raises(FormatError, match=message):
@@ -115,7 +115,7 @@ def test_real_topics_are_read(shared: Path) -> None:
         assert (len(found), found[1].text) == (count, text)
 
 
-def test_topics_have_other_fields_whether_or_not_they_close_their_tags(tmp_path: Path) -> None:
+def test_other_fields_of_topics_are_read_with_and_without_closing_tags(tmp_path: Path) -> None:
     path = tmp_path / "topics"
     path.write_text(OPEN_TOPICS)
     assert [query.text for query in read_queries([path], field="desc")] == ["Does it help?", "Which?"]

@@ -84,14 +84,14 @@ def test_bad_judgments_are_refused_with_file_and_line(tmp_path: Path, text: str,
 @pytest.mark.parametrize(
     "text", ["q 0 a 1\nq 0 b 0\nq 0 a 1\n", "query-id\tcorpus-id\tscore\nq\ta\t1\nq\ta\t1\nq\tb\t0\n"]
 )
-def test_a_judgment_that_comes_again_counts_once_and_is_said(tmp_path, caplog, text):
+def test_a_repeated_judgment_counts_once_and_is_logged(tmp_path, caplog, text):
     path = written(tmp_path / "qrels", text)
     assert read_qrels(path).judgments == {"q": {"a": 1, "b": 0}}
     said = f"{path}: 1 judgments come twice with the same grade, and count once; the first in line 3"
     assert caplog.messages == [said]
 
 
-def test_comments_are_counted_and_said_and_no_query_id_begins_one(tmp_path, caplog):
+def test_comment_lines_are_counted_and_logged(tmp_path, caplog):
     read_qrels(written(tmp_path / "qrels", "# judged by hand\n#1 0 a 1\nq 0 a 1\n"))
     assert caplog.messages == [f"{tmp_path / 'qrels'}: 2 lines begin with '#' and were left out as comments"]
     with pytest.raises(EvaluationError, match="a query id is '#1': a line of a run that begins with '#' is a comment"):
@@ -106,7 +106,7 @@ def test_scores_beyond_32_bits_or_without_room_below_are_refused(score: float) -
         strictly_decreasing([-3.4028234663852886e38, 1.0])
 
 
-def test_a_run_is_written_whole_or_not_at_all_and_always_alike(tmp_path: Path) -> None:
+def test_a_run_is_written_atomically_and_reproducibly(tmp_path: Path) -> None:
     path = tmp_path / "run"
     write_run(path, Run({"q": (ScoredDocument("a", 1.0),)}, name="first"))
     with pytest.raises(EvaluationError, match="one word"):
@@ -132,6 +132,6 @@ def test_submissions_have_query_document_and_rank(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["1\t0\tD1\t1\n1 Q0 D2 -2\n", "query-id\tcorpus-id\tscore\n1\tD1\t1\n1\tD2\t-2\n"])
-def test_judgments_have_any_white_space_and_second_column_or_beirs_form(tmp_path: Path, text: str) -> None:
+def test_judgments_are_read_with_any_white_space_and_in_beirs_form(tmp_path: Path, text: str) -> None:
     found = judgments_of(read_qrels([str(written(tmp_path / "qrels", text))]))
     assert list(found) == [Judgment("1", "D1", 1), Judgment("1", "D2", -2)]

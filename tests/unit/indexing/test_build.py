@@ -64,7 +64,7 @@ def interrupted():
     return Letters(sleep=encode)
 
 
-def test_an_interrupted_build_continues_with_the_batch_that_it_was_in(tmp_path, interrupted):
+def test_an_interrupted_build_continues_with_the_interrupted_batch(tmp_path, interrupted):
     with connect(f"embedded:{tmp_path / 'engine'}", scorer=interrupted) as client:
         fill(client, "notes", NOTES)
         with pytest.raises(KeyboardInterrupt):
@@ -74,7 +74,7 @@ def test_an_interrupted_build_continues_with_the_batch_that_it_was_in(tmp_path, 
         assert build_vectors(client, "notes") == Built()
 
 
-def test_a_build_reads_only_what_changed_since_the_last(tmp_path):
+def test_a_build_reads_only_documents_that_changed_since_the_last_build(tmp_path):
     with connect(f"embedded:{tmp_path / 'engine'}", scorer=Letters()) as client:
         fill(client, "notes", NOTES)
         build_vectors(client, "notes")
@@ -110,7 +110,7 @@ def test_after_vectors_were_dropped_every_document_is_read(tmp_path):
         assert build_vectors(client, "notes").encoded == len(NOTES)
 
 
-def test_other_fields_are_another_build(tmp_path):
+def test_a_build_of_other_fields_reads_every_document(tmp_path):
     with connect(f"embedded:{tmp_path / 'engine'}", scorer=Letters()) as client:
         fill(client, "notes", [{**note, "title": "a title"} for note in NOTES])
         build_vectors(client, "notes")

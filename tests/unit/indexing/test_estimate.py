@@ -41,7 +41,7 @@ def test_documents_are_counted_with_and_without_vectors_and_text(tmp_path: Path)
         assert str(estimate(client, "notes")) == "notes: none of 5 documents lacks vectors"
 
 
-def test_where_vectors_are_off_nothing_is_estimated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_stored_vectors_nothing_is_estimated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OSRERANK_VECTORS", "off")
     with connect(f"embedded:{tmp_path / 'engine'}", scorer=Letters()) as client:
         fill(client, ["one"])
@@ -51,7 +51,7 @@ def test_where_vectors_are_off_nothing_is_estimated(tmp_path: Path, monkeypatch:
 
 
 @pytest.mark.long
-def test_a_sample_is_of_the_whole_index_and_called_one(tmp_path: Path) -> None:
+def test_a_sample_covers_the_whole_index_and_is_reported_as_a_sample(tmp_path: Path) -> None:
     """A build that was interrupted leaves the first documents with vectors, and the last ones without."""
     texts = [f"note {number}" for number in range(3 * SAMPLE)]
     with connect(f"embedded:{tmp_path / 'engine'}", scorer=Letters()) as client:
@@ -93,7 +93,7 @@ def test_an_index_is_warm_with_its_model_and_vectors(tmp_path: Path) -> None:
     [[SHORT] * 300, [LONG] * 40, [SHORT] * 150 + [LONG] * 30],
     ids=["short", "long", "mixed"],
 )
-def test_the_estimate_is_within_a_third_of_the_truth(texts: list[str], tmp_path: Path) -> None:
+def test_the_estimated_time_of_a_build_is_within_a_third(texts: list[str], tmp_path: Path) -> None:
     texts = [f"{text} {number}" for number, text in enumerate(texts)]
     clock = ManualClock()
     scorer = Letters(1e-5, 2e-3, clock.sleep)
@@ -109,5 +109,5 @@ def test_the_estimate_is_within_a_third_of_the_truth(texts: list[str], tmp_path:
     ("seconds", "said"),
     [(0.1, "1 second"), (40, "40 seconds"), (540, "9 minutes"), (18_000, "5 hours"), (1_468_800, "17 days")],
 )
-def test_durations_are_said_for_people(seconds: float, said: str) -> None:
+def test_durations_are_written_in_words(seconds: float, said: str) -> None:
     assert duration(seconds) == said

@@ -33,7 +33,7 @@ def load(tmp_path):
     return loaded
 
 
-def test_defaults_of_each_index(load):
+def test_each_index_has_its_default_options(load):
     _, defaults = load(FILE)
     general = Rerank(depth=50, fields=("headline", "body"))
     passages = {"aggregation": "kmaxavgp", "title_fields": ("headline",)}
@@ -63,13 +63,13 @@ def test_defaults_of_each_index(load):
         ("[http]\ndialect = 'cohere'", r"toml \[http\] dialect: .*'cohere-v1', 'cohere-v2'"),
     ],
 )
-def test_bad_settings_file_is_named(load, content, named):
+def test_a_malformed_settings_file_is_named(load, content, named):
     with pytest.raises(ConfigError, match=named) as caught:
         load(content)
     assert "osrerank.toml" in str(caught.value)
 
 
-def test_models_and_options_of_an_index_are_found_each_for_itself(load):
+def test_models_and_options_of_an_index_are_looked_up_separately(load):
     content = '[index."shop-*".rerank]\ndepth = 7\n[index."shop-de*"]\nmodel = "german"\n[index.a]\nmodel = "b"\n'
     settings, defaults = load(content)
     assert (defaults.of("shop-de").depth, defaults.models_of("shop-de")) == (7, {"german"})
@@ -78,18 +78,18 @@ def test_models_and_options_of_an_index_are_found_each_for_itself(load):
     assert Defaults.load(settings, model="mine").models_of("a") == {None}
 
 
-def test_the_longest_pattern_holds_whatever_the_order_in_the_file(load):
+def test_the_longest_index_pattern_wins(load):
     content = '[index."a*".rerank]\ndepth = 1\n[index."ab*".rerank]\ndepth = 2\n[index.abc.rerank]\ndepth = 3\n'
     _, defaults = load(content)
     assert [defaults.of(index).depth for index in ("a1", "ab1", "abc", "abcd")] == [1, 2, 3, 2]
 
 
-def test_missing_settings_file(tmp_path):
+def test_a_missing_settings_file_is_an_error(tmp_path):
     with pytest.raises(ConfigError, match="cannot be read"):
         Defaults.load(Settings.load(settings_file=tmp_path / "none.toml"))
 
 
-def test_traffic_is_a_default_and_the_key_of_a_session_is_none(load):
+def test_traffic_may_be_a_default_but_a_session_key_may_not(load):
     _, defaults = load('[rerank.traffic]\nshadow = true\nshare = 0.1\n\n[index."shop*".rerank.traffic]\nshare = 1\n')
     assert defaults.base == Rerank(traffic=Traffic(0.1, shadow=True))
     assert defaults.of("shop-de") == Rerank(traffic=Traffic(1, shadow=True))
@@ -101,7 +101,7 @@ def test_traffic_is_a_default_and_the_key_of_a_session_is_none(load):
 KEYS = [f"user-{number}" for number in range(10_000)]
 
 
-def test_a_share_has_about_so_many_keys_and_a_greater_one_all_of_a_smaller() -> None:
+def test_a_share_has_its_part_of_keys_and_a_larger_share_includes_a_smaller() -> None:
     tenth, third = ({key for key in KEYS if Traffic(share, key).is_chosen} for share in (0.1, 0.3))
     assert 900 < len(tenth) < 1100
     assert tenth < third
@@ -111,7 +111,7 @@ def test_a_share_has_about_so_many_keys_and_a_greater_one_all_of_a_smaller() -> 
 
 
 @pytest.mark.parametrize(("key", "share"), [("user-1", 0.34249), ("blood pressure", 0.95199), ("", 0.92867)])
-def test_a_key_has_the_same_place_in_every_process_and_version(key: str, share: float) -> None:
+def test_a_session_key_is_in_the_same_share_in_every_process_and_version(key: str, share: float) -> None:
     assert not Traffic(share - 0.0001, key or None).is_chosen
     assert Traffic(share + 0.0001, key or None).is_chosen
 
@@ -144,6 +144,6 @@ NAMES = ("shop-*", "shop-de*", "shop-de-old", "news")
         ("newspaper*", {None}),
     ],
 )
-def test_what_holds(index, found):
+def test_options_of_several_indices_hold_if_they_agree(index, found):
     assert applying_names(index, NAMES) == found
     assert applying_names(index, ()) == {None}

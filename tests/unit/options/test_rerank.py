@@ -91,7 +91,7 @@ UNKNOWN = [
 
 
 @pytest.mark.parametrize(("options", "named"), [*MALFORMED, *UNKNOWN])
-def test_malformed_option_is_named(options, named):
+def test_a_malformed_option_is_named(options, named):
     is_short = (options, named) in UNKNOWN or named.startswith("interleave.")
     said = named.rpartition(".")[2] if is_short else named.replace(".", r"\.")
     with pytest.raises(ConfigError, match=said) as caught:
@@ -109,7 +109,7 @@ def test_malformed_option_is_named(options, named):
         ({"passages": {"seed": "x"}}, "rerank option passages.seed is 'x'; it must be a whole number"),
     ],
 )
-def test_an_option_that_cannot_be_used_is_shown_with_what_it_must_be(options, said):
+def test_an_unusable_option_is_shown_with_the_values_it_may_have(options, said):
     with pytest.raises(ConfigError, match=re.escape(said)):
         Rerank.of(options, Rerank())
 
@@ -120,7 +120,7 @@ def test_an_open_depth_has_bounds():
     assert (Rerank(depth=7).least_depth, Rerank(depth=7).most_depth) == (7, 7)
 
 
-def test_dict_is_read_over_the_defaults():
+def test_a_dict_of_options_overrides_the_defaults():
     defaults = Rerank(depth=7, fields=("body",))
     assert Rerank.of({"depth": 9, "fields": "title"}, defaults) == Rerank(depth=9, fields=("title",))
     assert Rerank.of(True, defaults) is defaults
@@ -135,7 +135,7 @@ def test_a_search_adds_its_key_to_the_share_of_the_settings_file():
     assert Rerank.of({"traffic": None}, defaults).traffic is None
 
 
-def test_forms_of_passages_and_rm3():
+def test_passages_and_rm3_are_read_from_all_their_forms():
     assert Rerank(passages="kmaxavgp").passages == Passages(aggregation="kmaxavgp")
     titled = Passages(limit=5, title_fields=("headline",))
     assert Rerank(passages={"limit": 5, "title_fields": ["headline"]}).passages == titled
@@ -153,7 +153,7 @@ def test_forms_of_passages_and_rm3():
 IDS = ("a", "b", "c")
 
 
-def test_everyone_is_compared_with_everyone_else():
+def test_all_pairs_of_candidates_are_compared_by_default():
     assert Pairs().rivals(IDS) == [[1, 2], [0, 2], [0, 1]]
     assert Pairs().rivals(("a",)) == [[]]
     assert Pairs().rivals(()) == []
@@ -161,7 +161,7 @@ def test_everyone_is_compared_with_everyone_else():
         assert Pairs("sample", sample_size=size).rivals(IDS) == Pairs().rivals(IDS)
 
 
-def test_a_draw_is_without_replacement_and_of_others():
+def test_rivals_are_drawn_without_replacement_and_never_the_candidate_itself():
     ids = [f"d{place}" for place in range(12)]
     for place, drawn in enumerate(Pairs("sample", sample_size=5).rivals(ids)):
         assert len(set(drawn)) == len(drawn) == 5
@@ -171,7 +171,7 @@ def test_a_draw_is_without_replacement_and_of_others():
 
 
 @given(st.permutations(range(8)), st.integers(1, 6))
-def test_a_draw_does_not_depend_on_the_order(order, size):
+def test_drawn_rivals_do_not_depend_on_the_order_of_candidates(order, size):
     ids = [f"d{place}" for place in range(8)]
     pairs = Pairs("sample", sample_size=size, seed=3)
     straight = {ids[i]: {ids[j] for j in js} for i, js in enumerate(pairs.rivals(ids))}
@@ -180,7 +180,7 @@ def test_a_draw_does_not_depend_on_the_order(order, size):
     assert turned == straight
 
 
-def test_options_are_read_from_a_name_or_a_dict():
+def test_option_groups_are_read_from_a_name_or_a_dict():
     assert Pairs.of(None) == Pairs.of(True) == Pairs()
     assert Pairs.of("binary") == Pairs("binary")
     assert Pairs.of({"aggregation": "sample", "sample_size": 3, "seed": 9}) == Pairs("sample", 3, 9)

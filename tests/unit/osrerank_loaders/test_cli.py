@@ -33,12 +33,12 @@ def test_a_missing_file_and_an_absent_server_are_one_sentence(capsys, tmp_path):
         ("download trec-car-test200 --only other", "trec-car-test200 has the files test200-v1.5.tar.xz"),
     ],
 )
-def test_an_unknown_name_is_bad_usage(capsys: pytest.CaptureFixture[str], arguments: str, said: str) -> None:
+def test_an_unknown_loader_is_bad_usage(capsys: pytest.CaptureFixture[str], arguments: str, said: str) -> None:
     code, error = run(capsys, *arguments.split())
     assert (code, said in error) == (2, True)
 
 
-def test_ones_own_collection_gets_the_engines_similarity_without_a_warning(tmp_path: Path) -> None:
+def test_a_users_own_collection_keeps_the_engines_similarity_without_a_warning(tmp_path: Path) -> None:
     corpus, passages = tmp_path / "corpus.jsonl", tmp_path / "collection.tsv"
     corpus.write_text('{"id": "1", "text": "x"}\n')
     passages.write_text("1\tx\n")
@@ -55,7 +55,7 @@ def test_ones_own_collection_gets_the_engines_similarity_without_a_warning(tmp_p
     assert "1 documents in the index" in indexed("jsonl", corpus, "--index", "own")  # the same load again
 
 
-def test_a_refusal_names_the_engine_that_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_refused_load_names_the_engine(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     (tmp_path / "corpus.jsonl").write_text(f'{{"id": "{"x" * 600}", "text": "y"}}\n')
     place = ["--index", "i", "--url", f"embedded:{tmp_path / 'engine'}"]
     code, error = run(capsys, "index", "jsonl", str(tmp_path / "corpus.jsonl"), *place)

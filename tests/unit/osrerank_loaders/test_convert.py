@@ -22,14 +22,14 @@ def write(folder: Path, content: str | bytes, name: str = "file") -> str:
 
 
 class TestCandidates:
-    def test_top1000_in_random_order(self, tmp_path: Path) -> None:
+    def test_top1000_files_in_random_order_are_converted(self, tmp_path: Path) -> None:
         rows = "2\t20\tsecond\ttext 20\n1\t10\tfirst\ttext 10\n2\t10\tsecond\ttext 10\n"
         first, second = candidates_with_texts((write(tmp_path, rows),))
         both = [{"doc_id": "20", "text": "text 20"}, {"doc_id": "10", "text": "text 10"}]
         assert first == {"query_id": "2", "query": "second", "candidates": both}
         assert second == {"query_id": "1", "query": "first", "candidates": both[1:]}
 
-    def test_run_with_a_collection(self, tmp_path: Path) -> None:
+    def test_a_run_with_a_collection_is_converted(self, tmp_path: Path) -> None:
         run = "7 Q0 D2 1 3.5 tag\n7\tQ0\tD1\t2\t-1\ttag\n"
         collection = [Document("D1", "one", "title"), Document("D0", "unused"), Document("D2", "two")]
         (group,) = candidates_of_run((write(tmp_path, run),), {"7": "seven"}, collection)
@@ -38,7 +38,7 @@ class TestCandidates:
         assert second == {"doc_id": "D2", "text": "two", "score": 3.5}
         assert first == {"doc_id": "D1", "title": "title", "text": "one", "score": -1.0}
 
-    def test_submission_with_a_collection(self, tmp_path: Path) -> None:
+    def test_a_submission_with_a_collection_is_converted(self, tmp_path: Path) -> None:
         run = write(tmp_path, "7\tD1\t2\n7\tD2\t1\n")
         collection = [Document("D1", "one"), Document("D2", "two")]
         (group,) = candidates_of_run((run,), {"7": "seven"}, collection)
@@ -48,7 +48,7 @@ class TestCandidates:
         with pytest.raises(FormatError, match=r"line 1: expected .*, found 2 columns"):
             list(candidates_of_run((write(tmp_path, "7 D2\n"),), {"7": "seven"}, collection))
 
-    def test_what_is_missing_is_named(self, tmp_path: Path) -> None:
+    def test_a_missing_document_or_query_is_named(self, tmp_path: Path) -> None:
         run = (write(tmp_path, "7 Q0 D2 1 3.5 tag\n"),)
         with pytest.raises(CorpusFormatError, match="1 candidates are not in the collection, such as 'D2'"):
             list(candidates_of_run(run, {"7": "seven"}, [Document("D1", "one")]))
@@ -75,7 +75,7 @@ class TestTrecCar:
             tmp_path, items if request.param == "v1.5" else cbor2.dumps(["CAR", [0]]) + b"\x9f" + items + b"\xff"
         )
 
-    def test_headings_are_taken_from_the_outline(self, pages: str) -> None:
+    def test_headings_of_trec_car_come_from_the_outline(self, pages: str) -> None:
         assert list(queries(read_sections([pages]), "hierarchical")) == [
             Query("Yin/yang%20&%20co", "Yin/yang & co"),
             Query("Yin/yang%20&%20co/A/B%20test", "Yin/yang & co A/B test"),
@@ -90,7 +90,7 @@ class TestTrecCar:
         (query,) = queries(read_sections([pages]), "article", style="dl4marco")
         assert query.text == "Yin yang & co"
 
-    def test_judgments(self, pages: str, tmp_path: Path) -> None:
+    def test_judgments_are_converted(self, pages: str, tmp_path: Path) -> None:
         page = "Yin/yang%20&%20co"
         expected: dict[Level, list[tuple[str, str]]] = {
             "hierarchical": [(page, "lead"), (f"{page}/A/B%20test", "p1"), (f"{page}/A/B%20test/Deep", "p2")],
@@ -103,7 +103,7 @@ class TestTrecCar:
             CliRunner().invoke(convert, ["trec-car-qrels", pages, "--level", level, "-o", str(output)])
             assert len(output.read_text().splitlines()) == len(rows)
 
-    def test_pages_of_outlines_are_queries_where_they_are_asked_for(self, tmp_path: Path) -> None:
+    def test_pages_of_outlines_become_queries_on_request(self, tmp_path: Path) -> None:
         outline = write(tmp_path, cbor2.dumps([0, "Page", b"Page", [[0, "A", b"A", []]]]))
         for arguments, expected in ([], "Page/A\tPage A\n"), (["--pages"], "Page\tPage\nPage/A\tPage A\n"):
             output = tmp_path / "queries.tsv"
@@ -112,11 +112,11 @@ class TestTrecCar:
             assert output.read_text() == expected
             output.unlink()
 
-    def test_paragraphs_are_no_pages(self, tmp_path: Path) -> None:
+    def test_paragraphs_in_place_of_pages_are_refused(self, tmp_path: Path) -> None:
         with pytest.raises(FormatError, match="item 1 is not a page"):
             list(read_sections([write(tmp_path, cbor2.dumps([0, b"a" * 40, [[0, "text"]]]))]))
 
-    def test_test200(self, shared: Path) -> None:
+    def test_trec_cars_test200_is_converted(self, shared: Path) -> None:
         raw = shared / "trec-car-test200" / "raw"
         asked = list(queries(read_sections([str(raw / "train.test200.cbor.outlines")]), "hierarchical"))
         assert len(asked) == 1987
@@ -162,7 +162,7 @@ class TestCommand:
         outcome = CliRunner().invoke(convert, arguments, catch_exceptions=False)
         assert outcome.exit_code == 0, outcome.output
 
-    def test_squad(self, tmp_path: Path) -> None:
+    def test_squad_is_converted(self, tmp_path: Path) -> None:
         self.run("squad", write(tmp_path, json.dumps(SQUAD)), "-o", str(tmp_path / "out"))
         rows = [json.loads(line) for line in (tmp_path / "out" / "corpus.jsonl").read_text().splitlines()]
         assert rows[0] == {"id": "Some_title-0", "title": "Some title", "text": "First."}
@@ -170,7 +170,7 @@ class TestCommand:
         assert (tmp_path / "out" / "queries.tsv").read_text() == "q1\tWhat is?\n"
         assert (tmp_path / "out" / "qrels.txt").read_text() == "q1 0 Some_title-0 1\n"
 
-    def test_corpus_queries_qrels_candidates(self, tmp_path: Path) -> None:
+    def test_beir_files_are_converted_to_candidates(self, tmp_path: Path) -> None:
         passages = write(tmp_path, "10\tten\n", "collection.tsv")
         asked = write(tmp_path, "1\tone\n", "queries.tsv")
         run = write(tmp_path, "1 Q0 10 1 2.5 x\n", "run")
@@ -185,7 +185,7 @@ class TestCommand:
         assert (tmp_path / "j").read_text() == "1 0 10 1\n"
         assert json.loads((tmp_path / "c").read_text())["candidates"] == [{"doc_id": "10", "text": "ten", "score": 2.5}]
 
-    def test_repaired_and_left_texts(self, tmp_path: Path) -> None:
+    def test_conversion_repairs_double_encoded_texts_and_keeps_others(self, tmp_path: Path) -> None:
         passages = write(tmp_path, "1\tcaf\u00c3\u00a9\n2\tcaf\u00c3\u00a9\u00e9\n", "collection.tsv")
         arguments = ["corpus", "msmarco-passage", passages, "--repair-encoding", "-o", str(tmp_path / "c")]
         outcome = CliRunner().invoke(convert, arguments)

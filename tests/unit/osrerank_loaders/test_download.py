@@ -79,7 +79,7 @@ def serve() -> Iterator[Serve]:
         yield lambda *given, **options: stack.enter_context(closing(FileServer(*given, **options)))
 
 
-def test_a_dropped_connection_is_resumed(serve: Serve, tmp_path: Path) -> None:
+def test_a_download_resumes_after_a_dropped_connection(serve: Serve, tmp_path: Path) -> None:
     server = serve(drops=4)
     seen: list[int] = []
     path = fetch(server.file(), tmp_path / "folder", patience=HURRIED, report=seen.append)
@@ -91,20 +91,20 @@ def test_a_dropped_connection_is_resumed(serve: Serve, tmp_path: Path) -> None:
     assert [item.name for item in path.parent.iterdir()] == ["collection.gz"]
 
 
-def test_a_server_without_ranges_or_with_another_type_is_fetched_from(serve: Serve, tmp_path: Path) -> None:
+def test_a_server_without_range_requests_is_downloaded_from(serve: Serve, tmp_path: Path) -> None:
     server = serve(drops=1, ranges=False)
     assert fetch(server.file(), tmp_path, patience=HURRIED).read_bytes() == CONTENT
     assert fetch(serve(kind="text/html").file(), tmp_path, patience=HURRIED).read_bytes() == CONTENT
 
 
-def test_an_unfinished_file_is_gone_on_with(serve: Serve, tmp_path: Path) -> None:
+def test_an_unfinished_download_continues(serve: Serve, tmp_path: Path) -> None:
     (tmp_path / "collection.gz.part").write_bytes(CONTENT[:2_999_990])
     server = serve()
     assert fetch(server.file(), tmp_path, patience=HURRIED).read_bytes() == CONTENT
     assert server.asked == ["bytes=2999990-"]
 
 
-def test_a_file_that_is_there_is_checked_not_fetched(serve: Serve, tmp_path: Path) -> None:
+def test_an_existing_file_is_checked_and_not_downloaded(serve: Serve, tmp_path: Path) -> None:
     (tmp_path / "collection.gz").write_bytes(CONTENT)
     server = serve()
     fetch(server.file(), tmp_path)
@@ -123,7 +123,7 @@ def test_a_file_that_is_there_is_checked_not_fetched(serve: Serve, tmp_path: Pat
     ],
     ids=["corrupt", "longer", "shorter"],
 )
-def test_other_bytes_are_not_taken(serve, tmp_path, content, error, said):
+def test_a_download_with_another_checksum_is_refused(serve, tmp_path, content, error, said):
     with pytest.raises(error, match=said):
         fetch(serve(content).file(), tmp_path, patience=replace(HURRIED, give_up_s=0.1))
     assert (list(tmp_path.iterdir()) == []) is (error is ChecksumError)  # an unfinished file stays
@@ -132,7 +132,7 @@ def test_other_bytes_are_not_taken(serve, tmp_path, content, error, said):
 @pytest.mark.parametrize(
     ("page", "kind"), [(b"<html>login</html>", ""), (b"Please log in here", "text/html; charset=x")]
 )
-def test_a_page_in_place_of_the_file_is_said_at_once(serve: Serve, tmp_path: Path, page: bytes, kind: str) -> None:
+def test_an_html_page_in_place_of_the_file_is_named(serve: Serve, tmp_path: Path, page: bytes, kind: str) -> None:
     server = serve(page, ranges=False, kind=kind)
     with pytest.raises(LoaderError, match=r"answers with 18 bytes of HTML where 3\.0 MB are expected, such as a login"):
         fetch(server.file(), tmp_path, patience=HURRIED)
@@ -142,21 +142,21 @@ def test_a_page_in_place_of_the_file_is_said_at_once(serve: Serve, tmp_path: Pat
 
 
 @pytest.mark.parametrize(("known", "asked"), [({}, "bytes=0-"), ({"bytes": None}, "size")])
-def test_a_missing_file_is_not_asked_for_again(serve: Serve, tmp_path: Path, known: dict, asked: str) -> None:
+def test_a_download_that_is_not_found_is_not_retried(serve: Serve, tmp_path: Path, known: dict, asked: str) -> None:
     server = serve(status=404)
     with pytest.raises(LoaderError, match="the server answers 404"):
         fetch(replace(server.file(), **known), tmp_path, patience=HURRIED)
     assert server.asked == [asked]
 
 
-def test_what_is_not_of_the_web_or_empty_is_refused(tmp_path: Path, serve: Serve) -> None:
+def test_a_url_that_is_not_http_and_an_empty_file_are_refused(tmp_path: Path, serve: Serve) -> None:
     with pytest.raises(LoaderError, match="only http and https"):
         fetch(RemoteFile("passwd", "file:///etc/passwd", 10, ""), tmp_path)
     with pytest.raises(LoaderError, match="sends no Content-Length; add the file"):
         fetch(replace(serve(b"").file(), bytes=None), tmp_path, patience=HURRIED)
 
 
-def test_a_file_of_unknown_size_and_md5_is_as_long_as_the_server_says(serve: Serve, tmp_path: Path) -> None:
+def test_a_download_of_unknown_size_has_the_length_that_the_server_states(serve: Serve, tmp_path: Path) -> None:
     server = serve(drops=2)  # the first question has no content
     unknown = replace(server.file(), bytes=None, md5=None)
     assert fetch(unknown, tmp_path, patience=HURRIED).read_bytes() == CONTENT
@@ -185,13 +185,13 @@ def test_published_files_have_size_and_md5_but_for_twelve() -> None:
     assert (passages.bytes, passages.md5) == (1_057_717_952, "31644046b18952c1386cd4564ba2ae69")
 
 
-def test_what_reproduce_needs_can_be_downloaded() -> None:
+def test_every_file_that_reproduce_needs_can_be_downloaded() -> None:
     for name, collection in COLLECTIONS.items():
         files = {(file.name, file.url) for file in published()[name].files}
         assert files == {(file.name, file.url) for file in (collection.qrels, *collection.candidates.values())}
 
 
-def test_a_catalogue_stands_in_for_the_packages_list(serve, tmp_path):
+def test_a_users_catalogue_replaces_the_packages_list(serve, tmp_path):
     file = serve().file()
     listed = {"mine": {"about": "of ours", "files": [{"name": file.name, "url": file.url}]}}
     catalogue = tmp_path / "catalogue.json"
@@ -221,7 +221,7 @@ def test_an_error_in_a_catalogue_names_file_and_field(change: dict[str, str], fi
         published(catalogue)
 
 
-def test_a_catalogue_that_is_none(tmp_path: Path) -> None:
+def test_a_malformed_catalogue_is_refused(tmp_path: Path) -> None:
     with pytest.raises(LoaderError, match=r"nothing\.json: No such file"):
         published(tmp_path / "nothing.json")
     (tmp_path / "broken.json").write_text("{")

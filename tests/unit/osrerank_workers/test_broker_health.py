@@ -6,7 +6,7 @@ from osrerank.testing import ManualClock
 from osrerank_workers.broker_health import BrokerHealth
 
 
-def test_a_failure_is_a_reason_only_when_it_lasts():
+def test_a_broker_failure_makes_a_worker_unready_only_if_it_lasts():
     clock = ManualClock()
     health = BrokerHealth("the consumer", clock)
     assert health.reason == ""
@@ -20,7 +20,7 @@ def test_a_failure_is_a_reason_only_when_it_lasts():
     assert health.reason == ""
 
 
-def test_pauses_grow_with_the_failures_in_a_row():
+def test_pauses_between_attempts_grow_with_consecutive_failures():
     health = BrokerHealth("the consumer")
     pauses = [health.failed(NoConnection()) for _ in range(5)]
     assert 0.25 <= pauses[0] <= 0.5
@@ -29,7 +29,7 @@ def test_pauses_grow_with_the_failures_in_a_row():
     assert health.failed(NoConnection()) <= 0.5
 
 
-def test_the_log_has_the_first_failure_without_what_redis_said_and_the_end(caplog):
+def test_the_log_has_the_first_broker_failure_without_redis_words_and_the_recovery(caplog):
     caplog.set_level("INFO")
     health = BrokerHealth("the consumer", ManualClock())
     for _ in range(3):

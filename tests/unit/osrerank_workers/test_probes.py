@@ -76,7 +76,7 @@ def test_a_worker_whose_consumer_cannot_use_the_broker_is_not_ready_and_takes_no
         assert not service.heartbeat().taking
 
 
-def test_a_port_that_is_taken_is_named():
+def test_a_probe_port_in_use_is_named():
     with socket.create_server(("", 0)) as taken, pytest.raises(ConfigError, match="probe_port: port"):
         serve_probes(taken.getsockname()[1], lambda: None)
     serve_probes(0, lambda: None)()

@@ -63,13 +63,13 @@ def test_a_late_chunk_is_not_answered_and_another_model_is_refused(service, redi
 
 
 @pytest.mark.parametrize("message", [None, b"", 5, {"chunk": "c1"}])
-def test_what_is_no_chunk_is_refused_and_let_go(service, redis_url, message):
+def test_a_malformed_chunk_is_refused_and_dropped(service, redis_url, message):
     service.handle("c1", message)
     assert answer(redis_url, service) is None
     assert service.heartbeat().held == ()
 
 
-def test_a_model_that_does_not_score_is_noticed(redis_url):
+def test_a_worker_notices_a_model_that_does_not_score(redis_url):
     broken = WorkerService(Settings.load(broker_url=redis_url), FunctionScorer(broken=True))
     with pytest.raises(InferenceError, match="broken"):
         broken.load()
@@ -90,7 +90,7 @@ def test_trying_the_model_asks_no_cache(redis_url):
     service.close()
 
 
-def test_a_line_of_the_log_is_json():
+def test_a_workers_log_lines_are_json():
     try:
         int("no number")
     except ValueError:

@@ -54,7 +54,7 @@ def test_a_request_signed_with_either_key_is_scored_and_the_reply_is_signed_with
     ("key", "kind", "reason"),
     [(None, "request", "unsigned"), (OTHER, "request", "wrong_key"), (NEW, "reply", "wrong_key")],
 )
-def test_any_other_request_is_refused_and_counted(service, redis_url, key, kind, reason):
+def test_a_request_without_a_valid_signature_is_refused_and_counted(service, redis_url, key, kind, reason):
     before = refused(reason)
     service.handle("c1", Signer([key.encode()] if key else []).seal(kind, request(service).encode()))
     assert replies(redis_url, service) == []
@@ -77,7 +77,7 @@ def test_a_copy_without_a_deadline_is_refused_after_an_hour(service, redis_url):
     assert replies(redis_url, service) == []
 
 
-def test_what_has_expired_is_forgotten_and_never_too_much_is_kept(service, monkeypatch):
+def test_seen_requests_are_forgotten_after_expiry_and_bounded(service, monkeypatch):
     monkeypatch.setattr(replays, "MOST_KEPT", 10)
     now = [time.time()]
     seen = Replays(lambda: now[0])

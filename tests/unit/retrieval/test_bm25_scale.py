@@ -42,7 +42,7 @@ def answered(steps: Generator[Any, Any, Bm25Scale], *answers: Any) -> tuple[Bm25
 
 
 @pytest.mark.parametrize("engine", [OPENSEARCH_2, ELASTICSEARCH])
-def test_engines_with_the_factor_have_that_of_each_index(engine: dict[str, Any]) -> None:
+def test_the_bm25_factor_of_each_index_is_used(engine: dict[str, Any]) -> None:
     found, _ = answered(Bm25Scales().find("tuned,other,plain", MATCH), engine, SETTINGS)
     assert found == Bm25Scale(2.2, {"tuned": 1.9, "other": 1.0})
     hits = [{"_index": name, "_id": name, "_score": 9.5} for name in ("tuned", "other", "plain")]
@@ -52,7 +52,7 @@ def test_engines_with_the_factor_have_that_of_each_index(engine: dict[str, Any])
     assert [one.score for one in firsts] == [9.5, 9.5, 9.5]  # the engine's own stays
 
 
-def test_opensearch_3_has_none_and_is_asked_once_a_minute() -> None:
+def test_opensearch_3_has_no_bm25_factor_and_is_asked_once_a_minute() -> None:
     clock = ManualClock()
     scales = Bm25Scales(clock)
     assert answered(scales.find("a", MATCH), OPENSEARCH_3) == (PLAIN, 1)

@@ -43,7 +43,7 @@ def test_a_query_without_boosts_needs_no_names(query: Any) -> None:
         {"function_score": {"query": {"match_all": {}}, "functions": [RECENT]}},
     ],
 )
-def test_what_stands_beside_the_text_is_a_boost(boost: Any) -> None:
+def test_a_clause_beside_the_text_clause_is_a_boost(boost: Any) -> None:
     boosts = boosts_in({"bool": {"must": MATCH, "should": boost}})
     assert isinstance(boosts, Boosts)
     assert boosts.texts == ("osrerank-0",)
@@ -75,7 +75,7 @@ def response_with(score: float, **named: float) -> dict[str, Any]:
     return {"hits": {"hits": [{"_id": "1", "_score": score, "matched_queries": matched}]}}
 
 
-def test_parts_that_do_not_make_the_score_have_a_reason() -> None:
+def test_named_clauses_that_do_not_add_up_to_the_score_have_a_reason() -> None:
     boosts = boosts_in({"function_score": {"query": MATCH, "functions": [RECENT]}})
     assert isinstance(boosts, Boosts)
     parts, answer = split_scores(response_with(3.0, osrerank_0=2.0, osrerank_1=1.5), boosts)

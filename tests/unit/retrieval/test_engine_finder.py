@@ -38,19 +38,19 @@ def found(finder: EngineFinder, *answers: Any) -> tuple[Engine, list[str]]:
         ([FORBIDDEN, NO_HANDLER], Engine.OPENSEARCH),
     ],
 )
-def test_the_engine_is_asked_for_once(answers: list[Any], engine: Engine) -> None:
+def test_the_engine_is_identified_with_one_request(answers: list[Any], engine: Engine) -> None:
     finder = EngineFinder()
     assert found(finder, *answers) == (engine, ["/", "/_security/_authenticate"][: len(answers)])
     assert found(finder) == (engine, [])
 
 
-def test_a_server_that_does_not_answer_is_asked_again() -> None:
+def test_the_engine_is_requested_again_after_no_answer() -> None:
     finder = EngineFinder()
     assert found(finder, Failed(OSError("away"))) == (Engine.OPENSEARCH, ["/"])
     assert found(finder, ELASTICSEARCH) == (Engine.ELASTICSEARCH, ["/"])
 
 
-def test_a_named_engine_is_not_asked_for() -> None:
+def test_an_engine_that_the_caller_names_is_not_requested() -> None:
     assert found(EngineFinder(Engine.ELASTICSEARCH)) == (Engine.ELASTICSEARCH, [])
 
 

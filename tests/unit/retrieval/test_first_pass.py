@@ -33,7 +33,7 @@ def planned(body=None, params=None, depth=100, pipeline=NONE):
         ({"size": 5}, {"size": "7", "from": "3"}, 100, (3, 7)),
     ],
 )
-def test_window_holds_depth_and_page(body, params, window, page):
+def test_the_first_pass_requests_enough_hits_for_depth_and_page(body, params, window, page):
     first_pass = planned(body, params)
     assert (first_pass.body["from"], first_pass.body["size"]) == (0, window)
     assert (first_pass.page.offset, first_pass.page.size) == page
@@ -57,7 +57,7 @@ def test_window_holds_depth_and_page(body, params, window, page):
         ({}, {"sort": "date:asc,_score"}, ReasonCode.SORTED, SORTED),
     ],
 )
-def test_refused_requests_are_sent_as_they_came(body, params, code, reason):
+def test_requests_that_are_not_reranked_are_sent_unchanged(body, params, code, reason):
     found = planned(body, params)
     assert found.code is code
     assert reason in str(found)
@@ -80,13 +80,13 @@ def test_a_search_runs_under_the_pipeline_that_the_index_or_the_caller_names():
     assert "search_pipeline" not in planned({"search_pipeline": {"response_processors": []}}).params
 
 
-def test_a_pipeline_that_ranks_is_left_alone():
+def test_a_search_under_a_ranking_pipeline_is_not_reranked():
     reason = planned(pipeline=parse_pipeline("wise", {"response_processors": [{"ml_inference": {}}]}))
     assert reason.code is ReasonCode.SEARCH_PIPELINE
     assert str(reason) == "the search pipeline wise ranks the hits itself, or may do so (ml_inference)"
 
 
-def test_what_replaces_an_own_default_pipeline_is_sent():
+def test_the_replacement_of_osreranks_default_pipeline_is_sent():
     assert planned(pipeline=SearchPipeline("own", replacement="_none")).params["search_pipeline"] == "_none"
     rest = {"request_processors": [{"filter_query": {}}]}
     assert planned(pipeline=SearchPipeline("own", replacement=rest)).body["search_pipeline"] == rest
@@ -112,7 +112,7 @@ OWN_VALUES = [
 
 
 @pytest.mark.parametrize("body", [*({**body, "_source": False} for body in OWN_VALUES), {"stored_fields": ["text"]}])
-def test_text_is_fetched_apart_where_the_caller_has_values_of_its_own(body):
+def test_text_is_fetched_separately_if_the_caller_requests_own_fields(body):
     found = planned(body)
     assert (found.read_later, found.reads_source, found.page.added_fields) == (("title", "text"), False, ())
     assert found.body.get("fields") == body.get("fields")
@@ -135,7 +135,7 @@ def test_visible_text_is_not_requested_twice():
         assert planned(body).page.added_fields == ()
 
 
-def test_our_extension_is_not_sent_on():
+def test_the_rerank_extension_is_not_sent_to_the_engine():
     context = {"rerank": {"query_context": {"query_text": "x"}}}
     assert "ext" not in planned({"ext": context}).body
     assert planned({"ext": {**context, "other": 1}}).body["ext"] == {"other": 1}
@@ -172,7 +172,7 @@ def test_one_field_is_a_match_several_a_multi_match():
         {"dis_max": {"queries": [{"match": {"t": "low blood"}}, {"term": {"t": "x"}}]}},
     ],
 )
-def test_the_text_that_scoring_clauses_agree_on(query):
+def test_the_query_text_is_the_text_that_all_scoring_clauses_share(query):
     assert find_query_text({"query": query}) == "low blood"
 
 
@@ -188,7 +188,7 @@ def test_the_text_that_scoring_clauses_agree_on(query):
         {"query": {"match": {"t": 5}}},
     ],
 )
-def test_no_text_or_several_name_the_three_ways(body):
+def test_a_query_without_one_text_names_three_ways_to_give_the_text(body):
     with pytest.raises(ConfigError, match=r"ext\.rerank\.query_context\.query_text.*match, multi_match"):
         find_query_text(body)
 
@@ -246,7 +246,7 @@ def test_boosts_that_must_match_count_and_so_do_exact_values_alone():
     assert find_query_text({"query": {"match": {"section": "net"}}}, EXACT) == "net"
 
 
-def test_ext_wins_over_the_query_or_has_its_path():
+def test_the_query_context_extension_overrides_the_text_of_the_query():
     def found(**context):
         return find_query_text(
             {"query": {"match": {"t": {"query": "a"}}}, "ext": {"rerank": {"query_context": context}}}

@@ -16,7 +16,7 @@ WORDS = st.one_of(st.text("abcde", min_size=1, max_size=3), st.sampled_from(["a-
 
 
 @given(st.lists(WORDS, max_size=60), st.integers(1, 2000), st.integers(1, 500))
-def test_the_words_searched_for_are_first_ones_and_few_enough(words, repeats, count):
+def test_a_query_keeps_the_first_words_within_the_clause_limit(words, repeats, count):
     text = " ".join(words * (1 + repeats // 100))
     fields = SearchFields(tuple(f"f{number}" for number in range(count)))
     kept, most = shorten_to_clauses(text, fields), max(MOST_CLAUSES // count, 1)
@@ -28,13 +28,13 @@ def test_the_words_searched_for_are_first_ones_and_few_enough(words, repeats, co
 
 
 @pytest.mark.parametrize("text", ["血" * 3000, "นม" * 1500, "😀" * 3000, "a-b" * 1500, "a" * 255 * 3000])
-def test_words_without_spaces_are_cut_too(text):
+def test_long_texts_without_spaces_are_cut_to_the_clause_limit(text):
     kept = shorten_to_clauses(text, SearchFields(("a", "b")))
     assert text.startswith(kept)
     assert 0 < len(kept) < len(text)
 
 
-def test_the_index_with_most_fields_decides():
+def test_the_index_with_most_fields_decides_the_number_of_words():
     parts = (IndexGroup(("a",), ("x",), ("x",)), IndexGroup(("b",), ("x", "y", "z", "w"), ("x",)))
     text = " ".join(f"w{number}" for number in range(400))
     assert len(shorten_to_clauses(text, SearchFields(groups=parts)).split()) == MOST_CLAUSES // 4
@@ -42,7 +42,7 @@ def test_the_index_with_most_fields_decides():
         assert len(shorten_to_clauses(text, fields).split()) == MOST_CLAUSES // EXPANDED
 
 
-def test_a_long_text_is_read_whole_and_searched_for_in_part():
+def test_a_long_query_is_cut_for_the_engine_but_not_for_the_model():
     words = [f"w{number}" for number in range(3000)]
     random.Random(1).shuffle(words)
     read = []

@@ -48,7 +48,7 @@ def test_a_retriever_keeps_its_window(retriever: dict[str, Any], size: int) -> N
 
 
 @pytest.mark.parametrize("retriever", [{kind: {"retriever": MATCH}} for kind in [*RANKING_KINDS, "new"]])
-def test_a_retriever_that_ranks_itself_is_left_alone(retriever: dict[str, Any]) -> None:
+def test_a_retriever_that_reranks_is_left_alone(retriever: dict[str, Any]) -> None:
     for outer in (retriever, {"rrf": {"retrievers": [retriever, KNN], "rank_window_size": 50}}):
         reason = planned(outer)
         assert isinstance(reason, Reason)

@@ -15,7 +15,7 @@ from osrerank.testing import FunctionScorer
 from tests.rankings import client_for, response_of, unmarked
 
 
-def test_weights_by_hand():
+def test_rm3_weights_by_hand():
     feedback = [
         FeedbackDocument(3.0, {"apple": 2, "pear": 1, "fig": 1}),  # fig falls out: two terms of each document
         FeedbackDocument(1.0, {"plum": 3, "apple": 1}),
@@ -27,7 +27,7 @@ def test_weights_by_hand():
     assert list(weights) == ["apple", "juice", "fig"]
 
 
-def test_extreme_shares():
+def test_rm3_weights_at_extreme_shares():
     feedback = [FeedbackDocument(2.0, {"pear": 1})]
     assert expanded(["apple"], feedback, Rm3(weight=1.0)) == {"apple": 1.0}
     assert expanded(["apple"], feedback, Rm3(weight=0.0)) == {"pear": 1.0}
@@ -43,7 +43,7 @@ words = st.text(st.sampled_from("abc"), min_size=1, max_size=3)
     st.lists(st.builds(FeedbackDocument, st.floats(0.1, 30), st.dictionaries(words, st.integers(1, 9))), max_size=5),
     st.builds(Rm3, terms=st.integers(1, 4), weight=st.floats(0.05, 0.95)),
 )
-def test_weights_sum_to_one_and_the_query_stays(query, feedback, rm3):
+def test_rm3_weights_sum_to_1_and_keep_the_query(query, feedback, rm3):
     weights = expanded(query, feedback, rm3)
     assert sum(weights.values()) == pytest.approx(1)
     assert set(query) <= set(weights)
@@ -74,7 +74,7 @@ def answers_to(asking, *answers):
         answer = next(replies)
 
 
-def test_requests_and_usable_terms():
+def test_rm3_requests_term_vectors_and_uses_allowed_terms():
     found = {"hits": {"hits": [{"_index": "a/1", "_id": "7", "_score": 2.0, "_routing": "r"}]}}
     vectors = {"docs": [{"_id": "7", "term_vectors": {"body": VECTOR}}]}
     tokens = {"tokens": [{"token": "salt"}, {"token": "salt"}]}
@@ -99,13 +99,13 @@ def test_feedback_comes_through_the_search_pipeline_of_the_search():
     assert (search.body["search_pipeline"], search.params) == (rest, {})
 
 
-def test_nothing_found_leaves_the_query():
+def test_rm3_without_hits_keeps_the_query():
     (search,), query = answers_to(expand("salt", None, Rm3(), {}, "text"), {"hits": {"hits": []}})
     assert search.path == "/_search"
     assert query is None
 
 
-def test_a_field_that_no_document_has_leaves_the_query_and_is_named(tmp_path):
+def test_rm3_with_a_missing_field_keeps_the_query_and_names_the_field(tmp_path):
     client = connect(f"embedded:{tmp_path}", scorer=FunctionScorer())
     client.bulk(body=[line for i in range(9) for line in ({"index": {"_index": "n", "_id": str(i)}}, {"text": "salt"})])
     client.indices.refresh(index="n")
@@ -114,7 +114,7 @@ def test_a_field_that_no_document_has_leaves_the_query_and_is_named(tmp_path):
     assert found["rerank"]["warnings"] == [NOT_EXPANDED.format("txet")]
 
 
-def test_a_query_of_ones_own_is_refused():
+def test_rm3_refuses_a_query_in_clauses():
     client = client_for(["a"])
     for arguments in ({"query": {"match_all": {}}}, {"body": {"query": {"match": {"text": "low"}}}}):
         with pytest.raises(ConfigError, match="given as text"):
@@ -123,7 +123,7 @@ def test_a_query_of_ones_own_is_refused():
         client.msearch(body=json.dumps({}) + '\n{"query": {"match": {"text": "low"}}}\n', rerank={"rm3": True})
 
 
-def test_pipeline_none_is_the_first_pass_alone():
+def test_rm3_with_pipeline_none_returns_the_first_pass():
     answer = response_of(["a", "bbb"])
     client = client_for(answer)
     found = client.search("low", index="i", from_=4, size=3, rerank={"pipeline": "none", "query_fields": "text"})

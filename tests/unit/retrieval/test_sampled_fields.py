@@ -41,25 +41,25 @@ def all_text(*sources: dict[str, Any]) -> list[str]:
 
 
 @pytest.mark.parametrize("of", JUDGED)
-def test_what_a_search_engineer_would_read_is_found_in_a_sample(of: str) -> None:
+def test_sampling_finds_the_fields_that_a_search_engineer_would_choose(of: str) -> None:
     one = JUDGED[of]
     leaves = choose(whole_fields(text_fields(leaves_of({"properties": one.properties}))), one.sources)
     read = {leaf.path if leaf.copied_from else leaf.source for leaf in leaves}
     assert (read - one.read, one.read - read) == (MORE.get(of, set()), LESS.get(of, set()))
 
 
-def test_names_that_look_like_codes_are_found() -> None:
+def test_sampled_names_that_look_like_codes_are_read() -> None:
     names = ["libgimp2.0-dev", "r-cran-magick", "python3-pil"]
     assert all_text(*({"name": name, "summary": f"{name} {LONG}"} for name in names)) == ["name", "summary"]
 
 
-def test_titles_come_first_then_the_shorter_ones() -> None:
+def test_sampled_titles_come_first_then_shorter_fields() -> None:
     body = "a body of other words, and of many more of them than there are above it"
     texts = {"body": body, "abstract": LONG, "headline": "low blood pressure again"}
     assert all_text(*[texts] * 3) == ["headline", "abstract", "body"]
 
 
-def test_ids_addresses_tags_and_names_are_left_out() -> None:
+def test_sampled_ids_addresses_tags_and_names_are_not_read() -> None:
     ids = {"isbn": "978", "tag": "two words"}
     own = ({"link": f"http://a.b/{n}", "author": f"Jane {n} Smith", "body": f"{n} {LONG}"} for n in range(6))
     assert all_text(*({**ids, **one} for one in own)) == ["body"]
@@ -67,29 +67,29 @@ def test_ids_addresses_tags_and_names_are_left_out() -> None:
 
 @pytest.mark.parametrize("name", ["title", "name", "subject", "headline"])
 @pytest.mark.parametrize("value", ["Warsaw", "Super_Bowl_50", "A title of several words"])
-def test_a_title_may_be_one_word_and_the_same_in_many_documents(name: str, value: str) -> None:
+def test_a_sampled_title_may_be_short_and_repeated(name: str, value: str) -> None:
     assert all_text(*[{name: value, "body": f"{number} {LONG}"} for number in range(9)]) == [name, "body"]
 
 
 @pytest.mark.parametrize("pair", [("title", "text"), ("name", "content"), ("subject", "message")])
-def test_short_texts_of_common_names_are_read(pair: tuple[str, str]) -> None:
+def test_sampled_short_texts_with_common_names_are_read(pair: tuple[str, str]) -> None:
     title, body = pair
     assert all_text({title: "Minutes", body: "Low"}, {title: "Notes", body: "High"}) == [title, body]
 
 
-def test_at_most_five_fields_and_the_longest_among_them() -> None:
+def test_at_most_five_sampled_fields_are_read_with_the_longest_among_them() -> None:
     values = {f"f{number}": f"f{number} {LONG}" for number in range(8)}
     other = "quite another text of which nobody has seen a word before it was put here, " * 9
     assert all_text({**values, "zz": other}) == ["f0", "f1", "f2", "f3", "zz"]
 
 
-def test_where_all_values_are_short_the_longest_stay() -> None:
+def test_if_all_sampled_values_are_short_the_longest_fields_are_read() -> None:
     assert all_text({"code": "x", "kind": "two words"}) == ["kind"]
     assert chosen({"a": TEXT, "b": TEXT}) == ["a", "b"]  # no documents to look at
     assert chosen({"a": TEXT, "title": TEXT, "sku": TEXT, "body": TEXT}) == ["title", "a", "body", "sku"]
 
 
-def test_fields_of_documents_without_a_mapping() -> None:
+def test_text_fields_of_hits_without_a_mapping() -> None:
     assert fields_of([{"title": "", "body": LONG}]) == ("body",)
     assert fields_of([{"meta": {"note": LONG}, "year": 3, "tags": ["a", "b"]}]) == ("meta.note",)
     assert fields_of([{"year": 3}]) == ()

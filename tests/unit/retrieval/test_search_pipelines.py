@@ -67,13 +67,13 @@ def test_without_an_index_and_of_several_defaults_opensearch_applies_none() -> N
     assert (found.name, found.has_default) == ("", False)
 
 
-def test_engines_without_search_pipelines_are_asked_for_nothing() -> None:
+def test_engines_without_search_pipelines_get_no_look_up() -> None:
     for engine in (Engine.EMBEDDED, Engine.ELASTICSEARCH):
         pipelines = SearchPipelines(EngineFinder(engine))
         assert answered(pipelines.find("a", {"search_pipeline": "p"}, {})) == (NONE, [])
 
 
-def test_a_pipeline_that_the_caller_names_or_defines_is_the_one() -> None:
+def test_a_pipeline_that_the_caller_names_or_defines_is_used() -> None:
     pipelines = SearchPipelines()
     ranking = {"response_processors": [{"rerank": {}}]}
     found, paths = answered(pipelines.find("a", {"search_pipeline": "x/y"}, {"search_pipeline": "z"}), {"x/y": ranking})
@@ -93,7 +93,7 @@ def test_a_pipeline_that_the_caller_names_or_defines_is_the_one() -> None:
         ("retrieval_augmented_generation", True), ("of-a-plugin", True),
     ],
 )  # fmt: skip
-def test_an_unknown_response_processor_may_rank(kind: str, is_ranking: bool) -> None:
+def test_an_unknown_response_processor_counts_as_ranking(kind: str, is_ranking: bool) -> None:
     pipeline = parse_pipeline("p", {"response_processors": [{kind: {}}], "phase_results_processors": [{"any": {}}]})
     assert bool(pipeline.obstacle) is is_ranking
     assert pipeline.changes_fields is (kind in ("rename_field", "sort", "split"))
@@ -114,7 +114,9 @@ def test_osreranks_own_pipeline_as_a_default_is_sent_without_its_rerank_processo
     assert (bool(found.obstacle), found.replacement) == (True, None)
 
 
-def test_who_may_not_read_settings_is_told_once_and_reranked(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_user_without_the_right_to_read_settings_is_warned_once_and_reranked(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     clock = ManualClock()
     pipelines, forbidden = SearchPipelines(clock=clock), Failed(OSError("no permissions"), status=403)
     for _ in range(3):
@@ -124,14 +126,14 @@ def test_who_may_not_read_settings_is_told_once_and_reranked(caplog: pytest.LogC
     assert [READ_SETTINGS in record.getMessage() for record in caplog.records] == [True]
 
 
-def test_a_definition_that_may_not_be_read_may_rank() -> None:
+def test_a_pipeline_whose_definition_is_forbidden_counts_as_ranking() -> None:
     pipelines, forbidden = SearchPipelines(), Failed(OSError("no permissions"), status=403)
     found, _ = answered(pipelines.find("a", {}, {}), settings(a="p"), forbidden)
     assert found.obstacle.endswith(f"grant {READ_PIPELINES}")
     assert answered(pipelines.find("a", {}, {})) == (found, [])  # for a minute
 
 
-def test_what_failed_for_another_reason_is_asked_again() -> None:
+def test_a_failed_look_up_of_a_default_pipeline_is_repeated() -> None:
     pipelines, away = SearchPipelines(), Failed(OSError("away"))
     assert answered(pipelines.find("a", {}, {}), away)[0].unread == READ_SETTINGS
     found, _ = answered(pipelines.find("a", {}, {}), settings(a="p"), away)
@@ -140,14 +142,14 @@ def test_what_failed_for_another_reason_is_asked_again() -> None:
     assert (found.obstacle, paths) == ("", ["/_search/pipeline/p"])
 
 
-def test_an_index_or_a_pipeline_that_does_not_exist_is_the_searchs_to_say() -> None:
+def test_a_missing_index_or_pipeline_gives_the_errors_of_the_search() -> None:
     pipelines = SearchPipelines()
     assert answered(pipelines.find("a", {}, {}), ABSENT)[0] == NONE
     found, _ = answered(pipelines.find("a", {"search_pipeline": "p"}, {}), {})
     assert found.obstacle == ""
 
 
-def test_an_index_of_another_cluster_has_no_default_here_and_is_asked_for_once_a_minute() -> None:
+def test_the_default_pipeline_of_a_remote_index_is_looked_up_once_a_minute() -> None:
     pipelines = SearchPipelines()
     assert answered(pipelines.find("other:a", {}, {}), ABSENT) == (NONE, [f"/other%3Aa/_settings/{SETTING}"])
     assert answered(pipelines.find("other:a", {}, {})) == (NONE, [])

@@ -34,7 +34,7 @@ def chosen(properties: dict[str, Any]) -> list[str]:
 
 
 @pytest.mark.parametrize("of", JUDGED)
-def test_five_fields_are_read_and_those_that_an_engineer_would_read_are_mostly_among_them(of: str) -> None:
+def test_the_five_text_fields_read_include_most_that_an_engineer_would_choose(of: str) -> None:
     one = JUDGED[of]
     (group,) = index_groups({"index": leaves_of({"properties": one.properties})})
     assert one.read - set(group.read) == LEFT_OUT.get(of, set())
@@ -42,19 +42,19 @@ def test_five_fields_are_read_and_those_that_an_engineer_would_read_are_mostly_a
     assert len(group.searched) == 5 or of not in LEFT_OUT
 
 
-def test_every_text_and_every_keyword_with_a_text_below_it_is_searched_whatever_it_holds() -> None:
+def test_every_text_field_and_every_keyword_with_a_text_subfield_is_searched() -> None:
     name = {"type": "keyword", "fields": {"text": TEXT}}
     assert chosen({"name": name, "summary": TEXT, "section": {"type": "keyword"}}) == ["name.text", "summary"]
     (group,) = index_groups({"index": leaves_of({"properties": {"name": name, "summary": TEXT}})})
     assert group.read == ("name", "summary")
 
 
-def test_titles_come_first_and_the_others_follow_by_the_alphabet_as_servers_answer_a_mapping() -> None:
+def test_titles_come_first_and_other_text_fields_follow_alphabetically() -> None:
     names = ["zeta", "body", "post_title", "alpha", "subject"]
     assert chosen(dict.fromkeys(names, TEXT)) == ["post_title", "subject", "alpha", "body", "zeta"]
 
 
-def test_at_most_five_fields_are_searched_whatever_the_mapping() -> None:
+def test_at_most_five_text_fields_are_searched() -> None:
     draw = random.Random(0)
     words = ["title", "name", "body", "note", "user", "tag", "lead", "code", "label", "id"]
     for _ in range(300):
@@ -63,23 +63,23 @@ def test_at_most_five_fields_are_searched_whatever_the_mapping() -> None:
         assert found == sorted(names, key=lambda name: (not is_title(name), name))[:5]
 
 
-def test_nested_fields_count_only_where_there_are_no_others() -> None:
+def test_nested_fields_are_read_only_in_an_index_without_other_texts() -> None:
     parts = {"type": "nested", "properties": {"words": TEXT}}
     body = {"type": "text", "fields": {"plain": TEXT, "raw": {"type": "keyword"}}}
     assert chosen({"parts": parts, "body": body}) == ["body"]
     assert chosen({"parts": parts}) == ["parts.words"]
 
 
-def test_what_cannot_be_searched_is_left_out() -> None:
+def test_fields_that_cannot_be_searched_are_left_out() -> None:
     assert chosen({"hidden": {"type": "text", "index": False}, "shown": TEXT}) == ["shown"]
 
 
-def test_of_several_texts_below_a_keyword_the_plainest_is_searched() -> None:
+def test_the_plainest_text_subfield_of_a_keyword_is_searched() -> None:
     below = {"grams": {"type": "text", "analyzer": "edge_ngrams"}, "words": TEXT}
     assert chosen({"name": {"type": "keyword", "fields": below}}) == ["name.words"]
 
 
-def test_a_copy_of_what_is_read_anyway_is_left_out() -> None:
+def test_copies_of_other_text_fields_are_left_out() -> None:
     assert chosen(
         {"title": {**TEXT, "copy_to": "all"}, "all": TEXT, "code": {"type": "keyword", "copy_to": "all"}}
     ) == ["title"]
@@ -88,22 +88,22 @@ def test_a_copy_of_what_is_read_anyway_is_left_out() -> None:
     assert chosen({"a": below, "all": TEXT}) == ["a.text"]
 
 
-def test_an_alias_is_no_field_of_its_own() -> None:
+def test_a_field_alias_is_not_read() -> None:
     assert chosen({"body": TEXT, "content": {"type": "alias", "path": "body"}}) == ["body"]
 
 
 @pytest.mark.parametrize("name", ["title", "post_title", "jobTitle", "title_de", "title.de", "Subject", "name.text"])
-def test_names_like_a_titles(name: str) -> None:
+def test_field_names_like_title_are_recognised(name: str) -> None:
     assert is_title(name)
 
 
 @pytest.mark.parametrize("name", ["body", "username", "entitlement", "names"])
-def test_names_unlike_a_titles(name: str) -> None:
+def test_field_names_unlike_title_are_not_taken_for_titles(name: str) -> None:
     assert not is_title(name)
 
 
 @pytest.mark.parametrize("answer", [{"took": 1}, {"a": {}}, {"a": {"mappings": {"properties": {"x": "text"}}}}, []])
-def test_an_answer_without_mappings_is_an_error(answer: Any) -> None:
+def test_a_mapping_response_without_mappings_is_an_error(answer: Any) -> None:
     with pytest.raises(ResponseFormatError, match="has no mappings"):
         leaves_by_index(answer)
 
@@ -114,7 +114,7 @@ def test_system_indices_are_left_out_and_data_streams_are_not() -> None:
     assert list(leaves_by_index({".hidden": every[".hidden"]})) == [".hidden"]
 
 
-def test_names_patterns_objects_and_aliases_are_looked_up() -> None:
+def test_named_fields_patterns_objects_and_aliases_are_looked_up_in_the_mapping() -> None:
     leaves = leaves_of(
         {
             "properties": {

@@ -75,12 +75,12 @@ def held(backend: Recorder, batcher: Batcher, *calls: Sequence[int]) -> Iterator
         backend.gate.set()
 
 
-def test_each_output_comes_back_to_its_place() -> None:
+def test_each_output_has_the_position_of_its_sequence() -> None:
     outcome = compute(Batcher(Recorder(budget_tokens=35, threads=3), "m"), range(50))
     assert {place: float(row[0]) for place, row in outcome.outputs.items()} == {place: place for place in range(50)}
 
 
-def test_waiting_calls_share_a_batch() -> None:
+def test_waiting_calls_share_a_forward_pass() -> None:
     backend = Recorder(budget_tokens=1000)
     with held(backend, Batcher(backend, "m"), [1, 2], [3], [4, 5]) as calls:
         pass
@@ -96,7 +96,7 @@ def test_a_small_call_does_not_wait_for_a_large_one() -> None:
 
 
 @pytest.mark.parametrize(("packed", "sizes"), [(True, [2, 2]), (False, [1, 3])])
-def test_the_budget_counts_padding_where_there_is_some(packed: bool, sizes: list[int]) -> None:
+def test_the_token_budget_counts_padding(packed: bool, sizes: list[int]) -> None:
     backend = Recorder(budget_tokens=110, packed=packed)
     with Batcher(backend, "m").call(NEVER) as call:
         call.add([tokens(1, 10), tokens(2, 100), tokens(3, 10), tokens(4, 10)])
@@ -105,21 +105,21 @@ def test_the_budget_counts_padding_where_there_is_some(packed: bool, sizes: list
 
 
 @pytest.mark.parametrize(("parallel", "sizes"), [(True, [20, 10, 5, 3, 1, 1]), (False, [40])])
-def test_no_lane_takes_what_leaves_another_idle(parallel: bool, sizes: list[int]) -> None:
+def test_no_thread_takes_sequences_that_leave_another_thread_idle(parallel: bool, sizes: list[int]) -> None:
     backend = Recorder(budget_tokens=1000, threads=2, parallel=parallel)
     outcome = compute(Batcher(backend, "m"), range(40))
     assert sorted(map(len, backend.batches), reverse=True) == sizes
     assert len(outcome.outputs) == 40
 
 
-def test_a_mistake_in_the_backend_is_raised_and_the_next_call_works() -> None:
+def test_an_error_in_the_backend_is_raised_and_the_next_call_works() -> None:
     batcher = Batcher(Recorder(), "m")
     with pytest.raises(TypeError, match="mistake"):
         compute(batcher, [1, 2, -2, 3])
     assert len(compute(batcher, [1]).outputs) == 1
 
 
-def test_a_deadline_leaves_what_was_not_begun() -> None:
+def test_sequences_of_batches_not_begun_at_the_deadline_are_unscored() -> None:
     backend = Recorder()
     backend.pause_s = 1.0
     deadline = Deadline.after_ms(10_500, backend.clock)
@@ -137,7 +137,7 @@ def test_a_call_stuck_behind_others_ends_at_its_deadline() -> None:
         assert len(compute(batcher, [1], Deadline.after_ms(far)).outputs) == 1
 
 
-def test_an_interrupted_caller_leaves_nothing_behind() -> None:
+def test_an_interrupted_call_leaves_no_sequences_in_the_queue() -> None:
     backend = Recorder()
     batcher = Batcher(backend, "m")
     backend.gate.clear()
@@ -148,7 +148,7 @@ def test_an_interrupted_caller_leaves_nothing_behind() -> None:
     assert sum(map(len, backend.batches)) <= 3
 
 
-def test_closing_ends_what_runs_and_refuses_the_rest() -> None:
+def test_closing_a_batcher_ends_the_running_batch_and_refuses_the_rest() -> None:
     backend = Recorder()
     batcher = Batcher(backend, "m")
     with ThreadPoolExecutor(1) as threads, held(backend, batcher, [1, 2, 3]) as (first, call):
@@ -162,7 +162,7 @@ def test_closing_ends_what_runs_and_refuses_the_rest() -> None:
         compute(batcher, [1])
 
 
-def test_many_callers_get_their_own() -> None:
+def test_many_callers_get_the_outputs_of_their_own_sequences() -> None:
     batcher = Batcher(Recorder(budget_tokens=64, threads=3), "m")
     start = threading.Barrier(16)
 
@@ -181,7 +181,7 @@ def test_many_callers_get_their_own() -> None:
     assert batcher._busy == 0
 
 
-def test_an_error_of_the_thread_itself_reaches_all_callers_and_the_next_call_works() -> None:
+def test_an_error_in_the_batching_thread_reaches_all_callers_and_the_next_call_works() -> None:
     class Failing(Recorder):
         fails = False
 
@@ -256,7 +256,7 @@ def test_a_batch_that_cannot_end_in_time_is_not_begun():
     assert measured(9.0).allows(10**9, NEVER)
 
 
-def test_batches_are_a_quarter_of_the_time_left():
+def test_a_batch_takes_at_most_a_quarter_of_the_remaining_time():
     deadline = Deadline.after_ms(4_000, ManualClock())
     assert measured(0.0078125).budget_tokens(2048, deadline) == 128
     assert measured(0.0078125).budget_tokens(50, deadline) == 50
@@ -264,7 +264,7 @@ def test_batches_are_a_quarter_of_the_time_left():
     assert measured(9.0).budget_tokens(2048, NEVER) == 2048
 
 
-def test_the_average_follows_what_is_measured():
+def test_the_average_time_of_a_token_follows_measurements():
     clock = ManualClock()
     throughput = Throughput(clock)
     with throughput.timed(10):

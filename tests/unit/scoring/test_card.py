@@ -49,7 +49,7 @@ def test_a_card_is_inferred_from_a_classifiers_config(directory: Path) -> None:
         assert read_card(directory).head == head
 
 
-def test_positions_bound_the_sequence(directory: Path) -> None:
+def test_the_models_positions_bound_the_sequence_length(directory: Path) -> None:
     edit_json(directory / "config.json", max_position_embeddings=514, model_type="xlm-roberta", pad_token_id=1)
     assert read_card(directory).max_tokens == 512
     edit_json(directory / "config.json", max_position_embeddings=128, model_type="bert", pad_token_id=0)
@@ -115,7 +115,7 @@ DUO = {"kind": "duo", "head": "logits2", "segment_rows": 3}
         (lambda folder: _borrowing(folder, "C:\\tokenizer.json"), "it must be a file in the model's folder"),
     ],
 )
-def test_a_damaged_directory_is_refused_with_the_reason(
+def test_a_damaged_model_directory_is_refused_with_the_reason(
     directory: Path, damage: Callable[[Path], None], reason: str
 ) -> None:
     damage(directory)
@@ -123,7 +123,7 @@ def test_a_damaged_directory_is_refused_with_the_reason(
         load_scorer(str(directory), backend="onnx")
 
 
-def test_a_bi_encoders_card_comes_back(directory: Path) -> None:
+def test_a_bi_encoders_card_round_trips(directory: Path) -> None:
     prefixes = {"query_prefix": "query: ", "document_prefix": "passage: "}
     options = {"max_query_tokens": 512, "pooling": "mean", "languages": ("en", "deu")}
     card = ModelCard("tiny", "cosine", kind="bi-encoder", **options, **prefixes)
@@ -132,7 +132,7 @@ def test_a_bi_encoders_card_comes_back(directory: Path) -> None:
     assert read_card(directory) == card
 
 
-def test_auto_takes_torch_where_there_is_no_graph(directory: Path) -> None:
+def test_the_backend_auto_is_torch_without_a_graph(directory: Path) -> None:
     pytest.importorskip("torch")
     (directory / "onnx/model.onnx").unlink()
     assert load_scorer(str(directory)).score("low", ["wing"], [(0,)]).inferences == 1
@@ -143,7 +143,7 @@ def test_auto_takes_torch_where_there_is_no_graph(directory: Path) -> None:
         load_scorer(str(directory))
 
 
-def test_of_two_graphs_the_int8_one_is_taken(directory: Path) -> None:
+def test_of_two_graphs_the_int8_graph_is_used(directory: Path) -> None:
     shutil.copyfile(directory / "onnx/model.onnx", directory / "onnx/model_int8.onnx")
     assert load_scorer(str(directory)).backend.files == ("onnx/model_int8.onnx",)
 
@@ -157,7 +157,7 @@ def test_without_torch_a_model_without_a_graph_is_refused_by_the_name_of_the_ext
         load_scorer(str(directory))
 
 
-def test_the_digest_is_that_of_the_files_named(directory: Path) -> None:
+def test_the_models_digest_covers_the_named_files(directory: Path) -> None:
     before = digest(directory, ["config.json", "tokenizer.json"])
     (directory / "README.md").write_text("no score depends on this")
     assert digest(directory, ["tokenizer.json", "config.json"]) == before
@@ -168,12 +168,12 @@ def test_the_digest_is_that_of_the_files_named(directory: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["./no/such/folder", "/no/such/folder", "a b", "../x", "osrerank/none"])
-def test_names_that_are_nothing(name: str) -> None:
+def test_a_model_name_that_is_neither_shipped_nor_a_folder_is_refused(name: str) -> None:
     with pytest.raises(ModelLoadError, match=f"no directory|{DEFAULT_MODEL}"):
         locate(name)
 
 
-def test_a_backend_must_be_one(directory: Path) -> None:
+def test_an_unknown_backend_is_refused(directory: Path) -> None:
     with pytest.raises(ConfigError, match="backend is 'onx'; it must be one of auto, onnx, torch; did you mean onnx"):
         load_scorer(str(directory), backend="onx")
 
@@ -190,7 +190,7 @@ def scores(model: Path, backend: str) -> np.ndarray:
 
 
 @pytest.mark.parametrize("family", DEFAULTS)
-def test_the_defaults_are_those_of_transformers(family: str) -> None:
+def test_defaults_of_missing_config_keys_are_those_of_transformers(family: str) -> None:
     theirs = pytest.importorskip("transformers").AutoConfig.for_model(family)
     assert dict(DEFAULTS[family]) == {name: getattr(theirs, name) for name in DEFAULTS[family]}
 
@@ -212,7 +212,7 @@ def test_a_model_whose_config_lacks_a_key_scores_as_before_in_both_backends(tmp_
 
 @pytest.mark.long
 @pytest.mark.parametrize("family", ["roberta", "xlm-roberta", "electra", "modernbert"])
-def test_other_families_too(tmp_path: Path, family: str) -> None:
+def test_cards_of_other_model_families_are_inferred(tmp_path: Path, family: str) -> None:
     transformers = pytest.importorskip("transformers")
     small = {"hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 2, "num_hidden_layers": 2}
     vocabulary = max(300, DEFAULTS[family]["pad_token_id"] + 1)

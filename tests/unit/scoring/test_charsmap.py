@@ -37,14 +37,14 @@ def test_a_text_gets_the_normal_form_that_sentencepiece_gives_it(text: str, norm
     assert characters.normalise(text)[0] == normal, "the second time, from what is kept"
 
 
-def test_each_character_is_traced_to_where_it_comes_from() -> None:
+def test_each_normalised_character_keeps_its_source_offset() -> None:
     text = " \ufb01\t e\u0301\u3392"
     normal, begins = CharacterMap(COMPILED).normalise(text)
     assert normal == "fi \u00e9MHz"
     assert [text[begin] for begin in begins] == ["\ufb01", "\ufb01", "\t", "e", "\u3392", "\u3392", "\u3392"]
 
 
-def test_the_map_is_take_from_a_tokenizers_normaliser() -> None:
+def test_the_character_map_is_read_from_a_tokenizers_normaliser() -> None:
     tokenizer = Tokenizer(models.Unigram([("<unk>", 0.0), ("\u1eb9\u0301", -1.0)], unk_id=0, byte_fallback=False))
     tokenizer.normalizer = normalizers.Precompiled(COMPILED)
     characters = CharacterMap.take_from(tokenizer)

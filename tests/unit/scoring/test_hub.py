@@ -50,7 +50,7 @@ def logit(home: Path) -> float:
     return float(record["candidates"][0]["stages"]["mono"]["score"])
 
 
-def test_a_graph_is_fetched_and_nothing_that_is_not_needed(tmp_path: Path) -> None:
+def test_only_the_graph_and_its_needed_files_are_downloaded(tmp_path: Path) -> None:
     more = {"README.md": b"# tiny", "train.py": b"print()", "onnx/model_O4.onnx": b"another"}
     assert fetched(published() | PICKLE | more, tmp_path) == NEEDED
     own = float(load_scorer(str(TINY), backend="onnx").score("low", ["pressure"], [(0,)]).values[0])
@@ -59,7 +59,7 @@ def test_a_graph_is_fetched_and_nothing_that_is_not_needed(tmp_path: Path) -> No
 
 @pytest.mark.slow
 @pytest.mark.parametrize("weights", ["onnx/model_quantized.onnx", "model.safetensors"])
-def test_int8_is_fetched_instead_of_fp32_and_weights_where_there_is_no_graph(tmp_path: Path, weights: str) -> None:
+def test_the_int8_graph_is_downloaded_first_and_weights_only_without_a_graph(tmp_path: Path, weights: str) -> None:
     pytest.importorskip("torch")
     files = published() | PICKLE
     graph = files.pop("onnx/model.onnx")
@@ -70,7 +70,7 @@ def test_int8_is_fetched_instead_of_fp32_and_weights_where_there_is_no_graph(tmp
 
 
 @pytest.mark.slow
-def test_weights_are_fetched_where_the_graph_lacks_the_head(tmp_path: Path) -> None:
+def test_weights_are_downloaded_if_the_graph_lacks_the_head(tmp_path: Path) -> None:
     """A modular cross-encoder: sentence-transformers exports its encoder alone."""
     pytest.importorskip("torch")
     save = pytest.importorskip("safetensors.numpy").save
@@ -90,7 +90,7 @@ def test_weights_are_fetched_where_the_graph_lacks_the_head(tmp_path: Path) -> N
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["pooled", "stanford"])
-def test_all_of_a_late_interaction_model_is_fetched(tmp_path: Path, name: str) -> None:
+def test_all_files_of_a_late_interaction_model_are_downloaded(tmp_path: Path, name: str) -> None:
     pytest.importorskip("torch")
     pytest.importorskip("onnx")
     with running_hub(REPOSITORY, files_of(SAVED / name)) as hub:
@@ -100,7 +100,7 @@ def test_all_of_a_late_interaction_model_is_fetched(tmp_path: Path, name: str) -
 
 
 @pytest.mark.parametrize("revision", [COMMIT, pytest.param("v2", marks=pytest.mark.slow)])
-def test_a_revision_is_asked_for(tmp_path: Path, revision: str) -> None:
+def test_the_revision_in_a_model_name_is_downloaded(tmp_path: Path, revision: str) -> None:
     with running_hub(REPOSITORY, files_of(TINY)) as hub:
         done = score(f"{REPOSITORY}@{revision}", hub.url, tmp_path)
     assert done.returncode == 0, done.stderr
@@ -108,7 +108,7 @@ def test_a_revision_is_asked_for(tmp_path: Path, revision: str) -> None:
     assert set(hub.fetched) == {*NEEDED, "osrerank.json"}  # a card of ours, too
 
 
-def test_a_model_that_was_fetched_loads_without_the_hub(tmp_path: Path) -> None:
+def test_a_downloaded_model_loads_without_the_hub(tmp_path: Path) -> None:
     with running_hub(REPOSITORY, files_of(TINY)) as hub:
         assert score(REPOSITORY, hub.url, tmp_path).returncode == 0
         count = len(hub.fetched)
@@ -135,7 +135,7 @@ def test_an_unknown_repository_says_how_to_bring_a_model(tmp_path: Path) -> None
     assert "run hf download somebody/else --local-dir else" in done.stderr
 
 
-def test_without_a_hub_it_is_one_line(tmp_path: Path) -> None:
+def test_an_unreachable_hub_is_a_one_line_error(tmp_path: Path) -> None:
     done = score("somebody/tiny@v2", f"http://127.0.0.1:{free_port()}", tmp_path)
     assert done.returncode != 0
     said = done.stderr.splitlines()[-1]

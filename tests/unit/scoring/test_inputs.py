@@ -33,7 +33,7 @@ def ids(*words: str) -> list[int]:
     return [tokenizer.token_to_id(word) for word in words]
 
 
-def test_the_two_segments(builder: InputBuilder) -> None:
+def test_query_and_document_are_two_segments(builder: InputBuilder) -> None:
     expected = [CLS, *ids("low", "pressure"), SEP, *ids("the", "wing"), SEP]
     assert sequence(builder, "Low PRESSURE", "the wing") == (expected, [0, 0, 0, 0, 1, 1, 1])
     assert sequence(builder, "low", "") == ([CLS, *ids("low"), SEP, SEP], [0, 0, 0, 1])
@@ -58,7 +58,7 @@ def test_padding_is_masked_and_keeps_the_last_segment(builder: InputBuilder) -> 
 
 @pytest.mark.parametrize(("rule", "most"), [("paper", 512), ("released", 511)])
 @pytest.mark.parametrize("query_words", [1, 62, 10_000])
-def test_the_document_is_cut_and_the_query_only_at_64(rule: str, most: int, query_words: int) -> None:
+def test_documents_are_cut_to_fit_and_queries_only_at_64_tokens(rule: str, most: int, query_words: int) -> None:
     builder = InputBuilder.load(DIRECTORY, card(length_rule=rule))
     query = builder.query("low " * query_words)
     (document,) = builder.documents(["wing " * 1000], query)
@@ -83,7 +83,7 @@ def test_special_tokens_in_text_are_text(builder: InputBuilder) -> None:
     ["wing " * 2_000_000, "w" * 10_000_000, " " * 10_000_000, "\u98a8" * 3_000_000, "wing. " * 1_700_000],
     ids=["words", "one word", "white space", "no white space", "sentences"],
 )
-def test_ten_megabytes_are_bounded_and_said_to_be_cut(builder: InputBuilder, text: str) -> None:
+def test_ten_megabytes_of_text_are_cut_and_marked(builder: InputBuilder, text: str) -> None:
     query = builder.query("low")
     started = time.monotonic()
     (document,) = builder.documents([text], query)
@@ -96,7 +96,9 @@ def test_ten_megabytes_are_bounded_and_said_to_be_cut(builder: InputBuilder, tex
     "unit", ["wing, low: pressure! ", "xyzzyxyzzy" * 9 + " ", "a-b", "\u00e9tat\u0301 ", "   \n\t low"]
 )
 @pytest.mark.parametrize("extra", range(0, 40, 7))
-def test_reading_a_beginning_gives_the_pieces_of_the_whole(builder: InputBuilder, unit: str, extra: int) -> None:
+def test_tokenising_the_beginning_of_a_text_gives_the_same_first_tokens(
+    builder: InputBuilder, unit: str, extra: int
+) -> None:
     text = "x" * extra + unit * 600
     tokenizer = Tokenizer.from_file(str(DIRECTORY / "tokenizer.json"))
     query = builder.query("low")
@@ -108,7 +110,7 @@ def duo_card(**options: object) -> ModelCard:
     return card(**{"head": "logits2", "kind": "duo", "segment_rows": 3, **options})
 
 
-def test_the_three_segments(tmp_path: Path) -> None:
+def test_query_and_two_documents_are_three_segments(tmp_path: Path) -> None:
     builder = InputBuilder.load(DIRECTORY, duo_card())
     query = builder.query("low pressure")
     first, second = builder.documents(["the wing", "heat"], query)
@@ -148,7 +150,7 @@ def test_each_document_of_a_pair_has_room_of_its_own(rule: str, query_words: int
     assert len(builder.duo(query, long, short).ids) == 4 + len(query.ids) + pieces + 1  # nothing is lent
 
 
-def test_chunks_are_whole_words_that_fit_beside_the_query() -> None:
+def test_passages_by_tokens_are_whole_words_that_fit_beside_the_query() -> None:
     builder = InputBuilder.load(DIRECTORY, card(max_tokens=24, max_query_tokens=8))
     query = builder.query("wing flow")
     text = "  flows, of  gas; caf\u00e9 past wings and things unheardof in wings. " * 3
@@ -164,7 +166,7 @@ def test_chunks_are_whole_words_that_fit_beside_the_query() -> None:
     assert [piece for one in pieces for piece in one.ids] == whole.ids.tolist()
 
 
-def test_a_word_of_more_pieces_than_fit_is_divided() -> None:
+def test_a_word_with_too_many_tokens_is_divided() -> None:
     builder = InputBuilder.load(DIRECTORY, card(max_tokens=12, max_query_tokens=8))
     query = builder.query("wing")
     word = "wingwingwing" * 6

@@ -51,7 +51,7 @@ def scores_of(model: LateInteraction) -> np.ndarray:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_vectors_and_scores_are_the_librarys(folder: Path, name: str, backend: str) -> None:
+def test_token_vectors_and_maxsim_equal_those_of_the_libraries(folder: Path, name: str, backend: str) -> None:
     theirs = computed(name)
     with closing(opened(folder / name, backend)) as model:
         for side, texts in (("query", QUERIES), ("document", DOCUMENTS)):
@@ -64,7 +64,7 @@ def test_vectors_and_scores_are_the_librarys(folder: Path, name: str, backend: s
 
 
 @pytest.mark.parametrize("name", ["pylate", "stanford"])
-def test_pooled_documents_are_pylates(tmp_path: Path, name: str) -> None:
+def test_pooled_token_vectors_equal_those_of_pylate(tmp_path: Path, name: str) -> None:
     """PyLate leaves the means of clusters as they are; ours have norm 1."""
     theirs = computed(name)
     with closing(opened(exported(name, tmp_path, pool_factor=2))) as model:
@@ -75,7 +75,7 @@ def test_pooled_documents_are_pylates(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_int8_is_near(tmp_path: Path, name: str) -> None:
+def test_token_vectors_in_int8_are_near_fp32(tmp_path: Path, name: str) -> None:
     """A random network of 32 numbers is the hardest case: the mean cosine of a query differs by less than .03."""
     with closing(opened(exported(name, tmp_path, precision="int8"))) as model:
         lengths = [len(row) for row in model.encode(QUERIES, "query").rows]
@@ -85,7 +85,7 @@ def test_int8_is_near(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["expanded", "modern"])
-def test_without_padding_on_a_gpu_it_is_the_same(folder: Path, name: str) -> None:
+def test_late_interaction_without_padding_gives_the_same_vectors(folder: Path, name: str) -> None:
     """With a stand-in for CUDA's kernel, and texts and queries in one batch."""
     torch = pytest.importorskip("torch")
     from osrerank.scoring.backends.networks.attention import VarlenAttention
@@ -106,7 +106,7 @@ def test_without_padding_on_a_gpu_it_is_the_same(folder: Path, name: str) -> Non
             np.testing.assert_allclose(ours, expected, atol=1e-4)
 
 
-def test_what_is_cut_is_named_markers_in_a_text_are_text_and_without_time_there_is_no_vector(
+def test_late_interaction_marks_cut_texts_and_reads_markers_as_text(
     expanded: LateInteraction,
 ) -> None:
     assert expanded.encode(QUERIES, "query").cut == {2}
@@ -126,7 +126,7 @@ def test_a_documents_vectors_do_not_depend_on_its_neighbours(folder: Path, backe
             np.testing.assert_allclose(model.encode([text], "document").rows[0], rows, atol=tolerance)
 
 
-def test_backends_share_keys_and_pooling_has_its_own(folder: Path, tmp_path: Path) -> None:
+def test_backends_share_vector_keys_and_pooling_changes_them(folder: Path, tmp_path: Path) -> None:
     models = [opened(folder / "pylate", name) for name in ("onnx", "torch")]
     models.append(opened(exported("pylate", tmp_path, pool_factor=2)))
     keys, identities = [model.key for model in models], [model.identity for model in models]
@@ -136,7 +136,7 @@ def test_backends_share_keys_and_pooling_has_its_own(folder: Path, tmp_path: Pat
         model.close()
 
 
-def test_a_model_without_safetensors_is_read_from_its_graph(tmp_path: Path) -> None:
+def test_a_late_interaction_model_without_safetensors_is_read_from_its_graph(tmp_path: Path) -> None:
     directory = exported("expanded", tmp_path, keep_weights=False)
     with closing(opened(directory, "torch")) as model:
         np.testing.assert_allclose(scores_of(model), computed("expanded")["scores"], atol=1e-4)

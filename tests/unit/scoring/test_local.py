@@ -57,7 +57,7 @@ def scorer() -> CrossEncoder:
     return load_scorer(str(DIRECTORY), backend="onnx", threads=1)
 
 
-def test_a_gpu_that_is_left_idle_is_named(
+def test_an_idle_gpu_is_logged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(registry, "GPU", tmp_path / "nvidiactl")
@@ -82,7 +82,7 @@ def test_one_bad_document_does_not_fail_its_neighbours(fault: str) -> None:
     assert (scores.reached, scores.inferences) == (30, 30)
 
 
-def test_a_deadline_leaves_a_prefix() -> None:
+def test_a_deadline_leaves_a_scored_prefix() -> None:
     documents = ["low " * (1 + index % 60) for index in range(200)]
     scorer = faulty("nan", pause_s=1)
     deadline = Deadline.after_ms(50_000, scorer.backend.clock)
@@ -136,7 +136,7 @@ def test_tuples_choose_and_order_the_documents(scorer: CrossEncoder) -> None:
 
 
 @pytest.mark.long
-def test_a_forked_child_has_lanes_of_its_own() -> None:
+def test_a_forked_child_has_its_own_scoring_threads() -> None:
     """As under a server that loads the model and then forks: in a process of its own, this one has threads."""
     script = f"""
 import signal
@@ -151,7 +151,7 @@ raise SystemExit(not in_a_child(lambda: signal.alarm(20) == 0 and score() == bef
     assert done.returncode == 0
 
 
-def test_a_closed_scorer_says_so() -> None:
+def test_a_closed_scorer_refuses_to_score() -> None:
     closed = load_scorer(str(DIRECTORY), backend="onnx", threads=1)
     closed.close()
     closed.close()
@@ -179,7 +179,7 @@ class OnWorkers(FunctionScorer):
         raise WorkerError("there is none")
 
 
-def test_workers_are_looked_for_in_half_of_the_time_and_once_a_second() -> None:
+def test_a_scorer_waits_for_workers_for_half_of_the_remaining_time() -> None:
     scorer, clock = OnWorkers(), ManualClock()
     model = LoadedModel("m", POINTWISE, Settings.load(), scorer, clock=clock)
     for _ in range(3):
@@ -190,6 +190,6 @@ def test_workers_are_looked_for_in_half_of_the_time_and_once_a_second() -> None:
     assert scorer.asked_s[1:] == [float("inf")]
 
 
-def test_what_is_on_no_workers_or_cannot_be_loaded_is_no_failure() -> None:
+def test_warming_up_without_workers_or_a_loadable_model_raises_nothing() -> None:
     LoadedModel("m", POINTWISE, Settings.load(), FunctionScorer()).find_workers(NEVER)
     LoadedModel("/no/such/folder", POINTWISE, Settings.load()).find_workers(NEVER)

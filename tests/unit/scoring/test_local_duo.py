@@ -53,7 +53,7 @@ def scorer_of(backend) -> Duo:
     return Duo(DUO, CARD, Counting.load(DUO, CARD), backend, backend.clock)
 
 
-def test_each_document_is_tokenised_once_and_only_those_compared():
+def test_each_compared_document_is_tokenised_once():
     scorer = scorer_of(differing())
     texts = ["low " * (1 + n) for n in range(50)] + ["never read"]
     pairs = list(permutations(range(50), 2))
@@ -63,7 +63,7 @@ def test_each_document_is_tokenised_once_and_only_those_compared():
     assert scores.values.tolist() == [float(first - second) for first, second in pairs]
 
 
-def test_kinds_are_told_apart():
+def test_a_duo_model_refuses_single_texts_and_a_mono_model_pairs():
     mono, duo = load_scorer(str(MONO), threads=1), load_scorer(str(DUO), threads=1)
     with pytest.raises(ValueError, match="a duo model scores pairs"):
         duo.score("low", ["a", "b"], [(0,)])
@@ -102,7 +102,7 @@ def test_a_deadline_leaves_a_prefix_of_pairs_and_of_candidates():
     assert [c.doc_id for c in ranking.candidates[len(compared) :]] == [f"d{n}" for n in range(len(compared), 30)]
 
 
-def test_more_pairs_than_are_held_at_once(monkeypatch):
+def test_many_pairs_are_scored_in_windows(monkeypatch):
     pairs = list(permutations(range(12), 2))
     texts = ["low " * (1 + n) for n in range(12)]
     whole = scorer_of(differing()).score("low", texts, pairs)

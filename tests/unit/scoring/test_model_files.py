@@ -53,12 +53,14 @@ def test_token_types_are_used_where_transformers_gives_them(
 @pytest.mark.parametrize(
     ("limit", "most", "most_of_query"), [(100, 100, 50), (40, 40, 20), (10**30, 512, 64), (None, 512, 64)]
 )
-def test_the_tokenizers_limit_counts(checkpoint: Path, limit: int | None, most: int, most_of_query: int) -> None:
+def test_the_tokenizers_length_limit_is_respected(
+    checkpoint: Path, limit: int | None, most: int, most_of_query: int
+) -> None:
     card = read_card(settings(checkpoint, model_max_length=limit))
     assert (card.max_tokens, card.max_query_tokens) == (most, most_of_query)
 
 
-def test_the_side_of_truncation_is_the_settings_else_the_tokenizers(checkpoint: Path) -> None:
+def test_the_truncation_side_is_the_settings_or_the_tokenizers(checkpoint: Path) -> None:
     assert read_card(settings(checkpoint, truncation_side="left")).truncation_side == "left"
     content = json.loads((checkpoint / "tokenizer.json").read_text("utf-8"))
     content["truncation"] = {"direction": "Left", "max_length": 9, "strategy": "LongestFirst", "stride": 0}
@@ -67,14 +69,14 @@ def test_the_side_of_truncation_is_the_settings_else_the_tokenizers(checkpoint: 
     assert read_card(settings(checkpoint, truncation_side="right")).truncation_side == "right"
 
 
-def test_a_side_that_is_not_known_is_refused_by_file_and_field(checkpoint: Path) -> None:
+def test_an_unknown_truncation_side_is_refused_by_file_and_field(checkpoint: Path) -> None:
     with pytest.raises(ModelLoadError, match=r"tokenizer_config\.json: truncation_side is 'middle'"):
         read_card(settings(checkpoint, truncation_side="middle"))
 
 
 @pytest.mark.parametrize("name", ["adapter_model.safetensors", "adapter_model.bin"])
 @pytest.mark.parametrize("beside", [True, False], ids=["beside weights", "alone"])
-def test_an_adapter_is_refused_by_name(checkpoint: Path, name: str, *, beside: bool) -> None:
+def test_a_peft_adapter_is_refused_by_name(checkpoint: Path, name: str, *, beside: bool) -> None:
     if not beside:
         for file in checkpoint.iterdir():
             file.unlink()
@@ -84,7 +86,7 @@ def test_an_adapter_is_refused_by_name(checkpoint: Path, name: str, *, beside: b
         read_card(checkpoint)
 
 
-def test_weights_beside_the_models_are_not_read(checkpoint: Path) -> None:
+def test_stray_weight_files_beside_a_models_weights_are_not_read(checkpoint: Path) -> None:
     torch_file = pytest.importorskip("safetensors.numpy")
     own = torch_file.load_file(checkpoint / "model.safetensors")
     expected = score(checkpoint)
@@ -93,7 +95,7 @@ def test_weights_beside_the_models_are_not_read(checkpoint: Path) -> None:
     np.testing.assert_array_equal(score(checkpoint), expected)
 
 
-def test_the_parts_that_an_index_names_are_read(checkpoint: Path) -> None:
+def test_the_weight_files_that_an_index_names_are_read(checkpoint: Path) -> None:
     numpy_file = pytest.importorskip("safetensors.numpy")
     expected, own = score(checkpoint), numpy_file.load_file(checkpoint / "model.safetensors")
     (checkpoint / "model.safetensors").unlink()

@@ -65,7 +65,7 @@ def test_vectors_of_a_graph_that_ends_with_the_states_are_pooled(output: str, tm
     )
 
 
-def test_a_graph_is_checked_once(tmp_path: Path) -> None:
+def test_a_saved_encoders_graph_is_checked_once(tmp_path: Path) -> None:
     folder = published(tmp_path / "made")
     encoder(folder)
     (record,) = (tmp_path / "cache").rglob("self-check.json")
@@ -103,7 +103,7 @@ def test_weights_beside_a_graph_are_part_of_the_key(tmp_path: Path) -> None:
     assert model.key != encoder(tmp_path / "made").key
 
 
-def test_safetensors_are_read_without_an_export_and_give_the_vectors_of_one(tmp_path: Path) -> None:
+def test_safetensors_give_the_vectors_of_an_export(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     from osrerank.export.export_model import ExportOptions, export_model
 
@@ -120,14 +120,14 @@ def test_a_graph_is_not_used_if_modules_with_weights_follow(tmp_path: Path) -> N
     assert not read_card(folder).onnx
 
 
-def test_the_table_has_the_pooling_of_files_without_modules(tmp_path: Path) -> None:
+def test_encoders_without_module_files_get_their_published_pooling(tmp_path: Path) -> None:
     folder = plain(in_cache(tmp_path, "BAAI/bge-m3"))
     assert (read_card(folder).kind, read_card(folder).pooling) == ("bi-encoder", "cls")
     with pytest.raises(ModelLoadError, match="osrerank export"):
         read_card(plain(in_cache(tmp_path, "somebody/else")))
 
 
-def test_each_pooling_of_a_texts_states() -> None:
+def test_each_pooling_of_token_states_by_hand() -> None:
     states = np.array([[3, 0], [0, 1], [0, 5]], dtype=np.float32)
     expected = {"cls": (3, 0), "mean": (1, 2), "max": (3, 5), "weightedmean": (0.5, 17 / 6), "lasttoken": (0, 5)}
     assert expected.keys() == {*get_args(Mode)}

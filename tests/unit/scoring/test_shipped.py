@@ -37,7 +37,7 @@ def scorer(request: pytest.FixtureRequest) -> Scorer:
 
 
 @pytest.mark.long
-def test_it_is_in_the_package_and_its_card_says_where_it_comes_from(scorer: Scorer) -> None:
+def test_each_shipped_model_is_in_the_package_with_its_origin(scorer: Scorer) -> None:
     directory = locate(scorer.model)
     card = read_card(directory)
     assert (card.name, card.kind, card.languages) == (scorer.model, KINDS[scorer.model], ("en",))
@@ -48,13 +48,13 @@ def test_it_is_in_the_package_and_its_card_says_where_it_comes_from(scorer: Scor
     assert sum(file.stat().st_size for file in directory.rglob("*") if file.is_file()) < MOST_BYTES
 
 
-def test_all_together_have_the_size_that_the_readme_names() -> None:
+def test_all_shipped_models_have_the_size_that_the_readme_names() -> None:
     size = sum(file.stat().st_size for file in SHIPPED.rglob("*") if file.is_file())
     assert size < 85_000_000
     assert f"are in the package ({size / 1e6:.0f} MB" in (servers.ROOT / "README.md").read_text("utf-8")
 
 
-def test_it_ranks_the_answer_first(scorer: Scorer) -> None:
+def test_each_shipped_model_ranks_the_answer_first(scorer: Scorer) -> None:
     scores = scorer.score(QUERY, DOCUMENTS, TUPLES)
     assert not scores.failures
     assert np.argsort(-scores.values)[:2].tolist() == [1, 2]
@@ -65,7 +65,7 @@ def test_it_ranks_the_answer_first(scorer: Scorer) -> None:
 
 
 @pytest.mark.long
-def test_the_longest_sequences_fit(scorer: Scorer) -> None:
+def test_shipped_models_score_their_longest_sequences(scorer: Scorer) -> None:
     scores = scorer.score("blood " * 100, ["pressure " * 1000], [(0,)])
     assert np.isfinite(scores.values).all()
     assert scores.truncated == 1

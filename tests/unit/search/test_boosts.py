@@ -25,7 +25,7 @@ class OldEngine(CannedTransport):
         return super().perform_request(method, url, params, body, **options)
 
 
-def test_a_search_that_is_refused_with_names_is_sent_without_and_the_next_one_has_none() -> None:
+def test_an_engine_that_refuses_named_clauses_is_searched_without_names() -> None:
     client = client_for(response_of(TEXTS), FunctionScorer(overlap), transport_class=OldEngine)
     searches = [client.search(body=BODY, index="i", rerank=True) for _ in range(2)]
     for answer in searches:
@@ -37,9 +37,7 @@ def test_a_search_that_is_refused_with_names_is_sent_without_and_the_next_one_ha
     assert len(named) == 1
 
 
-def test_the_embedded_engine_says_that_it_does_not_tell_boosts(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_the_embedded_engine_reranks_without_boosts_and_warns(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with connect(f"embedded:{tmp_path}", scorer=FunctionScorer(overlap)) as client:
         client.index(index="i", id="1", body={"text": "blood pressure", "shop": "a"}, refresh=True)
         query = {"bool": {"must": [{"match": {"text": "blood"}}], "should": [{"term": {"shop": "a"}}]}}

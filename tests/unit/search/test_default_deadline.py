@@ -66,7 +66,7 @@ def marks_of(client, **options):
     return client.search("low", index="notes", rerank=options or True)["rerank"]
 
 
-def test_a_search_by_vectors_has_a_second(clock):
+def test_a_search_by_vectors_has_a_default_deadline_of_a_second(clock):
     began_s = clock()
     marks = marks_of(client_for(clock))
     assert clock() - began_s == pytest.approx(1, abs=DOCUMENT_S)
@@ -75,25 +75,25 @@ def test_a_search_by_vectors_has_a_second(clock):
 
 
 @pytest.mark.parametrize("named", [{"deadline_ms": None}, {"deadline_ms": 5_000}, {"depth": 20}])
-def test_more_time_or_less_work_is_named(clock, named):
+def test_a_search_cut_short_names_remedies(clock, named):
     assert marks_of(client_for(clock), **named)["applied"] is True
 
 
-def test_a_scorer_pairs_and_sentences_have_no_deadline(clock):
+def test_custom_scorers_pairs_and_sentences_have_no_default_deadline(clock):
     assert marks_of(client_for(clock, slow_scorer(clock)))["applied"] is True
     assert marks_of(client_for(clock), sentences=True)["applied"] is True
     client = client_for(clock, duo_scorer=slow_scorer(clock))
     assert marks_of(client, pipeline="vectors-duo", duo_depth=10)["applied"] is True
 
 
-def test_texts_and_responses_from_elsewhere_have_no_deadline(clock):
+def test_texts_and_foreign_responses_have_no_default_deadline(clock):
     client = client_for(clock)
     assert client.rerank_response(response_of(TEXTS), "low")["rerank"]["applied"] is True
     assert client.rerank("low", TEXTS).reports[0].applied is True
     assert len(Reranker(scorer=SlowLetters(clock)).rank("low", TEXTS)) == len(TEXTS)
 
 
-def test_the_command_line_has_no_deadline(clock):
+def test_commands_have_no_default_deadline(clock):
     context = Context.__new__(Context)
     context.obj = dict.fromkeys(("url", "model", "vector_model", "duo_model", "backend", "dtype", "redis_url"))
     client = client_of(
@@ -102,7 +102,7 @@ def test_the_command_line_has_no_deadline(clock):
     assert marks_of(client)["applied"] is True
 
 
-def test_each_of_several_searches_has_its_second(clock):
+def test_each_search_of_a_multi_search_has_its_own_second(clock):
     answer = {"took": 1, "responses": [response_of([f"{place} {text}" for text in TEXTS]) for place in range(3)]}
     client = client_for(clock, answer=answer)
     body = [part for _ in range(3) for part in ({"index": "notes"}, {"query": {"match": {"text": "low"}}})]
@@ -112,7 +112,7 @@ def test_each_of_several_searches_has_its_second(clock):
     assert all(one["rerank"]["applied"] is True for one in whole)
 
 
-def test_the_log_says_once_what_lacks_vectors(clock, caplog):
+def test_documents_without_vectors_are_logged_once(clock, caplog):
     client = client_for(clock)
     for _ in range(3):
         marks_of(client)
@@ -128,11 +128,11 @@ def loading(monkeypatch, clock, load):
     return connect("http://localhost:1", clock=clock, transport_class=CannedTransport, answer=response_of(TEXTS[:10]))
 
 
-def test_loading_the_model_does_not_count_by_default(clock, monkeypatch):
+def test_loading_the_model_does_not_count_against_the_default_deadline(clock, monkeypatch):
     assert marks_of(loading(monkeypatch, clock, lambda: clock.sleep(30)))["applied"] is True
 
 
-def test_a_search_that_finds_the_model_still_loading_says_so(clock, monkeypatch):
+def test_a_search_during_the_loading_of_the_model_says_that_the_model_is_loading(clock, monkeypatch):
     go_on = threading.Event()
 
     def load():
@@ -149,7 +149,7 @@ def test_a_search_that_finds_the_model_still_loading_says_so(clock, monkeypatch)
     client.close()
 
 
-def test_a_warm_client_has_its_model(clock, monkeypatch):
+def test_a_search_after_warm_up_does_not_wait_for_the_model(clock, monkeypatch):
     loads = []
     monkeypatch.setattr(loaded, "load", lambda *_args, **_options: loads.append(1) or SlowLetters(clock))
     connect("http://localhost:1", warm=True).close()
@@ -169,7 +169,7 @@ class SlowEngine(CannedTransport):
         return super().perform_request(method, url, *args, **options)
 
 
-def test_reading_the_mapping_takes_of_the_searchs_time(clock):
+def test_reading_the_mapping_counts_against_the_deadline(clock):
     client = client_for(clock, FunctionScorer(), transport_class=SlowEngine)
     client.transport.clock = clock
     marks = marks_of(client, deadline_ms=250)
@@ -178,7 +178,7 @@ def test_reading_the_mapping_takes_of_the_searchs_time(clock):
     assert marks_of(client, deadline_ms=60_000)["applied"] is True
 
 
-def test_a_first_pass_takes_of_the_searchs_time_and_is_never_cut_short(clock):
+def test_the_first_pass_counts_against_the_deadline_and_is_never_cut_short(clock):
     client = client_for(clock, FunctionScorer(lambda _query, text: float(text.split()[-1])), transport_class=SlowEngine)
     client.transport.clock, client.transport.slow = clock, "_search"
     found = client.search("low", index="notes", size=100, rerank={"deadline_ms": 250, "fields": "text"})
@@ -188,7 +188,7 @@ def test_a_first_pass_takes_of_the_searchs_time_and_is_never_cut_short(clock):
     assert "timeout" not in str(client.transport.requests)
 
 
-def test_a_default_search_reads_no_group_of_options(clock):
+def test_a_default_search_imports_no_module_of_unused_options(clock):
     client, called = client_for(clock, FunctionScorer()), set()
     marks_of(client)
     sys.setprofile(lambda frame, event, _: called.add(Path(frame.f_code.co_filename)) if event == "call" else None)

@@ -42,7 +42,7 @@ def found(client: Client, query: Any, **options: Any) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("query", ["gimp", "GIMP", " Gimp ", "gimp!"])
-def test_whoever_types_a_name_gets_it(client: Client, query: str) -> None:
+def test_a_query_that_is_a_documents_whole_name_keeps_the_document_first(client: Client, query: str) -> None:
     first, *others = found(client, query)
     assert (first["_id"], first["_rerank"]["first_pass"]["exact_name"]) == ("gimp", True)
     assert first["_rerank"][STAGE]["rank"] == 1
@@ -52,7 +52,7 @@ def test_whoever_types_a_name_gets_it(client: Client, query: str) -> None:
     assert scores == sorted(scores, reverse=True)
 
 
-def test_a_query_of_ones_own_has_the_name_that_its_hits_show(client: Client) -> None:
+def test_a_query_in_clauses_is_compared_with_the_names_of_its_hits(client: Client) -> None:
     term = {"term": {"name": {"value": "gimp", "boost": 50}}}
     query = {"bool": {"must": {"match": {"summary": "gimp editor"}}, "should": term}}
     assert found(client, query)[0]["_id"] != "gimp"  # the query's text is no name
@@ -60,24 +60,24 @@ def test_a_query_of_ones_own_has_the_name_that_its_hits_show(client: Client) -> 
     assert found(client, query)[0]["_id"] == "gimp"
 
 
-def test_a_name_that_is_only_a_part_moves_nothing(client: Client) -> None:
+def test_a_partial_name_moves_no_hit(client: Client) -> None:
     assert found(client, "gimp editor")[0]["_id"] != "gimp"
     assert all("exact_name" not in hit["_rerank"]["first_pass"] for hit in found(client, "gimp image"))
 
 
 @pytest.mark.parametrize(("count", "is_marked"), [(3, True), (4, False)])
-def test_a_name_that_more_than_three_hits_have_names_none_of_them(client: Client, count: int, is_marked: bool) -> None:
+def test_a_name_shared_by_more_than_three_hits_moves_no_hit(client: Client, count: int, is_marked: bool) -> None:
     fill(client, "tools", {f"g{number}": {"name": "gimp", "summary": f"{number}"} for number in range(1, count)})
     marks = [hit["_id"] for hit in found(client, "gimp") if "exact_name" in hit["_rerank"]["first_pass"]]
     assert len(marks) == (count if is_marked else 0)
 
 
-def test_pages_join(client: Client) -> None:
+def test_pages_with_exact_names_join(client: Client) -> None:
     whole = [hit["_id"] for hit in found(client, "gimp")]
     assert [hit["_id"] for at in range(4) for hit in found(client, "gimp", from_=at, size=1)] == whole
 
 
-def test_several_searches_in_one_request_and_a_response_have_the_same_order(client: Client) -> None:
+def test_a_multi_search_and_a_foreign_response_keep_exact_names(client: Client) -> None:
     whole = [hit["_id"] for hit in found(client, "gimp")]
     body = {"query": {"multi_match": {"query": "gimp", "fields": ["name.text", "summary"]}}}
     (answer,) = client.msearch(body=[{"index": "tools"}, body], rerank={"blend": "replace"})["responses"]
@@ -88,7 +88,7 @@ def test_several_searches_in_one_request_and_a_response_have_the_same_order(clie
 
 
 @pytest.mark.parametrize(("least", "is_there"), [(0.0, True), (0.5, False)])
-def test_a_threshold_goes_by_the_models_probability_and_not_by_the_name(
+def test_a_threshold_cuts_an_exact_name_by_the_models_probability(
     client: Client, tmp_path: Path, least: float, is_there: bool
 ) -> None:
     client.close()
@@ -99,21 +99,21 @@ def test_a_threshold_goes_by_the_models_probability_and_not_by_the_name(
     assert answer["rerank"]["below_min_score"] == (0 if is_there else 1)
 
 
-def test_after_the_deadline_the_first_pass_has_the_name_where_it_was(client: Client) -> None:
+def test_after_the_deadline_an_exact_name_keeps_its_first_pass_rank(client: Client) -> None:
     answer = client.search("gimp", index="tools", rerank={"blend": "replace", "deadline_ms": 0.001})
     plain = client.search("gimp", index="tools", rerank=False)
     assert answer["rerank"]["applied"] is False
     assert [hit["_id"] for hit in answer["hits"]["hits"]] == [hit["_id"] for hit in plain["hits"]["hits"]]
 
 
-def test_both_teams_of_an_interleaved_search_keep_the_name(client: Client) -> None:
+def test_both_teams_of_an_interleaved_search_keep_an_exact_name(client: Client) -> None:
     other = {"with": {"blend": "rrf"}, "key": "session"}
     answer = client.search("gimp", index="tools", rerank={"blend": "replace", "interleave": other})
     assert answer["rerank"]["interleave"]["applied"] is True
     assert answer["hits"]["hits"][0]["_id"] == "gimp"
 
 
-def test_explanations_name_the_move(client: Client) -> None:
+def test_explanations_name_the_move_of_an_exact_name(client: Client) -> None:
     answer = client.search("gimp", index="tools", rerank={"blend": "replace", "explain": True})
     assert any(line.startswith("exact_name: rank 1") for line in answer["hits"]["hits"][0]["_rerank"]["explanation"])
 
@@ -122,7 +122,7 @@ def test_explanations_name_the_move(client: Client) -> None:
     ("one", "other", "is_same"),
     [("C++", "c++", True), ("C++", "C", False), ("R-cran_magick", "r cran magick", True), ("ﬁle", "FILE", True)],
 )
-def test_words_without_differences_of_case_and_form(one: str, other: str, is_same: bool) -> None:
+def test_names_are_compared_without_case_and_unicode_form(one: str, other: str, is_same: bool) -> None:
     assert (words_of(one) == words_of(other)) is is_same
 
 

@@ -59,14 +59,14 @@ def test_the_query_is_encoded_before_the_first_pass_has_answered(monkeypatch):
     assert encoder.queries == ["which text"]
 
 
-def test_a_query_that_two_searches_expect_is_encoded_once(source):
+def test_a_query_of_two_simultaneous_searches_is_encoded_once(source):
     source.expect("which text")
     source.expect("which text")
     assert source.encoded_query("which text").result().rows.shape == (1, 26)
     assert source.encoder.queries == ["which text"]
 
 
-def test_queries_that_no_search_comes_for_are_forgotten(source):
+def test_encoded_queries_that_no_search_uses_are_forgotten(source):
     texts = [f"query {number}" for number in range(MOST_EXPECTED + 1)]
     for text in texts:
         source.expect(text)
@@ -75,7 +75,7 @@ def test_queries_that_no_search_comes_for_are_forgotten(source):
     assert sorted(source.encoder.queries) == sorted([*texts, "query 0"])
 
 
-def test_a_closed_source_expects_nothing(source):
+def test_a_closed_vector_source_encodes_no_expected_query(source):
     source.close()
     source.expect("which text")
     assert source.encoder.queries == []

@@ -170,7 +170,7 @@ def test_a_model_that_raises_leaves_the_best_order_so_far(where: str, driver: An
 
 @pytest.mark.parametrize("driver", DRIVERS)
 @pytest.mark.parametrize("where", MODELS)
-def test_it_is_raised_where_that_is_asked_for(where: str, driver: Any) -> None:
+def test_a_models_error_is_raised_with_on_failure_raise(where: str, driver: Any) -> None:
     for kind in KINDS:
         given = scorer_of(where, kind(f"cannot read {SECRET}"))
         options = {**given.pop("rerank", {}), "on_failure": "raise"}
@@ -181,7 +181,7 @@ def test_it_is_raised_where_that_is_asked_for(where: str, driver: Any) -> None:
 @pytest.mark.mistakes
 @pytest.mark.parametrize("driver", DRIVERS)
 @pytest.mark.parametrize("step", STEPS)
-def test_a_mistake_behind_the_response_gives_the_plain_answer(
+def test_an_error_after_the_response_gives_the_plain_answer(
     step: str, driver: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     for kind in KINDS:
@@ -197,9 +197,7 @@ def test_a_mistake_behind_the_response_gives_the_plain_answer(
     assert "Traceback" in caplog.text
 
 
-def test_a_record_of_shadow_mode_tells_nothing_of_what_a_model_raised(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_shadow_record_has_no_message_of_a_models_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "shadow.jsonl"
     monkeypatch.setenv("OSRERANK_SHADOW_FILE", str(file))
     for kind in KINDS:
@@ -220,7 +218,7 @@ ODD_HITS = [
 
 
 @pytest.mark.parametrize("hits", ODD_HITS)
-def test_a_response_of_another_form_comes_back_with_the_reason(hits: Any) -> None:
+def test_a_response_of_unknown_form_is_returned_with_the_reason(hits: Any) -> None:
     response = {"took": 1, "hits": {"total": {"value": 1, "relation": "eq"}, "hits": hits}}
     answer = client_for(response).search("salt", index="i", rerank=True)
     assert answer["rerank"]["reason_code"] == "response"

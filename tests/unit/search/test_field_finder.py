@@ -43,14 +43,14 @@ def read(client: Client, index: str = "articles", **options: Any) -> tuple[int, 
     return len(response["hits"]["hits"]), response["rerank"]["fields"]
 
 
-def test_text_fields_are_found_searched_and_read(client: Client) -> None:
+def test_text_fields_of_the_mapping_are_searched_and_read(client: Client) -> None:
     with watched(client) as requests:
         assert read(client) == (2, FOUND)
         assert read(client) == (2, FOUND)
     assert [path for path, _ in requests] == ["/articles/_mapping", *["/articles/_search"] * 2]
 
 
-def test_what_is_read_follows_what_is_searched(client: Client) -> None:
+def test_the_fields_read_are_the_fields_searched(client: Client) -> None:
     assert read(client, query_fields=["headline^2", "body"])[1] == ["headline", "body"]
     assert read(client, query_fields="body")[1] == ["body"]
     assert read(client, fields="body") == (2, ["body"])
@@ -72,7 +72,7 @@ OWN = [
 
 
 @pytest.mark.parametrize(("query", "fields"), OWN)
-def test_a_query_of_ones_own_is_read_by_the_fields_that_it_searches(
+def test_a_query_in_clauses_is_reranked_by_the_fields_that_it_searches(
     client: Client, query: dict[str, Any], fields: list[str]
 ) -> None:
     fill(client, "articles", [*ARTICLES, {"headline": "x y", "body": "low blood pressure"}])
@@ -95,11 +95,11 @@ def test_a_query_of_ones_own_is_read_by_the_fields_that_it_searches(
         ({"dis_max": {"queries": [{"match": {"a": "low"}}, {"simple_query_string": {"query": "low"}}]}}, ()),
     ],
 )
-def test_fields_of_clauses(clause: dict[str, Any], fields: tuple[str, ...]) -> None:
+def test_the_fields_of_query_clauses_are_read(clause: dict[str, Any], fields: tuple[str, ...]) -> None:
     assert searched_fields(clause) == fields
 
 
-def test_several_indices_aliases_and_patterns(client: Client) -> None:
+def test_fields_are_found_for_several_indices_aliases_and_patterns(client: Client) -> None:
     fill(client, "papers", [{"abstract": "On the low pressure of the blood", "headline": "x", "pages": "low 3"}])
     client.indices.put_alias(index="articles", name="news")
     assert read(client, "articles,papers") == (3, [*FOUND, "abstract", "pages"])
@@ -108,7 +108,7 @@ def test_several_indices_aliases_and_patterns(client: Client) -> None:
     assert read(client, ["articles", "papers"])[0] == 3  # type: ignore[arg-type]
 
 
-def test_an_index_whose_fields_differ_is_searched_and_read_by_its_own(client: Client) -> None:
+def test_each_of_several_indices_is_searched_and_read_in_its_own_fields(client: Client) -> None:
     fill(client, "stories", [{"story": "Low blood pressure at sea"}])
     marks = client.search("low blood pressure", index="articles,stories", rerank=True)["rerank"]
     assert marks["fields_by_index"] == {"articles": FOUND, "stories": ["story"]}
@@ -126,7 +126,7 @@ def test_a_new_field_is_searched_as_soon_as_hits_show_it(client: Client) -> None
 VALUES = ["gimp", "Image editor", "libgimp2.0-dev", "https://a.example/b", "4006381333931", "", "x y z " * 40]
 
 
-def test_what_is_searched_does_not_depend_on_what_documents_hold(client: Client) -> None:
+def test_searched_fields_do_not_depend_on_documents(client: Client) -> None:
     draw = random.Random(83)
     properties = {"name": {"type": "keyword", "fields": {"text": {"type": "text"}}}, "summary": {"type": "text"}}
     for _ in range(10):
@@ -154,7 +154,7 @@ def test_fields_that_are_left_out_are_named_once_in_the_log_and_in_each_response
     assert "fields_left_out" not in named
 
 
-def test_an_index_that_was_made_again_is_looked_at_again(client: Client) -> None:
+def test_the_mapping_of_a_recreated_index_is_read_again(client: Client) -> None:
     assert read(client) == (2, FOUND)
     for second in ("content", "text"):
         client.indices.delete(index="articles")
@@ -171,7 +171,7 @@ def test_the_mapping_is_read_once_a_minute(client: Client) -> None:
     assert Counter(path for path, _ in requests) == {"/articles/_mapping": 2, "/articles/_search": 5}
 
 
-def test_an_index_that_was_empty(client: Client) -> None:
+def test_an_index_that_was_empty_is_searched_in_its_new_fields(client: Client) -> None:
     client.indices.create(index="later")
     assert client.search("low", index="later", rerank=True)["rerank"]["reason"] == "there are no hits"
     fill(client, "later", ARTICLES)
@@ -204,7 +204,7 @@ def test_named_fields_that_give_no_text_are_named(
             client.search("low blood pressure", index="articles", rerank={**options, "on_failure": "raise"})
 
 
-def test_searches_that_find_nothing_read_the_mapping_now_and_then(client: Client) -> None:
+def test_searches_without_hits_read_the_mapping_again(client: Client) -> None:
     client.searcher.fields = FieldFinder(lambda: 0.0)
     with watched(client) as requests:
         for fields in (None, ["summary"], ["url"]):
@@ -221,7 +221,9 @@ class Closed(CannedTransport):
         return super().perform_request(method, url, *arguments, **options)
 
 
-def test_where_mappings_may_not_be_read_default_fields_are_and_it_says_so(caplog: pytest.LogCaptureFixture) -> None:
+def test_without_the_right_to_read_mappings_default_fields_are_searched_with_a_warning(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     client = client_for(["a", "bbb"], transport_class=Closed)
     assert read(client, "i") == (2, ["text"])
     warning = "the mapping of i cannot be read: the search uses the default fields"
@@ -230,7 +232,7 @@ def test_where_mappings_may_not_be_read_default_fields_are_and_it_says_so(caplog
     assert client.search("low", index="i", rerank={"fields": "text"})["rerank"]["warnings"] == [warning]
 
 
-def test_an_index_without_text_says_so(client: Client) -> None:
+def test_an_index_without_text_fields_is_named_in_the_response(client: Client) -> None:
     client.indices.create(index="codes", body={"mappings": {"properties": {"code": {"type": "keyword"}}}})
     fill(client, "codes", [{"code": "low"}])
     marks = client.search("low", index="codes", rerank=True)["rerank"]
@@ -238,7 +240,7 @@ def test_an_index_without_text_says_so(client: Client) -> None:
 
 
 @pytest.mark.parametrize("code", WarningCode)
-def test_a_warning_is_logged_with_its_own_code(code: WarningCode, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_warning_about_fields_is_logged_with_its_code(code: WarningCode, caplog: pytest.LogCaptureFixture) -> None:
     warned = pickle.loads(pickle.dumps(Warned("what differs", code)))
     FieldFinder().warn("articles", [warned])
     assert caplog.messages == [f"[{code}] search of articles: what differs"]
@@ -253,7 +255,7 @@ WARNED = {
 
 
 @pytest.mark.parametrize("code", WARNED)
-def test_what_a_search_warns_of_is_logged_with_the_code_of_its_kind(
+def test_every_warning_of_a_search_is_logged_with_the_code_of_its_kind(
     code: WarningCode, caplog: pytest.LogCaptureFixture
 ) -> None:
     asked: dict[str, Any] = {"rerank": True, **WARNED[code]}
@@ -264,11 +266,11 @@ def test_what_a_search_warns_of_is_logged_with_the_code_of_its_kind(
     assert line.startswith(f"[{code}] ")
 
 
-def test_feedback_searches_the_body_that_was_found(client: Client) -> None:
+def test_rm3_feedback_searches_the_found_fields(client: Client) -> None:
     assert read(client, rm3=True) == (1, FOUND)
 
 
-def test_responses_from_elsewhere(client: Client) -> None:
+def test_foreign_responses_are_read_without_a_mapping(client: Client) -> None:
     found = client.search(index="articles", body={"query": {"match": {"body": "low"}}})
     marks = client.rerank_response(found, "low blood pressure")["rerank"]
     assert (marks["applied"], marks["fields"]) == (True, ["headline", "body"])
@@ -285,7 +287,7 @@ class Read(dict[str, Any]):
 
 
 @given(st.integers(1, 400))
-def test_a_sample_of_many_hits_shows_the_fields(count: int) -> None:
+def test_fields_are_sampled_from_many_hits(count: int) -> None:
     Read.count = 0
     hits = [
         Read(_id=str(n), _source={"title": "Salt", "text": f"Salt raises the pressure, {n}."}) for n in range(count)

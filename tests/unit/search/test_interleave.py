@@ -46,7 +46,7 @@ def test_each_round_gives_each_team_one_pick() -> None:
     assert [one.doc_id for one in picks if one.team == "A"] in (["a", "b"], ["a", "c"])
 
 
-def test_longer_rankings_continue_the_same_list() -> None:
+def test_a_longer_draft_begins_with_the_shorter_draft() -> None:
     own, others = [str(n) for n in range(100)], [str(n) for n in reversed(range(100))]
     whole = team_draft(own, others, "seed")
     assert team_draft(own[:20], others[:20], "seed")[:20] == whole[:20]
@@ -76,7 +76,7 @@ ATTRACTION = {doc_id: 0.5 if place < 3 else 0.05 for place, doc_id in enumerate(
 WORSE = [*GOOD[3:8], *GOOD[:3], *GOOD[8:]]
 
 
-def test_the_planted_winner_is_found_whichever_team_it_is() -> None:
+def test_the_better_team_wins_the_clicks_whichever_team_it_is() -> None:
     assert simulated(GOOD, WORSE, ATTRACTION, seed=1, sessions=SESSIONS // 2).winner == "A"
     assert simulated(WORSE, GOOD, ATTRACTION, seed=2, sessions=SESSIONS // 2).winner == "B"
 
@@ -93,7 +93,7 @@ def test_equal_rankers_have_equal_shares() -> None:
     assert abs(even.share_b - 0.5) < 0.02
 
 
-def test_a_page_says_which_hit_is_whose(client: Client) -> None:
+def test_an_interleaved_page_names_the_team_of_each_hit(client: Client) -> None:
     response = page(client, BM25, size=10)
     marks = response["rerank"]
     hits = response["hits"]["hits"]
@@ -110,14 +110,14 @@ def test_a_page_says_which_hit_is_whose(client: Client) -> None:
     assert response["hits"]["max_score"] == 1.0
 
 
-def test_the_pages_of_a_session_agree_and_those_of_another_differ(client: Client) -> None:
+def test_pages_of_a_session_agree_and_pages_of_another_session_differ(client: Client) -> None:
     whole = ids(page(client, BM25, size=20))
     parts = [ids(page(client, BM25, size=5, from_=offset)) for offset in (0, 5, 10, 15)]
     assert [doc_id for part in parts for doc_id in part] == whole
     assert len({tuple(ids(page(client, {**BM25, "key": f"s{n}"}, size=10))) for n in range(8)}) > 3
 
 
-def test_the_warnings_of_both_teams_are_told_once(tmp_path: Path) -> None:
+def test_warnings_of_both_teams_are_shown_once(tmp_path: Path) -> None:
     with connect(f"embedded:{tmp_path / 'engine'}", scorer=Letters()) as client:
         fill(client, "notes", NOTES)
         asked: Any = {"pipeline": "mono", "interleave": {"with": {"pipeline": "mono", "depth": 5}, "key": "s"}}
@@ -135,7 +135,7 @@ def test_scores_that_both_teams_need_are_computed_once(tmp_path: Path) -> None:
     assert (other["inferences"], other["cached"]) == (5, 15)
 
 
-def test_both_teams_share_one_request_that_reads_the_fields_of_both(client: Client) -> None:
+def test_both_teams_share_one_first_pass_with_the_fields_of_both(client: Client) -> None:
     asked: Any = {"fields": "text", "depth": 3, "interleave": {"with": {"fields": "title", "depth": 7}, "key": "s"}}
     with watched(client) as requests:
         found = client.search("blood pressure", index="notes", rerank=asked, _source=False, size=2)
@@ -165,7 +165,7 @@ def test_a_page_of_half_a_ranking_is_not_interleaved(client: Client, tmp_path: P
             broken.search("blood pressure", index="notes", rerank=strict)
 
 
-def test_asynchronous_and_multiple_searches_interleave_alike(client: Client, tmp_path: Path) -> None:
+def test_asynchronous_searches_and_multi_searches_interleave(client: Client, tmp_path: Path) -> None:
     wanted = ids(page(client, BM25, size=10))
     rerank: Any = {"blend": "replace", "interleave": BM25}
     query = {"multi_match": {"query": "blood pressure", "fields": ["title", "text"]}}
@@ -182,7 +182,7 @@ def test_asynchronous_and_multiple_searches_interleave_alike(client: Client, tmp
     assert ids(asyncio.run(search())) == wanted
 
 
-def test_a_sessions_key_is_no_default_and_texts_have_no_pages(client: Client) -> None:
+def test_interleaving_is_refused_as_a_default_and_for_texts(client: Client) -> None:
     options = Rerank.of({"interleave": BM25}, Rerank())
     assert options is not None
     with pytest.raises(ConfigError, match="cannot be a default"):

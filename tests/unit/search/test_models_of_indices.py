@@ -81,7 +81,7 @@ def loaded(client):
     return {Path(name).name for name in client.searcher.models.loaded}
 
 
-def test_each_index_has_its_model(open_client):
+def test_each_index_is_reranked_by_its_model(open_client):
     client = open_client()
     assert [model_of(client, index) for index in INDICES] == ["shops", "german", "papers", "e5-small"]
     assert [marks(client, index)["stages"][0]["name"] for index in INDICES] == ["mono", "vectors", "mono", "vectors"]
@@ -163,7 +163,7 @@ def test_the_environments_model_is_for_the_other_indices(open_client, models, mo
     assert marks(client, "papers,notes")["applied"] is True  # they have the same
 
 
-def test_a_model_that_is_not_there_is_named(open_client, models):
+def test_a_missing_model_of_an_index_is_named(open_client, models):
     shutil.rmtree(models / "german")
     client = open_client()
     assert marks(client, "shop-de")["applied"] is False

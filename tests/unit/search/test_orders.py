@@ -83,7 +83,7 @@ def joined(encoder, page, more=0.001):
 
 
 @pytest.mark.parametrize("more", [0.001, 0.5])
-def test_pages_join_while_more_or_less_is_reached(client, encoder, more):
+def test_pages_join_although_each_search_scores_more_or_fewer_hits(client, encoder, more):
     found = joined(encoder, partial(page, client), more)
     marks = found[0]["rerank"]
     assert marks["stages"][0]["lacking"] == 40
@@ -92,7 +92,7 @@ def test_pages_join_while_more_or_less_is_reached(client, encoder, more):
         assert one["rerank"]["stages"][0]["inferences"] == 0
 
 
-def test_pages_join_where_the_first_was_not_reranked(client, encoder):
+def test_pages_join_if_the_first_page_was_not_reranked(client, encoder):
     encoder.is_broken = True
     first = page(client)
     assert first["rerank"]["applied"] is False
@@ -101,7 +101,7 @@ def test_pages_join_where_the_first_was_not_reranked(client, encoder):
     assert_joined(found)
 
 
-def test_a_later_page_that_fails_says_that_it_may_not_join(client, encoder):
+def test_a_later_page_that_fails_warns_that_pages_may_not_join(client, encoder):
     encoder.pace_s = 0.001
     assert page(client)["rerank"]["applied"] is True
     encoder.is_broken = True
@@ -113,7 +113,7 @@ def test_a_later_page_that_fails_says_that_it_may_not_join(client, encoder):
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_pages_join_whatever_time_each_takes(client, encoder, seed):
+def test_pages_join_however_much_time_each_search_takes(client, encoder, seed):
     draw, found = random.Random(seed), []
     for start in range(0, 60, 10):
         encoder.pace_s, encoder.is_broken = draw.choice([0.0001, 0.01, 0.1, 1]), draw.random() < 0.2
@@ -122,7 +122,7 @@ def test_pages_join_whatever_time_each_takes(client, encoder, seed):
     assert len({one["hits"]["max_score"] for one in found}) == 1
 
 
-def test_the_first_page_computes_anew_and_replaces(client, encoder):
+def test_a_search_for_the_first_page_computes_a_new_order(client, encoder):
     before = ids(page(client, size=60))
     encoder.pace_s = 0.01
     after = ids(page(client, size=60))
@@ -134,7 +134,7 @@ def test_the_first_page_computes_anew_and_replaces(client, encoder):
     assert ids(page(client, 20)) == ids(whole)[20:30]
 
 
-def test_an_order_is_kept_for_a_minute_after_its_last_use(client, encoder):
+def test_an_incomplete_order_is_kept_for_a_minute_after_its_last_use(client, encoder):
     first = ids(page(client, size=60))
     encoder.pace_s = 0.01
     for start in (10, 20):
@@ -146,7 +146,7 @@ def test_an_order_is_kept_for_a_minute_after_its_last_use(client, encoder):
     assert late["rerank"]["stages"][0]["inferences"] > 0
 
 
-def test_new_hits_come_last_and_lost_ones_keep_their_places(client, encoder):
+def test_new_hits_come_last_and_lost_hits_leave_the_order_unchanged(client, encoder):
     first = ids(page(client, size=60))
     gone = {first[3], first[12], first[40]}
     fresh = ["new " + text for text in TEXTS[:2]]
@@ -162,7 +162,7 @@ def test_new_hits_come_last_and_lost_ones_keep_their_places(client, encoder):
     assert_joined(later, 60 - 10 - 2 + 2)
 
 
-def test_hits_are_the_callers_own(client):
+def test_a_kept_order_shows_only_hits_that_the_caller_may_see(client):
     page(client)
     answer = response_of(TEXTS)
     for hit in answer["hits"]["hits"]:
@@ -183,7 +183,7 @@ def test_hits_are_the_callers_own(client):
         {"query": "another query"},
     ],
 )
-def test_what_else_is_asked_for_has_its_own_order(client, other):
+def test_searches_with_other_options_have_their_own_order(client, other):
     page(client)
     asked = {"query": "low pressure", "index": "notes", "rerank": PARTIAL, "from_": 10, "size": 10, **other}
     assert client.search(**asked)["rerank"]["warnings"] == [MAY_NOT_JOIN]
@@ -217,17 +217,17 @@ def test_another_calibration_has_its_own_order(client, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     "shown", [{"headers": {"X-Opaque-Id": "7"}}, {"_source": False}, {"size": 5}, {"track_total_hits": True}]
 )
-def test_presentation_may_differ(client, shown):
+def test_highlights_and_source_do_not_change_which_order_is_used(client, shown):
     first = ids(page(client, size=60))
     assert ids(page(client, 10, **shown)) == first[10 : 10 + shown.get("size", 10)]
 
 
-def test_the_depth_auto_is_kept_although_it_is_whole(client):
+def test_an_order_of_depth_auto_is_kept(client):
     _, kept = (page(client, start, {"depth": "auto", "deadline_ms": None}) for start in (0, 10))
     assert (kept["rerank"]["applied"], kept["rerank"]["stages"][0]["inferences"]) == (True, 0)
 
 
-def test_thresholds_cut_the_same_list(client, encoder):
+def test_a_threshold_cuts_the_kept_list_on_every_page(client, encoder):
     rerank = {**PARTIAL, "min_score": 0.1}
     whole = page(client, rerank=rerank, size=60)
     encoder.pace_s = 0.01
@@ -237,13 +237,13 @@ def test_thresholds_cut_the_same_list(client, encoder):
     assert len(ids(whole)) == 60  # the 40 that were not reached are not below
 
 
-def test_interleaved_lists_join(client, encoder):
+def test_pages_of_interleaved_lists_join(client, encoder):
     rerank = {**PARTIAL, "interleave": {"with": {"depth": 5}, "key": "reader"}}
     found = joined(encoder, lambda start: page(client, start, rerank), 0.0001)
     assert not any(one["rerank"]["interleave"]["applied"] for one in found)
 
 
-def test_several_searches_join_with_their_next_pages(client, encoder):
+def test_pages_of_a_multi_search_join_with_later_pages(client, encoder):
     client.transport.answer = {"took": 1, "responses": [response_of(TEXTS)]}
 
     def one(start):
@@ -263,7 +263,7 @@ def test_pages_of_an_asynchronous_client_join(encoder):
     joined(encoder, lambda start: asyncio.run(page(client, start)))
 
 
-def test_processes_share_orders_in_redis(encoder, redis_url):
+def test_processes_share_kept_orders_in_redis(encoder, redis_url):
     here, there = (client_for(encoder, redis_url=redis_url) for _ in range(2))
     first = ids(page(here, size=60))
     encoder.pace_s = 0.001
@@ -288,7 +288,7 @@ def test_redis_keeps_ids_and_scores_without_texts_for_a_minute(encoder, redis_ur
     assert "pressure" not in content
 
 
-def test_without_redis_pages_of_a_process_join(encoder, caplog):
+def test_without_redis_pages_within_a_process_join(encoder, caplog):
     client = client_for(encoder, redis_url="redis://127.0.0.1:1/0")
     first = ids(page(client, size=60))
     encoder.pace_s = 0.001

@@ -89,7 +89,7 @@ def in_a_multi_search(deep: Any) -> Any:
 
 @pytest.mark.parametrize("search", [searched, in_asyncio, in_a_multi_search])
 @pytest.mark.parametrize("loss", LOSSES)
-def test_the_callers_own_answer_is_returned(search: Callable[[Any], Any], loss: str) -> None:
+def test_a_refused_deeper_first_pass_returns_the_callers_own_answer(search: Callable[[Any], Any], loss: str) -> None:
     deep, why = LOSSES[loss]
     found = search(deep)
     assert ids(found) == ["d0", "d1", "d2"]
@@ -121,7 +121,7 @@ SAME_FOR_ALL = [
 
 
 @pytest.mark.parametrize("error", SAME_FOR_ALL)
-def test_what_every_search_would_get_is_asked_once(error: TransportError) -> None:
+def test_an_error_that_every_search_would_get_is_requested_once(error: TransportError) -> None:
     client = client_for(None, transport_class=Engine)
     client.transport.deep = error
     with pytest.raises(type(error)):

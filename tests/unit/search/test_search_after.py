@@ -58,7 +58,7 @@ def pages_of(client, size, rerank, sort=TIE_BREAKER):
     st.integers(1, 12),
     st.sampled_from([None, 0.6]),
 )
-def test_pages_are_those_of_the_reranked_list(texts, seed, depth, size, min_score):
+def test_search_after_pages_are_those_of_the_reranked_list(texts, seed, depth, size, min_score):
     client = index_of(["b", *texts], seed)
     rerank = {"depth": depth, "deadline_ms": None, "min_score": min_score}
     whole = client.search(index="test", body={"query": MATCH, "sort": TIE_BREAKER, "size": 100}, rerank=rerank)
@@ -66,7 +66,7 @@ def test_pages_are_those_of_the_reranked_list(texts, seed, depth, size, min_scor
     assert [hit for page in pages for hit in ids(page)] == ids(whole)
 
 
-def test_below_the_depth_the_first_pass_goes_on():
+def test_search_after_below_the_depth_continues_the_first_pass():
     pages = pages_of(index_of(["a" * n for n in range(20)], 1), 5, {"depth": 8})
     assert [page["rerank"]["applied"] for page in pages] == [True, True, False, False, False]
     for page in pages[2:]:
@@ -74,21 +74,21 @@ def test_below_the_depth_the_first_pass_goes_on():
         assert page["rerank"]["warnings"] == []
 
 
-def test_a_hit_that_is_gone_is_told():
+def test_a_missing_hit_of_the_previous_page_is_named():
     client = index_of(["a" * n for n in range(20)], 1)
     body = {"query": MATCH, "sort": TIE_BREAKER, "search_after": [5.5, 3]}
     found = client.search(index="test", body=body, rerank={"depth": 15})["rerank"]
     assert (found["applied"], found["warnings"]) == (False, [MAY_NOT_JOIN])
 
 
-def test_a_sort_without_a_unique_field_is_told():
+def test_a_sort_without_a_unique_field_is_warned_of():
     pages = pages_of(index_of(["a" * n for n in range(20)], 1, unique=False), 3, {"depth": 20}, ["_score"])
     assert [page["rerank"]["warnings"] for page in pages][:2] == [[], [TIED]]
     every = [doc_id for page in pages for doc_id in ids(page)]
     assert len(every) == len(set(every))
 
 
-def test_pages_join_where_a_hit_could_not_be_scored():
+def test_search_after_pages_join_although_a_hit_could_not_be_scored():
     broken = FunctionScorer(lambda _query, text: float(len(text)), unscorable=frozenset({"aaa"}))
     client = index_of(["a" * n for n in range(20)], 1, scorer=broken)
     pages = pages_of(client, 4, {"depth": 20})
@@ -100,7 +100,7 @@ def test_pages_join_where_a_hit_could_not_be_scored():
 @pytest.mark.parametrize(
     "body", [{"search_after": [1.0]}, {"sort": TIE_BREAKER, "search_after": [1.0, 1], "from": 3}, {"pit": {"id": "x"}}]
 )
-def test_other_pages_are_the_callers_own(body):
+def test_search_after_pages_that_do_not_continue_a_list_are_not_reranked(body):
     client = index_of(["a", "b"], 1)
     found = client.search(index="test", body={"query": MATCH, **body}, rerank=True)
     assert found["rerank"]["reason_code"] == ReasonCode.PAGING

@@ -62,7 +62,7 @@ def count(applied: str) -> float:
     return REGISTRY.get_sample_value("osrerank_shadow_searches_total", {"applied": applied}) or 0.0
 
 
-def test_the_answer_is_the_first_passs_and_what_would_have_changed_is_recorded(client: Client, file: Path) -> None:
+def test_a_shadow_search_answers_with_the_first_pass_and_records_the_changes(client: Client, file: Path) -> None:
     plain = client.search("blood pressure", index="notes")
     before, searches = count("true"), REGISTRY.get_sample_value("osrerank_searches_total", {"applied": "true"})
     answer = client.search("blood pressure", index="notes", rerank=SHADOW)
@@ -80,7 +80,7 @@ def test_the_answer_is_the_first_passs_and_what_would_have_changed_is_recorded(c
     assert REGISTRY.get_sample_value("osrerank_searches_total", {"applied": "true"}) == searches
 
 
-def test_the_request_is_the_callers_own_and_the_second_run_leaves_ubi_alone(file: Path) -> None:
+def test_a_shadow_search_sends_the_callers_request_and_records_no_second_ubi_event(file: Path) -> None:
     body = {"query": {"match": {"text": "low"}}, "size": 2, "ext": {"ubi": {"query_id": "q1"}}}
     with client_for(["low", "lower"]) as client:
         found = client.search(index="notes", body=body, rerank={"traffic": {"shadow": True}, "fields": "text"})
@@ -92,7 +92,7 @@ def test_the_request_is_the_callers_own_and_the_second_run_leaves_ubi_alone(file
         assert sum("ubi_queries/_doc" in one["url"] for one in client.transport.requests) == 1
 
 
-def test_neither_texts_nor_ids_are_recorded_unless_asked_for(
+def test_shadow_records_have_neither_texts_nor_ids_by_default(
     client: Client, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client.search("blood pressure", index="notes", rerank=SHADOW)
@@ -108,7 +108,7 @@ def test_neither_texts_nor_ids_are_recorded_unless_asked_for(
     assert (len(texts["before"]), texts["after"]) == (2, ["notes/29", "notes/28"])
 
 
-def test_what_another_program_said_is_recorded_only_with_texts(
+def test_messages_of_other_programs_are_recorded_only_with_texts(
     file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said = "cannot read 'blood pressure'"
@@ -127,7 +127,9 @@ def fail(said: str) -> float:
 
 
 @pytest.mark.parametrize("on_failure", ["first_pass", "raise"])
-def test_a_failure_is_recorded_and_harms_nobody(file: Path, tmp_path: Path, on_failure: Any) -> None:
+def test_a_failed_shadow_search_is_recorded_and_the_answer_unchanged(
+    file: Path, tmp_path: Path, on_failure: Any
+) -> None:
     with connect(f"embedded:{tmp_path / 'engine'}", scorer=FunctionScorer(broken=True)) as client:
         fill(client, "notes", NOTES)
         found = client.search("blood pressure", index="notes", rerank={**SHADOW, "on_failure": on_failure})
@@ -138,14 +140,14 @@ def test_a_failure_is_recorded_and_harms_nobody(file: Path, tmp_path: Path, on_f
     assert "overlap" not in record
 
 
-def test_a_search_that_cannot_be_reranked_says_why_and_is_recorded(client: Client, file: Path) -> None:
+def test_a_shadow_search_that_cannot_be_reranked_is_recorded_with_the_reason(client: Client, file: Path) -> None:
     found = client.search(index="notes", body={"query": {"match_all": {}}}, rerank={**SHADOW, "on_failure": "raise"})
     assert found["rerank"]["reason"].startswith("the query has no text to rerank by")
     (record,) = records(file, 1)
     assert (record["applied"], record["reason_code"], record["reason"]) == (False, "no_query", None)
 
 
-def test_no_search_waits_for_the_queue_and_what_finds_no_room_is_counted(
+def test_no_search_waits_for_a_full_shadow_queue_and_dropped_searches_are_counted(
     file: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     hold, begun = threading.Event(), threading.Event()
@@ -172,21 +174,21 @@ def test_no_search_waits_for_the_queue_and_what_finds_no_room_is_counted(
     assert sum(line.get("dropped", 0) for line in records(file, 1)) == 5 + MOST_WAITING + 1
 
 
-def test_closing_runs_what_waits(client: Client, file: Path) -> None:
+def test_closing_a_client_runs_waiting_shadow_searches(client: Client, file: Path) -> None:
     for _ in range(40):
         client.search("blood pressure", index="notes", rerank=SHADOW)
     client.close()
     assert [line["applied"] for line in records(file, 40)] == [True] * 40
 
 
-def test_a_quiet_application_has_all_of_its_searches_run(file: Path) -> None:
+def test_all_searches_of_a_quiet_application_run_in_shadow(file: Path) -> None:
     shadows = Shadows(Settings.load(), rest_factor=1e6)
     assert all(shadows.submit(lambda: {"query": "q", "applied": True}) for _ in range(20))
     assert len(records(file, 20)) == 20  # after a second in which nobody searches
     shadows.close()
 
 
-def test_each_search_of_several_has_its_record(client: Client, file: Path) -> None:
+def test_each_search_of_a_multi_search_has_a_shadow_record(client: Client, file: Path) -> None:
     match = [{"query": {"match": {"text": text}}, "size": 5} for text in ("blood", "pressure")]
     body = [{"index": "notes"}, match[0], {}, match[1], {}, {"query": {"match": {"nothing": "here"}}}]
     plain = client.msearch(body=body, index="notes")
@@ -199,7 +201,7 @@ def test_each_search_of_several_has_its_record(client: Client, file: Path) -> No
     assert lines[0]["hits"] == 5
 
 
-def test_the_asynchronous_client_answers_alike_and_what_an_event_loop_leaves_is_dropped(
+def test_the_asynchronous_client_searches_in_shadow_and_drops_leftovers_of_an_event_loop(
     client: Client, file: Path, tmp_path: Path
 ) -> None:
     plain = ids(client.search("blood pressure", index="notes"))
@@ -216,7 +218,7 @@ def test_the_asynchronous_client_answers_alike_and_what_an_event_loop_leaves_is_
     assert recorded_and_dropped(file) == 20
 
 
-def test_only_a_share_is_reranked_and_its_pages_agree(client: Client) -> None:
+def test_only_a_share_of_sessions_is_reranked_and_pages_of_a_session_agree(client: Client) -> None:
     chosen = {}
     for number in range(40):
         key = f"session-{number}"
@@ -231,7 +233,7 @@ def test_only_a_share_is_reranked_and_its_pages_agree(client: Client) -> None:
     assert 10 <= sum(chosen.values()) <= 30
 
 
-def test_without_a_key_the_querys_text_chooses_in_every_form(client: Client) -> None:
+def test_without_a_session_key_the_query_text_decides_the_share(client: Client) -> None:
     forms: list[dict[str, Any]] = [
         {"query": "blood pressure"},
         {"query": {"match": {"text": "blood pressure"}}},
@@ -244,7 +246,7 @@ def test_without_a_key_the_querys_text_chooses_in_every_form(client: Client) -> 
         assert [one["rerank"]["traffic"] for one in found] == [{"share": share, "chosen": is_chosen}] * 4
 
 
-def test_only_the_share_is_in_shadow(client: Client, file: Path) -> None:
+def test_only_the_share_of_searches_runs_in_shadow(client: Client, file: Path) -> None:
     left_out, found = (
         client.search("blood pressure", index="notes", rerank={"traffic": {"shadow": True, "share": share}})["rerank"]
         for share in (0, 1)
@@ -254,7 +256,7 @@ def test_only_the_share_is_in_shadow(client: Client, file: Path) -> None:
     assert len(records(file, 1)) == 1
 
 
-def test_clicks_know_their_side(client: Client) -> None:
+def test_the_response_names_the_side_of_a_search_for_clicks(client: Client) -> None:
     for share in (0, 1):
         body = {"query": {"match": {"text": "blood"}}, "ext": {"ubi": {"query_id": f"q{share}"}}}
         found = client.search(index="notes", body=body, rerank={"traffic": {"share": share}})
@@ -265,7 +267,7 @@ def test_clicks_know_their_side(client: Client) -> None:
     assert sides == {"q0": "false", "q1": "true"}
 
 
-def test_a_file_that_cannot_be_written_costs_its_records_alone(
+def test_a_shadow_file_that_cannot_be_written_only_loses_records(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "folder").mkdir()
@@ -278,7 +280,7 @@ def test_a_file_that_cannot_be_written_costs_its_records_alone(
     assert line["dropped"] == 1
 
 
-def test_the_thread_is_busy_for_at_most_a_twentieth_of_the_time(file: Path) -> None:
+def test_the_shadow_thread_works_at_most_a_twentieth_of_the_time(file: Path) -> None:
     shadows, times = Shadows(Settings.load()), list[float]()
 
     def run() -> dict[str, Any]:
@@ -314,7 +316,7 @@ sys.exit(7)
 
 
 @pytest.mark.long
-def test_an_exiting_process_waits_a_second_drops_what_has_not_run_and_keeps_its_exit_code(
+def test_an_exiting_process_waits_a_second_for_shadow_searches_and_keeps_its_exit_code(
     client: Client, file: Path, tmp_path: Path
 ) -> None:
     client.close()
@@ -325,7 +327,7 @@ def test_an_exiting_process_waits_a_second_drops_what_has_not_run_and_keeps_its_
 
 
 @pytest.mark.long
-def test_of_ten_thousand_searches_none_is_lost(file: Path) -> None:
+def test_ten_thousand_shadow_searches_are_all_recorded_or_counted(file: Path) -> None:
     answer, rerank = response_of(["low", "lower", "lowest"]), {"traffic": {"shadow": True}, "fields": "text"}
     with client_for(answer) as client:
 

@@ -142,7 +142,7 @@ def cluster(sides: dict[str, Sequence[str]], texts: Sequence[str] = TEXTS) -> Cl
     return Cluster([("i", text) for text in texts], sides)
 
 
-def test_what_is_there_is_read_and_what_is_not_is_written_after_the_answer():
+def test_stored_vectors_are_read_and_computed_vectors_are_written_after_the_answer():
     engine = cluster({SIDE: TEXTS[1:]})
     stage = search(searcher(), engine, later=False)
     assert (stage["known"], stage["encoded"]) == (1, 1)
@@ -155,7 +155,7 @@ def test_what_is_there_is_read_and_what_is_not_is_written_after_the_answer():
     assert engine.requests[3:] == [f"POST /{SIDE}/_search"]
 
 
-def test_a_search_creates_no_side_index_and_asks_again_after_a_minute():
+def test_a_search_creates_no_side_index_and_looks_again_after_a_minute():
     clock, engine = ManualClock(), cluster({})
     own = searcher(clock=clock)
     for _ in range(2):
@@ -168,7 +168,7 @@ def test_a_search_creates_no_side_index_and_asks_again_after_a_minute():
     assert engine.sides.keys() == {SIDE}
 
 
-def test_what_is_known_here_is_not_asked_for(tmp_path):
+def test_vectors_in_the_local_store_are_not_requested(tmp_path):
     engine = cluster({SIDE: TEXTS})
     own = searcher(vectors_folder=tmp_path, vectors_profile="standard")
     assert search(own, engine)["known"] == 2
@@ -186,7 +186,7 @@ NO_VECTORS = {
 
 
 @pytest.mark.parametrize(("model", "options"), NO_VECTORS.values(), ids=NO_VECTORS)
-def test_no_request_for_what_has_no_vectors(model, options):
+def test_a_model_without_vectors_sends_no_request_to_a_side_index(model, options):
     engine = cluster({SIDE: TEXTS})
     engine.perform(search_steps(searcher(model), "low", None, {}, index="i", rerank=options or True))
     assert engine.requests == []
@@ -200,7 +200,7 @@ def test_side_indices_can_be_turned_off_and_are_off_in_the_embedded_engine():
     assert Searcher(own, Defaults(), engine=Engine.EMBEDDED).vectors is not None
 
 
-def test_a_fault_of_the_cluster_is_none_of_the_search(caplog):
+def test_a_fault_of_the_side_index_fails_no_search(caplog):
     engine, own = cluster({SIDE: TEXTS}), searcher()
     engine.fault = ConnectionTimeout("TIMEOUT", "slow", None)
     for _ in range(2):
@@ -209,7 +209,7 @@ def test_a_fault_of_the_cluster_is_none_of_the_search(caplog):
     assert caplog.text.count(f"{SIDE}: reads of document vectors pause for 10 s") == 1
 
 
-def test_a_short_deadline_is_no_failure_of_the_cluster(caplog):
+def test_a_short_deadline_is_not_counted_as_a_failure_of_the_side_index(caplog):
     clock, engine = ManualClock(), cluster({SIDE: TEXTS})
     own = searcher(clock=clock)
     engine.fault, engine.before = ConnectionTimeout("TIMEOUT", "slow", None), lambda: clock.sleep(1)
@@ -219,7 +219,7 @@ def test_a_short_deadline_is_no_failure_of_the_cluster(caplog):
     assert search(own, engine)["known"] == 2
 
 
-def test_one_forbidden_index_does_not_hide_another(caplog):
+def test_one_forbidden_side_index_does_not_hide_another(caplog):
     hits = [("i", TEXTS[0]), ("j", TEXTS[1])]
     engine, own = Cluster(hits, {SIDE: TEXTS, "osrerank-vectors-j": TEXTS[1:]}), searcher()
     engine.unread = {SIDE}
@@ -231,7 +231,7 @@ def test_one_forbidden_index_does_not_hide_another(caplog):
     assert caplog.text.count("this user may not read the document vectors") == 1
 
 
-def test_a_forbidden_side_index_is_asked_again_after_a_minute():
+def test_a_forbidden_side_index_is_read_again_after_a_minute():
     clock, engine = ManualClock(), cluster({SIDE: TEXTS})
     own, engine.unread = searcher(clock=clock), {SIDE}
     for _ in range(2):
@@ -242,7 +242,7 @@ def test_a_forbidden_side_index_is_asked_again_after_a_minute():
     assert search(own, engine)["known"] == 2
 
 
-def test_a_forbidden_write_is_said_once_and_not_tried_again(caplog):
+def test_a_forbidden_write_to_a_side_index_is_logged_once_and_not_repeated(caplog):
     engine, own = cluster({SIDE: []}), searcher()
     engine.unwritten = {SIDE}
     for _ in range(3):
@@ -251,7 +251,7 @@ def test_a_forbidden_write_is_said_once_and_not_tried_again(caplog):
     assert caplog.text.count("this user may not write the document vectors") == 1
 
 
-def test_many_keys_are_read_in_several_requests():
+def test_many_vectors_are_read_in_several_requests():
     engine = cluster({SIDE: []}, [f"text {number}" for number in range(1001)])
     search(searcher(), engine, depth=2000)
     assert engine.sizes == [250, 250, 250, 250, 1]
@@ -263,7 +263,7 @@ def test_the_side_index_decides_how_deep_an_open_depth_goes():
     assert search(searcher(), engine, depth="auto")["candidates"] == 117
 
 
-def test_a_multi_search_reads_once_for_all_its_searches():
+def test_a_multi_search_reads_vectors_of_all_searches_in_one_request():
     engine, own = cluster({SIDE: TEXTS}), searcher()
     body = [line for text in ("low", "wing") for line in ({}, {"query": {"match": {"text": text}}})]
     answer = engine.perform(multi_search_steps(own, body, "i", rerank=True, params={}))

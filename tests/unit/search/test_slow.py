@@ -38,7 +38,7 @@ def advise(stages: list[StageReport], took_s: float = 2.0, **options: Any) -> No
         assert list(slow.advise([{"_index": "notes"}], stages, took_s, plan, client.searcher)) == []
 
 
-def test_a_slow_search_says_what_would_help_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_slow_search_logs_a_remedy_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
     for _ in range(3):
         advise([STAGE])
     (record,) = caplog.records
@@ -78,7 +78,7 @@ CUT = {"name": "vectors", "candidates": 0, "model": "", "reason": "the deadline 
         ({}, {"pipeline": "vectors-mono", "mono_depth": 30}, "a lower mono_depth than 30 is less work", ()),
     ],
 )
-def test_the_remedy_is_the_stages(
+def test_the_remedy_for_a_slow_search_depends_on_its_stage(
     stage: Any, options: Any, remedy: str, unnamed: tuple[str, ...], caplog: pytest.LogCaptureFixture
 ) -> None:
     advise([replace(STAGE, **stage)], **options)
@@ -86,7 +86,7 @@ def test_the_remedy_is_the_stages(
     assert not any(word in caplog.text for word in unnamed)
 
 
-def test_searches_count_their_texts_by_stored_vectors() -> None:
+def test_metrics_count_texts_with_and_without_stored_vectors() -> None:
     def value(name: str, **labels: str) -> float:
         return REGISTRY.get_sample_value(f"osrerank_{name}_total", labels) or 0.0
 
@@ -116,13 +116,15 @@ def test_searches_that_are_not_reranked_are_counted_by_the_code_of_the_reason() 
 
 
 @pytest.mark.parametrize("stages", [[], [STAGE]])
-def test_a_slow_first_pass_says_nothing(stages: list[Any], caplog: pytest.LogCaptureFixture) -> None:
+def test_a_slow_first_pass_is_not_logged(stages: list[Any], caplog: pytest.LogCaptureFixture) -> None:
     advise(stages, 4.4)
     assert not caplog.records
 
 
 @pytest.mark.parametrize(("took_s", "is_slow"), [(1.9, True), (0.9, False)])
-def test_a_search_logs_it(took_s: float, is_slow: bool, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_slow_search_through_the_client_is_logged(
+    took_s: float, is_slow: bool, caplog: pytest.LogCaptureFixture
+) -> None:
     clock = ManualClock()
 
     class Slow(MonoStage):
@@ -136,7 +138,7 @@ def test_a_search_logs_it(took_s: float, is_slow: bool, caplog: pytest.LogCaptur
     assert ("in the stage mono: 2 inferences for 2 candidates" in caplog.text) is is_slow
 
 
-def test_a_page_below_the_depth_reports_as_those_above() -> None:
+def test_a_page_below_the_depth_has_the_report_of_a_page_above() -> None:
     client = client_for([str(place) * (place + 1) for place in range(9)])
     pages = [client.search("low", index="i", from_=start, size=3, rerank={"depth": 6}) for start in (0, 3, 6)]
     assert all(page["rerank"] == pages[0]["rerank"] | {"stages": page["rerank"]["stages"]} for page in pages)
@@ -150,7 +152,7 @@ WAYS = [[DRAWN.choice((0, 7)) for _ in range(3)] + [DRAWN.choice(list(ReasonCode
 
 
 @pytest.mark.parametrize(("known", "encoded", "lacking", "code"), WAYS)
-def test_vectors_are_called_known_only_where_all_were_and_a_build_helps_only_what_lacks_some(
+def test_a_slow_search_recommends_a_build_only_if_vectors_were_missing(
     known: int, encoded: int, lacking: int, code: ReasonCode, caplog: pytest.LogCaptureFixture
 ) -> None:
     counts = {"known": known, "encoded": encoded, "lacking": lacking, "candidates": known + encoded + lacking}
@@ -170,7 +172,7 @@ def test_vectors_are_called_known_only_where_all_were_and_a_build_helps_only_wha
         (["title", "text"], ""),
     ],
 )
-def test_a_search_of_other_fields_than_a_build_reads_says_how_to_build_those(
+def test_a_slow_search_of_unbuilt_fields_says_how_to_build_them(
     fields: list[str], first: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(slow, "SLOW_S", 0.0)

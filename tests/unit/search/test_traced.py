@@ -53,7 +53,7 @@ def test_a_search_without_reranking_is_not_traced(traced):
     assert tree(told(traced)) == [["request", []]]
 
 
-def test_each_search_of_several_has_a_span(traced):
+def test_each_search_of_a_multi_search_has_a_span(traced):
     answer = {"took": 3, "responses": [response_of(TEXTS), response_of([])]}
     query = {"query": {"match": {"text": "salt"}}}
     client_for(answer=answer).msearch(body=[{"index": "notes"}, query, {"index": "notes"}, query], rerank=True)
@@ -65,7 +65,7 @@ def test_each_search_of_several_has_a_span(traced):
     assert applied == ["true", "false"]
 
 
-def test_a_stage_that_fails_is_an_error_in_a_search_that_is_none(traced):
+def test_a_failed_stage_has_an_error_span_within_a_successful_search(traced):
     client_for(FunctionScorer(broken=True)).search("salt", index="notes", rerank=True)
     found = told(traced)
     stage, search = one(found, "stage mono"), one(found, "osrerank.search")
@@ -74,14 +74,14 @@ def test_a_stage_that_fails_is_an_error_in_a_search_that_is_none(traced):
     assert search.events["osrerank.degraded"] == {"osrerank.applied": "false", "osrerank.reason.code": "scoring"}
 
 
-def test_a_search_that_raises_is_an_error(traced):
+def test_a_search_that_raises_has_a_span_with_an_error(traced):
     client = client_for(FunctionScorer(broken=True))
     with pytest.raises(InferenceError):
         client.search("salt", index="notes", rerank={"on_failure": "raise"})
     assert one(told(traced), "osrerank.search").attributes["error.type"] == "osrerank.errors.InferenceError"
 
 
-def test_a_search_that_is_partly_reranked_says_so(traced):
+def test_the_span_of_a_partly_reranked_search_has_the_reason(traced):
     client_for(FunctionScorer(unscorable=frozenset({"a secret"}))).search("salt", index="notes", rerank=True)
     found = told(traced)
     stage = one(found, "stage mono")
@@ -92,7 +92,7 @@ def test_a_search_that_is_partly_reranked_says_so(traced):
     assert "secret" not in str(found)
 
 
-def test_queries_are_told_only_where_that_is_asked_for(traced, monkeypatch):
+def test_queries_are_traced_only_on_request(traced, monkeypatch):
     monkeypatch.setenv("OSRERANK_TRACE_QUERIES", "true")
     client_for(FunctionScorer(broken=True)).search("salt", index="notes", rerank=True)
     search = one(told(traced), "osrerank.search")
@@ -100,7 +100,7 @@ def test_queries_are_told_only_where_that_is_asked_for(traced, monkeypatch):
     assert search.events["osrerank.degraded"]["osrerank.reason"].startswith("mono: ")
 
 
-def test_texts_from_anywhere_are_a_trace_in_whichever_thread_they_are_ranked(traced):
+def test_ranking_texts_is_traced_in_any_thread(traced):
     together = threading.Barrier(2, timeout=10)
     ranker = Reranker(scorer=FunctionScorer(lambda _query, _text: float(together.wait() >= 0)))
     with trace.get_tracer("application").start_as_current_span("request"):

@@ -38,7 +38,7 @@ def outcome(steps: Any, result: Any) -> dict[str, Any]:
     return marks
 
 
-def test_the_record_has_the_page_and_what_the_search_says_of_itself() -> None:
+def test_a_ubi_record_has_the_page_and_the_searchs_report() -> None:
     record = record_of(query(query_attributes={"lang": "en"}), REPORT, text="salt")
     assert record["query_response_hit_ids"] == ["7", "9"]
     assert (record["query_id"], record["user_query"], record["client_id"]) == ("q1", "salt", "me")
@@ -51,13 +51,13 @@ def test_the_record_has_the_page_and_what_the_search_says_of_itself() -> None:
     assert (named["query_response_hit_ids"], named["object_id_field"]) == (["S7", "S9"], "sku")
 
 
-def test_an_interleaved_page_has_teams_session_and_experiment() -> None:
+def test_a_ubi_record_of_an_interleaved_page_has_teams_session_and_experiment() -> None:
     drawn = {"applied": True, "teams": "AB", "name": "bm25"}
     found = record_of(query(), REPORT.telling(interleave=drawn), session="digest")["query_attributes"]
     assert [found[f"osrerank_{name}"] for name in ("teams", "session", "experiment")] == ["AB", "digest", "bm25"]
 
 
-def test_the_index_has_the_plugins_fields_and_no_other() -> None:
+def test_the_ubi_index_has_exactly_the_plugins_fields() -> None:
     ours, embedded = (index_body(is_embedded=is_embedded)["mappings"] for is_embedded in (False, True))
     assert ours["dynamic"] is False
     attributes = {"query_id": {"type": "keyword", "ignore_above": 100}, "query_attributes": {"type": "flat_object"}}
@@ -67,7 +67,7 @@ def test_the_index_has_the_plugins_fields_and_no_other() -> None:
     assert ours["properties"].keys() == embedded["properties"].keys()
 
 
-def test_the_first_search_makes_the_index_and_later_ones_write_at_once() -> None:
+def test_the_first_recorded_search_creates_the_ubi_index() -> None:
     records = UbiRecords(is_embedded=False)
     steps = told(records)
     asked = [next(steps), steps.send(False)]
@@ -84,12 +84,12 @@ def test_the_first_search_makes_the_index_and_later_ones_write_at_once() -> None
 
 
 @pytest.mark.parametrize(("left_ms", "timeout_s"), [(60_000, 2.0), (500, 0.5), (0, 0.1)])
-def test_the_record_takes_of_the_time_left_and_always_a_little(left_ms: float, timeout_s: float) -> None:
+def test_writing_a_ubi_record_takes_from_the_remaining_time(left_ms: float, timeout_s: float) -> None:
     steps = told(UbiRecords(is_embedded=False), deadline=Deadline.after_ms(left_ms, ManualClock()))
     assert next(steps).params["request_timeout"] == pytest.approx(timeout_s)
 
 
-def test_after_a_refusal_nothing_is_asked_for_a_while(caplog: pytest.LogCaptureFixture) -> None:
+def test_after_a_refused_write_no_ubi_record_is_written_for_a_while(caplog: pytest.LogCaptureFixture) -> None:
     clock = ManualClock()
     records = UbiRecords(is_embedded=False, clock=clock)
     steps = told(records)
@@ -110,11 +110,11 @@ def test_after_a_refusal_nothing_is_asked_for_a_while(caplog: pytest.LogCaptureF
         ({"query_attributes": ["en"]}, r"ext\.ubi\.query_attributes of the search is \['en'\]; it must be an object"),
     ],
 )
-def test_what_the_schema_does_not_allow_is_refused_by_name(ubi: Any, named: str) -> None:
+def test_fields_that_the_ubi_schema_does_not_allow_are_refused_by_name(ubi: Any, named: str) -> None:
     with pytest.raises(ConfigError, match=named):
         UbiQuery.of({"ext": {"ubi": ubi}}, {})
 
 
-def test_only_what_is_ours_is_taken_out_of_ext() -> None:
+def test_only_osreranks_extensions_are_removed_from_ext() -> None:
     assert without_ubi({"size": 1, "ext": {"ubi": {}, "other": 1}}) == {"size": 1, "ext": {"other": 1}}
     assert without_ubi({"size": 1, "ext": {"ubi": {}}}) == {"size": 1}

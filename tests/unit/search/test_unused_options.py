@@ -80,11 +80,13 @@ def test_an_option_without_effect_is_refused_with_where_it_works(
         *((call, {"rm3": None, "explain": False, "separator": "; "}) for call in (*RANKINGS, *LISTS, reranker)),
     ],
 )
-def test_what_has_an_effect_or_asks_for_none_is_taken(call: Callable[[Any], Any], options: dict[str, Any]) -> None:
+def test_options_with_an_effect_are_accepted_outside_a_search(
+    call: Callable[[Any], Any], options: dict[str, Any]
+) -> None:
     assert call(options)
 
 
-def test_a_rerank_is_read_likewise() -> None:
+def test_unused_options_in_a_rerank_object_are_refused() -> None:
     with pytest.raises(ConfigError, match="rm3 has no effect here"):
         rerank(Rerank.of({"rm3": True}, Rerank()))
     assert rerank(Rerank(depth=2)).candidates[0].text == "bbb"
@@ -92,7 +94,7 @@ def test_a_rerank_is_read_likewise() -> None:
 
 @pytest.mark.parametrize("options", [one for one, *_ in (*FOR_SEARCHES, *FOR_LISTS)])
 @pytest.mark.parametrize("given", [True, {"depth": 50}])
-def test_defaults_are_for_searches(options: Any, given: Any) -> None:
+def test_default_options_without_effect_are_ignored_outside_a_search(options: Any, given: Any) -> None:
     made = client_for(None, rerank=options)
     assert [one.text for one in made.rerank("q", TEXTS, options=given).candidates] == ["bbb", "cc", "a"]
     assert made.rerank_response(response_of(TEXTS), "q", options=given)["hits"]["hits"][0]["_id"] == "d1"

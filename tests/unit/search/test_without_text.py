@@ -101,7 +101,7 @@ def search(body, **options):
 
 
 @pytest.mark.parametrize(("body", "what"), TYPED)
-def test_a_query_that_is_still_being_typed_is_left_alone(body, what):
+def test_a_query_that_is_still_being_typed_is_not_reranked(body, what):
     marks, sent = search(body, on_failure="raise")  # nothing has failed
     assert marks["applied"] is False
     assert marks["reason"].startswith(f"the query is still being typed ({what}")
@@ -110,12 +110,12 @@ def test_a_query_that_is_still_being_typed_is_left_alone(body, what):
 
 
 @pytest.mark.parametrize(("body", "what"), TYPED)
-def test_a_named_text_reranks_it(body, what):
+def test_an_unfinished_query_with_a_named_text_is_reranked(body, what):
     assert search(body, query="low blood")[0]["applied"] is True, what
     named = {**body, "ext": {"rerank": {"query_context": {"query_text": "low blood"}}}}
     assert search(named)[0]["applied"] is True
 
 
 @pytest.mark.parametrize("body", WHOLE)
-def test_other_queries_are_reranked(body):
+def test_queries_with_one_text_are_reranked(body):
     assert search(body)[0]["applied"] is True

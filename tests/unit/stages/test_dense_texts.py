@@ -48,7 +48,7 @@ def drawn_ordinary(draw, words):
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_the_end_behind_dense_text_is_read_in_a_passage_that_fits_a_model(seed):
+def test_text_after_a_dense_run_is_in_a_passage_that_fits_the_model(seed):
     draw = random.Random(seed)
     text = f"{drawn_head(draw, draw.randint(1500, 3000))} {END}"
     options = draw.choice([BY_WINDOW, Passages()])
@@ -59,14 +59,14 @@ def test_the_end_behind_dense_text_is_read_in_a_passage_that_fits_a_model(seed):
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_words_of_a_dense_text_have_all_of_its_characters(seed):
+def test_words_of_a_dense_text_cover_all_characters(seed):
     draw = random.Random(seed)
     text = " ".join(drawn_head(draw, draw.randint(50, 300)) for _ in range(3))
     assert "".join(text[start:end] for start, end in words_of(text)) == "".join(text.split())
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_ordinary_words_are_words_between_white_space_and_a_longer_one_is_cut(seed):
+def test_words_are_separated_by_white_space_and_long_words_are_cut(seed):
     draw = random.Random(seed)
     text = drawn_ordinary(draw, draw.randint(100, 400))
     assert not is_dense(text)
@@ -75,7 +75,7 @@ def test_ordinary_words_are_words_between_white_space_and_a_longer_one_is_cut(se
     assert is_dense(f"{text[:at]}{'x' * 41}{text[at:]}")
 
 
-def test_half_a_surrogate_pair_is_a_character():
+def test_half_a_surrogate_pair_counts_as_a_character():
     assert not is_dense("a \ud83d b" * 20)
 
 
@@ -89,7 +89,7 @@ def squad_texts():
     yield from (("Several paragraphs", "\n\n".join(texts[at : at + 9])) for at in range(0, 400, 5))
 
 
-def test_keys_and_passages_of_ordinary_texts_are_those_of_before():
+def test_keys_and_passages_of_ordinary_texts_are_unchanged():
     digest = hashlib.sha256()
     draw = random.Random(0)
     texts = [*squad_texts(), *(("A title", drawn_ordinary(draw, draw.randint(0, 900))) for _ in range(200))]
@@ -103,7 +103,7 @@ def test_keys_and_passages_of_ordinary_texts_are_those_of_before():
     assert digest.hexdigest() == KEYS
 
 
-def test_values_of_a_list_are_cut_by_the_same_words():
+def test_values_of_a_list_are_cut_by_the_words_of_a_text():
     sections = [Section("text", "x" * 2000, 0), Section("text", "short", 1)]
     spans = [span for _section, span in passage_spans(sections, Windows(words=150, stride=150), "d")]
     assert [(span.value, span.start, span.end) for span in spans] == [

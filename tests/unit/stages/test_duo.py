@@ -62,7 +62,7 @@ def texts(ranking):
         ("sample", "bac"),  # two of two others: the sum
     ],
 )
-def test_three_candidates_by_hand(aggregation, expected):
+def test_duo_scores_of_three_candidates_by_hand(aggregation, expected):
     stage = DuoStage(Table(), pairs=Pairs(aggregation, sample_size=2))
     ranking = stage.rerank(ranking_of("abc"))
     assert texts(ranking) == expected
@@ -70,7 +70,7 @@ def test_three_candidates_by_hand(aggregation, expected):
     assert ranking.reports[0].applied is True
 
 
-def test_natural_values_and_the_kept_matrix():
+def test_the_duo_trace_has_probabilities_and_the_pair_matrix():
     ranking = DuoStage(Table()).rerank(ranking_of("abc"))
     best = ranking.candidates[0].trace[-1]
     assert (best.stage, best.rank) == ("duo", 1)
@@ -84,7 +84,7 @@ def test_natural_values_and_the_kept_matrix():
 
 
 @given(st.permutations("abcdef"), st.sampled_from(PAIR_AGGREGATIONS), st.integers(0, 5))
-def test_permuting_the_input_permutes_the_output(order, aggregation, seed):
+def test_duo_scores_do_not_depend_on_the_order_of_candidates(order, aggregation, seed):
     """Where no two scores are equal; equal ones keep the order that they came in."""
     stage = DuoStage(Table(table_of("abcdef", seed)), pairs=Pairs(aggregation, sample_size=2))
     straight = stage.rerank(ranking_of("abcdef"))
@@ -100,14 +100,14 @@ def _score(ranking, text):
     return next(c.score for c in ranking.candidates if c.text == text)
 
 
-def test_equal_scores_keep_their_rank():
+def test_candidates_with_equal_duo_scores_keep_their_rank():
     table = dict.fromkeys(table_of("abcd"), 0.7)
     for aggregation in PAIR_AGGREGATIONS:
         assert texts(DuoStage(Table(table), pairs=Pairs(aggregation)).rerank(ranking_of("dbca"))) == "dbca"
 
 
 @pytest.mark.parametrize("depth", [0, 1])
-def test_no_pair_leaves_the_order(depth):
+def test_a_duo_stage_without_pairs_keeps_the_order(depth):
     before = ranking_of("abc")
     after = DuoStage(Table(), depth=depth).rerank(before)
     assert after.candidates == before.candidates
@@ -115,7 +115,7 @@ def test_no_pair_leaves_the_order(depth):
     assert (report.applied, report.reason, report.inferences, report.candidates) == (True, "", 0, depth)
 
 
-def test_the_tail_stays_below_and_a_depth_beyond_the_candidates_is_all_of_them():
+def test_candidates_below_the_duo_depth_stay_below():
     assert texts(DuoStage(Table(), depth=2).rerank(ranking_of("bac"))) == "abc"  # p_ab .9, p_ba .6
     assert texts(DuoStage(Table(), depth=50).rerank(ranking_of("abc"))) == "bac"
     assert DuoStage(Table()).rerank(ranking_of("a")).reports[0].inferences == 0
@@ -146,7 +146,7 @@ def test_a_document_that_fails_is_left_out_and_its_neighbours_are_ranked(aggrega
     assert "1 candidates could not be scored" in report.reason
 
 
-def test_a_draw_that_lost_a_rival_stays_comparable():
+def test_a_candidate_with_one_failed_rival_stays_comparable():
     table = dict.fromkeys(table_of("abcdefx"), 0.5)
     stage = DuoStage(Table(table, bad={p for p in table if "x" in p}), pairs=Pairs("sample", sample_size=3))
     ranking = stage.rerank(ranking_of("abcdefx"))
@@ -154,7 +154,7 @@ def test_a_draw_that_lost_a_rival_stays_comparable():
     assert {c.trace[-1].parts["rivals"] for c in ranking.candidates[:6]} == {2, 3}
 
 
-def test_a_draw_that_lost_every_rival_is_marked():
+def test_a_candidate_without_a_scored_rival_is_marked():
     ids = [f"d{place}" for place in range(5)]
     drawn = Pairs("sample", sample_size=1).rivals(ids)
     bad = {"abcde"[place] + "abcde"[others[0]] for place, others in enumerate(drawn) if 0 in (place, *others)}
@@ -166,7 +166,7 @@ def test_a_draw_that_lost_every_rival_is_marked():
     assert ranking.reports[0].failed == len(unscored)
 
 
-def test_nothing_comparable_is_an_error():
+def test_a_duo_stage_without_comparable_documents_is_an_error():
     with pytest.raises(InferenceError, match=r"no two candidates could be compared: .. failed"):
         DuoStage(Table(bad=set(MATRIX))).rerank(ranking_of("abc"))
     with pytest.raises(InferenceError, match="no two candidates"):
@@ -175,14 +175,14 @@ def test_nothing_comparable_is_an_error():
     assert (texts(one), [len(c.trace) for c in one.candidates]) == ("abc", [2, 2, 1])  # p_ab .9, p_ba .6
 
 
-def test_nan_names_the_model():
+def test_a_nan_pair_score_names_the_model():
     with pytest.raises(InferenceError, match="testing/function") as caught:
         DuoStage(FunctionScorer(lambda *_: math.nan)).rerank(ranking_of("ab"))
     assert (caught.value.stage, caught.value.model) == ("duo", "testing/function")
 
 
 @pytest.mark.parametrize("reach", range(2, 30))
-def test_a_deadline_does_what_a_smaller_depth_would_have_done(reach):
+def test_a_deadline_in_a_duo_stage_equals_a_smaller_depth(reach):
     table = table_of("abcdef")
     cut = DuoStage(Table(table, reach=reach)).rerank(ranking_of("abcdef"))
     depth = max(r for r in range(7) if r * (r - 1) <= reach)
@@ -194,7 +194,7 @@ def test_a_deadline_does_what_a_smaller_depth_would_have_done(reach):
 
 
 @pytest.mark.parametrize("reach", range(4, 12))
-def test_a_deadline_orders_the_candidates_whose_draw_was_scored(reach):
+def test_a_deadline_orders_the_candidates_whose_rivals_were_scored(reach):
     table, pairs = table_of("abcdef"), Pairs("sample", sample_size=2)
     whole = DuoStage(Table(table), pairs=pairs).rerank(ranking_of("abcdef"))
     cut = DuoStage(Table(table, reach=reach), pairs=pairs).rerank(ranking_of("abcdef"))
@@ -203,7 +203,7 @@ def test_a_deadline_orders_the_candidates_whose_draw_was_scored(reach):
 
 
 @pytest.mark.parametrize("reach", [0, 1])
-def test_a_deadline_before_two_are_compared_is_an_error(reach):
+def test_a_deadline_before_the_first_pair_is_an_error(reach):
     with pytest.raises(DeadlineExceeded, match=f"after {reach} of 6 pairs"):
         DuoStage(Table(reach=reach)).rerank(ranking_of("abc"))
     with pytest.raises(DeadlineExceeded, match="before stage duo began") as caught:

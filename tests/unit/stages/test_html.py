@@ -46,7 +46,7 @@ def drawn_html(draw, count):
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_a_model_reads_the_words_that_a_reader_sees(seed):
+def test_a_model_reads_the_visible_words_of_html(seed):
     draw = random.Random(seed)
     text, words = drawn_html(draw, draw.randint(3, 80))
     assert is_html(text)
@@ -57,7 +57,7 @@ def test_a_model_reads_the_words_that_a_reader_sees(seed):
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_passages_of_html_have_its_words_and_their_spans_in_the_source(seed):
+def test_passages_of_html_have_their_spans_in_the_source(seed):
     draw = random.Random(seed)
     text, words = drawn_html(draw, draw.randint(400, 700))
     candidate = candidate_of(text, title="Blood pressure")
@@ -70,7 +70,7 @@ def test_passages_of_html_have_its_words_and_their_spans_in_the_source(seed):
 
 
 @pytest.mark.parametrize("text", PLAIN)
-def test_other_texts_are_read_as_they_are(text):
+def test_texts_that_are_not_html_are_read_unchanged(text):
     candidate = candidate_of(text)
     assert not is_html(text)
     assert without_html(candidate) is candidate
@@ -83,7 +83,7 @@ def test_a_first_tag_or_three_closing_tags_make_a_text_html(text):
     assert is_html(text)
 
 
-def test_html_has_a_key_of_its_own():
+def test_html_and_its_text_have_different_cache_keys():
     candidate = candidate_of("<p>one</p>")
     key = text_to_encode(candidate, BY_WINDOW)
     assert isinstance(key, LongText)
@@ -104,7 +104,7 @@ def test_unclosed_markup_is_read_in_time_that_grows_with_its_length(part):
 
 
 @pytest.mark.parametrize("passages", ["off", "maxp"])
-def test_a_scorer_gets_no_markup_and_the_caller_his_own_text(passages):
+def test_a_scorer_gets_text_without_markup_and_the_caller_the_source(passages):
     read = []
     text = "<script>var a = 1;</script><p>Salt &amp; blood</p>"
     with Reranker(scorer=FunctionScorer(lambda _query, document: read.append(document) or 1.0), passages=passages) as r:

@@ -28,7 +28,7 @@ def clock() -> ManualClock:
 
 @pytest.mark.parametrize("deadline_s", [0.5, 3, 10, 25])
 @pytest.mark.parametrize("counts", [[1] * 40, [40, 1, 1, 1], [100], [3, 50, 2]])
-def test_no_part_is_cut_after_the_deadline(clock, counts, deadline_s):
+def test_no_document_is_cut_after_the_deadline(clock, counts, deadline_s):
     parts = [document(clock, number, count) for number, count in enumerate(counts)]
     scores = score_parts(FunctionScorer(), "part", parts, deadline=Deadline.after_ms(1000 * deadline_s, clock))
     assert clock() <= max(deadline_s, CUT_S)
@@ -36,7 +36,7 @@ def test_no_part_is_cut_after_the_deadline(clock, counts, deadline_s):
     assert (deadline_s > CUT_S) <= scores.attempted <= scores.asked <= deadline_s + 1
 
 
-def test_what_is_cut_is_scored_in_time(clock):
+def test_passages_cut_before_the_deadline_are_scored(clock):
     slow = FunctionScorer(seconds_per_pair=1, sleep=clock.sleep)
     parts = [document(clock, number, 3) for number in range(20)]
     scores = score_parts(slow, "part", parts, deadline=Deadline.after_ms(20_000, clock))
@@ -44,7 +44,7 @@ def test_what_is_cut_is_scored_in_time(clock):
     assert scores.reached == scores.attempted == 10  # half of the time each
 
 
-def test_without_a_deadline_all_is_scored_in_one_call(clock):
+def test_without_a_deadline_all_passages_are_scored_in_one_call(clock):
     calls = []
 
     class Once(FunctionScorer):
@@ -70,7 +70,7 @@ def long_text(clock: ManualClock, number: int) -> LongText:
     return LongText(bytes([number]) * 16, lambda: list(document(clock, number, 5)))
 
 
-def test_documents_are_cut_one_by_one_before_they_are_encoded(clock, vectors: DocumentVectors):
+def test_documents_are_cut_lazily_before_encoding(clock, vectors: DocumentVectors):
     texts = [long_text(clock, number) for number in range(20)]
     found = vectors.of(texts, Deadline.after_ms(40_000, clock))
     assert clock() <= 45
@@ -80,7 +80,7 @@ def test_documents_are_cut_one_by_one_before_they_are_encoded(clock, vectors: Do
     assert all(document.is_cut_off for document in found.documents[sum(scored) :])
 
 
-def test_texts_are_made_one_by_one(clock, vectors: DocumentVectors):
+def test_texts_of_documents_are_prepared_lazily(clock, vectors: DocumentVectors):
     def texts():
         for number in range(20):
             clock.sleep(CUT_S)

@@ -47,7 +47,7 @@ class Reads(FunctionScorer):
         ("", ("en",), ""),
     ],
 )
-def test_scripts(query, languages, script):
+def test_the_scripts_of_a_text_are_recognised(query, languages, script):
     assert unreadable(query, languages) == script
 
 
@@ -55,7 +55,7 @@ def search(**options):
     return client_for(["a", "давление bb", "ccc"], Reads()).search("давление", index="i", rerank=options or True)
 
 
-def test_of_an_unread_query_the_first_pass_stays_and_the_response_says_why():
+def test_a_query_in_an_unread_script_keeps_the_first_pass_with_the_reason():
     response = search()
     assert (ids(response), response["rerank"]["applied"]) == (["d0", "d1", "d2"], False)
     reason = "language: the query is mostly in Cyrillic, and testing/function reads en"
@@ -93,7 +93,7 @@ def why(texts, *languages):
     return unreadable_reason(ranking(texts), model)
 
 
-def test_most_of_five_of_the_first_ten_must_be_read():
+def test_most_of_five_sampled_documents_must_be_in_a_language_of_the_model():
     assert why(GERMAN, "en").startswith("the documents are mostly in another language (de), and testing/function reads")
     assert "osrerank/e5-multilingual reads it: " in why(GERMAN, "en")
     assert '[index."NAME"] model = "osrerank/e5-multilingual"' in why(GERMAN, "en")
@@ -107,14 +107,14 @@ def test_most_of_five_of_the_first_ten_must_be_read():
     assert why(ENGLISH, "de").startswith("the documents are mostly in another language (en)")
 
 
-def test_short_texts_are_passed_over_and_one_text_is_too_little():
+def test_the_language_guard_skips_short_texts_and_needs_two():
     assert why(["kurzer Text"] * 9 + GERMAN[:1], "en") == ""
     assert why(["kurzer Text"] * 8 + GERMAN[:2], "en") != ""
     assert why(["kurzer Text"] * 10 + GERMAN, "en") == ""
     assert why([None, "", *GERMAN[:2]], "en") != ""
 
 
-def test_numbers_and_code_are_no_language():
+def test_numbers_and_code_have_no_language():
     assert why(["4711 0815 " * 30] * 5, "en") == ""
     assert why([*GERMAN[:1], *["x1 = f(y2) + g[3];" * 20] * 4], "en") == ""
     assert why([*GERMAN[:2], *["x1 = f(y2) + g[3];" * 20] * 3], "en") != ""  # most of what can be told
@@ -126,7 +126,7 @@ def test_close_relatives_are_read_by_the_same_model(code):
     assert why(NORWEGIAN, code) == ""
 
 
-def test_a_query_is_judged_first():
+def test_an_unread_query_is_reported_before_unread_documents():
     found = unreadable_reason(ranking(GERMAN, "что снижает давление"), Reads())
     assert found.startswith("the query is mostly in Cyrillic")
 
@@ -139,7 +139,7 @@ class LoggedOnce(Reads):
         return "testing/logged-once"
 
 
-def test_of_unread_documents_response_and_log_say_why(caplog):
+def test_response_and_log_name_the_language_of_unread_documents(caplog):
     with caplog.at_level(logging.WARNING):
         responses = [client_for(GERMAN, LoggedOnce()).search("aspirin", index="i", rerank=True) for _ in range(2)]
     assert ids(responses[0]) == [f"d{number}" for number in range(10)]
@@ -151,7 +151,7 @@ def test_of_unread_documents_response_and_log_say_why(caplog):
     assert turned_off["rerank"]["applied"] is True
 
 
-def test_a_text_is_told_once():
+def test_the_language_of_a_text_is_detected_once():
     before = language_of.cache_info()
     for _ in range(3):
         why(GERMAN, "en")

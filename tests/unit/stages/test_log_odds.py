@@ -66,7 +66,7 @@ def test_a_next_sentence_model_gives_its_second_logit_and_the_log_odds_of_both()
 
 
 @pytest.mark.parametrize("scores", ["logit", "probability"])
-def test_the_best_sentences_are_those_of_what_is_summed(scores: str) -> None:
+def test_the_best_sentences_are_chosen_by_the_summed_logit(scores: str) -> None:
     stage = SentenceStage(BOTH, Sentences(a=0.0, weights=(1.0, 0.5), scores=scores))
     (found,) = stage.rerank(ranking_of([TWO_SENTENCES])).candidates
     expected = [0.25, -1.0] if scores == "logit" else [softmax("low"), softmax("heat")]
@@ -77,7 +77,7 @@ def test_the_best_sentences_are_those_of_what_is_summed(scores: str) -> None:
 
 
 @pytest.mark.parametrize("scores", ["logit", "probability"])
-def test_both_are_in_the_evidence_that_is_tuned(scores: str) -> None:
+def test_tuning_reads_second_logit_and_log_odds(scores: str) -> None:
     (found,) = SentenceStage(BOTH, Sentences(a=0.5)).rerank(ranking_of([TWO_SENTENCES])).candidates
     marks = {"first_pass": {"score": 1.0, "rank": 1}, "stages": {"sentences": parts_of(found)}, "doc_id": "a"}
     record: Any = type("Record", (), {"query_id": "1", "fields": {"candidates": [marks]}})()
@@ -102,7 +102,7 @@ def test_passage_means_are_of_the_softmax_of_both_labels() -> None:
     assert logistic(best) == pytest.approx([softmax("low")])
 
 
-def test_a_cache_keeps_both() -> None:
+def test_a_cache_keeps_second_logit_and_log_odds() -> None:
     cached = CachedScorer(BOTH, NullStore(), LocalStore(1e6))
     for _ in range(2):
         found = cached.score("q", ["low", "wing"], [(0,), (1,)])
@@ -110,14 +110,14 @@ def test_a_cache_keeps_both() -> None:
     assert found.cached == 2
 
 
-def test_redis_keeps_both_signed_or_not() -> None:
+def test_redis_keeps_second_logit_and_log_odds_signed_or_not() -> None:
     for signer in (EntrySigner(), EntrySigner([b"k" * 32])):
         kept = {b"a": 0.5, b"b": (0.5, -2.0, 129)}
         values = [signer.seal(key, _packed(value)) for key, value in kept.items()]
         assert _decoded([*kept], values, signer) == kept
 
 
-def test_workers_send_both() -> None:
+def test_workers_send_second_logit_and_log_odds() -> None:
     texts = ["low", "wing", "heat"]
     tuples = [(0,), (1,), (2,)]
     chunks = divide(texts, tuples, 1, most_tuples=2)

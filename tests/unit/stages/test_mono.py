@@ -22,19 +22,19 @@ def texts(ranking):
     return [candidate.text for candidate in ranking.candidates]
 
 
-def test_best_first_and_the_tail_in_its_old_order():
+def test_mono_puts_the_best_first_and_keeps_the_tail():
     ranking = MonoStage(BY_LENGTH, depth=3).rerank(ranking_of(["a", "ccc", "bb", "dddd", "e"]))
     assert texts(ranking) == ["ccc", "bb", "a", "dddd", "e"]
     assert [candidate.rank for candidate in ranking.candidates] == [1, 2, 3, 4, 5]
     assert ranking.reports[0].candidates == ranking.reports[0].inferences == 3
 
 
-def test_equal_scores_keep_their_rank():
+def test_candidates_with_equal_mono_scores_keep_their_rank():
     ranking = MonoStage(FunctionScorer(lambda *_: 0.5)).rerank(ranking_of(["x", "y", "z"]))
     assert texts(ranking) == ["x", "y", "z"]
 
 
-def test_trace_has_natural_values():
+def test_the_mono_trace_has_logit_and_probability():
     candidate = MonoStage(BY_LENGTH).rerank(ranking_of(["ab"])).candidates[0]
     first_pass, mono = candidate.trace
     assert (first_pass.stage, first_pass.score, first_pass.rank) == ("first_pass", 1.0, 1)
@@ -67,18 +67,18 @@ def test_a_blank_text_is_not_scored_and_stays_below(blank):
 @pytest.mark.parametrize(
     ("found", "reason"), [(["", "..."], "the texts of all candidates are blank"), ([None, None], NO_TEXT)]
 )
-def test_no_text_to_read_anywhere_is_reported(found, reason):
+def test_candidates_without_any_text_are_reported(found, reason):
     report = MonoStage(BY_LENGTH).rerank(ranking_of(found)).reports[0]
     assert (report.applied, report.reason) == (False, reason)
 
 
-def test_nothing_scorable_is_an_error():
+def test_a_mono_stage_without_scorable_documents_is_an_error():
     with pytest.raises(InferenceError, match="unscorable on purpose") as caught:
         MonoStage(FunctionScorer(unscorable=frozenset({"x"}))).rerank(ranking_of(["x", "x"]))
     assert (caught.value.stage, caught.value.model) == ("mono", "testing/function")
 
 
-def test_deadline_reorders_the_prefix_that_was_reached():
+def test_a_deadline_reorders_only_the_scored_prefix():
     clock = ManualClock()
     scorer = FunctionScorer(lambda _query, text: float(text), seconds_per_pair=1, sleep=clock.sleep)
     ranking = MonoStage(scorer).rerank(ranking_of(list("012345")), deadline=Deadline.after_ms(4_000, clock))
@@ -87,7 +87,7 @@ def test_deadline_reorders_the_prefix_that_was_reached():
     assert "after 4 of 6" in ranking.reports[0].reason
 
 
-def test_deadline_counts_candidates_without_text_among_those_reached():
+def test_candidates_without_text_count_as_reached_before_a_deadline():
     clock = ManualClock()
     scorer = FunctionScorer(lambda _query, text: ord(text), seconds_per_pair=1, sleep=clock.sleep)
     ranking = MonoStage(scorer).rerank(
@@ -109,7 +109,7 @@ class Holes(FunctionScorer):
         return Scores(values, failures, reached, inferences=2, cached=1)
 
 
-def test_scores_behind_the_first_unreached_keep_their_place():
+def test_candidates_after_the_first_unscored_keep_their_rank():
     ranking = MonoStage(Holes()).rerank(ranking_of(["a", "b", "c", "d", "odd"]))
     assert texts(ranking) == ["b", "a", "c", "d", "odd"]
     assert [len(candidate.trace) for candidate in ranking.candidates] == [2, 2, 1, 1, 1]
@@ -119,7 +119,7 @@ def test_scores_behind_the_first_unreached_keep_their_place():
 
 
 @pytest.mark.parametrize("first", ["a", None])
-def test_without_the_first_candidate_in_time_nothing_is_reordered(first):
+def test_without_a_score_for_the_first_candidate_nothing_is_reordered(first):
     class Late(Holes):
         values = (np.nan, 2.0, 3.0, 9.0, np.nan)
 
@@ -130,7 +130,7 @@ def test_without_the_first_candidate_in_time_nothing_is_reordered(first):
         MonoStage(BY_LENGTH).rerank(ranking_of(["a"]), deadline=Deadline(0.0))
 
 
-def test_nan_names_model_and_document():
+def test_a_nan_score_names_model_and_document():
     with pytest.raises(InferenceError, match=r"testing/function.*'d1'"):
         MonoStage(FunctionScorer(lambda _query, text: math.nan if text == "b" else 1.0)).rerank(ranking_of(["a", "b"]))
 
@@ -144,7 +144,7 @@ def blended(**options):
     return BlendStage(**options).rerank(ranking).candidates
 
 
-def test_linear_sum_with_the_share_of_the_best_first_pass_score():
+def test_the_linear_blend_divides_by_the_best_first_pass_score():
     candidates = blended(method="linear", weight=4.0)
     # model 1, 3, 2 plus 4 * (4/4, 3/4, 2/4): a 5, bbb 6, cc 4
     assert [candidate.text for candidate in candidates] == ["bbb", "a", "cc", "d"]
@@ -153,7 +153,7 @@ def test_linear_sum_with_the_share_of_the_best_first_pass_score():
     assert units == pytest.approx([1 / (1 + math.exp(4 - key)) for key in (6, 5, 4)])
 
 
-def test_linear_sum_does_not_see_a_factor_in_the_first_pass():
+def test_a_factor_in_first_pass_scores_does_not_change_the_linear_blend():
     def with_factor(factor):
         ranking = ranking_of(BLENDED)
         candidates = [c._replace(trace=(c.trace[0]._replace(score=c.score * factor),)) for c in ranking.candidates]
@@ -163,23 +163,23 @@ def test_linear_sum_does_not_see_a_factor_in_the_first_pass():
     assert with_factor(1.0) == pytest.approx(with_factor(2.2))
 
 
-def test_linear_sum_without_first_pass_scores_is_the_model():
+def test_the_linear_blend_without_first_pass_scores_is_the_models_order():
     ranking = MonoStage(BY_LENGTH).rerank(ranking_of(BLENDED))
     silent = [c._replace(trace=(c.trace[0]._replace(score=0.0), *c.trace[1:])) for c in ranking.candidates]
     blended = BlendStage("linear", 4.0).rerank(Ranking(ranking.query, tuple(silent)))
     assert [c.score for c in blended.candidates] == [3.0, 2.0, 1.0, 1.0]
 
 
-def test_weight_0_keeps_the_order_of_the_model_and_a_great_one_restores_the_first_pass():
+def test_weight_0_gives_the_models_order_and_a_large_weight_the_first_pass():
     assert [candidate.text for candidate in blended(method="linear", weight=0.0)] == ["bbb", "cc", "a", "d"]
     assert [candidate.text for candidate in blended(method="linear", weight=99.0)] == BLENDED
 
 
-def test_a_blend_of_nothing_is_nothing():
+def test_blending_an_empty_ranking_returns_it():
     assert BlendStage("rrf").rerank(ranking_of([])).candidates == ()
 
 
-def test_reciprocal_rank_fusion():
+def test_reciprocal_rank_fusion_by_hand():
     candidates = blended(method="rrf")
     # ranks in first pass and model: a 1 and 3, bbb 2 and 1, cc 3 and 2
     best = 2 / 61
@@ -196,7 +196,7 @@ def test_reciprocal_rank_fusion():
     st.integers(1, 6),
 )
 @example([(0.0, 5e-324)], "linear", 1.0, 1)
-def test_final_scores_of_every_blend_never_increase_and_keep_their_whole_number(scores, method, weight, depth):
+def test_final_scores_of_every_blend_never_increase_down_the_list(scores, method, weight, depth):
     response = response_of([str(logit) for logit, _ in scores])
     for hit, score in zip(hits_of(response), sorted([score for _, score in scores], reverse=True), strict=True):
         hit["_score"] = score

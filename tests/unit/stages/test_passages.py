@@ -29,7 +29,7 @@ def long_document(place, length=40, word="hit"):
     return " ".join(words)
 
 
-def test_aggregations_by_hand():
+def test_passage_aggregations_by_hand():
     logits = np.array([0.0, 2.0, -1.0])
     probabilities = 1 / (1 + np.exp(-logits))  # .5, .8808, .2689
     assert max_p(logits, probabilities, 2).score == 2.0
@@ -44,7 +44,7 @@ def test_aggregations_by_hand():
     assert total.probability == pytest.approx(0.880797)
 
 
-def test_extreme_probabilities_stay_finite():
+def test_passage_aggregations_of_extreme_probabilities_stay_finite():
     for probabilities in (np.array([1.0, 1.0]), np.array([0.0, 0.0])):
         for put_together in (k_max_avg_p, sum_p):
             document = put_together(np.zeros(2), probabilities, 2)
@@ -62,7 +62,7 @@ def test_the_best_passage_wins_and_its_span_is_kept():
     assert (report.applied, report.candidates, report.inferences) == (True, 3, 20 + 21 + 20)
 
 
-def test_first_passage_alone_is_scored():
+def test_aggregation_first_scores_the_first_passage_only():
     stage = PassageStage(COUNT, Passages(aggregation="firstp", **SMALL))
     ranking = stage.rerank(ranking_of([long_document(20), long_document(0)], query="hit"))
     assert [candidate.doc_id for candidate in ranking.candidates] == ["d1", "d0"]
@@ -84,7 +84,7 @@ def test_texts_outside_a_search_with_words_behind_their_last_passage_are_counted
 
 
 @pytest.mark.parametrize("aggregation", ["sump", "kmaxavgp"])
-def test_two_good_passages_beat_one(aggregation):
+def test_two_good_passages_beat_a_single_good_passage(aggregation):
     one, two = long_document(1), " ".join([*["x"] * 10, "hit", *["x"] * 28, "hit"])
     options = {"aggregation": aggregation, "words": 4, "stride": 4}
     ranking = PassageStage(COUNT, Passages(**options)).rerank(ranking_of([one, two], query="hit"))
@@ -94,7 +94,7 @@ def test_two_good_passages_beat_one(aggregation):
     assert 0 <= scores[1].unit <= scores[0].unit < 1
 
 
-def test_title_stands_before_every_passage():
+def test_the_title_is_prepended_to_every_passage():
     seen = []
     scorer = FunctionScorer(lambda _query, text: seen.append(text) or 0.0)
     sections = (Section("title", "A title"), Section("text", "a b c d e -----"))
@@ -103,7 +103,7 @@ def test_title_stands_before_every_passage():
     assert seen == ["A title a b c d", "A title e ---"]
 
 
-def test_documents_of_a_title_or_of_nothing_are_one_passage():
+def test_documents_without_a_body_are_one_passage():
     response = response_of(["body", "", "  "])
     response["hits"]["hits"][0]["_source"] = {"title": "only title"}
     ranking = parse(hits_of(response), Query("q", "title"), ("title", "text"))
@@ -122,7 +122,7 @@ def test_short_documents_are_scored_as_without_passages():
     assert found == expected
 
 
-def test_deadline_costs_later_passages_first():
+def test_a_deadline_leaves_out_later_passages_first():
     texts = [long_document(39), long_document(38), long_document(0)]
     clock = ManualClock()
     slow = FunctionScorer(COUNT.function, seconds_per_pair=1, sleep=clock.sleep)
@@ -139,7 +139,7 @@ def test_deadline_costs_later_passages_first():
     assert [candidate.doc_id for candidate in short.candidates] == ["d2", "d0", "d1", "d3"]
 
 
-def test_a_bad_passage_does_not_fail_its_document():
+def test_a_failed_passage_does_not_fail_its_document():
     scorer = FunctionScorer(COUNT.function, unscorable=frozenset({"x x x x", "bad"}))
     ranking = PassageStage(scorer, Passages(**SMALL)).rerank(ranking_of(["bad", long_document(4)], query="hit"))
     assert [candidate.doc_id for candidate in ranking.candidates] == ["d1", "d0"]
@@ -148,7 +148,7 @@ def test_a_bad_passage_does_not_fail_its_document():
     assert "18 of 21 passages" in ranking.reports[0].reason
 
 
-def test_where_there_is_no_score_it_says_why():
+def test_a_document_without_a_passage_score_has_the_reason():
     with pytest.raises(InferenceError, match="not a number"):
         PassageStage(FunctionScorer(lambda _query, _text: math.nan)).rerank(ranking_of(["a"]))
     with pytest.raises(InferenceError, match="no candidate"):
@@ -159,7 +159,7 @@ def test_where_there_is_no_score_it_says_why():
     assert PassageStage(FunctionScorer()).rerank(ranking_of([])).reports[0].reason == "no candidates"
 
 
-def test_passages_are_cached_one_by_one(redis_url):
+def test_the_score_of_each_passage_is_cached(redis_url):
     from osrerank.scoring.cache.scorer import CachedScorer
     from osrerank.scoring.cache.store import RemoteStore
 
@@ -178,7 +178,7 @@ def test_passages_are_cached_one_by_one(redis_url):
     st.integers(1, 9),
     st.sampled_from(["maxp", "firstp", "sump", "kmaxavgp"]),
 )
-def test_every_candidate_stays_and_scores_fall(texts, depth, aggregation):
+def test_ranking_by_passages_keeps_every_candidate_in_score_order(texts, depth, aggregation):
     before = ranking_of(texts)
     for stage in (PassageStage(COUNT, Passages(aggregation, **SMALL), depth), SentenceStage(COUNT, depth=depth)):
         after = stage.rerank(before)
@@ -230,7 +230,7 @@ def test_every_word_is_in_some_passage(text, words, data):
 
 
 @given(TEXTS, st.integers(1, 6))
-def test_reading_less_gives_the_same_first_windows(text, at_most):
+def test_cutting_fewer_windows_gives_the_same_first_windows(text, at_most):
     assert window_spans(text, 3, 2, at_most) == window_spans(text, 3, 2)[:at_most]
 
 

@@ -34,12 +34,12 @@ def sentences_of(text, **options):
     return [text[start:end] for start, end in spans(text, Sentences(**options))]
 
 
-def test_sentences_with_abbreviations_and_numbers():
+def test_sentences_are_not_split_at_abbreviations_and_numbers():
     text = "Dr. Smith paid 3.5 million U.S. dollars.  Why? Nobody knows!\nThe end"
     assert sentences_of(text) == ["Dr. Smith paid 3.5 million U.S. dollars.", "Why?", "Nobody knows!", "The end"]
 
 
-def test_markup_is_blanked_and_places_stay():
+def test_markup_is_replaced_by_spaces_so_that_offsets_stay():
     text = "<p>One <b>bold</b> word.</p><script>x < y. z</script><!-- no. --> Is 3&nbsp;< 4 or a<b? Yes."
     assert len(blank_markup(text)) == len(text)
     assert blank_markup(text).split() == ["One", "bold", "word.", "Is", "3", "<", "4", "or", "a<b?", "Yes."]
@@ -63,7 +63,7 @@ def test_every_word_is_in_one_sentence(text, max_words):
     assert "".join(words) == "".join(blank_markup(text).split())
 
 
-def test_interpolation_by_hand():
+def test_birchs_interpolation_by_hand():
     first_pass = np.array([10.0, 8.0, 6.0])
     best = np.array([[1.0, -2.0, np.nan], [3.0, 2.0, 1.0], [4.0, np.nan, np.nan]])
     mixed = interpolate(first_pass, best, 0.6, (1.0, 0.5, 0.1))
@@ -77,7 +77,7 @@ def order(texts, **options):
     return [candidate.doc_id for candidate in ranking.candidates]
 
 
-def test_shares_of_first_pass_and_sentences():
+def test_birch_adds_first_pass_and_sentences_by_their_shares():
     texts = ["1 is low. 1 too.", "5 is good.", "4 is fair. 4 too. 4 again."]
     assert order(texts, a=1.0) == ["d0", "d1", "d2"]
     assert order(texts, a=0.0, weights=[1.0]) == ["d1", "d2", "d0"]
@@ -102,14 +102,14 @@ def test_best_sentence_is_the_passage_and_the_best_three_are_kept():
     assert ranking.reports[0].inferences == 5
 
 
-def test_empty_and_unreadable_documents():
+def test_empty_documents_and_documents_without_sentences_stay_below():
     ranking = SentenceStage(VALUE).rerank(ranking_of(["", None, "3 here."]))
     assert [candidate.doc_id for candidate in ranking.candidates] == ["d2", "d0", "d1"]
     assert ranking.candidates[2].failure
     assert SentenceStage(VALUE).rerank(ranking_of([None])).reports[0].applied is False
 
 
-def test_limit_and_deadline():
+def test_sentences_beyond_the_limit_and_the_deadline_are_not_scored():
     text = " ".join(f"{place} is a number." for place in range(40))
     limited = SentenceStage(VALUE, Sentences(limit=3)).rerank(ranking_of([text, text]))
     assert limited.reports[0].inferences == 6
@@ -120,7 +120,7 @@ def test_limit_and_deadline():
     assert all(len(candidate.trace) == 2 for candidate in hurried.candidates)
 
 
-def test_sentences_stand_alone():
+def test_sentences_are_scored_without_their_neighbours():
     for other in ({"passages": "maxp"}, {"blend": "rrf"}):
         with pytest.raises(ConfigError, match="replaces passages, blend and blend_weight"):
             Rerank(sentences=True, **other)
@@ -148,7 +148,7 @@ def without_downloads(monkeypatch):
 
 
 @pytest.mark.usefixtures("without_downloads")
-def test_punkt_knows_its_abbreviations_and_needs_no_download():
+def test_punkt_splits_by_its_abbreviations_without_a_download():
     text = "Shares of Acme Corp. fell in Jan. 1990. Messrs. Gray and J. Smith\n<b>agree</b>.  Why? He left... and came."
     assert by_punkt(text) == [
         "Shares of Acme Corp. fell in Jan. 1990.",
@@ -163,7 +163,7 @@ def test_punkt_knows_its_abbreviations_and_needs_no_download():
     assert by_punkt("") == by_punkt(" \n ") == []
 
 
-def test_every_language_has_a_model():
+def test_every_language_has_a_punkt_model():
     import punkt
 
     assert set(PUNKT_LANGUAGES.values()) <= set(punkt.available_languages())
@@ -179,7 +179,7 @@ def scorer():
 LONG = " ".join(f"word{place}," for place in range(400)) + " end. A short one."
 
 
-def test_by_tokens_nothing_is_cut(scorer):
+def test_sentences_chunked_by_tokens_are_not_cut(scorer):
     stage = SentenceStage(scorer, Sentences(chunks="tokens", splitter="punkt"))
     by_words, by_tokens = (one.rerank(ranking_of([LONG])).reports[0] for one in (SentenceStage(scorer), stage))
     assert (by_words.truncated, by_words.inferences) == (1, 2)
@@ -191,7 +191,7 @@ def test_by_tokens_nothing_is_cut(scorer):
     assert parts[-1][0] == "A short one."
 
 
-def test_a_cache_passes_it_on_and_a_scorer_without_a_tokenizer_is_refused(scorer):
+def test_chunking_by_tokens_works_through_a_cache_and_needs_a_tokenizer(scorer):
     cached = CachedScorer(scorer, NullStore(), LocalStore(1000))
     assert cached.chunks("a query", [LONG]) == scorer.chunks("a query", [LONG])
     for lacking in (FunctionScorer(), CachedScorer(FunctionScorer(), NullStore())):
@@ -202,21 +202,21 @@ def test_a_cache_passes_it_on_and_a_scorer_without_a_tokenizer_is_refused(scorer
 
 @given(st.lists(st.sampled_from(PIECES), min_size=1, max_size=200).map(" ".join), st.integers(200, 1000))
 @settings(max_examples=30, deadline=None)
-def test_punkt_gives_the_same_sentences_whatever_the_blocks(text, size):
+def test_punkt_gives_the_same_sentences_for_any_block_size(text, size):
     options = Sentences(splitter="punkt")
     blocks = list(sentence_blocks(text, options, size))
     assert [span for block in blocks for span in block] == spans(text, options)
     assert len(blocks) > 1 or len(text) <= 4 * size
 
 
-def test_no_more_sentences_are_split_than_are_asked_for():
+def test_splitting_stops_at_the_requested_number_of_sentences():
     text = "A sentence of some words. " * 4_000
     for splitter in ("sentencex", "punkt"):
         first = next(sentence_blocks(text, Sentences(splitter=splitter)))
         assert 100 < len(first) < 1_000
 
 
-def test_a_splitter_is_waited_for_until_the_deadline(monkeypatch):
+def test_waiting_for_a_sentence_splitter_ends_at_the_deadline(monkeypatch):
     go_on, punkt = threading.Event(), Sentences(splitter="punkt", language="et")
     sentence_splitting._loading.cache_clear()
     monkeypatch.setattr(sentence_splitting, "_punkt", lambda _language: go_on.wait(60))  # loads slowly

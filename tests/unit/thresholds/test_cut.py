@@ -31,7 +31,7 @@ def calibration(*precisions: tuple[float, float]) -> IndexCalibration:
     return IndexCalibration("mono", Isotonic((0, 10), (0, 1)), "m", "i", precisions)
 
 
-def test_a_least_probability_and_a_precision() -> None:
+def test_hits_are_cut_by_probability_or_precision() -> None:
     hits = candidates(0.9, 0.6, 0.3, None)
     thresholds = Thresholds(0.5, Cutoff(precision=0.8), calibration((0.2, 0.5), (0.7, 0.8)))
     kept, cuts = thresholds.cut(hits)
@@ -66,7 +66,7 @@ def test_without_a_calibration_nothing_is_cut() -> None:
 
 
 @pytest.mark.parametrize("one", [Platt(2.0, -1.0), Isotonic((0.0, 1.0, 3.0), (0.1, 0.1, 0.9))])
-def test_maps_come_back_from_json(one) -> None:
+def test_calibration_maps_round_trip_through_json(one) -> None:
     assert map_from_json(map_as_json(one)) == one
 
 
@@ -80,7 +80,7 @@ def test_maps_come_back_from_json(one) -> None:
         lambda: Isotonic((), ()),
     ],
 )
-def test_maps_that_would_reverse_an_order_are_refused(make) -> None:
+def test_calibration_maps_that_reverse_an_order_are_refused(make) -> None:
     with pytest.raises(ValueError, match=r"rising|isotonic"):
         make()
 
@@ -95,14 +95,14 @@ def test_maps_that_would_reverse_an_order_are_refused(make) -> None:
         ({}, "share"),
     ],
 )
-def test_options_that_mean_nothing(value, message) -> None:
+def test_threshold_options_without_effect_are_refused(value, message) -> None:
     with pytest.raises(ConfigError, match=message):
         Rerank(cutoff=value)
     with pytest.raises(ConfigError, match="min_probability"):
         Rerank(min_probability=1.5)
 
 
-def test_only_the_fields_that_are_read_count() -> None:
+def test_a_calibration_depends_only_on_the_fields_read() -> None:
     def mappings(**fields: str) -> dict:
         return {"any": {"mappings": {"properties": {name: {"type": kind} for name, kind in fields.items()}}}}
 
@@ -113,7 +113,7 @@ def test_only_the_fields_that_are_read_count() -> None:
 
 
 @pytest.mark.parametrize("cutoff", ["cliff", {"cliff": True}])
-def test_a_cutoff_at_a_cliff_says_what_to_use_instead(cutoff) -> None:
+def test_the_removed_option_cutoff_cliff_names_its_successor(cutoff) -> None:
     with pytest.raises(ConfigError, match="use min_score, or cutoff="):
         Rerank.of({"cutoff": cutoff}, Rerank())
 

@@ -39,7 +39,7 @@ def like_an_environment(folder: Path) -> Path:
 
 
 @pytest.mark.long
-def test_a_peer_scores_as_the_model_does_whatever_the_batch(exported: Path) -> None:
+def test_each_compared_library_scores_as_the_model_for_any_batch_size(exported: Path) -> None:
     pytest.importorskip("onnx")
     wanted = {"ONNX Runtime fp32", "ONNX Runtime int8 dynamic"}
     made, missing = make_peers(TINY, exported, threads=1, max_tokens=64, wanted=lambda name: name in wanted)
@@ -59,7 +59,7 @@ def test_a_peer_scores_as_the_model_does_whatever_the_batch(exported: Path) -> N
 
 
 @pytest.mark.long
-def test_a_process_that_ended_says_what_it_printed(environment: Path, tmp_path: Path) -> None:
+def test_an_ended_benchmark_process_is_reported_with_its_output(environment: Path, tmp_path: Path) -> None:
     (environment / "bin" / "python").write_text("#!/bin/sh\necho no such library >&2\nexit 3\n")
     one = PeerProcess(environment / "bin" / "python", tmp_path / "log", 1)
     with pytest.raises(InferenceError, match=r"ended with code 3; .*log has what it printed: no such library"):
@@ -68,7 +68,7 @@ def test_a_process_that_ended_says_what_it_printed(environment: Path, tmp_path: 
 
 
 @pytest.mark.long
-def test_peers_whose_libraries_are_missing_are_named(environment: Path) -> None:
+def test_missing_libraries_of_a_benchmark_are_named(environment: Path) -> None:
     pytest.importorskip("onnx")
     hidden = 'import sys; sys.modules["openvino"] = None\n'
     blocked = environment / "blocked"
@@ -82,19 +82,19 @@ def test_peers_whose_libraries_are_missing_are_named(environment: Path) -> None:
     assert "openvino" in missing["OpenVINO fp32"]
 
 
-def test_logits_of_two_labels_become_one_number() -> None:
+def test_two_logits_become_their_difference() -> None:
     assert positive(np.array([[1.0, 3.0], [2.0, 1.0]])).tolist() == [2.0, -1.0]
     assert positive(np.array([[4.0], [5.0]])).tolist() == positive([4.0, 5.0]).tolist() == [4.0, 5.0]
 
 
-def test_torch_is_pinned_as_ours() -> None:
+def test_the_benchmark_pins_torch_as_constraints_do() -> None:
     constraints = (ROOT / "constraints.txt").read_text().splitlines()
     pins = (ROOT / "tools" / "bench" / "peers.txt").read_text().splitlines()
     torch = next(line for line in pins if line.startswith("torch=="))
     assert torch in constraints
 
 
-def test_texts_are_drawn_alike_or_cut_to_queries_and_depth(tmp_path: Path) -> None:
+def test_benchmark_texts_are_drawn_reproducibly_and_cut_to_the_options(tmp_path: Path) -> None:
     tasks = synthetic(40, queries=3, depth=30)
     assert tasks == synthetic(40, queries=3, depth=30)
     sizes = [len(text.split()) for task in tasks for text in task.documents]
@@ -130,7 +130,7 @@ class ByLength:
         pass
 
 
-def test_contenders_take_turns_and_their_orders_are_compared() -> None:
+def test_contenders_run_in_turn_and_their_orders_are_compared() -> None:
     calls: list[str] = []
     both = [ByLength("up", 1, calls), ByLength("down", -1, calls)]
     found = take_turns(both, [BenchQuery("q", ["x" * (n + 1) for n in range(20)])], rounds=3)
@@ -141,7 +141,7 @@ def test_contenders_take_turns_and_their_orders_are_compared() -> None:
 
 
 @pytest.mark.long
-def test_a_checkpoint_is_measured_in_both_precisions() -> None:
+def test_a_benchmark_measures_a_checkpoint_in_fp32_and_int8() -> None:
     pytest.importorskip("onnx")
     options = ["--words", "5", "--queries", "1", "--depth", "3", "--rounds", "1"]
     command = [sys.executable, "-m", "tools.bench", str(TINY), *options]

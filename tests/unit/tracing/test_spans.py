@@ -16,7 +16,7 @@ from tests.tracing import ALWAYS_OFF, ParentBased, one, recording, told, tree
 PARENT = {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "baggage": "user=alice"}
 
 
-def test_parts_belong_to_what_is_traced():
+def test_child_spans_belong_to_their_search():
     with recording() as exporter:
         with (
             spans.trace("search", {"osrerank.index": "notes"}),
@@ -30,14 +30,14 @@ def test_parts_belong_to_what_is_traced():
     assert one(found, "stage").attributes == {}
 
 
-def test_a_part_of_nothing_is_not_recorded():
+def test_a_child_span_without_a_search_is_not_recorded():
     with recording() as exporter:
         assert spans.span("stage") is spans.UNRECORDED
         assert spans.headers() == {}
     assert told(exporter) == []
 
 
-def test_a_part_of_what_the_application_alone_traces_is_not_recorded():
+def test_a_child_span_below_an_applications_span_is_not_recorded():
     with recording() as exporter, trace.get_tracer("application").start_as_current_span("request"):
         assert spans.span("stage") is spans.UNRECORDED
         spans.tell_event("no_model", {})
@@ -45,7 +45,7 @@ def test_a_part_of_what_the_application_alone_traces_is_not_recorded():
     assert told(exporter)[0].events == {}
 
 
-def test_of_an_error_only_the_class_is_kept():
+def test_a_span_keeps_only_the_class_of_an_error():
     with recording() as exporter, pytest.raises(ValueError, match="secret"), spans.trace("search", {}):
         raise ValueError("a secret text")
     (found,) = told(exporter)
@@ -55,7 +55,7 @@ def test_of_an_error_only_the_class_is_kept():
     assert "secret" not in str(exporter.get_finished_spans()[0].to_json())
 
 
-def test_a_trace_goes_on_where_its_headers_say_and_without_its_baggage():
+def test_a_trace_continues_from_its_headers_without_baggage():
     with recording() as exporter, spans.trace("request", {}, parent=PARENT):
         sent = spans.headers()
     (found,) = told(exporter)
@@ -64,14 +64,14 @@ def test_a_trace_goes_on_where_its_headers_say_and_without_its_baggage():
 
 
 @pytest.mark.parametrize("given", ["", "nonsense", "00-0-0-01", "00-" + "0" * 32 + "-" + "0" * 16 + "-01", "ü" * 9_999])
-def test_headers_that_are_no_trace_begin_a_new_one(given):
+def test_malformed_trace_headers_begin_a_new_trace(given):
     with recording() as exporter, spans.trace("request", {}, parent={"traceparent": given}):
         pass
     (found,) = told(exporter)
     assert found.parent == ""
 
 
-def test_what_is_not_sampled_costs_one_span_and_is_not_sampled_elsewhere():
+def test_an_unsampled_trace_stays_unsampled_in_other_processes():
     with recording(ParentBased(ALWAYS_OFF)) as exporter, spans.trace("search", {}) as traced:
         assert not traced.is_recording()
         assert spans.span("stage") is spans.UNRECORDED
@@ -81,7 +81,7 @@ def test_what_is_not_sampled_costs_one_span_and_is_not_sampled_elsewhere():
     assert told(exporter) == []
 
 
-def test_a_thread_carries_the_trace_on():
+def test_a_trace_continues_in_another_thread():
     def part():
         with spans.span("part"):
             pass
@@ -109,7 +109,7 @@ print([name for name in sys.modules if name.startswith("opentelemetry.sdk")])
 
 
 @pytest.mark.long
-def test_without_an_sdk_a_callers_trace_goes_through_to_the_next_machine():
+def test_without_an_sdk_the_callers_trace_headers_are_forwarded():
     code = f"""
 from osrerank.tracing import spans
 with spans.trace("request", {{}}, parent={PARENT}), spans.span("stage"):
@@ -120,7 +120,7 @@ with spans.trace("request", {{}}, parent={PARENT}), spans.span("stage"):
 
 
 @pytest.mark.parametrize("queries", [False, True])
-def test_a_reason_is_told_in_full_only_where_queries_are(queries):
+def test_a_span_has_the_full_reason_only_if_queries_are_traced(queries):
     with recording() as exporter, spans.trace("search", {}, queries=queries):
         spans.tell_event("degraded", reason_of("the server answered 422: cannot read a secret", "server"))
     sentence = {"osrerank.reason": "the server answered 422: cannot read a secret"} if queries else {}
@@ -137,5 +137,5 @@ def test_a_reason_is_told_in_full_only_where_queries_are(queries):
         ("GET", "/", ("info", None)),
     ],
 )
-def test_the_operation_of_a_side_request(method, path, operation):
+def test_a_request_beside_the_search_has_its_operation_in_the_span(method, path, operation):
     assert operation_of(method, path) == operation

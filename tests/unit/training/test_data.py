@@ -34,7 +34,7 @@ def test_a_scorer_chooses_the_best_passages_and_the_hardest_others() -> None:
     assert (found.documents, found.relevance) == (("heat", "salt salt", "salt"), (1, 0, 0))
 
 
-def test_triples_of_passages() -> None:
+def test_triples_of_documents_become_triples_of_passages() -> None:
     options = Passages(words=2, stride=2)
     example = Example("q", ("salt one salt salt wing two", "other three four five", "six"), (1, 0, 0), "here")
     whole = list(passage_triples([example], options))
@@ -46,7 +46,7 @@ def test_triples_of_passages() -> None:
     assert not list(passage_triples([Example("q", ("salt",), (1,))], options))
 
 
-def test_a_models_scores_go_with_the_documents_that_have_one(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_teachers_scores_are_written_beside_their_documents(caplog: pytest.LogCaptureFixture) -> None:
     example = Example("q", ("wing", "salt", "broken", "salt salt"), (0, 1, 0, 0), "line 7")
     (found,) = scored([example], CountsSalt())
     assert (found.documents, found.relevance) == (("wing", "salt", "salt salt"), (0, 1, 0))
@@ -54,7 +54,7 @@ def test_a_models_scores_go_with_the_documents_that_have_one(caplog: pytest.LogC
     assert "line 7: 1 documents could not be scored" in caplog.text
 
 
-def test_examples_from_an_index(tmp_path: Path) -> None:
+def test_training_examples_are_made_from_an_index(tmp_path: Path) -> None:
     client = connect(f"embedded:{tmp_path}")
     for doc_id, text in (("a", "low salt"), ("b", "salt and salt"), ("c", "the wing")):
         client.index(index="notes", id=doc_id, body={"title": "T", "text": text}, refresh=True)
@@ -70,7 +70,7 @@ def test_examples_from_an_index(tmp_path: Path) -> None:
     client.close()
 
 
-def test_examples_from_questions() -> None:
+def test_training_examples_are_made_from_questions() -> None:
     content = json.loads(SLICE.read_text())
     answers = {
         question["question"]: question["answers"][0]["text"].lower()
@@ -90,7 +90,7 @@ def test_examples_from_questions() -> None:
     assert len(list(from_questions(SLICE, depth=2))) == 200
 
 
-def test_a_file_of_another_layout_is_named(tmp_path: Path) -> None:
+def test_a_training_file_of_another_layout_is_named(tmp_path: Path) -> None:
     (tmp_path / "squad.json").write_text('{"data": [{"paragraphs": [{"qas": []}]}]}')
     with pytest.raises(FormatError, match=r"squad.json: not in SQuAD's layout"):
         list(from_questions(tmp_path / "squad.json", depth=3))

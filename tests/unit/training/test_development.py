@@ -29,7 +29,7 @@ def order() -> list[int]:
     return sorted(range(4), key=lambda place: -values[place])
 
 
-def test_the_measure_is_that_of_the_order_that_scoring_gives() -> None:
+def test_the_development_measure_is_that_of_the_scored_order() -> None:
     trainee = load_trainee(CLASSIFIER, Recipe())
     trainee.network.train()
     rank = order().index(1) + 1
@@ -40,13 +40,13 @@ def test_the_measure_is_that_of_the_order_that_scoring_gives() -> None:
     assert trainee.network.training
 
 
-def test_what_is_below_the_depth_keeps_its_rank() -> None:
+def test_development_hits_below_the_depth_keep_their_rank() -> None:
     trainee = load_trainee(CLASSIFIER, Recipe())
     late = Example(EXAMPLE.query, DOCUMENTS, (0, 0, 0, 1))
     assert Development([late], "RR@10", depth=2).value(trainee, SCORING) == pytest.approx(1 / 4)
 
 
-def test_passages_are_put_together_as_the_options_say() -> None:
+def test_development_documents_are_scored_by_the_configured_passages() -> None:
     """The order of the documents is that of reranking with the same options."""
     examples = Example("low", ("salt heat wing " * 9, "the blood of low pressure " * 4, "wing " * 30), (0, 1, 0))
     ranking = ranking_of(list(examples.documents), query="low")
@@ -81,7 +81,7 @@ def test_average_precision_counts_what_the_first_pass_missed() -> None:
 
 
 @pytest.mark.parametrize("measure", ["AP@", "nDCG", "nDCG@0", "P@10", "RR"])
-def test_other_measures_are_refused(measure: str) -> None:
+def test_unknown_development_measures_are_refused(measure: str) -> None:
     with pytest.raises(ConfigError, match="nDCG@10, RR@10, AP@10 or AP"):
         Development([EXAMPLE], measure)
 

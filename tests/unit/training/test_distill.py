@@ -31,7 +31,7 @@ def lot(trainee: Trainee, recipe: Recipe, budget_tokens: int = 10_000) -> Lot:
 
 
 @pytest.mark.parametrize("recipe", [POINTWISE, LISTWISE], ids=lambda recipe: recipe.name)
-def test_a_model_is_no_distance_from_itself(recipe: Recipe) -> None:
+def test_the_distillation_loss_of_a_model_with_itself_is_0(recipe: Recipe) -> None:
     student, teacher = load_trainee(CLASSIFIER, recipe), load_trainee(CLASSIFIER, recipe)
     with torch.no_grad():
         found = DistillationObjective(student, teacher, recipe)(lot(student, recipe))
@@ -45,7 +45,7 @@ def test_a_model_is_no_distance_from_itself(recipe: Recipe) -> None:
         assert float(found["soft"]) == pytest.approx(float(soft_cross_entropy(logits, logits)))
 
 
-def test_padding_and_neighbours_count_for_nothing() -> None:
+def test_padding_and_other_sequences_do_not_change_the_distillation_loss() -> None:
     teacher = load_trainee(CLASSIFIER, POINTWISE)
     student = select_layers(teacher, layer_map(2, 1), "student")
     objective = DistillationObjective(student, teacher, POINTWISE)
@@ -59,7 +59,7 @@ def test_padding_and_neighbours_count_for_nothing() -> None:
         assert alone == pytest.approx(float(value), rel=1e-5)
 
 
-def test_the_teacher_learns_nothing_and_drops_nothing() -> None:
+def test_the_teacher_has_no_gradients_and_no_dropout() -> None:
     recipe = replace(POINTWISE, dropout=0.5)
     teacher = load_trainee(CLASSIFIER, recipe)
     student = select_layers(teacher, (1,), "student")
@@ -76,16 +76,18 @@ def test_the_teacher_learns_nothing_and_drops_nothing() -> None:
     ("teacher", "student", "expected"),
     [(24, 12, tuple(range(1, 24, 2))), (12, 3, (3, 7, 11)), (6, 2, (2, 5)), (6, 6, tuple(range(6)))],
 )
-def test_each_layer_learns_from_the_last_of_its_block(teacher: int, student: int, expected: tuple[int, ...]) -> None:
+def test_each_student_layer_learns_from_the_last_teacher_layer_of_its_block(
+    teacher: int, student: int, expected: tuple[int, ...]
+) -> None:
     assert layer_map(teacher, student) == expected
 
 
 @pytest.mark.parametrize(("kept", "expected"), [((0, 1, 4, 5), (0, 3, 4, 5)), ((2,), (5,)), ((0, 2), (1, 5))])
-def test_a_layer_that_is_kept_stands_in_for_those_dropped_behind_it(kept, expected):
+def test_a_kept_layer_replaces_the_dropped_layers_after_it(kept, expected):
     assert stand_ins(6, kept) == expected
 
 
-def test_layers_that_do_not_fit_are_refused() -> None:
+def test_a_student_whose_layers_do_not_fit_the_teacher_is_refused() -> None:
     teacher = load_trainee(CLASSIFIER, LISTWISE)
     with pytest.raises(ConfigError, match="the student has 2 layers; 1 of the teacher's were named"):
         DistillationObjective(load_trainee(CLASSIFIER, LISTWISE), teacher, LISTWISE, (1,))
@@ -96,7 +98,7 @@ def test_layers_that_do_not_fit_are_refused() -> None:
 
 
 @pytest.mark.parametrize("form", ["cross-encoder", "bi-encoder"])
-def test_selected_layers_are_the_teachers(form: str, tmp_path: Path) -> None:
+def test_selected_layers_are_copied_from_the_teacher(form: str, tmp_path: Path) -> None:
     teacher = load_trainee(CLASSIFIER if form == "cross-encoder" else carded(tmp_path / "start"), LISTWISE)
     student = select_layers(teacher, (1,), "student")
     before, after = dict(teacher.network.named_parameters()), dict(student.network.named_parameters())
@@ -113,7 +115,7 @@ def test_a_bi_encoder_is_not_compared_layer_by_layer(tmp_path: Path) -> None:
             DistillationObjective(load_trainee(start, LISTWISE), load_trainee(teacher, LISTWISE), LISTWISE)
 
 
-def test_the_probe_sees_what_transformers_computes() -> None:
+def test_recorded_hidden_states_equal_those_of_transformers() -> None:
     transformers = pytest.importorskip("transformers")
     trainee = load_trainee(CLASSIFIER, POINTWISE)
     inputs = to_device(torch.device("cpu"), lot(trainee, POINTWISE).inputs)
@@ -137,7 +139,7 @@ def test_the_probe_sees_what_transformers_computes() -> None:
         ({"hidden": False, "hard": False}, {"attention", "soft"}),
     ],
 )
-def test_terms_can_be_left_out(changes: dict[str, bool], parts: set[str]) -> None:
+def test_terms_of_the_distillation_loss_can_be_left_out(changes: dict[str, bool], parts: set[str]) -> None:
     recipe = replace(LISTWISE, **changes)
     teacher = load_trainee(CLASSIFIER, recipe)
     objective = DistillationObjective(select_layers(teacher, (1,), "student"), teacher, recipe)

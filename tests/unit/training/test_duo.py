@@ -31,7 +31,7 @@ def builder() -> InputBuilder:
     return InputBuilder.load(START, card)
 
 
-def test_pairs_of_unlike_labels_in_both_orders() -> None:
+def test_a_duo_training_reads_pairs_of_unlike_labels_in_both_orders() -> None:
     example = Example("low", ("salt", "wing", "heat"), (1, 0, 0))
     made = DuoAssembly(builder()).sequences(example)
     assert DuoAssembly(builder()).count(example) == len(made) == 4
@@ -43,7 +43,7 @@ def test_pairs_of_unlike_labels_in_both_orders() -> None:
     assert DuoAssembly(builder()).sequences(Example("low", ("salt", "wing"), (0, 0))) == []
 
 
-def test_scores_alone_make_every_pair_with_its_difference() -> None:
+def test_teacher_scores_make_every_pair_with_its_difference() -> None:
     example = Example("low", ("salt", "wing", "heat"), (1, 0, 0), scores=(3.0, 1.0, 1.5))
     assembly = DuoAssembly(builder(), unlike=False)
     made = assembly.sequences(example)
@@ -53,7 +53,7 @@ def test_scores_alone_make_every_pair_with_its_difference() -> None:
     assert {one.score for one in labelled} == {2.0, 1.5, -2.0, -1.5}
 
 
-def test_the_measure_is_that_of_sums_of_probabilities() -> None:
+def test_the_development_measure_of_duo_sums_probabilities() -> None:
     trainee = load_trainee(START, RECIPE, kind="duo")
     example = Example("low pressure", ("salt", "the wing", "heat heat heat"), (0, 0, 1))
     scoring = NetworkScorer(torch.device("cpu"), 10_000)

@@ -56,7 +56,7 @@ POINTWISE = replace(SMALL, loss="pointwise", draw="balanced", mine_at=0.0)
 
 
 @pytest.mark.parametrize("recipe", [SMALL, pytest.param(POINTWISE, marks=pytest.mark.slow)])
-def test_a_model_learns_and_scores_the_same_after_it_was_written(examples, tmp_path, recipe):
+def test_a_trained_model_scores_the_same_after_saving(examples, tmp_path, recipe):
     said: list[str] = []
     recipe = replace(recipe, steps=40, evaluate_every=10)
     made = train(request(examples, tmp_path / "made", recipe, report=said.append))
@@ -93,7 +93,7 @@ def with_scores(examples: Path, output: Path) -> Path:
 
 
 @pytest.mark.parametrize("start", ["cross-encoder", pytest.param("bi-encoder", marks=pytest.mark.slow)])
-def test_scores_that_the_examples_bring_are_learnt_and_labels_are_not_looked_at(examples, tmp_path, start):
+def test_training_on_teacher_scores_ignores_labels(examples, tmp_path, start):
     data = with_scores(examples, tmp_path / "scored.jsonl")
     source = CLASSIFIER if start == "cross-encoder" else carded(tmp_path / "start")
     recipe = replace(SMALL, soft=True, hard=False, draw="all", mine_at=0.0, steps=40)
@@ -108,7 +108,7 @@ def test_scores_that_the_examples_bring_are_learnt_and_labels_are_not_looked_at(
     assert curve(other) == curve(made)
 
 
-def test_scores_and_labels_are_learnt_from_together_and_an_example_without_scores_is_named(examples, tmp_path):
+def test_training_combines_scores_and_labels_and_names_examples_without_scores(examples, tmp_path):
     with pytest.raises(EvaluationError, match=r"examples\.jsonl, line 1: soft=true learns from scores"):
         train(request(examples, tmp_path / "made", replace(SMALL, soft=True)))
     assert not (tmp_path / "made.training").exists()
@@ -120,7 +120,7 @@ def test_scores_and_labels_are_learnt_from_together_and_an_example_without_score
 
 
 @pytest.mark.parametrize("kind", ["cross-encoder", pytest.param("bi-encoder", marks=pytest.mark.slow)])
-def test_a_stopped_training_goes_on_to_the_last_bit(examples: Path, tmp_path: Path, kind: str) -> None:
+def test_a_stopped_training_resumes_bitwise(examples: Path, tmp_path: Path, kind: str) -> None:
     start = CLASSIFIER if kind == "cross-encoder" else carded(tmp_path / "start")
     train(request(examples, tmp_path / "whole", source=start))
     for steps in (1, 3, 1, 1, 3):
@@ -138,7 +138,7 @@ def test_a_stopped_training_goes_on_to_the_last_bit(examples: Path, tmp_path: Pa
 
 
 @pytest.mark.slow
-def test_a_killed_training_goes_on_to_the_last_bit(examples: Path, tmp_path: Path) -> None:
+def test_a_killed_training_resumes_bitwise(examples: Path, tmp_path: Path) -> None:
     train(request(examples, tmp_path / "whole"))
     code = (
         "import sys, time; from pathlib import Path; import torch; torch.set_num_threads(1)\n"
@@ -168,7 +168,7 @@ def test_a_killed_training_goes_on_to_the_last_bit(examples: Path, tmp_path: Pat
     assert all(torch.equal(whole[name], parts[name]) for name in whole)
 
 
-def test_a_stopped_distillation_goes_on_with_its_student(examples: Path, tmp_path: Path) -> None:
+def test_a_stopped_distillation_resumes_with_its_student(examples: Path, tmp_path: Path) -> None:
     recipe = replace(SMALL, name="tinybert-listwise", mine_at=0.0, hard=False, dropout=0.0)
     made = {"layers": 1}
     begun = request(examples, tmp_path / "made", recipe, development=None)
@@ -182,7 +182,7 @@ def test_a_stopped_distillation_goes_on_with_its_student(examples: Path, tmp_pat
     assert all(torch.equal(whole[name], parts[name]) for name in whole)
 
 
-def test_how_it_is_cut_into_lots_changes_no_gradient(examples: Path, tmp_path: Path) -> None:
+def test_the_number_of_micro_batches_changes_no_gradient(examples: Path, tmp_path: Path) -> None:
     plain = replace(SMALL, dropout=0.0, steps=4, mine_at=0.0)
     for name, budget in (("large", 100_000), ("small", 100)):
         train(request(examples, tmp_path / name, replace(plain, budget_tokens=budget)))
@@ -190,7 +190,7 @@ def test_how_it_is_cut_into_lots_changes_no_gradient(examples: Path, tmp_path: P
     np.testing.assert_allclose(losses[0], losses[1], rtol=1e-5)
 
 
-def test_held_back_labels_change_nothing_but_the_choice(examples: Path, tmp_path: Path) -> None:
+def test_development_labels_change_only_the_chosen_step(examples: Path, tmp_path: Path) -> None:
     held_back = tmp_path / "held-back.jsonl"
     lines = [json.loads(line) for line in examples.read_text().splitlines()]
     held_back.write_text("".join(json.dumps({**one, "relevance": one["relevance"][::-1]}) + "\n" for one in lines))
@@ -202,7 +202,7 @@ def test_held_back_labels_change_nothing_but_the_choice(examples: Path, tmp_path
     assert [row["measure"] for row in right] != [row["measure"] for row in turned]
 
 
-def test_bad_data_and_a_loss_that_is_no_number_end_it(examples: Path, tmp_path: Path) -> None:
+def test_bad_data_and_a_nan_loss_end_a_training(examples: Path, tmp_path: Path) -> None:
     with pytest.raises(EvaluationError, match=r"the loss of step \d+ is (nan|inf).*examples.jsonl, line"):
         train(request(examples, tmp_path / "diverged", replace(SMALL, rate=1e30, clip=0.0, warmup=0), development=None))
     with examples.open("a") as file:
@@ -215,13 +215,13 @@ def test_bad_data_and_a_loss_that_is_no_number_end_it(examples: Path, tmp_path: 
         train(request(lonely, tmp_path / "made", development=None))
 
 
-def test_a_cosine_learns_from_lists_alone(examples: Path, tmp_path: Path) -> None:
+def test_a_bi_encoder_is_trained_only_on_lists(examples: Path, tmp_path: Path) -> None:
     recipe = replace(SMALL, loss="pointwise", draw="balanced")
     with pytest.raises(ConfigError, match="loss=listwise"):
         train(request(examples, tmp_path / "made", recipe, source=carded(tmp_path / "start")))
 
 
-def test_frozen_embeddings_stay(examples: Path, tmp_path: Path) -> None:
+def test_frozen_embeddings_are_not_trained(examples: Path, tmp_path: Path) -> None:
     train(request(examples, tmp_path / "made", replace(SMALL, freeze="embeddings"), development=None))
     before, after = (load_file(folder / "model.safetensors") for folder in (CLASSIFIER, tmp_path / "made"))
     for table in ("word", "position", "token_type"):
@@ -239,7 +239,7 @@ def test_a_start_without_weights_is_refused(examples: Path, tmp_path: Path) -> N
         train(request(examples, tmp_path / "made", source=start))
 
 
-def test_a_smaller_student_comes_nearer_to_its_teacher(examples: Path, tmp_path: Path) -> None:
+def test_a_smaller_student_approaches_its_teacher(examples: Path, tmp_path: Path) -> None:
     recipe = replace(SMALL, name="tinybert-listwise", steps=30, mine_at=0.0, hard=False, dropout=0.0)
     distill(request(examples, tmp_path / "made", recipe, development=None), layers=1)
     rows = curve(tmp_path / "made")
@@ -257,7 +257,7 @@ def test_a_smaller_student_comes_nearer_to_its_teacher(examples: Path, tmp_path:
     assert load_scorer(str(tmp_path / "made"), backend="torch").score("low", ["salt"], [(0,)]).inferences == 1
 
 
-def test_logits_go_from_a_cross_encoder_to_a_bi_encoder(examples: Path, tmp_path: Path) -> None:
+def test_a_bi_encoder_learns_the_logits_of_a_cross_encoder(examples: Path, tmp_path: Path) -> None:
     recipe = replace(SMALL, name="logits", method="logits", steps=30, mine_at=0.0)
     start = carded(tmp_path / "start")
     distill(request(examples, tmp_path / "made", recipe, development=None), student=start)
@@ -268,7 +268,7 @@ def test_logits_go_from_a_cross_encoder_to_a_bi_encoder(examples: Path, tmp_path
     assert f"the student began as `{start.name}`" in (tmp_path / "made" / "README.md").read_text(encoding="utf-8")
 
 
-def test_a_checkpoint_is_tensors_and_json_and_another_training_in_its_place_is_refused(examples, tmp_path):
+def test_a_checkpoint_is_tensors_and_json_and_belongs_to_one_training(examples, tmp_path):
     assert train(request(examples, tmp_path / "made", max_minutes=1e-9)) is None
     names = {path.name for path in (tmp_path / "made.training").iterdir()}
     assert names == {"step-0", "data.json"}
@@ -283,13 +283,13 @@ def test_a_checkpoint_is_tensors_and_json_and_another_training_in_its_place_is_r
         train(request(examples, tmp_path / "made"))
 
 
-def test_a_student_that_goes_on_from_a_checkpoint_may_name_its_layers(examples: Path, tmp_path: Path) -> None:
+def test_a_resumed_student_may_name_its_layers(examples: Path, tmp_path: Path) -> None:
     recipe = replace(SMALL, name="tinybert-listwise", steps=2, mine_at=0.0)
     wanted = request(examples, tmp_path / "made", recipe, development=None)
     assert distill(wanted, layers=range(1, 3), student=CLASSIFIER) == tmp_path / "made"
 
 
-def test_a_distillation_has_its_soft_labels_from_its_teacher(examples: Path, tmp_path: Path) -> None:
+def test_a_distillation_reads_soft_labels_from_its_teacher(examples: Path, tmp_path: Path) -> None:
     data = with_scores(examples, tmp_path / "scored.jsonl")
     with pytest.raises(ConfigError, match="soft=true is for train"):
         distill(request(data, tmp_path / "made", replace(SMALL, soft=True)), layers=1)

@@ -22,7 +22,7 @@ def _on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loop, "HAVE_FP16", ("cuda", "cpu"))
 
 
-def test_what_a_machine_cannot_do_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_precision_that_the_machine_lacks_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loop, "HAVE_FP16", ("cuda",))
     monkeypatch.setenv("ACCELERATE_USE_CPU", "true")
     with pytest.raises(ConfigError, match=r"fp16 needs CUDA, but this training runs on the cpu; set precision=bf16"):
@@ -42,7 +42,7 @@ def stopped(examples: Path, tmp_path: Path) -> Path:
 
 
 @pytest.mark.slow
-def test_it_learns_as_in_fp32_and_writes_fp32(examples: Path, tmp_path: Path) -> None:
+def test_mixed_precision_learns_as_fp32_and_saves_fp32(examples: Path, tmp_path: Path) -> None:
     for name, precision in (("half", "fp16"), ("whole", "fp32")):
         train(request(examples, tmp_path / name, replace(HALF, precision=precision, rate=1e-4)))
     half, whole = ([float(row["loss"]) for row in curve(tmp_path / name)] for name in ("half", "whole"))
@@ -52,7 +52,9 @@ def test_it_learns_as_in_fp32_and_writes_fp32(examples: Path, tmp_path: Path) ->
 
 
 @pytest.mark.slow
-def test_a_stopped_one_goes_on_with_its_scale_to_the_last_bit(examples: Path, tmp_path: Path, stopped: Path) -> None:
+def test_a_stopped_mixed_precision_training_resumes_bitwise_with_its_loss_scale(
+    examples: Path, tmp_path: Path, stopped: Path
+) -> None:
     state = json.loads(stopped.read_text())
     assert state["scaler"]["scale"] == 65536 / 2 ** state["skipped"]
     assert state["skipped"] < 4
@@ -61,7 +63,7 @@ def test_a_stopped_one_goes_on_with_its_scale_to_the_last_bit(examples: Path, tm
     assert curve(tmp_path / "parts") == curve(tmp_path / "whole")
 
 
-def test_steps_whose_gradients_overflow_are_left_out(examples: Path, tmp_path: Path, stopped: Path) -> None:
+def test_training_steps_with_overflowing_gradients_are_skipped(examples: Path, tmp_path: Path, stopped: Path) -> None:
     state = json.loads(stopped.read_text())
     stopped.write_text(json.dumps({**state, "scaler": {**state["scaler"], "scale": 2.0**24}}))
     said: list[str] = []

@@ -6,7 +6,7 @@ import torch
 from osrerank.training import losses
 
 
-def test_cross_entropy_by_hand() -> None:
+def test_cross_entropy_loss_by_hand() -> None:
     # softmax of (0, log 3) is (1/4, 3/4): -log(3/4) for the relevant one, -log(1/4) for the other
     logits = torch.tensor([[0.0, math.log(3)], [math.log(3), 0.0]])
     found = losses.cross_entropy(logits, torch.tensor([1, 1]))
@@ -29,7 +29,7 @@ def test_list_cross_entropy_and_its_gradients_by_hand() -> None:
     torch.testing.assert_close(scores.grad[:3], shares / 2)
 
 
-def test_divergences_by_hand() -> None:
+def test_divergence_losses_by_hand() -> None:
     student = torch.tensor([0.0, 0.0])  # (1/2, 1/2)
     teacher = torch.tensor([math.log(3), 0.0])  # (3/4, 1/4)
     expected = 0.75 * math.log(0.75 / 0.5) + 0.25 * math.log(0.25 / 0.5)

@@ -11,7 +11,7 @@ from osrerank.training.recipes import PRESETS
     ("step", "expected"),
     [(0, 0.0), (5_000, 1.5e-6), (9_999, 3e-6 * 0.9999), (10_000, 2.7e-6), (50_000, 1.5e-6), (99_999, 3e-11)],
 )
-def test_the_papers_rate(step: int, expected: float) -> None:
+def test_the_learning_rate_of_the_papers_by_hand(step: int, expected: float) -> None:
     recipe = PRESETS["monobert"]
     found = learning_rate(
         step,
@@ -24,7 +24,7 @@ def test_the_papers_rate(step: int, expected: float) -> None:
 
 
 @pytest.mark.parametrize(("step", "expected"), [(0, 0.1), (9, 1.0), (10, 1.0), (55, 0.5), (99, 1 / 90)])
-def test_the_usual_rate(step: int, expected: float) -> None:
+def test_the_linear_learning_rate_by_hand(step: int, expected: float) -> None:
     assert learning_rate(step, peak=1.0, warmup=10, total=100, decay_from="warmup") == pytest.approx(expected)
     assert learning_rate(0, peak=1.0, warmup=0, total=4, decay_from="start") == 1.0
 
@@ -47,7 +47,7 @@ def rate(step: int) -> float:
     return learning_rate(step, peak=1e-2, warmup=2, total=6, decay_from="start")
 
 
-def test_berts_adam_equals_a_plain_one_step_by_step() -> None:
+def test_berts_adam_equals_a_plain_implementation_step_by_step() -> None:
     network, inputs = small()
     first = {parameter: torch.zeros_like(parameter) for parameter in network.parameters()}
     second = {parameter: torch.zeros_like(parameter) for parameter in network.parameters()}
@@ -83,7 +83,7 @@ def test_berts_adam_equals_a_plain_one_step_by_step() -> None:
     torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-9)
 
 
-def test_with_bias_correction_it_is_adamw() -> None:
+def test_our_adam_with_bias_correction_equals_torchs_adamw() -> None:
     results = []
     for make in (
         lambda groups: Adam(groups, eps=1e-8, bias_correction=True),

@@ -86,7 +86,7 @@ def candidates_of(official: dict[str, str], folder: Path) -> Path:
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
-def test_the_passages_of_ten_documents_are_the_same_everywhere(options, official, tmp_path):
+def test_prepared_training_passages_are_reproducible(options, official, tmp_path):
     from osrerank.training.development import Development  # imports torch
 
     candidates = candidates_of(official, tmp_path)
@@ -116,7 +116,7 @@ def test_the_official_files_become_triples_of_passages(official: dict[str, str],
         assert all("titles" not in row for row in rows)
 
 
-def test_samples_of_passages_need_ids() -> None:
+def test_sampling_training_passages_needs_document_ids() -> None:
     example = Example("q", ("a b c d",), (1,), "here, line 7")
     with pytest.raises(FormatError, match="here, line 7: policy=sampled draws by document ids, and there are none"):
         passages_in(example, 0, Passages(words=1, stride=1, policy="sampled"))
@@ -133,7 +133,9 @@ def test_samples_of_passages_need_ids() -> None:
         ({"missed": -1}, "missed is -1; it must be a whole number from 0 on"),
     ],
 )
-def test_bad_titles_and_ids_are_named(fields: dict[str, object], said: str, tmp_path: Path) -> None:
+def test_bad_titles_and_ids_of_training_documents_are_named(
+    fields: dict[str, object], said: str, tmp_path: Path
+) -> None:
     (tmp_path / "e.jsonl").write_text(json.dumps({"query": "q", "documents": ["a"], "relevance": [1], **fields}))
     with pytest.raises(FormatError, match=rf"line 1: {said}"):
         list(read_examples(tmp_path / "e.jsonl"))

@@ -34,7 +34,7 @@ def steps(**changes: object) -> MaskedSteps:
     return MaskedSteps(Tokenizer.from_file(str(TOKENIZER)), replace(RECIPE, **changes), 10_000)
 
 
-def test_texts_become_sequences_that_lose_nothing() -> None:
+def test_pretraining_sequences_lose_no_token() -> None:
     made = list(steps(max_tokens=10).sequences(["low " * 21, "low low"]))
     assert [len(ids) for ids in made] == [10, 10, 7]  # a rest of fewer than four pieces is left out
     tokenizer = Tokenizer.from_file(str(TOKENIZER))
@@ -42,7 +42,7 @@ def test_texts_become_sequences_that_lose_nothing() -> None:
     assert all(ids[0] == first and ids[-1] == last for ids in made)
 
 
-def test_packed_texts_fill_their_sequences_and_lose_nothing() -> None:
+def test_packed_pretraining_sequences_are_full_and_lose_no_token() -> None:
     maker = steps(max_tokens=12, pack=True)
     first, last = (maker.tokenizer.token_to_id(name) for name in ("[CLS]", "[SEP]"))
     low = maker.tokenizer.encode("low", add_special_tokens=False).ids
@@ -57,7 +57,7 @@ def test_packed_texts_fill_their_sequences_and_lose_nothing() -> None:
     assert inside == [[*low * 2, last, *low * 3, last, *low]]
 
 
-def test_what_is_hidden_and_that_separators_never_are() -> None:
+def test_masking_hides_15_percent_of_tokens_and_never_separators() -> None:
     maker, rng = steps(), np.random.default_rng(1)
     mask = maker.tokenizer.token_to_id("[MASK]")
     ids = np.array([2, *range(20, 120), 3], dtype=np.int64)
@@ -86,7 +86,7 @@ def test_what_is_hidden_and_that_separators_never_are() -> None:
 
 
 @pytest.mark.long
-def test_robertas_mask_hides_pieces_of_its_families() -> None:
+def test_masking_fits_roberta_tokenizers() -> None:
     tokenizer = Tokenizer(models.Unigram())
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
     names = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
@@ -102,7 +102,7 @@ def test_robertas_mask_hides_pieces_of_its_families() -> None:
         list(bare.sequences(["low"]))
 
 
-def test_from_nothing_and_on(corpus: Path, tmp_path: Path) -> None:
+def test_a_model_is_pretrained_from_scratch_and_further(corpus: Path, tmp_path: Path) -> None:
     start = new_encoder([corpus], tmp_path / "new", EncoderSize(layers=1, hidden=32, vocabulary=60))
     said: list[str] = []
     made = pretrain(start, tmp_path / "made", [corpus], replace(RECIPE, steps=40), report=said.append)
@@ -115,7 +115,7 @@ def test_from_nothing_and_on(corpus: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_a_stopped_one_goes_on_to_the_last_bit(corpus: Path, tmp_path: Path) -> None:
+def test_a_stopped_pretraining_resumes_bitwise(corpus: Path, tmp_path: Path) -> None:
     start = new_encoder([corpus], tmp_path / "new", EncoderSize(layers=1, hidden=32, vocabulary=60))
     pretrain(start, tmp_path / "whole", [corpus], RECIPE, report=str)
     assert pretrain(start, tmp_path / "parts", [corpus], RECIPE, **minutes(3)) is None
@@ -125,7 +125,7 @@ def test_a_stopped_one_goes_on_to_the_last_bit(corpus: Path, tmp_path: Path) -> 
     assert read_curve(tmp_path / "whole" / "curve.csv") == read_curve(tmp_path / "parts" / "curve.csv")
 
 
-def test_corpora_that_give_nothing_are_refused(corpus: Path, tmp_path: Path) -> None:
+def test_corpora_without_usable_texts_are_refused(corpus: Path, tmp_path: Path) -> None:
     start = new_encoder([corpus], tmp_path / "new", EncoderSize(layers=1, hidden=32, vocabulary=60))
     (tmp_path / "empty.txt").write_text("\n\n")
     with pytest.raises(FormatError, match="has no text"):

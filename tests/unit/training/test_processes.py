@@ -63,7 +63,7 @@ Path(f"left.{machine.number}").write_text("".join(name for name in names if "glo
 
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="the threads' names are read from Linux's /proc")
-def test_no_thread_of_the_group_outlives_it(tmp_path: Path) -> None:
+def test_no_thread_of_a_process_group_outlives_the_group(tmp_path: Path) -> None:
     (tmp_path / "leave.py").write_text(LEAVE, encoding="utf-8")
     run(2, ["leave.py"], tmp_path)
     assert [(tmp_path / f"left.{number}").read_text(encoding="utf-8") for number in (0, 1)] == ["", ""]
@@ -74,7 +74,7 @@ def numbers(folder: Path, column: str) -> list[float]:
 
 
 @pytest.mark.slow
-def test_several_processes_train_the_model_that_one_trains(examples: Path, tmp_path: Path) -> None:
+def test_several_processes_train_the_same_model_as_a_single_process(examples: Path, tmp_path: Path) -> None:
     for processes in (1, 3):  # three: a step has two lots here, so one has nothing to do
         said = trained(examples, tmp_path / str(processes), processes)
         assert said.count("step 6 of 6") == 1
@@ -123,7 +123,7 @@ def test_a_second_precision_in_a_process_is_refused() -> None:
 
 
 @pytest.mark.slow
-def test_what_two_processes_left_unfinished_goes_on(examples: Path, tmp_path: Path) -> None:
+def test_an_unfinished_training_of_two_processes_resumes(examples: Path, tmp_path: Path) -> None:
     said = trained(examples, tmp_path / "made", 2, "--max-minutes", "0.000001")
     assert "step 6 of 6" not in said
     assert (tmp_path / "made.training").is_dir()

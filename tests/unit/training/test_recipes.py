@@ -4,7 +4,7 @@ from osrerank.errors import ConfigError
 from osrerank.training.recipes import PRESETS, Recipe
 
 
-def test_the_papers_numbers() -> None:
+def test_recipes_have_the_papers_numbers() -> None:
     mono = PRESETS["monobert"]
     assert (mono.batch, mono.steps, mono.rate, mono.warmup) == (128, 100_000, 3e-6, 10_000)
     assert (mono.beta1, mono.beta2, mono.weight_decay, mono.clip) == (0.9, 0.999, 0.01, 1.0)
@@ -18,7 +18,7 @@ def test_the_papers_numbers() -> None:
     assert all(recipe.name == name for name, recipe in PRESETS.items())
 
 
-def test_changes_keep_the_rest() -> None:
+def test_changing_a_recipe_keeps_its_other_values() -> None:
     recipe = Recipe.of({"name": "monobert", "steps": 7, "rate": 1}, "modern")
     assert (recipe.steps, recipe.rate, recipe.batch) == (7, 1, 128)
     assert Recipe.of(None, "duobert").name == "duobert"
@@ -37,11 +37,11 @@ def test_changes_keep_the_rest() -> None:
         ({"dropout": 1.0}, "below 1"),
     ],
 )
-def test_what_cannot_be_used_is_named(given: dict[str, object], said: str) -> None:
+def test_unusable_values_of_a_recipe_are_named(given: dict[str, object], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         Recipe.of(given, "modern")
 
 
 @pytest.mark.parametrize(("warmup", "expected"), [(0.1, 10), (25, 25), (0, 0)])
-def test_warmup_in_steps_or_as_a_share(warmup: float, expected: int) -> None:
+def test_warm_up_is_given_in_steps_or_as_a_share(warmup: float, expected: int) -> None:
     assert Recipe(warmup=warmup).warmup_steps(100) == expected

@@ -44,7 +44,9 @@ def planned(sequences: float, development: Development | None = None):
         (2, 0, 0, False),
     ],
 )
-def test_a_tenth_of_the_time_is_not_exceeded(sequences: int, queries: int, measurements: int, *, before: bool) -> None:
+def test_development_takes_at_most_a_tenth_of_the_training_time(
+    sequences: int, queries: int, measurements: int, *, before: bool
+) -> None:
     made = planned(sequences)
     if made.development is None:
         assert queries == 0
@@ -57,7 +59,7 @@ def test_a_tenth_of_the_time_is_not_exceeded(sequences: int, queries: int, measu
     assert f"{queries} " in made.says
 
 
-def test_a_part_is_from_all_over_the_set_and_a_small_set_is_measured_whole_or_not_at_all() -> None:
+def test_a_development_sample_is_spread_over_the_set() -> None:
     made = planned(300)
     assert made.development is not None
     chosen = [EXAMPLES.index(example) for example in made.development.examples]
@@ -72,7 +74,7 @@ def test_a_part_is_from_all_over_the_set_and_a_small_set_is_measured_whole_or_no
     assert planned(5, small).development is None
 
 
-def test_pairs_and_what_is_cut_off_are_counted() -> None:
+def test_the_schedule_counts_pairs_and_cut_sequences() -> None:
     assert cost("1234", ("123456", "12"), 2, "cross-encoder", 100) == 2 * (4 + 4)
     assert cost("1234", ("123456", "12"), 2, "duo", 100) == 2 * (4 + 8)
     assert cost("1234", ("1" * 10_000,), 1, "cross-encoder", 100) == 500
@@ -80,7 +82,7 @@ def test_pairs_and_what_is_cut_off_are_counted() -> None:
 
 
 @pytest.mark.long
-def test_a_short_training_is_not_held_up_by_its_development_set(examples: Path, tmp_path: Path) -> None:
+def test_a_short_training_is_not_delayed_by_its_development_set(examples: Path, tmp_path: Path) -> None:
     said: list[str] = []
     open_recipe = replace(SMALL, evaluate_every=0)
     train(request(examples, tmp_path / "short", open_recipe, report=said.append, passages=Passages(words=4, stride=2)))

@@ -37,7 +37,7 @@ def test_vectors_go_to_a_file_by_default(tmp_path: Path, monkeypatch: pytest.Mon
     assert VectorStorage.of(Settings.load(vectors="off")).store is None
 
 
-def test_they_are_dropped_only_after_a_yes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_vectors_are_dropped_only_after_confirmation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OSRERANK_VECTORS_FOLDER", str(tmp_path / "vectors"))
     store = VectorStorage.of(Settings.load()).store
     assert store is not None
@@ -47,7 +47,7 @@ def test_they_are_dropped_only_after_a_yes(tmp_path: Path, monkeypatch: pytest.M
         assert store.size().records == left
 
 
-def test_a_key_of_any_length_signs_them() -> None:
+def test_a_signing_key_of_any_length_signs_vectors() -> None:
     secrets = {VectorStorage.of(Settings.load(vectors_key=key)).secret for key in ("a", "b", "long" * 100)}
     assert len(secrets) == 3
     assert {len(secret) for secret in secrets} == {32}
@@ -56,14 +56,16 @@ def test_a_key_of_any_length_signs_them() -> None:
 @pytest.mark.parametrize(
     ("url", "warns"), [("redis://127.0.0.1:1", False), ("redis://far:1", True), ("rediss://far:1", False)]
 )
-def test_a_redis_without_tls_is_warned_of(url: str, warns: bool, caplog: pytest.LogCaptureFixture) -> None:
+def test_keeping_vectors_in_a_remote_redis_without_tls_is_warned_of(
+    url: str, warns: bool, caplog: pytest.LogCaptureFixture
+) -> None:
     with caplog.at_level(logging.WARNING):
         vectors = VectorStorage.of(Settings.load(vectors="redis", redis_url=url))
     assert isinstance(vectors.store, RedisStore)
     assert ("without TLS" in caplog.text) is warns
 
 
-def test_without_an_index_a_redis_that_is_named_keeps_them() -> None:
+def test_without_a_side_index_a_configured_redis_keeps_vectors() -> None:
     named = {"redis_url": "redis://127.0.0.1:1"}
     for settings, has_index, is_redis in (
         (named, False, True), (named, True, False), ({**named, "vectors": "file"}, False, False), ({}, False, False),
@@ -75,7 +77,7 @@ def test_without_an_index_a_redis_that_is_named_keeps_them() -> None:
         VectorStorage.of(Settings.load(vectors="redis"))
 
 
-def test_rerankers_and_servers_have_no_index_and_clients_have_one() -> None:
+def test_only_clients_of_a_cluster_have_a_side_index() -> None:
     url = "redis://127.0.0.1:1"
     context = Context(cli, obj={**dict.fromkeys(NAMES), "model": str(TINY), "redis_url": url})
     client = connect("http://localhost:9", scorer=Letters(), redis_url=url)
@@ -85,7 +87,7 @@ def test_rerankers_and_servers_have_no_index_and_clients_have_one() -> None:
     assert stores == [RedisStore, RedisStore, FileStore]
 
 
-def test_tasks_run_in_order_and_closing_waits_for_them() -> None:
+def test_background_tasks_run_in_order_and_closing_waits_for_them() -> None:
     background, done = Background(most=20), list[int]()
     assert all(background.submit(partial(done.append, number)) for number in range(20))
     background.close()
@@ -95,7 +97,7 @@ def test_tasks_run_in_order_and_closing_waits_for_them() -> None:
     assert done[-1] == 20
 
 
-def test_beyond_the_bound_tasks_are_left_out() -> None:
+def test_background_tasks_beyond_the_bound_are_dropped() -> None:
     background = Background(most=2)
     hold = held(background)
     assert [background.submit(lambda: None) for _ in range(3)] == [True, True, False]
@@ -103,7 +105,7 @@ def test_beyond_the_bound_tasks_are_left_out() -> None:
     background.close()
 
 
-def test_the_newest_may_come_first_and_the_oldest_make_room() -> None:
+def test_background_tasks_may_run_newest_first_and_drop_the_oldest() -> None:
     background, done = Background(most=10, newest_first=True), list[int]()
     hold = held(background)
     for number, weight in enumerate((4, 4, 4, 2)):
@@ -113,7 +115,7 @@ def test_the_newest_may_come_first_and_the_oldest_make_room() -> None:
     assert done == [3, 2, 1]
 
 
-def test_a_task_that_fails_stops_nothing(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failed_background_task_stops_no_other(caplog: pytest.LogCaptureFixture) -> None:
     background, done = Background(), list[int]()
     background.submit(lambda: 1 // 0)
     background.submit(sys.exit)
@@ -125,7 +127,7 @@ def test_a_task_that_fails_stops_nothing(caplog: pytest.LogCaptureFixture) -> No
 
 @pytest.mark.long
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
-def test_a_forked_child_has_none_of_its_parents_tasks() -> None:
+def test_a_forked_child_has_no_background_tasks_of_its_parent() -> None:
     background, hold = Background(), threading.Event()
     background.submit(lambda: hold.wait(10))
 

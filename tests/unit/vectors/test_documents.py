@@ -66,7 +66,7 @@ def opened(
 @pytest.mark.parametrize("precision", ["fp32", "int8"])
 @pytest.mark.parametrize("profile", PROFILES)
 @pytest.mark.parametrize("pooling", POOLINGS)
-def test_cold_and_warm_scores_are_the_same(
+def test_scores_with_and_without_stored_vectors_are_equal(
     models: Callable[..., Path], pooling: str, profile: str, precision: str
 ) -> None:
     store, found = MemoryStore(), []
@@ -82,7 +82,7 @@ def test_cold_and_warm_scores_are_the_same(
 
 
 @pytest.mark.parametrize("pooling", POOLINGS)
-def test_a_score_does_not_depend_on_its_neighbours(models: Callable[..., Path], pooling: str) -> None:
+def test_a_documents_score_does_not_depend_on_its_batch(models: Callable[..., Path], pooling: str) -> None:
     scorer = opened(models(pooling), MemoryStore(), "standard")
     together = scorer.score(QUERY, DOCUMENTS, MONO).values
     for count in (1, 2, 16, 31, 33, 41):
@@ -91,13 +91,13 @@ def test_a_score_does_not_depend_on_its_neighbours(models: Callable[..., Path], 
         np.testing.assert_array_equal(values, together[places])
 
 
-def test_a_changed_text_and_another_profile_have_other_records(models: Callable[..., Path]) -> None:
+def test_a_changed_text_and_another_encoder_have_other_records(models: Callable[..., Path]) -> None:
     rounded, exact, again = (opened(models(), profile=name).vectors for name in ("standard", "exact", "standard"))
     assert rounded.keys_of(["low"]) == again.keys_of(["low"])
     assert len({*rounded.keys_of(["low", "low ", "Low"]), *exact.keys_of(["low"])}) == 4
 
 
-def test_a_key_tells_tokenizer_pooling_length_and_the_documents_prefix(tmp_path: Path) -> None:
+def test_a_record_key_covers_tokenizer_pooling_length_and_prefix(tmp_path: Path) -> None:
     directory, other = (carded(tmp_path / name) for name in ("tiny", "other"))
     tokenizer = (other / "tokenizer.json").read_text("utf-8")
     (other / "tokenizer.json").write_text(tokenizer.replace('"lowercase":true', '"lowercase":false'), "utf-8")
@@ -108,7 +108,7 @@ def test_a_key_tells_tokenizer_pooling_length_and_the_documents_prefix(tmp_path:
     assert encoder_of(directory, replace(card, query_prefix="ask : ")).key == keys[0]
 
 
-def test_equal_texts_have_one_record(tmp_path: Path) -> None:
+def test_equal_texts_share_a_vector_record(tmp_path: Path) -> None:
     store, backend = MemoryStore(), ArithmeticEncoder()
     scorer = opened(carded(tmp_path / "tiny"), store, "standard", backend=backend)
     values = scorer.score(QUERY, ["low", "heart", "low"], [(0,), (1,), (2,)]).values
@@ -117,7 +117,7 @@ def test_equal_texts_have_one_record(tmp_path: Path) -> None:
     assert store.size().records == len(backend.encoded_ids) == 2
 
 
-def test_after_the_deadline_nothing_is_attempted_and_a_closed_source_says_so(models: Callable[..., Path]) -> None:
+def test_after_the_deadline_no_document_is_encoded(models: Callable[..., Path]) -> None:
     scorer = opened(models(), profile="standard")
     scores = scorer.score(QUERY, DOCUMENTS, MONO, deadline=Deadline.after_ms(-1))
     assert (scores.reached, scores.inferences) == (0, 0)
@@ -129,7 +129,7 @@ def test_after_the_deadline_nothing_is_attempted_and_a_closed_source_says_so(mod
     scorer.vectors._threads.close()
 
 
-def test_what_has_vectors_is_scored_where_time_is_short(tmp_path: Path) -> None:
+def test_documents_with_vectors_are_scored_first_under_a_deadline(tmp_path: Path) -> None:
     directory, store, clock = carded(tmp_path / "tiny"), MemoryStore(), ManualClock()
     scorer = opened(directory, store, "standard", backend=ArithmeticEncoder())
     scorer.vectors.remember(DOCUMENTS)
@@ -143,7 +143,7 @@ def test_what_has_vectors_is_scored_where_time_is_short(tmp_path: Path) -> None:
     scorer.close()
 
 
-def test_what_a_deadline_cut_off_is_encoded_afterwards(tmp_path: Path) -> None:
+def test_documents_cut_off_by_a_deadline_are_encoded_after_the_answer(tmp_path: Path) -> None:
     store, clock = MemoryStore(), ManualClock()
     slow = ArithmeticEncoder(lambda _ids: clock.sleep(1), threads=1)
     scorer = opened(carded(tmp_path / "tiny"), store, "standard", backend=slow)
@@ -156,7 +156,7 @@ def test_what_a_deadline_cut_off_is_encoded_afterwards(tmp_path: Path) -> None:
     scorer.close()
 
 
-def test_after_deadlines_the_newest_call_is_first_with_256_documents_of_a_call_and_1024_of_all() -> None:
+def test_documents_left_by_deadlines_are_encoded_newest_first_within_bounds() -> None:
     clock, batches = ManualClock(), list[float]()
 
     def encode(characters: float) -> None:
@@ -172,7 +172,7 @@ def test_after_deadlines_the_newest_call_is_first_with_256_documents_of_a_call_a
     assert batches[5:] == [LATE_AT_ONCE * width for width in (7, 6, 5, 4) for _ in range(256 // LATE_AT_ONCE)]
 
 
-def test_closing_does_not_wait_until_all_that_a_deadline_cut_off_is_encoded(tmp_path: Path) -> None:
+def test_closing_does_not_wait_for_documents_left_by_deadlines(tmp_path: Path) -> None:
     clock, is_late, go_on = ManualClock(0), threading.Event(), threading.Event()
 
     def encode(_ids: np.ndarray) -> None:
@@ -193,7 +193,7 @@ def test_closing_does_not_wait_until_all_that_a_deadline_cut_off_is_encoded(tmp_
     assert len(slow.encoded_ids) < 6 < len(DOCUMENTS)
 
 
-def test_a_text_that_fails_does_not_fail_its_neighbours(tmp_path: Path) -> None:
+def test_a_text_that_cannot_be_encoded_fails_alone(tmp_path: Path) -> None:
     def refuse(ids: np.ndarray) -> None:
         if len(ids) > 300:
             raise RuntimeError("out of memory")
@@ -232,13 +232,13 @@ def scorers(directory: Path) -> Iterator[list[EncoderScorer]]:
         scorer.close()
 
 
-def test_keys_and_identities_are_the_same(scorers: list[EncoderScorer]) -> None:
+def test_record_keys_and_model_identities_are_stable(scorers: list[EncoderScorer]) -> None:
     assert len({scorer.identity for scorer in scorers}) == 1
     assert len({tuple(scorer.vectors.keys_of(DOCUMENTS)) for scorer in scorers}) == 1
     assert len({scorer.encoder.backend.precision for scorer in scorers}) == 2
 
 
-def test_each_reads_what_the_others_wrote(scorers: list[EncoderScorer]) -> None:
+def test_each_backend_reads_vectors_written_by_another(scorers: list[EncoderScorer]) -> None:
     share = -(-len(UNIQUE) // len(scorers))
     for turn, scorer in enumerate(scorers):
         scorer.vectors.remember(UNIQUE[turn * share : (turn + 1) * share])
@@ -249,7 +249,7 @@ def test_each_reads_what_the_others_wrote(scorers: list[EncoderScorer]) -> None:
 
 
 @pytest.mark.gpu
-def test_on_a_gpu_too(directory: Path, scorers: list[EncoderScorer]) -> None:
+def test_vectors_computed_on_a_gpu_equal_those_of_the_cpu(directory: Path, scorers: list[EncoderScorer]) -> None:
     torch = pytest.importorskip("torch")
     if not torch.cuda.is_available():
         pytest.skip("there is no CUDA device")

@@ -63,7 +63,7 @@ assert failed and not any(failed), failed
 
 
 @pytest.mark.parametrize("forks", [20, pytest.param(200, marks=pytest.mark.slow)])
-def test_every_child_ends_and_has_its_parents_vectors(forks: int, tmp_path: Path) -> None:
+def test_every_forked_child_ends_and_reads_its_parents_vectors(forks: int, tmp_path: Path) -> None:
     command = [sys.executable, "-c", FORKS, str(tmp_path), str(forks)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, cwd=ROOT)
     assert (done.returncode, done.stderr) == (0, "")
@@ -100,7 +100,7 @@ sys.exit(code or len(store.read([bytes(16), bytes(17)])) != 2)
 """
 
 
-def test_the_child_of_a_parent_whose_write_does_not_end_has_no_vectors_and_ends(tmp_path: Path) -> None:
+def test_a_child_forked_during_a_hanging_write_ends_without_vectors(tmp_path: Path) -> None:
     command = [sys.executable, "-c", STUCK, str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, cwd=ROOT)
     assert done.returncode == 0, done.stderr

@@ -25,7 +25,7 @@ def encoded(form: RecordRequests, record: bytes) -> str:
     return text if form.engine.is_embedded else text.rstrip("=")  # as OpenSearch gives doc values
 
 
-def test_a_bulk_request_names_every_record():
+def test_a_bulk_request_to_a_side_index_names_every_record():
     (body,) = writing("osrerank-vectors-i", RECORDS, "a model")
     lines = [json.loads(line) for line in body.splitlines()]
     assert body.endswith("\n")
@@ -33,13 +33,13 @@ def test_a_bulk_request_names_every_record():
     assert [base64.b64decode(line["record"]) for line in lines[1::2]] == list(RECORDS.values())
 
 
-def test_many_records_go_in_several_requests():
+def test_many_records_are_written_to_a_side_index_in_several_requests():
     records = {bytes([number]) * 16: bytes(3 << 20) for number in range(3)}
     bodies = list(writing("osrerank-vectors-i", records, "a model"))
     assert [len(body.splitlines()) for body in bodies] == [4, 2]
 
 
-def test_a_refusal_says_why_without_the_record():
+def test_a_refused_write_to_a_side_index_has_the_reason_without_the_record():
     items = [{"index": {"status": 201}}, {"index": {"status": 400, "error": {"type": "x", "reason": "value [AAAA]"}}}]
     assert refusal({"errors": True, "items": items}) == "1 of 2 records were refused: x"
     assert refusal({"errors": False, "items": items[:1]}) == ""
@@ -57,14 +57,14 @@ def test_one_request_reads_several_side_indices():
 
 @pytest.mark.parametrize("engine", Engine)
 @given(records=st.dictionaries(st.binary(min_size=16, max_size=16), st.binary(min_size=1, max_size=60), max_size=5))
-def test_what_was_written_is_read(engine, records):
+def test_records_written_to_a_side_index_are_read(engine, records):
     form = RecordRequests(engine)
     contents = {key.hex(): encoded(form, record) for key, record in records.items()}
     assert form.found(answer(form, contents)) == records
 
 
 @pytest.mark.parametrize("engine", Engine)
-def test_what_somebody_else_wrote_is_left_out(engine):
+def test_foreign_documents_in_a_side_index_are_ignored(engine):
     form = RecordRequests(engine)
     contents = {"not hexadecimal": "AAAA", "aa": "no base64!", "bb": 7, "cc": "", "dd": None, "ee": "AAAA"}
     assert form.found(answer(form, contents)) == {b"\xee": b"\0\0\0"}

@@ -66,7 +66,7 @@ def bodies(documents: list[DocumentRecords]) -> list[list[bytes]]:
     return [[one.records[turn].body() for turn in sorted(one.records)] for one in documents]
 
 
-def test_they_have_the_scores_of_their_passages(vectors: DocumentVectors) -> None:
+def test_a_long_document_has_the_score_of_its_best_passages(vectors: DocumentVectors) -> None:
     by_passages = PassageStage(EncoderScorer(vectors), OPTIONS, name="vectors").rerank(RANKING)
     vectors.records.flush()
     assert vectors.store is not None
@@ -78,7 +78,7 @@ def test_they_have_the_scores_of_their_passages(vectors: DocumentVectors) -> Non
     assert vectors.store.size().records == known + 4  # the short ones have the records of their texts
 
 
-def test_a_known_one_is_not_cut(vectors: DocumentVectors) -> None:
+def test_a_long_document_with_a_record_is_not_cut_again(vectors: DocumentVectors) -> None:
     cold = vectors.of(texts_of(vectors))
     vectors.records.flush()
     warm = vectors.of([uncuttable(text) for text in texts_of(vectors)])
@@ -88,7 +88,7 @@ def test_a_known_one_is_not_cut(vectors: DocumentVectors) -> None:
     assert [list(one.spans) for one in warm.documents] == [list(one.spans) for one in cold.documents]
 
 
-def test_how_it_is_cut_is_part_of_the_key(vectors: DocumentVectors) -> None:
+def test_the_record_key_of_a_long_document_covers_the_passage_options(vectors: DocumentVectors) -> None:
     def key(candidate: Candidate, options: Passages = OPTIONS) -> bytes:
         return vectors.keys_of([VectorStage(vectors, options).text_of(candidate)])[0]
 
@@ -108,7 +108,7 @@ def test_how_it_is_cut_is_part_of_the_key(vectors: DocumentVectors) -> None:
     assert key(whole, sampled) != key(Candidate("another id", text, 0.0, 1), sampled)
 
 
-def test_a_deadline_cuts_off_later_passages_and_keeps_no_part_of_a_document(tmp_path: Path) -> None:
+def test_a_deadline_leaves_out_later_passages_and_stores_no_partial_record(tmp_path: Path) -> None:
     clock = ManualClock()
     scorer = of(tmp_path, ArithmeticEncoder(lambda _ids: clock.sleep(1), threads=1))
     stage = VectorStage(scorer.vectors, OPTIONS)
@@ -124,7 +124,7 @@ def test_a_deadline_cuts_off_later_passages_and_keeps_no_part_of_a_document(tmp_
     scorer.close()
 
 
-def test_a_passage_that_fails_leaves_the_others(tmp_path: Path) -> None:
+def test_a_passage_that_cannot_be_encoded_leaves_the_other_passages(tmp_path: Path) -> None:
     failing: list[bytes] = []
 
     def break_one(ids: np.ndarray) -> None:
@@ -148,7 +148,7 @@ def test_a_passage_that_fails_leaves_the_others(tmp_path: Path) -> None:
     scorer.close()
 
 
-def test_a_search_takes_along_what_was_computed(vectors: DocumentVectors, tmp_path: Path) -> None:
+def test_a_search_keeps_computed_passage_vectors(vectors: DocumentVectors, tmp_path: Path) -> None:
     cold = vectors.of(texts_of(vectors))
     assert len(cold.made) == len(CANDIDATES)
     elsewhere = of(tmp_path / "elsewhere", ArithmeticEncoder()).vectors
@@ -159,7 +159,7 @@ def test_a_search_takes_along_what_was_computed(vectors: DocumentVectors, tmp_pa
     elsewhere.close()
 
 
-def test_remember_counts_passages_and_makes_each_once(vectors: DocumentVectors) -> None:
+def test_remembering_documents_counts_and_encodes_each_passage_once(vectors: DocumentVectors) -> None:
     assert vectors.remember(texts_of(vectors)) == (14, 14)
     assert vectors.remember([uncuttable(text) for text in texts_of(vectors)]) == (14, 0)
     seconds, stored = vectors.cost_of(texts_of(vectors))
@@ -178,7 +178,7 @@ def record(bits: Bits = 8) -> LongRecord:
 
 @pytest.mark.parametrize("bits", [32, 8])
 @pytest.mark.parametrize("secret", [b"", b"secret"])
-def test_it_is_read_as_it_was_written(bits: Bits, secret: bytes) -> None:
+def test_a_record_of_passage_vectors_round_trips(bits: Bits, secret: bytes) -> None:
     content = record(bits).write(KEY, secret)
     read = LongRecord.read(content, KEY, secret)
     assert read is not None
@@ -189,7 +189,7 @@ def test_it_is_read_as_it_was_written(bits: Bits, secret: bytes) -> None:
     assert VectorRecord.read(content, KEY, secret) is None
 
 
-def test_no_damaged_one_is_read() -> None:
+def test_a_damaged_record_of_passage_vectors_is_a_miss() -> None:
     content = record().write(KEY)
     for at in range(0, len(content), 3):
         flipped = bytes([*content[:at], content[at] ^ 1, *content[at + 1 :]])
@@ -211,5 +211,5 @@ def test_no_damaged_one_is_read() -> None:
         record().write(KEY)[:-16] + b"x",
     ],
 )
-def test_without_a_secret_nothing_in_it_is_trusted(forged: bytes) -> None:
+def test_a_forged_record_of_passage_vectors_is_checked(forged: bytes) -> None:
     assert LongRecord.read(sealed(forged, KEY, b""), KEY) is None

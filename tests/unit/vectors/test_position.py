@@ -11,7 +11,7 @@ HEADS = {"0": Head("one", 9_999, 9_999), "1": Head("two", 99, 99)}
 EMPTY = Position().facing(HEADS)
 
 
-def test_builders_claim_different_ranges():
+def test_builders_claim_disjoint_ranges():
     first, mine = EMPTY.claim("a", HEADS, now_s=0, until_s=60)
     _, other = first.claim("b", HEADS, now_s=1, until_s=61)
     assert (mine.shard, other.shard) == ("0", "1")
@@ -19,7 +19,7 @@ def test_builders_claim_different_ranges():
     assert (other.first, other.last) == (0, 99)
 
 
-def test_a_lease_that_ended_is_taken_over_where_its_builder_stopped():
+def test_an_expired_lease_is_continued_where_its_builder_stopped():
     position, lease = EMPTY.claim("a", HEADS, now_s=0, until_s=60)
     position, lease = position.advanced(lease, 100, term=1, until_s=60)
     position, taken = position.claim("b", HEADS, now_s=61, until_s=121)
@@ -27,7 +27,7 @@ def test_a_lease_that_ended_is_taken_over_where_its_builder_stopped():
     assert position.advanced(lease, 200, term=1, until_s=200) == (position, None)  # the first one lost it
 
 
-def test_nothing_can_be_claimed_while_others_read_all_that_is_left():
+def test_no_range_can_be_claimed_while_other_builders_hold_the_rest():
     heads = {"1": HEADS["1"]}
     position, _ = Position().facing(heads).claim("a", heads, now_s=0, until_s=60)
     assert position.claim("b", heads, now_s=1, until_s=61) == (position, None)
@@ -35,26 +35,26 @@ def test_nothing_can_be_claimed_while_others_read_all_that_is_left():
 
 
 @pytest.mark.parametrize("head", [Head("anew", 99, 99), Head("two", 49, 49)], ids=["made anew", "went back"])
-def test_a_shard_whose_changes_are_others_is_at_its_beginning(head):
+def test_a_shard_with_another_history_is_read_from_its_beginning(head):
     before = Position({"1": ShardPosition("two", 100, 3)})
     assert before.facing({"1": HEADS["1"]}) == before
     assert before.facing({"1": head}).left({"1": head}) == head.last + 1
 
 
-def test_what_was_built_since_an_earlier_position_is_open_again():
+def test_ranges_built_since_an_earlier_position_are_open_again():
     before, lease = EMPTY.claim("a", HEADS, now_s=0, until_s=60)
     after, _ = before.advanced(lease, UNIT, term=1, until_s=60)
     after, _ = after.claim("a", HEADS, now_s=0, until_s=60)
     assert after.back_to(before).left(HEADS) == before.left(HEADS)
 
 
-def test_bytes_of_another_program_are_no_position():
+def test_foreign_bytes_are_not_read_as_a_build_position():
     with pytest.raises(FormatError, match="cannot be read"):
         Position.read(b'{"shards": 1}')
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 5_000), st.booleans()), max_size=60))
-def test_whatever_builders_do_each_number_is_built_or_open(steps):
+def test_every_sequence_number_is_either_built_or_open(steps):
     position, held, built, now_s = EMPTY, {}, {"0": set(), "1": set()}, 0.0
     for owner, count, is_killed in steps:
         now_s += 10

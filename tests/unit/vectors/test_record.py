@@ -29,7 +29,7 @@ def tokens(count: int, hidden: int = 96) -> np.ndarray:
 
 @pytest.mark.parametrize("cut", [False, True])
 @pytest.mark.parametrize("bits", BITS)
-def test_the_bytes_give_the_record_back(bits: Bits, cut: bool) -> None:
+def test_a_vector_record_round_trips_through_bytes(bits: Bits, cut: bool) -> None:
     record = VectorRecord.of(vector(), bits, cut=cut)
     read = VectorRecord.read(record.write(KEY, SECRET), KEY, SECRET)
     assert read is not None
@@ -38,7 +38,7 @@ def test_the_bytes_give_the_record_back(bits: Bits, cut: bool) -> None:
 
 
 @pytest.mark.parametrize(("bits", "error"), [(32, 0.0), (8, 0.001)])
-def test_a_rounded_vector_is_near(bits: Bits, error: float) -> None:
+def test_a_rounded_vector_is_near_the_original(bits: Bits, error: float) -> None:
     record = VectorRecord.of(vector(), bits, cut=False)
     assert np.abs(record.vector * np.float32(record.scale) - vector()).max() <= error
     assert len(record.write(KEY)) <= HIDDEN * bits // 8 + 36
@@ -46,7 +46,7 @@ def test_a_rounded_vector_is_near(bits: Bits, error: float) -> None:
 
 
 @pytest.mark.parametrize("bits", BITS)
-def test_rounding_again_changes_no_number(bits: Bits) -> None:
+def test_rounding_a_rounded_vector_changes_no_number(bits: Bits) -> None:
     """So what a worker rounded is stored as if it had been rounded here."""
     for made in (*map(vector, range(50)), *map(tokens, range(1, 30))):
         once = VectorRecord.of(made, bits, cut=False)
@@ -56,7 +56,7 @@ def test_rounding_again_changes_no_number(bits: Bits) -> None:
 
 
 @pytest.mark.parametrize("bits", BITS)
-def test_norms_other_than_1_are_kept(bits: Bits) -> None:
+def test_a_record_keeps_vector_norms_other_than_1(bits: Bits) -> None:
     """As a dot product needs them: (3, 0), (0, 5) and (.6, .8) have the norms 3, 5 and 1."""
     vectors = np.array([(3, 0), (0, 5), (0.6, 0.8)], dtype=np.float32)
     read = [VectorRecord.read(VectorRecord.of(one, bits, cut=False).write(KEY), KEY) for one in vectors]
@@ -64,7 +64,7 @@ def test_norms_other_than_1_are_kept(bits: Bits) -> None:
     np.testing.assert_allclose(rows_of([record for record in read if record]), vectors, rtol=0.005)
 
 
-def test_every_other_content_is_no_record(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_malformed_bytes_are_not_read_as_a_vector_record(monkeypatch: pytest.MonkeyPatch) -> None:
     content = VectorRecord.of(vector(), 8, cut=False).write(KEY, SECRET)
     assert VectorRecord.read(content, KEY, SECRET) is not None
     assert VectorRecord.read(content, b"another key", SECRET) is None
@@ -94,7 +94,7 @@ def test_a_record_may_have_a_vector_for_each_token(bits: Bits, error: float, cou
 
 
 @pytest.mark.parametrize("by_tokens", [False, True])
-def test_a_record_of_the_other_form_is_a_miss(by_tokens: bool) -> None:
+def test_a_record_with_the_other_number_of_vectors_is_a_miss(by_tokens: bool) -> None:
     """Without a secret anybody can write one; it must not fail a search."""
     store = MemoryStore()
     records = Records("model", 96, VectorStorage(store, ROUNDED), by_tokens=by_tokens)
@@ -116,7 +116,7 @@ def drawn(count: int, dimensions: int = 96, seed: int = 0) -> np.ndarray:
 
 
 @pytest.mark.parametrize("factor", [1.5, 2, 3, 4, 100])
-def test_they_are_scipys_clusters(factor: float) -> None:
+def test_merged_token_vectors_are_scipys_ward_clusters(factor: float) -> None:
     hierarchy = pytest.importorskip("scipy.cluster.hierarchy")
     for seed in range(5):
         rows = drawn(60 + seed, seed=seed)
@@ -130,12 +130,12 @@ def test_they_are_scipys_clusters(factor: float) -> None:
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])
-def test_few_tokens_are_left(count: int) -> None:
+def test_a_text_of_few_tokens_is_not_merged(count: int) -> None:
     assert len(pooled(drawn(count), 4)) == min(count, 2)
     np.testing.assert_array_equal(pooled(drawn(count), 1), drawn(count))
 
 
-def test_a_text_of_the_longest_kind_is_merged_in_time() -> None:
+def test_token_vectors_of_the_longest_text_are_merged_in_time() -> None:
     began = time.perf_counter()
     assert len(pooled(drawn(512, 128), 2)) == 1 + 511 // 2
     assert time.perf_counter() - began < 2
@@ -150,7 +150,7 @@ def test_maxsim_by_hand() -> None:
 
 
 @pytest.mark.parametrize("dimensions", [96, 384])
-def test_a_score_does_not_depend_on_the_other_documents(dimensions: int) -> None:
+def test_a_maxsim_score_does_not_depend_on_other_documents(dimensions: int) -> None:
     query, documents = drawn(32, dimensions), [drawn(1 + 7 * at, dimensions, seed=at) for at in range(40)]
     alone = [maxsim(query, [one])[0] for one in documents]
     assert maxsim(query, documents).tolist() == alone

@@ -51,7 +51,7 @@ def every_store(request: pytest.FixtureRequest, store: FileStore) -> Iterator[Ve
     made.close()
 
 
-def test_what_is_written_is_read(every_store: VectorStore) -> None:
+def test_written_vectors_are_read_back(every_store: VectorStore) -> None:
     one = every_store
     assert one.read([key(1)]) == {}
     assert one.size().records == 0
@@ -64,7 +64,7 @@ def test_what_is_written_is_read(every_store: VectorStore) -> None:
     assert one.read([key(1)]) == {}
 
 
-def test_what_is_not_kept_is_pruned(every_store: VectorStore) -> None:
+def test_pruning_deletes_vectors_that_are_not_kept(every_store: VectorStore) -> None:
     one = every_store
     assert one.prune([[key(1)]]) == 0
     one.write(records(5))
@@ -77,7 +77,7 @@ def test_what_is_not_kept_is_pruned(every_store: VectorStore) -> None:
     assert one.size().records == 0
 
 
-def test_a_pruning_that_fails_leaves_everything(every_store: VectorStore) -> None:
+def test_a_failed_pruning_leaves_all_vectors(every_store: VectorStore) -> None:
     every_store.write(records(300))
 
     def failing() -> Iterator[list[bytes]]:
@@ -91,7 +91,7 @@ def test_a_pruning_that_fails_leaves_everything(every_store: VectorStore) -> Non
     assert every_store.prune([[key(1)], [key(1), key(2)]]) == 2
 
 
-def test_pruning_reads_both_generations_and_makes_nothing_younger(tmp_path: Path) -> None:
+def test_pruning_reads_both_generations_and_keeps_the_age_of_vectors(tmp_path: Path) -> None:
     store = FileStore(tmp_path / "vectors", most_bytes=MEGABYTE, ttl_s=3600)
     for start in range(0, 400, 50):
         store.write(records(50, start=start))
@@ -108,13 +108,13 @@ def test_pruning_reads_both_generations_and_makes_nothing_younger(tmp_path: Path
     store.close()
 
 
-def test_it_is_for_its_user_alone(store: FileStore) -> None:
+def test_a_vector_folder_is_readable_only_by_its_user(store: FileStore) -> None:
     store.write(records(1))
     assert store.folder.stat().st_mode & 0o777 == 0o700
     assert {file.stat().st_mode & 0o777 for file in store.folder.iterdir()} == {0o600}
 
 
-def test_reading_makes_nothing(store: FileStore) -> None:
+def test_reading_creates_no_vector_folder(store: FileStore) -> None:
     store.read([key(1)])
     assert not store.folder.exists()
     store.write(records(1))
@@ -133,14 +133,14 @@ def test_old_records_make_room_for_new_ones(store: FileStore) -> None:
     assert len(list(store.folder.glob("*.lmdb"))) == 2
 
 
-def test_what_is_too_large_is_not_kept(store: FileStore, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_record_larger_than_the_file_is_not_stored(store: FileStore, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         assert store.write({key(1): bytes(3 * MEGABYTE)}) == 0
     assert "writes of document vectors pause" in caplog.text
     assert store.read([key(1)]) == {}
 
 
-def test_a_record_is_gone_after_its_time(tmp_path: Path) -> None:
+def test_a_vector_record_expires(tmp_path: Path) -> None:
     clock = ManualClock()
     store = FileStore(tmp_path, most_bytes=4 * MEGABYTE, ttl_s=3600, clock=clock)
     store.write(records(1))
@@ -155,7 +155,7 @@ def test_a_record_is_gone_after_its_time(tmp_path: Path) -> None:
     assert sorted(store.read([key(0), key(1), key(2)])) == [key(1), key(2)]
 
 
-def test_a_process_has_one_store_for_a_folder(tmp_path: Path) -> None:
+def test_a_process_opens_one_store_for_a_vector_folder(tmp_path: Path) -> None:
     first = file_store(tmp_path / "a", most_bytes=MEGABYTE, ttl_s=60)
     assert file_store(tmp_path / "b" / ".." / "a", most_bytes=MEGABYTE, ttl_s=60) is first
     assert file_store(tmp_path / "b", most_bytes=MEGABYTE, ttl_s=60) is not first
@@ -185,7 +185,7 @@ def writer(folder: Path, start: int, stop: int) -> "subprocess.Popen[str]":
 
 
 @pytest.mark.long
-def test_processes_share_it(store: FileStore) -> None:
+def test_processes_share_a_vector_file(store: FileStore) -> None:
     store.write(records(1))
     with writer(store.folder, 100, 160) as one, writer(store.folder, 200, 260) as other:
         assert one.wait(60) == other.wait(60) == 0
@@ -194,7 +194,7 @@ def test_processes_share_it(store: FileStore) -> None:
 
 
 @pytest.mark.long
-def test_a_process_that_may_keep_more_is_followed(store: FileStore, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_larger_file_limit_of_another_process_is_adopted(store: FileStore, caplog: pytest.LogCaptureFixture) -> None:
     assert store.write(records(10)) == 10  # the file is mapped at 2 MB
     for last in (2_000, 4_000):
         many = f"store.write({{n.to_bytes(16, 'big'): bytes(2000) for n in range({last})}})"
@@ -206,7 +206,7 @@ def test_a_process_that_may_keep_more_is_followed(store: FileStore, caplog: pyte
 
 
 @pytest.mark.long
-def test_a_killed_writer_leaves_whole_records(store: FileStore) -> None:
+def test_a_killed_writer_leaves_whole_vector_records(store: FileStore) -> None:
     with writer(store.folder, 0, 1_000_000) as killed:
         assert killed.stdout is not None
         written = [int(killed.stdout.readline()) for _ in range(50)]
@@ -219,7 +219,7 @@ def test_a_killed_writer_leaves_whole_records(store: FileStore) -> None:
 
 @pytest.mark.long
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
-def test_a_forked_child_opens_it_anew(store: FileStore) -> None:
+def test_a_forked_child_opens_the_vector_file_again(store: FileStore) -> None:
     store.write(records(2))
     assert in_a_child(lambda: len(store.read([key(0), key(1)])) == 2 and store.write(records(1, start=7)) == 1)
     assert store.read([key(7)])
@@ -227,13 +227,13 @@ def test_a_forked_child_opens_it_anew(store: FileStore) -> None:
 
 
 @pytest.mark.long
-def test_another_process_sees_that_records_were_dropped(store: FileStore) -> None:
+def test_another_process_notices_dropped_records(store: FileStore) -> None:
     store.write(records(5))
     assert elsewhere(store.folder, "print(store.drop())") == "5\n"
     assert store.read([key(number) for number in range(5)]) == {}
 
 
-def test_a_removed_folder_is_made_again(store: FileStore) -> None:
+def test_a_removed_vector_folder_is_created_again(store: FileStore) -> None:
     store.write(records(1))
     for file in store.folder.iterdir():
         file.unlink()
@@ -244,7 +244,7 @@ def test_a_removed_folder_is_made_again(store: FileStore) -> None:
 
 
 @pytest.mark.long
-def test_a_process_that_has_a_damaged_file_open_leaves_it(store: FileStore) -> None:
+def test_a_process_closes_a_vector_file_that_another_found_damaged(store: FileStore) -> None:
     code = OPEN.format(str(store.folder), 4 * MEGABYTE) + (
         "store.write({bytes(15) + bytes([n]): bytes(2000) for n in range(50)})\n"
         "print('written', flush=True)\n"
@@ -263,7 +263,7 @@ def test_a_process_that_has_a_damaged_file_open_leaves_it(store: FileStore) -> N
     assert store.read([key(0), key(60)]) == {key(0): b"again", **records(1, start=60)}
 
 
-def test_a_folder_that_cannot_be_used_costs_a_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_unusable_vector_folder_is_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "taken").write_text("a file")
     store = FileStore(tmp_path / "taken" / "vectors", most_bytes=MEGABYTE, ttl_s=60)
     with caplog.at_level(logging.WARNING):
@@ -276,7 +276,7 @@ def test_a_folder_that_cannot_be_used_costs_a_line(tmp_path: Path, caplog: pytes
         store.drop()
 
 
-def test_a_full_disk_stops_writing_alone(store: FileStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_stops_writing_vectors_but_not_reading(store: FileStore, monkeypatch: pytest.MonkeyPatch) -> None:
     store.write(records(1))
 
     def full(*_: object) -> None:
@@ -287,7 +287,7 @@ def test_a_full_disk_stops_writing_alone(store: FileStore, monkeypatch: pytest.M
     assert store.read([key(0)])
 
 
-def test_a_network_file_system_is_left_alone(
+def test_vectors_are_not_stored_on_a_network_file_system(
     store: FileStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     mounts = tmp_path / "mounts"
@@ -311,7 +311,7 @@ def opened(redis_url: str, *, most_bytes: int = 4 * MEGABYTE, ttl_s: float = 360
     return RedisStore(redis_url, most_bytes=most_bytes, ttl_s=ttl_s)
 
 
-def test_pruning_makes_nothing_younger_and_leaves_no_key_where_nothing_is_kept(redis_url: str, client: Redis) -> None:
+def test_pruning_redis_keeps_the_age_of_vectors_and_leaves_no_empty_key(redis_url: str, client: Redis) -> None:
     store = opened(redis_url, ttl_s=100)
     store.write(records(5))
     client.pexpire(YOUNG, 60_000)
@@ -348,7 +348,7 @@ def test_a_record_is_gone_from_redis_after_its_time(redis_url: str, client: Redi
     assert len(store.read([key(0), key(1)])) == 2
 
 
-def test_large_records_go_in_pieces(redis_url: str, client: Redis) -> None:
+def test_large_records_are_written_to_redis_in_pieces(redis_url: str, client: Redis) -> None:
     store = opened(redis_url, most_bytes=100 * MEGABYTE)
     many = {one: bytes(300_000) for one in records(40)}
     assert store.write(many) == 40
@@ -356,7 +356,9 @@ def test_large_records_go_in_pieces(redis_url: str, client: Redis) -> None:
     assert store.read(list(many)) == many  # now it knows how large they are
 
 
-def test_another_kind_of_value_is_no_record(redis_url: str, client: Redis, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_redis_value_of_another_type_is_not_read_as_a_record(
+    redis_url: str, client: Redis, caplog: pytest.LogCaptureFixture
+) -> None:
     client.set(YOUNG, "taken")
     store = opened(redis_url)
     with caplog.at_level(logging.WARNING):
@@ -365,7 +367,7 @@ def test_another_kind_of_value_is_no_record(redis_url: str, client: Redis, caplo
     assert "reads of document vectors pause" in caplog.text
 
 
-def test_an_absent_redis_costs_a_line(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_absent_redis_for_vectors_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     store = opened(f"redis://127.0.0.1:{servers.free_port()}/0")
     began = time.monotonic()
     with caplog.at_level(logging.WARNING):
@@ -381,7 +383,7 @@ def test_an_absent_redis_costs_a_line(caplog: pytest.LogCaptureFixture) -> None:
 
 
 @pytest.mark.long
-def test_a_full_redis_gets_back_what_vectors_take(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_full_redis_gets_back_the_memory_of_vectors(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     options = ("--maxmemory", "6mb", "--maxmemory-policy", "noeviction")
     with (
         servers.start_redis(servers.redis_binary(), tmp_path, options=options) as (url, _),

@@ -45,7 +45,7 @@ def advice(collection: Collection) -> IndexAdvice:
 
 
 @pytest.mark.long
-def test_a_model_that_helps(advice: IndexAdvice) -> None:
+def test_advise_recommends_a_model_that_helps(advice: IndexAdvice) -> None:
     assert advice.verdict.outcome == "helps"
     assert advice.choice.low <= advice.choice.promised <= advice.choice.high
     assert headline(advice) == f"{INDEX}: reranking helps"
@@ -53,7 +53,7 @@ def test_a_model_that_helps(advice: IndexAdvice) -> None:
 
 
 @pytest.mark.long
-def test_a_model_that_hurts(collection: Collection) -> None:
+def test_advise_recommends_no_reranking_if_the_model_hurts(collection: Collection) -> None:
     found = advice_of(collection, -1.0)
     assert found.verdict.outcome == "hurts"
     assert headline(found) == f"{INDEX}: reranking hurts"
@@ -79,7 +79,7 @@ def test_the_present_setting_stays_unless_another_is_better_by_the_interval(coll
 
 
 @pytest.mark.long
-def test_offline_orders_are_those_of_a_search(client: Client, collection: Collection) -> None:
+def test_orders_computed_offline_equal_orders_of_searches(client: Client, collection: Collection) -> None:
     """Depth and blend are computed from one search, exactly as searches with these options order."""
     done: list[int] = []
     queries = collection.queries[:10]
@@ -93,7 +93,7 @@ def test_offline_orders_are_those_of_a_search(client: Client, collection: Collec
 
 
 @pytest.mark.long
-def test_a_cross_encoder_is_compared_with_stored_vectors_and_both(collection: Collection) -> None:
+def test_advise_compares_vectors_a_cross_encoder_and_both(collection: Collection) -> None:
     found = advice_of(collection, 1.0, pipeline="vectors-mono", mono_depth=3, blend="linear", blend_weight=0.5)
     assert (found.current.pipeline, found.current.mono_depth, found.current.weight) == ("vectors-mono", 3, 0.5)
     pipelines = [one.pipeline for one in found.of_pipelines()]
@@ -109,7 +109,7 @@ def test_a_cross_encoder_is_compared_with_stored_vectors_and_both(collection: Co
 
 
 @pytest.mark.long
-def test_offline_orders_of_vectors_and_cross_encoder_are_those_of_a_search(collection: Collection) -> None:
+def test_offline_orders_of_vectors_mono_equal_orders_of_searches(collection: Collection) -> None:
     scorer = FunctionScorer(lambda query, text: float(zlib.crc32(f"{query} {text}".encode()) % 100))
     with connect(collection.url, scorer=scorer, encoder=Letters(), rerank={"depth": 20}) as client:
         advice = advise(client, INDEX, collection.queries[:10], collection.qrels, depths=(5, 20))
@@ -146,7 +146,7 @@ def command(collection: Collection, tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.long
-def test_the_command_writes_nothing_where_nothing_is_better(command, collection):
+def test_advise_writes_no_settings_if_no_setting_is_better(command, collection):
     old = '[rerank]\ndepth = 10\n[index."other".rerank]\npassages = {aggregation = "maxp"}\n'
     Path("osrerank.toml").write_text(old)
     with pytest.raises(ConfigError, match="exists; edit it"):
@@ -161,7 +161,7 @@ def test_the_command_writes_nothing_where_nothing_is_better(command, collection)
 
 
 @pytest.mark.long
-def test_the_command_writes_what_is_better(command, monkeypatch):
+def test_advise_writes_the_better_setting(command, monkeypatch):
     monkeypatch.setenv("OSRERANK_MODEL", str(ROOT / "tests" / "data" / "tiny-bert-one-label"))
     monkeypatch.setenv("OSRERANK_BACKEND", "onnx")
     Path("osrerank.toml").write_text('[rerank]\nblend = "replace"\n')
@@ -172,7 +172,7 @@ def test_the_command_writes_what_is_better(command, monkeypatch):
 
 
 @pytest.mark.long
-def test_a_change_keeps_all_other_options(tmp_path: Path, collection: Collection) -> None:
+def test_a_setting_written_by_advise_keeps_all_other_options(tmp_path: Path, collection: Collection) -> None:
     file = tmp_path / "osrerank.toml"
     old = '[rerank]\ndepth = 10\n[index."other".rerank]\npassages = {aggregation = "maxp"}\n'
     file.write_text(f"{old}[index.{INDEX}.rerank]\ndeadline_ms = 300\ndepth = 1\n")
@@ -185,6 +185,6 @@ def test_a_change_keeps_all_other_options(tmp_path: Path, collection: Collection
     assert (own["depth"], own["query_fields"]) == (advice.recommended["depth"], ["title", "text"])
 
 
-def test_queries_of_another_index(collection: Collection) -> None:
+def test_advise_refuses_queries_of_another_index(collection: Collection) -> None:
     with pytest.raises(EvaluationError, match="no query has a document judged relevant"):
         judged_queries(collection.queries, Qrels({"other": {"d": 1}}))

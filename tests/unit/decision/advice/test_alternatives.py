@@ -62,7 +62,9 @@ def advice(url: str) -> Iterator[tuple[Any, IndexAdvice]]:
 
 
 @pytest.mark.long
-def test_each_is_compared_with_the_present_setting_on_held_out_queries(advice: tuple[Any, IndexAdvice]) -> None:
+def test_each_alternative_is_compared_with_the_present_setting_on_held_out_queries(
+    advice: tuple[Any, IndexAdvice],
+) -> None:
     _client, found = advice
     compared = {(one.setting.fields, one.setting.model, one.setting.query): one for one in found.compared}
     model = found.current.model
@@ -80,7 +82,7 @@ def test_each_is_compared_with_the_present_setting_on_held_out_queries(advice: t
 
 
 @pytest.mark.long
-def test_their_orders_are_those_of_searches(advice: tuple[Any, IndexAdvice]) -> None:
+def test_orders_of_alternatives_equal_orders_of_searches(advice: tuple[Any, IndexAdvice]) -> None:
     client, found = advice
     for setting in (one for one in found.values if one.fields and not one.is_first_pass and one.depth == 20):
         for one in found.sample_of(setting)[:2]:
@@ -94,7 +96,7 @@ def test_their_orders_are_those_of_searches(advice: tuple[Any, IndexAdvice]) -> 
 
 
 @pytest.mark.long
-def test_the_report_has_them_in_one_table(advice: tuple[Any, IndexAdvice]) -> None:
+def test_the_report_shows_alternatives_in_one_table(advice: tuple[Any, IndexAdvice]) -> None:
     _client, found = advice
     said = "\n".join(lines(found))
     for part in ("as now: reads title, summary", "reads title:", "model osrerank/minilm-l6:", "your query mine.json:"):
@@ -112,7 +114,7 @@ def test_judged_documents_that_the_index_lacks_are_counted(advice: tuple[Any, In
 
 
 @pytest.mark.long
-def test_hits_that_are_the_query_are_pointed_out_or_left_out(url: str) -> None:
+def test_hits_that_are_the_querys_own_document_are_named_or_left_out(url: str) -> None:
     queries = [Query(str(number), f"parser name{number}") for number in range(COUNT)]
     qrels = Qrels({str(number): {str((number + 1) % COUNT): 1} for number in range(COUNT)})
     with connect(url, scorer=FunctionScorer(by_name), encoder=Letters(), rerank={"depth": 20}) as client:
@@ -156,13 +158,13 @@ def test_a_querys_quotes_stay_text_in_a_template() -> None:
     assert TEMPLATE.body_of('a "b', 7) == {"size": 7, "from": 0, "query": {"match": {"summary": 'a "b'}}}
 
 
-def test_by_default_each_field_and_the_first_ones_together_are_read() -> None:
+def test_by_default_each_field_alone_and_the_first_fields_together_are_compared() -> None:
     assert choices_of(("title", "summary", "text")) == [("title",), ("summary",), ("text",), ("title", "summary")]
     assert choices_of(("text",)) == []
 
 
 @pytest.mark.long
-def test_the_command_compares_what_is_named_and_writes_fields_and_model(
+def test_advise_compares_named_alternatives_and_writes_fields_and_model(
     url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

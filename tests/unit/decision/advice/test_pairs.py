@@ -37,7 +37,7 @@ def advice_with(url: str, *, duo_depth: int, scorer: FunctionScorer, duo_scorer:
         return advise(client, INDEX, QUERIES, QRELS, depths=(5, 20))
 
 
-def test_pairs_that_know_more_stay_as_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_duo_stage_that_improves_the_order_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     advice = advice_with("embedded:engine", duo_depth=20, scorer=CONFUSED, duo_scorer=KNOWING)
     assert (advice.verdict.outcome, advice.best) == ("helps", advice.current)
@@ -47,7 +47,7 @@ def test_pairs_that_know_more_stay_as_they_are(tmp_path: Path, monkeypatch: pyte
 
 
 @pytest.mark.long
-def test_pairs_that_confuse_are_judged_and_go(tmp_path: Path) -> None:
+def test_a_duo_stage_that_worsens_the_order_is_dropped(tmp_path: Path) -> None:
     url = f"embedded:{tmp_path}"
     advice = advice_with(url, duo_depth=15, scorer=KNOWING, duo_scorer=CONFUSED)
     assert {one.duo_depth for one in advice.values} == {0, 15}

@@ -10,7 +10,7 @@ DRAWS, QUERIES, HITS = 1_000, 40, 20
 SETTINGS = [(depth, weight) for depth in (5, 10, 20) for weight in (0.0, 1.0, 4.0)]
 
 
-def test_by_hand() -> None:
+def test_the_verdict_equals_a_calculation_by_hand() -> None:
     """Differences of mean .1 and deviation .2 (n - 1): t = .1 / (.2 / 4) = 2 with 15 degrees of freedom."""
     differences = 0.1 + 0.2 * np.sqrt(15 / 16) * np.array([1.0, -1.0] * 8)
     verdict = judge(np.full(16, 0.5), 0.5 + differences)
@@ -23,7 +23,7 @@ def test_by_hand() -> None:
 
 
 @pytest.mark.parametrize(("shift", "outcome"), [(0.2, "helps"), (-0.2, "hurts")])
-def test_a_large_difference_is_decided(shift: float, outcome: str) -> None:
+def test_a_large_difference_between_settings_is_decided(shift: float, outcome: str) -> None:
     draws = np.random.default_rng(1)
     before = draws.random(50)
     verdict = judge(before, before + shift + draws.normal(scale=0.3, size=50))
@@ -72,7 +72,7 @@ def noise(seed: int, effect: float, queries: int = QUERIES) -> tuple[np.ndarray,
 
 
 @pytest.mark.slow
-def test_two_noises_are_seldom_told_apart() -> None:
+def test_two_random_orders_are_seldom_declared_different() -> None:
     """Of a thousand draws of both noises, at most 65 say help or hurt: of rerank=True, and of the best setting."""
     query_ids = [str(number) for number in range(QUERIES)]
     decided = {"as it is": 0, "best": 0}
@@ -86,7 +86,7 @@ def test_two_noises_are_seldom_told_apart() -> None:
 
 
 @pytest.mark.long
-def test_the_promise_is_kept_on_other_queries() -> None:
+def test_a_promised_gain_holds_on_other_queries() -> None:
     """The chosen setting's mean over 5,000 other queries is within the 95% interval in nine of ten draws or more."""
     query_ids = [str(number) for number in range(QUERIES)]
     _, others = noise(10_000, 1.5, queries=5_000)

@@ -56,7 +56,7 @@ def test_the_interval_and_the_number_of_sessions_by_hand() -> None:
     assert sessions_needed(0.55, 0.0) is None
 
 
-def test_the_report_of_a_file(tmp_path: Path) -> None:
+def test_the_report_of_an_interleaving_experiment(tmp_path: Path) -> None:
     file = tmp_path / "clicks.jsonl"
     pages = [page(str(n), "AB", "1") for n in range(30)] + [page(f"a{n}", "AB", "0") for n in range(6)]
     file.write_text("".join(f"{json.dumps(as_line(one))}\n" for one in pages))
@@ -82,7 +82,7 @@ def test_the_report_of_a_file(tmp_path: Path) -> None:
         ({"session": 7}, "session is 7; it must be a text"),
     ],
 )
-def test_a_bad_line_is_named(tmp_path: Path, change: Any, reason: str) -> None:
+def test_a_bad_line_of_clicks_is_named(tmp_path: Path, change: Any, reason: str) -> None:
     line = {"query": "q", "documents": ["d1", "d2"], "clicks": ["d1"], **change}
     (tmp_path / "clicks.jsonl").write_text(
         json.dumps({"query": "q", "documents": [], "clicks": []}) + "\n" + json.dumps(line)

@@ -27,7 +27,7 @@ def event(of: dict[str, Any], number: int) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("as_json", [(), ("--json",)])
-def test_the_report_names_nobody(tmp_path: Path, as_json: tuple[str, ...]) -> None:
+def test_the_shadow_report_contains_no_personal_data(tmp_path: Path, as_json: tuple[str, ...]) -> None:
     searches = [search(number) for number in range(20)]
     clicked = [event(one, number) for number, one in enumerate(searches)]
     lines: list[Any] = []

@@ -31,7 +31,7 @@ def run(*arguments: object) -> Result:
     return CliRunner().invoke(cli, ["shadow", "report", *map(str, arguments)], catch_exceptions=False)
 
 
-def test_what_is_counted_and_percentiles_are_values_that_occurred(tmp_path: Path) -> None:
+def test_shadow_report_counts_and_percentiles_by_hand(tmp_path: Path) -> None:
     first = written(tmp_path / "1", record(), record(overlap=10, moved=0, farthest=0), unapplied("no_text"))
     other = written(
         tmp_path / "2",
@@ -51,7 +51,7 @@ def test_what_is_counted_and_percentiles_are_values_that_occurred(tmp_path: Path
     assert spread([]) == {"p50": 0.0, "p95": 0.0}
 
 
-def test_the_ten_that_change_most_are_different_searches(tmp_path: Path) -> None:
+def test_the_ten_searches_that_change_most_are_different_searches(tmp_path: Path) -> None:
     lines = [record(f"q{number}", overlap=10 - number % 11) for number in range(30)]
     report = read_report([written(tmp_path / "1", *lines, *lines)])
     names = [one["query"] for one in report.most_changed]
@@ -59,7 +59,7 @@ def test_the_ten_that_change_most_are_different_searches(tmp_path: Path) -> None
     assert set(names[:2]) == {"q10", "q21"}
 
 
-def test_the_command_prints_a_table_and_writes_a_page(tmp_path: Path) -> None:
+def test_the_shadow_command_prints_a_table_and_writes_a_page(tmp_path: Path) -> None:
     texts = {"query": "<b>salt</b>", "before": ["notes/1", "notes/2"], "after": ["notes/2", "notes/<3>"]}
     lines = [record(texts=texts, overlap=1), record("b"), unapplied("no [text]"), {"time": "t", "dropped": 4}]
     file, html = written(tmp_path / "shadow.jsonl", *lines), tmp_path / "shadow.html"
@@ -76,7 +76,7 @@ def test_the_command_prints_a_table_and_writes_a_page(tmp_path: Path) -> None:
     assert json.loads(run(file, "--json").output) == read_report([file]).as_json()
 
 
-def test_no_reranked_search_and_lines_cut_short_are_told(tmp_path: Path) -> None:
+def test_the_shadow_report_names_missing_reranked_searches_and_cut_lines(tmp_path: Path) -> None:
     file = written(tmp_path / "shadow.jsonl", unapplied("deadline"))
     said = run(file, "--html", tmp_path / "shadow.html")
     assert "1 search in shadow; reranking was applied to none of them" in said.output
@@ -91,12 +91,12 @@ NO_CODE = json.dumps({"query": "q", "index": "i", "applied": False, "reason": "t
 @pytest.mark.parametrize(
     "line", ['{"id": "d1", "text": "t"}', "no JSON", '{"query": "q", "index": "i"}', NO_CODE, "[]"]
 )
-def test_another_file_is_refused_by_its_name(tmp_path: Path, line: str) -> None:
+def test_a_file_without_shadow_records_is_refused_by_name(tmp_path: Path, line: str) -> None:
     with pytest.raises(FormatError, match=r"other.jsonl.* line 1"):
         read_report([written(tmp_path / "other.jsonl", line)])
 
 
-def test_an_empty_file_is_refused_with_the_fix(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_empty_shadow_file_is_refused_with_the_fix(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = written(tmp_path / "empty.jsonl")
     with pytest.raises(EvaluationError, match="the files have no record: set OSRERANK_SHADOW_FILE"):
         read_report([file])

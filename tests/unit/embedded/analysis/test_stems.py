@@ -15,7 +15,7 @@ STEMS = {
 
 
 @pytest.mark.parametrize("language", STEMS)
-def test_stems_are_lucenes(language):
+def test_stems_of_languages_are_lucenes(language):
     pairs = [pair.split(":") for pair in STEMS[language].split()]
     analyzer = Analyzers().composed("standard", ["lowercase", {"type": "snowball", "language": language}])
     assert analyzer.terms(" ".join(word for word, _ in pairs)) == [stem for _, stem in pairs]
@@ -27,7 +27,7 @@ def test_a_language_without_a_stemmer_is_named():
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
-def test_an_index_s_text_is_analysed_in_its_language(language):
+def test_an_indexs_text_is_analysed_in_its_language(language):
     loader = LOADERS["msmarco-v2-document"]
     body = index_body(loader, IndexOptions(language=language, contents=True), {})
     fields = body["mappings"]["properties"]

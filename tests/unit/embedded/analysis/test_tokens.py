@@ -20,7 +20,7 @@ from osrerank.embedded.errors import Fault
         ("x" * 300, ["x" * 255, "x" * 45]),
     ],
 )
-def test_standard_words(text: str, words: list[str]) -> None:
+def test_the_standard_tokenizer_gives_lucenes_tokens(text: str, words: list[str]) -> None:
     assert standard_words(text) == words
 
 
@@ -32,7 +32,7 @@ def test_porters_stems_and_the_positions_of_stop_words() -> None:
 
 
 @given(st.text(max_size=300))
-def test_words_are_parts_of_the_text_in_order(text: str) -> None:
+def test_tokens_are_substrings_of_the_text_in_order(text: str) -> None:
     for name in BUILT_IN:
         tokens = built_in(name).tokens(text)
         assert all(0 < token.end - token.start <= max(MAX_TOKEN_CHARS, len(text)) for token in tokens)
@@ -46,7 +46,7 @@ def test_ascii_and_unicode_tokenizers_agree(text: str) -> None:
     assert standard_words(text) == [word for word in standard_words(text + " \u00e9") if word != "\u00e9"]
 
 
-def test_unknown_parts_are_named() -> None:
+def test_unknown_tokenizers_and_filters_are_named() -> None:
     for settings, named in (
         ({"analyzer": {"mine": {"type": "nonsense"}}}, "nonsense"),
         ({"analyzer": {"mine": {"tokenizer": "standard", "filter": ["synonym"]}}}, "synonym"),

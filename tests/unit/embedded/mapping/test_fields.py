@@ -4,7 +4,7 @@ from osrerank.embedded.errors import Fault
 from osrerank.embedded.mapping.fields import IndexFields, merge
 
 
-def test_values_of_a_document() -> None:
+def test_a_mapping_extracts_the_values_of_a_document() -> None:
     properties = {
         "title": {"type": "text", "fields": {"raw": {"type": "keyword", "ignore_above": 5}}},
         "made": {"properties": {"year": {"type": "integer"}}},

@@ -23,7 +23,7 @@ DAY = 86_400_000
         ("9999-12-31", 253_402_214_400_000, DAY),
     ],
 )
-def test_dates(given: Any, first: int, length_ms: int) -> None:
+def test_dates_in_opensearchs_formats_are_read(given: Any, first: int, length_ms: int) -> None:
     assert values.date_range(given) == (first, first + length_ms - 1)
 
 
@@ -31,7 +31,7 @@ def test_dates(given: Any, first: int, length_ms: int) -> None:
     "text",
     ["", "yesterday", "1970-13-01", "70-01-01", "1970-1-1", "1970/01/01", "1970-01-01 10:00", "1970-01-01T25:00"],
 )
-def test_no_dates(text: str) -> None:
+def test_malformed_dates_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"."):
         values.date_range(text)
 

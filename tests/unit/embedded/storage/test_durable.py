@@ -31,7 +31,7 @@ def test_damage_to_one_index_takes_nothing_from_another(engine: OpenSearch, tmp_
         assert engine.exists(index=f"i{number}", id="waits")
 
 
-def test_sequence_number_given_twice_is_an_error(tmp_path: Path) -> None:
+def test_a_sequence_number_given_twice_is_an_error(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path)
     with store.transaction():
         index = store.create("a", {}, {}, {})
@@ -66,7 +66,7 @@ def test_id_that_utf8_cannot_hold_is_refused(engine: OpenSearch) -> None:
     assert answer["items"][0]["index"]["status"] == 400
 
 
-def test_stored_document_that_cannot_be_indexed_keeps_none_back(engine, open_engine, tmp_path, caplog):
+def test_a_stored_document_that_cannot_be_indexed_hides_no_other_document(engine, open_engine, tmp_path, caplog):
     engine.index(index="a", id="1", body={"text": "x"}, refresh=True)
     engine.close()
     with contextlib.closing(sqlite3.connect(tmp_path / "engine" / "store.sqlite")) as db, db:

@@ -41,7 +41,7 @@ def found(engine: OpenSearch) -> list[str]:
     return [hit["_id"] for hit in engine.search(index="a", body={"size": 1000})["hits"]["hits"]]
 
 
-def test_second_writer_is_told_who_writes(open_engine: Opener, tmp_path: Path) -> None:
+def test_a_second_writer_gets_the_process_id_of_the_first(open_engine: Opener, tmp_path: Path) -> None:
     with child("hold", tmp_path / "engine") as process:
         assert process.stdout.readline() == "written\n"
         engine = open_engine()
@@ -70,7 +70,7 @@ def test_readers_see_what_other_processes_refresh(open_engine: Opener, tmp_path:
         assert engine.count(index="a")["count"] > first
 
 
-def test_full_disk(open_engine: Opener, tmp_path: Path) -> None:
+def test_a_full_disk_fails_writes_and_keeps_reads(open_engine: Opener, tmp_path: Path) -> None:
     with child("fill", tmp_path / "engine") as process:
         lines = process.stdout.read().splitlines()
     acknowledged = [line.split()[1] for line in lines if line.startswith("done")]
@@ -82,7 +82,7 @@ def test_full_disk(open_engine: Opener, tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become a user without rights")
-def test_read_only_folder() -> None:
+def test_a_read_only_folder_is_searched_and_refuses_writes() -> None:
     with tempfile.TemporaryDirectory() as parent:  # not below tmp_path, which pytest keeps from other users
         Path(parent).chmod(0o755)
         folder = Path(parent) / "engine"
@@ -96,7 +96,7 @@ def test_read_only_folder() -> None:
     assert str(folder) in lines[1]
 
 
-def test_folder_cannot_be_made(open_engine: Opener, tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_created_is_an_error(open_engine: Opener, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(AuthorizationException) as caught:
         open_engine("file/below").info()
@@ -144,7 +144,7 @@ def test_damaged_search_index_is_built_again(engine, open_engine, tmp_path, capl
 @pytest.mark.parametrize(
     "point", [0, 2, *(pytest.param(point, marks=pytest.mark.slow) for point in (1, *range(3, 12)))]
 )
-def test_killed_while_indexing(open_engine: Opener, tmp_path: Path, point: int) -> None:
+def test_a_kill_while_indexing_loses_no_acknowledged_document(open_engine: Opener, tmp_path: Path, point: int) -> None:
     killed_and_reopened(open_engine, tmp_path, random.Random(point))
 
 

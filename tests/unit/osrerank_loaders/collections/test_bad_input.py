@@ -48,7 +48,9 @@ BAD_LINES = [
 
 
 @pytest.mark.parametrize(("loader", "line", "reason"), BAD_LINES)
-def test_a_bad_line_is_named_and_reading_goes_on(read: Read, loader: str, line: bytes, reason: str) -> None:
+def test_a_bad_line_of_a_collection_is_named_and_reading_continues(
+    read: Read, loader: str, line: bytes, reason: str
+) -> None:
     first, error, last = read(LOADERS[loader], GOOD[loader] + line + GOOD[loader])
     assert isinstance(first, Document)
     assert first == last
@@ -59,7 +61,7 @@ def test_a_bad_line_is_named_and_reading_goes_on(read: Read, loader: str, line: 
 
 
 @pytest.mark.parametrize("loader", [name for name in LOADERS if not name.startswith("trec-car")])
-def test_another_format_is_noticed_at_its_first_record(read: Read, loader: str) -> None:
+def test_a_collection_of_another_format_is_noticed_at_its_first_record(read: Read, loader: str) -> None:
     record, *_ = read(LOADERS[loader], b"plain prose, no format at all\n" * 3)
     assert isinstance(record, CorpusFormatError)
 
@@ -80,7 +82,7 @@ def test_deep_nesting_and_pages_without_a_header_are_bad_records(read: Read) -> 
         (json.dumps({"id": "1", "text": "no contents"}).encode(), "line 1: expected id and a list of contents"),
     ],
 )
-def test_a_bad_document_of_trec_is_named_and_reading_goes_on(read: Read, content: bytes, said: str) -> None:
+def test_a_bad_trec_document_is_named_and_reading_continues(read: Read, content: bytes, said: str) -> None:
     more = b'<DOC id="2">\n<TEXT>y</TEXT>\n</DOC>\n' * content.startswith(b"<DOC>")
     error, *documents = read(LOADERS["trec"], content + more)
     assert isinstance(error, CorpusFormatError)
@@ -97,13 +99,13 @@ def test_a_bad_document_of_trec_is_named_and_reading_goes_on(read: Read, content
     ],
     ids=["item", "list", "pages"],
 )
-def test_a_damaged_or_other_file_of_trec_car_is_refused(read: Read, content: bytes, said: str) -> None:
+def test_a_damaged_or_foreign_trec_car_file_is_refused(read: Read, content: bytes, said: str) -> None:
     with pytest.raises(CorpusFormatError, match=said):
         read(LOADERS["trec-car"], content)
 
 
 @pytest.mark.parametrize("window_bytes", [1, 2, 7, 50, 64])
-def test_items_of_any_size(read: Read, monkeypatch: pytest.MonkeyPatch, window_bytes: int) -> None:
+def test_cbor_items_of_any_size_are_read(read: Read, monkeypatch: pytest.MonkeyPatch, window_bytes: int) -> None:
     whole = read(LOADERS["trec-car"], car_v2(PARAGRAPHS * 20))
     monkeypatch.setattr("osrerank_loaders.collections.trec_car._WINDOW_BYTES", window_bytes)
     assert read(LOADERS["trec-car"], car_v2(PARAGRAPHS * 20)) == whole

@@ -60,7 +60,7 @@ def test_contents_are_what_anserini_indexes(read: Read, case: str) -> None:
 
 
 @pytest.mark.parametrize("case", GOLDEN)
-def test_nothing_else_changes(read: Read, case: str) -> None:
+def test_the_contents_option_changes_no_other_field(read: Read, case: str) -> None:
     loader, content, *_ = GOLDEN[case]
     plain = read(LOADERS[loader], content)
     for before, after in zip(plain, read(LOADERS[loader], content, contents=True), strict=True):
@@ -71,7 +71,7 @@ def test_nothing_else_changes(read: Read, case: str) -> None:
         assert Document(after.doc_id, after.text, after.title, rest) == before
 
 
-def test_bad_records_stay_errors_a_field_of_that_name_is_refused_and_html_has_its_text(read: Read) -> None:
+def test_contents_keep_bad_records_refuse_an_existing_field_and_hold_the_text_of_html(read: Read) -> None:
     own = {"id": "1", "text": "x", "contents": "y"}
     bad, taken, good = read(LOADERS["jsonl"], lines({"text": "x"}, own, {"id": "2", "text": "x"}), contents=True)
     assert isinstance(bad, FormatError)
@@ -82,13 +82,13 @@ def test_bad_records_stay_errors_a_field_of_that_name_is_refused_and_html_has_it
     assert record == Document("CACM-0007", "n < 7", "", {"contents": "n < 7"})
 
 
-def test_the_repair_of_the_encoding_includes_it() -> None:
+def test_repairing_the_encoding_repairs_the_contents_field() -> None:
     twice = "caf\u00e9".encode().decode("latin-1")
     record = Repair()(Document("1", twice, twice, {"contents": f"{twice} {twice}"}))
     assert record == Document("1", "caf\u00e9", "caf\u00e9", {"contents": "caf\u00e9 caf\u00e9"})
 
 
-def test_the_index_has_the_field_with_the_published_constants() -> None:
+def test_the_index_maps_contents_with_the_published_bm25_constants() -> None:
     loader = LOADERS["robust04"]
     body = index_body(loader, IndexOptions(contents=True), {})
     assert body["mappings"]["properties"]["contents"] == {"type": "text", "analyzer": "english"}

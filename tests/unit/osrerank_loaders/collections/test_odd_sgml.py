@@ -53,7 +53,7 @@ def drawn(number: int, oddity: str) -> tuple[dict[str, str], bytes]:
 
 @pytest.mark.parametrize("oddity", FINE)
 @pytest.mark.parametrize("piece", [1, 7, 1 << 20])
-def test_every_document_of_an_odd_file_arrives(read, monkeypatch, oddity, piece):
+def test_every_document_of_an_odd_sgml_file_is_read(read, monkeypatch, oddity, piece):
     monkeypatch.setattr("osrerank_loaders.collections.trec.BUFFER_BYTES", piece)
     monkeypatch.setattr("osrerank_loaders.collections.trec._LONGEST_MARK", 20)
     documents, content = drawn(piece, oddity)
@@ -64,7 +64,9 @@ def test_every_document_of_an_odd_file_arrives(read, monkeypatch, oddity, piece)
 
 
 @pytest.mark.parametrize("oddity", REFUSED)
-def test_a_file_that_would_lose_a_document_is_refused_with_its_line(read: Read, tmp_path: Path, oddity: str) -> None:
+def test_an_sgml_file_that_would_lose_a_document_is_refused_with_its_line(
+    read: Read, tmp_path: Path, oddity: str
+) -> None:
     documents, content = drawn(3, oddity)
     found = read(LOADERS["trec"], content)
     errors = [one for one in found if isinstance(one, CorpusFormatError)]
@@ -84,7 +86,7 @@ def test_a_file_that_would_lose_a_document_is_refused_with_its_line(read: Read, 
         ("<DOC><DOCNO>A</DOCNO></DOC>\n<DOC><DOCNO>B</DOCNO>", "line 2: the file ends inside a <DOC>"),
     ],
 )
-def test_the_line_is_the_one_that_is_wrong(read: Read, content: str, message: str) -> None:
+def test_the_error_names_the_wrong_line_of_an_sgml_file(read: Read, content: str, message: str) -> None:
     assert any(message in str(one) for one in read(LOADERS["trec"], content.encode()))
 
 

@@ -189,7 +189,7 @@ def test_robust04_is_latin_1_and_has_no_congressional_record(read: Read) -> None
     assert isinstance(other, Document)
 
 
-def test_tweets(read: Read) -> None:
+def test_tweets_are_read(read: Read) -> None:
     tweet = {"id": 1, "id_str": "12345678901234567890", "text": "cut\u2026", "full_text": "whole", "lang": "en"}
     assert read(LOADERS["jsonl"], lines(tweet)) == [Document("12345678901234567890", "whole", "", {"lang": "en"})]
     del tweet["full_text"]
@@ -197,7 +197,7 @@ def test_tweets(read: Read) -> None:
 
 
 @pytest.mark.parametrize("case", GOLDEN)
-def test_every_record_is_read(read: Read, case: str) -> None:
+def test_every_record_of_each_collection_is_read(read: Read, case: str) -> None:
     loader, content, documents = GOLDEN[case]
     assert read(LOADERS[loader], content) == documents
 
@@ -237,14 +237,16 @@ SAMPLES = [
 
 
 @pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: sample[1])
-def test_published_samples(read: Read, shared: Path, sample: tuple[str, str, int, str, str]) -> None:
+def test_the_published_samples_of_collections_are_read(
+    read: Read, shared: Path, sample: tuple[str, str, int, str, str]
+) -> None:
     loader, folder, *expected = sample
     records = read(LOADERS[loader], shared / "format-samples" / folder)
     assert all(isinstance(record, Document) and record.text for record in records)
     assert [len(records), records[0].doc_id, records[-1].doc_id] == expected
 
 
-def test_trec_car_test200(read: Read, shared: Path, tmp_path: Path) -> None:
+def test_trec_cars_test200_is_read(read: Read, shared: Path, tmp_path: Path) -> None:
     path = shared / "trec-car-test200" / "raw" / "train.test200.cbor.paragraphs"
     records = read(LOADERS["trec-car"], path)
     assert len(records) == 4689

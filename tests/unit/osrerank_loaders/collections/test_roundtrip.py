@@ -22,13 +22,13 @@ def source(content: bytes) -> SourceFile:
 
 
 @given(st.lists(st.tuples(IDS, LINES), min_size=1, max_size=5))
-def test_passages(rows: list[tuple[str, str]]) -> None:
+def test_written_passages_are_read_back(rows: list[tuple[str, str]]) -> None:
     content = "".join(f"{doc_id}\t{text}\n" for doc_id, text in rows).encode()
     assert list(read_passages(source(content))) == [Document(*row) for row in rows]
 
 
 @given(st.lists(st.tuples(IDS, TEXTS, TEXTS), max_size=5))
-def test_json_lines(rows: list[tuple[str, str, str]]) -> None:
+def test_written_json_lines_are_read_back(rows: list[tuple[str, str, str]]) -> None:
     content = b"".join(
         json.dumps({"id": doc_id, "text": text, "title": title}, ensure_ascii=False).encode() + b"\n"
         for doc_id, text, title in rows
@@ -37,14 +37,14 @@ def test_json_lines(rows: list[tuple[str, str, str]]) -> None:
 
 
 @given(st.lists(st.tuples(IDS, st.lists(TEXTS, max_size=4)), max_size=5))
-def test_paragraphs(rows: list[tuple[str, list[str]]]) -> None:
+def test_written_trec_car_paragraphs_are_read_back(rows: list[tuple[str, list[str]]]) -> None:
     items = [cbor2.dumps([0, doc_id.encode(), [[0, piece] for piece in pieces]]) for doc_id, pieces in rows]
     expected = [Document(doc_id, "".join(pieces)) for doc_id, pieces in rows]
     assert list(read_paragraphs(source(b"".join(items)))) == expected
 
 
 @given(IDS, TEXTS, TEXTS)
-def test_bulk_entries(doc_id: str, text: str, title: str) -> None:
+def test_bulk_entries_have_the_documents_fields(doc_id: str, text: str, title: str) -> None:
     action, body = entry(Document(doc_id, text, title)).body.decode().removesuffix("\n").split("\n")
     assert json.loads(action) == {"create": {"_id": doc_id}}
     assert json.loads(body) == {"title": title, "text": text}

@@ -72,7 +72,9 @@ def item(status: int, reason: str = "") -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("status", [429, 502, 503, 504])
-def test_a_busy_server_is_asked_again(faulty: Callable[[Script], FaultyServer], status: int) -> None:
+def test_a_bulk_request_is_repeated_if_the_server_is_busy(
+    faulty: Callable[[Script], FaultyServer], status: int
+) -> None:
     server = faulty(lambda number, _ids: (status, {"error": "busy"}) if number < 3 else None)
     assert send(server.client, "i", entries(5), HURRIED) == BulkOutcome(5)
     assert len(server.requests) == 4
@@ -91,7 +93,9 @@ def test_only_busy_documents_are_sent_again(faulty: Callable[[Script], FaultySer
 
 
 @pytest.mark.long
-def test_an_answer_that_came_too_late_loses_and_repeats_nothing(faulty: Callable[[Script], FaultyServer]) -> None:
+def test_a_bulk_answer_after_the_timeout_loses_and_repeats_no_document(
+    faulty: Callable[[Script], FaultyServer],
+) -> None:
     late = threading.Event()
     server = faulty(lambda _number, _ids: None)
     original = server.create
@@ -109,7 +113,7 @@ def test_an_answer_that_came_too_late_loses_and_repeats_nothing(faulty: Callable
     assert sorted(server.kept) == ["0", "1", "2", "3"]
 
 
-def test_a_server_that_went_away_is_waited_for_and_then_given_up() -> None:
+def test_a_load_waits_for_a_missing_server_and_then_gives_up() -> None:
     client, clock = OpenSearch(["http://127.0.0.1:9"], max_retries=0), ManualClock()
     began_s = clock()
     with pytest.raises(LoaderError, match=r"OpenSearch has not answered for 300 s .* give the same command again"):
@@ -118,7 +122,7 @@ def test_a_server_that_went_away_is_waited_for_and_then_given_up() -> None:
     client.close()
 
 
-def test_refused_documents_are_sent_alone_then_reported(faulty: Callable[[Script], FaultyServer]) -> None:
+def test_refused_documents_are_sent_again_alone_and_then_reported(faulty: Callable[[Script], FaultyServer]) -> None:
     def script(_number: int, ids: list[str]) -> tuple[int, dict[str, Any]] | None:
         if not {"1", "2"} & set(ids):
             return None
@@ -133,7 +137,7 @@ def test_refused_documents_are_sent_alone_then_reported(faulty: Callable[[Script
     assert server.requests == [["0", "1", "2", "3"], ["1"], ["2"]]
 
 
-def test_a_request_too_large_is_taken_apart(faulty: Callable[[Script], FaultyServer]) -> None:
+def test_a_bulk_request_that_is_too_large_is_split(faulty: Callable[[Script], FaultyServer]) -> None:
     def script(_number: int, ids: list[str]) -> tuple[int, dict[str, Any]] | None:
         return (413, {"error": "too large"}) if len(ids) > 1 or ids == ["2"] else None
 
@@ -143,7 +147,7 @@ def test_a_request_too_large_is_taken_apart(faulty: Callable[[Script], FaultySer
     assert [(refusal.doc_id, refusal.status) for refusal in outcome.rejected] == [("2", 413)]
 
 
-def test_what_is_not_allowed_is_not_repeated(faulty: Callable[[Script], FaultyServer]) -> None:
+def test_a_forbidden_bulk_request_is_not_repeated(faulty: Callable[[Script], FaultyServer]) -> None:
     server = faulty(lambda _number, _ids: (403, {"error": "forbidden"}))
     with pytest.raises(AuthorizationException):
         send(server.client, "i", entries(2), HURRIED)
@@ -194,7 +198,7 @@ class TestReading:
         assert len(list(reading.batches(BulkOptions()))) == 1
         assert (reading.skipped, str(reading.stopped)) == (0, "is truncated or damaged")
 
-    def test_only_what_follows_is_sent_on_resume(self) -> None:
+    def test_a_resumed_load_sends_only_the_remaining_documents(self) -> None:
         reading = Reading([Document(str(number), "x") for number in range(5)])
         (batch,) = reading.batches(BulkOptions(), after=3)
         assert ([item.doc_id for item in batch.entries], batch.end, reading.read) == (["3", "4"], 5, 5)

@@ -86,7 +86,7 @@ def test_a_sequence_that_fails_is_reported_alone_with_the_model() -> None:
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_awkward_documents(form: str) -> None:
+def test_empty_long_and_strange_documents_are_scored(form: str) -> None:
     scorer = load_scorer(str(DATA / f"tiny-bert-{form}"), backend="torch")
     onnx = load_scorer(str(DATA / f"tiny-bert-{form}"), backend="onnx")
     documents = ["", " ", "[SEP] [CLS] [PAD] wing", "wing " * 5000, "\x00\u202e", "wing", "\ud800", "a" * 3000]
@@ -122,7 +122,7 @@ def test_auto_is_16_bits_on_cuda() -> None:
     assert choose_precision("fp32", torch.device("cuda")) == "fp32"
 
 
-def test_onnx_has_no_dtype() -> None:
+def test_a_dtype_for_the_onnx_backend_is_refused() -> None:
     with pytest.raises(ConfigError, match="--backend torch"):
         load_scorer(str(DIRECTORY), backend="onnx", dtype="bf16")
     with pytest.raises(ConfigError, match="fp32, bf16, fp16"):
@@ -168,7 +168,7 @@ def rewritten(folder: Path, renamed: Callable[[str], str]) -> str:
     return str(folder)
 
 
-def test_the_old_names_of_norms_are_read(tmp_path: Path) -> None:
+def test_old_names_of_layer_norms_are_read_by_torch(tmp_path: Path) -> None:
     def older(name: str) -> str:
         return name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta")
 

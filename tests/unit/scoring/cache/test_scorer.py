@@ -111,14 +111,14 @@ def plain(scorer: CrossEncoder) -> np.ndarray:
     return scorer.score("pressure", DOCUMENTS, TUPLES).values
 
 
-def test_scores_live_for_the_time_given_and_take_four_bytes(scorer: CrossEncoder, redis: Redis) -> None:
+def test_cached_scores_expire_and_take_four_bytes(scorer: CrossEncoder, redis: Redis) -> None:
     behind(scorer, redis).score("pressure", DOCUMENTS, TUPLES)
     assert list(redis.scan_iter(PREFIX + b"*")) == [YOUNG]
     assert 30 < redis.ttl(YOUNG) <= 60
     assert [len(value) for value in redis.hvals(YOUNG)] == [4] * 4
 
 
-def test_garbage_and_a_key_of_another_type_are_computed_anew(
+def test_cache_entries_that_are_no_scores_are_computed_again(
     scorer: CrossEncoder, redis: Redis, plain: np.ndarray
 ) -> None:
     keys = score_keys(scorer.identity, "pressure", DOCUMENTS, TUPLES)
@@ -140,13 +140,13 @@ def test_cached_scores_count_whatever_the_deadline(scorer: CrossEncoder, redis: 
     assert np.isfinite(scores.values).tolist() == [True, False, False, True]
 
 
-def test_a_document_that_comes_twice_is_computed_once(scorer: CrossEncoder, redis: Redis, plain: np.ndarray) -> None:
+def test_a_repeated_document_is_scored_once(scorer: CrossEncoder, redis: Redis, plain: np.ndarray) -> None:
     scores = behind(scorer, redis).score("pressure", [*DOCUMENTS, DOCUMENTS[0]], [*TUPLES, (4,), (0,)])
     assert (scores.inferences, scores.cached) == (4, 2)
     np.testing.assert_array_equal(scores.values, plain[[0, 1, 2, 3, 0, 0]])
 
 
-def test_the_process_remembers_without_redis(scorer: CrossEncoder, plain: np.ndarray) -> None:
+def test_scores_are_cached_in_the_process_without_redis(scorer: CrossEncoder, plain: np.ndarray) -> None:
     cached = behind(scorer, f"redis://127.0.0.1:{servers.free_port()}/0", local=3)
     cached.score("pressure", DOCUMENTS, TUPLES)
     again = cached.score("pressure", DOCUMENTS, TUPLES)
@@ -162,7 +162,7 @@ def test_scores_of_a_cross_encoder_are_cached_and_those_of_a_bi_encoder_are_not(
     service.close()
 
 
-def test_the_process_forgets_what_was_not_used_for_longest() -> None:
+def test_the_least_recently_used_score_leaves_the_process_cache() -> None:
     store = LocalStore(2 * LOCAL_ENTRY_BYTES)
     store.write({b"a": 1.0, b"b": 2.0})
     store.read([b"a"])
@@ -171,7 +171,7 @@ def test_the_process_forgets_what_was_not_used_for_longest() -> None:
     assert len(store) == 2
 
 
-def test_redis_never_holds_more_than_allowed_and_keeps_what_is_asked_for(redis: Redis) -> None:
+def test_the_cache_in_redis_is_bounded_and_keeps_used_scores(redis: Redis) -> None:
     store = RemoteStore(redis, ttl_s=60, most_bytes=100 * REMOTE_ENTRY_BYTES)
     for start in range(0, 1_000, 10):
         store.write({b"%d" % number: float(number) for number in range(start, start + 10)})
@@ -188,7 +188,7 @@ def age(redis: Redis, seconds: int) -> None:
         redis.pexpire(key, redis.pttl(key) - 1000 * seconds)
 
 
-def test_what_is_old_enough_makes_room_for_the_young(redis: Redis) -> None:
+def test_old_scores_make_room_for_new_scores(redis: Redis) -> None:
     store = RemoteStore(redis, ttl_s=60, most_bytes=1e6)
     store.write({b"a": 1.0})
     age(redis, 31)
@@ -221,7 +221,7 @@ def test_a_full_redis_gets_back_what_scores_took(tmp_path: Path) -> None:
         store.close()
 
 
-def test_threads_that_need_the_same_compute_it_once(redis: Redis) -> None:
+def test_threads_that_need_the_same_score_compute_it_once(redis: Redis) -> None:
     counted = Counting(callers=8)
     cached = behind(counted, redis)
     cached._in_flight = counted.claims
@@ -235,7 +235,7 @@ def test_threads_that_need_the_same_compute_it_once(redis: Redis) -> None:
     assert all((values == found[0]).all() for values in found)
 
 
-def test_who_waited_for_a_failure_tries_himself(redis: Redis) -> None:
+def test_a_call_that_waited_for_a_failed_score_computes_it(redis: Redis) -> None:
     counted = Counting(callers=2, fail_first=True)
     cached = behind(counted, redis)
     cached._in_flight = counted.claims
@@ -246,7 +246,7 @@ def test_who_waited_for_a_failure_tries_himself(redis: Redis) -> None:
     assert len(counted.calls) == 2
 
 
-def test_a_model_that_changes_meanwhile_spoils_nothing(redis: Redis) -> None:
+def test_no_score_is_cached_under_another_model_if_the_model_changes(redis: Redis) -> None:
     turning = Turning()
     cached = behind(turning, redis, local=100)
     cached.score("q", ["a", "b"], [(0,)])
@@ -257,7 +257,7 @@ def test_a_model_that_changes_meanwhile_spoils_nothing(redis: Redis) -> None:
     assert (again.values.tolist(), again.identity) == ([2.0, 2.0], "new")
 
 
-def test_a_model_that_changes_while_another_call_is_awaited_spoils_nothing(redis: Redis) -> None:
+def test_a_waiting_call_gets_no_score_of_a_changed_model(redis: Redis) -> None:
     turning = Turning()
     cached = behind(turning, redis, local=100)
     cached.score("q", ["a", "b"], [(0,)])
@@ -275,7 +275,7 @@ def test_a_model_that_changes_while_another_call_is_awaited_spoils_nothing(redis
     assert cached._read(pending)[0] == {}
 
 
-def test_no_redis_means_slower_never_wrong(
+def test_scores_are_computed_if_redis_is_absent(
     scorer: CrossEncoder, plain: np.ndarray, caplog: pytest.LogCaptureFixture
 ) -> None:
     cached = behind(scorer, f"redis://127.0.0.1:{servers.free_port()}/0")
@@ -285,7 +285,7 @@ def test_no_redis_means_slower_never_wrong(
 
 
 @pytest.mark.long
-def test_a_redis_killed_mid_way_comes_back(scorer: CrossEncoder, plain: np.ndarray, tmp_path: Path) -> None:
+def test_the_cache_is_used_again_after_redis_restarts(scorer: CrossEncoder, plain: np.ndarray, tmp_path: Path) -> None:
     port, clock = servers.free_port(), ManualClock()
     with servers.start_redis(servers.redis_binary(), tmp_path, port=port) as (url, process):
         cached = behind(scorer, url, pause_s=5, clock=clock)
@@ -300,7 +300,7 @@ def test_a_redis_killed_mid_way_comes_back(scorer: CrossEncoder, plain: np.ndarr
 
 
 @pytest.mark.parametrize("speaks", [False, True])
-def test_a_silent_or_confused_server_costs_at_most_its_timeout(
+def test_a_silent_or_malfunctioning_redis_costs_at_most_its_timeout(
     scorer: CrossEncoder, plain: np.ndarray, speaks: bool
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent, answering(lambda _: Reply({})) as confused:
@@ -312,7 +312,7 @@ def test_a_silent_or_confused_server_costs_at_most_its_timeout(
 
 
 @pytest.mark.long
-def test_waiting_ends_with_the_deadline_and_a_forked_child_waits_for_nobody_of_its_parent() -> None:
+def test_waiting_for_anothers_score_ends_at_the_deadline_and_in_a_forked_child() -> None:
     in_flight = InFlight()
     in_flight.claim([b"a"])
     _own, others = in_flight.claim([b"a"])
@@ -348,7 +348,7 @@ def values_of(redis_url: str, key: str) -> list[float]:
 
 @pytest.mark.parametrize("key", ["", OURS], ids=["without a key", "with a key"])
 @pytest.mark.parametrize("generation", [YOUNG, OLD])
-def test_a_forged_score_is_believed_without_a_key_and_refused_with_one(
+def test_only_with_a_signing_key_a_forged_score_is_refused(
     redis: Redis, redis_url: str, key: str, generation: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     redis.hset(generation, forged_keys()[0], ONE_NUMBER.pack(FORGED))
@@ -357,13 +357,13 @@ def test_a_forged_score_is_believed_without_a_key_and_refused_with_one(
     assert values_of(redis_url, key) == (TRUE if key else [FORGED, 0.0])  # the forged one was replaced
 
 
-def test_a_score_is_kept_signed(redis: Redis, redis_url: str) -> None:
+def test_cached_scores_are_signed(redis: Redis, redis_url: str) -> None:
     assert values_of(redis_url, OURS) == TRUE
     assert scored(redis_url, OURS).cached == 2
     assert {len(value) for value in redis.hvals(YOUNG)} == {ONE_NUMBER.size + 16}
 
 
-def test_a_score_moved_to_another_pair_signed_by_another_or_altered_is_refused(
+def test_a_cached_score_that_was_moved_altered_or_signed_with_another_key_is_refused(
     redis: Redis, redis_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     first, second = forged_keys()
@@ -387,13 +387,13 @@ def test_a_signed_message_does_not_pass_as_a_signed_score(kind: Kind) -> None:
     assert EntrySigner([OURS.encode()]).open(place, value + signature[:16], ONE_NUMBER.size) is None
 
 
-def test_keys_are_changed_while_scores_are_kept(redis: Redis, redis_url: str) -> None:
+def test_the_signing_key_can_be_changed_while_scores_are_cached(redis: Redis, redis_url: str) -> None:
     values_of(redis_url, OLDER)
     for keys_named, from_cache in ((f"{OURS},{OLDER}", 2), (OURS, 0), (OURS, 2)):
         assert scored(redis_url, keys_named).cached == from_cache
 
 
-def test_refusals_are_logged_once_in_a_while(caplog: pytest.LogCaptureFixture) -> None:
+def test_refused_cached_scores_are_logged_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
     signer = EntrySigner([OURS.encode()])
     for _ in range(5):
         assert signer.open(b"key", ONE_NUMBER.pack(FORGED), ONE_NUMBER.size) is None

@@ -19,7 +19,7 @@ GOOGLE = ROOT / "tests" / "data" / "tiny-bert-tensorflow"
 INDEX, DATA = "model.ckpt-7.index", "model.ckpt-7.data-00000-of-00001"
 
 
-def test_all_variables_are_read() -> None:
+def test_all_variables_of_a_tensorflow_checkpoint_are_read() -> None:
     variables = read_bundle(GOOGLE / "model.ckpt-7")
     assert variables["global_step"] == 7
     assert variables["bert/embeddings/word_embeddings"].shape == (278, 16)
@@ -37,7 +37,7 @@ def copy(tmp_path: Path) -> Path:
 
 
 @given(name=st.sampled_from([INDEX, DATA]), place=st.floats(0, 1, exclude_max=True), bit=st.integers(0, 7))
-def test_a_flipped_bit_is_found_or_changes_nothing(
+def test_a_flipped_bit_of_a_tensorflow_checkpoint_is_noticed_or_harmless(
     tmp_path_factory: pytest.TempPathFactory, name: str, place: float, bit: int
 ) -> None:
     folder = Path(shutil.copytree(GOOGLE, tmp_path_factory.mktemp("flipped") / "copy"))
@@ -55,20 +55,20 @@ def test_a_flipped_bit_is_found_or_changes_nothing(
 
 @pytest.mark.parametrize("share", [0.0, 0.3, 0.9, 0.999])
 @pytest.mark.parametrize("name", [INDEX, DATA])
-def test_a_file_that_is_cut_is_refused(copy: Path, name: str, share: float) -> None:
+def test_a_truncated_tensorflow_checkpoint_is_refused(copy: Path, name: str, share: float) -> None:
     content = (copy / name).read_bytes()
     (copy / name).write_bytes(content[: int(share * len(content))])
     with pytest.raises(ModelLoadError, match=f"{name} (is truncated|cannot be read)"):
         read_bundle(copy / "model.ckpt-7")
 
 
-def test_a_missing_data_file_is_named(copy: Path) -> None:
+def test_a_missing_data_file_of_a_tensorflow_checkpoint_is_named(copy: Path) -> None:
     (copy / DATA).unlink()
     with pytest.raises(ModelLoadError, match=f"{DATA} cannot be read.*the index names it"):
         read_bundle(copy / "model.ckpt-7")
 
 
-def test_of_several_checkpoints_the_named_one_is_read(copy: Path) -> None:
+def test_of_several_tensorflow_checkpoints_the_named_one_is_read(copy: Path) -> None:
     for file in list(copy.glob("model.ckpt-7.*")):
         shutil.copyfile(file, copy / file.name.replace("ckpt-7", "ckpt-9"))
     with pytest.raises(ModelLoadError, match=r"several checkpoints \(model.ckpt-7, model.ckpt-9\)"):

@@ -104,7 +104,7 @@ FORMS: dict[str, tuple[str, Callable[[Path, Any], Path]]] = {
 
 @pytest.mark.long
 @pytest.mark.parametrize("form", FORMS)
-def test_the_logits_are_those_of_the_old_form(tmp_path: Path, form: str) -> None:
+def test_a_converted_checkpoint_gives_the_logits_of_the_original(tmp_path: Path, form: str) -> None:
     head, write = FORMS[form]
     network = checkpoints.network(head)
     source = write(tmp_path / "source", network)
@@ -116,7 +116,7 @@ def test_the_logits_are_those_of_the_old_form(tmp_path: Path, form: str) -> None
     assert (again.directory, again.is_checked) == (converted.directory, False)
 
 
-def test_one_of_several_files_is_named(tmp_path: Path) -> None:
+def test_with_several_checkpoints_in_a_folder_one_must_be_named(tmp_path: Path) -> None:
     source = as_birch(tmp_path / "source", checkpoints.network("next-sentence"))
     other = checkpoints.network("next-sentence", seed=2)
     torch.save(other, source / "saved.mb_1")
@@ -132,7 +132,7 @@ def test_one_of_several_files_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning")  # the process of the line ends, this one does not
 @pytest.mark.parametrize("is_bare", [False, True])
-def test_the_line_of_the_refusal_writes_a_file_that_is_read(
+def test_the_code_in_the_refusal_of_a_pickle_writes_a_file_that_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_bare: bool
 ) -> None:
     source = as_birch(tmp_path / "source", checkpoints.network("next-sentence"), is_bare=is_bare)
@@ -146,7 +146,7 @@ def test_the_line_of_the_refusal_writes_a_file_that_is_read(
     assert (source / "saved.msmarco_mb_1").read_bytes() == before
 
 
-def test_old_names_of_norms(tmp_path: Path) -> None:
+def test_old_names_of_layer_norms_are_converted(tmp_path: Path) -> None:
     network = checkpoints.network()
     source = saved(tmp_path / "source", network)
     state = torch.load(source / "pytorch_model.bin", weights_only=True)
@@ -158,7 +158,7 @@ def test_old_names_of_norms(tmp_path: Path) -> None:
     np.testing.assert_allclose(logits(directory), checkpoints.expected(network, QUERY, TEXT), atol=1e-5)
 
 
-def test_a_changed_file_is_converted_anew(tmp_path: Path) -> None:
+def test_a_changed_checkpoint_is_converted_again(tmp_path: Path) -> None:
     source = saved(tmp_path / "source", checkpoints.network())
     first = convert_if_needed(source).directory
     saved(source, checkpoints.network(seed=2))
@@ -166,7 +166,7 @@ def test_a_changed_file_is_converted_anew(tmp_path: Path) -> None:
     assert not np.allclose(logits(convert_if_needed(source).directory), logits(first))
 
 
-def test_what_needs_no_conversion_is_left_alone(tmp_path: Path) -> None:
+def test_checkpoints_in_the_current_form_are_not_converted(tmp_path: Path) -> None:
     network = checkpoints.network()
     network.save_pretrained(tmp_path / "source")
     checkpoints.tokenizer().save(str(tmp_path / "source" / "tokenizer.json"))
@@ -175,7 +175,7 @@ def test_what_needs_no_conversion_is_left_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("head", ["", "next-sentence"])
-def test_a_pre_trained_model_needs_to_be_told_its_head(tmp_path: Path, head: Head) -> None:
+def test_a_pre_trained_checkpoint_without_a_head_needs_a_named_head(tmp_path: Path, head: Head) -> None:
     made = checkpoints.network("next-sentence")
     source = without(saved(tmp_path / "source", made), "architectures")
     state = torch.load(source / "pytorch_model.bin", weights_only=True)
@@ -189,7 +189,7 @@ def test_a_pre_trained_model_needs_to_be_told_its_head(tmp_path: Path, head: Hea
 
 
 @pytest.mark.parametrize("head", ["logit1", "next-sentence"])
-def test_a_head_that_is_not_there_is_refused(tmp_path: Path, head: Head) -> None:
+def test_a_named_head_that_a_checkpoint_lacks_is_refused(tmp_path: Path, head: Head) -> None:
     with pytest.raises(ModelLoadError, match=f"has no head {head}: its weights have a classifier with 2 labels"):
         convert_if_needed(saved(tmp_path / "source", checkpoints.network()), head)
     assert list(cache_folder().iterdir()) == []
@@ -271,7 +271,7 @@ RELEASED: dict[str, tuple[str, Callable[[Path, Any], Path]]] = {
 
 @pytest.mark.long
 @pytest.mark.parametrize("form", RELEASED)
-def test_a_released_form_is_exported_and_scores_in_both_backends_as_its_network(tmp_path: Path, form: str) -> None:
+def test_an_exported_old_checkpoint_scores_as_its_network_in_both_backends(tmp_path: Path, form: str) -> None:
     from osrerank.cli import main
 
     pytest.importorskip("onnx")

@@ -22,7 +22,7 @@ CARD = ModelCard("tried", "logits2")
 NSP = "this next-sentence head, output 0 means relevant, not output 1"
 
 
-def test_each_example_has_the_answering_paragraph_and_another() -> None:
+def test_each_self_check_example_has_an_answer_and_another_paragraph() -> None:
     assert len(examples()) == QUESTIONS
     assert examples() == examples()
     assert all(example.answering != example.other for example in examples())
@@ -35,7 +35,7 @@ def trained_like(query: str, text: str) -> float:
     return 20 * overlap(query, text)
 
 
-def test_a_model_that_ranks_passes() -> None:
+def test_a_model_that_ranks_passes_the_self_check() -> None:
     found = require_self_check(FunctionScorer(trained_like), MONO, CARD, sha256="abc")
     assert (found.cause, found.casing, found.label) == ("", "lower case", 1)
     assert found.unknown < 0.01
@@ -155,7 +155,7 @@ def test_a_trained_checkpoint_loads_and_is_exported(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_planted_fault_is_caught_and_named(
+def test_the_self_check_names_a_planted_fault(
     trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: Callable[[Path], None]
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))

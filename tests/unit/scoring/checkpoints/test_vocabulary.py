@@ -45,7 +45,7 @@ def pieces(tokenizer: Tokenizer, text: str) -> tuple[list[str], list[int], list[
         {"do_lower_case": False, "tokenize_chinese_chars": False},
     ],
 )
-def test_texts_are_split_as_by_transformers(tmp_path: Path, settings: dict[str, bool]) -> None:
+def test_a_vocabulary_splits_texts_as_transformers_does(tmp_path: Path, settings: dict[str, bool]) -> None:
     words = [*WORDS, "Low", "é", "東", "京", "##x"]
     ours = tokenizer_of(written(tmp_path, words, **settings))
     theirs = transformers.BertTokenizerFast(str(tmp_path / "vocab.txt"), **settings).backend_tokenizer
@@ -60,7 +60,7 @@ def test_the_vocabulary_says_whether_it_is_cased(tmp_path: Path, extra: list[str
     assert (made.normalizer.normalize_str("A") == "A") is cased
 
 
-def test_special_tokens_may_have_other_names(tmp_path: Path) -> None:
+def test_a_vocabulary_may_name_special_tokens_differently(tmp_path: Path) -> None:
     words = ["<pad>", "<unk>", "<s>", "</s>", "low"]
     names = {"pad_token": "<pad>", "unk_token": {"content": "<unk>"}, "cls_token": "<s>", "sep_token": "</s>"}
     (tmp_path / "special_tokens_map.json").write_text(json.dumps(names), "utf-8")
@@ -76,7 +76,7 @@ def test_special_tokens_may_have_other_names(tmp_path: Path) -> None:
         (b"\xff\xfe", "cannot be read as a vocabulary"),
     ],
 )
-def test_what_is_no_vocabulary_is_refused(tmp_path: Path, content: bytes, reason: str) -> None:
+def test_a_malformed_vocabulary_is_refused(tmp_path: Path, content: bytes, reason: str) -> None:
     (tmp_path / "vocab.txt").write_bytes(content)
     with pytest.raises(ModelLoadError, match=reason):
         tokenizer_of(tmp_path)

@@ -95,7 +95,7 @@ def test_older_fields_of_pooling_and_limits_are_read(write: Write) -> None:
     assert (described.head.pooling, described.max_tokens) == (("mean",), 200)
 
 
-def test_a_bi_encoder_is_none(write: Write) -> None:
+def test_a_bi_encoder_has_no_description_of_a_cross_encoder(write: Write) -> None:
     directory = write({"config_sentence_transformers.json": {"model_type": "SentenceTransformer"}})
     assert read_cross_encoder(directory) is None
     with pytest.raises(ModelLoadError, match="module_output_name is 'scores'; here it must be 'sentence_embedding'"):
@@ -141,7 +141,9 @@ TRANSFORMER, POOLING = f"{LIBRARY}transformer.Transformer", "sentence_transforme
         ("config.json", {"model_type": "longformer"}, "model_type is 'longformer'"),
     ],
 )
-def test_what_is_not_known_is_refused_by_file_and_field(write: Write, file: str, change: Any, reason: str) -> None:
+def test_unknown_fields_of_a_modular_cross_encoder_are_refused_by_file_and_field(
+    write: Write, file: str, change: Any, reason: str
+) -> None:
     directory = write({file: change})
     with pytest.raises(ModelLoadError, match=reason) as caught:
         read_card(directory)

@@ -33,13 +33,13 @@ def changed(tmp_path: Path) -> Callable[..., Path]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_each_is_recognised_and_others_are_not(name: str) -> None:
+def test_late_interaction_models_are_recognised(name: str) -> None:
     assert is_late_interaction(SAVED / name)
     assert not is_late_interaction(SAVED.parent / "tiny-bert-bi-encoder")
     assert not is_late_interaction(SAVED.parent / "tiny-bert-one-label")
 
 
-def test_sentence_transformers_own_form() -> None:
+def test_late_interaction_models_of_sentence_transformers_are_read() -> None:
     found = read_late_interaction(SAVED / "expanded")
     assert found.tokens == TokenVectors("[Q]", "[D]", "[MASK]", 16, skipped=(".", ",", "!", ";", "(", ")", ":"))
     assert (found.query_prefix, found.document_prefix) == (" ", " ")
@@ -47,7 +47,7 @@ def test_sentence_transformers_own_form() -> None:
     assert found.projections == (Projection("1_Dense/model.safetensors", "linear"),)
 
 
-def test_text_prompts_residuals_and_pooling() -> None:
+def test_text_prompts_residual_layers_and_pooling_are_read() -> None:
     found = read_late_interaction(SAVED / "pooled")
     tokens = TokenVectors(expansion="[MASK]", expanded_to=8, attends_to_expansion=True, pool_factor=2)
     assert found.tokens == tokens
@@ -56,7 +56,7 @@ def test_text_prompts_residuals_and_pooling() -> None:
     assert [one.residual for one in found.projections] == ["residual", "residual"]
 
 
-def test_pylates_form() -> None:
+def test_late_interaction_models_of_pylate_are_read() -> None:
     found = read_late_interaction(SAVED / "pylate")
     assert (found.tokens.query_marker, found.tokens.document_marker) == ("[Q] ", "[D] ")
     assert (found.tokens.expansion, found.tokens.expanded_to, found.most_document_tokens) == ("[MASK]", 16, 40)
@@ -64,7 +64,7 @@ def test_pylates_form() -> None:
     assert found.tokens.hides_expansion
 
 
-def test_stanfords_form() -> None:
+def test_late_interaction_models_of_stanford_are_read() -> None:
     found = read_late_interaction(SAVED / "stanford")
     assert (found.tokens.query_marker, found.tokens.document_marker) == ("[unused0]", "[unused1]")
     assert (found.most_query_tokens, found.most_document_tokens, found.dimensions) == (20, 44, 16)
@@ -120,7 +120,7 @@ MASK, NORMAL, POOLING = (
         ("stanford", "artifact.metadata", {"doc_token_id": "[unused7]"}, "doc_token_id is '[unused7]'"),
     ],
 )
-def test_what_is_not_known_is_refused(
+def test_unknown_fields_of_a_late_interaction_model_are_refused(
     changed: Callable[..., Path], name: str, file: str, fields: dict[str, Any], reason: str
 ) -> None:
     folder = changed(name, file, **fields)
@@ -129,7 +129,9 @@ def test_what_is_not_known_is_refused(
     assert str(folder / file) in str(caught.value)
 
 
-def test_modules_that_are_missing_unknown_or_elsewhere_are_refused(changed: Callable[..., Path]) -> None:
+def test_late_interaction_modules_that_are_missing_unknown_or_misplaced_are_refused(
+    changed: Callable[..., Path],
+) -> None:
     listed = json.loads((SAVED / "pooled" / "modules.json").read_text("utf-8"))
     folder = changed("pooled", MODEL)
     for modules, reason in (
@@ -143,7 +145,7 @@ def test_modules_that_are_missing_unknown_or_elsewhere_are_refused(changed: Call
             read_late_interaction(folder)
 
 
-def test_without_the_filling_token_it_is_refused(changed: Callable[..., Path]) -> None:
+def test_a_late_interaction_model_without_its_expansion_token_is_refused(changed: Callable[..., Path]) -> None:
     folder = changed("expanded", "tokenizer_config.json", mask_token="<fill>")
     with pytest.raises(ModelLoadError, match="it lacks '<fill>'"):
         read_late_interaction(folder)

@@ -26,7 +26,7 @@ from osrerank.testing import ManualClock
 from osrerank.types import NEVER, Scores
 
 
-def test_tls_is_never_left_out_only_messagepack_is_accepted_and_sockets_are_named_as_by_kombu():
+def test_broker_connections_keep_tls_and_accept_only_messagepack():
     conf = celery_app("rediss://:p@host:6380/1").conf
     assert conf.broker_use_ssl["ssl_cert_reqs"] is ssl.CERT_REQUIRED
     assert conf.broker_use_ssl["ssl_check_hostname"] is True
@@ -82,7 +82,7 @@ def test_options_of_a_brokers_url_reach_celery_and_its_timeout_stays_above_its_w
         ("redis://:pass/word@host", "the port is not a number; percent-encode the password"),
     ],
 )
-def test_an_option_that_a_broker_has_not_is_named_with_the_setting_and_without_the_password(url, reason):
+def test_an_unknown_option_of_a_broker_url_is_named_without_the_password(url, reason):
     with pytest.raises(ConfigError) as error:
         celery_app(url)
     assert str(error.value).startswith("broker_url (OSRERANK_BROKER_URL")
@@ -103,11 +103,11 @@ def test_an_option_that_a_broker_has_not_is_named_with_the_setting_and_without_t
         ("CLUSTERDOWN Hash slot not served", "a node of a Redis Cluster"),
     ],
 )
-def test_an_error_of_the_broker_is_told_by_its_code_and_with_what_to_do(answer, fix):
+def test_an_error_of_the_broker_is_named_by_its_code_with_a_remedy(answer, fix):
     assert fix in explain_failure(BaseParser.parse_error(answer))
 
 
-def test_an_error_is_known_by_its_code_in_a_pipeline_too():
+def test_an_error_in_a_redis_pipeline_is_recognised_by_its_code():
     in_pipeline = ResponseError("Command # 1 (SET K V) of pipeline caused error: MISCONF Redis is configured to")
     assert error_code(in_pipeline) == "MISCONF"
     assert error_code(NoConnection("Error 111 connecting to localhost")) == ""
@@ -120,7 +120,7 @@ def test_the_brokers_clock_takes_the_middle_of_a_round_trip():
     assert clock.to_local(1_001.5) == 11.5
 
 
-def test_one_probe_after_each_pause_and_nothing_else_until_the_broker_answers():
+def test_an_absent_broker_gets_only_one_probe_after_each_pause():
     clock = ManualClock()
     breaker = Breaker(clock)
     assert breaker.attempt() is BrokerAccess.USE
@@ -139,7 +139,7 @@ def test_one_probe_after_each_pause_and_nothing_else_until_the_broker_answers():
     assert [breaker.attempt() for _ in range(3)] == [BrokerAccess.USE] * 3
 
 
-def test_ten_minutes_take_few_probes():
+def test_ten_minutes_without_a_broker_take_few_probes():
     clock, probes = ManualClock(0), 0
     breaker = Breaker(clock)
     breaker.trip()
@@ -151,7 +151,7 @@ def test_ten_minutes_take_few_probes():
     assert 150 <= probes <= 320
 
 
-def test_a_reply_of_another_size_is_no_answer():
+def test_a_reply_with_another_number_of_scores_is_ignored():
     reply = Reply("c1", "w1", "model", Scores(np.ones(1, dtype=np.float32)))
     chunk = PendingChunk("c1", "queue", b"", NEVER, reply)
     assert _checked_answer(chunk, 1, "model") is reply
@@ -159,7 +159,7 @@ def test_a_reply_of_another_size_is_no_answer():
 
 
 @pytest.mark.long
-def test_a_broker_that_says_nothing_is_waited_for_once_by_all():
+def test_all_searches_together_wait_once_for_a_silent_broker():
     with socket.create_server(("127.0.0.1", 0), backlog=64) as silent, ThreadPoolExecutor(8) as threads:
         scorer = RemoteScorer(f"redis://127.0.0.1:{silent.getsockname()[1]}/0", "m", queue_chunks=1)
         started = time.monotonic()
@@ -202,7 +202,7 @@ def test_every_tuple_is_in_one_chunk_that_has_its_documents(lengths, workers, wi
         assert members == [tuples[index] for index in chunk.indices]
 
 
-def test_shares_are_of_like_cost_and_the_first_tuples_in_the_first_round():
+def test_chunks_have_similar_cost_and_the_first_tuples_go_first():
     documents = ["x" * (100 + 37 * (n % 50)) for n in range(96)]
     shares = divide(documents, [(n,) for n in range(96)], 4)
     costs = [chunk.cost for chunk in shares]
@@ -214,7 +214,7 @@ def test_shares_are_of_like_cost_and_the_first_tuples_in_the_first_round():
     assert {index for chunk in rounds[:2] for index in chunk.indices} == set(range(200))
 
 
-def test_answers_are_put_together():
+def test_replies_of_workers_are_joined():
     found = divide(["x" * 3_000] * 6, [(n,) for n in range(6)], 3)
     assert [chunk.indices for chunk in found] == [[0, 3], [1, 4], [2, 5]]
     first = Scores(np.array([1.0, np.nan], dtype=np.float32), {1: "odd"}, inferences=2, truncated=1)

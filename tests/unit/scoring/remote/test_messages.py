@@ -29,7 +29,7 @@ texts = st.text(max_size=30)
 
 
 @given(texts, st.lists(texts, min_size=1, max_size=5), st.data())
-def test_a_request_comes_back_as_it_was(query, documents, data):
+def test_an_encoded_request_is_decoded_unchanged(query, documents, data):
     index = st.integers(0, len(documents) - 1)
     width = data.draw(st.integers(1, 2))
     tuples = data.draw(st.lists(st.tuples(*[index] * width), max_size=8))
@@ -37,7 +37,7 @@ def test_a_request_comes_back_as_it_was(query, documents, data):
     assert ChunkRequest.decode(request.encode()) == request
 
 
-def test_what_was_written_comes_back():
+def test_encoded_messages_are_decoded_unchanged():
     assert ChunkRequest.decode(REQUEST.encode()) == REQUEST  # with half of a surrogate pair
     assert Heartbeat.decode(HEARTBEAT.encode()) == HEARTBEAT
     reads = replace(HEARTBEAT, advice=Advice(languages=("en", "de")))
@@ -48,7 +48,7 @@ def test_what_was_written_comes_back():
     assert Reply.decode(Reply("c", "w", "i", None, "no").encode()).error == "no"
 
 
-def test_vectors_are_asked_for_by_a_task_of_their_own():
+def test_vectors_are_requested_by_a_separate_task():
     request = replace(REQUEST, tuples=[], vector_bits=8)
     assert ChunkRequest.decode(request.encode()) == request
     assert (request.task, REQUEST.task) == ("osrerank.encode", "osrerank.score")
@@ -83,7 +83,7 @@ def test_vectors_are_asked_for_by_a_task_of_their_own():
         ("vector_bits", -8),
     ],
 )
-def test_a_field_that_cannot_be_used_is_named_without_any_text(field, value):
+def test_an_unusable_field_of_a_message_is_named_without_texts(field, value):
     content = {name: getattr(REQUEST, name) for name in ChunkRequest.__slots__}
     with pytest.raises(PayloadError, match=field) as caught:
         ChunkRequest.decode(messages._packed({**content, field: value}))
@@ -103,20 +103,20 @@ def test_a_field_that_cannot_be_used_is_named_without_any_text(field, value):
         {"first_pass_weight": 0, "passages": True, "languages": [], "kind": "bi-encoder", "vectors_weight": "1"},
     ],
 )
-def test_advice_that_cannot_be_used_is_refused(advice):
+def test_unusable_advice_of_a_worker_is_refused(advice):
     content = {name: getattr(HEARTBEAT, name) for name in Heartbeat.__slots__}
     with pytest.raises(PayloadError, match=r"advice|first_pass_weight|vectors_weight|kind"):
         Heartbeat.decode(messages._packed({**content, "advice": advice}))
 
 
 @pytest.mark.parametrize("message", [None, "text", 5, b"", b"\xc1", b"\x80", b"\x81\xa1a\x01"])
-def test_what_is_no_message_is_refused(message):
+def test_malformed_messages_are_refused(message):
     for kind in (ChunkRequest, Reply, Heartbeat):
         with pytest.raises(PayloadError):
             kind.decode(message)
 
 
-def test_another_version_says_which(monkeypatch):
+def test_a_message_of_another_version_is_refused_with_both_versions(monkeypatch):
     monkeypatch.setattr(messages, "VERSION", messages.VERSION + 1)
     newer = REQUEST.encode()
     monkeypatch.undo()
@@ -132,7 +132,7 @@ def test_a_message_too_large_is_refused_on_both_sides():
         ChunkRequest.decode(b"x" * (messages.MAX_MESSAGE_BYTES + 1))
 
 
-def test_ten_thousand_damaged_messages_are_read_or_refused():
+def test_ten_thousand_damaged_messages_are_decoded_or_refused():
     rng = random.Random(0)
     whole = {ChunkRequest: REQUEST.encode(), Reply: REPLY.encode(), Heartbeat: HEARTBEAT.encode()}
     refused = 0
@@ -153,7 +153,7 @@ OLD, NEW = b"an-old-key-of-24-letters", b"a-new-key-of-24-letters!"
 
 @pytest.mark.long
 @given(st.binary(max_size=200), st.data())
-def test_a_sealed_message_opens_and_one_that_was_touched_does_not(message, data):
+def test_a_signed_message_opens_and_an_altered_message_does_not(message, data):
     signer = Signer([NEW])
     sealed = signer.seal("reply", message)
     assert signer.open("reply", sealed) == message
@@ -166,7 +166,7 @@ def test_a_sealed_message_opens_and_one_that_was_touched_does_not(message, data)
         signer.open("request", sealed)
 
 
-def test_keys_are_changed_in_three_steps():
+def test_the_signing_key_of_messages_is_changed_in_three_steps():
     steps = [Signer([OLD]), Signer([OLD, NEW]), Signer([NEW, OLD]), Signer([NEW])]
     for before, after in pairwise(steps):
         assert after.open("request", before.seal("request", b"x")) == b"x"
@@ -175,7 +175,7 @@ def test_keys_are_changed_in_three_steps():
         steps[3].open("request", steps[0].seal("request", b"x"))
 
 
-def test_one_side_without_a_key_is_told_so():
+def test_a_message_signed_on_one_side_only_is_refused_with_the_reason():
     with pytest.raises(PayloadError, match="is not signed") as unsigned:
         Signer([NEW]).open("reply", Signer().seal("reply", b"x"))
     with pytest.raises(PayloadError, match="this process has no OSRERANK_SIGNING_KEY") as no_key:
@@ -185,13 +185,13 @@ def test_one_side_without_a_key_is_told_so():
 
 
 @pytest.mark.parametrize("message", [None, "text", b"\xc1" * (MAX_MESSAGE_BYTES + 100)])
-def test_what_is_no_message_is_refused_before_it_is_hashed(message):
+def test_oversized_or_malformed_messages_are_refused_before_their_signature_is_computed(message):
     with pytest.raises(PayloadError) as refused:
         Signer([NEW]).open("request", message)
     assert refused.value.reason == "malformed"
 
 
-def test_refusals_are_counted_and_logged_once_a_minute(caplog, monkeypatch):
+def test_refused_messages_are_counted_and_logged_once_a_minute(caplog, monkeypatch):
     monkeypatch.setattr(signing, "_due", Seldom())
     count = signing.count_refusal
     before = MESSAGES_REFUSED.labels("reply", "unsigned")._value.get()
@@ -202,7 +202,7 @@ def test_refusals_are_counted_and_logged_once_a_minute(caplog, monkeypatch):
     assert ["refused a reply" in record.message for record in caplog.records] == [True, True]
 
 
-def test_keys_are_read_from_the_settings_and_never_shown():
+def test_signing_keys_are_read_from_settings_and_never_shown():
     settings = Settings.load(signing_key=f" {NEW.decode()} ,{OLD.decode()}")
     assert Signer.of(settings).open("reply", Signer([OLD]).seal("reply", b"x")) == b"x"
     assert "key-of-24" not in repr(settings)

@@ -42,7 +42,7 @@ class Registry:
         return tuple(self.beats)
 
 
-def test_the_registry_is_read_once_while_what_it_said_is_fresh() -> None:
+def test_the_worker_registry_is_read_once_while_its_answer_is_fresh() -> None:
     clock, registry = ManualClock(), Registry(heartbeat())
     workers: Any = LiveWorkers(registry, "m", clock)  # type: ignore[arg-type]
     for _ in range(5):
@@ -54,7 +54,7 @@ def test_the_registry_is_read_once_while_what_it_said_is_fresh() -> None:
     assert registry.reads == 2
 
 
-def test_a_silent_registry_is_waited_for_only_when_too_little_is_known() -> None:
+def test_a_client_waits_for_the_worker_registry_only_if_it_knows_no_workers() -> None:
     clock, registry = ManualClock(), Registry(heartbeat())
     workers = LiveWorkers(registry, "m", clock)  # type: ignore[arg-type]
     workers.group()
@@ -211,7 +211,7 @@ def test_a_client_says_why_it_trusts_no_worker(written, redis_url):
 
 
 @pytest.mark.parametrize("name", [b"\xff\xfe", b"", b"\x00", "\ud800".encode(errors="surrogatepass")])
-def test_a_name_of_any_bytes_hides_no_worker(written, name):
+def test_a_worker_name_of_arbitrary_bytes_hides_no_other_worker(written, name):
     written.registry.renew(written.heartbeat())
     written.write(name, b"\xc1 nonsense")
     assert [one.worker for one in written.registry.heartbeats()] == ["w1"]

@@ -29,7 +29,7 @@ def log(tmp_path):
     log.close()
 
 
-def test_only_own_names_are_answered():
+def test_the_server_answers_only_under_its_own_host_names():
     client = client_of(hosts={*own_names("127.0.0.1"), "search.lan"})
     for host in ("localhost", "LOCALHOST:8088", "192.168.7.7:8088", "[::1]:8088", "search.lan"):
         assert client.get("/health", headers={"Host": host}).status_code == 200, host
@@ -38,7 +38,7 @@ def test_only_own_names_are_answered():
         assert (answer.status_code, "--allow-host" in answer.json()["message"]) == (403, True), host
 
 
-def test_pages_of_other_sites_are_refused_unless_admitted_and_those_may_read_answers():
+def test_pages_of_other_sites_are_refused_unless_admitted():
     client = client_of(hosts=own_names("127.0.0.1"), origins=(SITE,))
     for origin, status in ((SITE, 200), ("http://127.0.0.1:8088", 200), ("https://evil.example", 403), ("null", 403)):
         assert client.post("/rerank", json=BODY, headers={"Origin": origin}).status_code == status
@@ -56,7 +56,7 @@ def test_pages_of_other_sites_are_refused_unless_admitted_and_those_may_read_ans
     assert "Access-Control-Allow-Origin" not in client_of().get("/health", headers={"Origin": SITE}).headers
 
 
-def test_a_line_for_each_request(tmp_path, log):
+def test_each_request_has_an_access_log_line(tmp_path, log):
     client = client_of(log)
     named = client.post("/v1/rerank", json=BODY, headers={"X-Request-Id": "abc-1"})
     other = client.post("/v1/rerank", json={"query": "secret"}, headers={"X-Request-Id": "a b"})
@@ -72,14 +72,14 @@ def test_a_line_for_each_request(tmp_path, log):
     assert "secret" not in text
 
 
-def test_texts_are_logged_when_asked_for(tmp_path, log):
+def test_the_access_log_has_texts_only_on_request(tmp_path, log):
     log.texts = True
     client_of(log).post("/v1/rerank", json=BODY)
     (line,) = (tmp_path / "log").read_text().splitlines()
     assert json.loads(line)["questions"] == [BODY]
 
 
-def test_a_log_that_was_moved_is_made_anew_and_one_that_cannot_be_written_is_refused(tmp_path, log):
+def test_a_moved_access_log_is_created_again_and_an_unwritable_log_is_refused(tmp_path, log):
     client = client_of(log)
     client.get("/health")
     (tmp_path / "log").rename(tmp_path / "old")
@@ -89,7 +89,7 @@ def test_a_log_that_was_moved_is_made_anew_and_one_that_cannot_be_written_is_ref
         AccessLog(str(tmp_path / "no" / "log"))
 
 
-def test_the_documentation_has_its_own_files():
+def test_the_api_documentation_loads_no_foreign_files():
     client = client_of(token="s3cret")
     page = client.get("/docs")
     assert "default-src 'none'" in page.headers["Content-Security-Policy"]

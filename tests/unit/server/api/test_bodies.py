@@ -42,30 +42,30 @@ def refusal(function, *arguments):
 
 
 @given(st.dictionaries(st.text(), SCALARS | DOCUMENTS | st.dictionaries(st.text(), SCALARS, max_size=5), max_size=5))
-def test_reads_what_json_reads(content):
+def test_bodies_are_read_as_pythons_json_reads_them(content):
     for indent in (None, 1):
         body = json.dumps(content, indent=indent).encode()
         assert read_body(body, MOST) == json.loads(body)
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-32"])
-def test_encodings(encoding):
+def test_bodies_in_utf_8_16_and_32_are_read(encoding):
     assert read_body('{"query": "dürfen"}'.encode(encoding), MOST) == {"query": "dürfen"}
 
 
-def test_what_no_dialect_reads_stays_as_it_is_written():
+def test_unread_numbers_of_a_body_are_returned_as_written():
     body = b'{"documents":[{"m": [ 1.50, {"a" :"\\u00e9"} ]}]}'
     assert read_body(body, MOST) == {"documents": [{"m": Json('[ 1.50, {"a" :"\\u00e9"} ]')}]}
 
 
-def test_what_no_dialect_reads_becomes_json_in_ascii():
+def test_unread_values_of_a_body_are_returned_as_ascii_json():
     body = '{"documents":[{"text":"a","m":{"x":[0.5,"]}\\"é",{}, NaN]},"n":[]},{"text":"b"}]}'.encode()
     documents = [{"text": "a", "m": Json('{"x": [0.5, "]}\\"\\u00e9", {}, null]}'), "n": Json("[]")}, {"text": "b"}]
     assert read_body(body, MOST) == {"documents": documents}
 
 
 @pytest.mark.parametrize("body", NOT_JSON)
-def test_what_is_not_json(body):
+def test_bodies_that_are_not_json_are_refused(body):
     status, message = refusal(read_body, body, MOST)
     assert status == 400
     assert message.startswith("the body is not JSON")
@@ -99,7 +99,7 @@ def test_compressed_bodies_are_inflated_within_the_limit_and_answered(serve):
     assert (answer.status_code, "gzip" in answer.json()["message"]) == (415, True)
 
 
-def test_a_wrong_list_is_described_once(client):
+def test_a_fault_of_every_list_entry_is_described_once(client):
     answer = client.post("/rerank", json={"query": "q", "texts": [{"secret": 1}] * 9_000})
     assert (answer.status_code, answer.json()["message"]) == (422, "texts.0: Input should be a valid string")
     assert client.post("/rerank", json={"query": "q", "texts": ["a"] * 9_000}).status_code == 200

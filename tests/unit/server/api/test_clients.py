@@ -44,7 +44,7 @@ def at(content, path):
 
 
 @pytest.mark.parametrize("client", CLIENTS, ids=lambda client: client.name)
-def test_a_client_gets_what_it_reads(port, client):
+def test_each_client_gets_the_answer_that_it_reads(port, client):
     has_token = any(header.lower().startswith("authorization:") for header in client.headers)
     headers = client.headers if has_token else (*client.headers, "Authorization: none")
     status, _, content = send(port, "POST", client.path, headers, client.body)
@@ -57,12 +57,12 @@ def test_a_client_gets_what_it_reads(port, client):
 
 
 @pytest.mark.parametrize("path", ["/.well-known/ready", "/meta"])
-def test_weaviate_is_answered_before_it_starts(port, path):
+def test_weaviates_start_up_requests_are_answered(port, path):
     status, _, content = send(port, "GET", path, ("User-Agent: Go-http-client/1.1", "Authorization: none"))
     assert (status, isinstance(json.loads(content), dict)) == (200, True)
 
 
-def test_every_route_has_a_client():
+def test_every_scoring_route_has_a_recorded_client():
     from osrerank.server.api.paths import METHODS
 
     posts = {path for path, method in METHODS.items() if method == "POST"}
@@ -70,7 +70,7 @@ def test_every_route_has_a_client():
     assert all(client.path in dialect.routes for dialect in DIALECTS for client in dialect.clients)
 
 
-def test_the_page_lists_the_clients():
+def test_the_page_on_rerank_servers_lists_the_recorded_clients():
     page = PAGE.read_text("utf-8")
     made = LISTED.sub(lambda _: table(), page)
     if os.environ.get("UPDATE_DOCS"):

@@ -15,7 +15,7 @@ def probabilities(client):
 
 
 @pytest.mark.parametrize("path", ["/v1/rerank", "/v2/rerank", "/rerank", "/invocations"])
-def test_cohere(client, path):
+def test_coheres_dialect_is_answered(client, path):
     body = {"query": QUERY, "documents": TEXTS, "model": "rerank-v3.5", "max_tokens_per_doc": 512, "top_n": 3}
     answer = client.post(path, json=body)
     assert answer.status_code == 200, answer.text
@@ -61,7 +61,7 @@ def test_a_null_field_counts_as_missing_and_a_number_or_boolean_as_its_text(serv
     ("document", "words"),
     [({"title": "low"}, "its fields 'text', 'tags' are missing"), ({"tags": ["low"]}, "[0].'tags' is a list")],
 )
-def test_an_object_without_text_is_refused(client, document, words):
+def test_a_document_object_without_text_is_refused(client, document, words):
     body = {"query": QUERY, "documents": [document], "rank_fields": ["text", "tags"]}
     for path, name in (("/v2/rerank", "documents"), ("/v1/reranking", "input")):
         answer = client.post(path, json={**body, name: body["documents"]})
@@ -78,7 +78,7 @@ def test_an_object_without_text_is_refused(client, document, words):
         ("/v1/reranking", "input", "return_input", "data", "input"),
     ],
 )
-def test_objects_come_back_as_they_were_passed(client, path, given, wanted, listed, returned):
+def test_documents_that_are_objects_are_returned_unchanged(client, path, given, wanted, listed, returned):
     document = {
         "title": "é \U0001f600", "text": "low", "ph": 7.123456789012, "n": 10**20, "none": None, "on": True,
         "more": {"list": [0.123456789, {"deep": [[]]}, "]"], "é": None},
@@ -88,7 +88,7 @@ def test_objects_come_back_as_they_were_passed(client, path, given, wanted, list
     assert answer.json()[listed][0][returned] == document
 
 
-def test_voyage(client):
+def test_voyages_dialect_is_answered(client):
     """As https://docs.voyageai.com/reference/reranker-api has it."""
     expected = probabilities(client)
     body = {"query": QUERY, "documents": TEXTS, "model": "rerank-2.5", "truncation": True}
@@ -101,7 +101,7 @@ def test_voyage(client):
     assert client.post("/voyage/v1/rerank", json={**body, "documents": []}).status_code == 422
 
 
-def test_mixedbread(client):
+def test_mixedbreads_dialect_is_answered(client):
     """As https://www.mixedbread.com/api-reference/endpoints/reranking/rerank-documents has it."""
     expected = probabilities(client)
     body = {"query": QUERY, "input": TEXTS, "model": "mixedbread-ai/mxbai-rerank-large-v2"}
@@ -131,7 +131,7 @@ def test_mixedbread(client):
         ("/hf/rerank", "texts", "top_n", True),
     ],
 )
-def test_no_results_cannot_be_asked_for(client, path, given, name, is_all):
+def test_a_request_for_no_results_is_refused(client, path, given, name, is_all):
     for number in (0, -2):
         answer = client.post(path, json={"query": QUERY, given: TEXTS, name: number})
         if is_all and number == 0:
@@ -142,7 +142,7 @@ def test_no_results_cannot_be_asked_for(client, path, given, name, is_all):
 
 
 @pytest.mark.parametrize("path", ["/rerank", "/", "/invocations", "/hf/rerank"])
-def test_one_body_in_the_names_of_two_dialects_keeps_what_it_asks_for(client, path):
+def test_a_body_with_names_of_two_dialects_keeps_all_its_options(client, path):
     body = {"query": QUERY, "texts": TEXTS, "documents": TEXTS, "return_text": True, "top_n": 2}
     content = client.post(path, json=body).json()
     assert [item["text"] for item in content] == [TEXTS[at] for at in ORDER[:2]]
@@ -152,7 +152,7 @@ def test_one_body_in_the_names_of_two_dialects_keeps_what_it_asks_for(client, pa
 
 
 @pytest.mark.parametrize("path", ["/rerank", "/", "/invocations"])
-def test_tei(client, path):
+def test_text_embeddings_inferences_dialect_is_answered(client, path):
     expected = probabilities(client)
     body = {"query": QUERY, "texts": TEXTS, "truncate": True, "truncation_direction": "Right"}
     content = client.post(path, json=body).json()
@@ -171,14 +171,14 @@ def test_tei(client, path):
         ("/score", {"text_1": QUERY, "text_2": TEXTS}),
     ],
 )
-def test_texts_cannot_lose_their_beginnings(client, path, texts, asked):
+def test_truncation_on_the_left_is_refused(client, path, texts, asked):
     answer = client.post(path, json={"query": QUERY, **texts, **asked})
     assert answer.status_code == 422
     assert next(iter(asked)) in answer.json()["error"]
 
 
 @pytest.mark.parametrize("path", ["/infinity/rerank", "/infinity/v1/rerank"])
-def test_infinity(client, path):
+def test_infinitys_dialect_is_answered(client, path):
     body = {"model": "m", "query": QUERY, "documents": TEXTS}
     content = client.post(path, json={**body, "return_documents": True}).json()
     assert [item["document"] for item in content["results"]] == [TEXTS[place] for place in ORDER]
@@ -186,14 +186,14 @@ def test_infinity(client, path):
 
 
 @pytest.mark.parametrize("names", [("documents", "return_documents"), ("texts", "return_text")])
-def test_hugging_face_service(client, names):
+def test_the_dialect_of_hugging_face_services_is_answered(client, names):
     expected = probabilities(client)
     content = client.post("/hf/rerank", json={"query": QUERY, names[0]: TEXTS, names[1]: True, "top_n": 2}).json()
     assert content == [{"index": place, "score": expected[place], "text": TEXTS[place]} for place in ORDER[:2]]
 
 
 @pytest.mark.parametrize("path", ["/invocations", "/predict"])
-def test_classification_of_pairs(client, path):
+def test_pairs_are_classified_in_teis_dialect(client, path):
     expected = probabilities(client)
     pairs = [{"text": QUERY, "text_pair": text} for text in TEXTS]
     content = client.post(path, json={"inputs": pairs}).json()
@@ -203,7 +203,7 @@ def test_classification_of_pairs(client, path):
 
 @pytest.mark.parametrize("path", ["/score", "/v1/score"])
 @pytest.mark.parametrize("names", [("text_1", "text_2"), ("queries", "documents"), ("data_1", "data_2")])
-def test_score(client, path, names):
+def test_vllms_score_route_is_answered(client, path, names):
     expected = probabilities(client)
     content = client.post(path, json={names[0]: QUERY, names[1]: TEXTS}).json()
     assert [item["score"] for item in content["data"]] == [expected[place] for place in range(4)]
@@ -213,7 +213,7 @@ def test_score(client, path, names):
     assert [item["score"] for item in one["data"]] == [expected[1]]
 
 
-def test_score_of_pairs_of_several_queries(client):
+def test_vllms_score_route_scores_pairs_of_several_queries(client):
     queries = [QUERY, "salt", QUERY, "salt"]
     content = client.post("/score", json={"text_1": queries, "text_2": TEXTS}).json()
     alone = [
@@ -224,14 +224,14 @@ def test_score_of_pairs_of_several_queries(client):
     assert client.post("/score", json={"text_1": queries[:3], "text_2": TEXTS}).status_code == 422
 
 
-def test_weaviate(client):
+def test_weaviates_dialect_is_answered(client):
     expected = probabilities(client)
     content = client.post("/rerank", json={"query": QUERY, "documents": TEXTS, "property": ""}).json()
     scores = [{"document": text, "score": expected[place]} for place, text in enumerate(TEXTS)]
     assert content == {"query": QUERY, "scores": scores}
 
 
-def test_bodies_are_ascii_numbers_have_points(client):
+def test_answers_are_ascii_json_with_decimal_points(client):
     body = {"query": "ä", "documents": ["ä", "\U0001f600 b"], "return_documents": True}
     answer = client.post("/v1/rerank", json=body)
     answer.content.decode("ascii")
@@ -245,7 +245,7 @@ def test_bodies_are_ascii_numbers_have_points(client):
 @pytest.mark.parametrize(
     "model", ["jina-reranker-v2-base-multilingual", "jinaai/jina-reranker-v3", "rerank-v3.5", None]
 )
-def test_jinas_models_return_documents_unless_told_otherwise(client, model):
+def test_jinas_dialect_returns_documents_by_default(client, model):
     body = {"query": QUERY, "documents": TEXTS, "model": model}
     for asked, given in ((None, model is not None and "jina" in model), (False, False), (True, True)):
         results = client.post("/v1/rerank", json={**body, "return_documents": asked}).json()["results"]

@@ -63,7 +63,7 @@ def check(answer, status, words, kind="Validation"):
     ],
 )
 @pytest.mark.parametrize("path", ["/v1/rerank", "/rerank"])
-def test_bad_bodies(client, path, content, kind, status, words):
+def test_malformed_rerank_requests_are_refused_with_the_field(client, path, content, kind, status, words):
     check(client.post(path, content=content, headers={"Content-Type": kind}), status, words)
 
 
@@ -80,7 +80,7 @@ def test_too_many_documents_and_too_large_bodies(serve):
     assert client.post("/rerank", json={"query": "low", "documents": ["x"]}).status_code == 200
 
 
-def test_a_full_queue_is_told_to_come_back(serve, monkeypatch, caplog):
+def test_a_request_to_a_full_queue_gets_retry_after(serve, monkeypatch, caplog):
     held = HeldScorer()
     client = serve(held, max_held_documents=3)
     wait_until(lambda: client.get("/ready").status_code == 200)
@@ -117,13 +117,13 @@ def slow():
         ({"timeout_ms": 60_000}, {}, {"timeout_ms": 100}),  # the server's is the most
     ],
 )
-def test_deadlines(serve, more, headers, limits):
+def test_deadlines_of_requests_are_enforced(serve, more, headers, limits):
     client = serve(*slow(), **limits)
     check(client.post("/rerank", json={**BODY, **more}, headers=headers), 504, "time limit passed", "Timeout")
     assert serve(*slow()).post("/rerank", json={**BODY, "timeout_ms": 60_000}).status_code == 200
 
 
-def test_the_queue_is_left_when_the_time_is_over(serve):
+def test_a_request_leaves_the_queue_at_its_deadline(serve):
     held = HeldScorer()
     client = serve(held, ManualClock(), threads=1)  # the clock stands still, so no wait is expected
     with ThreadPoolExecutor(1) as pool:
@@ -146,7 +146,7 @@ def test_the_queue_is_left_when_the_time_is_over(serve):
         (InferenceError("broken on purpose"), 500, "Backend"),
     ],
 )
-def test_failures(serve, error, status, kind, caplog):
+def test_failures_of_the_model_have_their_status(serve, error, status, kind, caplog):
     client = serve(raising(error))
     words = "internal error" if isinstance(error, RuntimeError) else str(error)
     check(client.post("/rerank", json=BODY), status, words, kind)
@@ -174,7 +174,7 @@ def closing(received):
     return (Reply({}) if received.method == "GET" else by_length(received))._replace(headers=(("Connection", "close"),))
 
 
-def test_readiness_follows_the_server_behind(tmp_path):
+def test_readiness_follows_the_scoring_server_behind(tmp_path):
     replies = []
     with answering(lambda it: replies[-1] if replies else closing(it)) as behind:
         file = server_file(tmp_path, behind.url, dialect="tei")
@@ -199,19 +199,19 @@ def after(error, seconds):
 @pytest.mark.parametrize(
     ("error", "status"), [(Overloaded("full"), 429), (EndpointError("loading", status=503), 503)], ids=["429", "503"]
 )
-def test_what_the_server_behind_asks_to_wait_is_passed_on(serve, error, status):
+def test_retry_after_of_the_server_behind_is_passed_on(serve, error, status):
     answer = serve(raising(after(error, 20.5))).post("/rerank", json=BODY)
     assert (answer.status_code, answer.headers["Retry-After"]) == (status, "21")
 
 
-def test_a_late_answer_counts_the_documents_of_the_request_not_of_its_part(serve):
+def test_a_late_answer_counts_all_documents_of_its_request(serve):
     body = {"query": "low", "documents": ["x" * 8_000] * 30, "timeout_ms": 150}
     check(serve(*slow()).post("/rerank", json=body), 504, "of 30 documents", "Timeout")
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("asked", [{"truncate": False}, {"truncation": False}, {"truncate": "NONE"}])
-def test_texts_that_must_not_be_cut_are_refused_where_they_would_be(serve, asked):
+def test_texts_that_must_not_be_cut_are_refused_if_they_are_too_long(serve, asked):
     client = serve(load_scorer(TINY, backend="onnx"))
     for path, texts in (("/rerank", "texts"), ("/v1/rerank", "documents"), ("/voyage/v1/rerank", "documents")):
         body = {"query": "cat", texts: ["a cat", "cat " * 2_000]}
@@ -221,7 +221,7 @@ def test_texts_that_must_not_be_cut_are_refused_where_they_would_be(serve, asked
         assert client.post(path, json={**body, **asked, texts: ["a cat", "a dog"]}).status_code == 200
 
 
-def test_texts_are_not_promised_whole_where_another_server_scores(tmp_path):
+def test_a_proxy_of_another_server_refuses_to_promise_uncut_texts(tmp_path):
     file = server_file(tmp_path, "http://127.0.0.1:9", dialect="tei")
     reranker = RerankService(Settings.load(backend="http", settings_file=file))
     with TestClient(create_app(reranker)) as client:
@@ -243,7 +243,7 @@ def test_documents_that_fail_or_are_blank_come_last_and_are_counted(serve, raw):
 
 
 @pytest.mark.parametrize("path", ["/rerank", "/v1/models", "/info", "/metrics"])
-def test_token(serve, path):
+def test_scoring_needs_the_token(serve, path):
     client = serve(token="s3cret")
     method = "POST" if path == "/rerank" else "GET"
     for given, words in ((None, "needs a token"), ("Bearer wrong", "is wrong"), ("Basic s3cret", "is wrong")):
@@ -268,7 +268,7 @@ def test_readiness_of_an_index_needs_the_token_whether_there_is_one_or_not(serve
 
 
 @pytest.mark.parametrize("path", ["/health", "/ready", "/v1/models", "/metrics"])
-def test_head_answers_as_get_does_without_a_body(serve, path):
+def test_head_requests_are_answered_like_get_without_a_body(serve, path):
     client = serve()
     wait_until(lambda: client.get("/ready").status_code == 200)
     answer = client.head(path)
@@ -277,7 +277,7 @@ def test_head_answers_as_get_does_without_a_body(serve, path):
     assert client.head("/v1/rerank").status_code == 405
 
 
-def test_models_info_metrics_and_unknown_paths(client):
+def test_models_info_and_metrics_are_answered(client):
     client.post("/v2/rerank", json=BODY)
     assert client.get("/v1/models").json()["data"][0]["id"] == "osrerank/e5-small"
     assert client.get("/info").json()["max_client_batch_size"] == 10_000
@@ -300,7 +300,7 @@ def test_models_info_metrics_and_unknown_paths(client):
         (f"/{'/x' * 10_000}", "GET /ready"),
     ],
 )
-def test_a_path_that_is_no_route_is_told_which_are(client, path, words):
+def test_an_unknown_path_is_answered_with_the_known_routes(client, path, words):
     check(client.post(f"http://testserver{path}", json=BODY), 404, words)
 
 
@@ -310,7 +310,7 @@ def test_a_body_without_a_content_type_is_json(client):
         assert ("content-type" in answer.request.headers, answer.status_code) == (False, 200), answer.text
 
 
-def test_answers_leave_at_once():
+def test_answers_are_sent_without_delay():
     """Without the option the kernel holds an answer's last piece back until the client confirms the one before."""
     from osrerank.server.run import bound, listen
 

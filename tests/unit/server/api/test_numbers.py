@@ -28,7 +28,7 @@ def check(numbers, keys):
 @given(logits | close)
 @example([40.0, 39.0, 38.0])  # all 1 in seven decimals
 @example([-40.0, -41.0, -41.0, -42.0])  # all 0
-def test_probabilities_keep_the_order_of_logits(values):
+def test_rounded_probabilities_keep_the_order_of_logits(values):
     keys = sorted(values, reverse=True)
     chances = [float(chance) for chance in sigmoid(np.array(keys))]
     numbers = separated(chances, keys, lowest=0.0)
@@ -39,14 +39,14 @@ def test_probabilities_keep_the_order_of_logits(values):
 
 
 @given(logits | close)
-def test_logits_keep_their_order(values):
+def test_rounded_logits_keep_their_order(values):
     keys = sorted(values, reverse=True)
     numbers = separated(keys, keys)
     check(numbers, keys)
     assert max(abs(np.subtract(numbers, keys))) <= len(keys) * 1.2e-7 * max(1.0, abs(keys[0]), abs(keys[-1]))
 
 
-def test_encoding_is_json():
+def test_encoded_answers_are_json():
     content = {"a": [1, 0.0, 1e-7, -2.5, True, None], "b": {"ä\ud800": "é"}}
     assert json.loads(encode(content)) == content
     assert encode([1.0, 1e-9, 12345.0]) == b"[1.0,0.0,12345.0]"

@@ -13,7 +13,7 @@ from osrerank.testing import FunctionScorer, ManualClock
 from osrerank.types import NEVER, Deadline, Scores
 
 
-def test_rate():
+def test_the_rate_of_scoring_is_measured():
     now = [0.0]
     rate = TokenRate(lambda: now[0])
     assert rate.tokens_per_s == float("inf")
@@ -77,7 +77,7 @@ def question(count, size=8_000):
     return [Question("low", tuple("x" * size for _ in range(count)))]
 
 
-def test_scoring_ends_with_its_caller():
+def test_scoring_ends_if_the_client_disconnects():
     scored, begun, may_go_on = [], threading.Event(), threading.Event()
 
     def score(_query, document):
@@ -99,7 +99,7 @@ def test_scoring_ends_with_its_caller():
 
 
 @pytest.mark.parametrize("limits", [{"max_wait_s": 0.5}, {}])
-def test_a_request_that_would_be_late_is_refused_at_once(limits):
+def test_a_request_that_would_miss_its_deadline_is_refused_at_once(limits):
     clock, tenth, may_go_on = ManualClock(), threading.Event(), threading.Event()
     scored = []
 
@@ -131,12 +131,12 @@ def test_a_request_that_would_be_late_is_refused_at_once(limits):
 @pytest.mark.parametrize(
     ("wait_s", "request_s", "after_s"), [(0.0, 30.0, 1), (2.1, 30.0, 3), (25.2, 30.0, 26), (600.0, 29.5, 30)]
 )
-def test_a_refused_client_waits_as_long_as_the_queue_and_no_longer_than_a_request_may_take(wait_s, request_s, after_s):
+def test_retry_after_is_the_time_of_the_queue_within_the_request_timeout(wait_s, request_s, after_s):
     busy = Busy("full", wait_s, request_s)
     assert (busy.retry_after_s, f"try again in {after_s} s" in str(busy)) == (after_s, True)
 
 
-def test_a_request_is_expected_to_wait_for_its_fair_share_and_for_what_runs():
+def test_the_expected_wait_counts_running_and_fairly_shared_requests():
     may_go_on = threading.Event()
 
     async def scenario():
@@ -160,7 +160,7 @@ def test_a_request_is_expected_to_wait_for_its_fair_share_and_for_what_runs():
     asyncio.run(scenario())
 
 
-def test_parts_are_put_together():
+def test_scores_of_a_divided_request_are_joined():
     scorer = FunctionScorer(lambda _query, text: float(len(text)), unscorable=frozenset({"x" * 9_000}))
     texts = tuple("x" * size for size in (8_000, 9_000, 30_000, 1, 20_000))
 
@@ -175,7 +175,7 @@ def test_parts_are_put_together():
     assert judged.unscored == 1
 
 
-def test_a_model_that_changes_between_the_parts_scores_all_again():
+def test_a_request_whose_model_changes_midway_is_scored_again():
     calls = []
 
     class Changing(FunctionScorer):

@@ -43,14 +43,14 @@ def metric(url, line):
     return float(found[0].rpartition(" ")[2]) if found else 0.0
 
 
-def test_a_late_body_is_not_waited_for():
+def test_a_body_that_arrives_too_slowly_is_refused():
     with running(FunctionScorer(), limits=ServerLimits(body_timeout_s=0.3)) as url, connected(url) as connection:
         connection.sendall(request(b'{"query"', length=100))
         assert status(connection) == 408
 
 
 @pytest.mark.parametrize("named", [True, False], ids=["length", "chunked"])
-def test_who_sends_all_before_reading_gets_the_answer_to_a_body_over_the_limit(named):
+def test_a_client_that_sends_an_oversized_body_gets_the_refusal(named):
     body = b"x" * 5_000_000
     content = request(body)
     if not named:
@@ -61,7 +61,7 @@ def test_who_sends_all_before_reading_gets_the_answer_to_a_body_over_the_limit(n
         assert status(connection) == 413
 
 
-def test_bodies_are_bounded_together():
+def test_the_bodies_of_all_requests_together_are_bounded():
     held = HeldScorer()
     with (
         running(held, limits=ServerLimits(max_held_bytes=1_500)) as url,
@@ -79,7 +79,7 @@ def test_bodies_are_bounded_together():
             assert status(third) == 200
 
 
-def test_who_leaves_is_not_scored():
+def test_requests_of_disconnected_clients_are_not_scored():
     left = 'osrerank_http_requests_total{route="/v1/rerank",status="499"}'
     held = HeldScorer()
     limits = ServerLimits(threads=1, timeout_ms=600_000)  # however long the fifty are expected to wait, they are taken
@@ -97,7 +97,7 @@ def test_who_leaves_is_not_scored():
             assert status(first) == 200
 
 
-def test_a_connection_is_used_again():
+def test_a_connection_is_reused_for_the_next_request():
     with running(FunctionScorer()) as url:
         connection = http.client.HTTPConnection("127.0.0.1", port_of(url), timeout=30)
         with contextlib.closing(connection):

@@ -75,7 +75,7 @@ def test_a_trial_endpoint_scores_a_pair_before_the_endpoint_is_made() -> None:
 
 
 @pytest.mark.parametrize("cluster", [Cluster(), Cluster(scores=1)])
-def test_a_trial_that_fails_leaves_what_there_was(cluster: Cluster) -> None:
+def test_a_failed_trial_leaves_the_previous_endpoint(cluster: Cluster) -> None:
     installer = Installer(cluster, "books")  # type: ignore[arg-type]
     cluster.endpoints["books"] = before = shown("books", Wish("http://other", "text").endpoint())
     with pytest.raises(InstallError):
@@ -85,7 +85,7 @@ def test_a_trial_that_fails_leaves_what_there_was(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize("other", [Wish("http://other", "text"), Wish(SERVER, "text")])
-def test_another_server_or_a_token_takes_a_new_endpoint(other: Wish) -> None:
+def test_another_server_or_token_gets_a_new_endpoint(other: Wish) -> None:
     cluster = Cluster()
     cluster.endpoints["books"] = shown("books", other.endpoint())
     Installer(cluster, "books").install(WISH)  # type: ignore[arg-type]
@@ -93,7 +93,7 @@ def test_another_server_or_a_token_takes_a_new_endpoint(other: Wish) -> None:
     assert cluster.endpoints == {"books": shown("books", WISH.endpoint())}
 
 
-def test_an_installation_at_the_same_time_is_enough_if_it_is_the_same() -> None:
+def test_a_simultaneous_equal_installation_is_accepted() -> None:
     cluster = Cluster()
     cluster.meanwhile = {"books": shown("books", WISH.endpoint())}
     Installer(cluster, "books").install(WISH)  # type: ignore[arg-type]
@@ -135,7 +135,7 @@ INSTALL = ("install", "--server", SERVER, "--fields")
         (("status", "--index", "books"), "leave out --index"),
     ],
 )
-def test_what_elasticsearch_lacks_is_an_error(
+def test_a_missing_inference_feature_of_elasticsearch_is_an_error(
     monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], message: str
 ) -> None:
     monkeypatch.setenv("OSRERANK_ENGINE", "elasticsearch")

@@ -75,7 +75,7 @@ SINCE_3_7 = {**DEFAULTS, TRUSTED_PRIVATE: []}
         ),
     ],
 )
-def test_what_a_server_needs_and_is_not_there_is_needed(given, server, needed):
+def test_missing_cluster_settings_for_a_server_are_listed(given, server, needed):
     assert needed_settings(cluster(**given), server).get("persistent", {}) == needed
 
 
@@ -83,19 +83,19 @@ def test_a_name_that_the_cluster_alone_knows_counts_as_private():
     assert needed_settings(cluster(), "http://reranker.invalid:8088")["persistent"][PRIVATE] is True
 
 
-def test_a_transient_setting_that_is_in_the_way_is_set_to_null():
+def test_a_conflicting_transient_setting_is_set_to_null():
     needed = needed_settings(cluster(transient={PRIVATE: "false", TRUSTED: BOTH}), SERVER)
     assert needed == {"persistent": {PRIVATE: True, ML_NODES_ONLY: False}, "transient": {PRIVATE: None}}
 
 
-def test_the_trusted_expression_is_of_that_server_alone():
+def test_the_trusted_endpoint_expression_matches_only_the_server():
     expression = trusted("http://10.1.2.3:8088")
     assert re.match(expression, "http://10.1.2.3:8088/v1/rerank")
     for other in ("http://10.1.2.3:80889/v1", "http://10a1.2.3:8088/v1", "http://10.1.2.3:8088.evil/v1"):
         assert not re.match(expression, other)
 
 
-def test_missing_plugins_and_rights_are_named():
+def test_missing_plugins_and_rights_on_the_cluster_are_named():
     plugins = [{"component": "opensearch-ml"}, {"component": "opensearch-knn"}]
     with pytest.raises(InstallError, match="no opensearch-neural-search: install what is missing"):
         check_plugins(cluster(**{"/_cat/plugins": plugins}))
@@ -114,13 +114,13 @@ def test_missing_plugins_and_rights_are_named():
         (["--url", "http://127.0.0.1:9", "pipeline", "status"], "the cluster does not answer"),
     ],
 )
-def test_commands_that_cannot_work(arguments, words):
+def test_pipeline_commands_that_cannot_work_are_refused(arguments, words):
     outcome = CliRunner().invoke(cli, arguments)
     assert outcome.exit_code != 0
     assert words in str(outcome.exception)
 
 
-def test_secrets_are_not_in_what_is_shown():
+def test_shown_requests_have_no_secrets():
     assert "s3cret" not in repr(Wish(SERVER, ("text",), token="s3cret"))
     connector = connector_of("n", SERVER, "s3cret", CallBounds())
     assert json.dumps(connector).count("s3cret") == 1
@@ -130,6 +130,6 @@ def test_secrets_are_not_in_what_is_shown():
 @pytest.mark.parametrize(
     "name", ["", "*", "a,b", "a/b", "../_cluster/settings", "a b", "a?pretty", "_none", ".", "a%2f", "\u00e9"]
 )
-def test_a_name_that_would_address_something_else_is_refused(name):
+def test_a_pipeline_name_with_a_path_or_wildcard_is_refused(name):
     with pytest.raises(ConfigError, match="pipeline's name"):
         Installer(OpenSearch(), name)

@@ -37,7 +37,7 @@ def models_of(cluster):
 
 
 @pytest.mark.parametrize("last", [{}, GONE])
-def test_a_model_is_deleted_once_it_is_deployed_also_by_somebody_else(last):
+def test_a_model_being_deployed_is_deleted_afterwards(last):
     models, clock = models_of(Cluster(DEPLOYING, DEPLOYING, last))
     assert models.remove() == ["model m"]
     assert clock() == pytest.approx(0.4)
@@ -50,7 +50,7 @@ def test_a_model_that_cannot_be_deleted_is_an_error():
     assert 10 < clock() < 11
 
 
-def test_a_model_that_is_spent_and_kept_stays():
+def test_a_model_that_is_still_used_is_kept():
     models, _ = models_of(Cluster({}))
     assert models.remove({"m"}, keep="m") == []
     assert models.remove({"another"}) == []

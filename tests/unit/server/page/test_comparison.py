@@ -28,7 +28,7 @@ def reranked():
     return response(hit("b", 1.8, **mono(1, 2)), hit("a", 1.7, **mono(2, 1)))
 
 
-def test_both_ranks_and_scores_are_told():
+def test_the_comparison_has_both_ranks_and_scores():
     outcome = compare(reranked(), ASKED, ("title", "text"), None)
     assert [(one.doc_id, one.before, one.after) for one in outcome.documents] == [("b", 2, 1), ("a", 1, 2)]
     assert [one.first_pass_score for one in outcome.documents] == [7.0, 8.0]
@@ -39,7 +39,7 @@ def test_both_ranks_and_scores_are_told():
     assert (outcome.total, outcome.total_is_least, outcome.judged) == (7, True, None)
 
 
-def test_the_passage_and_the_value_that_decided_are_marked():
+def test_the_comparison_marks_the_passage_and_value_that_decided():
     passage = {"field": "text", "start": 4, "end": 9}
     raw = response(hit("a", 1.8, text="one 🦆 two three", **mono(1, 1, passage=passage)))
     (document,) = compare(raw, ASKED, ("title", "text"), None).documents
@@ -55,7 +55,7 @@ def test_the_passage_and_the_value_that_decided_are_marked():
 
 
 @given(st.integers(0, 20_000), st.data())
-def test_a_long_text_is_cut_around_the_passage(length, data):
+def test_a_long_text_is_cut_around_the_deciding_passage(length, data):
     text = "".join(chr(97 + place % 26) for place in range(length))
     start = data.draw(st.integers(0, length))
     end = data.draw(st.integers(start, length))
@@ -71,7 +71,7 @@ def test_a_long_text_is_cut_around_the_passage(length, data):
     assert len(marked) == min(end - start, MOST_CHARACTERS - LEAD) or len(marked) > MOST_CHARACTERS - LEAD
 
 
-def test_the_words_that_the_query_matched_are_marked():
+def test_the_comparison_marks_the_words_that_the_query_matched():
     response = reranked()
     begin, end = TERM_BEGINS, TERM_ENDS
     for hit in response["hits"]["hits"]:
@@ -86,7 +86,7 @@ def test_the_words_that_the_query_matched_are_marked():
         assert "".join(part.text for part in one.title_parts) == one.title
 
 
-def test_measures_of_both_orders_by_hand():
+def test_measures_of_both_orders_of_the_page_by_hand():
     judgments = Judgments((Query("7", "What  is Q"),), Qrels({"7": {"b": 1, "absent": 1, "a": 0}}))
     judged = judgments.of("what is q")
     assert judged is not None

@@ -55,7 +55,7 @@ def ask(browser, **parameters):
     return browser.get(f"{PATH}/search", params={"q": "where does a duck sleep", "index": "ponds", **parameters})
 
 
-def test_a_search_gives_both_orders_at_the_depth_of_its_index(page, index):
+def test_the_search_route_returns_both_orders_at_the_depth_of_the_index(page, index):
     answer = ask(page()).json()
     assert [one["doc_id"] for one in answer["documents"]] == ["b", "a"]
     assert sorted(one["before"] for one in answer["documents"]) == [1, 2]
@@ -68,7 +68,7 @@ def test_a_search_gives_both_orders_at_the_depth_of_its_index(page, index):
     assert ask(browser, index="lakes").json()["depth"] == MOST_DEPTH
 
 
-def test_readiness_asks_for_vectors_only_where_it_is_told_to(tmp_path):
+def test_readiness_checks_vectors_only_on_request(tmp_path):
     encoder, url = Letters(), f"embedded:{tmp_path / 'letters'}"
     with connect(url, scorer=encoder) as client:
         for number in range(4):
@@ -99,7 +99,7 @@ def test_readiness_asks_for_vectors_only_where_it_is_told_to(tmp_path):
             assert ready(index="ponds", at_least=2)[0] == 422
 
 
-def test_readiness_without_an_index_says_so_and_a_cross_encoder_needs_no_vectors(page):
+def test_readiness_names_a_missing_index_and_needs_no_vectors_for_a_cross_encoder(page):
     with TestClient(create_app(RerankService(Settings.load(), FunctionScorer()))) as browser:
         wait_until(lambda: browser.get("/ready").status_code == 200)
         answer = browser.get("/ready", params={"index": "ponds"})
@@ -158,7 +158,7 @@ def test_judgments_that_cannot_be_saved_are_refused(page, tmp_path, content, hea
     assert not (tmp_path / "judged").exists()
 
 
-def test_nobody_judges_where_judgments_are_not_saved(page):
+def test_judging_is_refused_without_a_judgments_file(page):
     browser = page()
     assert browser.get(f"{PATH}/config").json()["can_judge"] is False
     answer = browser.post(f"{PATH}/judge", json={"q": "duck", "doc_id": "a", "relevance": 1})
@@ -180,20 +180,20 @@ def test_nobody_judges_where_judgments_are_not_saved(page):
         ({"pipeline": "none"}, "none"),
     ],
 )
-def test_what_cannot_be_asked_is_refused_by_name(page, parameters, word):
+def test_unusable_search_parameters_are_refused_by_name(page, parameters, word):
     answer = ask(page(), **parameters)
     assert answer.status_code == 422
     assert word in answer.json()["message"]
 
 
-def test_an_index_that_is_not_there_or_not_offered_is_named(page):
+def test_a_missing_index_and_an_index_not_offered_are_named(page):
     answer = ask(page(), index="nowhere")
     assert (answer.status_code, answer.json()["message"]) == (404, "there is no index nowhere: choose another one")
     answer = ask(page(indexes=("ponds",)), index="lakes")
     assert (answer.status_code, "ponds" in answer.json()["message"]) == (404, True)
 
 
-def test_an_unreachable_opensearch_is_told_without_its_address(page):
+def test_an_unreachable_opensearch_is_reported_without_its_address(page):
     error = Unreachable("N/A", "https://user:secret@host", OSError("refused"))
     client = connect("http://localhost:1", scorer=FunctionScorer(), transport_class=CannedTransport, answer=error)
     browser = page(client)
@@ -229,7 +229,7 @@ def test_eight_searches_run_at_once_32_wait_and_the_next_is_refused(page):
     assert {one.result().status_code for one in answers} == {200}
 
 
-def test_the_configuration_offers_what_there_is_and_the_root_leads_to_the_page(page):
+def test_the_configuration_lists_indices_and_the_root_redirects_to_the_page(page):
     offered = page().get(f"{PATH}/config").json()
     assert offered["indexes"] == ["lakes", "ponds"]
     assert {one["name"]: one["reason"] for one in offered["pipelines"]} == PIPELINES
@@ -239,7 +239,7 @@ def test_the_configuration_offers_what_there_is_and_the_root_leads_to_the_page(p
     assert "content-security-policy" not in page().get("/health").headers
 
 
-def test_pipelines_without_a_model_say_so():
+def test_pipelines_without_a_model_are_refused_with_the_reason():
     class Bare(RerankService):
         def warm_up(self, options=None, **_bounds):
             if options.pipeline == "vectors-mono-duo":
@@ -253,7 +253,7 @@ def test_pipelines_without_a_model_say_so():
 
 
 @pytest.mark.parametrize("path", [PATH, f"{PATH}/page.js", f"{PATH}/search", f"{PATH}/config", f"{PATH}/nothing"])
-def test_every_answer_carries_the_headers(page, path):
+def test_every_answer_of_the_page_has_security_headers(page, path):
     headers = page(token="t").get(path).headers
     policy = headers["content-security-policy"]
     assert "default-src 'none'" in policy
@@ -265,7 +265,7 @@ def test_every_answer_carries_the_headers(page, path):
     )
 
 
-def test_with_a_token_the_files_are_open_and_the_searches_are_not(page):
+def test_with_a_token_the_pages_files_are_open_and_its_searches_are_not(page):
     browser = page(token="sesame")
     assert {PATH, *(f"{PATH}/{name}" for name in ASSETS if name != "page.html")} == PAGE
     for path in PAGE:

@@ -15,7 +15,7 @@ MODEL = ROOT / "tests" / "data" / "tiny-bert-two-labels"
 EXAMPLE = Example("low pressure [SEP]", ("salt " * 600, "", "the wing"), (0, 1, 0))
 
 
-def test_training_reads_what_scoring_reads() -> None:
+def test_training_tokenises_as_scoring_does() -> None:
     card = read_card(MODEL)
     builder = InputBuilder.load(MODEL, card)
     seen = []
@@ -46,7 +46,7 @@ def some(count: int) -> list[Example]:
 
 
 @pytest.mark.parametrize("lists", [False, True])
-def test_a_step_holds_each_sequence_once_within_the_budget(lists: bool) -> None:
+def test_a_training_step_has_each_sequence_once_within_the_token_budget(lists: bool) -> None:
     made = list(steps(lists=lists).made(iter(some(6))))
     assert [step.sequences for step in made] == [6, 6, 6]
     assert [step.locations for step in made] == [("0", "1"), ("2", "3"), ("4", "5")]
@@ -62,7 +62,7 @@ def test_a_step_holds_each_sequence_once_within_the_budget(lists: bool) -> None:
                 assert all(int(row[0]) == 1 for row in lot.targets.reshape(-1, 3))
 
 
-def test_batches_have_few_widths_and_none_that_the_model_cannot_take() -> None:
+def test_training_batches_have_few_widths_within_the_models_limit() -> None:
     texts = [Example("low", ("salt " * number, "wing"), (1, 0)) for number in range(1, 120, 3)]
     builder = InputBuilder.load(MODEL, replace(read_card(MODEL), max_tokens=100))
     made = Steps(MonoAssembly(builder), 2, 10_000).made(iter(texts))
@@ -70,12 +70,12 @@ def test_batches_have_few_widths_and_none_that_the_model_cannot_take() -> None:
     assert widths == {16, 32, 48, 64, 80, 96, 100}
 
 
-def test_skipped_steps_are_those_that_were_made_before() -> None:
+def test_skipping_steps_continues_with_the_next_batch() -> None:
     whole, rest = list(steps().made(iter(some(10)))), list(steps().made(iter(some(10)), skip=3))
     assert [step.locations for step in rest] == [step.locations for step in whole[3:]]
 
 
-def test_prefetching_keeps_the_order_raises_what_was_raised_and_can_be_left_early() -> None:
+def test_prefetching_keeps_the_order_and_passes_errors_on() -> None:
     assert list(prefetched(iter(range(50)))) == list(range(50))
 
     def failing():

@@ -15,14 +15,14 @@ def draws(**changes: object) -> list[Example]:
     return list(drawn(EXAMPLE, Recipe(**changes), random.Random(1)))
 
 
-def test_balanced_gives_each_relevant_one_other() -> None:
+def test_balanced_sampling_pairs_each_relevant_document_with_another() -> None:
     found = draws(draw="balanced", loss="pointwise")
     assert [(one.documents[0], one.relevance) for one in found] == [("b", (1, 0)), ("d", (2, 0))]
     assert all(one.documents[1] in "ace" for one in found)
     assert {one.documents[1] for one in draws(draw="balanced", depth=1)} == {"a"}
 
 
-def test_list_draws_without_repetition_top_takes_the_first_and_all_takes_all() -> None:
+def test_list_sampling_draws_without_repetition_and_top_takes_the_first() -> None:
     found = draws(draw="list", negatives=7)
     assert [sorted(one.documents) for one in found] == [["a", "b", "c", "e"], ["a", "c", "d", "e"]]
     (found,) = draws(draw="top", depth=3)
@@ -31,26 +31,26 @@ def test_list_draws_without_repetition_top_takes_the_first_and_all_takes_all() -
 
 
 @pytest.mark.parametrize("draw", ["balanced", "list", "top", "all"])
-def test_scores_go_with_their_documents(draw: str) -> None:
+def test_sampled_documents_keep_their_scores(draw: str) -> None:
     scored = replace(EXAMPLE, scores=(0.0, 1.0, 2.0, 3.0, 4.0))
     for one in drawn(scored, Recipe(draw=draw, loss="pointwise", depth=3, negatives=2), random.Random(1)):
         assert one.scores == tuple(float("abcde".index(text)) for text in one.documents)
 
 
 @pytest.mark.parametrize("relevance", [(0, 0), (1, 1)])
-def test_one_class_alone_gives_no_pair(relevance: tuple[int, ...]) -> None:
+def test_a_query_with_one_class_gives_no_pair(relevance: tuple[int, ...]) -> None:
     assert not list(drawn(Example("q", ("a", "b"), relevance), Recipe(), random.Random(1)))
 
 
 @pytest.mark.parametrize("buffer", [1, 3, 10, 100])
-def test_shuffling_loses_nothing(buffer: int) -> None:
+def test_shuffling_loses_no_example(buffer: int) -> None:
     found = list(shuffled(range(20), buffer, random.Random(1)))
     assert sorted(found) == list(range(20))
     if buffer > 1:
         assert found != list(range(20))
 
 
-def test_sources_are_spread_over_the_pass() -> None:
+def test_examples_of_each_source_are_spread_over_the_pass() -> None:
     few = [Example(f"few {number}", (), ()) for number in range(10)]
     many = [Example(f"many {number}", (), ()) for number in range(90)]
     found = [one.query for one in mixed([lambda: few, lambda: many], [10, 90], random.Random(1))]
@@ -59,7 +59,7 @@ def test_sources_are_spread_over_the_pass() -> None:
     assert 2 <= sum(name.startswith("few") for name in found[:50]) <= 8
 
 
-def test_a_pass_depends_on_seed_and_number_alone() -> None:
+def test_the_order_of_a_pass_depends_on_seed_and_number_only() -> None:
     examples = [Example(str(number), ("a", "b"), (1, 0)) for number in range(50)]
 
     def order(seed: int, number: int) -> list[str]:

@@ -22,7 +22,7 @@ def read(**options: object) -> list[Example]:
     return list(open_source(options).read())
 
 
-def test_triples_of_texts_and_of_ids(tmp_path: Path) -> None:
+def test_training_triples_are_read_as_texts_and_as_ids(tmp_path: Path) -> None:
     (found,) = read(triples=file(tmp_path, "t.tsv", "low pressure\tsalt is low\tthe wing\n"))
     assert (found.query, found.documents, found.relevance) == ("low pressure", ("salt is low", "the wing"), (1, 0))
     assert found.location.endswith("t.tsv, line 1")
@@ -34,7 +34,7 @@ def test_triples_of_texts_and_of_ids(tmp_path: Path) -> None:
     assert [(one.query, one.documents) for one in found] == [("low pressure", ("bed rest", "Salt lowers nothing"))]
 
 
-def test_a_run_gives_the_first_passs_others_and_what_it_missed(tmp_path: Path) -> None:
+def test_a_run_gives_negatives_and_relevant_documents_that_it_missed(tmp_path: Path) -> None:
     options = {
         "run": file(tmp_path, "run.txt", "7 Q0 d1 1 9.5 bm25\n7 Q0 d3 2 9.0 bm25\n7 Q0 d4 3 8.0 bm25\n"),
         "corpus": file(tmp_path, "c.tsv", "d1\tone\nd2\ttwo\nd3\tthree\nd4\tfour\n"),
@@ -49,7 +49,7 @@ def test_a_run_gives_the_first_passs_others_and_what_it_missed(tmp_path: Path) -
     assert (found.documents, found.relevance) == (("one", "three", "four"), (0, 1, 0))
 
 
-def test_candidates(tmp_path: Path) -> None:
+def test_training_examples_are_read_from_candidates(tmp_path: Path) -> None:
     line = {
         "query_id": 7,
         "query": "low",
@@ -61,7 +61,7 @@ def test_candidates(tmp_path: Path) -> None:
     assert (found.documents, found.relevance) == (("t x", "y"), (0, 1))
 
 
-def test_labelled_pairs_of_both_kinds(tmp_path: Path) -> None:
+def test_labelled_pairs_are_read_as_texts_and_as_ids(tmp_path: Path) -> None:
     wikiqa = "1\thow are caves formed ?\tby ice\t0\n1\thow are caves formed ?\tby water\t1\n2\twhat is salt\tsalt\t1\n"
     found = read(pairs=file(tmp_path, "w.tsv", wikiqa))
     assert [(one.query, one.documents, one.relevance) for one in found] == [
@@ -73,7 +73,7 @@ def test_labelled_pairs_of_both_kinds(tmp_path: Path) -> None:
     assert (found.query, found.documents, found.relevance) == ("low", ("a sentence", "another"), (1, 0))
 
 
-def test_examples_round_trip(tmp_path: Path) -> None:
+def test_written_training_examples_are_read_back(tmp_path: Path) -> None:
     examples = [Example("q", ("a\tb", "c"), (1, 0), scores=(1.5, -2.0)), Example("é", ("",), (0,))]
     assert write_examples(tmp_path / "e.jsonl.gz", examples) == 2
     found = list(read_examples(tmp_path / "e.jsonl.gz"))
@@ -97,7 +97,9 @@ def test_examples_round_trip(tmp_path: Path) -> None:
         ("examples", '["q"]\n', 1, "expected a JSON object"),
     ],
 )
-def test_malformed_lines_are_named(tmp_path: Path, kind: str, content: str, line: int, said: str) -> None:
+def test_malformed_lines_of_training_sources_are_named(
+    tmp_path: Path, kind: str, content: str, line: int, said: str
+) -> None:
     with pytest.raises(FormatError, match=said) as caught:
         read(**{kind: file(tmp_path, "bad", content)})
     assert caught.value.line == line
@@ -126,7 +128,7 @@ def test_a_run_must_be_sorted_and_its_documents_known(tmp_path: Path) -> None:
         ({"candidates": "HERE", "qrels": "HERE", "depth": "deep"}, "depth is 'deep'; it must be a whole number"),
     ],
 )
-def test_options_are_checked(tmp_path: Path, options: dict[str, object], said: str) -> None:
+def test_options_of_training_sources_are_checked(tmp_path: Path, options: dict[str, object], said: str) -> None:
     here = file(tmp_path, "here", "x\n")
     with pytest.raises(ConfigError, match=said):
         open_source({name: here if value == "HERE" else value for name, value in options.items()})
@@ -154,7 +156,7 @@ def test_offsets_of_a_large_collection_are_kept_beside_it(tmp_path: Path) -> Non
         TextFile(path, kept_bytes=1)
 
 
-def test_a_folder_that_takes_no_table_costs_time_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_unwritable_folder_only_costs_time_for_offsets(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = Path(file(tmp_path, "c.tsv", "d1\tone\n"))
     (tmp_path / "c.tsv.ids.sqlite").mkdir()
     (tmp_path / "c.tsv.ids.sqlite" / "held").touch()
@@ -163,7 +165,7 @@ def test_a_folder_that_takes_no_table_costs_time_alone(tmp_path: Path, caplog: p
     assert sorted(one.name for one in tmp_path.iterdir()) == ["c.tsv", "c.tsv.ids.sqlite"]
 
 
-def test_offsets_of_another_order_are_noticed(tmp_path: Path) -> None:
+def test_offsets_of_a_changed_collection_are_noticed(tmp_path: Path) -> None:
     path = Path(file(tmp_path, "c.tsv", "d1\tone\nd2\ttwo\n"))
     state = path.stat()
     TextFile(path, kept_bytes=1)
@@ -177,7 +179,7 @@ def test_offsets_of_another_order_are_noticed(tmp_path: Path) -> None:
     ("content", "line", "said"),
     [("d1\ta\nd1\tb\n", 2, "appears twice"), ("d1\n", 1, "expected JSON"), ('{"text": "x"}\n', 1, "with an id")],
 )
-def test_a_collection_without_clear_ids_is_refused(tmp_path: Path, content: str, line: int, said: str) -> None:
+def test_a_collection_with_ambiguous_ids_is_refused(tmp_path: Path, content: str, line: int, said: str) -> None:
     with pytest.raises(FormatError, match=said) as caught:
         TextFile(Path(file(tmp_path, "c", content)))
     assert caught.value.line == line

@@ -30,7 +30,7 @@ def moved(folder: Path, by: float) -> Path:
     return folder
 
 
-def test_each_weight_is_the_weighted_mean(tmp_path: Path) -> None:
+def test_averaged_weights_are_weighted_means(tmp_path: Path) -> None:
     trained, start = moved(tmp_path / "trained", 0.5), plain(tmp_path / "start", START)
     made = average([trained, start], [3, 1], tmp_path / "mean")
     before, after = load_file(START / "model.safetensors"), load_file(made / "model.safetensors")
@@ -49,13 +49,13 @@ def test_each_weight_is_the_weighted_mean(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("shares", [[1.0], [1.0, -0.5], [0.0, 0.0]])
-def test_shares_that_cannot_be_are_refused(tmp_path: Path, shares: list[float]) -> None:
+def test_impossible_shares_of_averaged_models_are_refused(tmp_path: Path, shares: list[float]) -> None:
     with pytest.raises(ConfigError, match="2 models, and their shares"):
         average([START, START], shares, tmp_path / "mean")
     assert not (tmp_path / "mean").exists()
 
 
-def test_models_of_another_form_are_refused(tmp_path: Path) -> None:
+def test_averaging_models_of_different_form_is_refused(tmp_path: Path) -> None:
     other = plain(tmp_path / "other", START)
     weights = load_file(other / "model.safetensors")
     config = json.loads((other / "config.json").read_text())

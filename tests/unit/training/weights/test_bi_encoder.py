@@ -35,7 +35,7 @@ def values(model: Path, backend: str = "torch") -> np.ndarray:
 
 
 @pytest.mark.parametrize(("pooling", "prefix"), FORMS)
-def test_training_computes_the_cosines_of_scoring(tmp_path: Path, pooling: str, prefix: str) -> None:
+def test_training_computes_the_same_cosines_as_scoring(tmp_path: Path, pooling: str, prefix: str) -> None:
     source = carded(tmp_path / "source", pooling, prefix)  # type: ignore[arg-type]
     trainee = load_trainee(source, replace(SMALL, max_tokens=512))
     example = Example(QUERY, DOCUMENTS, (1, 0, 0, 0))
@@ -45,7 +45,7 @@ def test_training_computes_the_cosines_of_scoring(tmp_path: Path, pooling: str, 
 
 @pytest.mark.long
 @pytest.mark.parametrize(("pooling", "prefix"), FORMS)
-def test_it_learns_and_scores_the_same_after_it_was_written(examples, tmp_path, pooling, prefix):
+def test_a_trained_bi_encoder_scores_the_same_after_saving(examples, tmp_path, pooling, prefix):
     source = carded(tmp_path / "source", pooling, prefix)  # type: ignore[arg-type]
     made = train(request(examples, tmp_path / "made", SMALL, source=source))
     assert made is not None
@@ -80,14 +80,14 @@ def test_an_encoder_without_a_card_is_refused(examples: Path, tmp_path: Path) ->
         ({"modules": (HeadStep("dense", "2_Dense.linear"),)}, "modules is"),
     ],
 )
-def test_vectors_that_training_does_not_know_are_refused(tmp_path: Path, fields: Any, problem: str) -> None:
+def test_poolings_that_training_does_not_support_are_refused(tmp_path: Path, fields: Any, problem: str) -> None:
     source = carded(tmp_path / "source")
     write_card(source, replace(read_card(source), **fields))
     with pytest.raises(ModelLoadError, match=rf"osrerank\.json: {problem}"):
         load_trainee(source, SMALL)
 
 
-def test_a_cross_encoder_is_made_of_a_bi_encoders_weights(tmp_path: Path) -> None:
+def test_a_cross_encoder_starts_from_a_bi_encoders_weights(tmp_path: Path) -> None:
     source = carded(tmp_path / "source")
     trainee = load_trainee(source, replace(SMALL, max_query_tokens=16), kind="duo")
     card = trainee.card
@@ -96,7 +96,7 @@ def test_a_cross_encoder_is_made_of_a_bi_encoders_weights(tmp_path: Path) -> Non
     assert torch.equal(found, load_file(source / "model.safetensors")[WEIGHT])
 
 
-def test_a_bi_encoder_of_sentence_transformers_is_trained_as_one(tmp_path: Path) -> None:
+def test_a_bi_encoder_of_sentence_transformers_is_trained(tmp_path: Path) -> None:
     source = saved(tmp_path / "saved", "mean", query="query: ")
     card = load_trainee(source, Recipe(loss="listwise", max_tokens=64)).card
     assert (card.kind, card.head, card.pooling, card.query_prefix) == ("bi-encoder", "cosine", "mean", "query: ")

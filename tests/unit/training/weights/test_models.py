@@ -29,7 +29,7 @@ def scores(directory: Path, backend: str) -> np.ndarray:
 
 @pytest.mark.long
 @pytest.mark.parametrize("form", FORMS)
-def test_what_is_written_untrained_scores_as_before(form: str, tmp_path: Path) -> None:
+def test_an_untrained_model_scores_the_same_after_saving(form: str, tmp_path: Path) -> None:
     start = DATA / f"tiny-bert-{form}"
     made = tmp_path / "made"
     made.mkdir()
@@ -41,7 +41,7 @@ def test_what_is_written_untrained_scores_as_before(form: str, tmp_path: Path) -
 
 @pytest.mark.long
 @pytest.mark.parametrize(("row", "expected"), [("zeros", 0.0), ("frozen", 0.0), ("copy", None)])
-def test_a_duo_models_third_row(row: str, expected: float | None) -> None:
+def test_a_duo_models_third_segment_starts_from_the_second(row: str, expected: float | None) -> None:
     trainee = load_trainee(DATA / "tiny-bert-two-labels", replace(RECIPE, third_row=row), kind="duo")
     table = dict(trainee.network.network.base_model.named_parameters())[TYPE_TABLE]
     before = load_file(DATA / "tiny-bert-two-labels" / "model.safetensors")[f"bert.{TYPE_TABLE}"]
@@ -54,7 +54,7 @@ def test_a_duo_models_third_row(row: str, expected: float | None) -> None:
     assert table.grad[:2].any()
 
 
-def test_missing_weights_are_named(tmp_path: Path) -> None:
+def test_missing_weights_of_a_start_are_named(tmp_path: Path) -> None:
     start = plain(tmp_path / "start", DATA / "tiny-bert-two-labels")
     weights = load_file(start / "model.safetensors")
     lacking = {name: tensor for name, tensor in weights.items() if "layer.1.output.dense.weight" not in name}
@@ -63,7 +63,7 @@ def test_missing_weights_are_named(tmp_path: Path) -> None:
         load_trainee(start, RECIPE)
 
 
-def test_a_new_head_is_drawn_within_two_sigma_and_a_trained_one_that_is_left_is_named(caplog):
+def test_a_new_head_is_drawn_within_two_sigma_and_a_dropped_head_is_named(caplog):
     found = load_trainee(DATA / "tiny-bert-one-label", replace(RECIPE, head="logits2")).network.network.classifier
     assert found.weight.shape == (2, 32)
     assert 0.005 < float(found.weight.detach().std()) < 0.03
@@ -74,7 +74,7 @@ def test_a_new_head_is_drawn_within_two_sigma_and_a_trained_one_that_is_left_is_
 
 
 @pytest.mark.parametrize(("first", "then"), [("logits2", "next-sentence"), ("next-sentence", "logits2")])
-def test_a_trained_head_of_two_labels_is_kept_by_the_other_name(tmp_path: Path, first: str, then: str) -> None:
+def test_a_trained_head_of_two_labels_is_kept_under_either_name(tmp_path: Path, first: str, then: str) -> None:
     load_trainee(DATA / "tiny-bert-two-labels", replace(RECIPE, head=first)).save(tmp_path)
     heads = {"logits2": "classifier", "next-sentence": "cls.seq_relationship"}
     trained = load_file(tmp_path / "model.safetensors")[f"{heads[first]}.weight"]
@@ -91,12 +91,12 @@ def test_a_trained_head_of_two_labels_is_kept_by_the_other_name(tmp_path: Path, 
         ({"max_tokens": 10}, "max_tokens"),
     ],
 )
-def test_what_cannot_be_made_is_refused(changes: dict[str, object], said: str) -> None:
+def test_models_that_cannot_be_built_are_refused(changes: dict[str, object], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         load_trainee(DATA / "tiny-bert-two-labels", replace(RECIPE, **changes))
 
 
-def test_dropout_is_the_recipes() -> None:
+def test_dropout_is_read_from_the_recipe() -> None:
     network = load_trainee(DATA / "tiny-bert-two-labels", replace(RECIPE, dropout=0.25)).network
     rates = {module.p for module in network.modules() if isinstance(module, torch.nn.Dropout)}
     assert rates == {0.25}

@@ -37,7 +37,7 @@ def score(scorer, texts=("four",), deadline=NEVER):
 
 
 @pytest.mark.parametrize("status", [429, 502, 503])
-def test_a_busy_server_is_asked_again(scorer_of, no_waiting, status):
+def test_a_request_is_retried_if_the_rerank_server_is_busy(scorer_of, no_waiting, status):
     before = retries()
     with answering(then(refused(status), refused(status), Reply())) as server:
         assert score(scorer_of(server.url)).values.tolist() == [4.0]
@@ -46,13 +46,13 @@ def test_a_busy_server_is_asked_again(scorer_of, no_waiting, status):
 
 
 @pytest.mark.parametrize(("status", "kind"), [(429, Overloaded), (502, EndpointError), (503, EndpointError)])
-def test_four_attempts_are_enough(scorer_of, no_waiting, status, kind):
+def test_a_search_asks_a_rerank_server_at_most_four_times(scorer_of, no_waiting, status, kind):
     with answering(lambda _received: refused(status)) as server, pytest.raises(kind, match=f"answered {status}: busy"):
         score(scorer_of(server.url))
     assert len(server.received) == 4
 
 
-def test_a_wait_beyond_the_deadline_is_not_begun(scorer_of):
+def test_no_retry_waits_beyond_the_deadline(scorer_of):
     with answering(lambda _received: refused(429, ("Retry-After", "25"))) as server:
         began = time.monotonic()
         with pytest.raises(Overloaded, match="429: busy; the next attempt would come too late, in 25") as caught:
@@ -78,12 +78,12 @@ def test_a_wait_beyond_the_deadline_is_not_begun(scorer_of):
         ({}, None),
     ],
 )
-def test_seconds_and_dates(headers, seconds):
+def test_retry_after_is_read_as_seconds_or_a_date(headers, seconds):
     assert retry_after_s(headers) == seconds
 
 
 @pytest.mark.parametrize("status", [500, 501, 504, 404, 401, 302])
-def test_other_refusals_are_final(scorer_of, status):
+def test_a_refusal_other_than_busy_is_not_retried(scorer_of, status):
     answer = refused(status, ("Location", "http://127.0.0.1:9/"))
     expected = pytest.raises(EndpointError, match=rf"the rerank server 127\.0\.0\.1:\d+ answered {status}")
     with answering(lambda _received: answer) as server, expected as caught:
@@ -92,7 +92,7 @@ def test_other_refusals_are_final(scorer_of, status):
     assert len(server.received) == 1
 
 
-def test_a_connection_that_breaks_is_made_again(scorer_of, no_waiting):
+def test_a_broken_connection_is_replaced(scorer_of, no_waiting):
     with answering(then(Reply(None), Reply(None))) as server:
         assert score(scorer_of(server.url)).values.tolist() == [4.0]
     with pytest.raises(EndpointError, match="cannot be reached"):  # it has ended
@@ -104,12 +104,12 @@ def test_a_connection_that_breaks_is_made_again(scorer_of, no_waiting):
     [b"", b"<html>", b'{"a"', b"\xff\xfe", b"[" * 100_000, b"null"],
     ids=["nothing", "html", "cut off", "no text", "deep", "null"],
 )
-def test_what_is_not_an_answer(scorer_of, body):
+def test_an_answer_that_is_not_json_is_an_error(scorer_of, body):
     with answering(lambda _received: Reply(body)) as server, pytest.raises(EndpointError, match="answer"):
         score(scorer_of(server.url))
 
 
-def test_a_server_that_takes_a_request_and_never_answers(scorer_of):
+def test_a_rerank_server_that_never_answers_times_out(scorer_of):
     with socket.create_server(("127.0.0.1", 0)) as listener:
         scorer = scorer_of(f"http://127.0.0.1:{listener.getsockname()[1]}")
         began = time.monotonic()
@@ -121,7 +121,7 @@ def test_a_server_that_takes_a_request_and_never_answers(scorer_of):
         score(scorer)
 
 
-def test_without_a_deadline_an_answer_is_waited_for_a_minute(scorer_of, monkeypatch):
+def test_without_a_deadline_a_rerank_server_has_a_minute_to_answer(scorer_of, monkeypatch):
     def late(pool, _method, url, *, timeout, **_options):
         assert (timeout.connect_timeout, timeout.read_timeout) == (3, 60)
         raise ReadTimeoutError(pool, url, "")
@@ -139,7 +139,7 @@ def test_proxies_of_the_environment_are_ignored(scorer_of, monkeypatch):
         assert score(scorer_of(server.url)).values.tolist() == [4.0]
 
 
-def test_the_time_left_is_told_to_osrerank_alone(scorer_of):
+def test_the_remaining_time_is_sent_only_to_an_osrerank_server(scorer_of):
     with answering(by_length) as server:
         for dialect in ("osrerank", "tei"):
             score(scorer_of(server.url, dialect), deadline=Deadline.after_ms(5000))
@@ -148,7 +148,7 @@ def test_the_time_left_is_told_to_osrerank_alone(scorer_of):
     assert told[1] is None
 
 
-def test_nobody_sees_the_key(scorer_of, caplog, no_waiting):
+def test_the_servers_key_is_in_no_message_log_line_or_representation(scorer_of, caplog, no_waiting):
     caplog.set_level(logging.DEBUG)
     replies = [
         refused(status, content={"message": f"no such key {KEY}, said {KEY}"}) for status in (401, 429, 503, 422)
@@ -168,7 +168,7 @@ def test_nobody_sees_the_key(scorer_of, caplog, no_waiting):
     assert KEY not in caplog.text
 
 
-def test_a_key_over_an_open_network_is_warned_of(scorer_of, caplog):
+def test_a_key_sent_over_plain_http_is_warned_of(scorer_of, caplog):
     for url in ("http://127.0.0.1:9", "http://localhost:9", "https://rerank.example"):
         scorer_of(url, rerank_key=KEY)
     assert caplog.text == ""
@@ -176,7 +176,7 @@ def test_a_key_over_an_open_network_is_warned_of(scorer_of, caplog):
     assert "the key for rerank.example is sent unencrypted: use https" in caplog.text
 
 
-def test_a_server_s_words_are_cut_and_its_echo_of_texts_is_not_repeated(scorer_of):
+def test_the_servers_message_is_cut_and_echoed_texts_are_left_out(scorer_of):
     detail = {"type": "string_type", "loc": ["body"], "msg": "Input should be x" * 50, "input": "a secret text"}
     reply = Reply({"detail": [detail]}, 422)
     with answering(lambda _received: reply) as server, pytest.raises(EndpointError) as caught:
@@ -186,7 +186,7 @@ def test_a_server_s_words_are_cut_and_its_echo_of_texts_is_not_repeated(scorer_o
     assert len(str(caught.value)) < 300
 
 
-def test_a_deadline_that_has_passed_asks_nothing(scorer_of):
+def test_no_request_is_sent_after_the_deadline(scorer_of):
     with answering(by_length) as server:
         scorer = scorer_of(server.url)
         assert score(scorer, deadline=Deadline.after_ms(-1)).reached == 0
@@ -219,7 +219,7 @@ def test_a_batch_waits_through_a_minute_of_a_busy_server(status, asked):
     assert 60 <= patient.now_s < 125
 
 
-def test_a_batch_waits_for_a_server_that_starts_again_and_for_none_that_never_was_there():
+def test_a_batch_waits_for_a_restarting_server_but_not_for_one_that_never_answered():
     patient = Patient()
     with answering(lambda it: by_length(it)._replace(headers=(("Connection", "close"),))) as server:
         patient.post(server.url)
@@ -236,7 +236,7 @@ def test_a_batch_waits_for_a_server_that_starts_again_and_for_none_that_never_wa
     assert never_there.now_s < 2
 
 
-def test_a_server_that_was_told_the_time_and_ran_out_of_it_is_late_and_has_not_failed(scorer_of):
+def test_a_server_that_exceeds_the_sent_deadline_is_late_and_has_not_failed(scorer_of):
     with answering(lambda _received: refused(504)) as server:
         assert score(scorer_of(server.url, "osrerank"), deadline=Deadline.after_ms(5_000)).reached == 0
 
@@ -249,7 +249,7 @@ def test_a_server_that_was_told_the_time_and_ran_out_of_it_is_late_and_has_not_f
         ({"error": {"message": "quota used up", "code": 429}}, "quota used up"),
     ],
 )
-def test_an_error_with_status_200_is_told_in_the_servers_words(answered, said):
+def test_an_error_with_status_200_has_the_servers_message(answered, said):
     with answering(lambda _received: Reply(answered)) as server:
         connection = Connection("there", "")
         with pytest.raises(EndpointError, match=f"answered 200, but with: {said}") as caught:

@@ -57,7 +57,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("dialect", CASES)
-def test_as_documented(scorer_of, dialect):
+def test_requests_and_answers_are_those_of_the_servers_documentation(scorer_of, dialect):
     path, asked, answer = CASES[dialect]
     with answering(lambda _received: Reply(answer)) as server:
         scorer = scorer_of(server.url, dialect, model="m", rerank_key="k3y")
@@ -70,7 +70,7 @@ def test_as_documented(scorer_of, dialect):
     assert received.headers["authorization"] == "Bearer k3y"
 
 
-def test_servers_that_need_no_name_are_sent_none(scorer_of):
+def test_the_model_name_is_sent_only_to_servers_that_need_a_name(scorer_of):
     for dialect in ("vllm", "vllm-score", "tei", "osrerank"):
         with answering(lambda _received, dialect=dialect: Reply(CASES.get(dialect, CASES["tei"])[2])) as server:
             scorer = scorer_of(server.url, dialect)
@@ -80,7 +80,7 @@ def test_servers_that_need_no_name_are_sent_none(scorer_of):
         assert scorer.model == f"the model of 127.0.0.1:{server.server_port}"
 
 
-def test_logits_and_probabilities_on_request(scorer_of):
+def test_the_setting_scale_decides_between_logits_and_probabilities(scorer_of):
     answer = {"results": [{"index": at, "relevance_score": score} for at, score in enumerate((-3.0, 0.5, 7.0))]}
     with answering(lambda _received: Reply(answer)) as server:
         scores = scorer_of(server.url, "vllm", http={"scores": "logit"}).score(QUERY, TEXTS, TUPLES)
@@ -116,7 +116,7 @@ def logits_of(content, count=3, *, dialect="tei", scale="logit", **headers):
         ([*tei(1.0, 2.0, 3.0), {"index": 3, "score": 5.0}], "scored document 3, but was sent the documents 0 to 2"),
     ],
 )
-def test_an_answer_that_is_not_to_be_trusted(content, reason):
+def test_an_answer_with_impossible_indices_or_scores_is_refused(content, reason):
     with pytest.raises(EndpointError, match=reason):
         logits_of(content)
     with pytest.raises(EndpointError, match="has no list results: it does not speak the dialect vllm"):
@@ -125,7 +125,7 @@ def test_an_answer_that_is_not_to_be_trusted(content, reason):
         logits_of(tei(0.5, 3.2), scale="probability")
 
 
-def test_what_is_left_out_or_not_a_number_fails_alone():
+def test_a_document_without_a_valid_score_fails_alone():
     left_out = dict.fromkeys((0, 1), "the server's answer has no score for it")
     assert logits_of([{"index": 2, "score": 1.5}]) == ({2: 1.5}, left_out)
     content = json.loads('[{"index": 0, "score": NaN}, {"index": 1, "score": 2}, {"index": 2, "score": -Infinity}]')
@@ -147,7 +147,7 @@ def test_the_order_of_probabilities_is_the_order_of_logits():
     assert 1 / (1 + math.exp(-logits[8])) == pytest.approx(0.9)
 
 
-def test_what_osrerank_could_not_score_is_not_scored_here():
+def test_documents_that_an_osrerank_server_could_not_score_stay_unscored():
     content = [{"index": place, "score": score} for place, score in ((2, 3.0), (0, 1.0), (1, 0.9999999))]
     logits, failures = logits_of(content, dialect="osrerank", **{"x-rerank-unscored": "1"})
     assert logits == {2: 3.0, 0: 1.0}

@@ -61,7 +61,7 @@ def test_batches_are_as_large_as_the_dialect_s_servers_take(scorer_of):
 
 
 @pytest.mark.parametrize("status", [413, 422, 400])
-def test_a_server_that_takes_less_is_learnt_of(scorer_of, status):
+def test_the_scorer_learns_a_smaller_batch_limit_of_the_server(scorer_of, status):
     with answering(at_most(10, status=status)) as server:
         scorer = scorer_of(server.url)
         assert scorer.score("q", TEXTS[:64], all_of(TEXTS[:64])).values.tolist() == [len(text) for text in TEXTS[:64]]
@@ -103,7 +103,7 @@ def test_a_server_that_refuses_everything_is_not_asked_for_each_document(scorer_
     assert REGISTRY.get_sample_value("osrerank_batch_halvings_total") > before
 
 
-def test_a_batch_that_fails_marks_its_documents(scorer_of, caplog):
+def test_documents_of_a_failed_batch_are_marked(scorer_of, caplog):
     texts = [*TEXTS[:32], *["other"] * 5, TEXTS[40]]
     with answering(refusing([TEXTS[40]], 500, "out of memory")) as server:
         scores = scorer_of(server.url).score("q", texts, all_of(texts))
@@ -112,7 +112,7 @@ def test_a_batch_that_fails_marks_its_documents(scorer_of, caplog):
     assert "some documents were not scored" in caplog.text
 
 
-def test_what_comes_in_time_counts(scorer_of):
+def test_scores_that_arrive_before_the_deadline_count(scorer_of):
     released = threading.Event()
 
     def answer(received):
@@ -127,7 +127,7 @@ def test_what_comes_in_time_counts(scorer_of):
     assert (scores.reached, scores.attempted, scores.failures) == (32, [*range(32), *range(64, 96)], {})
 
 
-def test_scores_on_another_scale_than_expected_score_nothing(scorer_of):
+def test_scores_on_an_unexpected_scale_are_refused(scorer_of):
     def answer(received):
         score = 7.5 if "odd" in received.body["documents"] else 0.5
         return Reply({"results": [{"index": at, "relevance_score": score} for at in range(received.body["top_n"])]})
@@ -144,7 +144,7 @@ def test_halves_of_surrogate_pairs_are_not_sent(scorer_of):
     assert server.received[0].body["texts"] == ["a?b", "\U0001f600"]
 
 
-def test_many_threads_share_a_scorer(scorer_of):
+def test_many_threads_share_a_scorer_of_a_rerank_server(scorer_of):
     with answering(at_most(32)) as server:
         scorer = scorer_of(server.url)
 
@@ -218,7 +218,7 @@ def target(settings_of):
         ("http://gateway/some/v1/rerank", "jina", "http://gateway/some/v1/rerank"),
     ],
 )
-def test_an_address_tells_the_dialect(target, url, dialect, address):
+def test_the_path_of_an_address_selects_the_dialect(target, url, dialect, address):
     found = target(url)
     assert found.dialect is DIALECTS[dialect]
     assert found.address(found.dialect) == address
@@ -234,7 +234,7 @@ def test_a_named_dialect_has_its_path(target, dialect, path):
     assert found.address(found.dialect) == f"http://gpu:8000{path}"
 
 
-def test_an_identity_tells_servers_dialects_and_models_apart_and_no_address(target):
+def test_the_scorers_identity_differs_by_server_dialect_and_model_and_hides_the_address(target):
     found = {
         target(url, dialect, model).identity
         for url, dialect, model in product(("http://a", "http://b"), ("auto", "vllm"), "mn")
@@ -246,7 +246,7 @@ def test_an_identity_tells_servers_dialects_and_models_apart_and_no_address(targ
 @pytest.mark.parametrize(
     "url", ["http://user:secret@host", "http://host?key=secret", "http://host#secret", "ftp://host", "http://", "h ost"]
 )
-def test_no_error_repeats_what_an_address_or_a_key_hides(target, url):
+def test_no_error_shows_credentials_of_the_address_or_the_key(target, url):
     with pytest.raises(ConfigError, match=r"toml \[http\] url: .*a key goes into OSRERANK_RERANK_KEY") as caught:
         target(url)
     assert "secret" not in str(caught.value)
@@ -256,21 +256,21 @@ def test_no_error_repeats_what_an_address_or_a_key_hides(target, url):
     assert "hidden" not in repr(Settings.load(rerank_key="hidden"))
 
 
-def test_what_is_missing_is_said_when_a_client_is_made(settings_of):
+def test_missing_settings_of_a_rerank_server_are_named_when_a_client_is_made(settings_of):
     with pytest.raises(ConfigError, match=r"needs a rerank server: write url in \[http\] of osrerank.toml"):
         connect("http://localhost:9", backend="http")
     with pytest.raises(ConfigError, match="dialect cohere-v2 needs the server's name for the model: set --model"):
         Target.of(settings_of("https://api.cohere.com", "auto"), Settings.load().model)
 
 
-def test_pairs_are_refused_in_one_sentence(scorer_of, settings_of):
+def test_a_rerank_server_refuses_pairs_in_one_sentence(scorer_of, settings_of):
     with pytest.raises(ModelLoadError, match="cannot compare pairs: use a pipeline without duo, or another backend"):
         load(settings_of("http://localhost:9"), ("duo",))
     with pytest.raises(ValueError, match="single documents"):
         scorer_of("http://localhost:9").score("q", ["a", "b"], [(0, 1)])
 
 
-def test_tei_and_osrerank_say_what_they_are_and_how_much_they_take(scorer_of):
+def test_tei_and_osrerank_servers_state_their_model_and_batch_limit(scorer_of):
     def tei(received):
         if received.path == "/info":
             return Reply({"model_id": "BAAI/bge-reranker-base", "max_client_batch_size": 2, "version": "1.8"})
@@ -284,7 +284,7 @@ def test_tei_and_osrerank_say_what_they_are_and_how_much_they_take(scorer_of):
     assert Counter(received.path for received in server.received) == {"/info": 1, "/rerank": 4}
 
 
-def test_vllm_is_known_by_its_models(scorer_of):
+def test_a_vllm_server_is_recognised_by_its_models(scorer_of):
     def vllm(received):
         if received.path == "/v1/models":
             return Reply({"object": "list", "data": [{"id": "Qwen/Qwen3-Reranker-0.6B", "owned_by": "vllm"}]})

@@ -39,7 +39,7 @@ def read(directory: Path) -> dict[str, np.ndarray]:
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_an_fp32_graph_has_the_weights_themselves(tmp_path: Path, form: str) -> None:
+def test_weights_read_from_an_fp32_graph_are_exact(tmp_path: Path, form: str) -> None:
     made, before = exported(tmp_path, form)
     assert parameter_files(made) == ["onnx/model.onnx"]
     after = read(made)
@@ -54,7 +54,7 @@ def test_an_fp32_graph_has_the_weights_themselves(tmp_path: Path, form: str) -> 
 
 @pytest.mark.long
 @pytest.mark.parametrize("form", ["one-label", "bi-encoder"])
-def test_an_int8_graph_has_them_to_half_a_step(tmp_path: Path, form: str) -> None:
+def test_weights_read_from_an_int8_graph_are_within_half_a_step(tmp_path: Path, form: str) -> None:
     made, before = exported(tmp_path, form, precision="int8", recipe=QuantisationRecipe(outlying="apart"))
     after = read(made)
     quantised = 0
@@ -67,7 +67,7 @@ def test_an_int8_graph_has_them_to_half_a_step(tmp_path: Path, form: str) -> Non
     np.testing.assert_array_equal(after[words], before[words])  # a table of so few rows stays fp32
 
 
-def test_outlying_channels_come_back_exactly(tmp_path: Path) -> None:
+def test_outlying_channels_are_read_exactly_from_a_graph(tmp_path: Path) -> None:
     made, before = exported(
         tmp_path, "bi-encoder", precision="int8", recipe=QuantisationRecipe(outliers=2, outlier_gain=1.0)
     )
@@ -77,7 +77,7 @@ def test_outlying_channels_come_back_exactly(tmp_path: Path) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("form", ["one-label", "two-labels", "duo"])
-def test_smoothed_weights_come_back_without_what_smoothing_multiplied_them_by(tmp_path: Path, form: str) -> None:
+def test_smoothing_is_undone_in_weights_read_from_a_graph(tmp_path: Path, form: str) -> None:
     made, before = exported(
         tmp_path, form, precision="int8", recipe=QuantisationRecipe(outlying="smooth", outlier_gain=1.0)
     )
