@@ -245,11 +245,8 @@ class Builder:
         left_before = {name: saved.position.left(heads[name]) for name, saved in unfinished.items()}
 
         def report() -> None:
-            done = sum(
-                counts[name] * (1 - unfinished[name].position.left(heads[name]) / left_before[name])
-                for name in unfinished
-            )
-            self._report(round(done), sum(counts.values()))
+            shares = {name: saved.position.left(heads[name]) / left_before[name] for name, saved in unfinished.items()}
+            self._report(round(sum(counts[name] * (1 - shares[name]) for name in counts)), sum(counts.values()))
 
         try:
             for name, saved in unfinished.items():

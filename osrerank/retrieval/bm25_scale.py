@@ -72,7 +72,7 @@ class Bm25Scales:
     """Looks up the BM25 scale of indices, and caches it for a minute. Safe to use from many threads.
 
     Args:
-        clock: returns seconds.
+        clock: a function that returns the time in seconds.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:

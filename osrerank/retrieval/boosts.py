@@ -253,23 +253,18 @@ class _Naming:
         """Return a bool query whose scoring clauses have names."""
         renamed, boosts = dict(content), list[str]()
         clause_lists = {key: _listed(content.get(key)) for key in ("must", "should") if content.get(key)}
-        text_clauses = [
-            clause for clauses in clause_lists.values() for clause in clauses if "text" in self.kinds(clause)
-        ]
-        if len(text_clauses) > 1 and any(self.kinds(clause) != {"text"} for clause in text_clauses):
+        kinds = [self.kinds(clause) for clauses in clause_lists.values() for clause in clauses]
+        with_text = [clause_kinds for clause_kinds in kinds if "text" in clause_kinds]
+        if len(with_text) > 1 and any(clause_kinds != {"text"} for clause_kinds in with_text):
             raise _Inseparable("several parts of a bool query search for a text, and one of them has boosts")
         for key, clauses in clause_lists.items():
-            named_clauses: list[Any] = []
+            name_text_clause = self._optional if key == "should" else self.name_parts
+            renamed[key] = []
             for clause in clauses:
-                if any(clause is text_clause for text_clause in text_clauses):
-                    named_clauses.append(
-                        self._optional(clause, factor) if key == "should" else self.name_parts(clause, factor)
-                    )
-                elif self.kinds(clause):
-                    named_clauses.append(self._add_name(clause, boosts))
+                if "text" in self.kinds(clause):
+                    renamed[key].append(name_text_clause(clause, factor))
                 else:
-                    named_clauses.append(clause)
-            renamed[key] = named_clauses
+                    renamed[key].append(self._add_name(clause, boosts) if self.kinds(clause) else clause)
         if boosts:
             self.steps.append(Boost("sum", tuple(boosts), factor, within=self.within))
         return renamed
@@ -372,12 +367,12 @@ def _hit_with_own_names(hit: Mapping[str, Any], has_scores: bool) -> dict[str, A
     if not isinstance(matched, Mapping):  # an engine that returns only names
         matched = dict.fromkeys(matched)
     own_queries = {name: score for name, score in matched.items() if not name.startswith(PREFIX)}
-    remaining = {name: value for name, value in hit.items() if name != "matched_queries"}
-    if "inner_hits" in remaining:
-        remaining["inner_hits"] = _nested_own_names(remaining["inner_hits"], has_scores)
-    return (
-        {**remaining, "matched_queries": own_queries if has_scores else list(own_queries)} if own_queries else remaining
-    )
+    cleaned = {name: value for name, value in hit.items() if name != "matched_queries"}
+    if "inner_hits" in cleaned:
+        cleaned["inner_hits"] = _nested_own_names(cleaned["inner_hits"], has_scores)
+    if own_queries:
+        cleaned["matched_queries"] = own_queries if has_scores else list(own_queries)
+    return cleaned
 
 
 def _nested_own_names(part: Any, has_scores: bool) -> Any:  # noqa: FBT001 - as in the response
@@ -386,10 +381,8 @@ def _nested_own_names(part: Any, has_scores: bool) -> Any:  # noqa: FBT001 - as 
         return [_nested_own_names(element, has_scores) for element in part]
     if not isinstance(part, Mapping):
         return part
-    copied = {
-        name: value if name == "_source" else _nested_own_names(value, has_scores) for name, value in part.items()
-    }
-    return _hit_with_own_names(copied, has_scores) if "matched_queries" in copied else copied
+    copy = {key: value if key == "_source" else _nested_own_names(value, has_scores) for key, value in part.items()}
+    return _hit_with_own_names(copy, has_scores) if "matched_queries" in copy else copy
 
 
 def with_parts(ranking: Ranking, parts: Sequence[Parts]) -> Ranking:

@@ -21,7 +21,7 @@ class ExpiringCache(Generic[Key, Value]):
     """A cache whose values expire. Safe to use from many threads.
 
     Args:
-        clock: returns seconds.
+        clock: a function that returns the time in seconds.
         kept_s: the time after which a value expires, in seconds.
     """
 

@@ -35,7 +35,7 @@ DAY_S = 86_400.0
 """The time, in seconds, after which it is logged again which fields an index has."""
 FRESH_S = 0.1
 """The time, in seconds, for which a mapping is not read again, even if it lacks a named field."""
-MOST_WANTED = 1_000
+MOST_SETS = 1_000
 """The most sets of named fields that are cached for an index."""
 SHOWN = 20
 """The most names that a message lists."""
@@ -67,17 +67,13 @@ class _Index:
         self.built: FieldsByIndex | None = None
         self.fields: dict[NamedFields, SearchFields] = {}
 
-    def leaves_open(self, named: NamedFields) -> bool:
-        """Return whether a search names too few fields, so that it takes fields from the mapping."""
-        return named.needs_mapping_fields(with_defined(self.by_index, named))
-
 
 class FieldFinder:
     """Finds the fields of searches, and caches them for a minute. Safe to use from many threads.
 
     Args:
-        clock: returns seconds.
-        built: reads which fields builds of vectors read; None if no search reads stored vectors.
+        clock: a function that returns the time in seconds.
+        built: the reader of the fields that builds read; None if no search reads stored vectors.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic, built: BuiltFields | None = None) -> None:
@@ -124,15 +120,7 @@ class FieldFinder:
     def _look_up(
         self, index: Any, named: NamedFields, options: Mapping[str, Any], entry: _Index | None, *, is_old: bool
     ) -> Generator[SideRequest, Any, SearchFields]:
-        """Yield the requests that find the fields of a search, cache the fields, and return them.
-
-        Args:
-            index: as in `find`.
-            named: as in `find`.
-            options: as in `find`.
-            entry: the cache entry of the indices; None if there is none.
-            is_old: whether the mapping must be read again.
-        """
+        """Yield the requests that find the fields of a search, cache the fields in the entry, and return them."""
         if entry is None or is_old:
             by_index = leaves_by_index((yield SideRequest("GET", path_of(index, "_mapping"), params=options)))
             if entry is None:
@@ -140,7 +128,7 @@ class FieldFinder:
                 self._entries.put(f"{index}{options}", entry)
             else:
                 entry.replace_mapping(by_index, self._clock())
-        leaves_open = entry.leaves_open(named)
+        leaves_open = named.needs_mapping_fields(with_defined(entry.by_index, named))
         warnings: tuple[Warned, ...] = ()
         groups = entry.groups if leaves_open else ()
         if leaves_open and named.uses_built and self._built is not None and not (named.read or named.searched):
@@ -158,7 +146,7 @@ class FieldFinder:
             fields = SearchFields(warnings=(warning,))
         elif leaves_open:
             self._log_fields(index, fields)
-        if len(entry.fields) < MOST_WANTED:
+        if len(entry.fields) < MOST_SETS:
             entry.fields[named] = fields
         return fields
 

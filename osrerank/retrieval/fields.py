@@ -39,7 +39,7 @@ class NamedFields:
         searched: names in the options that a query given as text searches.
         read: names in the options that the model reads.
         in_query: names in the caller's own query; None if the query is a text.
-        for_other_ranking: names that the other ranking of an interleaved search reads.
+        other_ranking: names that the other ranking of an interleaved search reads.
         defined: fields that the caller's body defines.
         is_checked: whether the names were checked against the mapping before.
         uses_built: whether a search that names no fields reads those that the last build of vectors read.
@@ -48,7 +48,7 @@ class NamedFields:
     searched: tuple[str, ...] = ()
     read: tuple[str, ...] = ()
     in_query: tuple[str, ...] | None = None
-    for_other_ranking: tuple[str, ...] = ()
+    other_ranking: tuple[str, ...] = ()
     defined: tuple[Leaf, ...] = ()
     is_checked: bool = False
     uses_built: bool = False
@@ -62,9 +62,8 @@ class NamedFields:
 
     def query_text_fields(self, mappings: Sequence[Leaves]) -> list[str]:
         """Return the names in the caller's own query that are text fields, or patterns that match some."""
-        return [
-            name for name in self.in_query or () if any(leaf.kind in TEXT_KINDS for leaf in _leaves(mappings, name))
-        ]
+        names = self.in_query or ()
+        return [name for name in names if any(leaf.kind in TEXT_KINDS for leaf in _leaves(mappings, name))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,9 +218,8 @@ def index_group(names: tuple[str, ...], text_leaves: Sequence[Leaf], leaves: Lea
         leaves: all their fields.
     """
     searched = [leaf for leaf in text_leaves if leaf.kind != SEMANTIC_TEXT] or text_leaves
-    return IndexGroup(
-        names, tuple(leaf.path for leaf in searched), union(_readable(leaf, leaves) for leaf in text_leaves)
-    )
+    read = union(_readable(leaf, leaves) for leaf in text_leaves)
+    return IndexGroup(names, tuple(leaf.path for leaf in searched), read)
 
 
 def merge_groups(groups: Iterable[IndexGroup]) -> tuple[IndexGroup, ...]:
@@ -247,24 +245,20 @@ def resolved(by_index: Mapping[str, Leaves], mapping_groups: Sequence[IndexGroup
         named: the fields that the search names.
     """
     mappings = with_defined(by_index, named)
-    paths = {plain(name): _paths(mappings, name) for name in (*named.read, *named.for_other_ranking)}
-    groups = [
-        IndexGroup(group.indices, group.searched, _fields_for_query(mappings, group.read, named))
-        for group in mapping_groups
-    ]
+    paths = {plain(name): _paths(mappings, name) for name in (*named.read, *named.other_ranking)}
+    groups = [replace(group, read=_query_fields(mappings, group.read, named)) for group in mapping_groups]
     if named.read or named.searched:
         read = union(paths[plain(name)] for name in named.read) or _each_text_once(mappings, named.searched)
     else:
-        read = union(group.read for group in groups) or _fields_for_query(mappings, (), named)
+        read = union(group.read for group in groups) or _query_fields(mappings, (), named)
     searched = _expanded(mappings, named.searched) or union(group.searched for group in groups)
     leaves = {leaf.path: leaf for mapping in mappings for leaf in mapping.values()}
     texts = {leaf.path for mapping in mappings for leaf in mapping.values() if leaf.kind in TEXT_KINDS}
     nested = {leaf.path: leaf.nested for mapping in mappings for leaf in mapping.values() if leaf.nested}
     left_out = [] if named.searched or named.in_query is not None else _left_out(mappings, searched)
     searched_names = set(map(plain, named.searched))
-    options = {
-        plain(name): plain(name) in searched_names for name in (*named.searched, *named.read, *named.for_other_ranking)
-    }
+    names = map(plain, (*named.searched, *named.read, *named.other_ranking))
+    options = {name: name in searched_names for name in names}
     if not named.read:
         paths |= {name: _read_under(mappings, name, read) for name in searched_names}
     differ = len({(group.searched, group.read) for group in groups}) > 1
@@ -319,7 +313,7 @@ def _is_changed(mappings: Sequence[Leaves], name: str) -> bool:
     leaves = [leaves[name] for leaves in mappings if name in leaves]
     if leaves:
         return any(leaf.is_changed and leaf.is_written for leaf in leaves)
-    return any(name.startswith(f"{path}.") for mapping_leaves in mappings for path in mapping_leaves)
+    return any(name.startswith(f"{path}.") for leaves in mappings for path in leaves)
 
 
 def _leaves(mappings: Sequence[Leaves], name: str) -> list[Leaf]:
@@ -358,17 +352,13 @@ def _read_under(mappings: Sequence[Leaves], name: str, read: Collection[str]) ->
     return tuple(path for path in read if texts[path] & sources)
 
 
-def _fields_for_query(
-    mappings: Sequence[Leaves], mapping_fields: tuple[str, ...], named: NamedFields
-) -> tuple[str, ...]:
-    """Return the fields to read for the caller's own query: the text fields that it searches, or else the mapping's."""
+def _query_fields(mappings: Sequence[Leaves], default: tuple[str, ...], named: NamedFields) -> tuple[str, ...]:
+    """Return the fields to read for the caller's own query: the text fields that it searches, or else ``default``."""
     texts = named.query_text_fields(mappings)
     patterns = [plain(name) for name in texts if "*" in name]
-    matching = [name for name in mapping_fields if any(fnmatchcase(name, pattern) for pattern in patterns)]
-    return (
-        _each_text_once(mappings, [*matching, *(name for name in texts if "*" not in name or not matching)])
-        or mapping_fields
-    )
+    matching = [name for name in default if any(fnmatchcase(name, pattern) for pattern in patterns)]
+    unmatched = [name for name in texts if "*" not in name or not matching]
+    return _each_text_once(mappings, [*matching, *unmatched]) or default
 
 
 def _expanded(mappings: Sequence[Leaves], names: Iterable[str]) -> tuple[str, ...]:

@@ -75,10 +75,8 @@ class FirstPass:
 
     def positions_of_after(self, response: Mapping[str, Any]) -> tuple[int, ...]:
         """Return the positions (from 0) of the hits with the sort values ``after``; empty if they are out of reach."""
-        hits = found_hits(response)
-        positions = [
-            position for position, hit in enumerate(hits) if isinstance(hit, Mapping) and hit.get("sort") == self.after
-        ]
+        sorts = [hit.get("sort") if isinstance(hit, Mapping) else None for hit in found_hits(response)]
+        positions = [position for position, sort in enumerate(sorts) if sort == self.after]
         return tuple(positions) if positions and positions[0] < self.depth else ()
 
     def loss(self, response: Mapping[str, Any]) -> str:
@@ -108,9 +106,8 @@ class FirstPass:
         requested, returned = self.body["size"], len(found_hits(response))
         if not self.page.offset and returned <= requested == self.page.size:  # it is the caller's own page already
             return False
-        return self.pipeline.lengthens or (
-            self.pipeline.may_shorten and returned != min(requested, total_of(response, requested))
-        )
+        differs = returned != min(requested, total_of(response, requested))
+        return self.pipeline.lengthens or (self.pipeline.may_shorten and differs)
 
     def with_page_size(self) -> Self:
         """Return the request for only the caller's first page; the caller gets all hits of its response."""

@@ -77,7 +77,7 @@ class SearchPipelines:
 
     Args:
         engine: finds out the engine; only OpenSearch has search pipelines.
-        clock: returns seconds.
+        clock: a function that returns the time in seconds.
     """
 
     engine: EngineFinder = field(default_factory=lambda: EngineFinder(Engine.OPENSEARCH))

@@ -229,7 +229,5 @@ def reorder(
 
 def _ranked(scored: ScoredCandidate, stage: str, rank: int, level: int) -> Candidate:
     entry = StageScore(stage, scored.score, rank, scored.unit, scored.parts, scored.passage, level, scored.cut)
-    candidate = scored.candidate
-    return Candidate(
-        candidate.doc_id, candidate.text, scored.score, rank, (*candidate.trace, entry), "", candidate.sections
-    )
+    trace = (*scored.candidate.trace, entry)
+    return scored.candidate._replace(score=scored.score, rank=rank, trace=trace, failure="")

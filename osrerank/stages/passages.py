@@ -133,36 +133,12 @@ class PassageStage:
     ) -> ScoredCandidate:
         scored = np.flatnonzero(~np.isnan(logits))
         probabilities = self.scorer.probabilities(logits[scored])
-        return aggregate_passages(
-            candidate, [spans[index] for index in scored.tolist()], logits[scored], probabilities, self.options
-        )
-
-
-def aggregate_passages(
-    candidate: Candidate,
-    spans: Sequence[Span | None],
-    logits: npt.NDArray[np.float32],
-    probabilities: Floats,
-    options: Passages,
-) -> ScoredCandidate:
-    """Aggregate the scores of a document's passages, at least one, to the document's score.
-
-    Args:
-        candidate: the document.
-        spans: the passages' spans.
-        logits: the passages' logits ``(n,)``.
-        probabilities: the passages' probabilities ``(n,)``.
-        options: the options for aggregating the scores.
-    """
-    document = AGGREGATIONS[options.aggregation](logits.astype(np.float64), probabilities, options.k)
-    best = int(logits.argmax())
-    return ScoredCandidate(
-        candidate,
-        score=document.score,
-        unit=units_of(np.array([document.score]), np.array([document.unit]))[0],
-        parts={"logit": float(logits[best]), "probability": document.probability},
-        passage=spans[best],
-    )
+        aggregate = AGGREGATIONS[self.options.aggregation]
+        document = aggregate(logits[scored].astype(np.float64), probabilities, self.options.k)
+        best = int(scored[logits[scored].argmax()])
+        unit = units_of(np.array([document.score]), np.array([document.unit]))[0]
+        parts = {"logit": float(logits[best]), "probability": document.probability}
+        return ScoredCandidate(candidate, document.score, unit, parts, spans[best])
 
 
 def lacks_words(candidate: Candidate, spans: Sequence[Span | None], options: Passages) -> bool:

@@ -130,11 +130,8 @@ class VectorStage:
         encoded = encoding.result()
         judged = self._judge(readable, completed.documents, encoded.rows[0])
         if not judged:
-            failures = {
-                position: reason
-                for position, records in enumerate(completed.documents)
-                for reason in records.failures.values()
-            }
+            reasons = (reason for records in completed.documents for reason in records.failures.values())
+            failures = dict(enumerate(reasons))
             raise nothing_scored_error(self.vectors.encoder, failures, stage=self.name)
         outcome = self._outcome(block, readable, completed, judged, encoded)
         return outcome._replace(vectors=replace(vectors, made={**vectors.made, **completed.made}))
@@ -184,9 +181,8 @@ class VectorStage:
         if AGGREGATIONS[options.aggregation] is max_p:
             return logits[best].astype(np.float64), probabilities[best], probabilities[best]
         aggregate = AGGREGATIONS[options.aggregation]
-        aggregated = [
-            aggregate(logits[rows].astype(np.float64), probabilities[rows], options.k) for rows in by_document
-        ]
+        exact = logits.astype(np.float64)
+        aggregated = [aggregate(exact[rows], probabilities[rows], options.k) for rows in by_document]
         scores, units, document_probabilities = np.array(aggregated).T
         return scores, units, document_probabilities
 

@@ -98,10 +98,11 @@ def sentence_of(faults: Sequence[Mapping[str, Any]], *, depth: int) -> str:
         faults: the errors that ``ValidationError.errors`` returns.
         depth: the number of leading parts of a field's path that the client does not know.
     """
-    faults_by_path = (
-        (".".join(map(str, fault["loc"][depth:])) or "the body", fault["msg"]) for fault in faults[:MOST_FAULTS]
-    )
-    return "; ".join(f"{path}: {message.removeprefix('Value error, ')}" for path, message in faults_by_path)
+    sentences = []
+    for fault in faults[:MOST_FAULTS]:
+        path = ".".join(map(str, fault["loc"][depth:])) or "the body"
+        sentences.append(f"{path}: {fault['msg'].removeprefix('Value error, ')}")
+    return "; ".join(sentences)
 
 
 def headers_of(status: int) -> dict[str, str]:
