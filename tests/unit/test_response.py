@@ -91,7 +91,7 @@ def test_the_time_of_reranking_is_added_to_the_engines(own, whole):
     assert answer_of(response, ranking, Page(), rerank_ms=49.6)["took"] == whole
 
 
-def test_borrowed_fields_are_given_back():
+def test_added_fields_are_removed_from_hits():
     response = response_of(["a"])
     response["hits"]["hits"][0]["fields"] = {"text": ["a"], "date": ["1999"]}
     ranking = MonoStage(BY_LENGTH).rerank(parse(hits_of(response), QUERY, ["text"]))

@@ -64,7 +64,7 @@ def test_a_sample_covers_the_whole_index_and_is_reported_as_a_sample(tmp_path: P
     assert str(found).endswith(f"of 3,000 documents lack vectors, by a sample of {SAMPLE:,}")
 
 
-def test_an_index_is_warm_with_its_model_and_vectors(tmp_path: Path) -> None:
+def test_an_index_is_ready_with_its_model_and_vectors(tmp_path: Path) -> None:
     url = f"embedded:{tmp_path / 'engine'}"
     with connect(url, scorer=Letters()) as client:
         fill(client, ["one", "two", "three", "four"])

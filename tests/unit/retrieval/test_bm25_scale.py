@@ -65,12 +65,14 @@ def test_opensearch_3_has_no_bm25_factor_and_is_asked_once_a_minute() -> None:
 
 
 @pytest.mark.parametrize("kind", ["hybrid", "knn", "script_score"])
-def test_scores_that_are_not_bm25s_are_left_as_they_are(kind: str) -> None:
+def test_scores_that_are_not_bm25_stay_unchanged(kind: str) -> None:
     assert answered(Bm25Scales().find("a", {"query": {kind: {}}})) == (PLAIN, 0)
 
 
 @pytest.mark.parametrize(("product", "factor"), [("Elasticsearch", 2.2), ("", 1.0)])
-def test_a_response_object_of_elasticsearchs_client_has_its_factor(tmp_path: Path, product: str, factor: float) -> None:
+def test_a_response_of_elasticsearchs_client_has_elasticsearchs_factor(
+    tmp_path: Path, product: str, factor: float
+) -> None:
     meta = ApiResponseMeta(200, "1.1", HttpHeaders({"X-Elastic-Product": product}), 0.1, NodeConfig("http", "h", 9200))
     response = ObjectApiResponse(response_of(["a", "bbb", "cc"]), meta)
     with connect(f"embedded:{tmp_path / 'engine'}", scorer=FunctionScorer(lambda _q, text: len(text))) as client:
@@ -80,7 +82,7 @@ def test_a_response_object_of_elasticsearchs_client_has_its_factor(tmp_path: Pat
         assert hit["_rerank"]["sentences"]["score"] == pytest.approx(0.5 * bm25 + 0.5 * len(hit["_source"]["text"]))
 
 
-def test_a_version_that_cannot_be_read_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_unreadable_version_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     scales = Bm25Scales()
     with caplog.at_level(logging.WARNING):
         for _ in range(2):

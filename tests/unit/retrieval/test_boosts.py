@@ -63,7 +63,7 @@ def test_a_clause_beside_the_text_clause_is_a_boost(boost: Any) -> None:
         ({"function_score": {"query": {"term": {"shop": "a"}}, "functions": [RECENT]}}, {}, "no part"),
     ],
 )
-def test_a_query_whose_boosts_cannot_be_told_has_a_reason(query: Any, body: Any, why: str) -> None:
+def test_a_query_whose_boosts_cannot_be_separated_has_a_reason(query: Any, body: Any, why: str) -> None:
     reason = boosts_in(query, **body)
     assert isinstance(reason, Reason)
     assert reason.code is ReasonCode.BOOSTS

@@ -70,7 +70,7 @@ def test_requests_that_are_not_reranked_are_sent_unchanged(body, params, code, r
 @pytest.mark.parametrize(
     "sort", ["_score", ["_score", "date"], [{"_score": "desc"}], [{"_score": {"order": "desc"}}], "_score:desc"]
 )
-def test_sorts_led_by_score_are_reranked(sort):
+def test_a_sort_by_score_first_is_reranked(sort):
     assert isinstance(planned({"sort": sort}), FirstPass)
 
 
@@ -124,7 +124,7 @@ def test_whole_sources_are_read_without_the_callers_values(body):
     assert (found.read_later, found.reads_source, found.page.added_fields) == ((), True, ())
 
 
-def test_text_is_fetched_apart_where_the_pipeline_changes_fields():
+def test_text_is_fetched_later_if_the_pipeline_changes_fields():
     found = planned(pipeline=parse_pipeline("renaming", {"response_processors": [{"rename_field": {}}]}))
     assert (found.read_later, found.reads_source, "fields" in found.body) == (("title", "text"), False, False)
 
@@ -148,7 +148,7 @@ def test_callers_body_is_not_changed():
     assert body == before
 
 
-def test_one_field_is_a_match_several_a_multi_match():
+def test_one_field_makes_a_match_and_several_a_multi_match():
     assert build_query("x", SearchFields(("text",))) == {"match": {"text": {"query": "x"}}}
     assert build_query("x", SearchFields(("title^2",)))["multi_match"]["fields"] == ["title^2"]
     assert build_query("x", SearchFields(("title", "text")))["multi_match"]["type"] == "best_fields"
@@ -239,7 +239,7 @@ def test_clauses_that_only_boost_do_not_have_the_query_text(seed):
         find_query_text({"query": {"bool": {"must": [query, {"match": {"body": "another text"}}]}}}, EXACT)
 
 
-def test_boosts_that_must_match_count_and_so_do_exact_values_alone():
+def test_boosts_that_must_match_count_and_exact_values_count_without_other_texts():
     must, should = {"match": {"t": "x"}}, {"match": {"t": "y"}}
     with pytest.raises(ConfigError, match="several texts"):
         find_query_text({"query": {"bool": {"must": must, "should": should, "minimum_should_match": 1}}})

@@ -63,7 +63,9 @@ def test_a_retriever_that_reranks_is_left_alone(retriever: dict[str, Any]) -> No
         ({"rrf": {"retrievers": [MATCH, KNN]}}, {"size": 11}),
     ],
 )
-def test_pages_beyond_the_window_and_sorts_are_left_alone(retriever: dict[str, Any], body: dict[str, Any]) -> None:
+def test_pages_beyond_a_retrievers_window_and_its_sorts_are_not_reranked(
+    retriever: dict[str, Any], body: dict[str, Any]
+) -> None:
     reason = planned(retriever, **body)
     assert isinstance(reason, Reason)
     assert reason.code == "retriever"

@@ -207,7 +207,7 @@ def numbered(count):
 @pytest.mark.parametrize(
     ("count", "windows"), [(0, 0), (1, 1), (149, 2), (150, 2), (151, 3), (225, 3), (226, 4), (10_000, 134)]
 )
-def test_windows_of_the_reference_splitter(count, windows):
+def test_windows_equal_those_of_the_reference_splitter(count, windows):
     text = numbered(count)
     passages = [text[start:end].split() for start, end in window_spans(text, 150, 75)]
     assert len(passages) == windows == math.ceil(count / 75)
