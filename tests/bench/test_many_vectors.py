@@ -23,7 +23,7 @@ from osrerank import connect
 from osrerank.indexing.build import build_vectors
 from osrerank.indexing.documents import vectors_of
 from osrerank.options.sentences import Sentences
-from osrerank.stages.sentence_splitting import cleaned, sentence_blocks
+from osrerank.stages.sentence_splitting import blank_markup, sentence_blocks
 from tests.bench.test_vectors import questions, sample, show
 from tests.servers import ROOT
 
@@ -38,7 +38,11 @@ def passages() -> Iterator[str]:
     """Yield passages without end, all of them different."""
     texts = [one["text"] for one in sample()]
     divided = [
-        [text[start:end] for block in sentence_blocks(cleaned(text), Sentences(max_words=200)) for start, end in block]
+        [
+            text[start:end]
+            for block in sentence_blocks(blank_markup(text), Sentences(max_words=200))
+            for start, end in block
+        ]
         for text in texts
     ]
     pool = [sentence for sentences in divided for sentence in sentences]

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from osrerank import Client, connect
-from osrerank.indexing.build import MOST, Builder, Built, build_vectors
+from osrerank.indexing.build import MOST_DOCUMENTS, Builder, Built, build_vectors
 from osrerank.indexing.documents import vectors_of
 from osrerank.indexing.prune import prune_indexes
 from osrerank.indexing.side_index import side_stores
@@ -107,7 +107,7 @@ def test_builders_that_are_killed_at_any_moment_lose_nothing(
     assert client.coverage(notes).built == COUNT
     encoded = Counter(log.read_text().splitlines())
     assert set(encoded) == {*texts}
-    assert encoded.total() - COUNT <= kills * MOST / 2  # what a killed one had encoded, and not yet stored
+    assert encoded.total() - COUNT <= kills * MOST_DOCUMENTS / 2  # what a killed one had encoded, and not yet stored
 
 
 def test_following_sees_changes_deletions_and_a_rebuilt_index(
