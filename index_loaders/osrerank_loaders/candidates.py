@@ -16,8 +16,8 @@ from typing import Any
 from osrerank.errors import CorpusFormatError, FormatError
 from osrerank.formats.common_layout import write_lines
 from osrerank.formats.id_table import scratch
-from osrerank.formats.lines import id_problem, shown, text_lines, whole
-from osrerank.formats.sources import SourceFile, malformed, open_sources, readable
+from osrerank.formats.lines import excerpt, id_problem, raise_errors, text_lines
+from osrerank.formats.sources import SourceFile, file_errors, open_sources, record_error
 from osrerank.formats.trec import run_lines
 from osrerank_loaders.collections.base import Record
 
@@ -41,11 +41,11 @@ def candidates_with_texts(files: tuple[str, ...]) -> Iterator[dict[str, Any]]:
         for position, (source, number, line) in enumerate(_lines(files)):
             fields = line.split("\t")
             if len(fields) != _TOP1000_FIELDS:
-                reason = f"expected qid, pid, query, passage, found {len(fields)} fields: {shown(line)}"
-                raise malformed(source, reason, line=number)
+                reason = f"expected qid, pid, query, passage, found {len(fields)} fields: {excerpt(line)}"
+                raise record_error(source, reason, line=number)
             query_id, doc_id, query, text = fields
             if problem := id_problem(query_id, of_query=True) or id_problem(doc_id):
-                raise malformed(source, problem, line=number)
+                raise record_error(source, problem, line=number)
             database.execute("INSERT INTO rows VALUES (?, ?, ?, ?, NULL, NULL)", (position, query_id, query, doc_id))
             database.execute("INSERT OR IGNORE INTO texts VALUES (?, '', ?)", (doc_id, text))
         yield from _grouped(database)
@@ -69,7 +69,7 @@ def candidates_of_run(
     with tempfile.TemporaryDirectory() as folder, closing(_database(Path(folder))) as database:
         for position, line in enumerate(run_lines(files)):
             if line.query_id not in queries:
-                raise line.refused(f"query {line.query_id!r} is not in the queries file")
+                raise line.error(f"query {line.query_id!r} is not in the queries file")
             row = (position, line.query_id, queries[line.query_id], line.doc_id, line.score, line.rank)
             database.execute("INSERT INTO rows VALUES (?, ?, ?, ?, ?, ?)", row)
         if tie := database.execute(_TIE).fetchone():
@@ -94,8 +94,8 @@ def _database(folder: Path) -> sqlite3.Connection:
 
 def _lines(files: tuple[str, ...]) -> Iterator[tuple[SourceFile, int, str]]:
     for source in open_sources(files):
-        with readable(source):
-            for number, line in whole(text_lines(source)):
+        with file_errors(source):
+            for number, line in raise_errors(text_lines(source)):
                 yield source, number, line
 
 

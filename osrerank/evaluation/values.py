@@ -1,4 +1,4 @@
-"""Turn what users pass in into runs and judgments: dictionaries, lists of ids, DataFrames and paths."""
+"""Convert dictionaries, lists of ids, DataFrames and paths to runs and judgments."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,10 +17,10 @@ NAME = "run"
 
 
 def as_run(value: RunLike) -> Run:
-    """Convert a value to a run; in a list of ids, or of texts that `Reranker` ranked, the best comes first.
+    """Convert a value to a run; a list of ids, or of texts that `Reranker` ranked, must have the best first.
 
     Raises:
-        EvaluationError: it is none.
+        EvaluationError: the value cannot be converted to a run.
         ConfigError: a DataFrame lacks a column or a value.
         FormatError: a file is malformed.
     """
@@ -31,7 +31,7 @@ def as_run(value: RunLike) -> Run:
     if is_frame(value):
         return run_of_frame(value, NAME)
     if not isinstance(value, Mapping):
-        raise _refused("run", "{query_id: {doc_id: score}} or {query_id: [doc_id, ...]}", value)
+        raise _type_error("run", "{query_id: {doc_id: score}} or {query_id: [doc_id, ...]}", value)
     return Run({str(query_id): _ranked(query_id, documents) for query_id, documents in value.items()}, NAME)
 
 
@@ -39,7 +39,7 @@ def as_qrels(value: QrelsLike) -> Qrels:
     """Convert a value to judgments.
 
     Raises:
-        EvaluationError: it is none.
+        EvaluationError: the value cannot be converted to judgments.
         ConfigError: a DataFrame lacks a column or a value.
         FormatError: a file is malformed.
     """
@@ -51,11 +51,11 @@ def as_qrels(value: QrelsLike) -> Qrels:
         return qrels_of_frame(value)
     form = "{query_id: {doc_id: grade}}"
     if not isinstance(value, Mapping):
-        raise _refused("judgments", form, value)
+        raise _type_error("judgments", form, value)
     judgments = {}
     for query_id, judged in value.items():
         if not isinstance(judged, Mapping) or not all(_is_whole(grade) for grade in judged.values()):
-            raise _refused(f"judgments of query {query_id}", f"{form} with whole numbers as grades", judged)
+            raise _type_error(f"judgments of query {query_id}", f"{form} with whole numbers as grades", judged)
         judgments[str(query_id)] = {str(doc_id): int(grade) for doc_id, grade in judged.items()}
     return Qrels(judgments)
 
@@ -65,9 +65,9 @@ def _ranked(query_id: object, documents: Any) -> tuple[ScoredDocument, ...]:
         try:
             return trec_order({str(doc_id): float(score) for doc_id, score in documents.items()})
         except (TypeError, ValueError):
-            raise _refused(f"run of query {query_id}", "{doc_id: score}", documents) from None
+            raise _type_error(f"run of query {query_id}", "{doc_id: score}", documents) from None
     if isinstance(documents, str) or not isinstance(documents, Sequence):
-        raise _refused(f"run of query {query_id}", "{doc_id: score} or [doc_id, ...]", documents)
+        raise _type_error(f"run of query {query_id}", "{doc_id: score} or [doc_id, ...]", documents)
     ids = [str(getattr(document, "doc_id", document)) for document in documents]
     if len(set(ids)) != len(ids):
         raise EvaluationError(f"the run of query {query_id} has a document twice; remove one")
@@ -78,5 +78,5 @@ def _is_whole(grade: object) -> bool:
     return isinstance(grade, int) or (hasattr(grade, "__index__") and not isinstance(grade, bool))
 
 
-def _refused(what: str, form: str, value: object) -> EvaluationError:
+def _type_error(what: str, form: str, value: object) -> EvaluationError:
     return EvaluationError(f"the {what}: expected {form}, found {type(value).__name__}")

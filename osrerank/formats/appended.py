@@ -7,9 +7,9 @@ FLAGS = os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_BINARY", 0)
 
 
 class AppendedLines:
-    """A file to which several processes append whole lines, up to a size; others may rename or remove it meanwhile.
+    """A file to which several processes append whole lines, up to a size; it may be renamed or removed at any time.
 
-    Each line opens the file anew and is written at once, and local Unix file systems do not interleave such writes.
+    Each line opens the file again and is written by one call; local Unix file systems do not interleave such writes.
 
     Args:
         path: the file; the first line creates it and its folder, readable only by its owner.

@@ -1,4 +1,4 @@
-"""Read the forms in which candidates with texts are published, each as entries of line, query id, query, documents."""
+"""Read the published formats of candidates with texts; an entry has line, query id, query and documents."""
 
 import json
 import math
@@ -7,8 +7,8 @@ from itertools import groupby
 from typing import Any
 
 from osrerank.formats.ir_datasets import dataset_of, document_fields
-from osrerank.formats.lines import shown
-from osrerank.formats.sources import SourceFile, malformed
+from osrerank.formats.lines import excerpt
+from osrerank.formats.sources import SourceFile, record_error
 from osrerank.formats.tables import DOCNO, QID, QUERY, SCORE, TEXT, table_rows
 
 Fields = Mapping[str, Any]
@@ -19,10 +19,10 @@ _TEXTS = ("text", "segment", "contents", "content", "body", "passage")
 
 
 def line_entry(source: SourceFile, number: int, value: Fields) -> Entry:
-    """Return the entry of a JSON line in our form or in rank_llm's.
+    """Return the entry of a JSON line in our format or in rank_llm's.
 
     Raises:
-        FormatError: the line has neither form.
+        FormatError: the line has neither format.
     """
     try:
         if isinstance(value["query"], Mapping):
@@ -37,11 +37,11 @@ def line_entry(source: SourceFile, number: int, value: Fields) -> Entry:
         return number, str(value["query_id"]), value["query"], documents
     except (KeyError, TypeError) as error:
         expected = "expected query_id, query and candidates with doc_id, or rank_llm's query, docid and doc"
-        raise malformed(source, f"{expected}: {error}", line=number) from None
+        raise record_error(source, f"{expected}: {error}", line=number) from None
 
 
 def array_entries(source: SourceFile) -> Iterator[Entry]:
-    """Yield the entries of the JSON array that older versions of rank_llm wrote; an entry's number counts as its line.
+    """Yield the entries of the JSON array that older versions of rank_llm wrote; the line is the entry's number.
 
     Raises:
         FormatError: the file is not such an array.
@@ -49,7 +49,7 @@ def array_entries(source: SourceFile) -> Iterator[Entry]:
     try:
         values = json.loads(source.stream.read())
     except ValueError as error:
-        raise malformed(source, f"not a JSON array: {error}") from None
+        raise record_error(source, f"not a JSON array: {error}") from None
     for number, value in enumerate(values, start=1):
         try:
             hits = value["hits"]
@@ -57,7 +57,7 @@ def array_entries(source: SourceFile) -> Iterator[Entry]:
             yield number, str(hits[0]["qid"]) if hits else "", value["query"], documents
         except (KeyError, TypeError) as error:
             reason = f"entry {number}: expected rank_llm's query and hits with content, qid and docid: {error}"
-            raise malformed(source, reason) from None
+            raise record_error(source, reason) from None
 
 
 def table_entries(source: SourceFile) -> Iterator[Entry]:
@@ -75,7 +75,7 @@ def table_entries(source: SourceFile) -> Iterator[Entry]:
 
 
 def entries_of_dataset(name: str) -> Iterator[Entry]:
-    """Yield the entries of an ir_datasets collection, with documents by score; a query's number counts as its line.
+    """Yield the entries of an ir_datasets collection, with documents by score; the line is the query's number.
 
     Raises:
         LoaderError: the collection has no candidates, queries or documents.
@@ -96,9 +96,9 @@ def entries_of_dataset(name: str) -> Iterator[Entry]:
 
 
 def document_of(doc_id: object, fields: Fields) -> dict[str, Any]:
-    """Return a document with its id, text, title and score; fields that are absent or None are left out."""
-    kept = {name: fields[name] for name in (TEXT, "title", SCORE) if fields.get(name) is not None}
-    return {"id": str(doc_id), **kept}
+    """Return a document with id, text, title and score; absent fields and None are left out."""
+    present = {name: fields[name] for name in (TEXT, "title", SCORE) if fields.get(name) is not None}
+    return {"id": str(doc_id), **present}
 
 
 def _of_rank_llm(candidate: Fields, document: Fields) -> dict[str, Any]:
@@ -113,7 +113,7 @@ def _of_row(source: SourceFile, number: int, row: Mapping[str, str]) -> dict[str
     try:
         score = float(row[SCORE]) if row.get(SCORE) else None
     except ValueError:
-        raise malformed(source, f"the score {shown(row[SCORE])} is not a number", line=number) from None
+        raise record_error(source, f"the score {excerpt(row[SCORE])} is not a number", line=number) from None
     return document_of(row[DOCNO], {TEXT: row[TEXT], "title": row.get("title") or None, SCORE: score})
 
 

@@ -21,8 +21,8 @@ from osrerank.formats.candidate_forms import (
 from osrerank.formats.files import bad_line
 from osrerank.formats.id_table import IdRow, IdTable
 from osrerank.formats.ir_datasets import is_dataset
-from osrerank.formats.lines import id_problem, json_lines, numbered_objects, whole
-from osrerank.formats.sources import open_paths, readable
+from osrerank.formats.lines import id_problem, json_lines, numbered_objects, raise_errors
+from osrerank.formats.sources import file_errors, open_paths
 from osrerank.formats.tables import is_table
 from osrerank.formats.topics import read_queries
 from osrerank.formats.trec import read_run
@@ -44,10 +44,10 @@ class CandidateList:
 
 @dataclass(frozen=True, slots=True)
 class CandidateLists:
-    """Candidate lists in order, read anew for each iteration, so that they need not fit into memory.
+    """Candidate lists in order; each iteration reads them again, so that they need not fit into memory.
 
     Attributes:
-        read: reads the lists from the first one on.
+        read: function that reads the lists from the beginning.
     """
 
     read: Callable[[], Iterator[CandidateList]]
@@ -57,15 +57,15 @@ class CandidateLists:
 
 
 class CandidatesByQuery:
-    """Gives the candidates of one query at a time, from lists that it has checked as a whole; usable from any thread.
+    """Checks all candidate lists, then returns the candidates of one query at a time; usable from any thread.
 
     Args:
-        lists: the candidate lists. They are read once here, to check them, and a second time if queries are asked for
-            in their order; more often for another order.
+        lists: the candidate lists. They are read once here, to check them. They are read a second time if the callers
+            of `documents` follow the order of the queries, and more often in another order.
 
     Attributes:
         queries: the queries, in the lists' order.
-        digest: a digest of all ids and candidates, by which changes are noticed.
+        digest: a digest of all ids and candidates, which shows whether they have changed.
 
     Raises:
         FormatError: a list is malformed.
@@ -92,11 +92,11 @@ class CandidatesByQuery:
             KeyError: there is no such query.
             FormatError: the candidates have changed since they were checked.
         """
-        known = self._digests[query_id]
+        expected_digest = self._digests[query_id]
         with self._reading:
             for _turn in ("from here on", "from the beginning"):
                 candidate_list = next((listed for listed in self._next if listed.query.query_id == query_id), None)
-                if candidate_list is not None and _digest(_line(candidate_list)) == known:
+                if candidate_list is not None and _digest(_line(candidate_list)) == expected_digest:
                     return candidate_list.documents
                 if candidate_list is not None:
                     break
@@ -113,16 +113,16 @@ def _digest(line: str) -> bytes:
 
 
 def read_candidates(path: Path | str) -> tuple[CandidateList, ...]:
-    """Read a file of candidates with their texts, in any form that `candidate_lists` knows.
+    """Read a file of candidates with their texts, in any format that `candidate_lists` knows.
 
     Raises:
-        FormatError: a line is malformed, a query appears twice or a document twice for a query, or there is none.
+        FormatError: a line is malformed, a query appears twice, a query has a document twice, or the file is empty.
     """
     return tuple(candidate_lists(path))
 
 
 def candidate_lists(path: Path | str) -> CandidateLists:
-    """Return the candidate lists of a file with texts, whose form is recognised by its beginning.
+    """Return the candidate lists of a file with texts; the file's beginning shows its format.
 
     - JSON lines ``{"query_id", "query", "candidates": [{"doc_id", "text", "title"?, "score"?}]}``
     - rank_llm's JSON lines ``{"query": {"text", "qid"}, "candidates": [{"docid", "score", "doc": {...}}]}``, and the
@@ -130,29 +130,28 @@ def candidate_lists(path: Path | str) -> CandidateLists:
     - PyTerrier's table as CSV: ``qid``, ``query``, ``docno``, ``text``, and perhaps ``title`` and ``score``
     - ``ir_datasets:NAME``: the candidates that a collection comes with
 
-    Candidates are in the order of the file; those of tables and of ir_datasets are in the order of their scores.
+    Candidates are in the order of the file; candidates of tables and of ir_datasets are sorted by score.
 
-    Reading the lists raises `FormatError` if a line is malformed, a query appears twice, a document appears twice for a
-    query, or the file has no candidates. A pipe can be read only once, so its lists are kept in memory, and errors are
-    raised at once.
+    Iteration raises `FormatError` if a line is malformed, a query appears twice, a query has a document twice, or the
+    file has no candidates. A pipe can be read only once, so this function reads it into memory, and raises its errors.
     """
     path = Path(path)
     if path.is_file() or is_dataset(path):
-        return CandidateLists(lambda: _lists_of(path))
-    held = tuple(_lists_of(path))
-    return CandidateLists(lambda: iter(held))
+        return CandidateLists(lambda: _read_lists(path))
+    lists = tuple(_read_lists(path))
+    return CandidateLists(lambda: iter(lists))
 
 
-def _lists_of(path: Path) -> Iterator[CandidateList]:
-    seen: set[str] = set()
+def _read_lists(path: Path) -> Iterator[CandidateList]:
+    query_ids: set[str] = set()
     for number, query_id, text, documents in _entries(path):
-        if query_id in seen:
+        if query_id in query_ids:
             raise bad_line(path, number, f"query {query_id} appears twice, or its rows are not together; remove one")
-        if problem := _problem_of(query_id, text, documents):
+        if problem := _entry_problem(query_id, text, documents):
             raise bad_line(path, number, problem)
-        seen.add(query_id)
+        query_ids.add(query_id)
         yield CandidateList(Query(query_id, text), documents)
-    if not seen:
+    if not query_ids:
         raise FormatError(f"{path}: no candidates", file=str(path))
 
 
@@ -161,26 +160,27 @@ def _entries(path: Path) -> Iterator[Entry]:
         yield from entries_of_dataset(str(path))
         return
     for source in open_paths(path):
-        with readable(source):
+        with file_errors(source):
             if is_table(source):
                 yield from table_entries(source)
             elif source.stream.peek(1).lstrip().startswith(b"["):
                 yield from array_entries(source)
             else:
-                yield from (line_entry(source, number, value) for number, value in whole(json_lines(source)))
+                yield from (line_entry(source, number, value) for number, value in raise_errors(json_lines(source)))
 
 
 Texts = Callable[[AbstractSet[str]], Iterable[Mapping[str, Any]]]
-"""A function that yields the documents with these ids that exist, each with ``id``, ``text`` and perhaps ``title``."""
+"""A function that yields the documents with given ids, each with ``id``, ``text`` and perhaps ``title``; it skips ids
+without a document."""
 
 
 def assemble(run: Path | str, corpus: Path | str | Texts, queries: Path | str) -> CandidateLists:
-    """Make candidate lists from a run, its queries and the texts of its documents, which are kept in a temporary file.
+    """Make candidate lists from a run, its queries, and the texts of its documents, which go to a temporary file.
 
     Args:
         run: a run file that `trec.read_run` can read.
         corpus: a file of JSON lines with ``id`` (or ``_id``, ``doc_id``), ``text`` and perhaps ``title``; or a function
-            that yields the documents from elsewhere.
+            that reads the documents from an index.
         queries: a query set that `topics.read_queries` can read.
 
     Raises:
@@ -192,14 +192,14 @@ def assemble(run: Path | str, corpus: Path | str | Texts, queries: Path | str) -
     texts = {query.query_id: query for query in read_queries(queries)}
     missing = {document.doc_id for ranking in rankings.values() for document in ranking}
     if callable(corpus):
-        rows, where = _rows_found(corpus(frozenset(missing)), missing), "the index"
+        rows, corpus_name = _rows_from_index(corpus(frozenset(missing)), missing), "the index"
     else:
-        rows, where = _rows_of(Path(corpus), frozenset(missing), missing), str(corpus)
+        rows, corpus_name = _rows_from_file(Path(corpus), frozenset(missing), missing), str(corpus)
     documents = IdTable.temporary(rows)
     if missing:
-        raise EvaluationError(f"{where} lacks {len(missing)} documents of {run}, {min(missing)} among them")
-    if lost := rankings.keys() - texts.keys():
-        raise EvaluationError(f"{queries} lacks {len(lost)} queries of {run}, {min(lost)} among them")
+        raise EvaluationError(f"{corpus_name} lacks {len(missing)} documents of {run}, {min(missing)} among them")
+    if no_text := rankings.keys() - texts.keys():
+        raise EvaluationError(f"{queries} lacks {len(no_text)} queries of {run}, {min(no_text)} among them")
     return CandidateLists(
         lambda: (
             CandidateList(texts[query_id], tuple(_with_score(documents, *scored) for scored in rankings[query_id]))
@@ -209,14 +209,14 @@ def assemble(run: Path | str, corpus: Path | str | Texts, queries: Path | str) -
 
 
 def read_texts(corpus: Path, doc_ids: AbstractSet[str]) -> dict[str, str]:
-    """Return id -> text, after its title, of some documents in a file of JSON lines; the last line with an id counts.
+    """Return id -> title and text of documents in a file of JSON lines; if an id is repeated, its last line counts.
 
     Raises:
         FormatError: a line is malformed.
         EvaluationError: the file lacks a document.
     """
     missing = set(doc_ids)
-    documents = {row.id: json.loads(str(row.value)) for row in _rows_of(corpus, doc_ids, missing)}
+    documents = {row.id: json.loads(str(row.value)) for row in _rows_from_file(corpus, doc_ids, missing)}
     if missing:
         raise EvaluationError(f"{corpus} lacks {len(missing)} documents of the runs, {min(missing)} among them")
     return {
@@ -225,23 +225,23 @@ def read_texts(corpus: Path, doc_ids: AbstractSet[str]) -> dict[str, str]:
     }
 
 
-def _rows_found(documents: Iterable[Mapping[str, Any]], missing: set[str]) -> Iterator[IdRow]:
+def _rows_from_index(documents: Iterable[Mapping[str, Any]], missing: set[str]) -> Iterator[IdRow]:
     """Yield documents as JSON, and remove their ids from ``missing``."""
     for document in documents:
         missing.discard(document["id"])
         yield IdRow(document["id"], 0, json.dumps(document_of(document["id"], document)))
 
 
-def _rows_of(path: Path, wanted: AbstractSet[str], missing: set[str]) -> Iterator[IdRow]:
-    """Yield the wanted documents as JSON, numbered so that the last with an id comes first in the table.
+def _rows_from_file(path: Path, doc_ids: AbstractSet[str], missing: set[str]) -> Iterator[IdRow]:
+    """Yield documents as JSON, and remove their ids from ``missing``.
 
-    Their ids are removed from ``missing``.
+    Row numbers are negative, so that of several lines with an id, the last one comes first in the table.
     """
     for number, value in numbered_objects(path):
         doc_id = next((str(value[name]) for name in ("id", "_id", "doc_id") if name in value), None)
         if doc_id is None:
             raise bad_line(path, number, "the document has no id")
-        if doc_id in wanted:
+        if doc_id in doc_ids:
             if not isinstance(value.get("text"), str):
                 raise bad_line(path, number, f"document {doc_id} has no text")
             missing.discard(doc_id)
@@ -254,8 +254,8 @@ def _with_score(documents: IdTable, doc_id: str, score: float) -> dict[str, Any]
     return {**json.loads(str(row.value)), "score": score}
 
 
-def _problem_of(query_id: str, text: object, documents: Sequence[Mapping[str, Any]]) -> str:
-    """Return what is wrong with an entry; "" if nothing is."""
+def _entry_problem(query_id: str, text: object, documents: Sequence[Mapping[str, Any]]) -> str:
+    """Return a sentence about the first problem of an entry; "" if it has none."""
     if not isinstance(text, str) or not text.strip():
         return f"query {query_id} has no text"
     problems = (id_problem(query_id, of_query=True), *(id_problem(document["id"]) for document in documents))
@@ -263,5 +263,5 @@ def _problem_of(query_id: str, text: object, documents: Sequence[Mapping[str, An
         return problem
     if len({document["id"] for document in documents}) != len(documents):
         return f"query {query_id} has a document twice; remove one"
-    bad = next((document for document in documents if not isinstance(document.get("text"), str)), None)
-    return "" if bad is None else f"document {bad['id']} of query {query_id} has no text"
+    incomplete = next((document for document in documents if not isinstance(document.get("text"), str)), None)
+    return "" if incomplete is None else f"document {incomplete['id']} of query {query_id} has no text"

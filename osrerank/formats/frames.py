@@ -37,9 +37,9 @@ def rows_of(frame: Any, columns: Sequence[str]) -> list[dict[Hashable, Any]]:
 
 
 def by_query(frame: Any) -> dict[Any, list[tuple[int, dict[str, Any]]]]:
-    """Return query id -> its rows, each with its number in the frame, highest scores first.
+    """Return query id -> rows with their numbers in the frame, highest scores first.
 
-    Rows without scores are in the order of their ranks, or of the frame if they have no ranks.
+    Rows without scores are sorted by rank; without ranks, they stay in the order of the frame.
 
     Raises:
         ConfigError: a column is missing, or a row has no query, document id or text.
@@ -56,7 +56,7 @@ def by_query(frame: Any) -> dict[Any, list[tuple[int, dict[str, Any]]]]:
 
 
 def with_scores(frame: Any, order: Sequence[int], scores: Sequence[float], ranks: Sequence[int]) -> Any:
-    """Return a new frame of the rows ``order`` names, in that order, with new scores and ranks; other columns stay."""
+    """Return a new frame with the rows of ``order``, new scores and new ranks; other columns stay."""
     new_columns = {SCORE: np.array(scores, dtype=np.float64), RANK: np.array(ranks, dtype=np.int64)}
     return frame.iloc[list(order)].assign(**new_columns).reset_index(drop=True)
 

@@ -1,7 +1,7 @@
 """Store values by id in a file, so that tables that grow with a collection take disk space instead of memory.
 
-SQLite appends the rows as they come and sorts them on disk, so that a hundred million rows take minutes; inserting as
-many in random order would take days. Its temporary files go to ``SQLITE_TMPDIR``, else ``TMPDIR``, else ``/var/tmp``.
+SQLite appends the rows, then sorts them on disk. A hundred million rows take minutes; in random order, inserts would
+take days. Temporary files of SQLite are in ``SQLITE_TMPDIR``, else ``TMPDIR``, else ``/var/tmp``.
 """
 
 import contextlib
@@ -37,8 +37,8 @@ class IdRow(NamedTuple):
     """A row of the table: an id and its value.
 
     Attributes:
-        id: the id; several rows may have the same one.
-        number: the number of the line or record, from 1; every row has another one.
+        id: the id, which several rows may share.
+        number: the number of the line or record, from 1; it is unique.
         value: an integer or a text.
     """
 
@@ -48,7 +48,13 @@ class IdRow(NamedTuple):
 
 
 class Repeat(NamedTuple):
-    """A row whose id an earlier row has: the id, the earlier row's number, and this row's."""
+    """A row with the id of an earlier row.
+
+    Attributes:
+        id: the id.
+        first: the number of the first row with this id.
+        number: the number of this row.
+    """
 
     id: str
     first: int
@@ -80,10 +86,10 @@ class IdTable:
 
     @classmethod
     def opened(cls, path: Path, key: str) -> "IdTable | None":
-        """Open the table in a file; return None if there is none, or if it was made with another key."""
+        """Open the table in a file; return None if the file does not exist, or if the table has another key."""
         try:
             database = _read_only(path)
-        except sqlite3.OperationalError:  # nothing is there, or something that is not a file
+        except sqlite3.OperationalError:  # the path does not exist, or is not a file
             return None
         try:
             _bound_memory(database)
@@ -103,9 +109,9 @@ class IdTable:
 
         Args:
             path: the file, which is replaced as a whole when the table is complete.
-            key: identifies the source of the rows and its state, so that `opened` notices a change.
+            key: identity and state of the rows' source; `opened` compares it.
             rows: the rows, read once.
-            check: called before the file gets its name, so that a table that it refuses is not kept.
+            check: callback that may refuse the table by an error, before the file gets its name.
 
         Raises:
             LoaderError: the disk has no room for the file, or it cannot be written.
@@ -115,20 +121,20 @@ class IdTable:
             os.close(handle)
         except OSError as error:
             raise LoaderError(f"{path.parent}: {error.strerror or error}", file=str(path)) from error
-        part = Path(name)
+        temporary = Path(name)
         try:
-            table = cls(*_sorted(str(part), rows, key))
+            table = cls(*_sorted(str(temporary), rows, key))
             try:
                 check(table)
             finally:
                 table.close()
-            _to_disk(part)
+            _to_disk(temporary)
             try:
-                part.replace(path)
+                temporary.replace(path)
             except OSError as error:
                 raise LoaderError(f"{path}: {error.strerror or error}", file=str(path)) from error
         finally:
-            part.unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
         database = _read_only(path)
         _bound_memory(database)
         return cls(database, len(table), str(path))
@@ -150,14 +156,14 @@ class IdTable:
         return None if row is None else IdRow(row_id, *row)
 
     def repeated(self, most: int) -> list[Repeat]:
-        """Return at most ``most`` rows whose id an earlier row has, in the order of their numbers."""
+        """Return at most ``most`` rows with the id of an earlier row, in the order of their numbers."""
         with self._asking, _errors("the temporary folder"):
             repeats = self._database.execute(_REPEATED, (most,)).fetchall()
         return [Repeat(_decoded(row_id), first, number) for row_id, first, number in repeats]
 
 
 def scratch(path: str) -> sqlite3.Connection:
-    """Open a database with bounded memory that need not survive a crash; "" opens a temporary one."""
+    """Open a database with bounded memory, which need not survive a crash; "" opens a temporary database."""
     database = sqlite3.connect(path, check_same_thread=False)
     for pragma in ("journal_mode = OFF", "synchronous = OFF", "temp_store = FILE"):
         database.execute(f"PRAGMA {pragma}")
@@ -166,7 +172,7 @@ def scratch(path: str) -> sqlite3.Connection:
 
 
 def _read_only(path: Path) -> sqlite3.Connection:
-    """Open a complete file, which other processes replace but never change."""
+    """Open a complete file, which other processes may replace but never change."""
     return sqlite3.connect(f"{path.absolute().as_uri()}?immutable=1", uri=True, check_same_thread=False)
 
 

@@ -1,7 +1,7 @@
-"""Read collections of the package ir_datasets like files: ``ir_datasets:NAME`` can be given in place of a path.
+"""Read collections of the package ir_datasets like files: ``ir_datasets:NAME`` stands for a path.
 
 MacAvaney et al.: Simplified data wrangling with ir_datasets, SIGIR 2021, arXiv 2103.02280. The package downloads a
-collection that it does not have yet. Its records become lines in the forms that our readers know.
+collection on first use. Its records become lines in formats that our readers know.
 """
 
 import io
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 PREFIX = "ir_datasets:"
 Part = Literal["docs", "queries", "qrels", "scoreddocs"]
 """A kind of records in a collection: documents, queries, judgments, or the candidates published with it."""
-_WHAT: dict[Part, str] = {
+_KIND_NAMES: dict[Part, str] = {
     "docs": "documents",
     "queries": "queries",
     "qrels": "judgments",
@@ -32,7 +32,7 @@ def is_dataset(name: object) -> bool:
     return str(name).startswith(PREFIX)
 
 
-def dataset_of(name: str, part: Part) -> Any:
+def dataset_of(name: str, kind: Part) -> Any:
     """Return the ir_datasets object of a collection that has records of this kind.
 
     Raises:
@@ -40,14 +40,14 @@ def dataset_of(name: str, part: Part) -> Any:
         MissingDependencyError: ir_datasets is not installed.
     """
     library = require("ir_datasets", extra="ir-datasets")
-    known = name.removeprefix(PREFIX)
+    collection = name.removeprefix(PREFIX)
     try:
-        dataset = library.load(known)
+        dataset = library.load(collection)
     except KeyError:
-        reason = f"{name}: ir_datasets has no collection {known}; its list: https://ir-datasets.com"
+        reason = f"{name}: ir_datasets has no collection {collection}; its list: https://ir-datasets.com"
         raise LoaderError(reason, file=name) from None
-    if not getattr(dataset, f"has_{part}")():
-        raise LoaderError(f"{name}: the collection {known} of ir_datasets has no {_WHAT[part]}", file=name)
+    if not getattr(dataset, f"has_{kind}")():
+        raise LoaderError(f"{name}: the collection {collection} of ir_datasets has no {_KIND_NAMES[kind]}", file=name)
     return dataset
 
 
@@ -57,22 +57,23 @@ def stream_of(name: str, part: Part) -> IO[bytes]:
     Raises:
         LoaderError, MissingDependencyError: as `dataset_of`.
     """
-    return cast("IO[bytes]", io.BufferedReader(_Lines(_lines(name, part, dataset_of(name, part)))))
+    return cast("IO[bytes]", io.BufferedReader(_LineStream(_encoded_lines(name, part, dataset_of(name, part)))))
 
 
 def document_fields(document: Any) -> dict[str, Any]:
-    """Return a document's fields; ``text`` is its main text or, if it names none, all of its text."""
+    """Return a document's fields; ``text`` is the main text field or, without one, all of the document's text."""
     fields = {name: value for name, value in document._asdict().items() if _is_plain(value)}
     main = next((name for name in _TEXTS if isinstance(fields.get(name), str)), None)
     text = document.default_text() if main is None else fields.pop(main)
     return {**fields, "text": text}
 
 
-def _lines(name: str, part: Part, dataset: Any) -> Iterator[bytes]:
+def _encoded_lines(name: str, part: Part, dataset: Any) -> Iterator[bytes]:
     try:
         yield from (f"{line}\n".encode() for line in _records(part, dataset))
     except (OSError, RuntimeError, ValueError) as error:
-        raise LoaderError(f"{name}: ir_datasets cannot read it: {' '.join(str(error).split())}", file=name) from error
+        reason = " ".join(str(error).split())
+        raise LoaderError(f"{name}: ir_datasets cannot read the collection: {reason}", file=name) from error
 
 
 def _records(part: Part, dataset: Any) -> Iterator[str]:
@@ -94,22 +95,22 @@ def _records(part: Part, dataset: Any) -> Iterator[str]:
 
 def _is_plain(value: object) -> bool:
     return isinstance(value, str | int | float) or (
-        isinstance(value, list | tuple) and all(isinstance(item, str) for item in value)
+        isinstance(value, list | tuple) and all(isinstance(element, str) for element in value)
     )
 
 
-class _Lines(io.RawIOBase):
+class _LineStream(io.RawIOBase):
     """A stream of bytes over an iterator of lines."""
 
     def __init__(self, lines: Iterable[bytes]) -> None:
-        self._lines, self._rest = iter(lines), b""
+        self._lines, self._remainder = iter(lines), b""
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: "WriteableBuffer", /) -> int:
         view = memoryview(buffer).cast("B")
-        chunk = self._rest or next(self._lines, b"")
-        taken, self._rest = chunk[: len(view)], chunk[len(view) :]
-        view[: len(taken)] = taken
-        return len(taken)
+        chunk = self._remainder or next(self._lines, b"")
+        copied, self._remainder = chunk[: len(view)], chunk[len(view) :]
+        view[: len(copied)] = copied
+        return len(copied)

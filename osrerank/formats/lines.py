@@ -1,4 +1,4 @@
-"""Read numbered lines of text and of JSON; a bad line is yielded as its error."""
+"""Read numbered lines of text and of JSON; for a bad line, the readers yield an error."""
 
 import json
 import re
@@ -8,20 +8,20 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from osrerank.errors import FormatError
-from osrerank.formats.sources import SourceFile, malformed, open_paths, readable
+from osrerank.formats.sources import SourceFile, file_errors, open_paths, record_error
 
 Content = TypeVar("Content")
 CR_ALONE = "its lines end with CR alone; convert it first: tr '\\r' '\\n'"
 WORD = re.compile(r"\S+", re.ASCII)
-"""A word between white space as trec_eval sees it; a no-break space may be part of an id."""
+"""A word as trec_eval splits a line, at ASCII white space; an id may contain a no-break space."""
 _WHOLE = re.compile(r"[+-]?[0-9]+")
 _SHOWN = 60
 
 
 def text_lines(source: SourceFile) -> Iterator[tuple[int, str | FormatError]]:
-    """Yield each line's number, from 1, and its text without LF or CR LF; nothing else is stripped.
+    """Yield each line's number, from 1, and its text without LF or CR LF; other white space stays.
 
-    A byte order mark is removed from every line, because joined files have one in the middle.
+    A byte order mark is removed from every line, because concatenated files have one in the middle.
     """
     for number, raw in enumerate(source.stream, 1):
         try:
@@ -30,7 +30,7 @@ def text_lines(source: SourceFile) -> Iterator[tuple[int, str | FormatError]]:
             yield number, not_utf8(source, number, error)
         else:
             is_joined = number == 1 and "\r" in line and not raw.endswith(b"\n")
-            yield number, malformed(source, CR_ALONE, line=1) if is_joined else line
+            yield number, record_error(source, CR_ALONE, line=1) if is_joined else line
 
 
 def json_lines(source: SourceFile) -> Iterator[tuple[int, dict[str, Any] | FormatError]]:
@@ -44,20 +44,20 @@ def json_lines(source: SourceFile) -> Iterator[tuple[int, dict[str, Any] | Forma
         except (ValueError, RecursionError) as error:
             if raw.strip():
                 is_joined = number == 1 and b"\r" in raw.strip() and not raw.endswith(b"\n")
-                reason = CR_ALONE if is_joined else f"not a JSON object ({error}): {shown(raw)}"
-                yield number, malformed(source, reason, line=number)
+                reason = CR_ALONE if is_joined else f"not a JSON object ({error}): {excerpt(raw)}"
+                yield number, record_error(source, reason, line=number)
         else:
             if isinstance(value, dict):
                 yield number, value
             else:
-                yield number, malformed(source, f"expected a JSON object, found {shown(raw)}", line=number)
+                yield number, record_error(source, f"expected a JSON object, found {excerpt(raw)}", line=number)
 
 
-def whole(lines: Iterable[tuple[int, Content | FormatError]]) -> Iterator[tuple[int, Content]]:
-    """Yield the lines of a file that is used only if all of its lines are good.
+def raise_errors(lines: Iterable[tuple[int, Content | FormatError]]) -> Iterator[tuple[int, Content]]:
+    """Yield lines until the first bad line, and raise its error.
 
     Raises:
-        FormatError: a line is bad; the error is the first one's.
+        FormatError: a line is bad.
     """
     for number, line in lines:
         if isinstance(line, FormatError):
@@ -66,26 +66,26 @@ def whole(lines: Iterable[tuple[int, Content | FormatError]]) -> Iterator[tuple[
 
 
 def column_lines(source: SourceFile) -> Iterator[tuple[int, str]]:
-    """Yield the lines of a file of columns, which is used only if all of its lines are good.
+    """Yield the lines of a file of columns.
 
     Raises:
         FormatError: a line is not UTF-8, or contains CR.
     """
-    for number, line in whole(text_lines(source)):
+    for number, line in raise_errors(text_lines(source)):
         if "\r" in line:
-            raise malformed(source, CR_ALONE, line=number)
+            raise record_error(source, CR_ALONE, line=number)
         yield number, line
 
 
 def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield the lines of a file, compressed or not, with their numbers from 1 and without their ends.
+    """Yield the lines of a file, compressed or not, with their numbers from 1 and without line ends.
 
     Raises:
         FormatError: a line is not UTF-8, or the file is truncated or damaged.
     """
     for source in open_paths(path):
-        with readable(source):
-            yield from whole(text_lines(source))
+        with file_errors(source):
+            yield from raise_errors(text_lines(source))
 
 
 def numbered_objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -95,8 +95,8 @@ def numbered_objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         FormatError: a line is not a JSON object in UTF-8, or the file is truncated or damaged.
     """
     for source in open_paths(path):
-        with readable(source):
-            yield from whole(json_lines(source))
+        with file_errors(source):
+            yield from raise_errors(json_lines(source))
 
 
 def json_file(path: Path) -> Any:
@@ -108,15 +108,15 @@ def json_file(path: Path) -> Any:
     """
     sources = open_paths(path)
     source = next(sources)
-    with readable(source):
+    with file_errors(source):
         return json.loads(source.stream.read())
 
 
 def whole_number(text: str) -> int:
-    """Return the number that a text of ASCII digits, perhaps after a sign, stands for.
+    """Parse a whole number of ASCII digits with an optional sign.
 
     Raises:
-        ValueError: the text has another form. Python's own ``int`` also takes ``1_0`` and digits of other scripts.
+        ValueError: the text has another form. Python's ``int`` would accept ``1_0`` and digits of other scripts.
     """
     if not _WHOLE.fullmatch(text):
         raise ValueError(text)
@@ -124,7 +124,7 @@ def whole_number(text: str) -> int:
 
 
 def id_problem(text: str, *, of_query: bool = False) -> str:
-    """Return why an id cannot stand in runs and judgments, "" if it can; trec_eval splits at ASCII white space only."""
+    """Return why an id cannot be used in runs and judgments; "" if it can. trec_eval splits at ASCII white space."""
     if not WORD.fullmatch(text):
         return f"the id {text!r} must be one word: runs and judgments separate by white space"
     if of_query and text.startswith("#"):
@@ -134,12 +134,12 @@ def id_problem(text: str, *, of_query: bool = False) -> str:
 
 def not_utf8(source: SourceFile, line: int, error: UnicodeDecodeError) -> FormatError:
     """Return the error for a line that is not UTF-8."""
-    return malformed(
+    return record_error(
         source, f"not UTF-8: byte 0x{error.object[error.start]:02x} at column {error.start + 1}", line=line
     )
 
 
-def shown(raw: bytes | str) -> str:
+def excerpt(raw: bytes | str) -> str:
     """Return the beginning of a record, short enough for a message."""
     text = raw.decode(errors="replace") if isinstance(raw, bytes) else raw
     text = text.rstrip("\n")

@@ -34,11 +34,11 @@ ANY: Patterns = ("*",)
 BUFFER_BYTES = 1 << 20
 HEAD_BYTES = 512
 _SUFFIXES = (".gz", ".xz", ".zst", ".bz2", ".z", ".Z", ".0z", ".1z", ".2z")
-_NEVER = ("*readme*", "*readchg*", "license*", "*.dtd")
+_EXCLUDED = ("*readme*", "*readchg*", "license*", "*.dtd")
 PACKED = (b"\x1f\x8b", b"\x1f\x9d", b"\xfd7zXZ\x00", b"BZh", b"\x28\xb5\x2f\xfd", b"PK\x03\x04")
 """The first bytes of compressed files and of ZIP archives."""
 _UTF16 = re.compile(rb"\xff\xfe|\xfe\xff|(?:[\t-~]\0){4}|(?:\0[\t-~]){4}")
-"""The first bytes of a text in UTF-16 or UTF-32: a byte order mark, or ASCII characters beside zeros."""
+"""The first bytes of a text in UTF-16 or UTF-32: a byte order mark, or ASCII characters with zeros in between."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class SourceFile:
     Attributes:
         name: the path as the user named it; a member of an archive is ``archive.tar!member``.
         stream: the decompressed bytes, without the byte order mark that some editors write.
-        refused: the error for a file that cannot be read, such as a text in UTF-16; `readable` raises it.
+        refused: the error for a file that cannot be read, such as a text in UTF-16; `file_errors` raises it.
     """
 
     name: str
@@ -56,7 +56,7 @@ class SourceFile:
     refused: FormatError | None = None
 
 
-def malformed(source: SourceFile, reason: str, *, line: int | None = None, byte: int | None = None) -> FormatError:
+def record_error(source: SourceFile, reason: str, *, line: int | None = None, byte: int | None = None) -> FormatError:
     """Return the error for a bad record; its message starts with file, line and byte."""
     location = source.name
     if line is not None:
@@ -75,22 +75,22 @@ def refusal_of(name: str, head: bytes) -> FormatError | None:
 
 
 @contextlib.contextmanager
-def readable(source: SourceFile) -> Iterator[None]:
-    """Turn errors of the decompressors into errors that name the file.
+def file_errors(source: SourceFile) -> Iterator[None]:
+    """Convert errors of the decompressors to errors that name the file.
 
     Raises:
-        FormatError: the file is refused, or is truncated or damaged, so that nothing after that point can be read.
+        FormatError: the file is refused, truncated or damaged.
     """
     if source.refused is not None:
         raise source.refused
     try:
         yield
     except (EOFError, zlib.error, lzma.LZMAError, tarfile.TarError, zipfile.BadZipFile) as error:
-        raise malformed(source, f"is truncated or damaged ({error}); fetch it again") from error
+        raise record_error(source, f"is truncated or damaged ({error}); fetch it again") from error
     except OSError as error:
         if error.errno is not None:
             raise
-        raise malformed(source, f"is truncated or damaged ({error}); fetch it again") from error
+        raise record_error(source, f"is truncated or damaged ({error}); fetch it again") from error
 
 
 class Meter:
@@ -101,7 +101,7 @@ class Meter:
 
 
 class _Raw(io.RawIOBase):
-    """A stream with its first bytes put back, whose bytes are counted."""
+    """A stream with its first bytes put back; a meter counts its bytes."""
 
     def __init__(self, stream: IO[bytes], head: bytes = b"", meter: Meter | None = None) -> None:
         self._stream = stream
@@ -132,9 +132,9 @@ class _Zstandard(io.RawIOBase):
         self._library = require("zstandard", extra="loaders")
         self._stream = stream
         self._frame = self._library.ZstdDecompressor().decompressobj()
-        self._rest = b""
+        self._remainder = b""
         self._ready = b""
-        self._inside = False
+        self._in_frame = False
 
     def readable(self) -> bool:
         return True
@@ -142,9 +142,9 @@ class _Zstandard(io.RawIOBase):
     def readinto(self, buffer: "WriteableBuffer", /) -> int:
         view = memoryview(buffer).cast("B")
         while not self._ready:
-            chunk = self._rest or self._stream.read(1 << 17)
+            chunk = self._remainder or self._stream.read(1 << 17)
             if not chunk:
-                if self._inside:
+                if self._in_frame:
                     raise EOFError("the zstd frame ends too early")
                 return 0
             self._ready = self._decompress(chunk)
@@ -154,14 +154,14 @@ class _Zstandard(io.RawIOBase):
         return len(taken)
 
     def _decompress(self, chunk: bytes) -> bytes:
-        if not self._inside:
+        if not self._in_frame:
             self._frame = self._library.ZstdDecompressor().decompressobj()
         try:
             ready: bytes = self._frame.decompress(chunk)
         except self._library.ZstdError as error:
             raise EOFError(str(error)) from error
-        self._inside = not self._frame.eof
-        self._rest = self._frame.unused_data
+        self._in_frame = not self._frame.eof
+        self._remainder = self._frame.unused_data
         return ready
 
     def close(self) -> None:
@@ -183,7 +183,7 @@ def files_of(paths: Sequence[str], patterns: Patterns = ANY) -> tuple[str, ...]:
         if not not_on_disk(path) and not Path(path).exists():
             raise LoaderError(f"{path}: no such file or folder", file=path)
         is_folder = not not_on_disk(path) and Path(path).is_dir()
-        files += _inside(Path(path), patterns) if is_folder else [path]
+        files += _files_in_folder(Path(path), patterns) if is_folder else [path]
     return tuple(files)
 
 
@@ -192,9 +192,9 @@ def not_on_disk(path: str) -> bool:
     return path == STDIN or is_dataset(path)
 
 
-def _inside(folder: Path, patterns: Patterns) -> list[str]:
+def _files_in_folder(folder: Path, patterns: Patterns) -> list[str]:
     files = sorted(
-        str(path) for path in folder.rglob("*") if path.is_file() and _wanted(path.name, patterns, archive=True)
+        str(path) for path in folder.rglob("*") if path.is_file() and _matches(path.name, patterns, archive=True)
     )
     if not files:
         wanted = ", ".join(patterns)
@@ -204,11 +204,11 @@ def _inside(folder: Path, patterns: Patterns) -> list[str]:
     return files
 
 
-def _wanted(name: str, patterns: Patterns, *, archive: bool = False) -> bool:
+def _matches(name: str, patterns: Patterns, *, archive: bool = False) -> bool:
     """Return whether a file in a folder or archive is wanted, by its name without the suffix of the compression."""
     for suffix in _SUFFIXES:
         name = name.removesuffix(suffix)
-    if name.startswith(".") or any(fnmatch.fnmatch(name.lower(), pattern) for pattern in _NEVER):
+    if name.startswith(".") or any(fnmatch.fnmatch(name.lower(), pattern) for pattern in _EXCLUDED):
         return False
     return any(fnmatch.fnmatch(name, pattern) for pattern in patterns) or (
         archive and name.endswith((".tar", ".tgz", ".zip"))
@@ -273,7 +273,7 @@ def _unpack(name: str, stream: IO[bytes], patterns: Patterns, meter: Meter | Non
         elif (inner := _decompressed(head, buffered)) is not None:
             yield from _unpack(name, inner, patterns)
         elif head[257:262] == b"ustar":
-            yield from _members(name, buffered, patterns)
+            yield from _tar_members(name, buffered, patterns)
         else:
             text = io.BufferedReader(_Raw(stream, head.removeprefix(codecs.BOM_UTF8), meter), BUFFER_BYTES)
             yield SourceFile(name, cast("io.BufferedReader", text), refusal_of(name, head))
@@ -317,30 +317,30 @@ def _without_lzw(stream: IO[bytes]) -> bytes:
     return content
 
 
-def _members(name: str, stream: IO[bytes], patterns: Patterns) -> Iterator[SourceFile]:
+def _tar_members(name: str, stream: IO[bytes], patterns: Patterns) -> Iterator[SourceFile]:
     has_members = False
     with tarfile.open(fileobj=stream, mode="r|") as archive:
         for member in archive:
             archive.members = []  # type: ignore[attr-defined]  # tarfile keeps every member: memory would grow
-            if not member.isfile() or not _wanted(Path(member.name).name, patterns):
+            if not member.isfile() or not _matches(Path(member.name).name, patterns):
                 continue
             has_members = True
             unpacked = archive.extractfile(member)
             assert unpacked is not None  # a regular file has content
             yield from _unpack(f"{name}!{member.name}", unpacked, patterns)
     if not has_members:
-        raise _nothing_in(name, patterns)
+        raise _no_member_error(name, patterns)
 
 
 def _zip_members(name: str, stream: IO[bytes], patterns: Patterns) -> Iterator[SourceFile]:
     with zipfile.ZipFile(stream) as archive:
-        members = [member for member in archive.infolist() if _wanted(Path(member.filename).name, patterns)]
+        members = [member for member in archive.infolist() if _matches(Path(member.filename).name, patterns)]
         if not members:
-            raise _nothing_in(name, patterns)
+            raise _no_member_error(name, patterns)
         for member in members:
             with archive.open(member) as unpacked:
                 yield from _unpack(f"{name}!{member.filename}", unpacked, patterns)
 
 
-def _nothing_in(name: str, patterns: Patterns) -> FormatError:
+def _no_member_error(name: str, patterns: Patterns) -> FormatError:
     return FormatError(f"{name}: nothing in this archive is named {', '.join(patterns)}", file=name)

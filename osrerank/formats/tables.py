@@ -1,4 +1,4 @@
-"""Read PyTerrier's tables as the CSV that ``frame.to_csv`` writes; ``qid`` in the first line shows that a file is one.
+"""Read PyTerrier's tables as the CSV that ``frame.to_csv`` writes; such a file has ``qid`` in its first line.
 
 A result has the columns ``qid``, ``docno`` and ``score``; candidates with texts also have ``query`` and ``text``. A
 query set has ``qid`` and ``query``, and judgments have ``qid``, ``docno`` and ``label``. Other columns are ignored.
@@ -8,7 +8,7 @@ import csv
 import io
 from collections.abc import Iterator, Sequence
 
-from osrerank.formats.sources import HEAD_BYTES, SourceFile, malformed
+from osrerank.formats.sources import HEAD_BYTES, SourceFile, record_error
 
 QID, QUERY, DOCNO, TEXT, SCORE, LABEL = "qid", "query", "docno", "text", "score", "label"
 
@@ -34,13 +34,13 @@ def table_rows(source: SourceFile, columns: Sequence[str]) -> Iterator[tuple[int
     try:
         if lacking := [name for name in columns if name not in (reader.fieldnames or ())]:
             columns_found = ", ".join(filter(None, reader.fieldnames or ()))
-            raise malformed(source, f"the table lacks the column {lacking[0]}; it has {columns_found}", line=1)
+            raise record_error(source, f"the table lacks the column {lacking[0]}; it has {columns_found}", line=1)
         for row in reader:
             if None in row or None in row.values():
                 expected = f"expected {len(reader.fieldnames or ())} fields, as the first line has"
-                raise malformed(source, expected, line=reader.line_num)
+                raise record_error(source, expected, line=reader.line_num)
             yield reader.line_num, row
     except csv.Error as error:
-        raise malformed(source, f"not CSV: {error}", line=reader.line_num) from None
+        raise record_error(source, f"not CSV: {error}", line=reader.line_num) from None
     except UnicodeDecodeError:
-        raise malformed(source, "not UTF-8; convert the file to UTF-8 first", line=reader.line_num + 1) from None
+        raise record_error(source, "not UTF-8; convert the file to UTF-8 first", line=reader.line_num + 1) from None

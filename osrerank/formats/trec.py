@@ -1,7 +1,7 @@
-"""Read TREC's and MS MARCO's runs and judgments strictly, and write runs in which every tool finds the same order.
+"""Read TREC's and MS MARCO's runs and judgments strictly, and write runs that every tool sorts in the same order.
 
-``trec_eval`` ignores the rank column: it sorts by score, ties by document id, both descending, and versions up to 9.0.8
-hold scores in 32 bits. Runs written here therefore have strictly decreasing scores that stay distinct in 32 bits.
+``trec_eval`` ignores the rank column. It sorts by score, ties by document id, both descending, and versions up to 9.0.8
+hold scores in 32 bits. Runs written here therefore have strictly decreasing scores, which stay distinct in 32 bits.
 """
 
 import logging
@@ -15,14 +15,14 @@ import numpy as np
 from osrerank.errors import EvaluationError, FormatError
 from osrerank.formats.files import bad_line, write_atomically
 from osrerank.formats.lines import WORD, column_lines, id_problem, whole_number
-from osrerank.formats.sources import SourceFile, malformed, open_paths, readable
+from osrerank.formats.sources import SourceFile, file_errors, open_paths, record_error
 from osrerank.formats.tables import DOCNO, LABEL, QID, SCORE, is_table, table_rows
 from osrerank.types import Qrels, Run, ScoredDocument
 
 logger = logging.getLogger(__name__)
 Duplicates = Literal["refuse", "first"]
 RunForm = Literal["trec", "msmarco"]
-"""TREC's six columns, or the three of MS MARCO's submissions."""
+"""TREC's six columns, or the three columns of MS MARCO's submissions."""
 _GRADES = range(-(1 << 31), 1 << 31)
 """The grades that programs for measures can hold, in 32 bits."""
 _QUERY_ID = "a query id"
@@ -30,7 +30,7 @@ _FLOAT32_MAX = float(np.finfo(np.float32).max)
 
 
 class RunLine(NamedTuple):
-    """A line of a run: its file and number, its ids, and a score and tag (TREC's) or a rank (MS MARCO's).
+    """A line of a run.
 
     Attributes:
         file: the run's path.
@@ -50,22 +50,24 @@ class RunLine(NamedTuple):
     rank: int | None
     tag: str
 
-    def refused(self, problem: str) -> FormatError:
-        """Return the error for this line."""
+    def error(self, problem: str) -> FormatError:
+        """Return the error for a problem in this line."""
         return bad_line(Path(self.file), self.number, problem)
 
 
 def read_run(path: Path | str, *, duplicates: Duplicates = "refuse") -> Run:
     """Read a run: TREC's six columns or MS MARCO's three (``query_id doc_id rank``), spaces or tabs, plain or ``.gz``.
 
-    It may also be PyTerrier's table as CSV (``qid``, ``docno``, ``score``), or the candidates of ``ir_datasets:NAME``.
+    The run may also be PyTerrier's table as CSV (``qid``, ``docno``, ``score``), or the candidates of
+    ``ir_datasets:NAME``.
 
-    Documents come in trec_eval's order: score, then document id, both descending. A three-column run gets the scores
-    1/rank. As in trec_eval, anything after the sixth column is ignored, and a line that starts with ``#`` is a comment.
+    Documents are sorted as by trec_eval: by score, then document id, both descending. A three-column run gets the
+    scores 1/rank. As in trec_eval, text after the sixth column is ignored, and a line that starts with ``#`` is a
+    comment.
 
     Args:
         path: the run file.
-        duplicates: what to do when a query names a document twice: refuse the file, or keep the first line.
+        duplicates: what to do if a query has a document twice: refuse the file, or keep the first line.
 
     Raises:
         FormatError: a line is malformed, a score is not finite, a document or rank is repeated, or the run has no
@@ -78,7 +80,7 @@ def read_run(path: Path | str, *, duplicates: Duplicates = "refuse") -> Run:
         documents = rankings.setdefault(line.query_id, {})
         if line.doc_id in documents:
             if duplicates == "refuse":
-                raise line.refused(f"query {line.query_id} has document {line.doc_id} twice; remove one")
+                raise line.error(f"query {line.query_id} has document {line.doc_id} twice; remove one")
             continue
         documents[line.doc_id] = line.score
         tag = tag or line.tag
@@ -92,9 +94,9 @@ def read_run(path: Path | str, *, duplicates: Duplicates = "refuse") -> Run:
 
 
 def run_lines(paths: Path | str | Sequence[str]) -> Iterator[RunLine]:
-    """Yield the lines of a run, except blank ones and comments; a log line says how many were comments.
+    """Yield the lines of a run, without blank lines and comments; a log line counts the comments.
 
-    The first line of a file decides its form: TREC's six columns, or the three of MS MARCO's submissions.
+    The first line of a file decides its form: TREC's six columns, or the three columns of MS MARCO's submissions.
 
     Args:
         paths: a file, or files, folders and archives.
@@ -104,7 +106,7 @@ def run_lines(paths: Path | str | Sequence[str]) -> Iterator[RunLine]:
     """
     for source in open_paths(paths, part="scoreddocs"):
         is_trec: bool | None = None
-        with readable(source):
+        with file_errors(source):
             if is_table(source):
                 yield from _run_rows(source)
                 continue
@@ -116,9 +118,9 @@ def run_lines(paths: Path | str | Sequence[str]) -> Iterator[RunLine]:
 def read_qrels(paths: Path | str | Sequence[str]) -> Qrels:
     """Read judgments: ``query_id iteration doc_id relevance``, or BEIR's ``query-id corpus-id score`` under a heading.
 
-    Columns are separated by spaces or tabs; files may be compressed or archives. PyTerrier's table as CSV (``qid``,
-    ``docno``, ``label``) and ``ir_datasets:NAME`` are read, too. A judgment that is repeated with the same grade counts
-    once, and a log line says how many were repeated.
+    Columns are separated by spaces or tabs; files may be compressed, or archives. PyTerrier's table as CSV (``qid``,
+    ``docno``, ``label``) and ``ir_datasets:NAME`` are also accepted. A judgment that is repeated with the same grade
+    counts once, and a log line counts the repetitions.
 
     Args:
         paths: a file, or files, folders and archives.
@@ -130,12 +132,12 @@ def read_qrels(paths: Path | str | Sequence[str]) -> Qrels:
     judgments: dict[str, dict[str, int]] = {}
     for source in open_paths(paths, part="qrels"):
         repeated: list[int] = []
-        with readable(source):
+        with file_errors(source):
             for number, query_id, doc_id, relevance in _judgments(source):
                 judged = judgments.setdefault(query_id, {})
-                if (before := judged.get(doc_id, relevance)) != relevance:
-                    reason = f"query {query_id} judges document {doc_id} twice, as {before} and {relevance}; remove one"
-                    raise malformed(source, reason, line=number)
+                if (earlier := judged.get(doc_id, relevance)) != relevance:
+                    reason = f"query {query_id} has document {doc_id} with grades {earlier} and {relevance}; remove one"
+                    raise record_error(source, reason, line=number)
                 if doc_id in judged:
                     repeated.append(number)
                 judged[doc_id] = relevance
@@ -147,9 +149,9 @@ def read_qrels(paths: Path | str | Sequence[str]) -> Qrels:
                 repeated[0],
             )
     if not judgments:
-        named = paths if isinstance(paths, str | Path) else ", ".join(paths)
-        reason = f"{named}: no judgments; expected lines such as `query_id 0 doc_id relevance`"
-        raise FormatError(reason, file=str(named))
+        source_name = paths if isinstance(paths, str | Path) else ", ".join(paths)
+        reason = f"{source_name}: no judgments; expected lines such as `query_id 0 doc_id relevance`"
+        raise FormatError(reason, file=str(source_name))
     return Qrels(judgments)
 
 
@@ -167,7 +169,7 @@ def _judgments(source: SourceFile) -> Iterator[tuple[int, str, str, int]]:
             continue
         if len(fields) != columns:
             expected = "`query_id 0 doc_id relevance`" if columns == 4 else "`query-id corpus-id score`"
-            raise malformed(source, f"expected {expected}, found {len(fields)} columns", line=number)
+            raise record_error(source, f"expected {expected}, found {len(fields)} columns", line=number)
         yield number, fields[0], fields[-2], _grade(source, number, fields[-1])
 
 
@@ -175,9 +177,11 @@ def _grade(source: SourceFile, number: int, text: str) -> int:
     try:
         relevance = whole_number(text)
     except ValueError:
-        raise malformed(source, f"the relevance {text!r} is not a whole number", line=number) from None
+        raise record_error(source, f"the relevance {text!r} is not a whole number", line=number) from None
     if relevance not in _GRADES:
-        raise malformed(source, f"the relevance {text} does not fit in 32 bits, as the measures need it", line=number)
+        raise record_error(
+            source, f"the relevance {text} does not fit in 32 bits, as the measures need it", line=number
+        )
     return relevance
 
 
@@ -200,12 +204,12 @@ def trec_order(
 def write_run(path: Path | str, run: Run, *, form: RunForm = "trec") -> None:
     """Write a run in the order of its rankings, atomically, and gzipped if its name ends in ``.gz``.
 
-    TREC's form has scores, as 32-bit floats in their shortest form. A score that would not be below its predecessor
-    becomes the next 32-bit float below it, so that every reader finds the same order. MS MARCO's form has query id,
-    document id and rank, separated by tabs, and neither scores nor a tag.
+    TREC's form has scores, written as the shortest decimals of 32-bit floats. A score that is not below its predecessor
+    becomes the next lower 32-bit float, so that every tool sorts the run in the same order. MS MARCO's form has only
+    query id, document id and rank, separated by tabs.
 
     Raises:
-        EvaluationError: a score does not fit in 32 bits, or an id or the tag is blank or holds a space.
+        EvaluationError: a score does not fit in 32 bits, or an id or the tag is blank or contains white space.
     """
     write_rankings(path, run.name, run.rankings.items(), form=form)
 
@@ -247,7 +251,7 @@ def _submission_lines(rankings: Iterable[tuple[str, Sequence[ScoredDocument]]]) 
 
 
 def strictly_decreasing(scores: Iterable[float]) -> list[np.float32]:
-    """Return scores ``(n,)`` as 32-bit floats, each lowered just enough to stay below the one before it."""
+    """Return scores ``(n,)`` as 32-bit floats; each is lowered, if necessary, to stay below its predecessor."""
     lowered: list[np.float32] = []
     ceiling = np.float32(np.inf)
     with np.errstate(over="ignore"):  # a score below the least float becomes -inf, which is refused at the end
@@ -257,12 +261,12 @@ def strictly_decreasing(scores: Iterable[float]) -> list[np.float32]:
             ceiling = min(np.float32(score), np.nextafter(ceiling, np.float32(-np.inf)))
             lowered.append(ceiling)
     if lowered and not np.isfinite(lowered[-1]):
-        raise EvaluationError("the scores leave no room for strictly decreasing ones in 32 bits; rescale the scores")
+        raise EvaluationError("the scores cannot be made strictly decreasing in 32 bits; rescale them")
     return lowered
 
 
 def _records(source: SourceFile) -> Iterator[tuple[int, list[str]]]:
-    """Yield the fields of every line that is neither blank nor a comment; log how many lines were comments."""
+    """Yield the fields of each line, without blank lines and comments; log the number of comments."""
     comments = 0
     for number, line in column_lines(source):
         if line.startswith("#"):
@@ -277,7 +281,7 @@ def _run_line(source: SourceFile, number: int, fields: list[str], *, is_trec: bo
     if len(fields) < 6 if is_trec else len(fields) != 3:
         forms = ["`query_id Q0 doc_id rank score tag`", "`query_id doc_id rank`"]
         expected = " or, in every line, ".join(forms if is_trec else reversed(forms))
-        raise malformed(source, f"expected {expected}, found {len(fields)} columns", line=number)
+        raise record_error(source, f"expected {expected}, found {len(fields)} columns", line=number)
     if is_trec:
         query_id, _q0, doc_id, _rank, text, tag = fields[:6]
         return RunLine(source.name, number, query_id, doc_id, _score(source, number, text), None, tag)
@@ -285,9 +289,9 @@ def _run_line(source: SourceFile, number: int, fields: list[str], *, is_trec: bo
     try:
         rank = whole_number(text)
     except ValueError:
-        raise malformed(source, f"the rank {text!r} is not a whole number", line=number) from None
+        raise record_error(source, f"the rank {text!r} is not a whole number", line=number) from None
     if rank < 1:
-        raise malformed(source, f"rank {text} is below 1", line=number)
+        raise record_error(source, f"rank {text} is below 1", line=number)
     return RunLine(source.name, number, query_id, doc_id, 1 / rank, rank, "")
 
 
@@ -301,16 +305,16 @@ def _run_rows(source: SourceFile) -> Iterator[RunLine]:
 
 def _check_ids(source: SourceFile, number: int, row: Mapping[str, str]) -> None:
     if problem := id_problem(row[QID], of_query=True) or id_problem(row[DOCNO]):
-        raise malformed(source, problem, line=number)
+        raise record_error(source, problem, line=number)
 
 
 def _repeated_rank(path: Path) -> FormatError:
     """Return the error for the first line of a three-column run with the rank of another document of its query."""
-    seen: set[tuple[str, int | None]] = set()
+    ranks: set[tuple[str, int | None]] = set()
     for line in run_lines(path):
-        if (line.query_id, line.rank) in seen:
-            return line.refused(f"two documents of query {line.query_id} have the same rank; number them 1, 2, 3, ...")
-        seen.add((line.query_id, line.rank))
+        if (line.query_id, line.rank) in ranks:
+            return line.error(f"two documents of query {line.query_id} have the same rank; number them 1, 2, 3, ...")
+        ranks.add((line.query_id, line.rank))
     return FormatError(f"{path} was changed while it was read; start again", file=str(path))
 
 
@@ -318,9 +322,9 @@ def _score(source: SourceFile, number: int, text: str) -> float:
     try:
         score = float(text if text.isascii() and "_" not in text else "")
     except ValueError:
-        raise malformed(source, f"the score {text!r} is not a number", line=number) from None
+        raise record_error(source, f"the score {text!r} is not a number", line=number) from None
     if not math.isfinite(score):
-        raise malformed(source, f"the score is {text}; every score must be finite", line=number)
+        raise record_error(source, f"the score is {text}; every score must be finite", line=number)
     return score
 
 
@@ -328,8 +332,8 @@ def _float32(score: float) -> float:
     return math.copysign(math.inf, score) if abs(score) > _FLOAT32_MAX else float(np.float32(score))
 
 
-def _check_token(what: str, text: str) -> None:
+def _check_token(label: str, text: str) -> None:
     if not WORD.fullmatch(text):
-        raise EvaluationError(f"{what} is {text!r}: a run separates by white space, so it must be one word")
-    if what == _QUERY_ID and text.startswith("#"):
-        raise EvaluationError(f"{what} is {text!r}: a line of a run that begins with '#' is a comment")
+        raise EvaluationError(f"{label} is {text!r}: a run separates by white space, so it must be one word")
+    if label == _QUERY_ID and text.startswith("#"):
+        raise EvaluationError(f"{label} is {text!r}: a line of a run that begins with '#' is a comment")

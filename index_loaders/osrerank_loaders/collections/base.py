@@ -10,7 +10,7 @@ from typing import Any
 
 from osrerank.errors import CorpusFormatError, FormatError
 from osrerank.formats.lines import id_problem
-from osrerank.formats.sources import SourceFile, malformed, readable
+from osrerank.formats.sources import SourceFile, file_errors, record_error
 from osrerank.types import Document
 
 Record = Document | FormatError
@@ -55,7 +55,7 @@ class Loader:
 def checked(source: SourceFile, document: Document, line: int | None = None) -> Record:
     """Return a document, or an error if a TREC run cannot contain its id."""
     problem = id_problem(document.doc_id)
-    return malformed(source, problem, line=line) if problem else document
+    return record_error(source, problem, line=line) if problem else document
 
 
 def joined(read: Read, join: Callable[[Document], str]) -> Read:
@@ -67,7 +67,7 @@ def joined(read: Read, join: Callable[[Document], str]) -> Read:
                 yield record
             elif CONTENTS in record.metadata:
                 reason = f"document {record.doc_id!r} already has a field named contents; load it without --contents"
-                yield malformed(source, reason)
+                yield record_error(source, reason)
             else:
                 yield replace(record, metadata={**record.metadata, CONTENTS: join(record)})
 
@@ -104,12 +104,12 @@ def _records(loader: Loader, sources: Iterable[SourceFile], *, contents: bool) -
             yield source.refused
             continue
         is_empty = True
-        with readable(source):
+        with file_errors(source):
             for record in read(source):
                 is_empty = False
                 yield record
         if is_empty and not loader.may_be_left_out:
-            yield malformed(source, f"holds no record for the loader {loader.name}; is this the right file?")
+            yield record_error(source, f"holds no record for the loader {loader.name}; is this the right file?")
 
 
 def _corpus_error(error: FormatError) -> CorpusFormatError:

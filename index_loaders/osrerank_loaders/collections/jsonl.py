@@ -10,7 +10,7 @@ from typing import Any
 
 from osrerank.errors import FormatError
 from osrerank.formats.lines import json_lines
-from osrerank.formats.sources import SourceFile, malformed
+from osrerank.formats.sources import SourceFile, record_error
 from osrerank.types import Document
 from osrerank_loaders.collections.base import Loader, Record, checked
 
@@ -29,7 +29,7 @@ def read_jsonl(source: SourceFile) -> Iterator[Record]:
         try:
             yield checked(source, _document(record), number)
         except ValueError as error:
-            yield malformed(source, str(error), line=number)
+            yield record_error(source, str(error), line=number)
 
 
 def _document(record: dict[str, Any]) -> Document:

@@ -4,8 +4,8 @@ import re
 from collections.abc import Iterator
 
 from osrerank.errors import FormatError
-from osrerank.formats.lines import json_lines, shown, text_lines
-from osrerank.formats.sources import SourceFile, malformed
+from osrerank.formats.lines import excerpt, json_lines, text_lines
+from osrerank.formats.sources import SourceFile, record_error
 from osrerank.types import Document
 from osrerank_loaders.collections.base import Loader, Record, checked, joined
 from osrerank_loaders.collections.jsonl import read_jsonl
@@ -34,13 +34,13 @@ def _read_tsv(source: SourceFile) -> Iterator[Record]:
             doc_id, url, title, body = line.split("\t")
         except ValueError:
             n_fields = line.count("\t") + 1
-            reason = f"expected docid TAB url TAB title TAB body, found {n_fields} fields: {shown(line)}"
-            yield malformed(source, reason, line=number)
+            reason = f"expected docid TAB url TAB title TAB body, found {n_fields} fields: {excerpt(line)}"
+            yield record_error(source, reason, line=number)
         else:
             if doc_id:
                 yield checked(source, Document(doc_id, body, title, {"url": url}), number)
             else:
-                yield malformed(source, "the document has no id", line=number)
+                yield record_error(source, "the document has no id", line=number)
 
 
 def _read_trec(source: SourceFile) -> Iterator[Record]:
@@ -52,11 +52,11 @@ def _read_trec(source: SourceFile) -> Iterator[Record]:
         front, text_tag, text = block.partition("<TEXT>")
         doc_id = front.partition("<DOCNO>")[2].partition("</DOCNO>")[0].strip()
         if not text_tag or not doc_id or front.count("<DOCNO>") > 1:
-            yield malformed(source, "a <DOC> without <DOCNO> or <TEXT>, or with two", line=number)
+            yield record_error(source, "a <DOC> without <DOCNO> or <TEXT>, or with two", line=number)
             continue
         lines = text.removeprefix("\n").rpartition("</TEXT>")[0]
         if lines and "\n" not in lines:
-            yield malformed(source, f"expected url, title and body on lines of their own in {doc_id!r}", line=number)
+            yield record_error(source, f"expected url, title and body on lines of their own in {doc_id!r}", line=number)
             continue
         url, title, body = [*lines.split("\n", 2), "", ""][:3]
         yield checked(source, Document(doc_id, body.removesuffix("\n"), title, {"url": url}), number)
@@ -78,15 +78,15 @@ def read_documents_v2(source: SourceFile) -> Iterator[Record]:
             if any(name in record for name in _SPAN):
                 metadata |= {name: record[name] for name in _SPAN}
         except KeyError as error:
-            yield malformed(source, f"no field {error}; the fields here are {', '.join(record)}", line=number)
+            yield record_error(source, f"no field {error}; the fields here are {', '.join(record)}", line=number)
             continue
         if not all(type(metadata.get(name, 0)) is int for name in _SPAN):
             reason = f"start_char and end_char must be whole numbers, in document {doc_id!r}"
-            yield malformed(source, reason, line=number)
+            yield record_error(source, reason, line=number)
         elif isinstance(doc_id, str) and doc_id and isinstance(text, str) and isinstance(title, str):
             yield checked(source, Document(doc_id, text, title, metadata), number)
         else:
-            yield malformed(source, f"docid, title and body must be strings, found docid {doc_id!r}", line=number)
+            yield record_error(source, f"docid, title and body must be strings, found docid {doc_id!r}", line=number)
 
 
 def _url_title_body(document: Document) -> str:

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 
 from osrerank.errors import FormatError
-from osrerank.formats.lines import json_lines, shown, text_lines
-from osrerank.formats.sources import SourceFile, malformed
+from osrerank.formats.lines import excerpt, json_lines, text_lines
+from osrerank.formats.sources import SourceFile, record_error
 from osrerank.types import Document
 from osrerank_loaders.collections.base import Loader, Record, checked
 from osrerank_loaders.collections.jsonl import read_jsonl
@@ -27,11 +27,13 @@ def _read_tsv(source: SourceFile) -> Iterator[Record]:
         doc_id, tab, text = line.partition("\t")
         if not tab or "\t" in text:
             n_fields = line.count("\t") + 1
-            yield malformed(source, f"expected pid TAB passage, found {n_fields} fields: {shown(line)}", line=number)
+            yield record_error(
+                source, f"expected pid TAB passage, found {n_fields} fields: {excerpt(line)}", line=number
+            )
         elif doc_id:
             yield checked(source, Document(doc_id, text, "", nothing), number)
         else:
-            yield malformed(source, "the passage has no id", line=number)
+            yield record_error(source, "the passage has no id", line=number)
 
 
 def read_passages_v2(source: SourceFile) -> Iterator[Record]:
@@ -47,12 +49,12 @@ def read_passages_v2(source: SourceFile) -> Iterator[Record]:
             doc_id, text = record["pid"], record["passage"]
             metadata = {"spans": record["spans"], "docid": record["docid"]}
         except KeyError as error:
-            yield malformed(source, f"no field {error}; the fields here are {', '.join(record)}", line=number)
+            yield record_error(source, f"no field {error}; the fields here are {', '.join(record)}", line=number)
         else:
             if isinstance(doc_id, str) and doc_id and isinstance(text, str):
                 yield checked(source, Document(doc_id, text, "", metadata), number)
             else:
-                yield malformed(source, f"pid and passage must be strings, found {doc_id!r}", line=number)
+                yield record_error(source, f"pid and passage must be strings, found {doc_id!r}", line=number)
 
 
 MSMARCO_PASSAGE = Loader(

@@ -19,9 +19,9 @@ from pathlib import PurePath
 from typing import Any
 
 from osrerank.errors import FormatError
-from osrerank.formats.lines import json_lines, shown
+from osrerank.formats.lines import excerpt, json_lines
 from osrerank.formats.markup import elements, strip_tags
-from osrerank.formats.sources import BUFFER_BYTES, SourceFile, malformed
+from osrerank.formats.sources import BUFFER_BYTES, SourceFile, record_error
 from osrerank.types import Document
 from osrerank_loaders.collections.base import CONTENTS, Loader, Record, checked, joined, title_and_text
 
@@ -63,7 +63,7 @@ def read_robust04(source: SourceFile, *, contents: bool = False) -> Iterator[Rec
         if isinstance(record, FormatError) or not record.doc_id.startswith(CONGRESSIONAL_RECORD):
             yield record
     if is_empty:
-        yield malformed(source, "holds no record for the loader robust04; is this the right file?")
+        yield record_error(source, "holds no record for the loader robust04; is this the right file?")
 
 
 def doc_blocks(
@@ -88,16 +88,16 @@ def doc_blocks(
         line += _line_ends(before)
         if kind == _BEGIN:
             if began:
-                yield began, malformed(source, "a <DOC> without </DOC>", line=began)
+                yield began, record_error(source, "a <DOC> without </DOC>", line=began)
             block, began = [mark], line
         elif kind == _END and began:
             yield began, _decoded(source, b"".join([*block, mark]), began, encoding)
             block, began = [], 0
         elif kind == _END:
-            yield line, malformed(source, "a </DOC> without <DOC>", line=line)
+            yield line, record_error(source, "a </DOC> without <DOC>", line=line)
         line += _line_ends(mark)
     if began:
-        yield began, malformed(source, "the file ends inside a <DOC>: it is truncated", line=began)
+        yield began, record_error(source, "the file ends inside a <DOC>: it is truncated", line=began)
 
 
 def _pieces(source: SourceFile, marks: re.Pattern[bytes]) -> Iterator[tuple[bytes, bytes, int]]:
@@ -146,9 +146,9 @@ class _Gap:
         if was_bad or passed == len(gap):
             return None
         at_line = begins + _line_ends(gap[:passed])
-        quoted = shown(gap[passed:].splitlines()[0])
+        quoted = excerpt(gap[passed:].splitlines()[0])
         reason = f"text outside of a <DOC>: {quoted}; is a tag missing, or is this another format?"
-        return malformed(self._source, reason, line=at_line)
+        return record_error(self._source, reason, line=at_line)
 
 
 def _line_ends(raw: bytes) -> int:
@@ -163,7 +163,7 @@ def _decoded(source: SourceFile, raw: bytes, line: int, encoding: str = "utf-8")
         return text.replace("\r\n", "\n") if "\n" in text else text.replace("\r", "\n")
     except UnicodeDecodeError as error:
         at_line = line + _line_ends(raw[: error.start])
-        return malformed(source, f"not UTF-8: byte 0x{raw[error.start]:02x}", line=at_line)
+        return record_error(source, f"not UTF-8: byte 0x{raw[error.start]:02x}", line=at_line)
 
 
 def _read_sgml(source: SourceFile, encoding: str = "utf-8", *, contents: bool = False) -> Iterator[Record]:
@@ -174,14 +174,14 @@ def _read_sgml(source: SourceFile, encoding: str = "utf-8", *, contents: bool = 
         doc_id = next(iter(elements(block, "DOCNO") or _DOC_ID.findall(block)), "")
         if len(marks := [match.start() for match in _DOCNO.finditer(block)]) > 1:
             at_line = number + _line_ends(block[: marks[1]].encode())
-            yield malformed(source, f"a second <DOCNO> in the <DOC> of {doc_id!r}; is </DOC> missing?", line=at_line)
+            yield record_error(source, f"a second <DOCNO> in the <DOC> of {doc_id!r}; is </DOC> missing?", line=at_line)
         elif doc_id:
             text = "\n".join(elements(block, *_TEXT_TAGS))
             metadata = {CONTENTS: "\n".join(elements(block, *_CONTENTS_TAGS))} if contents else {}
             document = Document(doc_id, text, " ".join(elements(block, *_TITLE_TAGS)), metadata)
             yield checked(source, document, number)
         else:
-            yield malformed(source, "a <DOC> without <DOCNO>", line=number)
+            yield record_error(source, "a <DOC> without <DOCNO>", line=number)
 
 
 def _read_html(source: SourceFile) -> Iterator[Record]:
@@ -195,11 +195,11 @@ def _read_times(source: SourceFile, *, contents: bool = False) -> Iterator[Recor
     try:
         article = ET.fromstring(source.stream.read())  # noqa: S314 - expat since 2.4.1 bounds entity expansion
     except ET.ParseError as error:
-        yield malformed(source, f"not well-formed XML: {error}", line=error.position[0])
+        yield record_error(source, f"not well-formed XML: {error}", line=error.position[0])
         return
     number = article.find(".//doc-id")
     if number is None or not number.get("id-string"):
-        yield malformed(source, "no <doc-id id-string=...>")
+        yield record_error(source, "no <doc-id id-string=...>")
         return
     abstract = _texts(article.findall(".//abstract/p"))
     body = _texts(article.findall(".//block[@class='full_text']/p"))
@@ -225,7 +225,7 @@ def _read_post(source: SourceFile, *, contents: bool = False) -> Iterator[Record
             document = Document(record["id"], "\n".join(_post_texts(record["contents"])), title, metadata)
             yield checked(source, document, number)
         else:
-            yield malformed(source, "expected id and a list of contents (Washington Post)", line=number)
+            yield record_error(source, "expected id and a list of contents (Washington Post)", line=number)
 
 
 def _post_texts(contents: list[dict[str, Any] | None], *, kickers: bool = False) -> Iterator[str]:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from osrerank._optional import require
-from osrerank.formats.sources import SourceFile, malformed
+from osrerank.formats.sources import SourceFile, record_error
 from osrerank.types import Document
 from osrerank_loaders.collections.base import Loader, Record, checked
 
@@ -27,7 +27,9 @@ def read_paragraphs(source: SourceFile) -> Iterator[Record]:
         try:
             yield checked(source, paragraph(item))
         except (TypeError, ValueError, IndexError, AttributeError):
-            yield malformed(source, f"item {number} is not a paragraph [0, id, bodies]; is this the paragraph corpus?")
+            yield record_error(
+                source, f"item {number} is not a paragraph [0, id, bodies]; is this the paragraph corpus?"
+            )
 
 
 def paragraph(item: Sequence[Any]) -> Document:
@@ -50,7 +52,7 @@ def read_pages(source: SourceFile) -> Iterator[Record]:
             name, page_id, skeleton = item[1], item[2].decode(), item[3]
             yield checked(source, Document(page_id, "\n".join(_texts(skeleton)), name))
         except (TypeError, ValueError, IndexError, AttributeError):
-            yield malformed(source, f"item {number} is not a page [tag, name, id, skeleton]; is this a page file?")
+            yield record_error(source, f"item {number} is not a page [tag, name, id, skeleton]; is this a page file?")
 
 
 def _texts(skeleton: Sequence[Any]) -> Iterator[str]:
@@ -78,9 +80,9 @@ def read_items(source: SourceFile, *, kinds: Sequence[str]) -> Iterator[Any]:
         while (ahead := window.ahead()) and not (inside_list and ahead == _LIST_ENDS):
             yield window.item()
     except (window.damage, UnicodeDecodeError) as error:
-        raise malformed(source, f"damaged CBOR ({error})", byte=window.position) from error
+        raise record_error(source, f"damaged CBOR ({error})", byte=window.position) from error
     if inside_list and not ahead:
-        raise malformed(source, "the list of items does not end: the file is truncated", byte=window.position)
+        raise record_error(source, "the list of items does not end: the file is truncated", byte=window.position)
 
 
 class _Window:
@@ -151,9 +153,9 @@ def _skip_header(source: SourceFile, window: _Window, kinds: Sequence[str]) -> b
         return False
     kind = _KINDS[window.item()[1][0]]
     if kind not in kinds:
-        raise malformed(source, f"this file holds {kind}, not {' or '.join(kinds)}", byte=0)
+        raise record_error(source, f"this file holds {kind}, not {' or '.join(kinds)}", byte=0)
     if window.take() != _LIST_BEGINS:
-        raise malformed(source, "no list of items after the header", byte=window.position - 1)
+        raise record_error(source, "no list of items after the header", byte=window.position - 1)
     return True
 
 

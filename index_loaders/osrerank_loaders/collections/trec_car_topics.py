@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from osrerank.formats.common_layout import Judgment
-from osrerank.formats.sources import SourceFile, files_of, malformed, open_sources
+from osrerank.formats.sources import SourceFile, files_of, open_sources, record_error
 from osrerank.types import Query
 from osrerank_loaders.collections.trec_car import OUTLINES, PAGES, PARAGRAPH, SECTION, read_items
 
@@ -54,7 +54,7 @@ def _page(source: SourceFile, number: int, page: Any) -> list[PageSection]:
         name, page_id, skeleton = page[1], page[2].decode(), page[3]
         return list(_sections((Heading(name, page_id),), skeleton))
     except (TypeError, ValueError, IndexError, AttributeError) as error:
-        raise malformed(
+        raise record_error(
             source, f"item {number} is not a page [tag, name, id, skeleton]; is this a page file?"
         ) from error
 

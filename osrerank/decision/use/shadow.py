@@ -10,7 +10,7 @@ from typing import Any
 from osrerank.errors import EvaluationError, FormatError
 from osrerank.formats.files import bad_line
 from osrerank.formats.lines import json_lines
-from osrerank.formats.sources import open_paths, readable
+from osrerank.formats.sources import file_errors, open_paths
 
 EXAMPLES = 10
 """How many searches the report lists, those that reranking changes most."""
@@ -135,7 +135,7 @@ def read_report(paths: Iterable[Path]) -> ShadowReport:
     report = ShadowReport()
     for path in paths:
         for source in open_paths(path):
-            with readable(source):
+            with file_errors(source):
                 for number, line in json_lines(source):
                     problem = line if isinstance(line, FormatError) else _problem(path, number, line)
                     if problem is None and not isinstance(line, FormatError):

@@ -236,7 +236,7 @@ def _grouped(path: Path) -> Iterator[tuple[str, list[RunLine]]]:
     for query_id, group in itertools.groupby(run_lines(path), key=lambda line: line.query_id):
         lines = list(group)
         if query_id in seen:
-            raise lines[0].refused(f"query {query_id} appears in two places; sort the run by query and rank")
+            raise lines[0].error(f"query {query_id} appears in two places; sort the run by query and rank")
         seen.add(query_id)
         yield query_id, lines
 

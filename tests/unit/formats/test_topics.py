@@ -86,7 +86,7 @@ def test_the_format_of_topics_is_recognised(tmp_path: Path, content: str, expect
         ("enwiki:A%FF\n", "line 1: the escapes of 'enwiki:A%FF' are not UTF-8"),
         (f"{'enwiki:A%20B/C' * 60}\nenwiki:A\ttext\n", "line 2: expected one TREC-CAR id"),
         ("1\t \n", "line 1: query '1' has no text"),
-        ("\tone\n", "line 1: query '' has no id"),
+        ("\tone\n", "line 1: a query has no id"),
         ("1\tone\r2\ttwo\n3\tthree\n", "line 1: its lines end with CR alone"),
         ("\n<top>\n<num> 1\n<title> a\n</top>\n<num> 2\n<title> b\n</top>\n", "line 2: two topics in one <top>"),
         ("1\tone\n#2\ttwo\n", "line 2: the query id '#2' begins with '#'"),
