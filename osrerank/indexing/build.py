@@ -21,12 +21,14 @@ from osrerank.client import Client
 from osrerank.errors import ConfigError, OsrerankError, Overloaded, WorkerError
 from osrerank.indexing.date_field import Changes
 from osrerank.indexing.documents import BATCH, DocumentBatch, batch_of, batches_of, vectors_of
+from osrerank.indexing.lacking import Backlog
 from osrerank.indexing.side_index import IndexStore, side_stores
 from osrerank.indexing.stored_position import FilePosition, SidePosition, StoredPosition
 from osrerank.retrieval.built_fields import fields_content, fields_key
-from osrerank.retrieval.requests import SideRequest, is_embedded
+from osrerank.retrieval.requests import SideRequest, is_embedded, path_of
 from osrerank.retrieval.sequence import Heads, in_ranges, read_heads, sequence_number, shard_request
 from osrerank.search.coverage import body_of, reading_of
+from osrerank.service import RerankService
 from osrerank.types import LongText, NeedsWorkers
 from osrerank.vectors.documents import DocumentVectors, Remembered
 from osrerank.vectors.file import POSITION, FileStore
@@ -189,6 +191,7 @@ class Builder:
         self._options, self._fields = client.options_of(index), client.fields_of(index, as_built=as_built)
         self._owner = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
         self._built = Built()
+        self._backlog = Backlog(self._side_stores)
         self._lock = threading.Lock()
 
     def read_heads(self) -> Heads:
@@ -359,19 +362,16 @@ class Builder:
         with self._client.searcher.serving(self._index) as service:
             while remaining:
                 began_s = time.monotonic()
-                query = in_ranges([(remaining.first, remaining.last)])
-                body = body_of(self._fields, size, query) | {"track_total_hits": False}
-                request = shard_request(name, remaining.shard, "_search", body, engine=self._client.engine, order="asc")
-                hits = self._send(request)["hits"]["hits"]
-                self._add(batch_of(service, self._options, self._fields, hits))
-                is_full = len(hits) == size
-                last = sequence_number(hits[-1], is_embedded=self._is_embedded) if is_full else remaining.last
-                term = max((int(hit.get("_primary_term", 0)) for hit in hits), default=0)
+                if documents := self._backlog.take(size):
+                    self._build_documents(service, documents)
+                    first, term = remaining.first, 0
+                else:
+                    first, term = self._build_next(service, name, remaining, size)
                 with self._lock:
                     if is_stopped.is_set():
                         return
                     until_s = time.time() + LEASE_S
-                    advance = partial(Position.advanced, lease=remaining, first=last + 1, term=term, until_s=until_s)
+                    advance = partial(Position.advanced, lease=remaining, first=first, term=term, until_s=until_s)
                     remaining = saved.update(advance)
                     report()
                 took_s = time.monotonic() - began_s
@@ -380,11 +380,32 @@ class Builder:
                 elif took_s > 4 * QUICK_S:
                     size = max(size // 2, BATCH)
 
-    def _add(self, batch: DocumentBatch) -> None:
+    def _build_next(self, service: RerankService, name: str, lease: Lease, size: int) -> tuple[int, int]:
+        """Build a lease's next documents; return the first number that is not built, and the highest primary term."""
+        body = body_of(self._fields, size, in_ranges([(lease.first, lease.last)])) | {"track_total_hits": False}
+        request = shard_request(name, lease.shard, "_search", body, engine=self._client.engine, order="asc")
+        hits = self._send(request)["hits"]["hits"]
+        self._add(batch_of(service, self._options, self._fields, hits))
+        is_full = len(hits) == size
+        last = sequence_number(hits[-1], is_embedded=self._is_embedded) if is_full else lease.last
+        return last + 1, max((int(hit.get("_primary_term", 0)) for hit in hits), default=0)
+
+    def _build_documents(self, service: RerankService, documents: Mapping[str, Sequence[str]]) -> None:
+        """Build the vectors of documents, by index and id, before their turn; count only texts that were encoded."""
+        for name, ids in documents.items():
+            body = body_of(self._fields, len(ids), {"ids": {"values": ids}}) | {"track_total_hits": False}
+            request = SideRequest("POST", path_of(name, "_search"), body, self._client.engine.no_pipeline)
+            batch = batch_of(service, self._options, self._fields, self._send(request)["hits"]["hits"])
+            self._add(batch, is_early=True)
+
+    def _add(self, batch: DocumentBatch, *, is_early: bool = False) -> None:
         counts = [self._remember(texts, self._side_stores.get(name)) for name, texts in batch.texts.items()]
         texts, encoded = (sum(numbers) for numbers in zip(*counts, strict=True)) if counts else (0, 0)
         with self._lock:
-            self._built = self._built.plus(batch.documents, texts, encoded, batch.empty)
+            if is_early:
+                self._built = self._built.plus(0, 0, encoded, 0)
+            else:
+                self._built = self._built.plus(batch.documents, texts, encoded, batch.empty)
 
     def _remember(self, texts: Sequence[str | LongText], side: IndexStore | None) -> Remembered:
         """Build the vectors of texts; wait while the workers' queue is full, because searches go first."""

@@ -2,6 +2,7 @@
 
 import base64
 import threading
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import groupby, islice
@@ -21,6 +22,7 @@ from osrerank.vectors.index import (
     POSITION,
     PREFIX,
     READ_AT_ONCE,
+    LackingCounts,
     RecordRequests,
     refusal,
     side_index,
@@ -155,6 +157,21 @@ class IndexStore:
         except ConflictError:
             return None
         return answer["_seq_no"], answer["_primary_term"]
+
+    def take_lacking(self) -> LackingCounts:
+        """Remove and return what searches lacked; of several builders, each gets a part of it."""
+        return self._guard.read.attempt(self._take_lacking, Counter())
+
+    def _take_lacking(self) -> LackingCounts:
+        path, params, body = self._form.reading_lacking(self.index)
+        answer = self._client.transport.perform_request("POST", path, params=params, body=body)
+        counts, parts = LackingCounts(), self._form.lacking(answer)
+        if parts:
+            deletions = [{"delete": {"_index": self.index, "_id": doc_id}} for doc_id in parts]
+            for line in self._client.bulk(body=deletions)["items"]:
+                if line["delete"].get("result") == "deleted":
+                    counts.update(parts[line["delete"]["_id"]])
+        return counts
 
     def models(self) -> dict[str, int]:
         """Return the number of records of each model; records that name no model are left out."""

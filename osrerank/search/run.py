@@ -16,6 +16,7 @@ from osrerank.errors import ConfigError, ResponseFormatError
 from osrerank.metrics import BOOSTS, NOT_RERANKED, RERANK_SECONDS, SEARCHES
 from osrerank.response import Hits, candidate_ids
 from osrerank.retrieval.boosts import STAGE as BOOSTS_STAGE
+from osrerank.retrieval.requests import SideRequest
 from osrerank.search.interleave import Drawn, drawn_list, session_of
 from osrerank.search.orders import comes_again
 from osrerank.search.outcome import report_of, unranked
@@ -29,7 +30,9 @@ from osrerank.search.slow import SLOW_S, advise
 from osrerank.search.step import Computation, Later, Shadow, Step
 from osrerank.search.together import ClientSteps, alone
 from osrerank.search.ubi_query import without_ubi
+from osrerank.search.vectors import SideVectors
 from osrerank.types import Ranking
+from osrerank.types.candidate_vectors import CandidateVectors
 from osrerank.types.failed import Raised
 from osrerank.types.reasons import Reason, ReasonCode
 
@@ -135,15 +138,8 @@ def follow_up(
     """Yield the steps that store the order and the new vectors; count the search, and log its warnings and failures."""
     if isinstance(ranking, Ranking):
         yield from _keep_order(ranking, plan, hits)
-        if known.vectors is not None and ranking.vectors is not None and ranking.vectors.made:
-            assert plan.recipe is not None
-            assert plan.recipe.compares is not None
-            source, vectors = plan.recipe.compares.vectors, ranking.vectors
-            by_name = dict(zip(candidate_ids(hits), hits, strict=True))
-            index_of = {key: str(by_name[doc_id].get("_index")) for doc_id, key in vectors.keys.items()}
-            contents = source.records.contents(vectors.made)
-            if (steps := known.vectors.writing(contents, index_of, source.label)) is not None:
-                yield Later(steps)
+        if known.vectors is not None and ranking.vectors is not None:
+            yield from _write_vectors(known.vectors, ranking.vectors, plan, hits)
     known.fields.warn(plan.asked.index, [one for one in report.warnings if one not in plan.fields.warnings])
     if report.code in NOT_TRIED:
         return
@@ -161,6 +157,24 @@ def follow_up(
     if report.applied is not True:
         NOT_RERANKED.labels(str(report.code)).inc()
         logger.info("a search was not fully reranked: %s", report.reason)
+
+
+def _write_vectors(
+    sides: SideVectors, vectors: CandidateVectors, plan: Plan, hits: Hits
+) -> Generator[Later, Any, None]:
+    """Yield the steps that store a search's new vectors, and tell builders which documents had none."""
+    by_name = dict(zip(candidate_ids(hits), hits, strict=True))
+    steps: list[Generator[SideRequest, Any, None] | None] = []
+    if vectors.made:
+        assert plan.recipe is not None
+        assert plan.recipe.compares is not None
+        source = plan.recipe.compares.vectors
+        index_of = {key: str(by_name[doc_id].get("_index")) for doc_id, key in vectors.keys.items()}
+        steps.append(sides.writing(source.records.contents(vectors.made), index_of, source.label))
+    if lacking := [by_name[doc_id] for doc_id, key in vectors.lacking.items() if key not in vectors.made]:
+        steps.append(sides.reporting((str(hit.get("_index")), str(hit["_id"])) for hit in lacking))
+    for requests in filter(None, steps):
+        yield Later(requests)
 
 
 def _keep_order(ranking: Ranking, plan: Plan, hits: Hits) -> Generator[Computation, Any, None]:

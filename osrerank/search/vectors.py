@@ -1,17 +1,28 @@
 """Read document vectors from side indices before reranking, and write new ones after the answer."""
 
 import logging
+import secrets
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from functools import lru_cache, partial
 from typing import Any
 
 from osrerank._pause import Pause
+from osrerank._platform import fork_safe_lock
 from osrerank.retrieval.engine_finder import EngineFinder
 from osrerank.retrieval.requests import SideRequest
 from osrerank.types.failed import Failed
-from osrerank.vectors.index import READ_AT_ONCE, RecordRequests, refusal, side_index, writing
+from osrerank.vectors.index import (
+    LACKING_PARTS,
+    READ_AT_ONCE,
+    LackingCounts,
+    RecordRequests,
+    refusal,
+    side_index,
+    write_lacking,
+    writing,
+)
 from osrerank.vectors.store import REST_S, Guard
 
 REQUEST_S, WRITE_S = 2.0, 10.0
@@ -22,6 +33,12 @@ ABSENT_S = 60.0
 """How long a side index that is missing, or may not be read, is left alone, in seconds."""
 MOST_NAMES = 1000
 """For how many side indices it is remembered whether they exist and may be used."""
+MOST_LACKING = 500
+"""How many documents without vectors builders are told of at a time."""
+REPORTS_S = (5.0, 10.0, 20.0, 60.0)
+"""Pause before builders are told again, in seconds; longer while they do not take what they were told."""
+TAKEN_LATER = 409
+"""Status of a report that the engine refuses because builders have not taken the last one."""
 FORBIDDEN = "security_exception"
 
 Reading = Generator[SideRequest, Any, Any]
@@ -39,6 +56,7 @@ class SideIndex:
         is_there: whether the last request found it.
         absent: the pause after it was missing, or reading it was forbidden.
         failures: the pauses after other failures of reading and of writing.
+        reports: the pauses after builders were told which documents lack vectors.
         may_write: False once a write was forbidden.
     """
 
@@ -47,7 +65,10 @@ class SideIndex:
         self.is_there, self.may_write = False, True
         self.absent = Pause(ABSENT_S, clock=clock)
         self.failures = Guard("index", name, REST_S)
+        self.reports = Pause(REPORTS_S, clock=clock)
         self._forbidden: set[str] = set()
+        self._lacking: LackingCounts = Counter()
+        self._lock = fork_safe_lock()
 
     @property
     def is_read(self) -> bool:
@@ -58,6 +79,23 @@ class SideIndex:
     def is_written(self) -> bool:
         """Whether searches write to it now."""
         return self.is_there and self.may_write and not self.failures.write.is_on
+
+    def count_lacking(self, documents: Iterable[tuple[str, str]]) -> None:
+        """Count documents, by index and id, that a search found without vectors; only the most frequent are kept."""
+        with self._lock:
+            self._lacking.update(documents)
+            if len(self._lacking) > 2 * MOST_LACKING:
+                self._lacking = Counter(dict(self._lacking.most_common(MOST_LACKING)))
+
+    def most_lacking(self) -> list[tuple[tuple[str, str], int]]:
+        """Return the documents that searches lacked most often, with their counts."""
+        with self._lock:
+            return self._lacking.most_common(MOST_LACKING)
+
+    def forget_lacking(self, counts: Iterable[tuple[tuple[str, str], int]]) -> None:
+        """Take counts off, because builders were told of them."""
+        with self._lock:
+            self._lacking = self._lacking - Counter(dict(counts))
 
     def miss(self, error: Exception) -> None:
         """Remember for a minute that the index does not exist."""
@@ -98,6 +136,7 @@ class SideVectors:
     def __init__(self, engine: EngineFinder, clock: Callable[[], float] = time.monotonic) -> None:
         self._engine = engine
         self._side = lru_cache(MOST_NAMES)(partial(SideIndex, clock))
+        self._part = secrets.randbelow(LACKING_PARTS)
 
     def fetch(self, lacking: Mapping[bytes, str], left_s: Callable[[], float]) -> Reading:
         """Yield the requests that read records from side indices, and return the records found, by key.
@@ -127,6 +166,43 @@ class SideVectors:
             if key in index_of and self._side(name := side_index(index_of[key])).is_written:
                 by_name[name][key] = record
         return self._write(by_name, model) if by_name else None
+
+    def reporting(self, lacking: Iterable[tuple[str, str]]) -> Generator[SideRequest, Any, None] | None:
+        """Count documents without vectors; return the steps that tell builders of them, None while it is not time.
+
+        Args:
+            lacking: the index and the id of each document that a search found without a vector.
+        """
+        by_name: defaultdict[str, list[tuple[str, str]]] = defaultdict(list)
+        for index, doc_id in lacking:
+            by_name[side_index(index)].append((index, doc_id))
+        for name, documents in by_name.items():
+            self._side(name).count_lacking(documents)
+        due = [side for side in map(self._side, by_name) if side.is_written and not side.reports.is_on]
+        for side in due:
+            side.reports.begin(TimeoutError())
+        return self._report(due) if due else None
+
+    def _report(self, sides: Sequence[SideIndex]) -> Generator[SideRequest, Any, None]:
+        """Yield the requests that tell builders which documents lack vectors."""
+        for side in sides:
+            counts = side.most_lacking()
+            body = write_lacking(side.name, self._part, counts)
+            try:
+                answer = yield SideRequest("POST", "/_bulk", body, {"request_timeout": WRITE_S})
+                status = int(answer["items"][0]["create"]["status"])
+            except Failed as failed:
+                side.refuse(failed.cause, is_forbidden=failed.is_forbidden)
+                continue
+            except (LookupError, TypeError) as error:
+                side.refuse(error)
+                continue
+            if status < TAKEN_LATER:
+                side.forget_lacking(counts)
+                side.reports.end()
+                side.reports.begin(TimeoutError())
+            elif status != TAKEN_LATER:
+                side.refuse(OSError(refusal(answer, "create")))
 
     def _found(self, names: Sequence[str], keys: Sequence[bytes], left_s: Callable[[], float]) -> Reading:
         """Yield the requests for records of side indices, and return the records found; none after a failure."""

@@ -10,6 +10,7 @@ engine in ``_source``. The index is hidden, so patterns do not match it.
 
 import base64
 import json
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -27,6 +28,8 @@ BULK_BYTES = 4 << 20
 """Approximate bytes of records per bulk request."""
 POSITION = "position-"
 """Prefix of the ids of documents that say how far builds came; records have other ids, and the field `MODEL`."""
+LACKING, LACKING_PARTS = "lacking-", 16
+"""Prefix of the ids of documents that say what searches lacked, and how many of these there may be."""
 EXISTS = "resource_already_exists_exception"
 """Type of the error that an engine gives when an index to be created exists."""
 
@@ -59,26 +62,24 @@ class RecordRequests(NamedTuple):
 
     def reading(self, indices: Iterable[str], keys: Sequence[bytes]) -> tuple[str, dict[str, Any], dict[str, Any]]:
         """Return the path, URL parameters and body of a POST that reads records of side indices."""
-        names, ids = sorted(indices), [key.hex() for key in keys]
-        if self.engine.is_embedded:
-            return "/_mget", {}, {"docs": [{"_index": name, "_id": doc_id} for name in names for doc_id in ids]}
-        body = {
-            "size": len(ids),
-            "query": {"ids": {"values": ids}},
-            **self.wanted(),
-            "track_total_hits": False,
-            "sort": ["_doc"],
-        }
-        return f"/{','.join(names)}/_search", {"ignore_unavailable": "true", **self.engine.no_pipeline}, body
+        return self._by_ids(sorted(indices), [key.hex() for key in keys], track_total_hits=False, sort=["_doc"])
 
     def reading_positions(
         self, indices: Sequence[str], keys: Sequence[bytes]
     ) -> tuple[str, dict[str, Any], dict[str, Any]]:
         """Return the path, URL parameters and body of a POST that reads what builds keep of themselves."""
-        ids = [f"{POSITION}{key.hex()}" for key in keys]
+        return self._by_ids(indices, [f"{POSITION}{key.hex()}" for key in keys], seq_no_primary_term=True)
+
+    def reading_lacking(self, index: str) -> tuple[str, dict[str, Any], dict[str, Any]]:
+        """Return the path, URL parameters and body of a POST that reads which documents searches lacked."""
+        return self._by_ids([index], [f"{LACKING}{part}" for part in range(LACKING_PARTS)])
+
+    def _by_ids(
+        self, indices: Sequence[str], ids: Sequence[str], **options: Any
+    ) -> tuple[str, dict[str, Any], dict[str, Any]]:
         if self.engine.is_embedded:
             return "/_mget", {}, {"docs": [{"_index": name, "_id": doc_id} for name in indices for doc_id in ids]}
-        body = {"size": len(ids), "query": {"ids": {"values": ids}}, **self.wanted(), "seq_no_primary_term": True}
+        body = {"size": len(ids), "query": {"ids": {"values": ids}}, **self.wanted(), **options}
         return f"/{','.join(indices)}/_search", {"ignore_unavailable": "true", **self.engine.no_pipeline}, body
 
     def position(self, answer: Mapping[str, Any]) -> tuple[bytes, Mapping[str, Any]]:
@@ -90,6 +91,12 @@ class RecordRequests(NamedTuple):
         """Return what an answer to `reading_positions` has, by key."""
         entries = answer["docs"] if self.engine.is_embedded else answer["hits"]["hits"]
         return self.records({**entry, "_id": entry["_id"].removeprefix(POSITION)} for entry in entries)
+
+    def lacking(self, answer: Mapping[str, Any]) -> dict[str, "LackingCounts"]:
+        """Return what an answer to `reading_lacking` has, by the id of the document that says it."""
+        entries = answer["docs"] if self.engine.is_embedded else answer["hits"]["hits"]
+        contents = ((entry["_id"], self._content(entry)) for entry in entries)
+        return {doc_id: read_lacking(content) for doc_id, content in contents if content}
 
     def found(self, answer: Mapping[str, Any]) -> dict[bytes, bytes]:
         """Return the records in an answer to `reading`, by key; anything else is left out."""
@@ -126,6 +133,28 @@ class RecordRequests(NamedTuple):
             return base64.b64decode(whole, validate=True)
         except (AttributeError, IndexError, TypeError, ValueError):
             return b""
+
+
+LackingCounts = Counter[tuple[str, str]]
+"""Index and id of a document -> how often a search found it without a vector."""
+
+
+def write_lacking(side: str, part: int, counts: Sequence[tuple[tuple[str, str], int]]) -> str:
+    """Return the body of a bulk request that tells builders what searches lacked.
+
+    The engine refuses it while builders have not yet taken what the same part said before.
+    """
+    action = {"create": {"_index": side, "_id": f"{LACKING}{part}"}}
+    content = json.dumps([[index, doc_id, count] for (index, doc_id), count in counts])
+    return f"{json.dumps(action)}\n{json.dumps({FIELD: base64.b64encode(content.encode()).decode()})}\n"
+
+
+def read_lacking(content: bytes) -> LackingCounts:
+    """Return the counts that `write_lacking` wrote; empty if another program wrote them."""
+    try:
+        return Counter({(str(index), str(doc_id)): int(count) for index, doc_id, count in json.loads(content)})
+    except (ValueError, TypeError):
+        return Counter()
 
 
 def writing(index: str, records: Mapping[bytes, bytes], model: str) -> Iterator[str]:
