@@ -30,7 +30,7 @@ from osrerank.retrieval.sequence import Heads, in_ranges, read_heads, sequence_n
 from osrerank.search.coverage import body_of, reading_of
 from osrerank.service import RerankService
 from osrerank.types import LongText, NeedsWorkers
-from osrerank.vectors.documents import DocumentVectors, Remembered
+from osrerank.vectors.documents import BuildCounts, DocumentVectors
 from osrerank.vectors.file import POSITION, FileStore
 from osrerank.vectors.position import Head, Lease, Position, identity_of
 
@@ -241,14 +241,15 @@ class Builder:
     def build_by_number(self, heads: Heads) -> Built:
         """Build the vectors of all changes up to ``heads``; wait for other builders to finish their part."""
         positions = {name: self.saved_position(name, shards) for name, shards in heads.items()}
-        unfinished = {name: saved for name, saved in positions.items() if saved.position.left(heads[name])}
+        unfinished = {name: saved for name, saved in positions.items() if saved.position.count_open(heads[name])}
         for name in unfinished:
             self._client.indices.refresh(index=name)
         counts = {name: self._count(name, saved.position, heads[name]) for name, saved in unfinished.items()}
-        left_before = {name: saved.position.left(heads[name]) for name, saved in unfinished.items()}
+        left_before = {name: saved.position.count_open(heads[name]) for name, saved in unfinished.items()}
 
         def report() -> None:
-            shares = {name: saved.position.left(heads[name]) / left_before[name] for name, saved in unfinished.items()}
+            open_counts = {name: saved.position.count_open(heads[name]) for name, saved in unfinished.items()}
+            shares = {name: open_counts[name] / left_before[name] for name in unfinished}
             self._report(round(sum(counts[name] * (1 - shares[name]) for name in counts)), sum(counts.values()))
 
         try:
@@ -257,7 +258,7 @@ class Builder:
         except BaseException:
             for saved in unfinished.values():
                 with suppress(OpenSearchException, OSError, OsrerankError), self._lock:  # the first error counts
-                    saved.change(partial(Position.released, owner=self._owner))
+                    saved.change(partial(Position.release, owner=self._owner))
             raise
         return self._finish()
 
@@ -273,11 +274,11 @@ class Builder:
         else:
             raise ConfigError(f"no store holds the position of {name}", setting="vectors", source="environment")
         saved.load()
-        saved.change(partial(Position.facing, heads=heads))
+        saved.change(partial(Position.with_shards, heads=heads))
         for shard in heads:
             if self._is_rewritten(name, shard, saved.position):
                 logger.warning("[vectors-again] %s: shard %s lost changes: the build reads it again", name, shard)
-                saved.change(partial(Position.restarted, shard=shard))
+                saved.change(partial(Position.restart_shard, shard=shard))
         return saved
 
     def key(self, name: str, heads: Mapping[str, Head]) -> bytes:
@@ -304,7 +305,7 @@ class Builder:
         """Return the number of changed documents that are not built yet."""
         count, engine = 0, self._client.engine
         for shard, head in heads.items():
-            if ranges := position.open(shard, head.last):
+            if ranges := position.open_ranges(shard, head.last):
                 request = shard_request(name, shard, "_count", {"query": in_ranges(ranges)}, engine=engine)
                 count += int(self._send(request)["count"])
         return count
@@ -316,7 +317,7 @@ class Builder:
         most_leases, is_stopped = self._most_leases(), threading.Event()
         threads, running = DaemonThreads(most_leases, "osrerank-build"), set[Future[None]]()
         try:
-            while running or saved.position.left(heads):
+            while running or saved.position.count_open(heads):
                 lease = self._claim(saved, heads) if len(running) < most_leases else None
                 if lease is not None:
                     running.add(threads.submit(self._build, name, saved, lease, report, is_stopped))
@@ -371,7 +372,7 @@ class Builder:
                     if is_stopped.is_set():
                         return
                     until_s = time.time() + LEASE_S
-                    advance = partial(Position.advanced, lease=remaining, first=first, term=term, until_s=until_s)
+                    advance = partial(Position.advance, lease=remaining, first=first, term=term, until_s=until_s)
                     remaining = saved.update(advance)
                     report()
                 took_s = time.monotonic() - began_s
@@ -391,7 +392,7 @@ class Builder:
         return last + 1, max((int(hit.get("_primary_term", 0)) for hit in hits), default=0)
 
     def _build_documents(self, service: RerankService, documents: Mapping[str, Sequence[str]]) -> None:
-        """Build the vectors of documents, by index and id, before their turn; count only texts that were encoded."""
+        """Build the vectors of documents, by index and id, before their turn; count only the texts that were encoded."""
         for name, ids in documents.items():
             body = body_of(self._fields, len(ids), {"ids": {"values": ids}}) | {"track_total_hits": False}
             request = SideRequest("POST", path_of(name, "_search"), body, self._client.engine.no_pipeline)
@@ -407,7 +408,7 @@ class Builder:
             else:
                 self._built = self._built.plus(batch.documents, texts, encoded, batch.empty)
 
-    def _remember(self, texts: Sequence[str | LongText], side: IndexStore | None) -> Remembered:
+    def _remember(self, texts: Sequence[str | LongText], side: IndexStore | None) -> BuildCounts:
         """Build the vectors of texts; wait while the workers' queue is full, because searches go first."""
         while True:
             try:

@@ -104,12 +104,12 @@ def encoding_rate(vectors: DocumentVectors, texts: Sequence[ModelText]) -> Encod
         InferenceError: a text could not be encoded.
     """
     ordered = sorted(texts, key=lambda text: text.characters)
-    vectors.cost_of([text.text for text in _spread(ordered, FIRST, 0.5)])
+    vectors.measure_cost([text.text for text in _spread(ordered, FIRST, 0.5)])
     count, size, took_s, stored, characters = 0, FIRST, 0.0, 0, 0
     while not count or (took_s < ENOUGH_S and count < len(ordered)):
         size = min(2 * size, BATCH)
         batch = _spread(ordered, size, (count / BATCH * 0.618) % 1)
-        seconds, written = vectors.cost_of([text.text for text in batch])
+        seconds, written = vectors.measure_cost([text.text for text in batch])
         took_s, stored, count = took_s + seconds, stored + written, count + len(batch)
         characters += sum(text.characters for text in batch)
     return EncodingRate(characters / took_s, stored / count)

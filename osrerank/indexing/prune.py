@@ -105,7 +105,7 @@ def _prune_side(client: Client, side: IndexStore, names: Sequence[str]) -> int:
 
     for key, saved in positions.items():
         saved.load()
-        saved.change(partial(Position.back_to, before=old_positions[key]))
+        saved.change(partial(Position.reopen_since, earlier=old_positions[key]))
     return remaining
 
 
@@ -113,4 +113,4 @@ def _keys(client: Client, names: Sequence[str], within: str | None = None) -> It
     """Yield the keys of the texts of indexes, each index with its model, in batches."""
     for name in names:
         for batch in batches_of(client, name, client.fields_of(name), within=within):
-            yield vectors_of(client, name).keys_of(batch.all_texts)
+            yield vectors_of(client, name).records.keys_of(batch.all_texts)

@@ -53,7 +53,7 @@ class EncoderScorer:
             return Scores(values, reached=0)
         encoded_query = self.vectors.encoded_query(query)
         indices = list(dict.fromkeys(index for (index,) in tuples))
-        vectors = self.vectors.of((documents[index] for index in indices), deadline)
+        vectors = self.vectors.find((documents[index] for index in indices), deadline)
         reached = dict(zip(indices, vectors.documents, strict=False))  # fewer if the deadline passed
         records = {index: document.records[0] for index, document in reached.items() if document.records}
         encoded = encoded_query.result()

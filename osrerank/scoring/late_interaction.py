@@ -17,7 +17,7 @@ from osrerank.scoring.card import ModelCard
 from osrerank.scoring.inputs import InputBuilder, Tokens
 from osrerank.types import NEVER, Deadline, Side, Vectors
 from osrerank.types.vectors import Floats, Rows
-from osrerank.vectors.token_vectors import maxsim, pooled
+from osrerank.vectors.token_vectors import maxsim, pool_tokens
 
 
 class LateInteraction(BiEncoder):
@@ -64,7 +64,7 @@ class LateInteraction(BiEncoder):
         sequences, outcome, cut = self._encode_documents(texts, deadline)
         vectors = [np.full((1, self.dimensions), np.nan, dtype=np.float32)] * len(texts)
         for index, rows in outcome.outputs.items():
-            vectors[index] = pooled(rows[~np.isin(sequences[index].ids, self._skipped)], self.tokens.pool_factor)
+            vectors[index] = pool_tokens(rows[~np.isin(sequences[index].ids, self._skipped)], self.tokens.pool_factor)
         return Vectors(vectors, outcome.failures, cut)
 
     def similarity(self, query: Floats, vectors: Rows) -> Floats:

@@ -167,7 +167,11 @@ def _not_built(
         (name, number): ranges
         for name, shards in heads.items()
         for number, head in shards.items()
-        if (ranges := (positions[name] or Position()).facing(shards).open(number, max(head.last, head.highest)))
+        if (
+            ranges := (positions[name] or Position())
+            .with_shards(shards)
+            .open_ranges(number, max(head.last, head.highest))
+        )
     }
     hits: list[Mapping[str, Any]] = []
     engine = yield from searcher.engine.find()
@@ -281,10 +285,12 @@ def _examined(
         for hit, (candidate, text) in zip(hits, texts_of(service, options, fields, hits), strict=True)
         if text is not None and not lacks_text(candidate)
     ]
-    keys = vectors.keys_of([text.text for _, text in readable])
-    return [(key, index, text) for key, (index, text) in zip(keys, readable, strict=True)], set(vectors.known(keys))
+    keys = vectors.records.keys_of([text.text for _, text in readable])
+    return [(key, index, text) for key, (index, text) in zip(keys, readable, strict=True)], set(
+        vectors.records.stored(keys)
+    )
 
 
 def _valid(vectors: DocumentVectors, found: Mapping[bytes, bytes]) -> set[bytes]:
     """Store the valid records that came from side indices on this machine, and return their keys."""
-    return set(vectors.received(found))
+    return set(vectors.accept(found))

@@ -119,7 +119,7 @@ def _read_vectors(
     records = yield Records({key: index_of[doc_id] for doc_id, key in lacking.items()}, plan.deadline)
     if not records:
         return ranking
-    received = yield Computation(partial(stage.vectors.received, records))
+    received = yield Computation(partial(stage.vectors.accept, records))
     return replace(ranking, vectors=ranking.vectors.with_known(received))
 
 

@@ -63,7 +63,7 @@ class Shadows:
         self._has_texts, self._rest_factor = settings.shadow_texts, rest_factor
         self.renew()
         renew_after_fork(self)
-        self._queue = Background(MOST_WAITING, name="osrerank-shadow", dropped=self._drop)
+        self._queue = Background(MOST_WAITING, name="osrerank-shadow", on_drop=self._drop)
         _all.add(self)
 
     def renew(self) -> None:

@@ -36,7 +36,7 @@ from osrerank.types import (
 from osrerank.types.candidate_vectors import CandidateVectors
 from osrerank.types.reasons import Reason
 from osrerank.types.vectors import Floats
-from osrerank.vectors.documents import DocumentRecords, DocumentVectors, FoundRecords, in_half
+from osrerank.vectors.documents import DocumentRecords, DocumentVectors, FoundRecords, take_half_the_time
 from osrerank.vectors.record import rows_of
 
 Doubles = npt.NDArray[np.float64]
@@ -93,10 +93,10 @@ class VectorStage:
         """
         block = ranking.candidates[:depth]
         readable = (candidate for candidate in block if not lacks_text(candidate))
-        prepared = dict(in_half(map(self._prepared, readable), deadline))
-        keys = self.vectors.keys_of(list(prepared.values()))
+        prepared = dict(take_half_the_time(map(self._prepared, readable), deadline))
+        keys = self.vectors.records.keys_of(list(prepared.values()))
         by_id = dict(zip(prepared, keys, strict=True))
-        return CandidateVectors(self.vectors.records.model_key, prepared, by_id, self.vectors.known(keys))
+        return CandidateVectors(self.vectors.records.model_key, prepared, by_id, self.vectors.records.stored(keys))
 
     def known_depth(self, ranking: Ranking, least: int, most: int) -> int:
         """Return the number of leading candidates with known records, between ``least`` and ``most``."""
@@ -126,7 +126,7 @@ class VectorStage:
         encoding = self.vectors.encoded_query(query)
         doc_ids = list(takewhile(vectors.texts.__contains__, (candidate.doc_id for candidate in readable)))
         texts, keys = [vectors.texts[doc_id] for doc_id in doc_ids], [vectors.keys[doc_id] for doc_id in doc_ids]
-        completed = self.vectors.completed(texts, keys, vectors.known, deadline)
+        completed = self.vectors.complete(texts, keys, vectors.known, deadline)
         encoded = encoding.result()
         judged = self._judge(readable, completed.documents, encoded.rows[0])
         if not judged:
@@ -134,7 +134,7 @@ class VectorStage:
             failures = dict(enumerate(reasons))
             raise nothing_scored_error(self.vectors.encoder, failures, stage=self.name)
         outcome = self._outcome(block, readable, completed, judged, encoded)
-        return outcome._replace(vectors=replace(vectors, made={**vectors.made, **completed.made}))
+        return outcome._replace(vectors=replace(vectors, made={**vectors.made, **completed.new_records}))
 
     def _judge(
         self, readable: Sequence[Candidate], documents: Sequence[DocumentRecords], query: Floats
@@ -152,7 +152,7 @@ class VectorStage:
             if is_finite:
                 by_document.setdefault(document, []).append(index)
             else:
-                documents[document].note(passage, None, NOT_FINITE.format(model=self.vectors.encoder.model))
+                documents[document].set_passage(passage, None, NOT_FINITE.format(model=self.vectors.encoder.model))
         values = logits.tolist()
         best = [max(indices, key=values.__getitem__) for indices in by_document.values()]
         scores, units, probabilities = self._aggregated(logits, by_document.values(), best)

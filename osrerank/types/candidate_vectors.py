@@ -14,7 +14,7 @@ class CandidateVectors:
         texts: candidate's ``doc_id`` -> the text to encode, a `str` or a `LongText`; only for the first candidates if
             the deadline was too short.
         keys: candidate's ``doc_id`` -> the key of its text's record.
-        known: key -> the record that was stored before, an `osrerank.vectors.records.Kept`.
+        known: key -> the record that was stored before, an `osrerank.vectors.records.TextRecord`.
         made: key -> the record that a stage computed.
     """
 

@@ -1,1 +1,1 @@
-"""Compute the vectors of documents once, and store them for every later search."""
+"""Compute the vectors of documents once, and store them for all later searches."""

@@ -10,19 +10,19 @@ from osrerank._platform import renew_after_fork
 MOST_TASKS = 16
 """The largest total weight of waiting tasks, by default."""
 CLOSE_S = 10.0
-"""How long `Background.close` waits for unfinished tasks, in seconds."""
+"""How long `Background.close` waits for tasks, in seconds."""
 
 logger = logging.getLogger(__name__)
 
 
 class Background:
-    """Runs tasks one after the other in a thread; safe to use from many threads, and after a fork.
+    """A queue whose tasks run one after the other in a thread; safe to use from many threads, and after a fork.
 
     Args:
         most: the largest total weight of waiting tasks.
-        newest_first: whether to run the newest task first, and to drop the oldest if there is no room.
+        newest_first: whether to run the newest task first, and to drop the oldest task if the queue is full.
         name: the thread's name.
-        dropped: called once for each task that is dropped.
+        on_drop: a function that is called for each task that is dropped.
     """
 
     def __init__(
@@ -31,27 +31,27 @@ class Background:
         *,
         newest_first: bool = False,
         name: str = "osrerank-vectors",
-        dropped: Callable[[], object] = lambda: None,
+        on_drop: Callable[[], object] = lambda: None,
     ) -> None:
         self._most, self._newest_first = most, newest_first
-        self._name, self._dropped = name, dropped
+        self._name, self._on_drop = name, on_drop
         self.renew()
         renew_after_fork(self)
 
     def renew(self) -> None:
-        """Start over without tasks in a forked child: waiting tasks belong to the parent."""
+        """Empty the queue in a forked child: the parent runs the waiting tasks."""
         self._tasks: deque[tuple[Callable[[], object], int]] = deque()
         self._changed = threading.Condition()
         self._is_running = False
 
     def submit(self, task: Callable[[], object], weight: int = 1) -> bool:
-        """Queue a task to run in the background; return whether there was room for its weight."""
+        """Queue a task; return False if the queue has no room for its weight."""
         with self._changed:
-            while self._newest_first and self._tasks and self._waiting + weight > self._most:
+            while self._newest_first and self._tasks and self._waiting_weight + weight > self._most:
                 self._tasks.popleft()
-                self._dropped()
-            if self._tasks and self._waiting + weight > self._most:
-                self._dropped()
+                self._on_drop()
+            if self._tasks and self._waiting_weight + weight > self._most:
+                self._on_drop()
                 return False
             self._tasks.append((task, weight))
             if not self._is_running:
@@ -59,17 +59,17 @@ class Background:
                     threading.Thread(target=self._work, name=self._name, daemon=True).start()
                 except RuntimeError:  # no more threads, or the interpreter is exiting
                     self._tasks.pop()
-                    self._dropped()
+                    self._on_drop()
                     return False
                 self._is_running = True
         return True
 
     @property
-    def _waiting(self) -> int:
+    def _waiting_weight(self) -> int:
         return sum(weight for _, weight in self._tasks)
 
     def close(self) -> None:
-        """Wait until all tasks have run, at most `CLOSE_S` seconds; then drop those that still wait, and log it."""
+        """Wait until all tasks have run; after `CLOSE_S` seconds, drop the waiting tasks, and log how many."""
         with self._changed:
             if not self._changed.wait_for(lambda: not self._is_running, CLOSE_S):
                 logger.warning(
@@ -80,18 +80,18 @@ class Background:
                 self._tasks.clear()
 
     def drain(self, wait_s: float = CLOSE_S) -> int:
-        """Wait until all tasks have run, at most ``wait_s`` seconds; drop the others, and return how many they were."""
+        """Wait at most ``wait_s`` seconds until all tasks have run; drop the other tasks, and return their number."""
         with self._changed:
             if self._changed.wait_for(lambda: not self._is_running, wait_s):
                 return 0
-            left = len(self._tasks) + 1  # and the one that runs
+            dropped_count = len(self._tasks) + 1  # the running task counts, too
             self._tasks.clear()
-            for _ in range(left):
-                self._dropped()
-            return left
+            for _ in range(dropped_count):
+                self._on_drop()
+            return dropped_count
 
     def _work(self) -> None:
-        """Run tasks until none is left; the thread then ends."""
+        """Run tasks until the queue is empty; then the thread ends."""
         while True:
             with self._changed:
                 if not self._tasks:

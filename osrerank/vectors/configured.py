@@ -1,4 +1,4 @@
-"""Turn settings into the store of document vectors, its precision and its secret."""
+"""Read from the settings where document vectors are stored, how precisely, and with which secret."""
 
 import hashlib
 import logging
@@ -15,8 +15,8 @@ from osrerank.vectors.store import VectorStore
 
 MEGABYTE = 1_000_000
 SECRET_BYTES = 32
-LOCAL = frozenset({None, "localhost", "127.0.0.1", "::1"})
-"""Hosts of a Redis that needs no TLS."""
+LOCAL_HOSTS = frozenset({None, "localhost", "127.0.0.1", "::1"})
+"""Hosts to which a connection needs no TLS."""
 
 logger = logging.getLogger(__name__)
 due = Seldom()
@@ -27,9 +27,9 @@ class VectorStorage:
     """How a bi-encoder's document vectors are stored; by default they are neither rounded nor stored.
 
     Attributes:
-        store: where records are kept; None for nowhere.
-        bits: bits of each stored number.
-        secret: key of the records' digests; nobody can forge a record without it.
+        store: the store; None if vectors are not stored.
+        bits: the bits of each stored number.
+        secret: the key of the records' digests; nobody can forge a record without it.
     """
 
     store: VectorStore | None = None
@@ -38,15 +38,17 @@ class VectorStorage:
 
     @classmethod
     def of(cls, settings: Settings, *, has_index: bool = True) -> Self:
-        """Return the storage that the settings describe; nothing is opened or created yet.
+        """Return the storage that the settings describe; it opens its files or connections at the first use.
+
+        For ``vectors`` set to ``index``, this is the machine's file; searches read side indices by other means.
 
         Args:
-            settings: say where vectors are kept.
-            has_index: whether the documents are in an index. If not, vectors are kept in the Redis that the settings
-                name, if any, unless they set ``vectors``. The side indices of ``index`` are no part of the storage.
+            settings: the settings.
+            has_index: whether the documents are in an index. Vectors of other documents go to the Redis of
+                ``redis_url``, if it is set and ``vectors`` is not.
 
         Raises:
-            ConfigError: the setting ``vectors`` is ``redis``, and no Redis is named.
+            ConfigError: ``vectors`` is ``redis``, and ``redis_url`` is not set.
         """
         store: VectorStore | None = None
         is_shared = settings.vectors is None and settings.redis_url is not None and not has_index
@@ -60,13 +62,14 @@ class VectorStorage:
 
 
 def _file(settings: Settings) -> VectorStore | None:
-    """Return the store of the settings' folder; None for a user without a home, who has named no other folder."""
+    """Return the store in ``vectors_folder``; None if that is in a home that the user does not have."""
     try:
         folder = expand_home(settings.vectors_folder, "vectors_folder")
     except ConfigError as error:
         if due.is_due("home"):
-            off = "OSRERANK_VECTORS=off asks for none"
-            logger.warning("[vectors-away] document vectors are not kept: %s; %s", error, off)
+            logger.warning(
+                "[vectors-away] document vectors are not stored: %s; to store none, set OSRERANK_VECTORS=off", error
+            )
         return None
     return file_store(folder, most_bytes=int(settings.vectors_mb * MEGABYTE), ttl_s=settings.vectors_ttl_s)
 
@@ -75,12 +78,14 @@ def _redis(settings: Settings) -> VectorStore:
     from osrerank.vectors.redis import RedisStore  # noqa: PLC0415 - imports redis
 
     if settings.redis_url is None:
-        reason = "OSRERANK_VECTORS is redis, and no Redis is named: set OSRERANK_REDIS_URL"
+        reason = "OSRERANK_VECTORS is redis, and OSRERANK_REDIS_URL is not set: set it to the URL of your Redis"
         raise ConfigError(reason, setting="redis_url", source="OSRERANK_REDIS_URL")
-    most_mb = min(settings.vectors_mb, settings.cache_mb or settings.vectors_mb)  # scores may take cache_mb beside them
+    most_mb = min(
+        settings.vectors_mb, settings.cache_mb or settings.vectors_mb
+    )  # the score cache may take cache_mb, too
     url = settings.redis_url.get_secret_value()
     host = urlsplit(url).hostname
-    if url.startswith("redis:") and host not in LOCAL:
+    if url.startswith("redis:") and host not in LOCAL_HOSTS:
         logger.warning(
             "[vectors-in-clear] vectors go to %s without TLS, and they reveal the documents: use rediss://", host
         )

@@ -1,7 +1,7 @@
 """Provide the vectors of documents: read the stored ones, and compute those that are missing.
 
-A similarity is always computed from the stored form, the record: a document without one is encoded and rounded first.
-So the first and the second search give bitwise equal scores.
+A search compares the query with records: the stored form of vectors, in which they are rounded. A document without a
+record is encoded and rounded first. So the first search and later searches give bitwise equal scores.
 """
 
 import contextlib
@@ -26,46 +26,49 @@ from osrerank.vectors.background import Background
 from osrerank.vectors.configured import VectorStorage
 from osrerank.vectors.long_record import LongRecord
 from osrerank.vectors.record import VectorRecord
-from osrerank.vectors.records import NOTHING, Kept, Records
+from osrerank.vectors.records import NOTHING, Records, TextRecord
 from osrerank.vectors.store import VECTORS_OFF, VectorStore
 
 MOST_LATE, MOST_LATE_WAITING = 256, 1024
-"""How many documents of a call may be encoded after its deadline, and how many of all calls may wait for it."""
+"""The most documents of one call, and of all calls, that wait to be encoded after their deadline."""
 AT_ONCE = 256
-"""Passages that are encoded at a time if there is a deadline, or after one."""
+"""How many passages are encoded at a time if there is a deadline."""
 MOST_EXPECTED = 64
-"""How many queries may be encoded before their searches ask for the vectors."""
+"""The most queries that are encoded before their searches ask for the vectors."""
 WHOLE_TEXT: Sequence[Span | None] = (None,)
-"""The spans of a text that is not cut."""
-LATE_AT_ONCE, LATE_WAIT_S = 8, 1.0
-"""Documents that are encoded at a time after a deadline, and the seconds that they wait for searches to end."""
+"""The spans of a text that is not cut into passages."""
+LATE_AT_ONCE = 8
+"""How many documents are encoded at a time after a deadline."""
+LATE_WAIT_S = 1.0
+"""How long such documents wait for running searches to end, in seconds."""
 
 logger = logging.getLogger(__name__)
 Item = TypeVar("Item")
 
 
 class FoundRecords(NamedTuple):
-    """The records of the texts that a search asked for.
+    """The records of the texts that a search compares with its query.
 
     Attributes:
-        documents: each text's records, or why it has none; only for the first texts if a deadline was too short.
-        known: how many texts, or passages of texts, had a record.
-        encoded: how many were encoded now.
-        made: the records that were made of those, by key.
+        documents: each text with its records, or the reason why it has none. If the deadline was too short, only the
+            first texts are in the list.
+        known: the number of texts, or passages of texts, that had a record.
+        encoded: the number of texts or passages that were encoded now.
+        new_records: the records that were computed now, by key.
     """
 
     documents: "list[DocumentRecords]"
     known: int
     encoded: int
-    made: Mapping[bytes, Kept] = NOTHING
+    new_records: Mapping[bytes, TextRecord] = NOTHING
 
 
-class Remembered(NamedTuple):
-    """What `DocumentVectors.remember` did.
+class BuildCounts(NamedTuple):
+    """Counts of a call of `DocumentVectors.remember`.
 
     Attributes:
-        texts: how many texts were given, or passages of texts.
-        encoded: how many of these had no record and were encoded.
+        texts: the number of texts, or passages of texts, in the call.
+        encoded: the number of these that had no record and were encoded.
     """
 
     texts: int
@@ -77,9 +80,10 @@ class DocumentVectors:
 
     Args:
         encoder: encodes queries, and documents without a record; the caller closes it.
-        storage: where records are kept, and the bits of each number; without it, nothing is kept or rounded.
-        clock: returns the seconds in which encoding is timed.
-        sides: further stores, in which `of` looks for the records that are not kept; the caller closes them.
+        storage: the store of the records, and the bits of each number. By default, records are not stored, and vectors
+            are not rounded.
+        clock: returns seconds, which measure how long encoding takes.
+        sides: more stores, in which `find` looks for records that the storage lacks; the caller closes them.
     """
 
     def __init__(
@@ -93,202 +97,200 @@ class DocumentVectors:
         self.encoder, self._clock, self._sides = encoder, clock, sides
         by_tokens = encoder.advice.kind == "late-interaction"
         self.records = Records(encoder.key, encoder.dimensions, storage or VectorStorage(), by_tokens=by_tokens)
-        self._late = Background(MOST_LATE_WAITING, newest_first=True)
+        self._late_tasks = Background(MOST_LATE_WAITING, newest_first=True)
         self.renew()
         renew_after_fork(self)
 
     def renew(self) -> None:
-        """Start new threads in a forked child, because the old ones stay with the parent."""
+        """Start new threads in a forked child, because the parent's threads do not run there."""
         self._threads = DaemonThreads(usable_cores(), "osrerank-query")
         self._closed = threading.Event()
-        self._searches: set[object] = set()
-        self._expected: LRUCache[str, Future[Vectors]] = LRUCache(MOST_EXPECTED)
+        self._running_searches: set[object] = set()
+        self._expected_queries: LRUCache[str, Future[Vectors]] = LRUCache(MOST_EXPECTED)
         self._lock = threading.Lock()
 
     @property
     def store(self) -> VectorStore | None:
-        """Where records are kept; None if they are not kept."""
+        """The store of the records; None if records are not stored."""
         return self.records.store
 
     @property
     def label(self) -> str:
-        """The model's name and a digest of all that its vectors depend on, for counts by model."""
+        """The model's name, and a digest of everything that its vectors depend on; counts by model show it."""
         return f"{self.encoder.model} {self.records.model_key[:4].hex()}"
 
     def expect(self, query: str) -> None:
-        """Begin to encode a query while its candidates are being searched; `encoded_query` returns the future."""
-        with self._lock, contextlib.suppress(InferenceError):  # the search that needs it gets the error
-            if query not in self._expected:
-                self._expected[query] = self._encoding(query)
+        """Begin to encode a query while the engine searches for its candidates; `encoded_query` returns the future."""
+        with self._lock, contextlib.suppress(InferenceError):  # the search that needs the vector gets the error
+            if query not in self._expected_queries:
+                self._expected_queries[query] = self._encode_query(query)
 
     def encoded_query(self, query: str) -> Future[Vectors]:
-        """Return the future of a query's vector, which another thread encodes unless `expect` has begun it.
+        """Return the future of a query's vector; start to encode the query if `expect` did not.
 
         Raises:
-            InferenceError: the source is closed.
+            InferenceError: this source is closed.
         """
         with self._lock:
-            expected = self._expected.pop(query, None)
-        return expected or self._encoding(query)
+            future = self._expected_queries.pop(query, None)
+        return future or self._encode_query(query)
 
-    def _encoding(self, query: str) -> Future[Vectors]:
+    def _encode_query(self, query: str) -> Future[Vectors]:
         try:
             return self._threads.submit(self.encoder.encode, [query], "query")
         except RuntimeError as error:
             raise InferenceError(f"{self.encoder.model} is closed", model=self.encoder.model) from error
 
-    def of(self, texts: Iterable[str | LongText], deadline: Deadline = NEVER) -> FoundRecords:
-        """Return the records of texts; until the deadline, encode and store the missing ones.
+    def find(self, texts: Iterable[str | LongText], deadline: Deadline = NEVER) -> FoundRecords:
+        """Return the records of texts; until the deadline, encode texts without a record, and store the new records.
 
         Args:
-            texts: texts, which may be made one by one; a deadline stops this when half of the time left has passed.
-            deadline: no text is cut and no batch begins after it.
+            texts: texts, which may be made one by one. Under a deadline, no more texts are taken after half of the time
+                left.
+            deadline: the time after which no text is cut and no batch begins.
 
         Raises:
-            ScoringError, WorkerError: no text has a record, and none can be encoded.
+            ScoringError, WorkerError: no text has a record, and no text can be encoded.
         """
-        asked = list(in_half(texts, deadline))
-        keys = self.keys_of(asked)
-        known = self.known(keys)
-        for side in self._sides:
-            if lacking := [key for key in keys if key not in known]:
-                known |= self.received(side.read(lacking))
-        return self.completed(asked, keys, known, deadline)
+        taken_texts = list(take_half_the_time(texts, deadline))
+        keys = self.records.keys_of(taken_texts)
+        records = self.records.stored(keys)
+        for store in self._sides:
+            if missing_keys := [key for key in keys if key not in records]:
+                records |= self.accept(store.read(missing_keys))
+        return self.complete(taken_texts, keys, records, deadline)
 
-    def completed(
+    def complete(
         self,
         texts: Sequence[str | LongText],
         keys: Sequence[bytes],
-        kept: Mapping[bytes, Kept],
+        records: Mapping[bytes, TextRecord],
         deadline: Deadline = NEVER,
     ) -> FoundRecords:
-        """Return the records of texts; until the deadline, encode the missing ones, and store them.
+        """Return the records of texts; until the deadline, encode texts without a record, and store the new records.
 
-        Texts that the deadline cut off are encoded afterwards, in the background.
+        Texts that were not encoded in time are encoded afterwards, in the background.
 
         Args:
-            texts: as the model reads them.
+            texts: the texts as the model reads them.
             keys: the key of each text's record.
-            kept: the records that are known, by key.
-            deadline: no text is cut and no batch begins after it.
+            records: the stored records, by key.
+            deadline: the time after which no text is cut and no batch begins.
 
         Raises:
-            ScoringError, WorkerError: no text has a record, and none can be encoded.
+            ScoringError, WorkerError: no text has a record, and no text can be encoded.
         """
         search = object()
-        self._searches.add(search)
+        self._running_searches.add(search)
         try:
-            documents = [DocumentRecords(text, kept.get(key)) for text, key in zip(texts, keys, strict=True)]
+            documents = [DocumentRecords(text, records.get(key)) for text, key in zip(texts, keys, strict=True)]
             known = sum([len(document.records) for document in documents])
-            lacking = {key: document for key, document in zip(keys, documents, strict=True) if not document.records}
-            if not lacking:
+            incomplete = {key: document for key, document in zip(keys, documents, strict=True) if not document.records}
+            if not incomplete:
                 return FoundRecords(documents, known, 0)
-            encoded = self._fill(
-                [document for document in documents if not document.records], deadline, alone=not known
-            )
-            made = {key: record for key, document in lacking.items() if (record := document.kept) is not None}
-            self.records.keep(made)
+            without_records = [document for document in documents if not document.records]
+            encoded = self._encode_documents(without_records, deadline, alone=not known)
+            pairs = ((key, document.text_record) for key, document in incomplete.items())
+            new_records = {key: record for key, record in pairs if record is not None}
+            self.records.keep(new_records)
             if not deadline.is_withdrawn:
-                self._catch_up([document.text for document in documents if document.is_cut_off])
-            return FoundRecords(documents, known, encoded, made)
+                self._encode_later([document.text for document in documents if document.is_cut_off])
+            return FoundRecords(documents, known, encoded, new_records)
         finally:
-            self._searches.discard(search)
+            self._running_searches.discard(search)
 
-    def keys_of(self, texts: Sequence[str | LongText]) -> list[bytes]:
-        """Return the keys of texts' records."""
-        return self.records.keys_of(texts)
+    def accept(self, contents: Mapping[bytes, bytes]) -> dict[bytes, TextRecord]:
+        """Return the valid records among the contents of a side index, by key, and write them to the store."""
+        records = self.records.read(contents)
+        self.records.keep(records)
+        return records
 
-    def known(self, keys: Sequence[bytes]) -> dict[bytes, Kept]:
-        """Return the records that the store has, by key."""
-        return self.records.known(keys)
-
-    def received(self, contents: Mapping[bytes, bytes]) -> dict[bytes, Kept]:
-        """Return the valid records among bytes that came from a side index, by key; the store gets them, too."""
-        found = self.records.read(contents)
-        self.records.keep(found)
-        return found
-
-    def cost_of(self, texts: Sequence[str | LongText]) -> tuple[float, int]:
-        """Compute the records of texts and store nothing; return the seconds that it took, and the records' bytes.
+    def measure_cost(self, texts: Sequence[str | LongText]) -> tuple[float, int]:
+        """Encode texts without storing their records; return the time in seconds, and the records' size in bytes.
 
         Raises:
             InferenceError: a text could not be encoded.
         """
-        began = self._clock()
-        made, _ = self._made(dict(zip(self.keys_of(texts), texts, strict=True)), NEVER)
-        took_s = self._clock() - began
-        return took_s, sum(map(len, self.records.contents(made).values()))
+        began_s = self._clock()
+        records, _ = self._compute_records(dict(zip(self.records.keys_of(texts), texts, strict=True)), NEVER)
+        took_s = self._clock() - began_s
+        return took_s, sum(map(len, self.records.contents(records).values()))
 
     def remember(
         self, texts: Sequence[str | LongText], store: VectorStore | None = None, deadline: Deadline = NEVER
-    ) -> Remembered:
+    ) -> BuildCounts:
         """Compute and store the missing records of texts.
 
         Args:
-            texts: as the model reads them.
-            store: where to write; by default this source's own store. Another store also gets what this source has, and
-                this source's store what is computed for the other.
-            deadline: when computing stops.
+            texts: the texts as the model reads them.
+            store: the store to fill; by default this source's own store. If it is another store, records are copied to
+                it from this source's own store, and new records are written to both.
+            deadline: the time when computing stops.
 
         Raises:
             InferenceError: a text could not be encoded.
-            OsrerankError: there is no store, or it accepts nothing.
+            OsrerankError: vectors are off, or the store accepts no record.
         """
         store = store or self.store
         if store is None:
             raise OsrerankError(VECTORS_OFF)
-        wanted = dict(zip(self.keys_of(texts), texts, strict=True))
-        there = self.records.read_from(store, list(wanted))
-        left = {key: text for key, text in wanted.items() if key not in there}
-        here = {} if store is self.store else self.records.known(list(left))
-        made, encoded = self._made({key: text for key, text in left.items() if key not in here}, deadline)
-        new = {**here, **made}
-        if new and not self.records.write(store, new):
+        texts_by_key = dict(zip(self.records.keys_of(texts), texts, strict=True))
+        stored_records = self.records.read_from(store, list(texts_by_key))
+        missing = {key: text for key, text in texts_by_key.items() if key not in stored_records}
+        own_records = {} if store is self.store else self.records.stored(list(missing))
+        new_texts = {key: text for key, text in missing.items() if key not in own_records}
+        new_records, encoded = self._compute_records(new_texts, deadline)
+        added_records = {**own_records, **new_records}
+        if added_records and not self.records.write(store, added_records):
             raise OsrerankError(f"the {store.name} of document vectors accepted nothing; the log says why")
-        if made and self.store is not None and store is not self.store:
-            self.records.write(self.store, made)  # an index that is made anew finds them here
-        return Remembered(sum(map(_passages, {**there, **new}.values())), encoded)
+        if new_records and self.store is not None and store is not self.store:
+            self.records.write(self.store, new_records)  # a build of the same texts in a new index finds them here
+        return BuildCounts(sum(map(_count_passages, {**stored_records, **added_records}.values())), encoded)
 
     def close(self) -> None:
-        """Wait for pending writes and release the store; stop encoding what deadlines cut off."""
+        """Wait for pending writes and close the store; encode no more texts that deadlines cut off."""
         self._closed.set()
-        self._late.close()
+        self._late_tasks.close()
         self._threads.close()
         self.records.close()
 
-    def _fill(self, documents: "Sequence[DocumentRecords]", deadline: Deadline, *, alone: bool) -> int:
+    def _encode_documents(self, documents: "Sequence[DocumentRecords]", deadline: Deadline, *, alone: bool) -> int:
         """Compute the records that documents lack; return how many were computed.
 
-        Under a deadline, some documents are cut and encoded before the next are cut: both get a share of the time.
+        Under a deadline, some documents are cut and encoded before the next ones are cut, so that cutting does not take
+        all of the time.
         """
-        left, encoded = iter(documents), 0
-        while not deadline.passed and (group := [document for document in in_half(left, deadline) if document.cut()]):
-            encoded += self._fill_cut(group, deadline, alone=alone and not encoded)
+        remaining, encoded = iter(documents), 0
+        while not deadline.passed:
+            group = [document for document in take_half_the_time(remaining, deadline) if document.cut()]
+            if not group:
+                break
+            encoded += self._encode_passages(group, deadline, alone=alone and not encoded)
         return encoded
 
-    def _fill_cut(self, documents: "Sequence[DocumentRecords]", deadline: Deadline, *, alone: bool) -> int:
-        """Compute the records that documents already cut lack, of equal passages only once; return how many.
+    def _encode_passages(self, documents: "Sequence[DocumentRecords]", deadline: Deadline, *, alone: bool) -> int:
+        """Encode the passages of documents that are cut, equal passages only once; return how many were encoded.
 
         The documents take turns, so that each has some passages at the deadline.
         """
-        found_in: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)  # text -> document and passage, by index
-        for at, turn in in_turns([len(document.parts) for document in documents]):
-            found_in[documents[at].parts[turn][0]].append((at, turn))
-        texts, encoded = list(found_in), 0
-        most = len(texts) if deadline.at_s is None and deadline.withdrawn is None else AT_ONCE
-        for start in range(0, len(texts), most):
-            batch = texts[start : start + most]
+        locations: defaultdict[str, list[tuple[int, int]]] = defaultdict(
+            list
+        )  # passage -> indices of document and turn
+        for number, turn in in_turns([len(document.parts) for document in documents]):
+            locations[documents[number].parts[turn][0]].append((number, turn))
+        passages, encoded = list(locations), 0
+        batch_size = len(passages) if deadline.at_s is None and deadline.withdrawn is None else AT_ONCE
+        for start in range(0, len(passages), batch_size):
+            batch = passages[start : start + batch_size]
             vectors = self._encode(batch, deadline, alone=alone and not encoded)
-            is_there = [bool(np.isfinite(row).all()) for row in vectors.rows]
-            for number, text in enumerate(batch):
-                record = (
-                    VectorRecord.of(vectors.rows[number], self.records.bits, cut=number in vectors.cut)
-                    if is_there[number]
-                    else None
-                )
-                for at, turn in found_in[text]:
-                    documents[at].note(turn, record, vectors.failures.get(number))
-            encoded += sum(is_there)
+            for index, passage in enumerate(batch):
+                record = None
+                if np.isfinite(vectors.rows[index]).all():
+                    is_cut = index in vectors.cut
+                    record = VectorRecord.of(vectors.rows[index], self.records.bits, cut=is_cut)
+                    encoded += 1
+                for number, turn in locations[passage]:
+                    documents[number].set_passage(turn, record, vectors.failures.get(index))
             if deadline.passed:
                 break
         return encoded
@@ -306,34 +308,37 @@ class DocumentVectors:
         except OsrerankError as error:
             if alone:
                 raise
-            nothing = np.full((len(texts), self.encoder.dimensions), np.nan, dtype=np.float32)
-            return Vectors(nothing, dict.fromkeys(range(len(texts)), str(error)))
+            rows = np.full((len(texts), self.encoder.dimensions), np.nan, dtype=np.float32)
+            return Vectors(rows, dict.fromkeys(range(len(texts)), str(error)))
 
-    def _made(self, texts: Mapping[bytes, str | LongText], deadline: Deadline) -> tuple[dict[bytes, Kept], int]:
-        """Compute the records of texts; return them, and how many texts or passages were encoded.
+    def _compute_records(
+        self, texts: Mapping[bytes, str | LongText], deadline: Deadline
+    ) -> tuple[dict[bytes, TextRecord], int]:
+        """Compute the records of texts; return them, and the number of texts or passages that were encoded.
 
         Raises:
             InferenceError: a text could not be encoded.
         """
         documents = {key: DocumentRecords(text, None) for key, text in texts.items()}
-        made = self._fill(list(documents.values()), deadline, alone=True) if documents else 0
+        encoded = self._encode_documents(list(documents.values()), deadline, alone=True)
         for document in documents.values():
             if document.failures:
                 raise InferenceError(next(iter(document.failures.values())), model=self.encoder.model)
-        return {key: kept for key, document in documents.items() if (kept := document.kept) is not None}, made
+        pairs = ((key, document.text_record) for key, document in documents.items())
+        return {key: record for key, record in pairs if record is not None}, encoded
 
-    def _catch_up(self, texts: Sequence[str | LongText]) -> None:
-        """Compute and store, in the background, the records that a deadline cut off."""
+    def _encode_later(self, texts: Sequence[str | LongText]) -> None:
+        """Encode texts that a deadline cut off in the background, and store their records."""
         if texts and self.store is not None:
-            late = texts[:MOST_LATE]
-            self._late.submit(functools.partial(self._remember_late, late), len(late))
+            late_texts = texts[:MOST_LATE]
+            self._late_tasks.submit(functools.partial(self._remember_late, late_texts), len(late_texts))
 
     def _remember_late(self, texts: Sequence[str | LongText]) -> None:
-        """Compute and store the records of texts, a few at a time, each few after running searches."""
+        """Compute and store the records of texts, a few at a time; wait before each few while searches run."""
         try:
             for start in range(0, len(texts), LATE_AT_ONCE):
                 until_s = time.monotonic() + LATE_WAIT_S
-                while self._searches and time.monotonic() < until_s and not self._closed.is_set():
+                while self._running_searches and time.monotonic() < until_s and not self._closed.is_set():
                     self._closed.wait(LATE_WAIT_S / 100)
                 if self._closed.is_set():
                     return
@@ -346,38 +351,38 @@ class DocumentRecords:
     """A text and the records of its passages; a text without a record can be cut into passages.
 
     Args:
-        text: the text, or a long one.
-        kept: the text's record; None if it is not known.
+        text: the text, or a long text.
+        stored_record: the text's record; None if it is not stored.
 
     Attributes:
         records: index of a passage -> its record.
-        failures: index of a passage -> why it could not be encoded.
+        failures: index of a passage -> the reason why it could not be encoded.
         parts: the passages as the model reads them; empty until the text is cut.
-        spans: the span of each passage; None for the whole text, or while it is not cut.
+        spans: the span of each passage; None for the whole text, and until the text is cut.
     """
 
     __slots__ = ("failures", "parts", "records", "spans", "text")
 
-    def __init__(self, text: str | LongText, kept: Kept | None) -> None:
+    def __init__(self, text: str | LongText, stored_record: TextRecord | None) -> None:
         self.text = text
         self.records: dict[int, VectorRecord] = {}
         self.failures: Mapping[int, str] = NOTHING
         self.parts: Sequence[Part] = ()
         self.spans: Sequence[Span | None] = WHOLE_TEXT
-        if isinstance(text, LongText) and isinstance(kept, LongRecord):
-            self.records, self.spans = dict(enumerate(kept.passages)), kept.spans
-        elif isinstance(kept, VectorRecord) and not isinstance(text, LongText):
-            self.records = {0: kept}
+        if isinstance(text, LongText) and isinstance(stored_record, LongRecord):
+            self.records, self.spans = dict(enumerate(stored_record.passages)), stored_record.spans
+        elif isinstance(stored_record, VectorRecord) and not isinstance(text, LongText):
+            self.records = {0: stored_record}
 
     def cut(self) -> Sequence[Part]:
-        """Cut the text, if this was not done; return its passages as the model reads them, at least one."""
+        """Cut the text at the first call; return its passages as the model reads them, at least one."""
         if not self.parts:
             self.parts = self.text.cut() if isinstance(self.text, LongText) else [(self.text, None)]
             self.spans = [span for _, span in self.parts]
         return self.parts
 
-    def note(self, turn: int, record: VectorRecord | None, failure: str | None) -> None:
-        """Keep a passage's record, or why it has none; do nothing if it was not reached."""
+    def set_passage(self, turn: int, record: VectorRecord | None, failure: str | None) -> None:
+        """Set a passage's record or failure; with neither, the encoder did not reach the passage."""
         if record is not None:
             self.records[turn] = record
         elif failure is not None:
@@ -394,8 +399,8 @@ class DocumentRecords:
         return len(self.records) + len(self.failures) < len(self.spans)
 
     @property
-    def kept(self) -> Kept | None:
-        """The text's record; None while a passage has none."""
+    def text_record(self) -> TextRecord | None:
+        """The text's record; None until every passage has one."""
         if len(self.records) < len(self.spans):
             return None
         if not isinstance(self.text, LongText):
@@ -403,14 +408,14 @@ class DocumentRecords:
         return LongRecord([self.records[turn] for turn in range(len(self.spans))], self.spans)
 
 
-def in_half(items: Iterable[Item], deadline: Deadline) -> Iterator[Item]:
+def take_half_the_time(items: Iterable[Item], deadline: Deadline) -> Iterator[Item]:
     """Yield items, at least one, until half of the time left before a deadline has passed."""
-    until = deadline.within_ms(500 * deadline.remaining_s())
+    half_time = deadline.within_ms(500 * deadline.remaining_s())
     for item in items:
         yield item
-        if until.passed:
+        if half_time.passed:
             return
 
 
-def _passages(kept: Kept) -> int:
-    return len(kept.passages) if isinstance(kept, LongRecord) else 1
+def _count_passages(record: TextRecord) -> int:
+    return len(record.passages) if isinstance(record, LongRecord) else 1

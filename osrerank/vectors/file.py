@@ -1,7 +1,8 @@
-"""Store records in LMDB files that a machine's processes share, with many readers and one writer at a time.
+"""Store records in LMDB files that the processes of a machine share, with many readers and one writer at a time.
 
-The files are generations. Records are written to the youngest; when that has half of the bytes allowed, or is half as
-old as records may get, a new one is begun and all but two are deleted. So reading writes nothing, and the bound holds.
+Each file is a generation. New records go to the youngest generation. When it has half of the bytes allowed, or is half
+as old as records may get, a new generation is begun, and only the two youngest are kept. So reading writes nothing, and
+the bound holds.
 """
 
 import logging
@@ -25,20 +26,22 @@ from osrerank.vectors.store import REST_S, Guard, Size
 
 NAME, PATTERN = "vectors-{:06d}.lmdb", f"vectors-{6 * '[0-9]'}.lmdb"
 PRUNED = "pruned-{}"
-"""Folder for the records that a process keeps while it prunes."""
+"""The folder into which a process copies records while it prunes."""
 GENERATIONS = 2
+"""How many generations are kept."""
 CREATED = b"created"
-"""Key of the time at which a generation was begun, in seconds; records have longer keys."""
+"""The key of the time at which a generation was begun, in seconds; the keys of records are longer."""
 POSITION = b"position-"
-"""Prefix of the keys of builds' positions."""
+"""The prefix of the keys of entries in which builds keep how far they came."""
 MOUNTS = Path("/proc/self/mounts")
+"""The file in which Linux lists the mounted file systems."""
 REMOTE_SYSTEMS = frozenset({"nfs", "nfs4", "cifs", "smb3", "9p", "fuse.sshfs", "glusterfs", "ceph", "lustre", "afs"})
-"""Network file systems: LMDB does not support files that several machines map."""
+"""The network file systems; LMDB does not support files that several machines map."""
 
 IN_LMDB = ForkGate()
-"""Held by all that opens, reads, writes or closes a file: a child that is forked meanwhile could not open it.
+"""Entered before a file is opened, read, written or closed, because a child that is forked meanwhile could not open it.
 
-It is entered after the lock for writing, which a pruning holds for long, and before the lock for opening.
+It is entered after the lock for writing, which `FileStore.prune` holds for long, and before the lock for opening.
 """
 
 logger = logging.getLogger(__name__)
@@ -49,11 +52,11 @@ class _Generation:
     """An open LMDB file.
 
     Attributes:
-        file: its path.
-        inode: tells the file from a later one of the same name.
-        created_s: when it was begun, in seconds of the wall clock.
-        environment: LMDB's environment. It is closed when nothing refers to it, so never while another thread reads.
-        page_bytes: size of the file's pages.
+        file: the file's path.
+        inode: the file's inode, by which it differs from a later file of the same name.
+        created_s: the time at which the generation was begun, in seconds of the wall clock.
+        environment: LMDB's environment. Python closes it when nothing refers to it, so never while a thread reads.
+        page_bytes: the size of the file's pages.
     """
 
     file: Path
@@ -64,17 +67,17 @@ class _Generation:
 
 
 class FileStore:
-    """Records in a folder, used by all processes of one user. Safe to use from many threads, and after a fork.
+    """A store in a folder, for all processes of one user. Safe to use from many threads, and after a fork.
 
-    A process may have only one for each folder: `file_store` returns it. A damaged file is deleted, and its records
-    count as missing.
+    A process may have only one store of a folder, which `file_store` returns. A damaged file is deleted, and its
+    records count as missing.
 
     Args:
-        folder: created if missing, for this user only.
+        folder: the folder; it is created if it does not exist, and only its user can read it.
         most_bytes: the most bytes that all files together may take.
-        ttl_s: most seconds that a record is kept.
-        rest_s: pause after a failure of reading, or of writing, in seconds.
-        clock: returns seconds of the wall clock, which processes share.
+        ttl_s: how long a record is kept at most, in seconds.
+        rest_s: the pause after a failure of reading, or of writing, in seconds.
+        clock: returns the seconds of the wall clock, which all processes share.
     """
 
     name = "file"
@@ -90,7 +93,7 @@ class FileStore:
     ) -> None:
         self.folder = folder
         self._clock = clock
-        self._most = most_bytes
+        self._most_bytes = most_bytes
         self._ttl_s = ttl_s
         self._guard = Guard(self.name, str(folder), rest_s)
         self._generations: tuple[_Generation, ...] = ()
@@ -99,10 +102,9 @@ class FileStore:
         renew_after_fork(self)
 
     def renew(self) -> None:
-        """In a forked child, close what the parent opened; the first use reopens it.
+        """In a forked child, close the files that the parent opened; the first use opens them again.
 
-        Closing waits for threads in LMDB, so it is left out if the fork could not wait for them. Python never frees
-        what these threads refer to.
+        Closing waits for threads that use LMDB. If the fork could not wait for them, the child leaves the files open.
         """
         self._opening, self._writing = threading.RLock(), threading.Lock()
         for generation in self._generations if IN_LMDB.was_empty else ():
@@ -110,40 +112,43 @@ class FileStore:
         self._generations, self._changed_ns = (), -1
 
     def read(self, keys: Sequence[bytes]) -> dict[bytes, bytes]:
-        return self._guard.read.attempt(lambda: self._retried(lambda: self._read(keys)), {})
+        return self._guard.read.attempt(lambda: self._retry(lambda: self._read(keys)), {})
 
     def write(self, records: Mapping[bytes, bytes]) -> int:
         if not records:
             return 0
-        return self._guard.write.attempt(lambda: self._retried(lambda: self._write(records)), 0)
+        return self._guard.write.attempt(lambda: self._retry(lambda: self._write(records)), 0)
 
     def files(self) -> tuple[str, ...]:
-        """Return the names of the files whose records are read; no name is given twice."""
-        with self._asked(), IN_LMDB:
+        """Return the names of the files whose records are read; a new file never gets the name of a deleted one."""
+        with self._raising(), IN_LMDB:
             now_s = self._clock()
-            return tuple(one.file.name for one in self._open() if now_s - one.created_s <= self._ttl_s)
+            generations = self._open()
+            return tuple(
+                generation.file.name for generation in generations if now_s - generation.created_s <= self._ttl_s
+            )
 
     def size(self) -> Size:
-        with self._asked():
+        with self._raising():
             return self._size()
 
-    def prune(self, kept: Iterable[Sequence[bytes]]) -> int:
-        with self._asked():
-            return self._prune(kept)
+    def prune(self, keys_to_keep: Iterable[Sequence[bytes]]) -> int:
+        with self._raising():
+            return self._prune(keys_to_keep)
 
     def drop(self) -> int:
-        with self._asked():
+        with self._raising():
             return self._drop()
 
-    def _asked(self) -> AbstractContextManager[None]:
-        return self._guard.asked(OSError, lmdb.Error)
+    def _raising(self) -> AbstractContextManager[None]:
+        return self._guard.raising(OSError, lmdb.Error)
 
     def close(self) -> None:
         with IN_LMDB, self._opening:
             self._generations, self._changed_ns = (), -1
 
-    def _retried(self, call: Callable[[], Answer]) -> Answer:
-        """Return the call's result; retry if a file was discarded, or if a process with a larger bound has grown it."""
+    def _retry(self, call: Callable[[], Answer]) -> Answer:
+        """Return a call's result; repeat the call if a file was discarded, or if another process has grown it."""
         for _ in range(GENERATIONS):
             try:
                 return call()
@@ -151,46 +156,46 @@ class FileStore:
                 continue
             except lmdb.MapResizedError:
                 self.close()
-        return call()  # outside the handler: the exception refers to what was open
+        return call()  # outside the handler, because the exception refers to files that were open
 
     def _read(self, keys: Sequence[bytes]) -> dict[bytes, bytes]:
         with IN_LMDB:
-            return self._found(self._open(), keys)
+            return self._read_generations(self._open(), keys)
 
-    def _found(self, generations: Iterable[_Generation], keys: Sequence[bytes]) -> dict[bytes, bytes]:
-        found: dict[bytes, bytes] = {}
+    def _read_generations(self, generations: Iterable[_Generation], keys: Sequence[bytes]) -> dict[bytes, bytes]:
+        records: dict[bytes, bytes] = {}
         for generation in generations:
             if self._clock() - generation.created_s > self._ttl_s:
                 continue
-            with self._used(generation) as environment, environment.begin() as reading:
-                records = ((key, reading.get(key)) for key in keys if key not in found)
-                found |= {key: record for key, record in records if record is not None}
-        return found
+            with self._use(generation) as environment, environment.begin() as transaction:
+                pairs = ((key, transaction.get(key)) for key in keys if key not in records)
+                records |= {key: record for key, record in pairs if record is not None}
+        return records
 
     def _write(self, records: Mapping[bytes, bytes]) -> int:
         with self._writing, IN_LMDB:
-            generations = self._open(make=True)
+            generations = self._open(create=True)
             if not generations or self._clock() - generations[0].created_s > self._ttl_s / 2:
                 generations = self._begin()
             try:
-                self._put(generations[0], records)
+                self._write_to(generations[0], records)
             except lmdb.MapFullError:
-                self._put(self._begin()[0], records)
+                self._write_to(self._begin()[0], records)
         return len(records)
 
-    def _put(self, generation: _Generation, records: Mapping[bytes, bytes]) -> None:
-        with self._used(generation) as environment:
+    def _write_to(self, generation: _Generation, records: Mapping[bytes, bytes]) -> None:
+        with self._use(generation) as environment:
             _put(environment, records)
 
     @contextmanager
-    def _used(self, generation: _Generation) -> Iterator[lmdb.Environment]:
-        """Yield a generation's environment; discard the generation if it turns out to be damaged, and raise."""
+    def _use(self, generation: _Generation) -> Iterator[lmdb.Environment]:
+        """Yield a generation's environment; if the file turns out to be damaged, discard it and raise the error."""
         try:
             yield generation.environment
         except DAMAGES as error:
             with self._opening:
                 if generation in self._generations:  # no other thread has discarded it
-                    self._generations = tuple(one for one in self._generations if one is not generation)
+                    self._generations = tuple(other for other in self._generations if other is not generation)
                     self._discard(generation.file, generation.inode, error)
                     self._changed_ns = -1
             raise
@@ -198,36 +203,39 @@ class FileStore:
     def _size(self) -> Size:
         with IN_LMDB:
             records = sum(map(_count, self._open()))
-        return Size(records, sum(file.stat().st_size for file in self.folder.glob(PATTERN)), self._most)
+        return Size(records, sum(file.stat().st_size for file in self.folder.glob(PATTERN)), self._most_bytes)
 
-    def _prune(self, kept: Iterable[Sequence[bytes]]) -> int:
-        """Copy the kept records to a new folder, dated as the oldest generation, and replace the old files by it.
+    def _prune(self, keys_to_keep: Iterable[Sequence[bytes]]) -> int:
+        """Copy records to a new folder, dated like the oldest generation; then replace the old files by the new ones.
 
-        Nothing changes before that, so a failure leaves everything as it was.
+        A failure before the replacement changes nothing.
         """
         with self._writing:
             with IN_LMDB:
-                before = self._open()
-            if not before:
+                generations = self._open()
+            if not generations:
                 return 0
             copy = FileStore(
-                self.folder / PRUNED.format(os.getpid()), most_bytes=self._most, ttl_s=self._ttl_s, clock=self._clock
+                self.folder / PRUNED.format(os.getpid()),
+                most_bytes=self._most_bytes,
+                ttl_s=self._ttl_s,
+                clock=self._clock,
             )
             try:
-                for keys in kept:
+                for keys in keys_to_keep:
                     with IN_LMDB:
-                        records = self._found(before, keys)
+                        records = self._read_generations(generations, keys)
                     if records:
                         copy._write(records)
                 count = copy._size().records
-                files = copy._finished(min(generation.created_s for generation in before))
-                self._replace(files)
+                files = copy._finish(min(generation.created_s for generation in generations))
+                self._replace_files(files)
                 return count
             finally:
                 shutil.rmtree(copy.folder, ignore_errors=True)
 
-    def _finished(self, created_s: float) -> list[Path]:
-        """Set the time at which all generations were begun, close them, and return their files, the oldest first."""
+    def _finish(self, created_s: float) -> list[Path]:
+        """Set the time at which the generations were begun, and close them; return their files, the oldest first."""
         with IN_LMDB:
             generations = self._open()
             for generation in generations:
@@ -236,8 +244,8 @@ class FileStore:
             self._generations = ()
         return [generation.file for generation in reversed(generations)]
 
-    def _replace(self, files: Sequence[Path]) -> None:
-        """Move files here as the youngest generations, and delete all others."""
+    def _replace_files(self, files: Sequence[Path]) -> None:
+        """Move files into the folder as the youngest generations, and delete all other generations."""
         with IN_LMDB, self._opening:
             number = max((_number(generation.file) for generation in self._open()), default=0) + 1
             names = [NAME.format(number + offset) for offset in range(len(files))]
@@ -254,9 +262,9 @@ class FileStore:
             self._begin(keep=1)
         return count
 
-    def _open(self, *, make: bool = False) -> tuple[_Generation, ...]:
-        """Return the generations, the youngest first, reopened if the folder has changed."""
-        if make and not self.folder.is_dir():
+    def _open(self, *, create: bool = False) -> tuple[_Generation, ...]:
+        """Return the generations, the youngest first; open them again if the folder has changed."""
+        if create and not self.folder.is_dir():
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         with self._opening:
             try:
@@ -266,39 +274,39 @@ class FileStore:
                 return ()
             if changed_ns != self._changed_ns or not all(map(self._is_whole, self._generations)):
                 _refuse_remote(self.folder)
-                self._generations = tuple(self._usable())
-                self._changed_ns = self.folder.stat().st_mtime_ns  # opening may make a file for locks
+                self._generations = tuple(self._open_files())
+                self._changed_ns = self.folder.stat().st_mtime_ns  # opening may create a lock file
             return self._generations
 
     def _is_whole(self, generation: _Generation) -> bool:
-        """Return whether an open file was not cut short meanwhile, before anything is read past its end."""
+        """Return whether an open file has all of its pages; reading a file that was cut short would end the process."""
         try:
             check_length(generation.environment, generation.page_bytes, generation.file)
         except lmdb.CorruptedError:
             return False
         return True
 
-    def _usable(self) -> Iterator[_Generation]:
-        """Yield the generations, the youngest first; discard the damaged ones."""
+    def _open_files(self) -> Iterator[_Generation]:
+        """Open the files and yield their generations, the youngest first; discard damaged files."""
         for file in sorted(self.folder.glob(PATTERN), reverse=True)[:GENERATIONS]:
             with suppress(FileNotFoundError):  # another process has deleted it
                 inode = file.stat().st_ino
                 try:
-                    yield self._opened(file)
+                    yield self._open_file(file)
                 except lmdb.Error as error:
                     if not is_damage(error, file):
                         raise
                     yield from self._discard(file, inode, error)
 
     def _discard(self, file: Path, inode: int, error: lmdb.Error) -> Sequence[_Generation]:
-        """Delete a damaged file; return the generation that was begun after it if it was the youngest.
+        """Delete a damaged file. If it was the youngest, begin a new generation, and return it in a list.
 
-        Processes that have it open notice the change of the folder. They never take a new file for this one, because
-        its number is not given again.
+        Other processes that have the file open notice that the folder changed. They cannot confuse a new file with it,
+        because no number is used again.
         """
         number = _number(file)
         youngest = max(map(_number, self.folder.glob(PATTERN)), default=number)
-        new = [self._opened(self.folder / NAME.format(number + 1))] if youngest == number else []
+        new = [self._open_file(self.folder / NAME.format(number + 1))] if youngest == number else []
         with suppress(FileNotFoundError):  # another process was faster
             if file.stat().st_ino == inode:
                 file.unlink()
@@ -309,50 +317,46 @@ class FileStore:
                 )
         return new
 
-    def _opened(self, file: Path) -> _Generation:
-        """Return a file's generation, opened unless it is open: LMDB does not allow opening a file twice."""
+    def _open_file(self, file: Path) -> _Generation:
+        """Return a file's generation; do not open a file that is open, because LMDB forbids opening it twice."""
         if file.exists():
             for generation in self._generations:
                 if (generation.file, generation.inode) == (file, file.stat().st_ino):
                     check_length(generation.environment, generation.page_bytes, file)
                     return generation
-        environment = open_lmdb(file, self._most // GENERATIONS)
+        environment = open_lmdb(file, self._most_bytes // GENERATIONS)
         try:
-            created_s = self._created_s(environment)
+            created_s = self._read_created_s(environment)
         except BaseException:
             environment.close()
             raise
         return _Generation(file, file.stat().st_ino, created_s, environment, environment.stat()["psize"])
 
-    def _created_s(self, environment: lmdb.Environment) -> float:
-        """Return when a generation was begun; if the file has no time, that is now."""
-        with environment.begin() as reading:
-            created = reading.get(CREATED)
+    def _read_created_s(self, environment: lmdb.Environment) -> float:
+        """Return the time at which a generation was begun; write the current time into a new file."""
+        with environment.begin() as transaction:
+            created = transaction.get(CREATED)
         if created is None:
-            with environment.begin(write=True) as writing:
-                writing.put(CREATED, str(self._clock()).encode(), overwrite=False)
-                created = writing.get(CREATED, b"0")
+            with environment.begin(write=True) as transaction:
+                transaction.put(CREATED, str(self._clock()).encode(), overwrite=False)
+                created = transaction.get(CREATED, b"0")
         try:
             return float(created)
         except ValueError as error:
             raise lmdb.CorruptedError("the time at which it was begun is not a number") from error
 
     def _begin(self, keep: int = GENERATIONS) -> tuple[_Generation, ...]:
-        """Begin a generation, and delete all but the ``keep`` youngest."""
+        """Begin a generation, and delete all but the ``keep`` youngest; return the generations that are left."""
         with self._opening:
-            before = self._open(make=True)
-            young = self._opened(self.folder / NAME.format(_number(before[0].file) + 1 if before else 1))
-            self._generations = (young, *before)[:keep]
-            self._delete_others()
+            older = self._open(create=True)
+            youngest = self._open_file(self.folder / NAME.format(_number(older[0].file) + 1 if older else 1))
+            self._generations = (youngest, *older)[:keep]
+            files = {generation.file for generation in self._generations}
+            for file in self.folder.glob(PATTERN):
+                if file not in files:
+                    _delete(file)
+            self._changed_ns = self.folder.stat().st_mtime_ns
             return self._generations
-
-    def _delete_others(self) -> None:
-        """Delete the generations that are not used any more."""
-        kept = {generation.file for generation in self._generations}
-        for file in self.folder.glob(PATTERN):
-            if file not in kept:
-                _delete(file)
-        self._changed_ns = self.folder.stat().st_mtime_ns
 
 
 _stores: "weakref.WeakValueDictionary[Path, FileStore]" = weakref.WeakValueDictionary()
@@ -360,7 +364,7 @@ _making = fork_safe_lock()
 
 
 def file_store(folder: Path, *, most_bytes: int, ttl_s: float) -> FileStore:
-    """Return this process's one store of a folder; the first call sets its bounds."""
+    """Return this process's only store of a folder; the first call sets its bounds."""
     resolved = folder.expanduser().resolve()
     with _making:
         store = _stores.get(resolved)
@@ -370,42 +374,43 @@ def file_store(folder: Path, *, most_bytes: int, ttl_s: float) -> FileStore:
 
 
 def _number(file: Path) -> int:
+    """Return the number in a generation's file name."""
     return int(file.stem.rpartition("-")[2])
 
 
 def _count(generation: _Generation) -> int:
-    """Return how many records a file has, without its time and the positions of builds."""
-    with generation.environment.begin() as reading, reading.cursor() as cursor:
+    """Return the number of records in a generation; its time and the positions of builds do not count."""
+    with generation.environment.begin() as transaction, transaction.cursor() as cursor:
         cursor.set_range(POSITION)
-        others = sum(1 for _ in takewhile(lambda key: key.startswith(POSITION), cursor.iternext(values=False)))
-        return int(reading.stat()["entries"]) - 1 - others
+        positions = takewhile(lambda key: key.startswith(POSITION), cursor.iternext(values=False))
+        return int(transaction.stat()["entries"]) - 1 - sum(1 for _ in positions)
 
 
 def _put(environment: lmdb.Environment, records: Mapping[bytes, bytes]) -> None:
-    with environment.begin(write=True) as writing:
+    with environment.begin(write=True) as transaction:
         for key, record in records.items():
-            writing.put(key, record)
+            transaction.put(key, record)
 
 
 def _delete(file: Path) -> None:
-    """Delete a generation; if it is open and the system refuses, a later call does."""
+    """Delete a generation's files; if the system refuses because they are open, a later call deletes them."""
     for path in (file, file.with_name(f"{file.name}-lock")):
         with suppress(OSError):
             path.unlink(missing_ok=True)
 
 
 def _refuse_remote(folder: Path) -> None:
-    """Raise an error for a folder that other machines may use, too.
+    """Check that other machines cannot use a folder.
 
     Raises:
-        OSError: it is on a network file system.
+        OSError: the folder is on a network file system.
     """
     if (kind := _file_system(folder)) in REMOTE_SYSTEMS:
         raise OSError(f"it is on a network file system ({kind}); name a local folder with OSRERANK_VECTORS_FOLDER")
 
 
 def _file_system(folder: Path) -> str:
-    """Return the kind of a folder's file system, empty if unknown."""
+    """Return the type of a folder's file system; an empty string if it is unknown."""
     if not MOUNTS.exists():
         return ""
     lines = (line.split() for line in MOUNTS.read_text("utf-8", "replace").splitlines())

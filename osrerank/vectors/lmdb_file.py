@@ -1,4 +1,8 @@
-"""Open LMDB files, and recognise damaged ones: a process that reads past the end of a mapped file is killed."""
+"""Open LMDB files, and recognise damaged files.
+
+LMDB maps files into memory. The system kills a process that reads past the end of a mapped file, so the length of a
+file is checked before it is read.
+"""
 
 import os
 import sys
@@ -7,33 +11,34 @@ from pathlib import Path
 import lmdb
 
 DAMAGES = (lmdb.CorruptedError, lmdb.InvalidError, lmdb.PageNotFoundError, lmdb.VersionMismatchError)
-"""What LMDB raises for a file that is damaged, or that is no LMDB file."""
+"""The errors that LMDB raises for a damaged file, and for a file that it did not write."""
 MOST_READERS = 1024
-"""Most threads that read at once, in all processes."""
+"""The most threads that read a file at a time, in all processes."""
 LOCKS_BYTES = 64 * (MOST_READERS + 2)
-"""The size of LMDB's file of locks: a cache line for each reader, and its own."""
+"""The size of LMDB's lock file: a cache line for each reader, and two for the header."""
 META_PAGES = 2
-"""LMDB keeps its two meta pages first, and maps at least these."""
+"""How many meta pages a file begins with; LMDB maps at least these."""
 HEAD_BYTES = 64
+"""How many bytes at the start of a file are searched for `MAGIC`."""
 MAGIC = (0xBEEFC0DE).to_bytes(4, sys.byteorder)
-"""Number in each meta page; the version of the file's format follows it."""
+"""A number in each meta page; the version of the file format follows it."""
 VERSIONS = frozenset({1, 3})
-"""Formats of LMDB 0.9 and 1.0."""
+"""The versions of the file format of LMDB 0.9 and 1.0."""
 
 
 def open_lmdb(file: Path, most_bytes: int) -> lmdb.Environment:
-    """Open a file for reading and writing, and create it if there is none.
+    """Open a file for reading and writing; create it if it does not exist.
 
     Args:
-        file: the file; LMDB keeps a file for locks beside it.
-        most_bytes: the file's maximum size; a file that is already larger keeps its size as its maximum.
+        file: the file; LMDB keeps a lock file beside it.
+        most_bytes: the file's maximum size; for a file that is already larger, its current size.
 
     Raises:
         OSError: the disk is full.
         lmdb.CorruptedError: the file was cut short.
-        lmdb.Error: it cannot be opened; `is_damage` tells whether the file itself is the cause.
+        lmdb.Error: the file cannot be opened; `is_damage` says whether it is damaged.
     """
-    _reserve(file.with_name(f"{file.name}-lock"))
+    _reserve_locks(file.with_name(f"{file.name}-lock"))
     environment = lmdb.open(
         str(file),
         subdir=False,
@@ -53,11 +58,11 @@ def open_lmdb(file: Path, most_bytes: int) -> lmdb.Environment:
     return environment
 
 
-def _reserve(locks: Path) -> None:
-    """Give LMDB's file of locks its space on the disk: LMDB maps it, and a full disk would end the process (SIGBUS)."""
+def _reserve_locks(lock_file: Path) -> None:
+    """Reserve disk space for the lock file: LMDB maps it, and on a full disk the system would kill the process."""
     if not hasattr(os, "posix_fallocate"):  # macOS, Windows
         return
-    handle = os.open(locks, os.O_RDWR | os.O_CREAT, 0o600)
+    handle = os.open(lock_file, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         os.posix_fallocate(handle, 0, LOCKS_BYTES)
     finally:
@@ -65,39 +70,39 @@ def _reserve(locks: Path) -> None:
 
 
 def check_length(environment: lmdb.Environment, page_bytes: int, file: Path) -> None:
-    """Raise an error if an open file was cut short: it lacks pages that its meta pages name.
+    """Raise an error if an open file was cut short, so that it lacks pages that its meta pages count.
 
-    This relies on LMDB always writing a file's last page, which it does if records are never deleted one by one.
+    LMDB always writes a file's last page, unless records are deleted one by one, which osrerank never does.
 
     Args:
         environment: the open file.
-        page_bytes: size of its pages.
+        page_bytes: the size of its pages.
         file: its path.
 
     Raises:
-        lmdb.CorruptedError: it was cut short.
+        lmdb.CorruptedError: the file was cut short.
     """
-    least = META_PAGES * page_bytes
+    needed_bytes = META_PAGES * page_bytes
     try:
         size = file.stat().st_size
-        if size >= least:
-            least = (environment.info()["last_pgno"] + 1) * page_bytes
-        if size < least:  # unless a writer has grown it meanwhile
+        if size >= needed_bytes:
+            needed_bytes = (environment.info()["last_pgno"] + 1) * page_bytes
+        if size < needed_bytes:  # unless a writer has grown the file meanwhile
             size = file.stat().st_size
     except FileNotFoundError:  # another process has deleted it
         return
-    if size < least:
-        raise lmdb.CorruptedError(f"it was cut to {size} bytes, and its pages take {least}")
+    if size < needed_bytes:
+        raise lmdb.CorruptedError(f"it was cut to {size} bytes, and its pages take {needed_bytes}")
 
 
 def is_damage(error: lmdb.Error, file: Path) -> bool:
-    """Return whether a file could not be opened or used because it is damaged or no LMDB file."""
+    """Return whether an error means that the file is damaged, or that LMDB did not write it."""
     return isinstance(error, DAMAGES) or _version(file) not in VERSIONS
 
 
 def _version(file: Path) -> int:
-    """Return the version of a file's format, 0 without one."""
-    with file.open("rb") as opened:
-        head = opened.read(HEAD_BYTES)
-    _, magic, rest = head.partition(MAGIC)
-    return int.from_bytes(rest[:4], sys.byteorder) if magic else 0
+    """Return the version of a file's format; 0 if the file does not begin with a meta page."""
+    with file.open("rb") as stream:
+        head = stream.read(HEAD_BYTES)
+    _, magic, version = head.partition(MAGIC)
+    return int.from_bytes(version[:4], sys.byteorder) if magic else 0

@@ -1,4 +1,4 @@
-"""A long document's record: its passages' records and spans, so that a known document is not split again.
+"""The record of a long document: the records and spans of its passages, so that searches need not split it again.
 
 The bytes, all numbers little-endian:
 
@@ -7,10 +7,10 @@ The bytes, all numbers little-endian:
 | 4 | ``ORL1`` |
 | 4 | number of passages |
 | 4 | length of the names |
-| that many | names of the fields, a list in JSON |
-| 16 a passage | index of its field in that list (-1: the whole text), of its value (-1: the only one), start, end |
-| the rest | the passages' records, each without its digest (`osrerank.vectors.record`) |
-| 16 | digest, as a record's |
+| this length | names of the fields, a list in JSON |
+| 16 for each passage | index of its field in that list (-1: whole text), of its value (-1: only value), start, end |
+| variable | the passages' records without digests (`osrerank.vectors.record`) |
+| 16 | digest, as in the record of a short text |
 """
 
 import json
@@ -28,12 +28,12 @@ MAGIC = b"ORL1"
 HEADER = struct.Struct("<4sII")
 INT32 = np.dtype("<i4")
 NUMBERS = 4
-"""How many numbers describe a passage's span."""
+"""How many numbers describe the span of a passage."""
 
 
 @dataclass(frozen=True, slots=True)
 class LongRecord:
-    """The stored form of a document that is read by passages.
+    """The stored form of a document that is split into passages.
 
     Attributes:
         passages: the passages' records, at least one.
@@ -45,30 +45,31 @@ class LongRecord:
 
     @classmethod
     def read(cls, content: bytes, key: bytes, secret: bytes = b"") -> Self | None:
-        """Return the record that `write` made with this key and this secret; None for any other bytes."""
+        """Parse a record that `write` made with this key and this secret; return None for any other bytes."""
         body = unsealed(content, key, secret)
         if body is None or len(body) < HEADER.size:
             return None
-        magic, count, named = HEADER.unpack_from(body)
-        at = HEADER.size + named + count * NUMBERS * INT32.itemsize
-        if magic != MAGIC or not count or len(body) < at:
+        magic, count, names_bytes = HEADER.unpack_from(body)
+        table_start = HEADER.size + names_bytes
+        offset = table_start + count * NUMBERS * INT32.itemsize
+        if magic != MAGIC or not count or len(body) < offset:
             return None
-        spans = _spans(bytes(body[HEADER.size : HEADER.size + named]), body[HEADER.size + named : at])
+        spans = _parse_spans(bytes(body[HEADER.size : table_start]), body[table_start:offset])
         passages: list[VectorRecord] = []
         while len(passages) < count:
-            record, length = VectorRecord.parsed(body[at:])
+            record, length = VectorRecord.parse(body[offset:])
             if record is None:
                 return None
             passages.append(record)
-            at += length
-        return cls(passages, spans) if spans is not None and at == len(body) else None
+            offset += length
+        return cls(passages, spans) if spans is not None and offset == len(body) else None
 
     def fits(self, hidden: int, bits: Bits, *, by_tokens: bool = False) -> bool:
-        """Return whether every passage's record fits (`VectorRecord.fits`)."""
+        """Return whether `VectorRecord.fits` holds for the record of every passage."""
         return all(record.fits(hidden, bits, by_tokens=by_tokens) for record in self.passages)
 
     def write(self, key: bytes, secret: bytes = b"") -> bytes:
-        """Return the bytes that `read` reads, as `VectorRecord.write` does."""
+        """Return the record as bytes with a digest, for `read`."""
         fields = list(dict.fromkeys(span.field for span in self.spans if span is not None))
         names = json.dumps(fields).encode()
         numbers = [(-1, -1, 0, 0) if span is None else _numbers(span, fields) for span in self.spans]
@@ -81,8 +82,8 @@ def _numbers(span: Span, fields: Sequence[str]) -> tuple[int, int, int, int]:
     return fields.index(span.field), -1 if span.value is None else span.value, span.start, span.end
 
 
-def _spans(names: bytes, table: memoryview) -> list[Span | None] | None:
-    """Return the spans in a record's bytes; None if the bytes are not valid."""
+def _parse_spans(names: bytes, table: memoryview) -> list[Span | None] | None:
+    """Parse the spans of a record; return None if the bytes are not valid."""
     try:
         fields = json.loads(names)
         rows = np.frombuffer(table, INT32).reshape(-1, NUMBERS).tolist()

@@ -1,4 +1,4 @@
-"""Pack a document's vector in a record of a few hundred bytes, or its tokens' vectors in a few thousand.
+"""The record of a text: its vector in a few hundred bytes, or the vectors of its tokens in a few thousand.
 
 The bytes of a record in order, all numbers little-endian:
 
@@ -9,11 +9,11 @@ The bytes of a record in order, all numbers little-endian:
 | 1 | 0 |
 | 1 | 1 if the text was cut to the model's length, else 0 |
 | 1 | 0 if the vector has norm 1, else 1 |
-| 2 | numbers of a vector |
+| 2 | length of a vector |
 | 2 | 0, or for late interaction the number of vectors |
-| 2 a vector | its scale, fp16; absent with 32 bits |
-| numbers or 4 * numbers a vector | the vector, in 8 or 32 bits |
-| 16 | BLAKE2b of the record's key and all bytes before; keyed if there is a secret |
+| 2 for each vector | its scale, fp16; absent with 32 bits |
+| length, or 4 * length, for each vector | the vector, in 8 or 32 bits |
+| 16 | BLAKE2b of the record's key and all bytes before it; keyed with the secret, if one is set |
 """
 
 import hashlib
@@ -34,14 +34,14 @@ MAGIC = b"ORS1"
 HEADER = struct.Struct("<4sBBBBHH")
 DIGEST_BYTES = 16
 LARGEST = 127
-"""The largest integer in an 8-bit vector; the smallest is its negative."""
+"""The largest integer in an 8-bit vector; the smallest is -127."""
 PERSON = b"osrerank-vectors"
-"""BLAKE2b's personalisation: other programs that use the same secret get other digests."""
+"""The personalisation of BLAKE2b: another program that uses the same secret gets different digests."""
 
 FLAGS = tuple(itertools.product((False, True), repeat=2))
 """All combinations of two flags: whether a text was cut, and whether its vector's norm counts."""
 UNIT = 1e-3
-"""How far from 1 a norm may be and still count as 1."""
+"""The largest distance from 1 at which a norm counts as 1."""
 
 FLOAT16, FLOAT32, INT8 = (np.dtype(name) for name in ("<f2", "<f4", "i1"))
 
@@ -59,9 +59,9 @@ class VectorRecord:
 
     Attributes:
         vector: ``(hidden,)``, or for late interaction ``(tokens, hidden)``; float32 or int8.
-        scale: what an int8 vector is multiplied by, for late interaction ``(tokens, 1)``; 1 for float32.
+        scale: the factor of an int8 vector, for late interaction ``(tokens, 1)``; 1 for float32.
         cut: whether the text was longer than the model reads.
-        is_unit: whether the vector had norm 1 before it was rounded; else its norm counts, as for dot products.
+        is_unit: whether the vector had norm 1 before it was rounded; if not, its norm is kept, for dot products.
     """
 
     vector: npt.NDArray[np.float32] | npt.NDArray[np.int8]
@@ -71,12 +71,12 @@ class VectorRecord:
 
     @property
     def bits(self) -> Bits:
-        """Bits of each number of the vector."""
+        """The bits of each number of the vector."""
         return EXACT if self.vector.dtype == FLOAT32 else ROUNDED
 
     @classmethod
     def of(cls, vector: Floats, bits: Bits, *, cut: bool) -> Self:
-        """Return the record of a text's vector ``(hidden,)`` or its tokens' ``(tokens, hidden)``, float32."""
+        """Make the record of a text's vector ``(hidden,)``, or of its tokens' vectors ``(tokens, hidden)``, float32."""
         is_unit = bool((np.abs(np.linalg.norm(vector, axis=-1) - 1) < UNIT).all())
         if bits == EXACT:
             return cls(vector, 1.0, cut, is_unit)
@@ -87,26 +87,26 @@ class VectorRecord:
 
     @classmethod
     def read(cls, content: bytes, key: bytes, secret: bytes = b"") -> Self | None:
-        """Return the record that `write` made with this key and this secret; None for any other bytes.
+        """Parse a record that `write` made with this key and this secret; return None for any other bytes.
 
-        Without a secret anybody can compute a digest, so all values are checked.
+        All values are checked, because without a secret anybody can compute the digest.
         """
         body = unsealed(content, key, secret)
-        record, length = cls.parsed(body) if body is not None else (None, 0)
+        record, length = cls.parse(body) if body is not None else (None, 0)
         return record if body is not None and length == len(body) else None
 
     @classmethod
-    def parsed(cls, body: memoryview) -> tuple[Self | None, int]:
-        """Parse a record without its digest at the start of bytes; return it, or None, and its length."""
-        nothing = None, 0
+    def parse(cls, body: memoryview) -> tuple[Self | None, int]:
+        """Parse a record without a digest at the start of bytes; return it and its length, or None and 0."""
+        invalid = None, 0
         if len(body) < HEADER.size:
-            return nothing
+            return invalid
         magic, bits, layers, cut, as_is, hidden, rows = HEADER.unpack_from(body)
         if magic != MAGIC or bits not in PROFILES.values() or layers:
-            return nothing
+            return invalid
         length, count = _body_bytes(bits, hidden, rows), rows or 1
         if len(body) < length:
-            return nothing
+            return invalid
         vector: npt.NDArray[Any]
         scale: float | Floats = 1.0
         if bits == EXACT:
@@ -115,14 +115,14 @@ class VectorRecord:
             scales = np.frombuffer(body, FLOAT16, count, HEADER.size)
             scale = scales.astype(np.float32)[:, None] if rows else float(scales[0])
             vector = np.frombuffer(body, INT8, count * hidden, HEADER.size + scales.nbytes)
-        least, most = (scale, scale) if isinstance(scale, float) else (scale.min(), scale.max())
-        is_possible = least > 0 and most < math.inf
+        smallest, largest = (scale, scale) if isinstance(scale, float) else (scale.min(), scale.max())
+        is_possible = smallest > 0 and largest < math.inf
         if not is_possible or not vector.any() or (bits == EXACT and not np.isfinite(vector).all()):
-            return nothing
+            return invalid
         return cls(vector.reshape(rows, hidden) if rows else vector, scale, bool(cut), not as_is), length
 
     def fits(self, hidden: int, bits: Bits, *, by_tokens: bool = False) -> bool:
-        """Return whether the record has a vector of this size and bits, or one for each token."""
+        """Return whether the record has a vector of this length and precision, or such a vector for each token."""
         is_of_bits = self.vector.dtype == (FLOAT32 if bits == EXACT else INT8)
         return is_of_bits and self.vector.shape[-1] == hidden and self.vector.ndim == 1 + by_tokens
 
@@ -130,13 +130,13 @@ class VectorRecord:
         """Return the record as bytes with a digest, for `read`.
 
         Args:
-            key: the record's key; `read` refuses the bytes under any other.
-            secret: key of the digest, so that only its owner can make a record; at most 64 bytes.
+            key: the record's key; `read` returns None for another key.
+            secret: the key of the digest, without which nobody can make a valid record; at most 64 bytes.
         """
         return sealed(self.body(), key, secret)
 
     def body(self) -> bytes:
-        """Return the record as bytes without a digest, for `parsed`."""
+        """Return the record as bytes without a digest, for `parse`."""
         *rows, hidden = self.vector.shape
         header = HEADER.pack(MAGIC, self.bits, 0, self.cut, not self.is_unit, hidden, *(rows or (0,)))
         scale = b"" if self.bits == EXACT else np.float16(self.scale).tobytes()
@@ -146,9 +146,9 @@ class VectorRecord:
 def read_all(
     contents: Mapping[bytes, bytes], hidden: int, bits: Bits, secret: bytes = b""
 ) -> dict[bytes, VectorRecord]:
-    """Read many records of one vector each, as `VectorRecord.read` reads one but faster; return the valid ones by key.
+    """Parse many records of one vector each, faster than `VectorRecord.read`; return the valid records by key.
 
-    Records of another size or other bits are left out, and so are any other bytes.
+    Records of another length or precision are left out, and so are bytes of any other kind.
     """
     numbers = (FLOAT32 if bits == EXACT else INT8).str
     scale = [] if bits == EXACT else [("scale", FLOAT16.str)]
@@ -160,19 +160,19 @@ def read_all(
     are_valid = vectors.any(axis=1) & np.isfinite(scales) & (scales > 0)
     if bits == EXACT:
         are_valid &= np.isfinite(vectors).all(axis=1)
-    found = {}
+    records = {}
     for key, is_valid, vector, scale in zip(keys, are_valid.tolist(), vectors, scales.tolist(), strict=True):
         content = contents[key]
         if is_valid and (flags := heads.get(content[: HEADER.size])) and unsealed(content, key, secret) is not None:
-            found[key] = VectorRecord(vector, scale, *flags)
-    return found
+            records[key] = VectorRecord(vector, scale, *flags)
+    return records
 
 
 class TokenRows:
-    """A sequence of the token vectors of records, each ``(tokens, hidden)`` and computed when it is asked for.
+    """The token vectors ``(tokens, hidden)`` of each record, in full precision; a record's are computed on access.
 
     Args:
-        records: records of late interaction.
+        records: the records of texts for late interaction.
     """
 
     def __init__(self, records: Sequence[VectorRecord]) -> None:
@@ -181,46 +181,50 @@ class TokenRows:
     def __len__(self) -> int:
         return len(self._records)
 
-    def __getitem__(self, at: int) -> Floats:
-        return np.multiply(self._records[at].vector, self._records[at].scale, dtype=np.float32)
+    def __getitem__(self, index: int) -> Floats:
+        return np.multiply(self._records[index].vector, self._records[index].scale, dtype=np.float32)
 
 
 def rows_of(records: Sequence[VectorRecord]) -> Rows:
-    """Return the vectors of at least one record ``(n, hidden)``, with their norms before rounding, or `TokenRows`."""
+    """Return the vectors of records ``(n, hidden)`` with the norms that they had before rounding, or `TokenRows`.
+
+    Args:
+        records: at least one record.
+    """
     if records[0].vector.ndim > 1:
         return TokenRows(records)
     rows: Floats = np.stack([record.vector for record in records]).astype(np.float32)
-    if records[0].vector.dtype != FLOAT32:  # rounding changed their norms
+    if records[0].vector.dtype != FLOAT32:  # rounding changed the norms
         divisors = np.sqrt((rows * rows).sum(axis=1, keepdims=True))
-        for at, record in enumerate(records):
+        for index, record in enumerate(records):
             if not record.is_unit:
-                divisors[at] = 1 / record.scale
+                divisors[index] = 1 / record.scale
         rows /= divisors
     return rows
 
 
 def sealed(body: bytes, key: bytes, secret: bytes) -> bytes:
-    """Return bytes, followed by the digest of them and their key."""
+    """Return a record's bytes with their digest, which also covers the record's key."""
     return body + _digest(body, key, secret)
 
 
 def unsealed(content: bytes, key: bytes, secret: bytes) -> memoryview | None:
-    """Return the bytes before the digest; None if the digest is not that of this key and this secret."""
+    """Return the bytes before the digest; None if the digest does not fit them, this key and this secret."""
     body = memoryview(content)[:-DIGEST_BYTES]
     return body if hmac.compare_digest(_digest(body, key, secret), content[-DIGEST_BYTES:]) else None
 
 
 def record_bytes(bits: Bits, hidden: int, tokens: int = 0) -> int:
-    """Return how many bytes a record takes, with its digest; ``tokens`` is how many have a vector, 0 for one vector."""
+    """Return the size of a record with its digest, in bytes; ``tokens`` is 0 for one vector of the whole text."""
     return _body_bytes(bits, hidden, tokens) + DIGEST_BYTES
 
 
 def _digest(body: bytes | memoryview, key: bytes, secret: bytes) -> bytes:
-    total = hashlib.blake2b(len(key).to_bytes(1, "little") + key, digest_size=DIGEST_BYTES, key=secret, person=PERSON)
-    total.update(body)
-    return total.digest()
+    digest = hashlib.blake2b(len(key).to_bytes(1, "little") + key, digest_size=DIGEST_BYTES, key=secret, person=PERSON)
+    digest.update(body)
+    return digest.digest()
 
 
 def _body_bytes(bits: int, hidden: int, rows: int) -> int:
-    """Return how many bytes a record takes without its digest."""
+    """Return the size of a record without its digest, in bytes."""
     return HEADER.size + (rows or 1) * (hidden * FLOAT32.itemsize if bits == EXACT else FLOAT16.itemsize + hidden)

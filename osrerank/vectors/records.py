@@ -1,8 +1,8 @@
 """Read and write a model's records.
 
 A record's key is a digest of the raw text and everything else that its vector depends on. A changed text has another
-key, so no score comes from an old text. A text with a record is neither tokenised nor encoded. A model's calibration
-and BM25's weight are not part of the key, so records stay valid when these change.
+key, so no score comes from an old text. A text with a record is neither tokenised nor encoded. The key does not depend
+on the model's calibration or on BM25's weight, so records stay valid when these change.
 """
 
 import functools
@@ -20,10 +20,10 @@ from osrerank.vectors.store import VectorStore
 
 KEY_BYTES = 16
 LONG = b"by passages"
-"""Prefix of what is hashed for a document that is read by passages."""
+"""The prefix of the hashed content of a document that is split into passages."""
 NOTHING: Mapping[Any, Any] = MappingProxyType({})
 
-Kept = VectorRecord | LongRecord
+TextRecord = VectorRecord | LongRecord
 """The record of a text, or of a long text with its passages."""
 
 
@@ -32,74 +32,79 @@ class Records:
 
     Args:
         key: `osrerank.types.Encoder.key` of the model.
-        dimensions: length of a vector.
-        storage: where records are kept, and the bits of each number.
+        dimensions: the length of a vector.
+        storage: the store, the bits of each number, and the secret of the digests.
         by_tokens: whether each token has a vector, as in late interaction.
 
     Attributes:
-        model_key: digest of all that a record depends on except its text, 16 bytes.
+        store: the store; None if records are not stored.
+        bits: the bits of each stored number.
+        model_key: a digest of everything that a record depends on except its text, 16 bytes.
     """
 
     def __init__(self, key: str, dimensions: int, storage: VectorStorage, *, by_tokens: bool = False) -> None:
         self.store, self.bits, self._secret = storage.store, storage.bits, storage.secret
         self._dimensions, self._by_tokens = dimensions, by_tokens
         self.model_key = _hash(f"{key}\0{self.bits}".encode())
-        self._writes = Background()
+        self._write_tasks = Background()
 
     def keys_of(self, texts: Sequence[str | LongText]) -> list[bytes]:
-        """Return the key of each text's record, 16 bytes each; a long text's also depends on how it is split."""
+        """Return the key of each text's record, 16 bytes; for a long text, it also depends on how the text is split."""
         return [_hash(self.model_key + _content(text)) for text in texts]
 
     def position_key(self, index_uuid: str, reading: str) -> bytes:
-        """Return the key of the position of an index's builds: a digest of all that decides which records it needs.
+        """Return the key under which builds store how far they read an index.
+
+        It is a digest of everything that decides which records the index needs.
 
         Args:
-            index_uuid: identifies the index.
-            reading: says which texts are read of its documents.
+            index_uuid: the identity of the index.
+            reading: a description of the texts that are read of its documents.
         """
         return _hash(self.model_key + _hash(self._secret) + f"{index_uuid}\0{reading}".encode())
 
-    def known(self, keys: Sequence[bytes]) -> dict[bytes, Kept]:
+    def stored(self, keys: Sequence[bytes]) -> dict[bytes, TextRecord]:
         """Return the records that the store has, by key."""
         return {} if self.store is None else self.read_from(self.store, list(dict.fromkeys(keys)))
 
-    def keep(self, records: Mapping[bytes, Kept]) -> None:
+    def keep(self, records: Mapping[bytes, TextRecord]) -> None:
         """Write records to the store in the background."""
         if self.store is not None and records:
-            self._writes.submit(functools.partial(self.write, self.store, records))
+            self._write_tasks.submit(functools.partial(self.write, self.store, records))
 
-    def write(self, store: VectorStore, records: Mapping[bytes, Kept]) -> int:
+    def write(self, store: VectorStore, records: Mapping[bytes, TextRecord]) -> int:
         """Write records to a store; return how many it accepted."""
         return store.write(self.contents(records))
 
-    def contents(self, records: Mapping[bytes, Kept]) -> dict[bytes, bytes]:
+    def contents(self, records: Mapping[bytes, TextRecord]) -> dict[bytes, bytes]:
         """Return the bytes to store for records, by key."""
         return {key: record.write(key, self._secret) for key, record in records.items()}
 
-    def read(self, contents: Mapping[bytes, bytes]) -> dict[bytes, Kept]:
+    def read(self, contents: Mapping[bytes, bytes]) -> dict[bytes, TextRecord]:
         """Return the valid records of this model among stored bytes, by key."""
         form = self._dimensions, self.bits
-        found: dict[bytes, Kept] = {} if self._by_tokens else {**read_all(contents, *form, self._secret)}
+        records: dict[bytes, TextRecord] = {} if self._by_tokens else {**read_all(contents, *form, self._secret)}
         for key, content in contents.items():
-            if key not in found:
+            if key not in records:
                 kind = LongRecord if content[: len(MAGIC)] == MAGIC else VectorRecord
                 record = kind.read(content, key, self._secret)
                 if record and record.fits(*form, by_tokens=self._by_tokens):
-                    found[key] = record
-        return found
+                    records[key] = record
+        return records
 
-    def read_from(self, store: VectorStore, keys: Sequence[bytes]) -> dict[bytes, Kept]:
-        """Return the records that a store has, by key."""
-        found = store.read(keys) if keys else {}
-        return self.read(found) if found else {}
+    def read_from(self, store: VectorStore, keys: Sequence[bytes]) -> dict[bytes, TextRecord]:
+        """Return the valid records that a store has, by key."""
+        contents = store.read(keys) if keys else {}
+        return self.read(contents) if contents else {}
 
     def flush(self) -> None:
-        """Wait until all records are written."""
-        self._writes.close()
+        """Wait until the records given to `keep` are written."""
+        self._write_tasks.close()
 
     def close(self) -> None:
+        """Wait until all records are written; close the store, except the file, which the whole process shares."""
         self.flush()
-        if self.store is not None and self.store.name != "file":  # the file is shared by the whole process
+        if self.store is not None and self.store.name != "file":
             self.store.close()
 
 

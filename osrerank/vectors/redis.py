@@ -1,8 +1,8 @@
 """Store records in a bounded part of a Redis that machines share.
 
-Redis holds two hashes, the young and the old generation. Records are written to the young one; when that has half of
-the bytes allowed, or is half as old as records may get, it becomes the old one and the old one is dropped. So reading
-writes nothing, and the bound holds without an eviction policy of the server.
+The records are in two hashes: the young and the old generation. New records go to the young generation. When it has
+half of the bytes allowed, or is half as old as records may get, the old generation is dropped and the young one takes
+its place. So reading writes nothing, and the bound holds without an eviction policy of the server.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -16,22 +16,22 @@ from osrerank._redis import open_redis
 from osrerank.vectors.store import REST_S, Guard, Size
 
 PREFIX = "{osrerank:vectors:1}:"
-"""Prefix of all keys. Its number changes with the form of keys or values; its braces keep all keys in one slot."""
+"""The prefix of all keys. Its number changes with the format of the entries; its braces keep all keys in one slot."""
 YOUNG, OLD, YOUNG_BYTES, OLD_BYTES = (PREFIX + name for name in ("young", "old", "young-bytes", "old-bytes"))
 KEPT, KEPT_BYTES = (PREFIX + name for name in ("kept", "kept-bytes"))
-"""Records to be kept, collected while pruning."""
+"""The records that pruning has copied so far, and their size."""
 CONNECT_S, ANSWER_S = 0.2, 0.5
-"""How long to wait for a connection, and for an answer, in seconds."""
-PIECE_BYTES = 1 << 20
-"""Approximate limit of a reply's or a request's bytes."""
+"""The timeouts of a connection and of an answer, in seconds."""
+BATCH_BYTES = 1 << 20
+"""The approximate limit of a reply and of a request, in bytes."""
 RECORD_OVERHEAD = 100
-"""Approximate bytes that Redis adds to each record."""
-USUAL_BYTES = 10_000
-"""Assumed bytes of a record until the first is read."""
+"""The approximate overhead of Redis for each record, in bytes."""
+FIRST_RECORD_BYTES = 10_000
+"""The assumed size of a record until one is read, in bytes."""
 WRITE = """
-for at = 4, #ARGV, 2 do
-  if redis.call('HSET', KEYS[1], ARGV[at], ARGV[at + 1]) == 1 then
-    redis.call('INCRBY', KEYS[3], #ARGV[at + 1] + tonumber(ARGV[3]))
+for i = 4, #ARGV, 2 do
+  if redis.call('HSET', KEYS[1], ARGV[i], ARGV[i + 1]) == 1 then
+    redis.call('INCRBY', KEYS[3], #ARGV[i + 1] + tonumber(ARGV[3]))
   end
 end
 local left = redis.call('PTTL', KEYS[1])
@@ -47,17 +47,17 @@ if tonumber(redis.call('GET', KEYS[3]) or 0) >= tonumber(ARGV[1]) or left < tonu
 end
 return 1
 """
-"""Writes records, and lets the young generation become the old one when it is large or old enough."""
+"""A script that writes records, and makes the young generation the old one when it is large or old enough."""
 
 
 class RedisStore:
-    """Records in Redis: one round trip to read, one to write. An absent, slow or full Redis only costs time.
+    """A store in Redis, with one round trip to read and one to write. An absent, slow or full Redis only costs time.
 
     Args:
         redis: a URL, or a client made with ``decode_responses=False``.
-        most_bytes: memory that records may take.
-        ttl_s: most seconds that a record is kept.
-        rest_s: pause after a failure, in seconds.
+        most_bytes: the most memory that records may take.
+        ttl_s: how long a record is kept at most, in seconds.
+        rest_s: the pause after a failure, in seconds.
     """
 
     name = "redis"
@@ -65,9 +65,9 @@ class RedisStore:
     def __init__(self, redis: str | Any, *, most_bytes: int, ttl_s: float, rest_s: float = REST_S) -> None:
         is_url = isinstance(redis, str)
         self._redis: Any = open_redis(redis, connect_s=CONNECT_S, answer_s=ANSWER_S) if is_url else redis
-        self._most = most_bytes
+        self._most_bytes = most_bytes
         self._ttl_ms = int(ttl_s * 1000)
-        self._usual_bytes = USUAL_BYTES
+        self._record_bytes = FIRST_RECORD_BYTES
         self._guard = Guard(self.name, "Redis", rest_s)
 
     def read(self, keys: Sequence[bytes]) -> dict[bytes, bytes]:
@@ -77,15 +77,15 @@ class RedisStore:
         return self._guard.write.attempt(lambda: self._write(records), 0) if records else 0
 
     def size(self) -> Size:
-        with self._guard.asked(RedisError):
+        with self._guard.raising(RedisError):
             return self._size()
 
-    def prune(self, kept: Iterable[Sequence[bytes]]) -> int:
-        with self._guard.asked(RedisError):
-            return self._prune(kept)
+    def prune(self, keys_to_keep: Iterable[Sequence[bytes]]) -> int:
+        with self._guard.raising(RedisError):
+            return self._prune(keys_to_keep)
 
     def drop(self) -> int:
-        with self._guard.asked(RedisError):
+        with self._guard.raising(RedisError):
             return self._drop()
 
     def close(self) -> None:
@@ -93,70 +93,68 @@ class RedisStore:
             self._redis.close()
 
     def _read(self, keys: Sequence[bytes]) -> dict[bytes, bytes]:
-        pieces = list(_pieces(keys, max(1, PIECE_BYTES // self._usual_bytes)))
-        found: dict[bytes, bytes] = {}
+        batch_size = max(1, BATCH_BYTES // self._record_bytes)
+        records: dict[bytes, bytes] = {}
         for generation in (YOUNG, OLD):
+            batches = list(_split([key for key in keys if key not in records], batch_size))
             pipeline = self._redis.pipeline(transaction=False)
-            asked = [[key for key in piece if key not in found] for piece in pieces]
-            asked = [piece for piece in asked if piece]
-            for piece in asked:
-                pipeline.hmget(generation, piece)
-            for piece, values in zip(asked, pipeline.execute() if asked else (), strict=True):
-                found |= {key: value for key, value in zip(piece, values, strict=True) if isinstance(value, bytes)}
-        if found:
-            self._usual_bytes = max(1, sum(map(len, found.values())) // len(found))
-        return found
+            for batch in batches:
+                pipeline.hmget(generation, batch)
+            for batch, values in zip(batches, pipeline.execute() if batches else (), strict=True):
+                records |= {key: value for key, value in zip(batch, values, strict=True) if isinstance(value, bytes)}
+        if records:
+            self._record_bytes = max(1, sum(map(len, records.values())) // len(records))
+        return records
 
     def _write(self, records: Mapping[bytes, bytes]) -> int:
-        largest = max(map(len, records.values()))
+        largest_bytes = max(map(len, records.values()))
         try:
-            for piece in _pieces(list(records.items()), max(1, PIECE_BYTES // largest)):
-                flat = [part for pair in piece for part in pair]
+            for batch in _split(list(records.items()), max(1, BATCH_BYTES // largest_bytes)):
+                arguments = [value for pair in batch for value in pair]
                 keys = (YOUNG, OLD, YOUNG_BYTES, OLD_BYTES)
-                self._redis.eval(WRITE, len(keys), *keys, self._most // 2, self._ttl_ms, RECORD_OVERHEAD, *flat)
+                bounds = (self._most_bytes // 2, self._ttl_ms, RECORD_OVERHEAD)
+                self._redis.eval(WRITE, len(keys), *keys, *bounds, *arguments)
         except (OutOfMemoryError, ResponseError) as error:
             if "OOM" not in str(error) and not isinstance(error, OutOfMemoryError):
                 raise
-            self._give_back()
+            self._free_memory()
             raise
         return len(records)
 
-    def _give_back(self) -> None:
-        """Drop the old generation, and make the young one the old one: others need this Redis's memory."""
+    def _free_memory(self) -> None:
+        """Drop the old generation, and make the young one the old one, because other programs need the memory."""
         self._redis.unlink(OLD, OLD_BYTES)
         for young, old in ((YOUNG, OLD), (YOUNG_BYTES, OLD_BYTES)):
-            with suppress(ResponseError):  # there is no young one
+            with suppress(ResponseError):  # the young generation does not exist
                 self._redis.rename(young, old)
 
     def _size(self) -> Size:
         pipeline = self._redis.pipeline(transaction=False)
-        for generation, counted in ((YOUNG, YOUNG_BYTES), (OLD, OLD_BYTES)):
+        for generation, size_key in ((YOUNG, YOUNG_BYTES), (OLD, OLD_BYTES)):
             pipeline.hlen(generation)
-            pipeline.get(counted)
+            pipeline.get(size_key)
         young, young_bytes, old, old_bytes = pipeline.execute()
-        return Size(young + old, int(young_bytes or 0) + int(old_bytes or 0), self._most)
+        return Size(young + old, int(young_bytes or 0) + int(old_bytes or 0), self._most_bytes)
 
-    def _prune(self, kept: Iterable[Sequence[bytes]]) -> int:
-        """Copy the records to keep, which expire when the oldest would have, and drop all others."""
-        left_ms = min((left for name in (YOUNG, OLD) if (left := self._redis.pttl(name)) > 0), default=self._ttl_ms)
+    def _prune(self, keys_to_keep: Iterable[Sequence[bytes]]) -> int:
+        """Copy the records to keep, and drop all others; the copies expire when the oldest record would have."""
+        times_ms = [self._redis.pttl(generation) for generation in (YOUNG, OLD)]
+        left_ms = min((time_ms for time_ms in times_ms if time_ms > 0), default=self._ttl_ms)
         self._redis.unlink(KEPT, KEPT_BYTES)
         try:
-            for keys in kept:
-                if found := self._read(keys):
-                    new = self._redis.hmget(KEPT, list(found))
-                    size = sum(
-                        len(record) + RECORD_OVERHEAD
-                        for record, known in zip(found.values(), new, strict=True)
-                        if known is None
-                    )
-                    self._redis.hset(KEPT, mapping=found)
+            for keys in keys_to_keep:
+                if records := self._read(keys):
+                    copies = self._redis.hmget(KEPT, list(records))
+                    pairs = zip(records.values(), copies, strict=True)
+                    size = sum(len(record) + RECORD_OVERHEAD for record, copy in pairs if copy is None)
+                    self._redis.hset(KEPT, mapping=records)
                     self._redis.incrby(KEPT_BYTES, size)
             count = int(self._redis.hlen(KEPT))
             pipeline = self._redis.pipeline(transaction=True)
             pipeline.unlink(YOUNG, OLD, YOUNG_BYTES, OLD_BYTES)
-            for before, after in ((KEPT, YOUNG), (KEPT_BYTES, YOUNG_BYTES)) if count else ():
-                pipeline.rename(before, after)
-                pipeline.pexpire(after, left_ms)
+            for source, target in ((KEPT, YOUNG), (KEPT_BYTES, YOUNG_BYTES)) if count else ():
+                pipeline.rename(source, target)
+                pipeline.pexpire(target, left_ms)
             pipeline.execute()
         except BaseException:
             with suppress(RedisError):
@@ -170,8 +168,8 @@ class RedisStore:
         return count
 
 
-def _pieces(items: Sequence[Any], size: int) -> Iterator[list[Any]]:
-    """Yield items in lists of at most ``size``."""
-    left = iter(items)
-    while piece := list(islice(left, size)):
-        yield piece
+def _split(values: Sequence[Any], size: int) -> Iterator[list[Any]]:
+    """Yield values in lists of at most ``size``."""
+    remaining = iter(values)
+    while batch := list(islice(remaining, size)):
+        yield batch

@@ -182,7 +182,7 @@ def test_several_batches_are_under_way_and_a_killed_worker_loses_nothing(
         assert max(len(position.leases) for position in positions) > 1
         side.refresh()
         vectors = vectors_of(client, "many")
-        assert len(vectors.records.read_from(side, vectors.keys_of(texts))) == 1200
+        assert len(vectors.records.read_from(side, vectors.records.keys_of(texts))) == 1200
         assert client.coverage("many").built == 1200
         client.indices.delete(index=["many", side.index])
 

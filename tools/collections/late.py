@@ -47,7 +47,7 @@ from osrerank.vectors.configured import VectorStorage
 from osrerank.vectors.documents import DocumentVectors
 from osrerank.vectors.file import FileStore
 from osrerank.vectors.record import ROUNDED, VectorRecord, rows_of
-from osrerank.vectors.token_vectors import maxsim, pooled
+from osrerank.vectors.token_vectors import maxsim, pool_tokens
 
 DEPTH = 100
 DEPTHS = (100, 1000)
@@ -168,7 +168,7 @@ def quality(folder: Path, models: Sequence[str], factors: Sequence[float]) -> No
         rows = encoder.encode([collection.texts[one] for one in ids], "document").rows
         by_tokens = encoder.card.kind == "late-interaction"
         for factor in factors if by_tokens else [1.0]:
-            kept = (pooled(row, factor) if by_tokens else row for row in rows)
+            kept = (pool_tokens(row, factor) if by_tokens else row for row in rows)
             records = {one: VectorRecord.of(row, ROUNDED, cut=False) for one, row in zip(ids, kept, strict=True)}
             sys.stdout.write(f"| {name}, factor {factor:g} | {measured(encoder, collection, records)} |\n")
             sys.stdout.flush()
@@ -236,9 +236,10 @@ def keep(vectors: DocumentVectors, texts: Sequence[str], rows: Rows) -> None:
     """Write the records of texts, pooled as their model does it."""
     encoder = vectors.encoder
     if isinstance(encoder, LateInteraction):
-        rows = [pooled(row, encoder.tokens.pool_factor) for row in rows]
+        rows = [pool_tokens(row, encoder.tokens.pool_factor) for row in rows]
     made = {
-        key: VectorRecord.of(row, ROUNDED, cut=False) for key, row in zip(vectors.keys_of(texts), rows, strict=True)
+        key: VectorRecord.of(row, ROUNDED, cut=False)
+        for key, row in zip(vectors.records.keys_of(texts), rows, strict=True)
     }
     if vectors.store is not None:
         vectors.records.write(vectors.store, made)

@@ -296,7 +296,7 @@ class WorkerService:
         if not isinstance(scorer, EncoderScorer) or scorer.vectors.records.bits != request.vector_bits:
             fix = "set the same model and OSRERANK_VECTORS_PROFILE for client and worker"
             raise InferenceError(f"this worker has no vectors of {request.vector_bits} bits: {fix}")
-        documents = scorer.vectors.of(request.documents, deadline).documents
+        documents = scorer.vectors.find(request.documents, deadline).documents
         return [text.records[0].body() if text.records else text.failures.get(0, b"") for text in documents]
 
     def _deadline(self, request: ChunkRequest) -> Deadline:

@@ -66,7 +66,7 @@ class RemoteEncoder:
         failures = {index: content for index, content in answer.contents.items() if isinstance(content, str)}
         records: dict[int, VectorRecord] = {}
         for index, content in answer.contents.items():
-            record = VectorRecord.parsed(memoryview(content))[0] if isinstance(content, bytes) else None
+            record = VectorRecord.parse(memoryview(content))[0] if isinstance(content, bytes) else None
             if record is not None and record.fits(self.dimensions, self._bits, by_tokens=by_tokens):
                 records[index] = record
             else:

@@ -72,7 +72,7 @@ def long_text(clock: ManualClock, number: int) -> LongText:
 
 def test_documents_are_cut_lazily_before_encoding(clock, vectors: DocumentVectors):
     texts = [long_text(clock, number) for number in range(20)]
-    found = vectors.of(texts, Deadline.after_ms(40_000, clock))
+    found = vectors.find(texts, Deadline.after_ms(40_000, clock))
     assert clock() <= 45
     scored = [bool(document.records) for document in found.documents]
     assert scored == sorted(scored, reverse=True)
@@ -86,7 +86,7 @@ def test_texts_of_documents_are_prepared_lazily(clock, vectors: DocumentVectors)
             clock.sleep(CUT_S)
             yield f"text {number}"
 
-    found = vectors.of(texts(), Deadline.after_ms(8_000, clock))
+    found = vectors.find(texts(), Deadline.after_ms(8_000, clock))
     assert len(found.documents) == 4
     assert all(document.records for document in found.documents)
-    assert len(vectors.of(texts()).documents) == 20
+    assert len(vectors.find(texts()).documents) == 20

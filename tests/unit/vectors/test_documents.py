@@ -93,8 +93,8 @@ def test_a_documents_score_does_not_depend_on_its_batch(models: Callable[..., Pa
 
 def test_a_changed_text_and_another_encoder_have_other_records(models: Callable[..., Path]) -> None:
     rounded, exact, again = (opened(models(), profile=name).vectors for name in ("standard", "exact", "standard"))
-    assert rounded.keys_of(["low"]) == again.keys_of(["low"])
-    assert len({*rounded.keys_of(["low", "low ", "Low"]), *exact.keys_of(["low"])}) == 4
+    assert rounded.records.keys_of(["low"]) == again.records.keys_of(["low"])
+    assert len({*rounded.records.keys_of(["low", "low ", "Low"]), *exact.records.keys_of(["low"])}) == 4
 
 
 def test_a_record_key_covers_tokenizer_pooling_length_and_prefix(tmp_path: Path) -> None:
@@ -149,7 +149,7 @@ def test_documents_cut_off_by_a_deadline_are_encoded_after_the_answer(tmp_path: 
     scorer = opened(carded(tmp_path / "tiny"), store, "standard", backend=slow)
     scores = scorer.score(QUERY, DOCUMENTS, MONO, deadline=Deadline.after_ms(8_000, clock))
     assert 0 < scores.reached < len(DOCUMENTS)
-    scorer.vectors._late.close()  # waits for what is encoded after the answer
+    scorer.vectors._late_tasks.close()  # waits for what is encoded after the answer
     scorer.vectors.records.flush()
     assert store.size().records == len(set(DOCUMENTS))
     assert scorer.score(QUERY, DOCUMENTS, MONO).reached == len(DOCUMENTS)
@@ -164,11 +164,11 @@ def test_documents_left_by_deadlines_are_encoded_newest_first_within_bounds() ->
         clock.sleep(1)
 
     vectors = DocumentVectors(Letters(s_per_character=1, sleep=encode), VectorStorage(MemoryStore()))
-    hold = held(vectors._late)
+    hold = held(vectors._late_tasks)
     for width in (3, 4, 5, 6, 7):
-        vectors.of([f"{number:0{width}}" for number in range(600)], Deadline.after_ms(1_000, clock))
+        vectors.find([f"{number:0{width}}" for number in range(600)], Deadline.after_ms(1_000, clock))
     hold.set()
-    vectors._late.close()
+    vectors._late_tasks.close()
     assert batches[5:] == [LATE_AT_ONCE * width for width in (7, 6, 5, 4) for _ in range(256 // LATE_AT_ONCE)]
 
 
@@ -234,7 +234,7 @@ def scorers(directory: Path) -> Iterator[list[EncoderScorer]]:
 
 def test_record_keys_and_model_identities_are_stable(scorers: list[EncoderScorer]) -> None:
     assert len({scorer.identity for scorer in scorers}) == 1
-    assert len({tuple(scorer.vectors.keys_of(DOCUMENTS)) for scorer in scorers}) == 1
+    assert len({tuple(scorer.vectors.records.keys_of(DOCUMENTS)) for scorer in scorers}) == 1
     assert len({scorer.encoder.backend.precision for scorer in scorers}) == 2
 
 

@@ -79,9 +79,9 @@ def test_a_long_document_has_the_score_of_its_best_passages(vectors: DocumentVec
 
 
 def test_a_long_document_with_a_record_is_not_cut_again(vectors: DocumentVectors) -> None:
-    cold = vectors.of(texts_of(vectors))
+    cold = vectors.find(texts_of(vectors))
     vectors.records.flush()
-    warm = vectors.of([uncuttable(text) for text in texts_of(vectors)])
+    warm = vectors.find([uncuttable(text) for text in texts_of(vectors)])
     assert (cold.encoded, cold.known, warm.encoded, warm.known) == (14, 0, 0, 14)
     assert [len(document.records) for document in warm.documents] == COUNTS
     assert bodies(warm.documents) == bodies(cold.documents)
@@ -90,7 +90,7 @@ def test_a_long_document_with_a_record_is_not_cut_again(vectors: DocumentVectors
 
 def test_the_record_key_of_a_long_document_covers_the_passage_options(vectors: DocumentVectors) -> None:
     def key(candidate: Candidate, options: Passages = OPTIONS) -> bytes:
-        return vectors.keys_of([VectorStage(vectors, options).text_of(candidate)])[0]
+        return vectors.records.keys_of([VectorStage(vectors, options).text_of(candidate)])[0]
 
     whole = CANDIDATES[0]
     text = whole.text or ""
@@ -137,23 +137,23 @@ def test_a_passage_that_cannot_be_encoded_leaves_the_other_passages(tmp_path: Pa
     ranked = VectorStage(scorer.vectors, OPTIONS).rerank(RANKING)
     assert ranked.reports[0].reason == "1 of 14 passages could not be scored"
     assert all(one.trace for one in ranked.candidates)
-    found = scorer.vectors.of(texts_of(scorer.vectors))
+    found = scorer.vectors.find(texts_of(scorer.vectors))
     ((at, failures),) = [(at, one.failures) for at, one in enumerate(found.documents) if one.failures]
     assert ["out of memory" in why for why in failures.values()] == [True]
     scorer.vectors.records.flush()
     failing[:] = [b"no text any more"]
-    again = scorer.vectors.of(texts_of(scorer.vectors))
+    again = scorer.vectors.find(texts_of(scorer.vectors))
     assert not any(one.failures for one in again.documents)
     assert again.encoded == COUNTS[at]  # no part of it was kept
     scorer.close()
 
 
 def test_a_search_keeps_computed_passage_vectors(vectors: DocumentVectors, tmp_path: Path) -> None:
-    cold = vectors.of(texts_of(vectors))
-    assert len(cold.made) == len(CANDIDATES)
+    cold = vectors.find(texts_of(vectors))
+    assert len(cold.new_records) == len(CANDIDATES)
     elsewhere = of(tmp_path / "elsewhere", ArithmeticEncoder()).vectors
-    texts, received = texts_of(vectors), elsewhere.received(vectors.records.contents(cold.made))
-    warm = elsewhere.completed(texts, elsewhere.keys_of(texts), received)
+    texts, received = texts_of(vectors), elsewhere.accept(vectors.records.contents(cold.new_records))
+    warm = elsewhere.complete(texts, elsewhere.records.keys_of(texts), received)
     assert (warm.encoded, warm.known) == (0, 14)
     assert bodies(warm.documents) == bodies(cold.documents)
     elsewhere.close()
@@ -162,7 +162,7 @@ def test_a_search_keeps_computed_passage_vectors(vectors: DocumentVectors, tmp_p
 def test_remembering_documents_counts_and_encodes_each_passage_once(vectors: DocumentVectors) -> None:
     assert vectors.remember(texts_of(vectors)) == (14, 14)
     assert vectors.remember([uncuttable(text) for text in texts_of(vectors)]) == (14, 0)
-    seconds, stored = vectors.cost_of(texts_of(vectors))
+    seconds, stored = vectors.measure_cost(texts_of(vectors))
     assert vectors.store is not None
     assert seconds > 0
     assert stored == vectors.store.size().stored

@@ -8,7 +8,7 @@ import pytest
 from osrerank.vectors.configured import VectorStorage
 from osrerank.vectors.record import PROFILES, ROUNDED, Bits, VectorRecord, record_bytes, rows_of
 from osrerank.vectors.records import Records
-from osrerank.vectors.token_vectors import maxsim, pooled
+from osrerank.vectors.token_vectors import maxsim, pool_tokens
 from tests.late_interaction import in_order
 from tests.memory_store import MemoryStore
 
@@ -104,7 +104,7 @@ def test_a_record_with_the_other_number_of_vectors_is_a_miss(by_tokens: bool) ->
         other: VectorRecord.of(tokens(3)[0], ROUNDED, cut=False),
     }
     store.write({key: record.write(key) for key, record in made.items()})
-    assert list(records.known([KEY, KEY[::-1]])) == [KEY]
+    assert list(records.stored([KEY, KEY[::-1]])) == [KEY]
 
 
 def unit(rows: np.ndarray) -> np.ndarray:
@@ -126,18 +126,18 @@ def test_merged_token_vectors_are_scipys_ward_clusters(factor: float) -> None:
         labels = hierarchy.fcluster(hierarchy.linkage(distances, "ward"), wanted, "maxclust")
         means = [rest[labels == label].mean(axis=0) for label in sorted(set(labels))]
         theirs = np.concatenate([rows[:1], unit(np.array(means))])
-        np.testing.assert_allclose(in_order(pooled(rows, factor)), in_order(theirs), atol=1e-5)
+        np.testing.assert_allclose(in_order(pool_tokens(rows, factor)), in_order(theirs), atol=1e-5)
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_a_text_of_few_tokens_is_not_merged(count: int) -> None:
-    assert len(pooled(drawn(count), 4)) == min(count, 2)
-    np.testing.assert_array_equal(pooled(drawn(count), 1), drawn(count))
+    assert len(pool_tokens(drawn(count), 4)) == min(count, 2)
+    np.testing.assert_array_equal(pool_tokens(drawn(count), 1), drawn(count))
 
 
 def test_token_vectors_of_the_longest_text_are_merged_in_time() -> None:
     began = time.perf_counter()
-    assert len(pooled(drawn(512, 128), 2)) == 1 + 511 // 2
+    assert len(pool_tokens(drawn(512, 128), 2)) == 1 + 511 // 2
     assert time.perf_counter() - began < 2
 
 
