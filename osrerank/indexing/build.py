@@ -392,7 +392,7 @@ class Builder:
         return last + 1, max((int(hit.get("_primary_term", 0)) for hit in hits), default=0)
 
     def _build_documents(self, service: RerankService, documents: Mapping[str, Sequence[str]]) -> None:
-        """Build the vectors of documents, by index and id, before their turn; count only the texts that were encoded."""
+        """Build the vectors of documents, by index and id, before their turn; count only texts that were encoded."""
         for name, ids in documents.items():
             body = body_of(self._fields, len(ids), {"ids": {"values": ids}}) | {"track_total_hits": False}
             request = SideRequest("POST", path_of(name, "_search"), body, self._client.engine.no_pipeline)

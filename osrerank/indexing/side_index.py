@@ -26,7 +26,7 @@ from osrerank.vectors.index import (
     RecordRequests,
     refusal,
     side_index,
-    writing,
+    write_records,
 )
 from osrerank.vectors.store import REST_S, Guard, Size
 
@@ -105,13 +105,15 @@ class IndexStore:
     def _read(self, keys: Sequence[bytes]) -> dict[bytes, bytes]:
         records: dict[bytes, bytes] = {}
         for start in range(0, len(keys), READ_AT_ONCE):
-            path, params, body = self._form.reading([self.index], keys[start : start + READ_AT_ONCE])
-            records |= self._form.found(self._client.transport.perform_request("POST", path, params=params, body=body))
+            path, params, body = self._form.request_records([self.index], keys[start : start + READ_AT_ONCE])
+            records |= self._form.read_records(
+                self._client.transport.perform_request("POST", path, params=params, body=body)
+            )
         return records
 
     def _write(self, records: Mapping[bytes, bytes]) -> int:
         self.create()
-        for lines in writing(self.index, records, self.model):
+        for lines in write_records(self.index, records, self.model):
             if reason := refusal(self._client.bulk(body=lines)):
                 raise OSError(reason)
         with self._lock:
@@ -135,9 +137,9 @@ class IndexStore:
     def read_position(self, key: bytes) -> tuple[bytes, Any]:
         """Return a stored position as bytes, empty if there is none, and its version for `write_position`."""
         self.refresh()
-        path, params, body = self._form.reading_positions([self.index], [key])
+        path, params, body = self._form.request_positions([self.index], [key])
         answer = self._client.transport.perform_request("POST", path, params=params, body=body)
-        content, hit = self._form.position(answer)
+        content, hit = self._form.read_position(answer)
         return content, (hit["_seq_no"], hit["_primary_term"]) if "_seq_no" in hit else None
 
     def write_position(self, key: bytes, content: bytes, version: Any) -> Any:
@@ -163,9 +165,9 @@ class IndexStore:
         return self._guard.read.attempt(self._take_lacking, Counter())
 
     def _take_lacking(self) -> LackingCounts:
-        path, params, body = self._form.reading_lacking(self.index)
+        path, params, body = self._form.request_lacking(self.index)
         answer = self._client.transport.perform_request("POST", path, params=params, body=body)
-        counts, parts = LackingCounts(), self._form.lacking(answer)
+        counts, parts = LackingCounts(), self._form.read_lacking(answer)
         if parts:
             deletions = [{"delete": {"_index": self.index, "_id": doc_id}} for doc_id in parts]
             for line in self._client.bulk(body=deletions)["items"]:

@@ -107,12 +107,12 @@ class BuiltFields:
         stored: dict[bytes, bytes] = {}
         sides = sorted({side_index(name) for name in keys})
         for start in range(0, len(sides), BATCH_SIZE):
-            path, params, body = form.reading_positions(sides[start : start + BATCH_SIZE], [*keys.values()])
+            path, params, body = form.request_positions(sides[start : start + BATCH_SIZE], [*keys.values()])
             try:
                 answer = yield SideRequest("POST", path, body, {**params, "request_timeout": REQUEST_S})
             except Failed as failed:
                 if not failed.is_absent and not failed.is_forbidden:
                     raise
             else:
-                stored |= form.positions(answer)
+                stored |= form.read_positions(answer)
         return {name: _parsed(stored.get(key, b"")) for name, key in keys.items()}

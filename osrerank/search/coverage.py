@@ -190,9 +190,9 @@ def _position(searcher: "Searcher", vectors: DocumentVectors, index: str, key: b
     content, store = b"", vectors.store
     if searcher.vectors is not None:
         form = RecordRequests((yield from searcher.engine.find()))
-        path, params, body = form.reading_positions([side_index(index)], [key])
+        path, params, body = form.request_positions([side_index(index)], [key])
         try:
-            content, _ = form.position((yield SideRequest("POST", path, body, params)))
+            content, _ = form.read_position((yield SideRequest("POST", path, body, params)))
         except Failed:  # the user may not read it
             return None
     elif isinstance(store, FileStore):

@@ -21,7 +21,7 @@ from osrerank.vectors.index import (
     refusal,
     side_index,
     write_lacking,
-    writing,
+    write_records,
 )
 from osrerank.vectors.store import REST_S, Guard
 
@@ -244,21 +244,21 @@ class SideVectors:
             if (timeout_s := min(left_s(), REQUEST_S)) <= 0:
                 break
             names = [side.name for side in sides]
-            path, params, body = form.reading(names, keys[start : start + READ_AT_ONCE])
+            path, params, body = form.request_records(names, keys[start : start + READ_AT_ONCE])
             answer = yield SideRequest("POST", path, body, {**params, "request_timeout": timeout_s})
             if not form.is_there(answer):
                 _each(sides, SideIndex.miss, LookupError("there is no side index"))
                 break
             for side in sides:
                 side.is_there = True
-            found |= form.found(answer)
+            found |= form.read_records(answer)
         return found
 
     def _write(self, records: Mapping[str, Mapping[bytes, bytes]], model: str) -> Generator[SideRequest, Any, None]:
         """Yield the requests that write records to side indices."""
         for name, own_records in records.items():
             side = self._side(name)
-            for lines in writing(name, own_records, model):
+            for lines in write_records(name, own_records, model):
                 try:
                     reason = refusal((yield SideRequest("POST", "/_bulk", lines, {"request_timeout": WRITE_S})))
                 except Failed as failed:

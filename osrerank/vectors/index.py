@@ -1,47 +1,52 @@
-"""Store records in a side index, ``osrerank-vectors-NAME``, beside the index NAME on the same engine.
+"""The format of side indices: ``osrerank-vectors-NAME`` has the records of the index NAME, on the same engine.
 
-The indices of a data stream share one, named after the stream.
+The cluster shards and replicates the vectors, and every machine that searches finds them. Nobody needs the right to
+write to the application's index. The indices of a data stream share a side index, which is named after the stream.
 
-So the cluster shards and replicates the vectors, and every machine that searches finds them. The application's
-documents are never written to, so no right to write them is needed. A document's id is the record's key; its fields are
-the model's label and the record: on a cluster a binary doc value, neither in ``_source`` nor indexed; on the embedded
-engine in ``_source``. The index is hidden, so patterns do not match it.
+The id of a document is the key of a record. Its fields are the label of the model and the record: on a cluster as a
+binary doc value, which is neither in ``_source`` nor indexed; in the embedded engine in ``_source``. A side index is
+hidden, so patterns do not match it.
 """
 
 import base64
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from osrerank.types.engine import Engine, stream_of
 
 PREFIX = "osrerank-vectors-"
-"""Prefix of side indices' names."""
+"""The prefix of the names of side indices."""
 OLD_SUFFIX = "-osrerank-vectors"
-"""Suffix of the names that older versions gave them; those are read no more."""
+"""The suffix of the names that older versions gave to side indices, which are not read any more."""
 FIELD, MODEL = "record", "model"
-"""Fields of a side index's documents: the record, and the label of its model."""
+"""The fields of the documents of a side index: the record, and the label of its model."""
 READ_AT_ONCE = 250
-"""Records per read request: some 100 KB in the profile ``standard``."""
+"""The most records of a read request: some 100 KB in the profile ``standard``."""
 BULK_BYTES = 4 << 20
-"""Approximate bytes of records per bulk request."""
+"""The approximate size of the records of a bulk request, in bytes."""
 POSITION = "position-"
-"""Prefix of the ids of documents that say how far builds came; records have other ids, and the field `MODEL`."""
+"""The prefix of the ids of documents that say how far builds came; unlike records, they have no field `MODEL`."""
 LACKING, LACKING_PARTS = "lacking-", 16
-"""Prefix of the ids of documents that say what searches lacked, and how many of these there may be."""
+"""The prefix of the ids of documents that say which documents searches found without vectors, and their number."""
 EXISTS = "resource_already_exists_exception"
-"""Type of the error that an engine gives when an index to be created exists."""
+"""The type of the error that an engine returns when an index to be created exists."""
+PostRequest = tuple[str, dict[str, Any], dict[str, Any]]
+"""The path, the URL parameters and the body of a POST request."""
+LackingCounts = Counter[tuple[str, str]]
+"""Index and id of a document -> how often searches found it without a vector."""
 
 
 def side_index(index: str) -> str:
-    """Return the name of an index's side index, which is on the index's own cluster."""
+    """Return the name of an index's side index, which is on the same cluster as the index."""
     cluster, colon, name = index.rpartition(":")
     return f"{cluster}{colon}{PREFIX}{stream_of(name)}"
 
 
 class RecordRequests(NamedTuple):
-    """Builds the requests for records that an engine understands, and reads its answers.
+    """Makes the requests for the documents of side indices that an engine understands, and reads its answers.
 
     Attributes:
         engine: the engine.
@@ -52,112 +57,109 @@ class RecordRequests(NamedTuple):
     def settings(self) -> dict[str, Any]:
         """Return the body that creates a side index."""
         if self.engine.is_embedded:
-            named = {MODEL: {"type": "keyword"}}
-            return {"settings": {"index": {"hidden": True}}, "mappings": {"dynamic": False, "properties": named}}
+            mapping = {"dynamic": False, "properties": {MODEL: {"type": "keyword"}}}
+            return {"settings": {"index": {"hidden": True}}, "mappings": mapping}
         fields: dict[str, Any] = {FIELD: {"type": "binary", "doc_values": True}, MODEL: {"type": "keyword"}}
         mapping = {"dynamic": False, "_source": {"enabled": False}, "properties": fields}
         no_pipelines = {"default_pipeline": "_none", "final_pipeline": "_none"}
         settings: dict[str, Any] = {"hidden": True, "auto_expand_replicas": "0-1", **no_pipelines}
         return {"settings": {"index": settings}, "mappings": mapping}
 
-    def reading(self, indices: Iterable[str], keys: Sequence[bytes]) -> tuple[str, dict[str, Any], dict[str, Any]]:
-        """Return the path, URL parameters and body of a POST that reads records of side indices."""
+    def request_records(self, indices: Iterable[str], keys: Sequence[bytes]) -> PostRequest:
+        """Return the request for the records of these keys."""
         return self._by_ids(sorted(indices), [key.hex() for key in keys], track_total_hits=False, sort=["_doc"])
 
-    def reading_positions(
-        self, indices: Sequence[str], keys: Sequence[bytes]
-    ) -> tuple[str, dict[str, Any], dict[str, Any]]:
-        """Return the path, URL parameters and body of a POST that reads what builds keep of themselves."""
+    def request_positions(self, indices: Sequence[str], keys: Sequence[bytes]) -> PostRequest:
+        """Return the request for what builds store of themselves under these keys."""
         return self._by_ids(indices, [f"{POSITION}{key.hex()}" for key in keys], seq_no_primary_term=True)
 
-    def reading_lacking(self, index: str) -> tuple[str, dict[str, Any], dict[str, Any]]:
-        """Return the path, URL parameters and body of a POST that reads which documents searches lacked."""
+    def request_lacking(self, index: str) -> PostRequest:
+        """Return the request for what searches reported of documents without vectors."""
         return self._by_ids([index], [f"{LACKING}{part}" for part in range(LACKING_PARTS)])
 
-    def _by_ids(
-        self, indices: Sequence[str], ids: Sequence[str], **options: Any
-    ) -> tuple[str, dict[str, Any], dict[str, Any]]:
+    def _by_ids(self, indices: Sequence[str], ids: Sequence[str], **options: Any) -> PostRequest:
         if self.engine.is_embedded:
             return "/_mget", {}, {"docs": [{"_index": name, "_id": doc_id} for name in indices for doc_id in ids]}
-        body = {"size": len(ids), "query": {"ids": {"values": ids}}, **self.wanted(), **options}
+        body = {"size": len(ids), "query": {"ids": {"values": ids}}, **self.record_fields(), **options}
         return f"/{','.join(indices)}/_search", {"ignore_unavailable": "true", **self.engine.no_pipeline}, body
 
-    def position(self, answer: Mapping[str, Any]) -> tuple[bytes, Mapping[str, Any]]:
-        """Return the bytes in an answer to `reading_positions` of one key, empty if there are none, and the hit."""
-        hits = answer["docs"] if self.engine.is_embedded else answer["hits"]["hits"]
+    def read_position(self, answer: Mapping[str, Any]) -> tuple[bytes, Mapping[str, Any]]:
+        """Return the content in an answer to `request_positions` of one key, and its hit; both empty without a hit."""
+        hits = self._hits(answer)
         return (self._content(hits[0]), hits[0]) if hits else (b"", {})
 
-    def positions(self, answer: Mapping[str, Any]) -> dict[bytes, bytes]:
-        """Return what an answer to `reading_positions` has, by key."""
-        entries = answer["docs"] if self.engine.is_embedded else answer["hits"]["hits"]
-        return self.records({**entry, "_id": entry["_id"].removeprefix(POSITION)} for entry in entries)
+    def read_positions(self, answer: Mapping[str, Any]) -> dict[bytes, bytes]:
+        """Return the contents in an answer to `request_positions`, by key."""
+        hits = self._hits(answer)
+        return self._contents({**hit, "_id": hit["_id"].removeprefix(POSITION)} for hit in hits)
 
-    def lacking(self, answer: Mapping[str, Any]) -> dict[str, "LackingCounts"]:
-        """Return what an answer to `reading_lacking` has, by the id of the document that says it."""
-        entries = answer["docs"] if self.engine.is_embedded else answer["hits"]["hits"]
-        contents = ((entry["_id"], self._content(entry)) for entry in entries)
-        return {doc_id: read_lacking(content) for doc_id, content in contents if content}
+    def read_lacking(self, answer: Mapping[str, Any]) -> dict[str, LackingCounts]:
+        """Return the counts in an answer to `request_lacking`, by the id of the document that has them."""
+        contents = ((hit["_id"], self._content(hit)) for hit in self._hits(answer))
+        return {doc_id: _parse_lacking(content) for doc_id, content in contents if content}
 
-    def found(self, answer: Mapping[str, Any]) -> dict[bytes, bytes]:
-        """Return the records in an answer to `reading`, by key; anything else is left out."""
-        return self.records(answer["docs"] if self.engine.is_embedded else answer["hits"]["hits"])
+    def read_records(self, answer: Mapping[str, Any]) -> dict[bytes, bytes]:
+        """Return the records in an answer to `request_records`, by key; other documents are left out."""
+        return self._contents(self._hits(answer))
+
+    def _hits(self, answer: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+        hits: Sequence[Mapping[str, Any]] = answer["docs"] if self.engine.is_embedded else answer["hits"]["hits"]
+        return hits
 
     def is_there(self, answer: Mapping[str, Any]) -> bool:
-        """Return whether at least one of the side indices exists, by an answer to `reading`."""
+        """Return whether an answer to `request_records` shows that at least one of the side indices exists."""
         if self.engine.is_embedded:
-            return any("error" not in entry for entry in answer["docs"])
+            return any("error" not in hit for hit in answer["docs"])
         return bool(answer.get("_shards", {}).get("total", 1))
 
-    def wanted(self) -> dict[str, Any]:
-        """Return the part of a search's body that asks for records."""
+    def record_fields(self) -> dict[str, Any]:
+        """Return the part of a search body that asks for the records of hits."""
         return {} if self.engine.is_embedded else {"docvalue_fields": [FIELD], "_source": False}
 
-    def records(self, entries: Iterable[Mapping[str, Any]]) -> dict[bytes, bytes]:
-        """Return the records in hits, by key; anything else is left out."""
-        read = (self._entry(entry) for entry in entries)
-        return {key: record for key, record in read if record}
+    def _contents(self, hits: Iterable[Mapping[str, Any]]) -> dict[bytes, bytes]:
+        """Return the contents of hits, by key; hits without content, or with another id, are left out."""
+        contents: dict[bytes, bytes] = {}
+        for hit in hits:
+            with suppress(TypeError, ValueError):  # another program wrote it
+                contents[bytes.fromhex(hit["_id"])] = self._content(hit)
+        return {key: content for key, content in contents.items() if content}
 
-    def _entry(self, entry: Mapping[str, Any]) -> tuple[bytes, bytes]:
+    def _content(self, hit: Mapping[str, Any]) -> bytes:
+        """Return the content of a document of a side index; it is empty if another program wrote the document."""
+        fields = hit.get("_source") if self.engine.is_embedded else hit.get("fields")
+        value = (fields or {}).get(FIELD, "")
         try:
-            return bytes.fromhex(entry["_id"]), self._content(entry)
-        except (TypeError, ValueError):  # written by another program
-            return b"", b""
-
-    def _content(self, entry: Mapping[str, Any]) -> bytes:
-        """Return the bytes of a document of a side index; empty if another program wrote it."""
-        fields = entry.get("_source") if self.engine.is_embedded else entry.get("fields")
-        content = (fields or {}).get(FIELD, "")
-        try:
-            encoded: str = content[0] if isinstance(content, list) else content
-            whole = encoded + "=" * (-len(encoded) % 4)  # a cluster gives doc values without the padding
-            return base64.b64decode(whole, validate=True)
+            encoded: str = value[0] if isinstance(value, list) else value
+            padded = encoded + "=" * (-len(encoded) % 4)  # clusters leave the padding of doc values out
+            return base64.b64decode(padded, validate=True)
         except (AttributeError, IndexError, TypeError, ValueError):
             return b""
 
 
-LackingCounts = Counter[tuple[str, str]]
-"""Index and id of a document -> how often a search found it without a vector."""
-
-
 def write_lacking(side: str, part: int, counts: Sequence[tuple[tuple[str, str], int]]) -> str:
-    """Return the body of a bulk request that tells builders what searches lacked.
+    """Return the body of a bulk request that tells builders which documents searches found without vectors.
 
-    The engine refuses it while builders have not yet taken what the same part said before.
+    The engine refuses the request if the part exists, because builders have not taken what it said before.
+
+    Args:
+        side: the side index.
+        part: the number of the part, below `LACKING_PARTS`.
+        counts: index and id of a document, and how often searches found it without a vector.
     """
     action = {"create": {"_index": side, "_id": f"{LACKING}{part}"}}
     content = json.dumps([[index, doc_id, count] for (index, doc_id), count in counts])
     return f"{json.dumps(action)}\n{json.dumps({FIELD: base64.b64encode(content.encode()).decode()})}\n"
 
 
-def read_lacking(content: bytes) -> LackingCounts:
-    """Return the counts that `write_lacking` wrote; empty if another program wrote them."""
+def _parse_lacking(content: bytes) -> LackingCounts:
+    """Parse the counts that `write_lacking` wrote; return no counts if another program wrote the content."""
     try:
         return Counter({(str(index), str(doc_id)): int(count) for index, doc_id, count in json.loads(content)})
     except (ValueError, TypeError):
         return Counter()
 
 
-def writing(index: str, records: Mapping[bytes, bytes], model: str) -> Iterator[str]:
+def write_records(index: str, records: Mapping[bytes, bytes], model: str) -> Iterator[str]:
     """Yield the bodies of bulk requests that write a model's records to a side index."""
     lines: list[str] = []
     size = 0
@@ -174,16 +176,18 @@ def writing(index: str, records: Mapping[bytes, bytes], model: str) -> Iterator[
 
 
 def refusal(answer: Mapping[str, Any], action: str = "index") -> str:
-    """Return why a bulk request refused records, without quoting them; empty if it accepted all.
+    """Return the reason why a bulk request refused records, without quoting them; empty if it accepted all records.
 
     Args:
         answer: the answer to the request.
-        action: what the request asked for; deleting a record that is gone is never a refusal.
+        action: the action of the request; deleting a record that does not exist is not a refusal.
     """
-    accepted = (404,) if action == "delete" else ()
-    lines = [line[action] for line in answer["items"]]
-    refused = [line for line in lines if line["status"] >= 300 and line["status"] not in accepted]
+    entries = [item[action] for item in answer["items"]]
+    is_missing_allowed = action == "delete"
+    refused = [
+        entry for entry in entries if entry["status"] >= 300 and not (is_missing_allowed and entry["status"] == 404)
+    ]
     if not refused:
         return ""
-    kind = (refused[0].get("error") or {}).get("type", "unknown")
-    return f"{len(refused)} of {len(answer['items'])} records were refused: {kind}"
+    error_type = (refused[0].get("error") or {}).get("type", "unknown")
+    return f"{len(refused)} of {len(entries)} records were refused: {error_type}"

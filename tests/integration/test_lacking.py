@@ -66,11 +66,11 @@ def search(client: Client, query: Any) -> Any:
 
 def told(client: Client, side: IndexStore, count: int) -> dict[tuple[str, str], int]:
     """Return what builders are told, once they are told of so many documents."""
-    path, params, body = side._form.reading_lacking(side.index)
+    path, params, body = side._form.request_lacking(side.index)
 
     def read() -> dict[tuple[str, str], int]:
         side.refresh()
-        parts = side._form.lacking(client.transport.perform_request("POST", path, params=params, body=body))
+        parts = side._form.read_lacking(client.transport.perform_request("POST", path, params=params, body=body))
         return dict(next(iter(parts.values()), {}))
 
     wait_until(lambda: len(read()) == count, 30)

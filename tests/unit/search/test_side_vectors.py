@@ -12,12 +12,14 @@ from opensearchpy import AuthorizationException, ConnectionTimeout, OpenSearchEx
 from osrerank.client import failed_of
 from osrerank.options.defaults import Defaults
 from osrerank.options.rerank import Rerank
+from osrerank.retrieval.engine_finder import EngineFinder
 from osrerank.scoring.bi_encoder import BiEncoder
 from osrerank.scoring.card import ModelCard
 from osrerank.scoring.inputs import InputBuilder
 from osrerank.search.calls import multi_search_steps, search_steps
 from osrerank.search.searcher import Searcher
 from osrerank.search.step import Computation, Later, MultiSearchRequest, SearchRequest
+from osrerank.search.vectors import MOST_LACKING, SideIndex, SideVectors
 from osrerank.service import RerankService
 from osrerank.settings import Settings
 from osrerank.testing import ArithmeticEncoder, FunctionScorer, ManualClock
@@ -272,3 +274,25 @@ def test_a_multi_search_reads_vectors_of_all_searches_in_one_request():
     answer = engine.perform(multi_search_steps(own, body, "i", rerank=True, params={}))
     assert [one["rerank"]["stages"][0]["known"] for one in answer["responses"]] == [2, 2]
     assert engine.requests == [f"POST /{SIDE}/_search"]
+
+
+def test_only_the_most_frequent_documents_are_counted() -> None:
+    side = SideIndex(time.monotonic, SIDE)
+    for number in range(20 * MOST_LACKING):
+        side.count_lacking([("i", "often"), ("i", str(number))])
+    counts = side.most_lacking()
+    assert len(counts) == MOST_LACKING
+    assert counts[0] == (("i", "often"), 20 * MOST_LACKING)
+    side.forget_lacking(counts)
+    assert len(side.most_lacking()) <= 2 * MOST_LACKING - len(counts)
+
+
+def test_a_user_who_may_not_write_reports_nothing() -> None:
+    sides = SideVectors(EngineFinder(Engine.OPENSEARCH), time.monotonic)
+    side = sides._side(SIDE)
+    side.is_there = True
+    assert sides.reporting([("i", "1")]) is not None
+    assert sides.reporting([("i", "1")]) is None  # it is not time
+    side.reports.end()
+    side.forbid("write", OSError())
+    assert sides.reporting([("i", "1")]) is None

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from osrerank.types.engine import Engine
-from osrerank.vectors.index import RecordRequests, refusal, writing
+from osrerank.vectors.index import RecordRequests, refusal, write_records
 
 KEYS = [b"a" * 16, b"b" * 16]
 RECORDS = {KEYS[0]: b"\x00\xff one", KEYS[1]: b"two"}
@@ -26,7 +26,7 @@ def encoded(form: RecordRequests, record: bytes) -> str:
 
 
 def test_a_bulk_request_to_a_side_index_names_every_record():
-    (body,) = writing("osrerank-vectors-i", RECORDS, "a model")
+    (body,) = write_records("osrerank-vectors-i", RECORDS, "a model")
     lines = [json.loads(line) for line in body.splitlines()]
     assert body.endswith("\n")
     assert lines[0] == {"index": {"_index": "osrerank-vectors-i", "_id": KEYS[0].hex()}}
@@ -35,7 +35,7 @@ def test_a_bulk_request_to_a_side_index_names_every_record():
 
 def test_many_records_are_written_to_a_side_index_in_several_requests():
     records = {bytes([number]) * 16: bytes(3 << 20) for number in range(3)}
-    bodies = list(writing("osrerank-vectors-i", records, "a model"))
+    bodies = list(write_records("osrerank-vectors-i", records, "a model"))
     assert [len(body.splitlines()) for body in bodies] == [4, 2]
 
 
@@ -46,11 +46,11 @@ def test_a_refused_write_to_a_side_index_has_the_reason_without_the_record():
 
 
 def test_one_request_reads_several_side_indices():
-    path, params, body = RecordRequests(Engine.OPENSEARCH).reading(["b", "a"], KEYS)
+    path, params, body = RecordRequests(Engine.OPENSEARCH).request_records(["b", "a"], KEYS)
     assert path == "/a,b/_search"
     assert params["ignore_unavailable"] == "true"
     assert (body["size"], body["query"]) == (2, {"ids": {"values": [key.hex() for key in KEYS]}})
-    path, _, body = RecordRequests(Engine.EMBEDDED).reading(["b", "a"], KEYS)
+    path, _, body = RecordRequests(Engine.EMBEDDED).request_records(["b", "a"], KEYS)
     assert path == "/_mget"
     assert len(body["docs"]) == 4
 
@@ -60,13 +60,13 @@ def test_one_request_reads_several_side_indices():
 def test_records_written_to_a_side_index_are_read(engine, records):
     form = RecordRequests(engine)
     contents = {key.hex(): encoded(form, record) for key, record in records.items()}
-    assert form.found(answer(form, contents)) == records
+    assert form.read_records(answer(form, contents)) == records
 
 
 @pytest.mark.parametrize("engine", Engine)
 def test_foreign_documents_in_a_side_index_are_ignored(engine):
     form = RecordRequests(engine)
     contents = {"not hexadecimal": "AAAA", "aa": "no base64!", "bb": 7, "cc": "", "dd": None, "ee": "AAAA"}
-    assert form.found(answer(form, contents)) == {b"\xee": b"\0\0\0"}
+    assert form.read_records(answer(form, contents)) == {b"\xee": b"\0\0\0"}
     missing = {"docs": [{"_id": "aa", "found": False}], "hits": {"hits": [{"_id": "aa"}]}}
-    assert form.found(missing) == {}
+    assert form.read_records(missing) == {}
