@@ -94,7 +94,7 @@ def read_bi_encoder(directory: Path) -> BiEncoderDescription:
         raise file_error(directory / transformer / TRANSFORMER_FILE, f"transformer_task is {CLASSIFIERS!r}")
     reader = ModuleReader(directory)
     pooling: Mode = "mean" if is_static else _read_pooling(directory, reader, modules)
-    steps, width = _read_steps(directory, reader, modules if is_static else modules[1:])
+    steps, width = reader.read_steps(modules if is_static else modules[1:])
     similarity, dimensions = _similarity(file, model), int(model.get("truncate_dim") or 0)
     if steps and steps[-1].kind == "unit" and (similarity == "cosine" or not dimensions):
         steps, similarity = steps[:-1], "cosine"
@@ -121,36 +121,12 @@ def _static_limits(directory: Path) -> TokenLimits:
 
 
 def _read_pooling(directory: Path, reader: ModuleReader, modules: Sequence[tuple[str, str]]) -> Mode:
-    """Return the pooling after a Transformer."""
-    if not modules or modules[0][0] != "Pooling":
-        kinds = ", ".join(kind for kind, _ in modules) or "nothing"
-        reason = f"after the Transformer comes {kinds}; there must be one Pooling, and then the other modules"
-        raise file_error(directory / MODULES_FILE, reason)
-    folder = modules[0][1]
-    modes = reader.read_pooling(folder)
+    """Return the only mode of the Pooling after a Transformer."""
+    modes = reader.read_pooling(modules)
     if len(modes) > 1:
         reason = f"pooling_mode is {', '.join(modes)}; a bi-encoder must have a single one"
-        raise file_error(directory / folder / "config.json", reason)
+        raise file_error(directory / modules[0][1] / "config.json", reason)
     return modes[0]
-
-
-def _read_steps(
-    directory: Path, reader: ModuleReader, modules: Sequence[tuple[str, str]]
-) -> tuple[list[HeadStep], int]:
-    """Return the steps after the pooling, and the size of the last Dense's output."""
-    steps: list[HeadStep] = []
-    width = 0
-    for kind, folder in modules:
-        if kind == "Pooling":
-            raise file_error(directory / MODULES_FILE, f"it lists a second Pooling, {folder}; there must be only one")
-        if kind == "Dense":
-            step, width = reader.read_dense(folder)
-            steps.append(step)
-        elif kind == "LayerNorm":
-            steps.append(reader.read_layer_norm(folder))
-        elif kind == "Normalize":
-            steps.append(reader.read_normalize(folder))
-    return steps, width
 
 
 def _similarity(file: Path, model: Mapping[str, Any]) -> Similarity:

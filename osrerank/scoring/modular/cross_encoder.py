@@ -14,7 +14,6 @@ from osrerank.scoring.modular.description import (
     LATER_MODULES,
     MODEL_FILE,
     MODULES_FILE,
-    SENTENCE_VECTOR,
     TOKENIZER_SETTINGS_FILE,
     TRANSFORMER_FILE,
     Content,
@@ -25,7 +24,7 @@ from osrerank.scoring.modular.description import (
     model_type,
     transformer_task,
 )
-from osrerank.scoring.modular.head import Head, HeadStep, Mode
+from osrerank.scoring.modular.head import Head
 
 MODEL_TYPE = "CrossEncoder"
 """The ``model_type`` in `MODEL_FILE`."""
@@ -89,25 +88,10 @@ def read_cross_encoder(directory: Path) -> CrossEncoderDescription | None:
 
 def _read_head(directory: Path, reader: ModuleReader, modules: Sequence[tuple[str, str]]) -> tuple[Head, int]:
     """Return the head, and the number of its outputs."""
-    file, last = directory / MODULES_FILE, len(modules) - 1
-    pooling: tuple[Mode, ...] = ()
-    steps: list[HeadStep] = []
-    labels = 0
-    for index, (kind, folder) in enumerate(modules):
-        if (kind == "Pooling") != (index == 0):
-            reason = f"module {index + 1} is a {kind}; after the Transformer, there must be one Pooling, then Dense"
-            raise file_error(file, f"{reason}, LayerNorm, Normalize and Dropout")
-        if kind == "Pooling":
-            pooling = reader.read_pooling(folder)
-        elif kind == "Dense":
-            step, labels = reader.read_dense(folder, SCORES if index == last else SENTENCE_VECTOR)
-            steps.append(step)
-        elif kind == "LayerNorm":
-            steps.append(reader.read_layer_norm(folder))
-        elif kind == "Normalize":
-            steps.append(reader.read_normalize(folder))
-        if index == last and kind != "Dense":
-            raise file_error(file, f"the last module is a {kind}; a Dense must give the scores")
+    pooling = reader.read_pooling(modules)
+    if (last_kind := modules[-1][0]) != "Dense":
+        raise file_error(directory / MODULES_FILE, f"the last module is a {last_kind}; a Dense must give the scores")
+    steps, labels = reader.read_steps(modules[1:], last_output=SCORES)
     return Head(tuple(steps), pooling), labels
 
 

@@ -101,9 +101,20 @@ class ModuleReader:
         self.descriptions: tuple[str, ...] = ()
         self.weights: tuple[str, ...] = ()
 
-    def read_pooling(self, folder: str) -> tuple[Mode, ...]:
-        """Return the pooling modes; if there are several, a sequence's vector is their results concatenated."""
-        file, content = self._read_module("Pooling", folder)
+    def read_pooling(self, modules: Sequence[tuple[str, str]]) -> tuple[Mode, ...]:
+        """Return the modes of the Pooling after a Transformer.
+
+        Args:
+            modules: kind and folder of each module after the Transformer.
+
+        Raises:
+            ModelLoadError: the first of the modules is not a Pooling, or has an unknown mode.
+        """
+        if not modules or modules[0][0] != "Pooling":
+            kinds = ", ".join(kind for kind, _ in modules) or "nothing"
+            reason = f"after the Transformer comes {kinds}; there must be one Pooling, and then the other modules"
+            raise file_error(self._directory / MODULES_FILE, reason)
+        file, content = self._read_module("Pooling", modules[0][1])
         setting = content.get("pooling_mode")
         if setting is None:
             older = [name for name, value in content.items() if name.startswith("pooling_mode_") and value is True]
@@ -118,16 +129,36 @@ class ModuleReader:
         """Return whether a Pooling includes the tokens of a prompt."""
         return self._read_module("Pooling", folder)[1].get("include_prompt", True) is not False
 
-    def read_dense(self, folder: str, output_name: str = SENTENCE_VECTOR) -> tuple[HeadStep, int]:
-        """Return the step of a Dense, and the size of its output.
+    def read_steps(
+        self, modules: Sequence[tuple[str, str]], last_output: str = SENTENCE_VECTOR
+    ) -> tuple[list[HeadStep], int]:
+        """Return the steps of the modules after the pooling, and the size of the last Dense's output, or 0.
 
         Args:
-            folder: the module's folder.
-            output_name: the name that the module's output must have.
+            modules: kind and folder of each module.
+            last_output: output name that the last module must have, if it is a Dense.
 
         Raises:
-            ModelLoadError: the module needs something that osrerank does not support.
+            ModelLoadError: a module is a Pooling, or needs something that osrerank does not support.
         """
+        steps: list[HeadStep] = []
+        width = 0
+        for index, (kind, folder) in enumerate(modules):
+            if kind == "Pooling":
+                reason = f"the Pooling in {folder} must be the only one, and directly follow the Transformer"
+                raise file_error(self._directory / MODULES_FILE, reason)
+            if kind == "Dense":
+                step, width = self._read_dense(folder, last_output if index == len(modules) - 1 else SENTENCE_VECTOR)
+                steps.append(step)
+            elif kind == "LayerNorm":
+                self._read_module("LayerNorm", folder)
+                steps.append(HeadStep("norm", self._weights_name(folder, "norm")))
+            elif kind == "Normalize":
+                steps.append(self._read_normalize(folder))
+        return steps, width
+
+    def _read_dense(self, folder: str, output_name: str) -> tuple[HeadStep, int]:
+        """Return the step of a Dense, and the size of its output, which must have this name."""
         file, content = self._read_module("Dense", folder)
         source = content.get("module_input_name", SENTENCE_VECTOR)
         target = content.get("module_output_name") or source
@@ -141,12 +172,7 @@ class ModuleReader:
         step = HeadStep("dense", self._weights_name(folder, "linear"), activation, has_bias=has_bias)
         return step, int(content.get("out_features", 0))
 
-    def read_layer_norm(self, folder: str) -> HeadStep:
-        """Return the step of a LayerNorm."""
-        self._read_module("LayerNorm", folder)
-        return HeadStep("norm", self._weights_name(folder, "norm"))
-
-    def read_normalize(self, folder: str) -> HeadStep:
+    def _read_normalize(self, folder: str) -> HeadStep:
         """Return the step of a Normalize, whose file only later versions of the library write."""
         if (self._directory / folder / MODULE_FILE).exists():
             file, content = self._read_module("Normalize", folder)
