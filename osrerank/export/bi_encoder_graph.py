@@ -27,7 +27,7 @@ MPNET = {
 OLDER = {"gamma": "weight", "beta": "bias"}
 """TensorFlow's names for a LayerNorm's weights, which some versions of transformers write -> PyTorch's names."""
 FARTHEST = 128
-"""The distance from which on all of MPNet's relative positions are of one kind."""
+"""Least distance at which all relative positions of an MPNet share a bucket."""
 
 
 def build_encoder(weights: Weights, config: Mapping[str, Any], card: ModelCard) -> Any:
@@ -35,13 +35,13 @@ def build_encoder(weights: Weights, config: Mapping[str, Any], card: ModelCard) 
 
     Its input is ``input_ids``, int64 ``(n, tokens)``; the rows of a batch must have the same length. Its output
     ``vector`` is float32 ``(n, dimensions)``. With [CLS] pooling, the last layer computes only the [CLS] row. For late
-    interaction ``vector`` has a row for each token; if a query's own tokens must not attend to the tokens that fill it
-    up, a second input ``attention_mask`` is 0 on the latter.
+    interaction, ``vector`` has a row for each token. If a query's own tokens must not attend to those that fill it,
+    a second input ``attention_mask`` is 0 on the filling tokens.
 
     Args:
-        weights: name in transformers -> array, those of modules with their folder before them.
+        weights: name in transformers -> array; the names of a module's arrays begin with the module's folder.
         config: the model's ``config.json``, which `osrerank.scoring.saved_encoder.check_architecture` accepts.
-        card: a bi-encoder's.
+        card: the bi-encoder's card.
 
     Raises:
         KeyError: a weight is missing.
@@ -49,14 +49,14 @@ def build_encoder(weights: Weights, config: Mapping[str, Any], card: ModelCard) 
     kind, head = config.get("model_type"), card.to_vector
     only_first = head.pooling == ("cls",)
     if kind == modern_shape.MODEL_TYPE:
-        named = {name.removeprefix(modern_shape.PREFIX): array for name, array in weights.items()}
-        modern = ModernBertGraph(named, modern_shape.ModernBertShape.from_config(config))
+        unprefixed = {name.removeprefix(modern_shape.PREFIX): array for name, array in weights.items()}
+        modern = ModernBertGraph(unprefixed, modern_shape.ModernBertShape.from_config(config))
         graph, states = modern.graph, modern.states(only_first=only_first)
     else:
-        named = _plain(weights)
-        bert = (_MpnetEncoder if kind == "mpnet" else _Encoder)(named, config, card)
+        unprefixed = _bert_names(weights)
+        bert = (_MpnetEncoder if kind == "mpnet" else _Encoder)(unprefixed, config, card)
         graph, states = bert.graph, bert.states(only_first=only_first)
-    vector = add_head(graph, states, head, named)
+    vector = add_head(graph, states, head, unprefixed)
     inputs = {"input_ids": TOKENS}
     if card.tokens.hides_expansion:
         _hide_unattended(graph)
@@ -65,53 +65,53 @@ def build_encoder(weights: Weights, config: Mapping[str, Any], card: ModelCard) 
 
 
 def _hide_unattended(graph: Graph) -> None:
-    """Keep the tokens of a text from attending to those at its end whose ``attention_mask`` is 0."""
+    """Change a graph so that no token attends to the tokens at the end whose ``attention_mask`` is 0."""
     nodes, graph.nodes = graph.nodes, []
     total = graph.add("ReduceSum", ["attention_mask"], keepdims=0)
-    seen = graph.add("Reshape", [total, graph.constant("shape.1", np.array([1]))])
+    visible = graph.add("Reshape", [total, graph.constant("shape.1", np.array([1]))])
     for node in nodes:
-        _look_at(graph, node, seen)
+        _add_masked(graph, node, visible)
 
 
-def _look_at(graph: Graph, node: Any, seen: str) -> None:
-    """Add a node to a graph; attention in the node or its branches sees only the first ``seen`` tokens."""
+def _add_masked(graph: Graph, node: Any, visible: str) -> None:
+    """Add a node to a graph; attention in the node or its branches is limited to the first ``visible`` tokens."""
     for attribute in node.attribute:
         if attribute.HasField("g"):
             outer, graph.nodes = graph.nodes, []
             for inner in attribute.g.node:
-                _look_at(graph, inner, seen)
+                _add_masked(graph, inner, visible)
             del attribute.g.node[:]
             attribute.g.node.extend(graph.nodes)
             graph.nodes = outer
     if node.op_type == "MultiHeadAttention":
-        for index, axis in ((1, 1), (2, 1), (5, 3)):  # keys, values, and what is added to the logits
+        for index, axis in ((1, 1), (2, 1), (5, 3)):  # keys, values, and the bias of the logits
             if len(node.input) > index and node.input[index]:
                 bounds = [
                     graph.constant("axis.0", np.array([0])),
-                    seen,
+                    visible,
                     graph.constant(f"axis.{axis}", np.array([axis])),
                 ]
                 node.input[index] = graph.add("Slice", [node.input[index], *bounds])
     graph.nodes.append(node)
 
 
-def _plain(weights: Weights) -> dict[str, npt.NDArray[np.float32]]:
-    """Return weights by BERT's names, without a prefix."""
-    named = {}
+def _bert_names(weights: Weights) -> dict[str, npt.NDArray[np.float32]]:
+    """Return weights under BERT's names, without a prefix."""
+    renamed = {}
     for name, array in weights.items():
         plain = next((name.removeprefix(prefix) for prefix in PREFIXES if name.startswith(prefix)), name)
         for theirs, ours in MPNET.items():
             plain = plain.replace(f".{theirs}.", f".{ours}.")
-        stem, _, part = plain.rpartition(".")
-        named[f"{stem}.{OLDER.get(part, part)}"] = array
-    return named
+        module, _, parameter = plain.rpartition(".")
+        renamed[f"{module}.{OLDER.get(parameter, parameter)}"] = array
+    return renamed
 
 
 class _Encoder(BertGraph):
     graph: Graph
 
     def states(self, *, only_first: bool) -> str:
-        """Return the last layer's states, of all tokens or of the first alone ``(n, 1, hidden)``."""
+        """Return the last states of all tokens, or only that of the first ``(n, 1, hidden)``."""
         states = self._embedded(self._positions(), self._one_segment())
         for layer in range(self._layers):
             states = self._layer(states, layer, only_first=only_first and layer == self._layers - 1)
@@ -129,7 +129,7 @@ class _MpnetEncoder(_Encoder):
         return ""
 
     def _attention_bias(self, *, only_first: bool) -> str:
-        """Return the bias of each pair of tokens ``(1, heads, tokens, tokens)``, or of the first with each."""
+        """Return the bias of all pairs of tokens ``(1, heads, tokens, tokens)``, or of the first token with each."""
         add, constant = self.graph.add, self.graph.constant
         if "distances" not in self.graph.constants:
             self._bias = self._all_biases()
@@ -140,14 +140,14 @@ class _MpnetEncoder(_Encoder):
 
     def _all_biases(self) -> str:
         add, constant = self.graph.add, self.graph.constant
-        most = len(self._weights["embeddings.position_embeddings.weight"])
-        distances = np.arange(1 - most, most)
+        most_positions = len(self._weights["embeddings.position_embeddings.weight"])
+        distances = np.arange(1 - most_positions, most_positions)
         table = self._weights["encoder.relative_attention_bias.weight"][buckets(distances)].T  # (heads, distances)
         scalar = add("Squeeze", [add("Shape", ["input_ids"], start=1, end=2), self._axis(0)])
         positions = add("Range", [constant("zero", np.array(0)), scalar, constant("one", np.array(1))])
-        apart = add("Sub", [positions, add("Unsqueeze", [positions, self._axis(1)])])
-        at = add("Add", [apart, constant("most", np.array(most - 1))])
-        return add("Unsqueeze", [add("Gather", [constant("distances", table), at], axis=1), self._axis(0)])
+        differences = add("Sub", [positions, add("Unsqueeze", [positions, self._axis(1)])])
+        indices = add("Add", [differences, constant("most", np.array(most_positions - 1))])
+        return add("Unsqueeze", [add("Gather", [constant("distances", table), indices], axis=1), self._axis(0)])
 
 
 def buckets(distances: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:

@@ -140,9 +140,9 @@ def choose_weight(judged: Sequence[JudgedQuery], calibration: Calibration) -> Fi
 def after_vectors(
     judged: Sequence[JudgedQuery], by_vectors: Sequence[JudgedQuery], card: ModelCard, depth: int
 ) -> list[JudgedQuery]:
-    """Return the candidates as a cross-encoder sees them in ``vectors-mono``, to choose the vectors' weight.
+    """Return the candidates as a cross-encoder gets them in ``vectors-mono``, to choose the vectors' weight.
 
-    They are in the vectors' order, with the first pass blended in; candidates below the depth have no score.
+    They are ordered by the vectors and the first pass; candidates below the depth have no score.
 
     Args:
         judged: the development set, with the cross-encoder's scores.
@@ -150,7 +150,7 @@ def after_vectors(
         card: the encoder's card.
         depth: how many candidates the cross-encoder reads.
     """
-    return [_after_vectors(*both, card, depth) for both in zip(judged, by_vectors, strict=True)]
+    return [_after_vectors(*pair, card, depth) for pair in zip(judged, by_vectors, strict=True)]
 
 
 def _after_vectors(mono: JudgedQuery, vectors: JudgedQuery, card: ModelCard, depth: int) -> JudgedQuery:
@@ -158,8 +158,8 @@ def _after_vectors(mono: JudgedQuery, vectors: JudgedQuery, card: ModelCard, dep
     logits = np.where(np.isnan(logits), -np.inf, logits)
     order = np.argsort(-(logits + card.first_pass_weight * vectors.first_pass), kind="stable")
     raw = np.where(np.arange(len(order)) < depth, mono.raw[order], np.nan)
-    beside = np.where(np.isinf(logits), 0.0, logits)[order]
-    return JudgedQuery(raw, beside, [mono.doc_ids[index] for index in order], mono.relevance)
+    vector_logits = np.where(np.isinf(logits), 0.0, logits)[order]
+    return JudgedQuery(raw, vector_logits, [mono.doc_ids[index] for index in order], mono.relevance)
 
 
 def fit_calibration(raw: npt.NDArray[np.float32], is_relevant: npt.NDArray[np.bool_]) -> Calibration:

@@ -235,9 +235,9 @@ def _check(options: ExportOptions, judged: tuple[Path, Path] | None) -> None:
 @contextmanager
 def _as_ours(source: Path, output: Path, options: ExportOptions) -> Iterator[Path]:
     """Yield a temporary copy of an encoder that another library saved, with a card."""
-    parts = options.pooling, options.query_prefix, options.document_prefix, options.dimensions, options.pool_factor
-    read = read_late_interaction if is_late_interaction(source) else read_bi_encoder
-    model = read(source, options.name, EncoderOverrides(*parts))
+    overrides = options.pooling, options.query_prefix, options.document_prefix, options.dimensions, options.pool_factor
+    read_source = read_late_interaction if is_late_interaction(source) else read_bi_encoder
+    model = read_source(source, options.name, EncoderOverrides(*overrides))
     output.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=output.parent, prefix=f".{output.name}.") as parent:
         folder = Path(parent)
@@ -291,8 +291,8 @@ def languages_of(directory: Path) -> tuple[str, ...]:
         return ()
     from huggingface_hub import metadata_load  # noqa: PLC0415 - takes half a second
 
-    named = (metadata_load(directory / README) or {}).get("language") or []
-    codes = (str(code).partition("-")[0].lower() for code in ([named] if isinstance(named, str) else named))
+    languages = (metadata_load(directory / README) or {}).get("language") or []
+    codes = (str(code).partition("-")[0].lower() for code in ([languages] if isinstance(languages, str) else languages))
     return tuple(dict.fromkeys(code for code in codes if re.fullmatch(r"[a-z]{2,3}", code)))
 
 
@@ -346,8 +346,8 @@ def _vectors_weight(
         by_vectors = list(read_judged(encoder, card.calibration, candidates, qrels))
     chosen = choose_weight(after_vectors(judged, by_vectors, card, Rerank().mono_depth), calibration)
     measured = f"nDCG@10 {chosen.mean:.4f}, by cross-validation {chosen.held_out:.4f}"
-    beside = f"vectors of {options.vector_model} alone {chosen.first_pass:.4f}"
-    report(f"vectors' weight {chosen.weight:g} in vectors-mono: {measured}, {beside}")
+    baseline = f"vectors of {options.vector_model} alone {chosen.first_pass:.4f}"
+    report(f"vectors' weight {chosen.weight:g} in vectors-mono: {measured}, {baseline}")
     return chosen.weight
 
 
@@ -359,13 +359,17 @@ def _copy_descriptions(source: Path, folder: Path, card: ModelCard, options: Exp
         json.dumps(tokenizer, ensure_ascii=False, separators=(",", ":")), encoding="utf-8"
     )
     shutil.copyfile(source / CONFIG_FILE, folder / CONFIG_FILE)
-    kept = weight_files(source) if options.keep_weights else []
-    described = read_cross_encoder(source) if kept else None
-    modules = [*described.descriptions, *described.weights] if described else module_weights(card) if kept else []
-    for name in [*kept, *modules, *(name for name in NOTICES if (source / name).exists())]:
+    weights = weight_files(source) if options.keep_weights else []
+    description = read_cross_encoder(source) if weights else None
+    modules: Sequence[str] = ()
+    if description:
+        modules = (*description.descriptions, *description.weights)
+    elif weights:
+        modules = module_weights(card)
+    for name in [*weights, *modules, *(name for name in NOTICES if (source / name).exists())]:
         (folder / name).parent.mkdir(exist_ok=True)
         shutil.copyfile(source / name, folder / name)
-    if options.keep_weights and not kept:
+    if options.keep_weights and not weights:
         _write_weights(source, folder)
 
 

@@ -1,8 +1,8 @@
 """Build a BERT cross-encoder as an ONNX graph for sequences of the same length, which the CPU backend runs.
 
-Unlike a traced graph it has: no attention mask; in a classifier's last layer only the row of [CLS] (exact: nothing else
-of that layer is read); one product for queries, keys and values; and Sum with LayerNormalization, because ONNX
-Runtime's SkipLayerNormalization takes several times as long (docs/research/inference.md).
+It differs from a traced graph. It has no attention mask. A classifier's last layer computes only the state of [CLS],
+because the head reads no other state. One product computes queries, keys and values. Sum and LayerNormalization take
+the place of ONNX Runtime's SkipLayerNormalization, which takes several times as long (docs/research/inference.md).
 """
 
 from collections.abc import Mapping, Sequence
@@ -45,23 +45,23 @@ def build_graph(weights: Weights, config: Mapping[str, Any], card: ModelCard, he
     Its output ``logits`` is float32 ``(n, labels)``.
 
     Args:
-        weights: by their transformers names, with or without the prefix ``bert.``.
+        weights: weights under transformers' names, with or without the prefix ``bert.``.
         config: the model's ``config.json``; see `can_build`.
-        card: head and kind.
-        head: the head of a modular cross-encoder; None for a classifier's own.
+        card: the model's card.
+        head: head of a modular cross-encoder; None for the head of a classifier.
 
     Raises:
         KeyError: a weight is missing.
     """
-    named = {name.removeprefix("bert."): array for name, array in weights.items()}
-    built = BertGraph(named, config, card)
+    unprefixed = {name.removeprefix("bert."): array for name, array in weights.items()}
+    built = BertGraph(unprefixed, config, card)
     labels = 2 if card.head in {"logits2", "next-sentence"} else 1
     return built.graph.model(dict.fromkeys(INPUTS, TOKENS), {"logits": (built.classified(head), ("n", labels))})
 
 
 @dataclass(slots=True)
 class Graph:
-    """The nodes and constants of a graph under construction; a value is named after its node."""
+    """A graph under construction, with its nodes and constants; a value is named after its node."""
 
     nodes: list[Any] = field(default_factory=list)
     constants: dict[str, Any] = field(default_factory=dict)
@@ -111,12 +111,12 @@ class Graph:
 
 
 class BertGraph:
-    """BERT's parts, in the names of its transformers weights. Values are ``(n, tokens, hidden)``.
+    """Builds the graph of a BERT. Values are ``(n, tokens, hidden)``.
 
     Args:
-        weights: without the prefix ``bert.``.
+        weights: weights under transformers' names, without the prefix ``bert.``.
         config: the model's ``config.json``.
-        card: head and kind.
+        card: the model's card.
     """
 
     def __init__(self, weights: Weights, config: Mapping[str, Any], card: ModelCard) -> None:
@@ -149,12 +149,12 @@ class BertGraph:
         context = self.graph.add("MultiHeadAttention", inputs, domain=RUNTIME, num_heads=self._heads)
         return self._after(context, rows, layer)
 
-    def _attention_bias(self, *, only_first: bool) -> str:  # noqa: ARG002 - others have one
-        """Return the bias added to the attention logits; "" in BERT, which has none."""
+    def _attention_bias(self, *, only_first: bool) -> str:  # noqa: ARG002 - a subclass uses it
+        """Return the bias that is added to the attention logits; "" for BERT, which has no such bias."""
         return ""
 
     def _after(self, context: str, rows: str, layer: int) -> str:
-        """Return a layer's output for rows, from the context that their attention gave."""
+        """Return the next states from the states and the attention's context."""
         name, ours = f"encoder.layer.{layer}", f"layers.{layer}"
         attended = self._linear(context, f"{ours}.attended", [f"{name}.attention.output.dense"])
         states = self._norm([attended, rows], f"{name}.attention.output.LayerNorm")
@@ -166,12 +166,12 @@ class BertGraph:
         )
 
     def _projections(self, states: str, rows: str, name: str, ours: str) -> list[str]:
-        """Return queries of ``rows``, keys and values of ``states``."""
-        query, *others = (f"{name}.attention.self.{part}" for part in ("query", "key", "value"))
+        """Return the queries of ``rows``, and the keys and values of ``states``."""
+        query, *key_value = (f"{name}.attention.self.{projection}" for projection in ("query", "key", "value"))
         if rows == states:
-            together = self._linear(states, f"{ours}.projections", [query, *others])
+            together = self._linear(states, f"{ours}.projections", [query, *key_value])
             return self.graph.split("Split", [together], 3, axis=2, num_outputs=3)
-        together = self._linear(states, f"{ours}.keys_values", others)
+        together = self._linear(states, f"{ours}.keys_values", key_value)
         keys_values = self.graph.split("Split", [together], 2, axis=2, num_outputs=2)
         return [self._linear(rows, f"{ours}.query", [query]), *keys_values]
 
@@ -180,7 +180,7 @@ class BertGraph:
         return self._norm([words, positions, segments], "embeddings.LayerNorm")
 
     def _one_segment(self) -> str:
-        """Return the embedding of the first segment, which a bi-encoder was trained with ``(hidden,)``."""
+        """Return the embedding ``(hidden,)`` of the first segment, with which bi-encoders are trained."""
         return self.graph.constant("segment", self._weights["embeddings.token_type_embeddings.weight"][0])
 
     def _positions(self) -> str:
@@ -194,15 +194,14 @@ class BertGraph:
         name = f"embeddings.{kind}_embeddings.weight"
         return self.graph.add("Gather", [self.graph.constant(name, self._weights[name]), ids])
 
-    def _norm(self, parts: Sequence[str], name: str) -> str:
-        scale, offset = (
-            self.graph.constant(f"{name}.{part}", self._weights[f"{name}.{part}"]) for part in ("weight", "bias")
-        )
-        total = self.graph.add("Sum", parts)
+    def _norm(self, terms: Sequence[str], name: str) -> str:
+        names = [f"{name}.weight", f"{name}.bias"]
+        scale, offset = (self.graph.constant(parameter, self._weights[parameter]) for parameter in names)
+        total = self.graph.add("Sum", terms)
         return self.graph.add("LayerNormalization", [total, scale, offset], axis=-1, epsilon=self._epsilon)
 
     def _linear(self, states: str, ours: str, theirs: Sequence[str]) -> str:
-        """Return the product with several matrices side by side, plus their biases."""
+        """Return the product of the states with concatenated matrices, plus the biases."""
         bias = np.concatenate([self._weights[f"{name}.bias"] for name in theirs])
         return self.graph.add("Add", [self._product(states, ours, theirs), self.graph.constant(f"{ours}.bias", bias)])
 

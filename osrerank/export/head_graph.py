@@ -19,14 +19,16 @@ class Nodes(Protocol):
     """A graph to add nodes to, such as `osrerank.export.graph.Graph`."""
 
     def constant(self, name: str, array: npt.NDArray[Any]) -> str:
-        """Keep an array under a name, once."""
+        """Add an array under a name, if the name is new, and return the name."""
 
     def add(self, operator: str, inputs: Sequence[str], name: str = "", *, domain: str = "", **attributes: Any) -> str:
         """Add a node with one output."""
 
 
 def add_head(graph: Nodes, states: str, head: Head, weights: Mapping[str, npt.NDArray[np.float32]]) -> str:
-    """Return the logits ``(n, labels)``, or an encoder's vectors ``(n, dimensions)``; without pooling, of n * tokens.
+    """Return the logits ``(n, labels)``, or an encoder's vectors ``(n, dimensions)``.
+
+    Without pooling, return the vectors of all tokens ``(n * tokens, dimensions)``.
 
     Args:
         graph: the graph to add the head's nodes to.
@@ -37,7 +39,7 @@ def add_head(graph: Nodes, states: str, head: Head, weights: Mapping[str, npt.ND
     Raises:
         KeyError: a weight is missing.
     """
-    pooled = [_pooled(graph, states, mode) for mode in head.pooling] or [_each(graph, states)]
+    pooled = [_pooled(graph, states, mode) for mode in head.pooling] or [_token_vectors(graph, states)]
     vector = pooled[0] if len(pooled) == 1 else graph.add("Concat", pooled, axis=1)
     for step in head.steps:
         vector = _step(graph, vector, step, weights)
@@ -64,7 +66,7 @@ def _weighted(graph: Nodes, states: str, axis: str) -> str:
     return graph.add("Div", [total, graph.add("ReduceSum", [counts], keepdims=0)])
 
 
-def _each(graph: Nodes, states: str) -> str:
+def _token_vectors(graph: Nodes, states: str) -> str:
     """Return the states of all tokens ``(n * tokens, hidden)``."""
     width = graph.add("Shape", [states], start=2, end=3)
     return graph.add("Reshape", [states, graph.add("Concat", [graph.constant("any", np.array([-1])), width], axis=0)])
@@ -76,8 +78,8 @@ def _step(graph: Nodes, vector: str, step: HeadStep, weights: Mapping[str, npt.N
     if step.kind == "first":
         bounds = [graph.constant(f"place.{bound}", np.array([bound])) for bound in (0, step.size, 1)]
         return graph.add("Slice", [vector, *bounds])
-    parts = ("weight", "bias")[: 1 + step.has_bias]
-    constants: Sequence[str] = [graph.constant(f"{step.name}.{part}", weights[f"{step.name}.{part}"]) for part in parts]
+    names = [f"{step.name}.{parameter}" for parameter in ("weight", "bias")[: 1 + step.has_bias]]
+    constants: Sequence[str] = [graph.constant(name, weights[name]) for name in names]
     if step.kind == "norm":
         return graph.add("LayerNormalization", [vector, *constants], axis=-1, epsilon=step.epsilon)
     product = graph.add("Gemm", [vector, *constants], transB=1)

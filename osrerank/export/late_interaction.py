@@ -60,13 +60,13 @@ def is_late_interaction(directory: Path) -> bool:
     return files.is_late_interaction(directory)
 
 
-def read_late_interaction(directory: Path, name: str, given: EncoderOverrides) -> LateInteractionSource:
+def read_late_interaction(directory: Path, name: str, overrides: EncoderOverrides) -> LateInteractionSource:
     """Read a late-interaction model's files.
 
     Args:
         directory: the model's directory.
         name: the model's name, for its card.
-        given: the user's choices, which take precedence over the files.
+        overrides: the user's choices, which take precedence over the files.
 
     Raises:
         ConfigError: the user asks for a pooling, or for more dimensions than the model has.
@@ -79,13 +79,13 @@ def read_late_interaction(directory: Path, name: str, given: EncoderOverrides) -
         reason = "truncation_side is 'left'; of late interaction it must be 'right'"
         raise file_error(transformer / TOKENIZER_SETTINGS_FILE, reason)
     width = _width(directory, description) or int(config["hidden_size"])
-    if given.pooling is not None:
+    if overrides.pooling is not None:
         reason = f"{directory} is of late interaction, whose tokens have a vector each: leave --pooling out"
         raise ConfigError(reason, setting="pooling", source="argument")
-    if given.dimensions is not None and given.dimensions > width:
-        reason = f"dimensions is {given.dimensions}, and {directory}'s vectors have only {width} dimensions"
+    if overrides.dimensions is not None and overrides.dimensions > width:
+        reason = f"dimensions is {overrides.dimensions}, and {directory}'s vectors have only {width} dimensions"
         raise ConfigError(reason, setting="dimensions", source="argument")
-    factor = description.tokens.pool_factor if given.pool_factor is None else given.pool_factor
+    factor = description.tokens.pool_factor if overrides.pool_factor is None else overrides.pool_factor
     card = ModelCard(
         name=name,
         head="cosine",
@@ -96,9 +96,9 @@ def read_late_interaction(directory: Path, name: str, given: EncoderOverrides) -
         calibration=UNCALIBRATED,
         first_pass_weight=FIRST_PASS_WEIGHT * UNCALIBRATED.scale,
         modules=(HeadStep("dense", f"{PROJECTION}.linear", has_bias=False),) if description.projections else (),
-        dimensions=given.dimensions or (width if description.projections else 0),
-        query_prefix=description.query_prefix if given.query_prefix is None else given.query_prefix,
-        document_prefix=description.document_prefix if given.document_prefix is None else given.document_prefix,
+        dimensions=overrides.dimensions or (width if description.projections else 0),
+        query_prefix=description.query_prefix if overrides.query_prefix is None else overrides.query_prefix,
+        document_prefix=description.document_prefix if overrides.document_prefix is None else overrides.document_prefix,
         tokens=replace(description.tokens, pool_factor=factor),
     )
     return LateInteractionSource(transformer, card, description.projections)

@@ -1,10 +1,10 @@
 """Build a ModernBERT cross-encoder as an ONNX graph for sequences of the same length, which the CPU backend runs.
 
-As in `osrerank.export.graph` there is no mask for padding, and the last layer computes only the row of [CLS] if the
-head reads no other. Attention within a window is computed in two ways. Short sequences have a mask on all pairs of
-tokens. Longer ones are divided into blocks of a window, each of which sees the blocks before and after it, so that the
-cost grows with the number of tokens, not with its square. The graph has both, and chooses by the length of the
-sequences.
+As in `osrerank.export.graph`, the graph has no mask for padding, and the last layer computes only the state of [CLS] if
+the head reads no other. The graph has two branches for attention within a window, and chooses one by the length of the
+sequences. Short sequences have a mask on all pairs of tokens. Longer ones are divided into blocks of a window, and each
+block attends to itself and to the blocks before and after it. The cost of blocks grows with the number of tokens, not
+with its square.
 """
 
 from collections.abc import Callable, Mapping
@@ -26,7 +26,7 @@ from osrerank.scoring.modular.modern_bert import (
 )
 
 BLOCKED = -1e4
-"""The number added to logits that must not count: its exp is 0 in float32, and it overflows in no type."""
+"""Value that is added to the logits of hidden tokens. Its exp is 0 in float32, and it overflows in no type."""
 WINDOWS_IN_A_MASK = 4
 """Up to this many windows in a sequence, a mask is faster than blocks."""
 
@@ -38,30 +38,29 @@ def build_modern_bert(weights: Weights, config: Mapping[str, Any], card: ModelCa
     float32 ``(n, labels)``.
 
     Args:
-        weights: by their transformers names, with or without a classifier's prefix.
-        config: the model's ``config.json``; `osrerank.scoring.modular.modern_bert.obstacle` has
-            nothing against it.
-        card: its head.
-        head: the head of a modular cross-encoder; None for the classifier's.
+        weights: weights under transformers' names, with or without a classifier's prefix.
+        config: the model's ``config.json``, for which `osrerank.scoring.modular.modern_bert.obstacle` is empty.
+        card: the model's card.
+        head: head of a modular cross-encoder; None for the head of a classifier.
 
     Raises:
         KeyError: a weight is missing.
     """
-    named = {name.removeprefix(PREFIX): array for name, array in weights.items()}
+    unprefixed = {name.removeprefix(PREFIX): array for name, array in weights.items()}
     head = head or classifier_head(config)
-    built = ModernBertGraph(named, ModernBertShape.from_config(config))
+    built = ModernBertGraph(unprefixed, ModernBertShape.from_config(config))
     states = built.states(only_first=head.pooling == ("cls",))
-    logits = add_head(built.graph, states, head, named)
+    logits = add_head(built.graph, states, head, unprefixed)
     labels = 2 if card.head == "logits2" else 1
     return built.graph.model({"input_ids": TOKENS}, {"logits": (logits, ("n", labels))})
 
 
 class ModernBertGraph:
-    """The encoder's parts. Values are ``(n, tokens, hidden)``.
+    """Builds the graph of a ModernBERT encoder. Values are ``(n, tokens, hidden)``.
 
     Args:
-        weights: by transformers' names, without a classifier's prefix.
-        shape: what the encoder looks like.
+        weights: weights under transformers' names, without a classifier's prefix.
+        shape: shape of the encoder.
     """
 
     def __init__(self, weights: Weights, shape: ModernBertShape) -> None:
@@ -70,13 +69,13 @@ class ModernBertGraph:
         self._shape = shape
         self._tokens = self.graph.add("Shape", ["input_ids"], start=1, end=2)
         scalar = self.graph.add("Squeeze", [self._tokens, self._axis(0)])
-        positions = self.graph.add("Range", [self._whole("zero", 0), scalar, self._whole("one", 1)])
+        positions = self.graph.add("Range", [self._integer("zero", 0), scalar, self._integer("one", 1)])
         self._positions = self.graph.add("Cast", [positions], to=1)
         self._rotations = {theta: self._rotation(theta) for theta in dict.fromkeys(shape.thetas)}
         self._windows = {window: self._masks(window) for window in dict.fromkeys(shape.windows) if window is not None}
 
     def states(self, *, only_first: bool) -> str:
-        """Return the last layer's states, of all tokens or of [CLS] alone ``(n, 1, hidden)``."""
+        """Return the last states of all tokens, or only that of [CLS] ``(n, 1, hidden)``."""
         word = self._constant(EMBEDDINGS["word"], "weight")
         states = self._norm(self.graph.add("Gather", [word, "input_ids"]), EMBEDDINGS["norm"])
         last = len(self._shape.windows) - 1
@@ -85,13 +84,13 @@ class ModernBertGraph:
         return self._norm(states, EMBEDDINGS["final_norm"])
 
     def _layer(self, states: str, layer: int, *, only_first: bool) -> str:
-        add, parts = self.graph.add, {ours: f"layers.{layer}.{theirs}" for ours, theirs in LAYER.items()}
+        add, names = self.graph.add, {ours: f"layers.{layer}.{theirs}" for ours, theirs in LAYER.items()}
         name = f"layers.{layer}"
-        normed = self._norm(states, parts["attention_norm"]) if layer else states
-        together = self._linear(normed, f"{name}.projections", parts["projections"])
+        normed = self._norm(states, names["attention_norm"]) if layer else states
+        together = self._linear(normed, f"{name}.projections", names["projections"])
         query, key, value = self.graph.split("Split", [together], 3, axis=2, num_outputs=3)
         theta, window = self._shape.thetas[layer], self._shape.windows[layer]
-        key = self._turned(key, theta)
+        key = self._rotated(key, theta)
         if only_first:  # position 0 has no rotation, so its query stays as it is
             query, states = self._until(query, self._axis(1)), self._until(states, self._axis(1))
             if window is not None:
@@ -99,15 +98,15 @@ class ModernBertGraph:
                 key, value = self._until(key, end), self._until(value, end)
             context = self._attention(query, key, value)
         else:
-            context = self._seen(self._turned(query, theta), key, value, window)
-        states = add("Add", [states, self._linear(context, f"{name}.attended", parts["attended"])])
-        wide = self._linear(self._norm(states, parts["norm"]), f"{name}.widen", parts["widen"])
+            context = self._context(self._rotated(query, theta), key, value, window)
+        states = add("Add", [states, self._linear(context, f"{name}.attended", names["attended"])])
+        wide = self._linear(self._norm(states, names["norm"]), f"{name}.widen", names["widen"])
         inner, gate = self.graph.split("Split", [wide], 2, axis=2, num_outputs=2)
         gated = add("Mul", [add("Gelu", [inner], domain=RUNTIME), gate])
-        return add("Add", [states, self._linear(gated, f"{name}.narrow", parts["narrow"])])
+        return add("Add", [states, self._linear(gated, f"{name}.narrow", names["narrow"])])
 
-    def _seen(self, query: str, key: str, value: str, window: int | None) -> str:
-        """Return the context of each row, from a window around it or from all rows."""
+    def _context(self, query: str, key: str, value: str, window: int | None) -> str:
+        """Return the context of each token, which attends to a window around it or to all tokens."""
         if window is None:
             return self._attention(query, key, value)
         condition, mask = self._windows[window]
@@ -122,12 +121,12 @@ class ModernBertGraph:
         return self.graph.add("MultiHeadAttention", inputs, domain=RUNTIME, num_heads=self._shape.heads)
 
     def _masks(self, window: int) -> tuple[str, str]:
-        """Return whether the sequences are short, and the mask to add to their attention logits.
+        """Return whether the sequences are short, and the mask that is added to the attention logits.
 
-        It is ``(1, 1, tokens, tokens)`` of short ones, else ``(n * blocks, 1, window, 3 * window)``.
+        For short sequences, it is ``(1, 1, tokens, tokens)``; else, it is ``(n * blocks, 1, window, 3 * window)``.
         """
-        most = self.graph.constant(f"short.{window}", np.array([WINDOWS_IN_A_MASK * window]))
-        condition = self.graph.add("Squeeze", [self.graph.add("LessOrEqual", [self._tokens, most]), self._axis(0)])
+        limit = self.graph.constant(f"short.{window}", np.array([WINDOWS_IN_A_MASK * window]))
+        condition = self.graph.add("Squeeze", [self.graph.add("LessOrEqual", [self._tokens, limit]), self._axis(0)])
         return condition, self._either(
             condition, lambda: self._mask_of_all(window), lambda: self._mask_of_blocks(window)
         )
@@ -135,80 +134,84 @@ class ModernBertGraph:
     def _mask_of_all(self, window: int) -> str:
         add = self.graph.add
         rows = add("Unsqueeze", [self._positions, self._axis(1)])
-        apart = add("Abs", [add("Sub", [rows, self._positions])])
-        near = add("LessOrEqual", [apart, self._number(f"window.{window}", window)])
-        return add("Unsqueeze", [self._blocked(near), self.graph.constant("axes.0.1", np.array([0, 1]))])
+        distances = add("Abs", [add("Sub", [rows, self._positions])])
+        near = add("LessOrEqual", [distances, self._number(f"window.{window}", window)])
+        return add("Unsqueeze", [self._mask_bias(near), self.graph.constant("axes.0.1", np.array([0, 1]))])
 
     def _mask_of_blocks(self, window: int) -> str:
-        """Return the mask of blocks: a row sees a window to either side, without the padding at both ends."""
+        """Return the mask of blocks, which hides what is beyond a token's window, and the padding at both ends."""
         add, constant = self.graph.add, self.graph.constant
         positions = np.arange(3 * window)
         near = np.abs(positions - window - np.arange(window)[:, None]) <= window
         blocks = self._blocks(window)
-        numbers = add("Range", [self._whole("zero", 0), add("Squeeze", [blocks, self._axis(0)]), self._whole("one", 1)])
+        block_count = add("Squeeze", [blocks, self._axis(0)])
+        numbers = add("Range", [self._integer("zero", 0), block_count, self._integer("one", 1)])
         starts = add("Mul", [numbers, constant(f"window.{window}.int", np.array(window))])
         column = add("Unsqueeze", [starts, constant("axes.1.2.3", np.array([1, 2, 3]))])
-        at = add("Add", [column, constant(f"places.{window}", positions - window)])  # (blocks, 1, 1, 3 * window)
-        inside = add("And", [add("GreaterOrEqual", [at, self._whole("zero", 0)]), add("Less", [at, self._tokens])])
-        mask = self._blocked(add("And", [inside, constant(f"near.{window}", near)]))
+        offsets = constant(f"places.{window}", positions - window)
+        key_positions = add("Add", [column, offsets])  # (blocks, 1, 1, 3 * window)
+        is_after_start = add("GreaterOrEqual", [key_positions, self._integer("zero", 0)])
+        inside = add("And", [is_after_start, add("Less", [key_positions, self._tokens])])
+        mask = self._mask_bias(add("And", [inside, constant(f"near.{window}", near)]))
         rows = add("Shape", ["input_ids"], start=0, end=1)
         unit = constant("shape.1", np.array([1]))
         shape = add("Concat", [rows, unit, unit, unit, unit], axis=0)
-        every = add("Expand", [add("Unsqueeze", [mask, self._axis(0)]), shape])
-        return add("Reshape", [every, constant(f"mask.{window}", np.array([-1, 1, window, 3 * window]))])
+        masks = add("Expand", [add("Unsqueeze", [mask, self._axis(0)]), shape])
+        return add("Reshape", [masks, constant(f"mask.{window}", np.array([-1, 1, window, 3 * window]))])
 
     def _in_blocks(self, query: str, key: str, value: str, window: int, mask: str) -> str:
-        """Return the context computed in blocks of a window, each of which sees the blocks before and after it."""
+        """Return the context within a window, computed in blocks that attend to themselves and to both neighbours."""
         add, constant, hidden = self.graph.add, self.graph.constant, self._shape.hidden
         width = constant(f"window.{window}.shape", np.array([window]))
-        spare = add("Sub", [add("Mul", [self._blocks(window), width]), self._tokens])
+        padding = add("Sub", [add("Mul", [self._blocks(window), width]), self._tokens])
         alone = constant(f"block.{window}", np.array([-1, window, hidden]))
-        queries = add("Reshape", [self._padded(query, self._axis(0), spare), alone])
-        behind = add("Add", [spare, width])
-        keys, values = (self._around(self._padded(part, width, behind), window) for part in (key, value))
+        queries = add("Reshape", [self._padded(query, self._axis(0), padding), alone])
+        end_padding = add("Add", [padding, width])
+        keys = self._with_neighbours(self._padded(key, width, end_padding), window)
+        values = self._with_neighbours(self._padded(value, width, end_padding), window)
         context = self._attention(queries, keys, values, mask)
         rows = add("Shape", ["input_ids"], start=0, end=1)
         shape = add("Concat", [rows, constant("rest", np.array([-1, hidden]))], axis=0)
         return self._until(add("Reshape", [context, shape]), self._tokens)
 
-    def _around(self, states: str, window: int) -> str:
+    def _with_neighbours(self, states: str, window: int) -> str:
         """Return each block with the ones before and after it ``(n * blocks, 3 * window, hidden)``.
 
         Args:
-            states: with a block of padding before and behind.
-            window: tokens of a block.
+            states: states with a block of padding at both ends.
+            window: number of tokens in a block.
         """
         add, constant, hidden = self.graph.add, self.graph.constant, self._shape.hidden
         blocks = add("Reshape", [states, constant(f"blocks.{window}", np.array([0, -1, window, hidden]))])
         ends = [-2, -1, np.iinfo(np.int64).max]
-        beside = []
+        neighbours = []
         for first, last in enumerate(ends):
             bounds = constant(f"from.{first}", np.array([first])), constant(f"to.{last}", np.array([last]))
-            beside.append(add("Slice", [blocks, *bounds, self._axis(1)]))
-        together = add("Concat", beside, axis=2)
+            neighbours.append(add("Slice", [blocks, *bounds, self._axis(1)]))
+        together = add("Concat", neighbours, axis=2)
         return add("Reshape", [together, constant(f"around.{window}", np.array([-1, 3 * window, hidden]))])
 
     def _padded(self, states: str, before: str, after: str) -> str:
-        """Return states with rows of zeros before and after them, as many as the two values say."""
+        """Return states with so many rows of zeros before and after them; both numbers are values of the graph."""
         zero = self._axis(0)
         amounts = self.graph.add("Concat", [zero, before, zero, zero, after, zero], axis=0)
         return self.graph.add("Pad", [states, amounts])
 
     def _blocks(self, window: int) -> str:
-        """Return how many blocks a sequence has ``(1,)``."""
+        """Return the number of blocks of a sequence ``(1,)``."""
         last = self.graph.constant(f"last.{window}", np.array([window - 1]))
         size = self.graph.constant(f"window.{window}.shape", np.array([window]))
         return self.graph.add("Div", [self.graph.add("Add", [self._tokens, last]), size])
 
-    def _blocked(self, allowed: str) -> str:
+    def _mask_bias(self, allowed: str) -> str:
         return self.graph.add("Where", [allowed, self._number("open", 0.0), self._number("blocked", BLOCKED)])
 
-    def _either(self, condition: str, then: Callable[[], str], other: Callable[[], str]) -> str:
-        """Return the value of ``then`` or of ``other``; the condition decides when the graph runs."""
+    def _either(self, condition: str, then: Callable[[], str], otherwise: Callable[[], str]) -> str:
+        """Return the value of ``then`` or of ``otherwise``; the condition decides when the graph runs."""
         helper, outer, branches = require("onnx", extra="onnx").helper, self.graph.nodes, {}
-        for name, way in (("then_branch", then), ("else_branch", other)):
+        for name, branch in (("then_branch", then), ("else_branch", otherwise)):
             self.graph.nodes = []
-            value = way()
+            value = branch()
             branches[name] = helper.make_graph(
                 self.graph.nodes, name, [], [helper.make_tensor_value_info(value, 1, None)]
             )
@@ -223,7 +226,7 @@ class ModernBertGraph:
         angles = add("Mul", [add("Unsqueeze", [self._positions, self._axis(1)]), speeds])
         return add("Cos", [angles]), add("Sin", [angles])
 
-    def _turned(self, states: str, theta: float) -> str:
+    def _rotated(self, states: str, theta: float) -> str:
         inputs = [states, self._axis(0), *self._rotations[theta]]  # from position 0 on
         return self.graph.add("RotaryEmbedding", inputs, domain=RUNTIME, num_heads=self._shape.heads)
 
@@ -235,21 +238,21 @@ class ModernBertGraph:
         return self.graph.add("Add", [product, self.graph.constant(f"{ours}.bias", self._weights[f"{theirs}.bias"])])
 
     def _norm(self, states: str, name: str) -> str:
-        parts = ["weight", *(["bias"] if self._shape.has_norm_bias else [])]
-        inputs = [states, *(self._constant(name, part) for part in parts)]
+        names = ["weight", *(["bias"] if self._shape.has_norm_bias else [])]
+        inputs = [states, *(self._constant(name, parameter) for parameter in names)]
         return self.graph.add("LayerNormalization", inputs, axis=-1, epsilon=self._shape.epsilon)
 
     def _until(self, states: str, end: str) -> str:
         """Return the rows before an end."""
         return self.graph.add("Slice", [states, self._axis(0), end, self._axis(1)])
 
-    def _constant(self, name: str, part: str) -> str:
-        return self.graph.constant(f"{name}.{part}", self._weights[f"{name}.{part}"])
+    def _constant(self, name: str, parameter: str) -> str:
+        return self.graph.constant(f"{name}.{parameter}", self._weights[f"{name}.{parameter}"])
 
     def _number(self, name: str, value: float) -> str:
         return self.graph.constant(name, np.array(value, dtype=np.float32))
 
-    def _whole(self, name: str, value: int) -> str:
+    def _integer(self, name: str, value: int) -> str:
         return self.graph.constant(name, np.array(value))
 
     def _axis(self, number: int) -> str:

@@ -1,9 +1,9 @@
 """Keep the few channels that are far larger than the rest out of int8, so that they do not widen the common scale.
 
 Activations are quantised with one scale for a tensor. In BERT's states a handful of channels, the same ones for every
-text, are ten times as large as the others, which are then left with a few of the 255 steps. Those channels are
-multiplied in fp32, the rest in int8 (Dettmers, Lewis, Belkada, Zettlemoyer: LLM.int8(), 2022, arXiv:2208.07339, section
-3.2, who look for them in each input; here they are found once, at export).
+text, are ten times as large as the others. A common scale would leave a few of its 255 steps to the other channels. So
+the outlying channels are multiplied in fp32, and the others in int8 (Dettmers, Lewis, Belkada, Zettlemoyer: LLM.int8(),
+2022, arXiv:2208.07339, section 3.2). The paper looks for them in each input; the export finds them once.
 """
 
 import copy
@@ -17,7 +17,7 @@ from osrerank._optional import require
 from osrerank.scoring.inputs import Tokens, padded
 
 SUFFIX = ".outliers"
-"""The ending of the names of products that stay in fp32."""
+"""Suffix of the names of products that stay in fp32."""
 MIN_WEIGHTS = 1024
 """Smaller matrices stay as they are."""
 
@@ -30,9 +30,9 @@ def separate_outliers(model: Any, sequences: Iterable[Tokens], channels: int, le
     The graph's output stays the same, up to rounding.
 
     Args:
-        model: with inputs of `osrerank.scoring.inputs.PaddedBatch`'s names.
-        sequences: whose largest activations tell which channels stand out.
-        channels: most channels to separate in a product.
+        model: a model whose inputs are fields of `osrerank.scoring.inputs.PaddedBatch`.
+        sequences: sequences whose largest activations show which channels are outliers.
+        channels: the most channels to separate in a product.
         least_gain: factor by which the scale must shrink for a product to be split.
     """
     onnx = require("onnx", extra="onnx")
@@ -41,14 +41,14 @@ def separate_outliers(model: Any, sequences: Iterable[Tokens], channels: int, le
     largest = largest_activations(model, [node.input[0] for node in products], sequences)
     nodes = []
     for node in model.graph.node:
-        apart = _outliers(largest[node.input[0]], channels, least_gain) if node in products else []
-        if not apart:
+        outlying_channels = _outliers(largest[node.input[0]], channels, least_gain) if node in products else []
+        if not outlying_channels:
             nodes.append(node)
             continue
         weight = onnx.numpy_helper.to_array(weights[node.input[1]])
-        kept = np.ones(len(weight), dtype=np.float32)
-        kept[apart] = 0
-        constants = {"places": np.array(apart), "weight": weight[apart], "kept": kept}
+        mask = np.ones(len(weight), dtype=np.float32)
+        mask[outlying_channels] = 0
+        constants = {"places": np.array(outlying_channels), "weight": weight[outlying_channels], "kept": mask}
         for name, array in constants.items():
             model.graph.initializer.append(onnx.numpy_helper.from_array(array, outlying(node.name, name)))
         nodes += _divided(onnx.helper.make_node, node)
@@ -121,11 +121,11 @@ def _divided(make_node: Any, node: Any) -> list[Any]:
     """Return the nodes that replace a product: one product for outlying channels, one for the others, and their sum."""
     states, weight = node.input
     name = f"{node.name}{SUFFIX}"
-    others = f"{name}.others"
+    inlying = f"{name}.others"
     return [
-        make_node("Mul", [states, f"{name}.kept"], [others], name=f"{name}.hide"),
+        make_node("Mul", [states, f"{name}.kept"], [inlying], name=f"{name}.hide"),
         make_node("Gather", [states, f"{name}.places"], [f"{name}.few"], name=f"{name}.take", axis=-1),
-        make_node("MatMul", [others, weight], [f"{name}.product"], name=node.name),
+        make_node("MatMul", [inlying, weight], [f"{name}.product"], name=node.name),
         make_node("MatMul", [f"{name}.few", f"{name}.weight"], [f"{name}.rest"], name=name),
         make_node("Add", [f"{name}.product", f"{name}.rest"], [node.output[0]], name=f"{name}.sum"),
     ]

@@ -15,9 +15,9 @@ from osrerank.export.smoothing import smooth
 from osrerank.scoring.inputs import Tokens
 
 MIN_TABLE_ROWS = 512
-"""Smaller tables (segments) stay fp32. Those of words and positions have at least this many rows."""
+"""Tables with fewer rows, such as that of segments, stay in fp32."""
 ROW_READERS = frozenset({"Gather", "Slice"})
-"""Operators that read rows of a table: given rows, or the first ones."""
+"""Operators that read rows of a table: Gather reads the given rows, Slice the first ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +26,8 @@ class QuantisationRecipe:
 
     Attributes:
         reduce_range: whether weights have 7 bits, so that 16-bit sums cannot overflow on CPUs without VNNI.
-        outliers: how many of the largest channels of a product's input may be outliers; 0 for none.
-        outlying: what is done with outlier channels. ``apart`` keeps them in fp32; ``smooth`` moves the spread of all
+        outliers: number of the largest channels of a product's input that may be outliers; 0 for none.
+        outlying: treatment of outlier channels. ``apart`` keeps them in fp32; ``smooth`` moves the spread of all
             channels into the weights (`osrerank.export.smoothing`), which is faster; with "", the export takes
             ``smooth`` for cross-encoders and ``apart`` for bi-encoders.
         outlier_gain: least ratio of the largest channel to the first one after the ``outliers`` largest. With a higher
@@ -49,7 +49,7 @@ def quantise(
         source: the fp32 graph.
         target: the file to write.
         recipe: how the graph is quantised.
-        sequences: inputs that show which channels are outliers; without them none is treated as one.
+        sequences: inputs that show which channels are outliers; without them, no channel counts as an outlier.
 
     Raises:
         MissingDependencyError: the extra ``onnx`` is not installed.
@@ -69,7 +69,7 @@ def quantise(
         graph,
         target,
         op_types_to_quantize=["MatMul"],
-        nodes_to_exclude=_kept(graph),
+        nodes_to_exclude=_fp32_nodes(graph),
         per_channel=True,
         reduce_range=recipe.reduce_range,
         weight_type=quantization.QuantType.QInt8,
@@ -78,12 +78,12 @@ def quantise(
     )
 
 
-def _kept(model: Any) -> list[str]:
+def _fp32_nodes(model: Any) -> list[str]:
     """Return the names of the nodes that stay in fp32, given an fp32 ``onnx.ModelProto``."""
     products = {node.name for node in products_of(model)}
-    kept = [node.name for node in model.graph.node if node.op_type == "MatMul" and node.name not in products]
+    fp32_products = [node.name for node in model.graph.node if node.op_type == "MatMul" and node.name not in products]
     # Gemm nodes multiply a single row; the quantiser turns each into a MatMul of this name first.
-    return kept + [f"{node.name}_MatMul" for node in model.graph.node if node.op_type == "Gemm"]
+    return fp32_products + [f"{node.name}_MatMul" for node in model.graph.node if node.op_type == "Gemm"]
 
 
 def quantise_tables(model: Any) -> None:
@@ -118,7 +118,7 @@ def quantise_rows(table: npt.NDArray[np.float32]) -> tuple[npt.NDArray[np.int8],
 
 
 def _read_rows(make_node: Any, table: str, node: Any) -> list[Any]:
-    """Return the nodes that replace one that reads rows of a table: they read the int8 rows and their scales."""
+    """Return the nodes that replace a node that reads rows of a table; they read the int8 rows and their scales."""
     rows = list(node.input[1:])
     return [
         make_node(node.op_type, [f"{table}.int8", *rows], [f"{table}.rows"]),

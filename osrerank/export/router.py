@@ -13,7 +13,7 @@ ROUTER_FILES = ("router_config.json", "config.json")
 """The names of the Router's file; older versions wrote the second one."""
 ROUTES = ("query", "document")
 PARAMETERS = ("default_route", "allow_empty_key")
-"""Parameters for texts without a route; they do not matter here, since queries and documents have theirs."""
+"""Parameters for texts without a route; queries and documents have a route, so these parameters have no effect."""
 
 
 def is_router(directory: Path) -> bool:
@@ -21,15 +21,15 @@ def is_router(directory: Path) -> bool:
     if not (directory / MODULES_FILE).exists():
         return False
     modules = read_json(directory / MODULES_FILE, kind=list)
-    named = str(modules[0].get("type")) if modules and isinstance(modules[0], dict) else ""
-    return named.startswith(LIBRARY) and named.endswith(".Router")
+    module_type = str(modules[0].get("type")) if modules and isinstance(modules[0], dict) else ""
+    return module_type.startswith(LIBRARY) and module_type.endswith(".Router")
 
 
 def split(directory: Path, folder: Path) -> Mapping[str, Path]:
     """Write the model of each route, by ``query`` and ``document``, as sentence-transformers saves a bi-encoder.
 
     Raises:
-        ModelLoadError: a route is missing, or the Router's file sets a parameter that is not known.
+        ModelLoadError: a route is missing, or the Router's file sets an unknown parameter.
     """
     router, *later_modules = read_json(directory / MODULES_FILE, kind=list)
     source = directory / str(router["path"])

@@ -18,7 +18,7 @@ from osrerank.export.outliers import MIN_WEIGHTS, largest_activations, products_
 from osrerank.scoring.inputs import Tokens
 
 SHARE = 0.7
-"""How much of the spread moves into the weights: of .5 to .9 the least error, docs/research/inference.md."""
+"""The share of the spread that moves into the weights; .7 has the least error (docs/research/inference.md)."""
 LEAST_SCALE = 0.25
 """The least scale, relative to the median, so that channels that were small for all sequences do not grow far."""
 SUFFIX = ".smooth"
@@ -29,14 +29,14 @@ Floats = npt.NDArray[np.float32]
 def smooth(model: Any, sequences: Iterable[Tokens], channels: int, least_gain: float) -> None:
     """Smooth the inputs of matrix products of an fp32 ``onnx.ModelProto``, in place.
 
-    Its output stays the same, up to rounding. Products that share an input share its scales; those whose largest
-    channels do not stand out stay as they are.
+    The output stays the same, up to rounding. Products that share an input share its scales. Products without outlying
+    channels stay unchanged.
 
     Args:
-        model: with inputs of `osrerank.scoring.inputs.PaddedBatch`'s names.
-        sequences: whose largest activations tell the scales.
-        channels: how many channels may stand out.
-        least_gain: how many times as large as the next ones they must be.
+        model: a model whose inputs are fields of `osrerank.scoring.inputs.PaddedBatch`.
+        sequences: sequences whose largest activations determine the scales.
+        channels: the most channels that may be outliers.
+        least_gain: least ratio of the largest channel to the first one that is no outlier.
     """
     onnx = require("onnx", extra="onnx")
     weights = {tensor.name: tensor for tensor in model.graph.initializer}
@@ -83,8 +83,8 @@ def _insert(graph: Any, factors: dict[str, Any]) -> None:
     """Insert each new node before the first node that reads its input or its output."""
     nodes: list[Any] = []
     for node in graph.node:
-        read = [name.removesuffix(SUFFIX) for name in node.input]
-        nodes += [factors.pop(name) for name in read if name in factors]
+        inputs = [name.removesuffix(SUFFIX) for name in node.input]
+        nodes += [factors.pop(name) for name in inputs if name in factors]
         nodes.append(node)
     del graph.node[:]
     graph.node.extend(nodes)

@@ -39,7 +39,7 @@ def write_graphs(
     Args:
         source: the model's directory.
         folder: the new model's directory, which has its tokenizer already.
-        card: the model's.
+        card: the model's card.
         precision: ``fp32`` or ``int8``.
         recipe: how the graph is quantised.
         padded: whether the graph takes padded batches.
@@ -86,7 +86,7 @@ def _examples(folder: Path, card: ModelCard) -> Iterator[Tokens]:
 
 
 def _write_fp32(source: Path, target: Path, card: ModelCard, *, padded: bool) -> None:
-    """Write the fp32 graph: ours for families that we build graphs for, optimum's for others and for padded batches."""
+    """Write the fp32 graph; optimum exports the families that osrerank cannot build, and graphs for padded batches."""
     from osrerank.scoring.backends.torch import head_of, load_network, read_weights  # noqa: PLC0415 - imports torch
 
     config = read_config(source)
@@ -116,7 +116,7 @@ def _write_fp32(source: Path, target: Path, card: ModelCard, *, padded: bool) ->
 
 
 def _builder(config: Mapping[str, Any]) -> Callable[..., Any] | None:
-    """Return the function that builds a cross-encoder's graph; None if there is none."""
+    """Return the function that builds the graph of a cross-encoder; None if only optimum can."""
     if can_build(config):
         return build_graph
     is_modern = config.get("model_type") == modern_shape.MODEL_TYPE and not modern_shape.obstacle(config)
@@ -127,7 +127,7 @@ def write_onnx(network: Any, target: Path, output: str) -> None:
     """Have optimum export a torch module that takes `PaddedBatch`'s fields, for any numbers of rows and tokens.
 
     Args:
-        network: `osrerank.scoring.backends.networks.classifier.Classifier` or the like.
+        network: a module such as `osrerank.scoring.backends.networks.classifier.Classifier`.
         target: the file to write.
         output: the name of the graph's output.
 
