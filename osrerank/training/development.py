@@ -14,7 +14,7 @@ from osrerank.scoring.card import Kind, logistic
 from osrerank.scoring.inputs import Tokens, padded
 from osrerank.stages.passages import AGGREGATIONS
 from osrerank.training.documents import passages_in
-from osrerank.training.examples.batches import WIDTHS, parts, plan
+from osrerank.training.examples.batches import WIDTHS, plan, runs
 from osrerank.training.examples.lists import Example
 from osrerank.training.losses import raw_scores
 from osrerank.training.objective import to_device
@@ -102,8 +102,8 @@ class Development:
     passages: Passages | None = None
 
     def __post_init__(self) -> None:
-        name, at, cutoff = self.measure.partition("@")
-        if self.measure != "AP" and (name not in MEASURES or not at or not cutoff.isdigit() or int(cutoff) < 1):
+        name, separator, cutoff = self.measure.partition("@")
+        if self.measure != "AP" and (name not in MEASURES or not separator or not cutoff.isdigit() or int(cutoff) < 1):
             names = f"{', '.join(f'{name}@10' for name in MEASURES)} or AP"
             raise ConfigError(f"recipe: measure is {self.measure!r}; it must be {names}", setting="recipe.measure")
         if not any(example.relevant for example in self.examples):
@@ -124,7 +124,7 @@ class Development:
         ]
         values = []
         for example, document, scores in zip(self.examples, cut, scoring.documents(trainee, passages), strict=True):
-            of_documents = parts([len(document_passages) for document_passages in document], scores)
+            of_documents = runs([len(document_passages) for document_passages in document], scores)
             values.append(
                 self._measured(
                     example, [self._put_together(passage_scores, trainee) for passage_scores in of_documents]
@@ -201,8 +201,8 @@ def cost(query: str, documents: Sequence[str], sequences: int, kind: Kind, max_t
     """Estimate how many characters a network reads in sequences of a query with a document, or with a pair of them."""
     if not documents:
         return 0.0
-    each = sum(map(len, documents)) / len(documents) * (2 if kind == "duo" else 1)
-    return sequences * min(len(query) + each, max_tokens * TOKEN_CHARACTERS)
+    mean_characters = sum(map(len, documents)) / len(documents) * (2 if kind == "duo" else 1)
+    return sequences * min(len(query) + mean_characters, max_tokens * TOKEN_CHARACTERS)
 
 
 def schedule(development: Development, training: float, kind: Kind, max_tokens: int) -> Schedule:
@@ -224,26 +224,28 @@ def schedule(development: Development, training: float, kind: Kind, max_tokens: 
         cost(example.query, texts, len(texts) * (len(texts) - 1 if kind == "duo" else 1), kind, max_tokens)
         for example, texts in zip(development.examples, development.texts(), strict=True)
     ]
-    most, whole, count = SHARE / (1 - SHARE) * training, sum(costs), len(costs)
-    if whole * (MEASUREMENTS + 1) <= most:
+    most_cost, total_cost, count = SHARE / (1 - SHARE) * training, sum(costs), len(costs)
+    if total_cost * (MEASUREMENTS + 1) <= most_cost:
         return Schedule(development, MEASUREMENTS, before=True, says=f"{count} queries choose the best weights")
-    if (times := int(most // whole)) >= LEAST_MEASUREMENTS:
+    if (times := int(most_cost // total_cost)) >= LEAST_MEASUREMENTS:
         times = min(times, MEASUREMENTS)
         says = f"{count} queries choose the best weights, measured {times} times: {TENTH}"
         return Schedule(development, times, before=False, says=says)
     able = [index for index, example in enumerate(development.examples) if example.relevant]
     mean = sum(costs[index] for index in able) / len(able)
-    wanted = min(len(able), int(most / (LEAST_MEASUREMENTS * mean)))
-    while wanted and LEAST_MEASUREMENTS * sum(costs[index] for index in _spread(able, wanted)) > most:
-        wanted -= 1
-    if wanted < (least := min(LEAST_QUERIES, len(able))):
+    query_count = min(len(able), int(most_cost / (LEAST_MEASUREMENTS * mean)))
+    while query_count and LEAST_MEASUREMENTS * sum(costs[index] for index in _spread(able, query_count)) > most_cost:
+        query_count -= 1
+    if query_count < (least := min(LEAST_QUERIES, len(able))):
         says = f"the last weights are kept: a tenth of the time is too little to measure even {least} of {count}"
         return Schedule(None, LEAST_MEASUREMENTS, before=False, says=f"{says} queries; {FIX}")
-    part = replace(development, examples=tuple(development.examples[index] for index in _spread(able, wanted)))
-    says = f"{wanted} of {count} queries choose the best weights, measured {LEAST_MEASUREMENTS} times: {TENTH}; {FIX}"
-    return Schedule(part, LEAST_MEASUREMENTS, before=False, says=says)
+    subset = replace(development, examples=tuple(development.examples[index] for index in _spread(able, query_count)))
+    says = (
+        f"{query_count} of {count} queries choose the best weights, measured {LEAST_MEASUREMENTS} times: {TENTH}; {FIX}"
+    )
+    return Schedule(subset, LEAST_MEASUREMENTS, before=False, says=says)
 
 
-def _spread(indices: Sequence[int], wanted: int) -> list[int]:
-    """Return ``wanted`` of the indices, evenly spaced."""
-    return [indices[number * len(indices) // wanted] for number in range(wanted)]
+def _spread(indices: Sequence[int], query_count: int) -> list[int]:
+    """Return ``query_count`` of the indices, evenly spaced."""
+    return [indices[number * len(indices) // query_count] for number in range(query_count)]

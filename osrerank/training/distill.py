@@ -67,14 +67,14 @@ class DistillationObjective(Objective):
             self.teacher.to(device)
         if not self.watches:
             with torch.no_grad():
-                wanted = self.teacher(**teacher_inputs).float()
-            return output_loss(self.network(**inputs).float(), wanted, lot, self._heads, self._recipe)
-        wanted = forward(self.teacher, self._teacher_probe, teacher_inputs, learn=False).float()
+                teacher_logits = self.teacher(**teacher_inputs).float()
+            return output_loss(self.network(**inputs).float(), teacher_logits, lot, self._heads, self._recipe)
+        teacher_logits = forward(self.teacher, self._teacher_probe, teacher_inputs, learn=False).float()
         student_logits = forward(self.network, self._probe, inputs, learn=torch.is_grad_enabled()).float()
         mask = inputs["attention_mask"].float()
         compared = {"attention": self._attention, "hidden": self._hidden}
-        parts = {name: distance(mask) for name, distance in compared.items() if getattr(self._recipe, name)}
-        return {**parts, **output_loss(student_logits, wanted, lot, self._heads, self._recipe)}
+        distances = {name: distance(mask) for name, distance in compared.items() if getattr(self._recipe, name)}
+        return {**distances, **output_loss(student_logits, teacher_logits, lot, self._heads, self._recipe)}
 
     def _compare(self, student: Trainee, teacher: Trainee, watched: tuple[int, ...] | None) -> None:
         self._probe, self._teacher_probe = NetworkProbe(student.network), NetworkProbe(teacher.network)
@@ -85,9 +85,9 @@ class DistillationObjective(Objective):
         if len(self._map) != self._probe.layers:
             reason = f"the student has {self._probe.layers} layers; {len(self._map)} of the teacher's were named"
             raise ConfigError(reason, setting="layers")
-        student_width, wanted = (int(model.config["hidden_size"]) for model in (student, teacher))
-        self.projection = nn.Linear(student_width, wanted)
-        if student_width == wanted:
+        student_width, teacher_width = (int(model.config["hidden_size"]) for model in (student, teacher))
+        self.projection = nn.Linear(student_width, teacher_width)
+        if student_width == teacher_width:
             nn.init.eye_(self.projection.weight)
         nn.init.zeros_(self.projection.bias)
 
@@ -96,8 +96,9 @@ class DistillationObjective(Objective):
         return torch.stack([losses.attention_distance(a.float(), b.float(), mask) for a, b in pairs]).sum()
 
     def _hidden(self, mask: Tensor) -> Tensor:
-        wanted = [self._teacher_probe.states[0], *(self._teacher_probe.states[layer + 1] for layer in self._map)]
-        pairs = zip(self._probe.states, wanted, strict=True)
+        layers = [0, *(layer + 1 for layer in self._map)]
+        teacher_states = [self._teacher_probe.states[layer] for layer in layers]
+        pairs = zip(self._probe.states, teacher_states, strict=True)
         return torch.stack(
             [losses.hidden_distance(self.projection(a).float(), b.float(), mask) for a, b in pairs]
         ).sum()

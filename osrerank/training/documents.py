@@ -37,12 +37,12 @@ def passage_triples(
     """
     rng = random.Random(seed)  # noqa: S311 - a repeatable draw
     for example in examples:
-        others = example.indices(relevant=False)
-        pool = [passage for index in others for passage in passages_in(example, index, options)]
+        other_indices = example.indices(relevant=False)
+        pool = [passage for index in other_indices for passage in passages_in(example, index, options)]
         for index in example.indices(relevant=True) if pool else ():
             passages = passages_in(example, index, options)
-            kept = passages if scorer is None else best(scorer, example.query, passages, keep)
-            for passage in kept:
+            chosen_passages = passages if scorer is None else best(scorer, example.query, passages, keep)
+            for passage in chosen_passages:
                 yield Example(example.query, (passage, rng.choice(pool)), (1, 0), example.location)
 
 
@@ -68,20 +68,22 @@ def best(scorer: Scorer, query: str, passages: Sequence[str], keep: int) -> list
 def hardest(examples: Iterable[Example], scorer: Scorer, keep: int) -> Iterator[Example]:
     """Yield each example with its relevant documents, then the ``keep`` others with the highest scores, in order."""
     for example in examples:
-        others = example.indices(relevant=False)
-        yield with_hardest(example, others, _values(scorer, example.query, example.part(others).documents), keep)
+        other_indices = example.indices(relevant=False)
+        values = _values(scorer, example.query, example.select(other_indices).documents)
+        yield with_hardest(example, other_indices, values, keep)
 
 
-def with_hardest(example: Example, others: Sequence[int], values: npt.ArrayLike, keep: int) -> Example:
+def with_hardest(example: Example, other_indices: Sequence[int], values: npt.ArrayLike, keep: int) -> Example:
     """Return an example with its relevant documents, then the others with the highest scores, highest first.
 
     Args:
         example: the example.
-        others: the indices of the documents that are not relevant and were scored.
-        values: their scores ``(others,)``.
-        keep: how many of them to keep.
+        other_indices: the indices of the documents that are not relevant and were scored.
+        values: the scores of these documents ``(other_indices,)``.
+        keep: how many of these documents to keep.
     """
-    return example.part((*example.indices(relevant=True), *(others[number] for number in descending(values)[:keep])))
+    hardest_indices = [other_indices[number] for number in descending(values)[:keep]]
+    return example.select((*example.indices(relevant=True), *hardest_indices))
 
 
 def scored(examples: Iterable[Example], scorer: Scorer) -> Iterator[Example]:
@@ -91,7 +93,7 @@ def scored(examples: Iterable[Example], scorer: Scorer) -> Iterator[Example]:
         indices = [int(index) for index in np.flatnonzero(np.isfinite(values))]
         if left_out := len(values) - len(indices):
             logger.warning("%s: %d documents could not be scored, and are left out", example.location, left_out)
-        yield replace(example.part(indices), scores=tuple(round(float(values[index]), 4) for index in indices))
+        yield replace(example.select(indices), scores=tuple(round(float(values[index]), 4) for index in indices))
 
 
 def _values(scorer: Scorer, query: str, documents: Sequence[str]) -> npt.NDArray[np.float32]:

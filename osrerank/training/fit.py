@@ -143,13 +143,13 @@ def distill(
     made_of = {"layers": layers, "student": _weights(student) if student else ""}
     fingerprint = _fingerprint(request, json.dumps(made_of))
     watched = None if isinstance(layers, int) else stand_ins(count, [layer - 1 for layer in layers])
-    kept: tuple[int, ...] = ()
+    kept_layers: tuple[int, ...] = ()
     if student is not None:
         wanted_kind = kind if kind == "duo" else None
         trainee = load_trainee(student, request.recipe, kind=wanted_kind, name=request.output.name)
     else:
-        kept = layer_map(count, layers) if isinstance(layers, int) else tuple(layer - 1 for layer in layers)
-        trainee = select_layers(teacher, kept, request.output.name)
+        kept_layers = layer_map(count, layers) if isinstance(layers, int) else tuple(layer - 1 for layer in layers)
+        trainee = select_layers(teacher, kept_layers, request.output.name)
     steps = _steps(request.recipe, trainee, machine, teacher)
     torch.manual_seed(request.recipe.seed)
     objective = DistillationObjective(trainee, teacher, request.recipe, watched)
@@ -158,30 +158,30 @@ def distill(
 
 
 def count(sources: Sequence[ExampleSource], recipe: Recipe, assembly: Assembly, kind: Kind) -> Amount:
-    """Read all data once and count it, so that malformed lines are found before the training begins.
+    """Read all data once and count it; malformed lines then show before the training begins.
 
     Raises:
         FormatError: a line is malformed.
         EvaluationError: the data has nothing to learn from.
     """
     examples: list[int] = []
-    sequences, read = 0, 0.0
+    sequences, total_cost = 0, 0.0
     rng = random.Random(recipe.seed)  # noqa: S311 - only counts
     for source in sources:
         number = 0
         for number, example in enumerate(source.read(), start=1):  # noqa: B007 - the last number is the count
             if recipe.soft and example.documents and not example.scores:
                 raise EvaluationError(f"{example.location}: soft=true learns from scores, and the example has none")
-            for part in drawn(example, recipe, rng):
-                sequence_count = assembly.count(part)
+            for chosen in drawn(example, recipe, rng):
+                sequence_count = assembly.count(chosen)
                 sequences += sequence_count
-                read += cost(part.query, part.documents, sequence_count, kind, assembly.builder.max_tokens)
+                total_cost += cost(chosen.query, chosen.documents, sequence_count, kind, assembly.builder.max_tokens)
         examples.append(number)
     if not sequences:
         names = "; ".join(source.name for source in sources)
         need = "relevant documents and others" if recipe.draw in {"balanced", "list"} else "documents"
         raise EvaluationError(f"there is nothing to learn from in {names}: no example has {need}")
-    return Amount(tuple(examples), sequences, read)
+    return Amount(tuple(examples), sequences, total_cost)
 
 
 def _as_it_is(recipe: Recipe) -> Recipe:
@@ -226,9 +226,9 @@ def _fit(
     total = recipe.steps or math.ceil(recipe.epochs * amount.sequences / recipe.batch)
     request.report(f"{sum(amount.examples)} examples, {amount.sequences} sequences a pass, {total} steps")
     measuring = _schedule(request, trainee, total * recipe.batch * amount.cost / amount.sequences)
-    most, limit = measuring.measurements, request.max_minutes
+    measurements, limit = measuring.measurements, request.max_minutes
     plan = TrainingPlan(
-        recipe, total, request.folder, fingerprint, most, limit, report=request.report, clock=request.clock
+        recipe, total, request.folder, fingerprint, measurements, limit, report=request.report, clock=request.clock
     )
     training = Training(objective, plan, machine)
     scoring = NetworkScorer(machine.device, 4 * steps.budget_tokens, machine.autocast)
@@ -238,20 +238,26 @@ def _fit(
     if mine_at:
         stream = passes(sources, counts, recipe)
         if training.state.step < mine_at and not training.run(
-            steps.made(stream, training.state.step), mine_at, measure
+            steps.make(stream, training.state.step), mine_at, measure
         ):
             return None
-        wanted = math.ceil((total - mine_at) * recipe.batch / (1 + recipe.negatives))
-        whole = itertools.islice(passes(sources, counts, replace(recipe, draw="all")), min(wanted, sum(counts)))
-        mined = mine(request.folder, whole, trainee, scoring, recipe, training.is_late) if machine.is_first else None
-        known = int(machine.agreed(-1 if mined is None else mined.count))
-        if known < 0:
+        example_count = math.ceil((total - mine_at) * recipe.batch / (1 + recipe.negatives))
+        stream_to_mine = itertools.islice(
+            passes(sources, counts, replace(recipe, draw="all")), min(example_count, sum(counts))
+        )
+        mined = (
+            mine(request.folder, stream_to_mine, trainee, scoring, recipe, training.is_late)
+            if machine.is_first
+            else None
+        )
+        mined_count = int(machine.agreed(-1 if mined is None else mined.count))
+        if mined_count < 0:
             return None
-        mined = mined or Mined(request.folder / MINED_FILE, known)
+        mined = mined or Mined(request.folder / MINED_FILE, mined_count)
         sources, counts = [mined.read], (mined.count,)
         request.report(f"ordered the documents of {mined.count} examples by the model")
     stream = passes(sources, counts, recipe)
-    if not training.run(steps.made(stream, training.state.step - mine_at), total, measure):
+    if not training.run(steps.make(stream, training.state.step - mine_at), total, measure):
         return None
     if machine.is_first:
         _finish(request, trainee, training, amount, measuring)
@@ -297,13 +303,13 @@ def _counted(request: TrainingRequest, assembly: Assembly, kind: Kind, fingerpri
     file = request.folder / DATA_FILE
     with machine.first_before_others():
         if file.exists():
-            known = json.loads(file.read_text(encoding="utf-8"))
-            if known.pop("fingerprint") == fingerprint and "cost" in known:
-                return Amount(tuple(known["examples"]), known["sequences"], known["cost"])
+            content = json.loads(file.read_text(encoding="utf-8"))
+            if content.pop("fingerprint") == fingerprint and "cost" in content:
+                return Amount(tuple(content["examples"]), content["sequences"], content["cost"])
         amount = count(request.data, request.recipe, assembly, kind)
         request.folder.mkdir(parents=True, exist_ok=True)
-        content = {"fingerprint": fingerprint, **asdict(amount)}
-        file.write_text(f"{json.dumps(content)}\n", encoding="utf-8")
+        counts = {"fingerprint": fingerprint, **asdict(amount)}
+        file.write_text(f"{json.dumps(counts)}\n", encoding="utf-8")
     return amount
 
 

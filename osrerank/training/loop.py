@@ -191,18 +191,18 @@ class Machine:
         return dict(zip(names, shared.tolist(), strict=False))
 
 
-def _precision(wanted: str, device: str) -> str:
+def _precision(precision: str, device: str) -> str:
     """Return the precision for a type of device.
 
     Raises:
         ConfigError: fp16 is wanted, and the device has no CUDA.
     """
-    if wanted == "mixed":
+    if precision == "mixed":
         return choose_precision(AUTO, torch.device(device)) if device == "cuda" else "bf16"
-    if wanted == "fp16" and device not in HAVE_FP16:
+    if precision == "fp16" and device not in HAVE_FP16:
         reason = f"fp16 needs CUDA, but this training runs on the {device}; set precision=bf16, or mixed"
         raise ConfigError(reason, setting="recipe.precision", source="argument")
-    return wanted
+    return precision
 
 
 def _leave_group() -> None:
@@ -260,7 +260,7 @@ class Training:
         Raises:
             EvaluationError: the loss is not a number, or the data ended.
         """
-        every = self.plan.evaluate_every
+        evaluate_every = self.plan.evaluate_every
         prepared = prefetched(steps)
         try:
             while self.state.step < until:
@@ -270,7 +270,7 @@ class Training:
                 row = self._step(self.state.step, self._next(prepared))
                 done = self.state.step + 1
                 self.state = replace(self.state, step=done)
-                if measure is not None and (done % every == 0 or done == self.plan.total):
+                if measure is not None and (done % evaluate_every == 0 or done == self.plan.total):
                     row["measure"] = self._machine.agreed(measure() if self._machine.is_first else 0.0)
                     self._remember(row["measure"])
                 if self._machine.is_first:
@@ -322,8 +322,8 @@ class Training:
                 losses = self.objective(lot)
             loss = torch.stack(list(losses.values())).sum() * lot.share
             self._machine.accelerator.backward(self._scaler.scale(loss))
-            for name, part in losses.items():
-                values[name] += part.detach() * lot.share
+            for name, value in losses.items():
+                values[name] += value.detach() * lot.share
         self._machine.add_up([*self._trained.values()])
         parts = self._machine.summed({name: float(value) for name, value in values.items()})
         total = math.fsum(parts.values())

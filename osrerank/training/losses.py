@@ -61,9 +61,9 @@ def list_divergence(student: Tensor, teacher: Tensor, sizes: Sequence[int], temp
         temperature: the temperature t.
     """
     student_shares = _log_softmax(student / temperature, sizes)
-    wanted = _log_softmax(teacher / temperature, sizes)
-    shares = _rows(torch.ones_like(teacher), sizes, 0.0) * wanted.exp()
-    return (shares * (wanted - student_shares)).sum(dim=1).mean()
+    teacher_shares = _log_softmax(teacher / temperature, sizes)
+    shares = _rows(torch.ones_like(teacher), sizes, 0.0) * teacher_shares.exp()
+    return (shares * (teacher_shares - student_shares)).sum(dim=1).mean()
 
 
 def soft_cross_entropy(student: Tensor, teacher: Tensor, temperature: float = 1.0) -> Tensor:
@@ -74,9 +74,9 @@ def soft_cross_entropy(student: Tensor, teacher: Tensor, temperature: float = 1.
         teacher: the teacher's logits ``(n, 1)`` or ``(n, 2)``.
         temperature: the temperature t.
     """
-    wanted = functional.softmax(two_logits(teacher) / temperature, dim=1)
+    teacher_probabilities = functional.softmax(two_logits(teacher) / temperature, dim=1)
     student_shares = functional.log_softmax(two_logits(student) / temperature, dim=1)
-    return -(wanted * student_shares).mean()
+    return -(teacher_probabilities * student_shares).mean()
 
 
 def hidden_distance(student: Tensor, teacher: Tensor, mask: Tensor) -> Tensor:
@@ -99,8 +99,9 @@ def attention_distance(student: Tensor, teacher: Tensor, mask: Tensor) -> Tensor
         teacher: the teacher's logits, of the same shape.
         mask: ``(n, tokens)``, 1 for a token and 0 for padding, which is ignored.
     """
-    student_logits, wanted = (logits.masked_fill(logits <= SMALLEST_LOGIT, 0.0) for logits in (student, teacher))
-    squares = (student_logits - wanted).square().mean(dim=1) * mask.unsqueeze(1) * mask.unsqueeze(2)
+    student_logits = student.masked_fill(student <= SMALLEST_LOGIT, 0.0)
+    teacher_logits = teacher.masked_fill(teacher <= SMALLEST_LOGIT, 0.0)
+    squares = (student_logits - teacher_logits).square().mean(dim=1) * mask.unsqueeze(1) * mask.unsqueeze(2)
     return (squares.sum(dim=(1, 2)) / mask.sum(dim=1).square()).mean()
 
 

@@ -71,9 +71,9 @@ def mine(
 
 
 def _hardest(example: Example, trainee: Trainee, scoring: NetworkScorer, recipe: Recipe) -> Example:
-    others = example.indices(relevant=False)[: recipe.depth]
-    scores = next(scoring.documents(trainee, [example.part(others)]))
-    return with_hardest(example, others, scores, KEPT * recipe.negatives)
+    other_indices = example.indices(relevant=False)[: recipe.depth]
+    scores = next(scoring.documents(trainee, [example.select(other_indices)]))
+    return with_hardest(example, other_indices, scores, KEPT * recipe.negatives)
 
 
 def _whole_lines(path: Path) -> int:

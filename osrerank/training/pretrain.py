@@ -110,8 +110,8 @@ class MaskedSteps:
     def sequences(self, texts: Iterable[str]) -> Iterator[Ids]:
         """Yield the sequences of a pass; those of fewer than four pieces are left out."""
         first, last, _ = self._frame
-        pieces = (self.tokenizer.encode(text, add_special_tokens=False).ids for text in texts)
-        for piece_ids in self._packed(pieces, last) if self.recipe.pack else self._cut(pieces):
+        token_ids = (self.tokenizer.encode(text, add_special_tokens=False).ids for text in texts)
+        for piece_ids in self._packed(token_ids, last) if self.recipe.pack else self._cut(token_ids):
             if len(piece_ids) >= LEAST:
                 yield np.array([first, *piece_ids, last], dtype=np.int64)
 
@@ -126,13 +126,13 @@ class MaskedSteps:
             first, last, mask = (self.tokenizer.token_to_id(name) for name in (begins, ends, hides))
             if first is not None and last is not None and mask is not None:
                 return first, last, mask
-        named = " nor ".join(", ".join(frame) for frame in FRAMES)
-        raise ConfigError(f"the model's tokenizer has neither {named}; start from another model", setting="init_from")
+        names = " nor ".join(", ".join(frame) for frame in FRAMES)
+        raise ConfigError(f"the model's tokenizer has neither {names}; start from another model", setting="init_from")
 
     def _cut(self, texts: Iterable[list[int]]) -> Iterator[list[int]]:
         """Yield the pieces of each text, at most as many at a time as a sequence has room for."""
         room = self.recipe.max_tokens - 2
-        return (pieces[start : start + room] for pieces in texts for start in range(0, len(pieces), room))
+        return (token_ids[start : start + room] for token_ids in texts for start in range(0, len(token_ids), room))
 
     def _packed(self, texts: Iterable[list[int]], separator: int) -> Iterator[list[int]]:
         """Yield the pieces of all texts one after the other, as many at a time as a sequence has room for.
@@ -140,17 +140,17 @@ class MaskedSteps:
         A separator at the beginning or end of a sequence is left out, since each sequence gets its own.
         """
         room = self.recipe.max_tokens - 2
-        held: list[int] = []
-        for pieces in texts:
-            if held and pieces:
-                held.append(separator)
-            held += pieces
-            while len(held) >= room:
-                yield held[: room - (held[room - 1] == separator)]
-                held = held[room + (held[room : room + 1] == [separator]) :]
-        yield held
+        waiting: list[int] = []
+        for token_ids in texts:
+            if waiting and token_ids:
+                waiting.append(separator)
+            waiting += token_ids
+            while len(waiting) >= room:
+                yield waiting[: room - (waiting[room - 1] == separator)]
+                waiting = waiting[room + (waiting[room : room + 1] == [separator]) :]
+        yield waiting
 
-    def made(self, texts: Callable[[], Iterable[str]], skip: int) -> Iterator[TrainingStep]:
+    def make(self, texts: Callable[[], Iterable[str]], skip: int) -> Iterator[TrainingStep]:
         """Yield steps without end, without the first ``skip``."""
         for number, sequences in enumerate(self._batches(texts)):
             if number >= skip:
@@ -238,7 +238,7 @@ def pretrain(
     fingerprint = _fingerprint(source, corpora, recipe)
     settled = TrainingPlan(recipe, total, folder, fingerprint, max_minutes=max_minutes, report=report, clock=clock)
     training = Training(MaskedObjective(network), settled, machine)
-    if not training.run(steps.made(lambda: read_texts(corpora), training.state.step), total, None):
+    if not training.run(steps.make(lambda: read_texts(corpora), training.state.step), total, None):
         return None
     if machine.is_first:
         with new_directory(output) as directory:

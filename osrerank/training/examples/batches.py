@@ -141,7 +141,7 @@ class Steps:
     teacher: Assembly | None = None
     teacher_pad_id: int = 0
 
-    def made(self, examples: Iterator[Example], skip: int = 0) -> Iterator[TrainingStep]:
+    def make(self, examples: Iterator[Example], skip: int = 0) -> Iterator[TrainingStep]:
         """Yield steps until the examples end; the last step may be smaller.
 
         Args:
@@ -171,7 +171,7 @@ class Steps:
         lists = _Lists()
         for example in group:
             sequences = self.assembly.sequences(example)
-            teacher_tokens = [read.tokens for read in self.teacher.sequences(example)] if self.teacher else []
+            teacher_tokens = [sequence.tokens for sequence in self.teacher.sequences(example)] if self.teacher else []
             width = len(sequences) if self.lists else 1
             for start in range(0, len(sequences), width):
                 lists.student.append(sequences[start : start + width])
@@ -248,13 +248,13 @@ def prefetched(items: Iterator[Item], ahead: int = AHEAD) -> Generator[Item]:
     thread = threading.Thread(target=work, name="osrerank-batches", daemon=True)
     thread.start()
     try:
-        yield from _taken(waiting.get)
+        yield from _received(waiting.get)
     finally:
         stopped.set()
         thread.join()
 
 
-def _taken(get: Callable[[], tuple[str, Any]]) -> Iterator[Any]:
+def _received(get: Callable[[], tuple[str, Any]]) -> Iterator[Any]:
     while True:
         kind, content = get()
         if kind == "error":
@@ -264,7 +264,7 @@ def _taken(get: Callable[[], tuple[str, Any]]) -> Iterator[Any]:
         yield content
 
 
-def parts(counts: Sequence[int], values: Sequence[Item]) -> Iterator[list[Item]]:
+def runs(counts: Sequence[int], values: Sequence[Item]) -> Iterator[list[Item]]:
     """Yield consecutive runs of the values, whose lengths are ``counts``."""
     for end, count in zip(accumulate(counts), counts, strict=True):
         yield list(islice(values, end - count, end))

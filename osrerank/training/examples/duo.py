@@ -28,7 +28,7 @@ class DuoAssembly:
 
     def count(self, example: Example) -> int:
         documents = len(example.documents)
-        return 2 * len(example.relevant) * len(example.others) if self.unlike else documents * (documents - 1)
+        return 2 * len(example.relevant) * len(example.not_relevant) if self.unlike else documents * (documents - 1)
 
     def sequences(self, example: Example) -> list[Made]:
         pairs, sequences = ordered_pairs(self.builder, example.query, example.documents)

@@ -16,11 +16,11 @@ class TitledText(NamedTuple):
     """A document's text.
 
     Attributes:
-        whole: the text as a model reads it: title and text with a space between them.
+        full_text: the text as a model reads it: title and text with a space between them.
         title: the title, as it was read; empty if there is none.
     """
 
-    whole: str
+    full_text: str
     title: str = ""
 
 
@@ -61,8 +61,10 @@ class Example:
     ) -> "Example":
         """Make an example from texts that may have titles."""
         documents, titles = zip(*titled_texts, strict=True) if (titled_texts := tuple(texts)) else ((), ())
-        kept = titles if any(titles) else ()
-        return cls(query, documents, tuple(relevance), location, titles=kept, doc_ids=tuple(doc_ids), missed=missed)
+        example_titles = titles if any(titles) else ()
+        return cls(
+            query, documents, tuple(relevance), location, titles=example_titles, doc_ids=tuple(doc_ids), missed=missed
+        )
 
     @property
     def relevant(self) -> tuple[str, ...]:
@@ -70,11 +72,11 @@ class Example:
         return tuple(self.documents[index] for index in self.indices(relevant=True))
 
     @property
-    def others(self) -> tuple[str, ...]:
+    def not_relevant(self) -> tuple[str, ...]:
         """The documents that are not relevant, in order."""
         return tuple(self.documents[index] for index in self.indices(relevant=False))
 
-    def part(self, indices: Sequence[int]) -> "Example":
+    def select(self, indices: Sequence[int]) -> "Example":
         """Return the example with only the documents at these indices, counted from 0, in their order."""
         return replace(
             self,
@@ -174,7 +176,7 @@ def as_json(example: Example) -> dict[str, Any]:
 
 def text_of(fields: Mapping[str, Any]) -> str:
     """Return title and text of a document as a model reads them; raises what `titled` raises."""
-    return titled(fields).whole
+    return titled(fields).full_text
 
 
 def titled(fields: Mapping[str, Any]) -> TitledText:

@@ -26,26 +26,26 @@ def drawn(example: Example, recipe: Recipe, rng: random.Random) -> Iterator[Exam
     if recipe.draw == "all":
         yield example
     elif recipe.draw == "top":
-        yield example.part(range(min(recipe.depth, len(example.documents))))
+        yield example.select(range(min(recipe.depth, len(example.documents))))
     else:
-        others = example.indices(relevant=False)[: recipe.depth]
-        wanted = min(len(others), 1 if recipe.draw == "balanced" else recipe.negatives)
-        for relevant in example.indices(relevant=True) if wanted else ():
-            yield example.part((relevant, *rng.sample(others, wanted)))
+        other_indices = example.indices(relevant=False)[: recipe.depth]
+        negative_count = min(len(other_indices), 1 if recipe.draw == "balanced" else recipe.negatives)
+        for relevant in example.indices(relevant=True) if negative_count else ():
+            yield example.select((relevant, *rng.sample(other_indices, negative_count)))
 
 
 def shuffled(items: Iterable[Item], buffer: int, rng: random.Random) -> Iterator[Item]:
     """Yield the items in random order, shuffled by way of a buffer of ``buffer`` items."""
-    held: list[Item] = []
+    waiting: list[Item] = []
     for item in items:
-        if len(held) < buffer:
-            held.append(item)
+        if len(waiting) < buffer:
+            waiting.append(item)
             continue
         index = rng.randrange(buffer)
-        leaving, held[index] = held[index], item
+        leaving, waiting[index] = waiting[index], item
         yield leaving
-    rng.shuffle(held)
-    yield from held
+    rng.shuffle(waiting)
+    yield from waiting
 
 
 def mixed(sources: Sequence[Pass], counts: Sequence[int], rng: random.Random) -> Iterator[Example]:

@@ -66,7 +66,7 @@ class TextFile:
 
     def __getitem__(self, text_id: str) -> str:
         """Return a text as a model reads it; raises what `document` raises."""
-        return self.document(text_id).whole
+        return self.document(text_id).full_text
 
     def document(self, text_id: str) -> TitledText:
         """Return a text with its title.

@@ -38,22 +38,24 @@ def average(models: Sequence[Path], shares: Sequence[float], output: Path) -> Pa
     if len(models) != len(shares) or not models or min(shares) < 0 or sum(shares) <= 0:
         raise ConfigError(f"there are {len(models)} models, and their shares are {list(shares)}", setting="shares")
     first = read_card(models[0])
-    whole = [share / sum(shares) for share in shares]
+    normalised = [share / sum(shares) for share in shares]
     mean = _load(models[0], first)
     parameters = dict(mean.network.named_parameters())
     with torch.no_grad():
         for parameter in parameters.values():
-            parameter.mul_(whole[0])
-        for model, share in zip(models[1:], whole[1:], strict=True):
-            others = dict(_load(model, first).network.named_parameters())
+            parameter.mul_(normalised[0])
+        for model, share in zip(models[1:], normalised[1:], strict=True):
+            other_parameters = dict(_load(model, first).network.named_parameters())
             for name, parameter in parameters.items():
-                if name not in others or others[name].shape != parameter.shape:
+                if name not in other_parameters or other_parameters[name].shape != parameter.shape:
                     raise ConfigError(f"{model} has no {name} of the form that {models[0]} has", setting="models")
-                parameter.add_(others[name], alpha=share)
-    parts = [{"model": name_of(model), "share": round(share, 4)} for model, share in zip(models, whole, strict=True)]
-    known = {name: value for name, value in first.provenance.items() if name != "measures"}  # not this model's
+                parameter.add_(other_parameters[name], alpha=share)
+    record = [
+        {"model": name_of(model), "share": round(share, 4)} for model, share in zip(models, normalised, strict=True)
+    ]
+    inherited = {name: value for name, value in first.provenance.items() if name != "measures"}  # not this model's
     with new_directory(output) as directory:
-        card = replace(mean.card, name=output.name, provenance={**known, "average_of": parts})
+        card = replace(mean.card, name=output.name, provenance={**inherited, "average_of": record})
         replace(mean, card=card).save(directory)
         write_average_readme(directory, card)
     return output

@@ -42,7 +42,7 @@ def finish_encoder(directory: Path, folder: Path, provenance: Mapping[str, Any])
 
 def write_average_readme(directory: Path, card: ModelCard) -> None:
     """Add the README to a model whose weights are the mean of the models in its provenance's ``average_of``."""
-    averaged = [f"- `{part['model']}`: {part['share']:g}" for part in card.provenance["average_of"]]
+    averaged = [f"- `{entry['model']}`: {entry['share']:g}" for entry in card.provenance["average_of"]]
     lines = [f"# {card.name}", "", _what(card), "Its weights are a weighted mean of those of:", "", *averaged]
     (directory / README_FILE).write_text("\n".join(lines) + "\n", encoding="utf-8")
 
@@ -51,8 +51,8 @@ def _what(card: ModelCard) -> str:
     return f"A reranking model ({card.kind}) with a {card.head} head, which reads at most {card.max_tokens} tokens."
 
 
-def _describe(directory: Path, folder: Path, name: str, what: str, provenance: Mapping[str, Any]) -> None:
-    (directory / README_FILE).write_text(_readme(name, what, provenance), encoding="utf-8")
+def _describe(directory: Path, folder: Path, name: str, summary: str, provenance: Mapping[str, Any]) -> None:
+    (directory / README_FILE).write_text(_readme(name, summary, provenance), encoding="utf-8")
     if (folder / CURVE_FILE).exists():
         shutil.copyfile(folder / CURVE_FILE, directory / CURVE_FILE)
         _plot(directory)
@@ -70,13 +70,13 @@ def _plot(directory: Path) -> None:
     plot_curve(directory / "curve.svg", losses, measures)
 
 
-def _readme(name: str, what: str, provenance: Mapping[str, Any]) -> str:
+def _readme(name: str, summary: str, provenance: Mapping[str, Any]) -> str:
     recipe = provenance["our_training"]
     student = f"; the student began as `{provenance['student_from']}`" if "student_from" in provenance else ""
     lines = [
         f"# {name}",
         "",
-        what,
+        summary,
         f"Trained with `osrerank` by the recipe `{recipe['name']}`, from `{provenance['base_model']}`{student}.",
         "",
         "## Data",

@@ -111,28 +111,28 @@ def load_trainee(source: Path, recipe: Recipe, *, kind: Kind | None = None, name
 def weights_of(network: nn.Module) -> dict[str, Tensor]:
     """Return the weights under the names that `read_weights` finds in a published checkpoint."""
     if isinstance(network, BiEncoderNetwork):
-        named = network.encoder.bert_weights()
+        weights = network.encoder.bert_weights()
     else:
-        named = dict(network.network.named_parameters()) if isinstance(network, Classifier) else {}
-    return {name: tensor.detach().to("cpu", torch.float32).contiguous() for name, tensor in named.items()}
+        weights = dict(network.network.named_parameters()) if isinstance(network, Classifier) else {}
+    return {name: tensor.detach().to("cpu", torch.float32).contiguous() for name, tensor in weights.items()}
 
 
 def _card(source: Path, recipe: Recipe, wanted_kind: Kind | None, name: str) -> ModelCard:
     """Return the card of the model to be trained."""
-    known = _known(source, name)
-    present_kind = known.kind if known and known.kind != "duo" else "cross-encoder"
+    present = _present_card(source, name)
+    present_kind = present.kind if present and present.kind != "duo" else "cross-encoder"
     kind = wanted_kind or recipe.kind or present_kind
     if kind == "bi-encoder":
         head = "cosine"
-        if known is None or not known.is_bi_encoder:
+        if present is None or not present.is_bi_encoder:
             reason = f"{source} is not a bi-encoder: it has neither a card nor sentence-transformers' files"
             fix = "osrerank export --pooling gives it a card"
             raise ConfigError(f"{reason}; {fix}", setting="recipe.kind", source="argument")
-        _check_plain(source, known)
+        _check_plain(source, present)
     else:
-        known = known if known and known.kind == kind else None
-        head = recipe.head or (known.head if known else "logits2")
-    base = known or ModelCard(name=name, head="logits2")
+        present = present if present and present.kind == kind else None
+        head = recipe.head or (present.head if present else "logits2")
+    base = present or ModelCard(name=name, head="logits2")
     config = read_config(source)
     if head == "next-sentence" and config.get("model_type") != "bert":
         reason = f"{source} is a {config.get('model_type')}, and next-sentence is BERT's head: set head=logits2"
@@ -145,9 +145,9 @@ def _card(source: Path, recipe: Recipe, wanted_kind: Kind | None, name: str) -> 
             kind=kind,  # type: ignore[arg-type] # the card checks it
             head=head,  # type: ignore[arg-type] # likewise
             max_tokens=min(recipe.max_tokens, room),
-            max_query_tokens=_query_tokens(known, recipe),
+            max_query_tokens=_query_tokens(present, recipe),
             length_rule=recipe.length_rule,  # type: ignore[arg-type] # likewise
-            segment_rows=_segment_rows(source, kind, config, known),
+            segment_rows=_segment_rows(source, kind, config, present),
             onnx={},
             provenance={},
         )
@@ -155,21 +155,21 @@ def _card(source: Path, recipe: Recipe, wanted_kind: Kind | None, name: str) -> 
         raise ConfigError(f"recipe: {error}", setting="recipe", source="argument") from None
 
 
-def _known(source: Path, name: str) -> ModelCard | None:
+def _present_card(source: Path, name: str) -> ModelCard | None:
     """Return the card of a reranker, or of a bi-encoder that sentence-transformers saved; None for a bare encoder."""
     if _is_reranker(source):
         return read_card(source, name=name)
     return read_bi_encoder(source, name).card if is_bi_encoder(source) else None
 
 
-def _segment_rows(source: Path, kind: str, config: Mapping[str, Any], known: ModelCard | None) -> int:
+def _segment_rows(source: Path, kind: str, config: Mapping[str, Any], present: ModelCard | None) -> int:
     """Return how many segments the model reads: one if its tokenizer gives no token types, for a duo model three."""
     rows = int(config.get("type_vocab_size", 2))
     if kind == "duo":
         return max(3, rows)
     gives_types = TokenizerSettings.read(source).gives_token_types
-    if known is not None:
-        return known.segment_rows
+    if present is not None:
+        return present.segment_rows
     return rows if gives_types else min(1, rows)
 
 
@@ -199,11 +199,11 @@ def check_loss(card: ModelCard, recipe: Recipe) -> None:
         raise ConfigError(reason, setting="recipe.loss")
 
 
-def _query_tokens(known: ModelCard | None, recipe: Recipe) -> int:
+def _query_tokens(present: ModelCard | None, recipe: Recipe) -> int:
     """Return the most tokens in a query: the recipe's, or the bi-encoder's own, which reads queries by themselves."""
-    if known is None or not known.is_bi_encoder:
+    if present is None or not present.is_bi_encoder:
         return recipe.max_query_tokens
-    return min(known.max_query_tokens, recipe.max_tokens)
+    return min(present.max_query_tokens, recipe.max_tokens)
 
 
 def _is_reranker(source: Path) -> bool:
@@ -369,14 +369,14 @@ def _without_third_row(gradient: Tensor) -> Tensor:
     return torch.cat([gradient[:2], torch.zeros_like(gradient[2:])])
 
 
-def _freeze(network: nn.Module, what: str) -> None:
+def _freeze(network: nn.Module, parameters: str) -> None:
     """Keep the embedding tables as they are.
 
     Raises:
         ConfigError: ``what`` is not ``embeddings``.
     """
-    if what != "embeddings":
-        raise ConfigError(f"recipe: freeze is {what!r}; it must be embeddings, or empty", setting="recipe.freeze")
+    if parameters != "embeddings":
+        raise ConfigError(f"recipe: freeze is {parameters!r}; it must be embeddings, or empty", setting="recipe.freeze")
     for module in network.modules():
         if isinstance(module, nn.Embedding):
             module.requires_grad_(requires_grad=False)

@@ -12,21 +12,21 @@ from osrerank.training.weights.bi_encoder import BiEncoderNetwork
 from osrerank.training.weights.models import Trainee, architecture_of, build_network, put_weights, weights_of
 
 
-def select_layers(trainee: Trainee, kept: tuple[int, ...], name: str) -> Trainee:
+def select_layers(trainee: Trainee, kept_layers: tuple[int, ...], name: str) -> Trainee:
     """Return a copy of the teacher with some of its layers, for a student to start from.
 
     Args:
         trainee: the teacher.
-        kept: the teacher's layers to keep, from 0, in order; messages count them from 1.
+        kept_layers: the teacher's layers to keep, from 0, in order; messages count them from 1.
         name: the student's name.
 
     Raises:
         ConfigError: there is no such layer.
     """
     count = int(trainee.config["num_hidden_layers"])
-    _check_layers(count, kept)
-    config = {**trainee.config, "num_hidden_layers": len(kept)}
-    weights = dict(_renumbered(weights_of(trainee.network), kept))
+    _check_layers(count, kept_layers)
+    config = {**trainee.config, "num_hidden_layers": len(kept_layers)}
+    weights = dict(_renumbered(weights_of(trainee.network), kept_layers))
     card = replace(trainee.card, name=name, onnx={})
     if card.is_bi_encoder:
         network: nn.Module = BiEncoderNetwork(PaddedBiEncoder(config, card.pooling).load_bert(weights))
@@ -36,10 +36,10 @@ def select_layers(trainee: Trainee, kept: tuple[int, ...], name: str) -> Trainee
     return replace(trainee, network=network, card=card, config=config)
 
 
-def _check_layers(count: int, kept: Sequence[int]) -> None:
-    if not kept or any(not 0 <= layer < count for layer in kept):
-        listed = ", ".join(str(layer + 1) for layer in kept) or "none"
-        raise ConfigError(f"layers are numbered 1 to {count}; asked for {listed}", setting="layers")
+def _check_layers(count: int, kept_layers: Sequence[int]) -> None:
+    if not kept_layers or any(not 0 <= layer < count for layer in kept_layers):
+        listed = ", ".join(str(layer + 1) for layer in kept_layers) or "none"
+        raise ConfigError(f"layers are numbered 1 to {count}; the request names {listed}", setting="layers")
 
 
 def layer_map(teacher: int, student: int) -> tuple[int, ...]:
@@ -54,7 +54,7 @@ def layer_map(teacher: int, student: int) -> tuple[int, ...]:
     return tuple(range(ratio - 1, teacher, ratio))
 
 
-def stand_ins(teacher: int, kept: Sequence[int]) -> tuple[int, ...]:
+def stand_ins(teacher: int, kept_layers: Sequence[int]) -> tuple[int, ...]:
     """Return, for each kept layer, the teacher's layer whose states it learns: the last one before the next kept layer.
 
     So a kept layer does the work of the dropped layers after it, and the next one gets the same input as in the
@@ -63,19 +63,19 @@ def stand_ins(teacher: int, kept: Sequence[int]) -> tuple[int, ...]:
     Raises:
         ConfigError: there is no such layer.
     """
-    _check_layers(teacher, kept)
-    return (*(following - 1 for following in kept[1:]), teacher - 1)
+    _check_layers(teacher, kept_layers)
+    return (*(following - 1 for following in kept_layers[1:]), teacher - 1)
 
 
-def _renumbered(weights: Mapping[str, Tensor], kept: tuple[int, ...]) -> list[tuple[str, Tensor]]:
+def _renumbered(weights: Mapping[str, Tensor], kept_layers: tuple[int, ...]) -> list[tuple[str, Tensor]]:
     """Return the weights of the kept layers, renumbered from 0, and the weights that belong to no layer."""
     pairs = []
     for name, tensor in weights.items():
-        before, marker, behind = name.partition("encoder.layer.")
+        before, marker, numbered = name.partition("encoder.layer.")
         if not marker:
             pairs.append((name, tensor))
             continue
-        number, _, rest = behind.partition(".")
-        if int(number) in kept:
-            pairs.append((f"{before}{marker}{kept.index(int(number))}.{rest}", tensor))
+        number, _, suffix = numbered.partition(".")
+        if int(number) in kept_layers:
+            pairs.append((f"{before}{marker}{kept_layers.index(int(number))}.{suffix}", tensor))
     return pairs

@@ -84,8 +84,8 @@ def test_training_examples_are_made_from_questions() -> None:
     for example in found:
         assert len(example.relevant) == 1
         assert answers[example.query] in example.relevant[0].lower()
-        assert 1 <= len(example.others) <= 10
-        assert not any(answers[example.query] in text.lower() for text in example.others)
+        assert 1 <= len(example.not_relevant) <= 10
+        assert not any(answers[example.query] in text.lower() for text in example.not_relevant)
     assert sum(example.relevance[0] for example in found) > 10  # BM25 finds most of them first
     assert len(list(from_questions(SLICE, depth=2))) == 200
 

@@ -26,7 +26,7 @@ EXAMPLES = [Example("low pressure", ("salt is low", "the wing of the engine " * 
 
 def lot(trainee: Trainee, recipe: Recipe, budget_tokens: int = 10_000) -> Lot:
     steps = Steps(MonoAssembly(trainee.builder), 6, budget_tokens, trainee.pad_id, lists=recipe.loss == "listwise")
-    (step,) = steps.made(iter(EXAMPLES))
+    (step,) = steps.make(iter(EXAMPLES))
     return step.lots[0]
 
 
@@ -52,7 +52,7 @@ def test_padding_and_other_sequences_do_not_change_the_distillation_loss() -> No
     objective.requires_grad_(requires_grad=False)
     whole = objective(lot(student, POINTWISE))
     steps = Steps(MonoAssembly(student.builder), 6, 1, student.pad_id)  # a sequence at a time
-    (step,) = steps.made(iter(EXAMPLES))
+    (step,) = steps.make(iter(EXAMPLES))
     assert len(step.lots) == 6
     for part, value in whole.items():
         alone = sum(float(objective(one)[part]) * one.share for one in step.lots)
@@ -91,7 +91,7 @@ def test_a_student_whose_layers_do_not_fit_the_teacher_is_refused() -> None:
     teacher = load_trainee(CLASSIFIER, LISTWISE)
     with pytest.raises(ConfigError, match="the student has 2 layers; 1 of the teacher's were named"):
         DistillationObjective(load_trainee(CLASSIFIER, LISTWISE), teacher, LISTWISE, (1,))
-    with pytest.raises(ConfigError, match="layers are numbered 1 to 6; asked for 2, 7"):
+    with pytest.raises(ConfigError, match="layers are numbered 1 to 6; the request names 2, 7"):
         stand_ins(6, (1, 6))
     with pytest.raises(ConfigError, match="4 layers do not divide the teacher's 6"):
         layer_map(6, 4)

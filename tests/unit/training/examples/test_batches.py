@@ -47,7 +47,7 @@ def some(count: int) -> list[Example]:
 
 @pytest.mark.parametrize("lists", [False, True])
 def test_a_training_step_has_each_sequence_once_within_the_token_budget(lists: bool) -> None:
-    made = list(steps(lists=lists).made(iter(some(6))))
+    made = list(steps(lists=lists).make(iter(some(6))))
     assert [step.sequences for step in made] == [6, 6, 6]
     assert [step.locations for step in made] == [("0", "1"), ("2", "3"), ("4", "5")]
     for step in made:
@@ -65,13 +65,13 @@ def test_a_training_step_has_each_sequence_once_within_the_token_budget(lists: b
 def test_training_batches_have_few_widths_within_the_models_limit() -> None:
     texts = [Example("low", ("salt " * number, "wing"), (1, 0)) for number in range(1, 120, 3)]
     builder = InputBuilder.load(MODEL, replace(read_card(MODEL), max_tokens=100))
-    made = Steps(MonoAssembly(builder), 2, 10_000).made(iter(texts))
+    made = Steps(MonoAssembly(builder), 2, 10_000).make(iter(texts))
     widths = {lot.inputs.input_ids.shape[1] for step in made for lot in step.lots}
     assert widths == {16, 32, 48, 64, 80, 96, 100}
 
 
 def test_skipping_steps_continues_with_the_next_batch() -> None:
-    whole, rest = list(steps().made(iter(some(10)))), list(steps().made(iter(some(10)), skip=3))
+    whole, rest = list(steps().make(iter(some(10)))), list(steps().make(iter(some(10)), skip=3))
     assert [step.locations for step in rest] == [step.locations for step in whole[3:]]
 
 
