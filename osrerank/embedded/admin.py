@@ -91,11 +91,11 @@ def _nested(settings: Mapping[str, Any]) -> Json:
     for key, value in settings.items():
         inside = nested
         *parents, last = key.split(".")
-        for part in parents:
-            inside = inside.setdefault(part, {})
+        for parent in parents:
+            inside = inside.setdefault(parent, {})
         expanded = _nested(value) if isinstance(value, Mapping) else value
-        both = isinstance(expanded, dict) and isinstance(inside.get(last), dict)
-        inside[last] = {**inside[last], **expanded} if both else expanded
+        are_objects = isinstance(expanded, dict) and isinstance(inside.get(last), dict)
+        inside[last] = {**inside[last], **expanded} if are_objects else expanded
     return nested
 
 
@@ -124,7 +124,7 @@ def describe(engine: Engine, expression: str, *, hidden: bool) -> Json:
     aliases = engine.store.aliases()
     return {
         row.name: {
-            "aliases": {alias: {} for alias, of in aliases.items() if row.id in of},
+            "aliases": {alias: {} for alias, index_ids in aliases.items() if row.id in index_ids},
             "mappings": row.mappings,
             "settings": shown_settings(row),
         }
@@ -149,16 +149,16 @@ def shown_settings(row: IndexRow) -> Json:
 
 def _strings(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: _strings(item) for key, item in value.items()}
+        return {key: _strings(element) for key, element in value.items()}
     if isinstance(value, list):
-        return [_strings(item) for item in value]
+        return [_strings(element) for element in value]
     return values.as_text(value)
 
 
 def put_mapping(engine: Engine, expression: str, body: Json) -> Json:
     """Add fields to all indices of an expression, or to none if one of them cannot have the fields."""
     with engine.writing():
-        indices = _found(engine, expression)
+        indices = _existing(engine, expression)
         for live in indices:
             engine.merged(live, body)
         for live in indices:
@@ -166,7 +166,7 @@ def put_mapping(engine: Engine, expression: str, body: Json) -> Json:
     return {"acknowledged": True}
 
 
-def _found(engine: Engine, expression: str) -> list[LiveIndex]:
+def _existing(engine: Engine, expression: str) -> list[LiveIndex]:
     """Return the indices of an expression, or raise a 404 if there are none."""
     names = engine.names(expression)
     if not names:
@@ -180,11 +180,11 @@ def put_settings(engine: Engine, expression: str, body: Json) -> Json:
     if not requested["index"] and len(requested) == 1:
         raise Fault(400, "action_request_validation_exception", "Validation Failed: 1: no settings to update;")
     with engine.writing():
-        indices = _found(engine, expression)
+        indices = _existing(engine, expression)
         for live in indices:
             if final := sorted({*requested["index"], *requested} - _DYNAMIC - {"index"}):
-                where = f"[[index.{final[0]}]] for open indices [[{live.row.name}/{live.row.uuid}]]"
-                raise illegal(f"Can't update non dynamic settings {where}")
+                location = f"[[index.{final[0]}]] for open indices [[{live.row.name}/{live.row.uuid}]]"
+                raise illegal(f"Can't update non dynamic settings {location}")
         for live in indices:
             index = {**live.row.settings.get("index", {}), **requested["index"]}
             engine.change(live, settings={**live.row.settings, "index": index})
@@ -193,29 +193,31 @@ def put_settings(engine: Engine, expression: str, body: Json) -> Json:
 
 def delete_indices(engine: Engine, expression: str, *, ignore_unavailable: bool) -> Json:
     """Remove all the named indices, or none. Patterns do not match aliases."""
-    parts = expression.split(",")
+    names = expression.split(",")
     if ignore_unavailable:
-        parts = [part for part in engine.known(parts) if part not in engine.store.aliases()]
-    for name in _concrete(engine, parts):
+        names = [name for name in engine.without_missing(names) if name not in engine.store.aliases()]
+    for name in _concrete(engine, names):
         engine.delete(name)
     return {"acknowledged": True}
 
 
-def _concrete(engine: Engine, parts: list[str]) -> list[str]:
+def _concrete(engine: Engine, names: list[str]) -> list[str]:
     """Return the indices that the parts of an expression name; raise a 400 if a part is an alias."""
-    for part in parts:
-        if part in engine.store.aliases():
+    for name in names:
+        if name in engine.store.aliases():
             reason = "matches an alias, specify the corresponding concrete indices instead."
-            raise illegal(f"The provided expression [{part}] {reason}")
-    return engine.names(",".join(parts), aliases=False) if parts else []
+            raise illegal(f"The provided expression [{name}] {reason}")
+    return engine.names(",".join(names), aliases=False) if names else []
 
 
 def indices_of(engine: Engine, alias: str) -> Json:
     """Answer ``GET /_alias/name``: the indices that have the alias."""
     if set("*,") & set(alias) or alias.startswith(("-", "_")):
         raise unsupported(f"[{alias}] as a name in [_alias]", "name one alias")
-    of = engine.store.aliases().get(alias, set())
-    return {name: {"aliases": {alias: {}}} for name, row in sorted(engine.store.indices().items()) if row.id in of}
+    index_ids = engine.store.aliases().get(alias, set())
+    return {
+        name: {"aliases": {alias: {}}} for name, row in sorted(engine.store.indices().items()) if row.id in index_ids
+    }
 
 
 def change_aliases(engine: Engine, actions: Any) -> Json:
@@ -225,13 +227,15 @@ def change_aliases(engine: Engine, actions: Any) -> Json:
     with engine.writing():
         steps = [step for action in actions for step in _alias_steps(engine, action)]
         current = engine.store.aliases()
-        kept = [(kind, row, alias) for kind, row, alias in steps if kind == "add" or row.id in current.get(alias, ())]
-        if not kept:
+        applicable = [
+            (kind, row, alias) for kind, row, alias in steps if kind == "add" or row.id in current.get(alias, ())
+        ]
+        if not applicable:
             missing = steps[0][2]
             reason = f"aliases [{missing}] missing"
             raise Fault(404, "aliases_not_found_exception", reason, {"resource.id": missing})
         with engine.store.transaction():
-            for kind, row, alias in kept:
+            for kind, row, alias in applicable:
                 (engine.store.put_alias if kind == "add" else engine.store.drop_alias)(alias, row)
     return {"acknowledged": True}
 

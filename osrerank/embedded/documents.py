@@ -105,18 +105,18 @@ def _refreshed(engine: Engine, batch: WriteBatch, answer: Json, refresh: str) ->
 def bulk(engine: Engine, default_index: str | None, body: str, refresh: str) -> Json:
     """Answer ``_bulk``: each action has its own result, and those that succeed become durable together."""
     began = time.perf_counter()
-    items: list[Json] = []
+    results: list[Json] = []
     actions = list(_actions(body, default_index))  # a malformed line refuses the whole request
     with engine.writing():
         batch = WriteBatch(engine)
         for action, meta, text in actions:
-            items.append({action: _attempt(batch, action, meta, text)})
+            results.append({action: _attempt(batch, action, meta, text)})
         batch.commit()
         if refresh != "false":
             for live in batch.touched:
                 engine.refresh(live)
-    errors = any("error" in item for answer in items for item in answer.values())
-    return {"took": round((time.perf_counter() - began) * 1000), "errors": errors, "items": items}
+    errors = any("error" in action_result for answer in results for action_result in answer.values())
+    return {"took": round((time.perf_counter() - began) * 1000), "errors": errors, "items": results}
 
 
 def _attempt(batch: WriteBatch, action: str, meta: Json, text: str) -> Json:
@@ -200,25 +200,29 @@ def get(engine: Engine, name: str, doc_id: str) -> Json:
 def mget(engine: Engine, default_index: str | None, body: Json) -> Json:
     """Answer ``_mget``: each document as `get` returns it, or its error."""
     only("mget", body, frozenset({"docs", "ids"}))
-    wanted = [as_object(item, "docs") for item in as_list(body.get("docs", []), "docs")]
-    wanted += [{"_id": doc_id} for doc_id in as_list(body.get("ids", []), "ids")]
-    problems = [] if wanted else ["no documents to get"]
-    for number, item in enumerate(wanted):
-        only("mget docs", item, frozenset({"_index", "_id"}))
-        if isinstance(item.get("_id"), dict | list):
+    requested = [as_object(entry, "docs") for entry in as_list(body.get("docs", []), "docs")]
+    requested += [{"_id": doc_id} for doc_id in as_list(body.get("ids", []), "ids")]
+    problems = [] if requested else ["no documents to get"]
+    for number, entry in enumerate(requested):
+        only("mget docs", entry, frozenset({"_index", "_id"}))
+        if isinstance(entry.get("_id"), dict | list):
             raise illegal(f"[_id] of doc {number} is not a simple value")
         problems += [
-            f"{what} is missing for doc {number}"
-            for what, part in (("index", item.get("_index", default_index)), ("id", item.get("_id")))
-            if part is None
+            f"{name} is missing for doc {number}"
+            for name, value in (("index", entry.get("_index", default_index)), ("id", entry.get("_id")))
+            if value is None
         ]
     if problems:
         reason = "".join(f" {number}: {problem};" for number, problem in enumerate(problems, start=1))
         raise Fault(400, "action_request_validation_exception", f"Validation Failed:{reason}")
-    return {"docs": [_got(engine, str(item.get("_index", default_index)), str(item["_id"])) for item in wanted]}
+    return {
+        "docs": [
+            _get_or_error(engine, str(entry.get("_index", default_index)), str(entry["_id"])) for entry in requested
+        ]
+    }
 
 
-def _got(engine: Engine, name: str, doc_id: str) -> Json:
+def _get_or_error(engine: Engine, name: str, doc_id: str) -> Json:
     try:
         return get(engine, name, doc_id)
     except Fault as fault:
@@ -252,7 +256,7 @@ def _deeper(value: Any, levels: int) -> bool:
     if not isinstance(value, dict | list):
         return False
     inside = value.values() if isinstance(value, dict) else value
-    return levels == 0 or any(_deeper(item, levels - 1) for item in inside)
+    return levels == 0 or any(_deeper(element, levels - 1) for element in inside)
 
 
 def _answer(live: LiveIndex, row: StoredDocument, outcome: str, status: int) -> Json:

@@ -55,14 +55,14 @@ class Analyzers:
             return self._custom[name]
         if isinstance(name, str) and name in BUILT_IN:
             return built_in(name)
-        known = sorted({*BUILT_IN, *self._custom})
-        raise illegal(f"analyzer [{name}] has not been configured in mappings; the embedded engine knows {known}")
+        available = sorted({*BUILT_IN, *self._custom})
+        raise illegal(f"analyzer [{name}] has not been configured in mappings; the embedded engine knows {available}")
 
     def composed(self, tokenizer: Any, filters: Any) -> tokens.Analyzer:
         """Return the analyzer with this tokenizer and these filters, in order."""
         if tokenizer not in list(TOKENIZERS):
             raise illegal(f"the embedded engine has no tokenizer [{tokenizer}]; it has {sorted(TOKENIZERS)}")
-        chosen_filters = [self._find_filter(part) for part in as_list(filters, "filter")]
+        chosen_filters = [self._find_filter(choice) for choice in as_list(filters, "filter")]
         return tokens.chain(TOKENIZERS[tokenizer], chosen_filters)
 
     def _analyzer(self, name: str, body: Any) -> tokens.Analyzer:
@@ -73,16 +73,16 @@ class Analyzers:
             raise illegal(f"analyzer [{name}] has the type [{body['type']}]; the embedded engine knows [custom]")
         return self.composed(body.get("tokenizer"), body.get("filter", []))
 
-    def _find_filter(self, part: Any) -> Filter:
-        if isinstance(part, dict):
-            return _filter("of the request", part)
-        if part == "lowercase":
+    def _find_filter(self, choice: Any) -> Filter:
+        if isinstance(choice, dict):
+            return _filter("of the request", choice)
+        if choice == "lowercase":
             return tokens.lowercase
-        if part not in self._filters:
+        if choice not in self._filters:
             raise illegal(
-                f"the embedded engine has no filter [{part}]; it has [lowercase], and [snowball] with a language"
+                f"the embedded engine has no filter [{choice}]; it has [lowercase], and [snowball] with a language"
             )
-        return self._filters[part]
+        return self._filters[choice]
 
 
 def _filter(name: str, body: Any) -> Filter:

@@ -96,16 +96,16 @@ def _cut(words: list[str], tokenizer: Callable[[str], list[str]]) -> list[str]:
     """Cut words that are too long for Lucene's tokens; the rest is tokenised again."""
     if max(map(len, words), default=0) <= MAX_TOKEN_CHARS:
         return words
-    return [piece for word in words for piece in _pieces(word, tokenizer)]
+    return [token for word in words for token in _split_long(word, tokenizer)]
 
 
-def _pieces(word: str, tokenizer: Callable[[str], list[str]]) -> list[str]:
-    pieces = []
+def _split_long(word: str, tokenizer: Callable[[str], list[str]]) -> list[str]:
+    tokens = []
     while len(word) > MAX_TOKEN_CHARS:
         head = word[:MAX_TOKEN_CHARS].rstrip(".,:;'")
-        pieces.append(head)
+        tokens.append(head)
         word = word[len(head) :].lstrip(".,:;'")
-    return [*pieces, *tokenizer(word)]
+    return [*tokens, *tokenizer(word)]
 
 
 def whitespace_words(text: str) -> list[str]:
@@ -173,12 +173,12 @@ class Analyzer:
     def tokens(self, text: str) -> list[Token]:
         """Return the terms with their positions; character offsets count code points."""
         tokens = []
-        at = 0
+        offset = 0
         for position, word in enumerate(self.words(text)):
-            at = text.index(word, at)
+            offset = text.index(word, offset)
             if (term := self.term(word)) != GAP:
-                tokens.append(Token(term, position, at, at + len(word)))
-            at += len(word)
+                tokens.append(Token(term, position, offset, offset + len(word)))
+            offset += len(word)
         return tokens
 
 

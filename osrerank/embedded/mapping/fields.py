@@ -130,14 +130,14 @@ class IndexFields:
                     raise illegal(f"mapper [{path}] cannot be changed {kinds}")
         properties: Json = {}
         for path, body in new.items():
-            _put(properties, path.split("."), body)
+            _insert(properties, path.split("."), body)
         return {"properties": properties} if new else {}
 
     def _refuse_conflict(self, path: str) -> None:
         """Refuse an object where a value is mapped, and a value where an object is."""
-        parents = [path[:at] for at, letter in enumerate(path) if letter == "."]
+        parents = [path[:end] for end, letter in enumerate(path) if letter == "."]
         clash = next((parent for parent in parents if parent in self._by_source), None)
-        below = any(known.startswith(path + ".") for known in self._by_source)
+        below = any(mapped.startswith(path + ".") for mapped in self._by_source)
         if clash or below:
             kind = "object" if clash else "value"
             reason = f"object mapping for [{clash or path}] tried to parse field [{path}] as {kind}"
@@ -170,7 +170,7 @@ def _check_names(source: Json) -> None:
 
 
 def _check_name(name: str, kind: str) -> None:
-    if not name or ("." in name and not all(part.strip() for part in name.split("."))):
+    if not name or ("." in name and not all(segment.strip() for segment in name.split("."))):
         raise Fault(400, kind, f"a field name cannot be empty, nor have an empty part: [{name}]")
 
 
@@ -179,8 +179,8 @@ def _paths(value: Any) -> Iterator[tuple[str, Any]]:
     if isinstance(value, dict):
         yield from value.items()
     inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    for item in inside:
-        yield from _paths(item)
+    for element in inside:
+        yield from _paths(element)
 
 
 def leaves(source: Any, path: str = "", disabled: frozenset[str] = frozenset()) -> Iterator[tuple[str, Any]]:
@@ -215,8 +215,10 @@ def _merged(old: Json, new: Json) -> Json:
     properties = dict(old)
     for name, definition in new.items():
         _check_name(name, "illegal_argument_exception")
-        first, _, rest = name.partition(".")
-        body = {"properties": {rest: definition}} if rest else dict(as_object(definition, f"properties.{name}"))
+        first, _, remaining = name.partition(".")
+        body = (
+            {"properties": {remaining: definition}} if remaining else dict(as_object(definition, f"properties.{name}"))
+        )
         if "type" not in body and not {"properties", "enabled"} & body.keys():
             raise Fault(400, "mapper_parsing_exception", f"No type specified for field [{name}]")
         if body.get("type", "object") == "object":
@@ -228,8 +230,8 @@ def _merged(old: Json, new: Json) -> Json:
 def _object(name: str, body: Json) -> Json:
     """Return an object's mapping as OpenSearch keeps it: with its type only if it has no properties."""
     properties = _merged({}, as_object(body.get("properties", {}), f"{name}.properties"))
-    rest = {key: value for key, value in body.items() if key not in ("type", "properties")}
-    return {**rest, "properties": properties} if properties else {"type": "object", **rest}
+    remaining = {key: value for key, value in body.items() if key not in ("type", "properties")}
+    return {**remaining, "properties": properties} if properties else {"type": "object", **remaining}
 
 
 def _merge_field(name: str, old: Json, new: Json) -> Json:
@@ -298,8 +300,8 @@ def _flag(body: Json, name: str, path: str) -> bool:
     return flag
 
 
-def _put(properties: Json, parts: list[str], body: Json) -> None:
+def _insert(properties: Json, segments: list[str], body: Json) -> None:
     """Set a field's mapping in a nested ``properties`` object."""
-    for part in parts[:-1]:
-        properties = properties.setdefault(part, {"properties": {}}).setdefault("properties", {})
-    properties[parts[-1]] = body
+    for segment in segments[:-1]:
+        properties = properties.setdefault(segment, {"properties": {}}).setdefault("properties", {})
+    properties[segments[-1]] = body

@@ -14,21 +14,21 @@ class SourceFilter:
     """Which parts of a document's source a search returns.
 
     Attributes:
-        wanted: whether the source is returned at all.
+        is_returned: whether the source is returned at all.
         includes: path patterns with ``*`` of the parts to return; empty for all.
         excludes: path patterns of the parts to leave out.
     """
 
-    wanted: bool = True
+    is_returned: bool = True
     includes: tuple[str, ...] = ()
     excludes: tuple[str, ...] = ()
 
     def apply(self, source: Json) -> Json:
-        """Return the wanted parts."""
+        """Return the parts of a source that the filter selects."""
         if not (self.includes or self.excludes):
             return source
-        kept = self._keep("", source, inside=not self.includes)
-        return kept if isinstance(kept, dict) else {}
+        selection = self._keep("", source, inside=not self.includes)
+        return selection if isinstance(selection, dict) else {}
 
     def _keep(self, path: str, value: Any, *, inside: bool) -> Any:
         """Return what remains of a value, ``_NOTHING`` if nothing does.
@@ -36,16 +36,16 @@ class SourceFilter:
         ``inside`` is true below a path that an included pattern matches.
         """
         if isinstance(value, dict):
-            kept = {
-                key: rest
-                for key, part in value.items()
-                if (rest := self._enter(f"{path}.{key}" if path else key, part, inside=inside)) is not _NOTHING
+            selection = {
+                key: remaining
+                for key, inner in value.items()
+                if (remaining := self._enter(f"{path}.{key}" if path else key, inner, inside=inside)) is not _NOTHING
             }
-            return kept if kept or (inside and not value) or not path else _NOTHING
+            return selection if selection or (inside and not value) or not path else _NOTHING
         if isinstance(value, list):
-            items = [self._keep(path, item, inside=inside) for item in value]
-            items = [item for item in items if item is not _NOTHING]
-            return items if items or (inside and not value) else _NOTHING
+            elements = [self._keep(path, element, inside=inside) for element in value]
+            elements = [element for element in elements if element is not _NOTHING]
+            return elements if elements or (inside and not value) else _NOTHING
         return value if inside else _NOTHING
 
     def _enter(self, path: str, value: Any, *, inside: bool) -> Any:
@@ -91,15 +91,15 @@ def _patterns(patterns: Any) -> list[str]:
     raise parsing(f"[_source] takes true, false, a pattern or a list of patterns, found {patterns!r:.100}")
 
 
-def field_values(source: Json, wanted: list[Any], fields: IndexFields) -> dict[str, list[Any]]:
+def field_values(source: Json, patterns: list[Any], fields: IndexFields) -> dict[str, list[Any]]:
     """Return field path -> list of a document's values, for the fields that the names and patterns match."""
     by_source: dict[str, list[Any]] = {}
     for path, value in leaves(source, disabled=fields.disabled):
         by_source.setdefault(path, []).append(value)
     shown: dict[str, list[Any]] = {}
-    for pattern in wanted:
+    for pattern in patterns:
         for field in fields.matching(as_name(pattern, "fields")):
             converted = [field.convert(value) for value in by_source.get(field.source, [])]
-            if kept := [values.shown(field.kind, value) for value in converted if value is not None]:
-                shown[field.path] = kept
+            if shown_values := [values.shown(field.kind, value) for value in converted if value is not None]:
+                shown[field.path] = shown_values
     return shown

@@ -70,9 +70,9 @@ def as_float(value: Any) -> float:
 
 def as_boolean(value: Any) -> int:
     """Return 1 or 0 for true or false; OpenSearch also takes their names, and the empty string for false."""
-    known = {True: 1, False: 0, "true": 1, "false": 0, "": 0}
-    if isinstance(value, bool | str) and value in known:
-        return known[value]
+    booleans = {True: 1, False: 0, "true": 1, "false": 0, "": 0}
+    if isinstance(value, bool | str) and value in booleans:
+        return booleans[value]
     raise ValueError("neither true nor false")
 
 
@@ -95,8 +95,8 @@ def date_range(value: Any) -> tuple[int, int]:
             raise ValueError(f"{text!r} is not a date")
         millis = as_long(text.partition(".")[0])
         return millis, millis
-    *parts, fraction, zone = match.groups()
-    numbers = [int(part) for part in parts if part]
+    *digits, fraction, zone = match.groups()
+    numbers = [int(group) for group in digits if group]
     year, month, day, hour, minute, second = [*numbers, *(1, 1, 1, 0, 0, 0)[len(numbers) :]]
     start = datetime(year, month, day, hour, minute, second, tzinfo=UTC) - _offset(zone)
     first = (start - EPOCH) // timedelta(milliseconds=1) + int(((fraction or "") + "000")[:3])

@@ -65,9 +65,9 @@ class Compiler(LeafQueries):
 
     def _silent(self, query: Json) -> TQuery:
         """Compile a clause without keeping its terms for highlighting."""
-        kept = {path: set(terms) for path, terms in self.terms.items()}
+        terms_before = {path: set(terms) for path, terms in self.terms.items()}
         compiled = self.compile(query)
-        self.terms = kept
+        self.terms = terms_before
         return compiled
 
     def _match_all(self, body: Json) -> TQuery:

@@ -111,16 +111,18 @@ class LeafQueries:
         The phrase's frequency in a document follows from tantivy's score and the document's length. From that frequency
         Lucene's score is computed, and the query gives it to the document as a constant score.
         """
-        searcher, shard, every = self._snapshot.searcher, self._snapshot.shard, self._snapshot.present(EVERY)
+        searcher, shard, document_count = self._snapshot.searcher, self._snapshot.shard, self._snapshot.present(EVERY)
         counts = [self._snapshot.frequency(path, term) for term in terms]
-        greatest, weight = (sum(idf(documents, count) for count in counts) for documents in (every, totals.documents))
+        greatest, weight = (
+            sum(idf(documents, count) for count in counts) for documents in (document_count, totals.documents)
+        )
         hits = searcher.search(phrase, max(1, searcher.num_docs), count=False).hits
         addresses = [address for _, address in hits]
         lengths = searcher.fast_field_values(shard.lengths[path], addresses) if hits else []
         having: dict[float, list[int]] = {}
         for (score, _), length, seq in zip(hits, lengths, shard.numbers(searcher, addresses), strict=True):
             share = score / (greatest * (K1 + 1))
-            theirs = saturation(length, totals._replace(documents=every))
+            theirs = saturation(length, totals._replace(documents=document_count))
             frequency = max(1, round(share * theirs / (1 - share)))
             exact = weight * frequency / (frequency + saturation(length, totals))
             having.setdefault(exact, []).append(seq)
@@ -152,10 +154,10 @@ class LeafQueries:
             boosts[pattern] = boost_of({"boost": factor or 1})
         weighted: dict[str, float] = {}
         for pattern, boost in boosts.items():
-            known = [
+            paths = [
                 field.path for field in self._snapshot.fields.matching(pattern) if "*" not in pattern or field.indexed
             ]
-            for path in known or ([] if "*" in pattern else [pattern]):
+            for path in paths or ([] if "*" in pattern else [pattern]):
                 weighted[path] = weighted.get(path, 1.0) * boost
         return weighted
 
@@ -165,9 +167,9 @@ class LeafQueries:
         path, options = single_field("term", body, "value", frozenset({"value", "boost"}))
         boost = boost_of(options)
         if path == ID:
-            return self._found_ids([options["value"]], boost)
+            return self._with_ids([options["value"]], boost)
         if path == INDEX:
-            return self._named([options["value"]], boost)
+            return self._index_is_among([options["value"]], boost)
         field = self._snapshot.fields.by_path.get(path)
         if field is None or path not in self._names:
             return self._unknown(path, field)
@@ -210,45 +212,45 @@ class LeafQueries:
             is_blank = field.kind == "boolean" and value == ""  # false in a document, refused in a query
             return values.CONVERTERS[field.kind](None if is_blank else value)
         except (ValueError, TypeError, OverflowError):
-            where = f"on field [{field.path}] of type [{field.kind}]"
-            reason = f"failed to create query: For input string: {str(value)!r:.100} {where}"
+            location = f"on field [{field.path}] of type [{field.kind}]"
+            reason = f"failed to create query: For input string: {str(value)!r:.100} {location}"
             raise Fault(400, "query_shard_exception", reason, {"index": self._snapshot.name}) from None
 
     def _terms(self, body: Json) -> TQuery:
         if len(body) != 1:
             raise parsing(f"[terms] query takes one field with its list of terms, found {sorted(body)}")
-        ((path, wanted),) = body.items()
-        if not isinstance(wanted, list):
+        ((path, requested),) = body.items()
+        if not isinstance(requested, list):
             raise unsupported(f"[terms] of [{path}] without a list", "give the list of terms")
-        if any(value is None or isinstance(value, dict | list) for value in wanted):
+        if any(value is None or isinstance(value, dict | list) for value in requested):
             raise parsing(f"No value specified for terms query on [{path}]")
         if path == ID:
-            return self._found_ids(wanted, 1.0)
+            return self._with_ids(requested, 1.0)
         if path == INDEX:
-            return self._named(wanted, 1.0)
+            return self._index_is_among(requested, 1.0)
         field = self._snapshot.fields.by_path.get(path)
         if field is None or path not in self._names:
             return self._unknown(path, field)
         if field.column in ("text", "keyword"):
-            terms = [values.as_text(value) for value in wanted]
+            terms = [values.as_text(value) for value in requested]
             self._note(path, terms)
             return TQuery.const_score_query(TQuery.term_set_query(self._schema, self._names[path], terms), 1.0)
-        clauses = [(Occur.Should, self._exact(field, value, 1.0)) for value in wanted]
+        clauses = [(Occur.Should, self._exact(field, value, 1.0)) for value in requested]
         if len(clauses) < 2:  # a single boolean scores by its rarity
             return clauses[0][1] if clauses else TQuery.empty_query()
         return TQuery.const_score_query(TQuery.boolean_query(clauses), 1.0)
 
     def _ids(self, body: Json) -> TQuery:
         only("ids", body, frozenset({"values"}))
-        return self._found_ids(listed(body.get("values")), 1.0)
+        return self._with_ids(listed(body.get("values")), 1.0)
 
-    def _found_ids(self, wanted: list[Any], boost: float) -> TQuery:
-        doc_ids = [values.as_text(value) for value in wanted]
+    def _with_ids(self, requested: list[Any], boost: float) -> TQuery:
+        doc_ids = [values.as_text(value) for value in requested]
         return TQuery.const_score_query(TQuery.term_set_query(self._schema, ID, doc_ids), boost)
 
-    def _named(self, wanted: list[Any], boost: float) -> TQuery:
-        """Return a query that matches all documents if this index is among those wanted, and none otherwise."""
-        is_named = self._snapshot.name in wanted
+    def _index_is_among(self, requested: list[Any], boost: float) -> TQuery:
+        """Return a query that matches all documents if this index is a requested one, and otherwise no document."""
+        is_named = self._snapshot.name in requested
         return TQuery.const_score_query(TQuery.all_query() if is_named else TQuery.empty_query(), boost)
 
     def _exists(self, body: Json) -> TQuery:
@@ -265,9 +267,9 @@ class LeafQueries:
         path, options = single_field("range", body, None, frozenset({"gte", "gt", "lte", "lt"}))
         if wrong := [name for name, bound in options.items() if isinstance(bound, dict | list)]:
             raise parsing(f"[{wrong[0]}] in [range] on [{path}] is not one value")
-        for inclusive, other in (("gte", "gt"), ("lte", "lt")):
-            if inclusive in options and other in options:
-                raise unsupported(f"[{inclusive}] together with [{other}] in [range]", "give one of them")
+        for inclusive, exclusive in (("gte", "gt"), ("lte", "lt")):
+            if inclusive in options and exclusive in options:
+                raise unsupported(f"[{inclusive}] together with [{exclusive}] in [range]", "give one of them")
         if path == "_seq_no":
             return self._sequence_range(options)
         field = self._snapshot.fields.by_path.get(path)
@@ -333,9 +335,9 @@ class LeafQueries:
     def _keyword_range(self, field: Field, options: Json) -> TQuery:
         name = self._names[field.path]
         terms = (term for term, _ in self._snapshot.searcher.terms_with_prefix(name, ""))
-        kept = [term for term in terms if within(term, options)]
-        self._note(field.path, kept)
-        return TQuery.term_set_query(self._schema, name, kept)
+        matching = [term for term in terms if within(term, options)]
+        self._note(field.path, matching)
+        return TQuery.term_set_query(self._schema, name, matching)
 
     # Shared
 

@@ -41,7 +41,7 @@ def _existing(request: RestRequest) -> str | None:
     """Return the index expression, without unknown names if ``ignore_unavailable`` is set."""
     if request.index is None or not request.flag("ignore_unavailable"):
         return request.index
-    return ",".join(request.engine.known(request.index.split(","))) or "no*such*index"
+    return ",".join(request.engine.without_missing(request.index.split(","))) or "no*such*index"
 
 
 @router.route("GET POST", "/_msearch", "/{index}/_msearch")

@@ -57,11 +57,11 @@ class RestRequest:
         """The parameter ``refresh``: ``true``, ``false`` or ``wait_for``."""
         return self._chosen("refresh", {"true": "true", "": "true", "false": "false", "wait_for": "wait_for"})
 
-    def _chosen(self, name: str, known: Mapping[str, str]) -> str:
+    def _chosen(self, name: str, choices: Mapping[str, str]) -> str:
         value = self.params.get(name, "false")
-        if value not in known:
-            raise illegal(f"Unknown value for [{name}]: [{value}]; give one of {sorted(filter(None, known))}")
-        return known[value]
+        if value not in choices:
+            raise illegal(f"Unknown value for [{name}]: [{value}]; give one of {sorted(filter(None, choices))}")
+        return choices[value]
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,9 +95,9 @@ class Router:
 
         def register(endpoint: Endpoint) -> Endpoint:
             for template in templates:
-                pattern = re.sub(r"\{(\w+)\}", lambda part: _PARTS.get(part[1], rf"(?P<{part[1]}>[^/]+)"), template)
-                known = frozenset(params.split())
-                self._routes.append((frozenset(methods.split()), re.compile(pattern), known, endpoint))
+                pattern = re.sub(r"\{(\w+)\}", lambda match: _PARTS.get(match[1], rf"(?P<{match[1]}>[^/]+)"), template)
+                known_params = frozenset(params.split())
+                self._routes.append((frozenset(methods.split()), re.compile(pattern), known_params, endpoint))
             return endpoint
 
         return register
@@ -108,15 +108,15 @@ class Router:
         Raises:
             Fault: OpenSearch would refuse the request, or the engine does not support it.
         """
-        for methods, pattern, known, endpoint in self._routes:
+        for methods, pattern, known_params, endpoint in self._routes:
             match = pattern.fullmatch(url)
             if match and method in methods:
                 texts = {key: _text(value) for key, value in params.items()}
                 for name in texts:
-                    if name not in known:
+                    if name not in known_params:
                         raise illegal(
                             f"request [{url}] contains unrecognized parameter for the embedded engine: [{name}]"
-                            f"; it knows {sorted(known)} here"
+                            f"; it knows {sorted(known_params)} here"
                         )
                 path = {key: unquote(value) for key, value in match.groupdict().items()}
                 return _filtered(_answered(endpoint, RestRequest(engine, method, path, texts, body)), texts)
@@ -163,24 +163,28 @@ def _filtered(response: Response, params: Mapping[str, str]) -> Response:
     return Response(_pick(response.body, patterns), response.status, response.warnings)
 
 
-def _pick(body: Json, wanted: list[str], path: str = "") -> Json:
+def _pick(body: Json, patterns: list[str], path: str = "") -> Json:
     picked: Json = {}
     for key, value in body.items():
-        here = f"{path}.{key}" if path else key
-        if any(_segments_match(pattern, here) for pattern in wanted):
+        inner_path = f"{path}.{key}" if path else key
+        if any(_segments_match(pattern, inner_path) for pattern in patterns):
             picked[key] = value
         elif isinstance(value, dict):
-            if inside := _pick(value, wanted, here):
+            if inside := _pick(value, patterns, inner_path):
                 picked[key] = inside
         elif isinstance(value, list):
-            items = [kept for item in value if isinstance(item, dict) and (kept := _pick(item, wanted, here))]
-            if items:
-                picked[key] = items
+            picked_elements = [
+                picked_element
+                for element in value
+                if isinstance(element, dict) and (picked_element := _pick(element, patterns, inner_path))
+            ]
+            if picked_elements:
+                picked[key] = picked_elements
     return picked
 
 
 def _segments_match(pattern: str, path: str) -> bool:
-    wanted, segments = pattern.split("."), path.split(".")
-    return len(wanted) == len(segments) and all(
-        values.wildcard(segment).fullmatch(part) for segment, part in zip(wanted, segments, strict=True)
+    expected, segments = pattern.split("."), path.split(".")
+    return len(expected) == len(segments) and all(
+        values.wildcard(wildcard).fullmatch(segment) for wildcard, segment in zip(expected, segments, strict=True)
     )

@@ -49,18 +49,18 @@ def _counted(name: str, body: Json, snapshots: list[tuple[Snapshot, tantivy.Quer
     if not 0 < size <= MAX_BUCKETS:
         raise illegal(f"[size] must be greater than 0 in [terms], and at most {MAX_BUCKETS}")
     counts: dict[Any, int] = {}
-    rest = 0
+    uncounted = 0
     field: Field | None = None
     for snapshot, query in snapshots:
         field = snapshot.fields.by_path.get(path) or field
-        bucket_counts, others = _count(snapshot, query, path)
-        rest += others
+        bucket_counts, beyond = _count(snapshot, query, path)
+        uncounted += beyond
         for key, count in bucket_counts.items():
             counts[key] = counts.get(key, 0) + count
     keys = sorted(counts, key=lambda key: (-counts[key], key))
-    rest += sum(counts[key] for key in keys[size:])
+    uncounted += sum(counts[key] for key in keys[size:])
     shown = [{**_key(key, field), "doc_count": counts[key]} for key in keys[:size]]
-    return {"doc_count_error_upper_bound": 0, "sum_other_doc_count": rest, "buckets": shown}
+    return {"doc_count_error_upper_bound": 0, "sum_other_doc_count": uncounted, "buckets": shown}
 
 
 def _count(snapshot: Snapshot, query: tantivy.Query, path: str) -> tuple[dict[Any, int], int]:

@@ -70,7 +70,7 @@ class SearchPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class Side:
+class IndexQuery:
     """One index of a search, with its compiled query.
 
     Attributes:
@@ -123,7 +123,7 @@ def plan(body: Json, params: Mapping[str, str]) -> SearchPlan:
     start, size = (as_whole(params.get(key, body.get(key, normal)), key) for key, normal in (("from", 0), ("size", 10)))
     if start + size > WINDOW:
         raise _window_fault(start + size)
-    in_order, by_field = _in_order(body.get("sort"))
+    in_order, by_field = _read_sort(body.get("sort"))
     if (in_order or by_field) and "min_score" in body:
         raise unsupported("[min_score] with [sort]")
     return SearchPlan(
@@ -155,7 +155,7 @@ def _check_without_effect(parameters: Mapping[str, Any]) -> None:
         raise parsing(f"failed to parse [timeout] with value [{timeout}]: give a time such as 1s")
 
 
-def _in_order(sort: Any) -> tuple[str | None, tuple[str, bool] | None]:
+def _read_sort(sort: Any) -> tuple[str | None, tuple[str, bool] | None]:
     """Return ``in_order`` and ``by_field`` of the `SearchPlan`, read from a body's ``sort``."""
     if sort is None:
         return None, None
@@ -163,8 +163,10 @@ def _in_order(sort: Any) -> tuple[str | None, tuple[str, bool] | None]:
     if isinstance(level, str):
         level = {level: "asc"}
     if isinstance(level, Mapping) and len(level) == 1:
-        ((name, how),) = level.items()
-        order = how.get("order", "asc") if isinstance(how, Mapping) and not how.keys() - {"order"} else how
+        ((name, options),) = level.items()
+        order = (
+            options.get("order", "asc") if isinstance(options, Mapping) and not options.keys() - {"order"} else options
+        )
         if order in ("asc", "desc") and name == "_doc":
             return str(order), None
         if order in ("asc", "desc") and not name.startswith("_") and ":" not in name:
@@ -185,23 +187,29 @@ def _after(values: Any, in_order: str | None, start: int) -> int | None:
 def search(engine: Engine, expression: str | None, body: Json, params: Mapping[str, str]) -> Json:
     """Answer a search over the indices that an expression names."""
     began = time.perf_counter()
-    wanted = plan(body, params)
+    search_plan = plan(body, params)
     snapshots = [live.snapshot() for live in engine.searchable(expression)]
-    sides = [_side(snapshot, wanted) for snapshot in snapshots]
-    if wanted.by_field is not None:
-        matching, total = _find_by_field(sides, wanted, *wanted.by_field)
+    index_queries = [_compile(snapshot, search_plan) for snapshot in snapshots]
+    if search_plan.by_field is not None:
+        matching, total = _find_by_field(index_queries, search_plan, *search_plan.by_field)
     else:
-        matching, total = _find(sides, wanted) if wanted.in_order is None else _find_in_order(sides, wanted)
-    best = matching[0].score if matching and wanted.size else None
-    page = matching[wanted.start : wanted.start + wanted.size]
+        matching, total = (
+            _find(index_queries, search_plan)
+            if search_plan.in_order is None
+            else _find_in_order(index_queries, search_plan)
+        )
+    best = matching[0].score if matching and search_plan.size else None
+    page = matching[search_plan.start : search_plan.start + search_plan.size]
     response: Json = {
         "took": 0,
         "timed_out": False,
-        "_shards": shards(len(sides)),
-        "hits": {**_total(total, wanted), "max_score": best, "hits": _show(page, sides, wanted)},
+        "_shards": shards(len(index_queries)),
+        "hits": {**_total(total, search_plan), "max_score": best, "hits": _show(page, index_queries, search_plan)},
     }
-    if wanted.aggregations:
-        response["aggregations"] = count_terms(wanted.aggregations, [(side.snapshot, side.query) for side in sides])
+    if search_plan.aggregations:
+        response["aggregations"] = count_terms(
+            search_plan.aggregations, [(index_query.snapshot, index_query.query) for index_query in index_queries]
+        )
     response["took"] = round((time.perf_counter() - began) * 1000)
     return response
 
@@ -211,9 +219,9 @@ def count(engine: Engine, expression: str | None, body: Json) -> Json:
     for key in body:
         if key != "query":
             raise parsing(f"request does not support [{key}]")
-    wanted = plan({**body, "size": 0, "track_total_hits": True}, {})
-    sides = [_side(live.snapshot(), wanted) for live in engine.searchable(expression)]
-    return {"count": sum(_count(side) for side in sides), "_shards": shards(len(sides))}
+    search_plan = plan({**body, "size": 0, "track_total_hits": True}, {})
+    index_queries = [_compile(live.snapshot(), search_plan) for live in engine.searchable(expression)]
+    return {"count": sum(_count(index_query) for index_query in index_queries), "_shards": shards(len(index_queries))}
 
 
 def shards(number: int) -> Json:
@@ -221,55 +229,61 @@ def shards(number: int) -> Json:
     return {"total": number, "successful": number, "skipped": 0, "failed": 0}
 
 
-def _side(snapshot: Snapshot, wanted: SearchPlan) -> Side:
+def _compile(snapshot: Snapshot, search_plan: SearchPlan) -> IndexQuery:
     compiler = Compiler(snapshot)
-    filtered = query = compiler.compile(wanted.query)
-    if wanted.post_filter:
-        only_these = TQuery.const_score_query(Compiler(snapshot).compile(wanted.post_filter), 0.0)
+    filtered = query = compiler.compile(search_plan.query)
+    if search_plan.post_filter:
+        only_these = TQuery.const_score_query(Compiler(snapshot).compile(search_plan.post_filter), 0.0)
         filtered = TQuery.boolean_query([(Occur.Must, query), (Occur.Must, only_these)])
-    return Side(snapshot, query, filtered, compiler.terms)
+    return IndexQuery(snapshot, query, filtered, compiler.terms)
 
 
-def _find(sides: list[Side], wanted: SearchPlan) -> tuple[list[MatchingDocument], int]:
+def _find(index_queries: list[IndexQuery], search_plan: SearchPlan) -> tuple[list[MatchingDocument], int]:
     """Return the documents with the highest scores in order, as many as the page needs, and how many match."""
-    needed = wanted.start + wanted.size
+    needed = search_plan.start + search_plan.size
     ranked: list[tuple[float, MatchingDocument]] = []
     total = 0
-    for number, side in enumerate(sides):
-        if wanted.min_score is not None:
-            mine = [scored for scored in _all(number, side) if scored[0] >= wanted.min_score]
-            total += len(mine)
+    for number, index_query in enumerate(index_queries):
+        if search_plan.min_score is not None:
+            scored_documents = [scored for scored in _all(number, index_query) if scored[0] >= search_plan.min_score]
+            total += len(scored_documents)
         else:
-            mine, matching = _best(number, side, max(1, needed), count=wanted.count_to is not None)
+            scored_documents, matching = _best(
+                number, index_query, max(1, needed), count=search_plan.count_to is not None
+            )
             total += matching
-        ranked += mine
+        ranked += scored_documents
     ranked.sort(key=lambda scored: (-scored[0], scored[1].number, scored[1].seq))
     return [document for _, document in ranked[: max(1, needed)]], total
 
 
-def _find_in_order(sides: list[Side], wanted: SearchPlan) -> tuple[list[MatchingDocument], int]:
+def _find_in_order(index_queries: list[IndexQuery], search_plan: SearchPlan) -> tuple[list[MatchingDocument], int]:
     """Return the documents in the order of their insertion, as many as the page needs, and how many match."""
-    needed = wanted.start + wanted.size
-    order = tantivy.Order.Asc if wanted.in_order == "asc" else tantivy.Order.Desc
+    needed = search_plan.start + search_plan.size
+    order = tantivy.Order.Asc if search_plan.in_order == "asc" else tantivy.Order.Desc
     matching: list[MatchingDocument] = []
-    for number, side in enumerate(sides):
-        query = side.filtered
-        if wanted.after is not None:
-            low, high = (wanted.after + 1, None) if wanted.in_order == "asc" else (None, wanted.after - 1)
+    for number, index_query in enumerate(index_queries):
+        query = index_query.filtered
+        if search_plan.after is not None:
+            low, high = (
+                (search_plan.after + 1, None) if search_plan.in_order == "asc" else (None, search_plan.after - 1)
+            )
             if (high or 0) < 0:
                 continue
             bounds = (None if low is None else max(0, low), high)
-            behind = TQuery.range_query(side.snapshot.shard.schema, SEQ, tantivy.FieldType.Unsigned, *bounds)
+            behind = TQuery.range_query(index_query.snapshot.shard.schema, SEQ, tantivy.FieldType.Unsigned, *bounds)
             query = TQuery.boolean_query([(Occur.Must, query), (Occur.Must, behind)])
-        hits = side.snapshot.searcher.search(query, max(1, needed), count=False, order_by_field=SEQ, order=order).hits
+        hits = index_query.snapshot.searcher.search(
+            query, max(1, needed), count=False, order_by_field=SEQ, order=order
+        ).hits
         matching += [MatchingDocument(number, int(seq), None, address, int(seq)) for seq, address in hits]
-    matching.sort(key=lambda document: document.seq, reverse=wanted.in_order == "desc")
-    return matching[:needed], sum(map(_count, sides))
+    matching.sort(key=lambda document: document.seq, reverse=search_plan.in_order == "desc")
+    return matching[:needed], sum(map(_count, index_queries))
 
 
 def _find_by_field(
-    sides: list[Side],
-    wanted: SearchPlan,
+    index_queries: list[IndexQuery],
+    search_plan: SearchPlan,
     path: str,
     is_descending: bool,  # noqa: FBT001 - as `SearchPlan` has it
 ) -> tuple[list[MatchingDocument], int]:
@@ -279,66 +293,70 @@ def _find_by_field(
     """
     valued: list[MatchingDocument] = []
     without: list[MatchingDocument] = []
-    for number, side in enumerate(sides):
-        if (field := side.snapshot.fields.by_path.get(path)) is None:
+    for number, index_query in enumerate(index_queries):
+        if (field := index_query.snapshot.fields.by_path.get(path)) is None:
             reason = f"No mapping found for [{path}] in order to sort on"
-            raise Fault(400, "query_shard_exception", reason, {"index": side.snapshot.name})
+            raise Fault(400, "query_shard_exception", reason, {"index": index_query.snapshot.name})
         if field.column == "text":
             raise no_field_data(path)
         if (
             not field.has_doc_values
             or not field.indexed
-            or field.column != sides[0].snapshot.fields.by_path[path].column
+            or field.column != index_queries[0].snapshot.fields.by_path[path].column
         ):
             raise unsupported(f"[sort] by [{path}] without doc_values or index, or of another type in another index")
-        matching = sorted((match for _, match in _all(number, side)), key=lambda match: match.seq)
-        stored = side.snapshot.searcher.docs([match.address for match in matching])
+        matching = sorted((match for _, match in _all(number, index_query)), key=lambda match: match.seq)
+        stored = index_query.snapshot.searcher.docs([match.address for match in matching])
         for match, document in zip(matching, stored, strict=True):
             source = json.loads(str(_bytes(document.get_first(SOURCE)), "utf-8"))
-            values = side.snapshot.fields.extract(source).get(path)
+            values = index_query.snapshot.fields.extract(source).get(path)
             key = None if not values else max(values) if is_descending else min(values)
             (without if key is None else valued).append(replace(match, score=None, key=key))
     valued.sort(key=lambda document: document.key, reverse=is_descending)  # stable, also in reverse
     everything = [*valued, *without]
-    return everything[: wanted.start + wanted.size], len(everything)
+    return everything[: search_plan.start + search_plan.size], len(everything)
 
 
-def _best(number: int, side: Side, needed: int, *, count: bool) -> tuple[list[tuple[float, MatchingDocument]], int]:
+def _best(
+    number: int, index_query: IndexQuery, needed: int, *, count: bool
+) -> tuple[list[tuple[float, MatchingDocument]], int]:
     """Return the ``needed`` best documents of an index, each after its score, and how many match.
 
     tantivy orders equal scores by segment, OpenSearch by insertion. So documents are read until one scores lower than
     the last one needed: then all that tie with that one have been read.
     """
     limit = needed + 1
-    everything = max(1, side.snapshot.searcher.num_docs)
+    everything = max(1, index_query.snapshot.searcher.num_docs)
     while True:
-        answer = side.snapshot.searcher.search(side.filtered, min(limit, everything), count=count)
+        answer = index_query.snapshot.searcher.search(index_query.filtered, min(limit, everything), count=count)
         hits = answer.hits
         complete = len(hits) < limit or limit >= everything
         if complete or hits[-1][0] < hits[needed - 1][0]:
-            ranked = _found(number, side, hits)
+            ranked = _as_documents(number, index_query, hits)
             return sorted(ranked, key=lambda scored: (-scored[0], scored[1].seq))[:needed], _counted(answer)
         limit *= 4
 
 
-def _all(number: int, side: Side) -> list[tuple[float, MatchingDocument]]:
-    limit = max(1, side.snapshot.searcher.num_docs)
-    return _found(number, side, side.snapshot.searcher.search(side.filtered, limit, count=False).hits)
+def _all(number: int, index_query: IndexQuery) -> list[tuple[float, MatchingDocument]]:
+    limit = max(1, index_query.snapshot.searcher.num_docs)
+    return _as_documents(
+        number, index_query, index_query.snapshot.searcher.search(index_query.filtered, limit, count=False).hits
+    )
 
 
-def _found(
-    number: int, side: Side, hits: list[tuple[float, tantivy.DocAddress]]
+def _as_documents(
+    number: int, index_query: IndexQuery, hits: list[tuple[float, tantivy.DocAddress]]
 ) -> list[tuple[float, MatchingDocument]]:
     """Return tantivy's hits as documents, each after its score."""
-    numbers = side.snapshot.shard.numbers(side.snapshot.searcher, [address for _, address in hits])
+    numbers = index_query.snapshot.shard.numbers(index_query.snapshot.searcher, [address for _, address in hits])
     return [
         (score, MatchingDocument(number, seq, score, address))
         for seq, (score, address) in zip(numbers, hits, strict=True)
     ]
 
 
-def _count(side: Side) -> int:
-    return _counted(side.snapshot.searcher.search(side.filtered, 1, count=True))
+def _count(index_query: IndexQuery) -> int:
+    return _counted(index_query.snapshot.searcher.search(index_query.filtered, 1, count=True))
 
 
 def _counted(answer: Any) -> int:
@@ -346,32 +364,34 @@ def _counted(answer: Any) -> int:
     return int(answer.count or 0)
 
 
-def _show(page: list[MatchingDocument], sides: list[Side], wanted: SearchPlan) -> list[Json]:
+def _show(page: list[MatchingDocument], index_queries: list[IndexQuery], search_plan: SearchPlan) -> list[Json]:
     highlighters = (
-        [Highlighter(wanted.highlight, side.snapshot, side.terms) for side in sides] if wanted.highlight else []
+        [Highlighter(search_plan.highlight, index_query.snapshot, index_query.terms) for index_query in index_queries]
+        if search_plan.highlight
+        else []
     )
     hits = []
-    for match, document in zip(page, _documents(page, sides), strict=True):
-        side = sides[match.number]
-        hit: Json = {"_index": side.snapshot.name, "_id": document.get_first(ID), "_score": match.score}
+    for match, document in zip(page, _documents(page, index_queries), strict=True):
+        index_query = index_queries[match.number]
+        hit: Json = {"_index": index_query.snapshot.name, "_id": document.get_first(ID), "_score": match.score}
         source = json.loads(str(_bytes(document.get_first(SOURCE)), "utf-8"))
-        if wanted.source.wanted:
-            hit["_source"] = wanted.source.apply(source)
-        if wanted.fields and (kept := field_values(source, wanted.fields, side.snapshot.fields)):
-            hit["fields"] = kept
+        if search_plan.source.is_returned:
+            hit["_source"] = search_plan.source.apply(source)
+        if search_plan.fields and (values := field_values(source, search_plan.fields, index_query.snapshot.fields)):
+            hit["fields"] = values
         if highlighters and (marked := highlighters[match.number].mark(source)):
             hit["highlight"] = marked
-        if wanted.in_order or wanted.by_field:
+        if search_plan.in_order or search_plan.by_field:
             hit["sort"] = [match.key]
         hits.append(hit)
     return hits
 
 
-def _documents(page: list[MatchingDocument], sides: list[Side]) -> list[tantivy.Document]:
+def _documents(page: list[MatchingDocument], index_queries: list[IndexQuery]) -> list[tantivy.Document]:
     """Return the stored documents of a page."""
     of_side = [
-        iter(side.snapshot.searcher.docs([match.address for match in page if match.number == number]))
-        for number, side in enumerate(sides)
+        iter(index_query.snapshot.searcher.docs([match.address for match in page if match.number == number]))
+        for number, index_query in enumerate(index_queries)
     ]
     return [next(of_side[match.number]) for match in page]
 
@@ -380,11 +400,11 @@ def _bytes(stored: Any) -> bytes:
     return bytes(stored)
 
 
-def _total(total: int, wanted: SearchPlan) -> Json:
-    if wanted.count_to is None:
+def _total(total: int, search_plan: SearchPlan) -> Json:
+    if search_plan.count_to is None:
         return {}
-    if total > wanted.count_to:
-        return {"total": {"value": int(wanted.count_to), "relation": "gte"}}
+    if total > search_plan.count_to:
+        return {"total": {"value": int(search_plan.count_to), "relation": "gte"}}
     return {"total": {"value": total, "relation": "eq"}}
 
 

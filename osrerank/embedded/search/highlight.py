@@ -73,8 +73,8 @@ class Highlighter:
                 score = _score([token.term for token in marked], often, total, end - start, before + start)
                 fragments.append((score, _tagged(text, start, end, marked, tags)))
             before += len(text) + 1
-        best = sorted(range(len(fragments)), key=lambda at: -fragments[at][0])[: limit or None]
-        return [fragments[at][1] for at in sorted(best)]
+        best = sorted(range(len(fragments)), key=lambda index: -fragments[index][0])[: limit or None]
+        return [fragments[index][1] for index in sorted(best)]
 
     def _tokens(self, field: Field, text: str) -> list[Token]:
         if len(text) > MAX_CHARACTERS:
@@ -126,15 +126,15 @@ def _ends(pattern: re.Pattern[str], text: str) -> list[int]:
     return [match.end() for match in pattern.finditer(text)]
 
 
-def _before(ends: list[int], place: int) -> int:
+def _before(ends: list[int], offset: int) -> int:
     """Return the last boundary before an offset."""
-    at = bisect_left(ends, place)
-    return ends[at - 1] if at else 0
+    position = bisect_left(ends, offset)
+    return ends[position - 1] if position else 0
 
 
-def _after(ends: list[int], place: int) -> int:
+def _after(ends: list[int], offset: int) -> int:
     """Return the first boundary after an offset, or the last boundary."""
-    return ends[min(bisect_right(ends, place), len(ends) - 1)]
+    return ends[min(bisect_right(ends, offset), len(ends) - 1)]
 
 
 def _score(terms: list[str], often: Mapping[str, int], total: int, length: int, start: int) -> float:
@@ -147,9 +147,9 @@ def _score(terms: list[str], often: Mapping[str, int], total: int, length: int, 
 
 
 def _tagged(text: str, start: int, end: int, tokens: list[Token], tags: list[str]) -> str:
-    parts = []
-    at = start
+    fragments = []
+    position = start
     for token in tokens:
-        parts += [text[at : token.start], tags[0], text[token.start : token.end], tags[1]]
-        at = token.end
-    return "".join([*parts, text[at:end]]).strip()
+        fragments += [text[position : token.start], tags[0], text[token.start : token.end], tags[1]]
+        position = token.end
+    return "".join([*fragments, text[position:end]]).strip()

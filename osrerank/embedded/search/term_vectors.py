@@ -31,18 +31,18 @@ _TYPES = (
 def many_term_vectors(engine: Engine, body: Json) -> Json:
     """Answer ``_mtermvectors``: the terms of documents' text fields with their frequencies."""
     only("mtermvectors", body, frozenset({"docs"}))
-    wanted = [as_object(item, "docs") for item in as_list(body.get("docs"), "docs")]
-    for item in wanted:
-        only("mtermvectors docs", item, frozenset({"_index", "_id", "fields", "term_statistics", *_OFF}))
-        if listed := [key for key in _OFF if item.get(key, True) is not False]:
+    requests = [as_object(entry, "docs") for entry in as_list(body.get("docs"), "docs")]
+    for request in requests:
+        only("mtermvectors docs", request, frozenset({"_index", "_id", "fields", "term_statistics", *_OFF}))
+        if listed := [key for key in _OFF if request.get(key, True) is not False]:
             raise unsupported(f"[{listed[0]}] in [mtermvectors]", f"give {listed[0]}: false")
-        if not isinstance(item.get("term_statistics", False), bool):
-            raise illegal(f"[term_statistics] is true or false, found [{item['term_statistics']}]")
-    return {"docs": [_document(engine, item) for item in wanted]}
+        if not isinstance(request.get("term_statistics", False), bool):
+            raise illegal(f"[term_statistics] is true or false, found [{request['term_statistics']}]")
+    return {"docs": [_document(engine, request) for request in requests]}
 
 
-def _document(engine: Engine, wanted: Json) -> Json:
-    name, doc_id = as_name(wanted.get("_index"), "_index"), as_name(wanted.get("_id"), "_id")
+def _document(engine: Engine, request: Json) -> Json:
+    name, doc_id = as_name(request.get("_index"), "_index"), as_name(request.get("_id"), "_id")
     try:
         (snapshot,) = [live.snapshot() for live in engine.searchable(engine.single(name))]
     except Fault as fault:
@@ -53,7 +53,7 @@ def _document(engine: Engine, wanted: Json) -> Json:
         return {**head, "found": False}
     texts = snapshot.fields.extract(json.loads(row.source))
     vectors = {}
-    for path in as_list(wanted.get("fields"), "fields"):
+    for path in as_list(request.get("fields"), "fields"):
         field = snapshot.fields.by_path.get(path)
         if field is None:
             continue
@@ -61,7 +61,7 @@ def _document(engine: Engine, wanted: Json) -> Json:
             raise unsupported(f"the field [{path}] in [mtermvectors]", "name text fields")
         analyzer = snapshot.analyzer(field)
         if counts := Counter(term for text in texts.get(path, ()) for term in analyzer.terms(text) if term != GAP):
-            vectors[path] = _vector(snapshot, path, counts, statistics=wanted.get("term_statistics", False))
+            vectors[path] = _vector(snapshot, path, counts, statistics=request.get("term_statistics", False))
     return {**head, "found": True, "term_vectors": vectors}
 
 
@@ -100,9 +100,9 @@ def analyze(engine: Engine, name: str | None, body: Json) -> Json:
     }
 
 
-def _offset(text: str, place: int) -> int:
+def _offset(text: str, offset: int) -> int:
     """Return an offset as OpenSearch counts it, in UTF-16 units."""
-    return len(text[:place].encode("utf-16-le", "surrogatepass")) // 2
+    return len(text[:offset].encode("utf-16-le", "surrogatepass")) // 2
 
 
 def _type(word: str) -> str:

@@ -75,7 +75,7 @@ class Engine:
         self._closed = True
         self._wake.set()
         with self._write_lock:
-            if self._writer.held:
+            if self._writer.is_held:
                 self._close_writing()
             self.store.close()
 
@@ -104,38 +104,41 @@ class Engine:
         Raises:
             Fault: 404 for a name that is neither an index nor an alias; 400 for date mathematics.
         """
-        rows, named = self.store.indices(), self.store.aliases()
+        rows, aliases_of_indices = self.store.indices(), self.store.aliases()
         by_id = {row.id: name for name, row in rows.items()}
         names: dict[str, None] = {}
-        parts = (expression or "_all").split(",")
-        for place, part in enumerate(parts):
-            if part.startswith("<"):
-                raise unsupported(f"[{part}] as a name of indices", "give names, aliases and patterns with *")
-            excludes = part.startswith("-") and any("*" in earlier for earlier in parts[:place])
-            wanted = "*" if part == "_all" else part[excludes:]
-            if "*" in wanted:
-                pattern = values.wildcard(wanted)
+        segments = (expression or "_all").split(",")
+        for index, segment in enumerate(segments):
+            if segment.startswith("<"):
+                raise unsupported(f"[{segment}] as a name of indices", "give names, aliases and patterns with *")
+            excludes = segment.startswith("-") and any("*" in earlier for earlier in segments[:index])
+            name_or_pattern = "*" if segment == "_all" else segment[excludes:]
+            if "*" in name_or_pattern:
+                pattern = values.wildcard(name_or_pattern)
                 hit = [name for name, row in rows.items() if pattern.fullmatch(name) and (hidden or not row.is_hidden)]
                 if aliases:
                     hit += [
-                        by_id[index_id] for alias, of in named.items() if pattern.fullmatch(alias) for index_id in of
+                        by_id[index_id]
+                        for alias, index_ids in aliases_of_indices.items()
+                        if pattern.fullmatch(alias)
+                        for index_id in index_ids
                     ]
-            elif wanted in rows:
-                hit = [wanted]
-            elif wanted in named:
-                hit = [] if excludes else [by_id[index_id] for index_id in named[wanted]]
+            elif name_or_pattern in rows:
+                hit = [name_or_pattern]
+            elif name_or_pattern in aliases_of_indices:
+                hit = [] if excludes else [by_id[index_id] for index_id in aliases_of_indices[name_or_pattern]]
             else:
-                raise no_such_index(wanted)
+                raise no_such_index(name_or_pattern)
             if excludes:
                 names = {name: None for name in names if name not in hit}
             else:
                 names.update(dict.fromkeys(sorted(hit)))
         return list(names)
 
-    def known(self, parts: list[str]) -> list[str]:
+    def without_missing(self, segments: list[str]) -> list[str]:
         """Return the parts of an expression, without names of indices and aliases that do not exist."""
         names = {*self.store.indices(), *self.store.aliases(), "_all"}
-        return [part for part in parts if part in names or "*" in part or part.startswith(("-", "<"))]
+        return [segment for segment in segments if segment in names or "*" in segment or segment.startswith(("-", "<"))]
 
     def single(self, name: str) -> str:
         """Return the one index that has this name or alias.
@@ -178,7 +181,7 @@ class Engine:
                 if not live.usable:
                     log.warning("building the search index of [%s] again from the store", live.row.name)
                     live.rebuild()
-        elif self._writer.held:
+        elif self._writer.is_held:
             if self._due(live):
                 with self.writing():
                     live.refresh()
@@ -190,7 +193,7 @@ class Engine:
         if not live.behind or self.store.read_only:
             return
         with self._write_lock:
-            if self._writer.held or not self._writer.try_acquire():
+            if self._writer.is_held or not self._writer.try_acquire():
                 return
             self._settle()
             live.refresh()
@@ -217,7 +220,7 @@ class Engine:
             if self.store.read_only:
                 reason = f"the embedded folder {self.folder} is read-only: check its rights, or choose another"
                 raise Fault(403, "cluster_block_exception", reason)
-            if not self._writer.held:
+            if not self._writer.is_held:
                 self._writer.acquire()
                 self._settle()
             yield
@@ -231,10 +234,10 @@ class Engine:
         """Return the index for a write to a name or alias; create it if it does not exist."""
         rows, aliases = self.store.indices(), self.store.aliases()
         if name in aliases:
-            named = [row.name for row in rows.values() if row.id in aliases[name]]
-            if len(named) > 1:
-                raise illegal(f"no write index is defined for alias [{name}]: it points to several indices {named}")
-            return self.live(named[0])
+            targets = [row.name for row in rows.values() if row.id in aliases[name]]
+            if len(targets) > 1:
+                raise illegal(f"no write index is defined for alias [{name}]: it points to several indices {targets}")
+            return self.live(targets[0])
         if name not in rows:
             self.create(name, {}, {})
         return self.live(name)
@@ -298,7 +301,7 @@ class Engine:
 
     def refresh(self, live: LiveIndex) -> None:
         """Make an index's documents visible to searches now, unless another process writes."""
-        if not self._writer.held:
+        if not self._writer.is_held:
             self._recover_if_behind(live)
             if live.dirty_since is None:
                 return
@@ -308,16 +311,16 @@ class Engine:
             self._limit_writers(live)
             live.refresh()
 
-    def _limit_writers(self, wanted: LiveIndex) -> None:
+    def _limit_writers(self, target: LiveIndex) -> None:
         """Close another index's writer if too many are open; its errors do not concern this index."""
-        others = [live for live in self._live.values() if live.writing and live is not wanted]
-        if not wanted.writing and len(others) >= MAX_WRITERS:
+        open_indices = [live for live in self._live.values() if live.writing and live is not target]
+        if not target.writing and len(open_indices) >= MAX_WRITERS:
             try:
-                others[0].refresh()
-                others[0].close_writer()
+                open_indices[0].refresh()
+                open_indices[0].close_writer()
             except (Fault, *BROKEN) as error:  # its documents are in the store; its next refresh tries again
-                log.warning("documents of [%s] wait to become searchable: %s", others[0].row.name, error)
-                others[0].close_writer(wait=False)
+                log.warning("documents of [%s] wait to become searchable: %s", open_indices[0].row.name, error)
+                open_indices[0].close_writer(wait=False)
 
     def _start_refresher(self) -> None:
         if self._refresher is None:
@@ -332,7 +335,7 @@ class Engine:
             for live in due:
                 try:
                     with self._write_lock:
-                        if not self._closed and self._writer.held and live.row.name in self.store.indices():
+                        if not self._closed and self._writer.is_held and live.row.name in self.store.indices():
                             self.refresh(live)
                 except Exception as error:  # noqa: BLE001 - the next turn tries again; the other indices need this thread
                     if not isinstance(error, Fault):

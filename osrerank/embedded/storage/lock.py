@@ -19,7 +19,7 @@ class WriterLock:
         renew_after_fork(self)
 
     @property
-    def held(self) -> bool:
+    def is_held(self) -> bool:
         """Whether this process may write."""
         return self._handle is not None
 

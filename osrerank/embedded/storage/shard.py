@@ -70,11 +70,11 @@ class FieldTotals(NamedTuple):
     pairs: int
 
 
-def kept_length(length: int) -> int:
-    """Return a length as Lucene keeps it in a byte: exact up to 24; beyond, the excess keeps its first four bits."""
-    rest = length - 24
-    cut = max(0, rest.bit_length() - 4)
-    return length if rest <= 0 else 24 + (rest >> cut << cut)
+def encode_length(length: int) -> int:
+    """Return a length as Lucene stores it in a byte: exact up to 24; beyond 24, only the first four bits of the excess are kept."""
+    excess = length - 24
+    cut = max(0, excess.bit_length() - 4)
+    return length if excess <= 0 else 24 + (excess >> cut << cut)
 
 
 class CheckedSearcher:
@@ -90,7 +90,8 @@ class CheckedSearcher:
         if path not in self._totals:
             lengths, distinct = self._marks(path + LENGTH), self._marks(path + DISTINCT)
             self._totals[path] = FieldTotals(
-                sum(lengths.values()), *(sum(n * count for n, count in of.items()) for of in (lengths, distinct))
+                sum(lengths.values()),
+                *(sum(n * count for n, count in counts.items()) for counts in (lengths, distinct)),
             )
         return self._totals[path]
 
@@ -224,20 +225,20 @@ class Shard:
 
     def _add_terms(self, document: tantivy.Document, path: str, texts: list[list[str]]) -> None:
         terms = texts[0]
-        for more in texts[1:]:
-            terms = [*terms, *VALUE_GAP, *more]
+        for text_terms in texts[1:]:
+            terms = [*terms, *VALUE_GAP, *text_terms]
         counts = Counter(term for term in terms if term != GAP)
         if not counts:
             return
         length = counts.total()
-        kept = kept_length(length)
+        encoded_length = encode_length(length)
         document.add_text(PRESENT, f"{path}{LENGTH}{length}")
         document.add_text(PRESENT, f"{path}{DISTINCT}{len(counts)}")
         document.add_text(self.names[path], SEPARATOR.join(terms))
         document.add_text(
-            self.exact[path], " ".join([f"{term}{JOIN}{count}{JOIN}{kept}" for term, count in counts.items()])
+            self.exact[path], " ".join([f"{term}{JOIN}{count}{JOIN}{encoded_length}" for term, count in counts.items()])
         )
-        document.add_unsigned(self.lengths[path], kept)
+        document.add_unsigned(self.lengths[path], encoded_length)
 
     def _add_values(self, document: tantivy.Document, path: str, values: list[Any]) -> None:
         """Add values in ascending order, because an ascending sort uses the least."""

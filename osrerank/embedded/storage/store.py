@@ -123,11 +123,11 @@ class SqliteStore:
     def create(self, name: str, mappings: Json, settings: Json, layout: Mapping[str, str]) -> IndexRow:
         """Add an index; call it in a transaction."""
         uuid = uuid4().hex[:22]
-        parts = (name, uuid, int(time.time() * 1000), *map(json.dumps, (mappings, settings, layout)))
+        values = (name, uuid, int(time.time() * 1000), *map(json.dumps, (mappings, settings, layout)))
         cursor = self._db.execute(
             "INSERT INTO indices (name, uuid, created_ms, mappings, settings, layout, generation, indexed_seq)"
             " VALUES (?, ?, ?, ?, ?, ?, 1, 0)",
-            parts,
+            values,
         )
         assert cursor.lastrowid is not None
         self._db.execute(
