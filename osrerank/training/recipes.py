@@ -132,9 +132,9 @@ class Recipe:
         name = str(changes.pop("name", default))
         if name not in PRESETS:
             raise _unusable("name", name, f"one of {', '.join(PRESETS)}")
-        known = {field.name for field in fields(cls)}
-        if unknown := sorted(changes.keys() - known):
-            fix = replacement_for(f"recipe.{unknown[0]}") or f"it has {', '.join(sorted(known))}"
+        names = {field.name for field in fields(cls)}
+        if unknown := sorted(changes.keys() - names):
+            fix = replacement_for(f"recipe.{unknown[0]}") or f"it has {', '.join(sorted(names))}"
             raise ConfigError(f"a recipe has no {unknown[0]}; {fix}", setting="recipe", source="argument")
         return replace(PRESETS[name], **changes)
 

@@ -71,7 +71,7 @@ class FieldTotals(NamedTuple):
 
 
 def encode_length(length: int) -> int:
-    """Return a length as Lucene stores it in a byte: exact up to 24; beyond 24, only the first four bits of the excess are kept."""
+    """Return a length as Lucene stores it in a byte: exact up to 24; a greater excess keeps only four bits."""
     excess = length - 24
     cut = max(0, excess.bit_length() - 4)
     return length if excess <= 0 else 24 + (excess >> cut << cut)
