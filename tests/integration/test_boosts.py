@@ -134,7 +134,7 @@ def test_boosts_that_are_ignored_leave_the_models_order(client: Client, text_sco
     assert lengths == sorted(lengths, reverse=True)
 
 
-def test_a_query_without_boosts_is_sent_as_it_is(client: Client) -> None:
+def test_a_query_without_boosts_is_sent_unchanged(client: Client) -> None:
     with watched(client) as requests:
         answer = client.search(body={"query": {"match": {"title": "red lamp"}}}, index="goods", rerank=True)
     assert boosts(answer) is None
@@ -210,7 +210,7 @@ def test_a_multi_search_counts_boosts_on_elasticsearch_and_says_on_opensearch_th
         assert "multi-search" in told["reason"]
 
 
-def test_scores_of_the_callers_own_names_come_back_from_a_multi_search_that_asks_for_them(client: Client) -> None:
+def test_a_multi_search_returns_the_scores_of_the_callers_named_queries(client: Client) -> None:
     if client.engine is not Engine.ELASTICSEARCH:
         pytest.skip("OpenSearch refuses include_named_queries_score in a multi-search")
     lines, params = [{"index": "goods"}, {"query": QUERY}], {"include_named_queries_score": "true"}

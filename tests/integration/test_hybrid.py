@@ -88,14 +88,14 @@ def test_pages_of_a_hybrid_search_neither_overlap_nor_skip(client: Client) -> No
     assert [hit["_id"] for page in pages for hit in page] == [hit["_id"] for hit in whole]
 
 
-def test_the_indexs_default_pipeline_normalises_it_too(client: Client) -> None:
+def test_a_default_pipeline_normalises_a_hybrid_search(client: Client) -> None:
     client.indices.put_settings(index="hybrid", body={"index.search.default_pipeline": PIPELINE})
     answer = client.search(body=hybrid(), index="hybrid", rerank=True)
     client.indices.put_settings(index="hybrid", body={"index.search.default_pipeline": None})
     assert (answer["rerank"]["applied"], len(answer["hits"]["hits"])) == (True, 5)
 
 
-def test_without_normalisation_it_is_not_reranked_and_says_why(client: Client) -> None:
+def test_a_hybrid_search_without_normalisation_is_not_reranked_with_a_reason(client: Client) -> None:
     answer = client.search(body=hybrid(), index="hybrid", rerank=True)
     assert answer["rerank"]["applied"] is False
     assert "search pipeline that normalises" in answer["rerank"]["reason"]

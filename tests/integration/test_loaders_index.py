@@ -138,7 +138,7 @@ def test_refused_documents_are_reported(server: OpenSearch, tmp_path: Path) -> N
     assert (summary.read, summary.indexed, summary.failed, summary.resumed_from) == (20, 18, 2, 7)
 
 
-def test_refresh_and_replicas_are_off_while_loading(server: OpenSearch, tmp_path: Path) -> None:
+def test_refresh_is_off_while_loading_and_on_afterwards(server: OpenSearch, tmp_path: Path) -> None:
     def settings() -> dict[str, Any]:
         found: dict[str, Any] = server.indices.get_settings(index="loaded")["loaded"]["settings"]["index"]
         return found

@@ -146,9 +146,7 @@ def test_fifty_drawn_searches_lose_no_hit_by_reranking(client: Any) -> None:
 
 
 @pytest.mark.parametrize("seed", [605, 925])
-def test_where_shards_fail_at_the_callers_own_size_too_the_failures_and_the_number_of_hits_are_the_plain_ones(
-    client: Any, seed: int
-) -> None:
+def test_failed_shards_give_the_failures_and_hits_of_the_plain_search(client: Any, seed: int) -> None:
     check(client, seed)
 
 

@@ -157,7 +157,7 @@ def differences_of(case: Case, url: str) -> list[str]:
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
-def test_a_reranked_search_answers_as_the_plain_one_but_for_the_order(folder, server, monkeypatch):
+def test_a_reranked_search_differs_from_the_plain_search_only_in_order(folder, server, monkeypatch):
     monkeypatch.setenv("OSRERANK_VECTORS", "file")  # side indices would be written while the test deletes its own
     failed = {}
     for file in sorted((SUITE / folder).glob("*.yml")):

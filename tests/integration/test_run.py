@@ -77,7 +77,7 @@ def test_a_killed_and_resumed_run_equals_an_uninterrupted_run(url: str, tmp_path
 
 
 @pytest.mark.slow
-def test_a_run_against_another_cluster_or_index_is_not_resumed(url: str, tmp_path: Path) -> None:
+def test_a_run_is_not_resumed_on_a_recreated_index(url: str, tmp_path: Path) -> None:
     output = tmp_path / "bm25.run"
     named = url.replace("://", "://user:secret@")
     subprocess.run(command(named, output, "--no-rerank"), check=True, capture_output=True)

@@ -85,7 +85,7 @@ def stripped(hit):
     return {name: value for name, value in hit.items() if name not in ("_score", "_rerank")}
 
 
-def test_reranked_response_is_an_ordinary_one(client):
+def test_a_reranked_response_has_the_form_of_an_ordinary_response(client):
     plain = client.search("low blood pressure", index=INDEX, size=COUNT)
     response = client.search("low blood pressure", index=INDEX, size=COUNT, rerank=True)
     assert sorted(ids(response)) == sorted(ids(plain))

@@ -98,7 +98,7 @@ def test_a_new_model_is_made_ready_while_the_old_one_serves(
         assert len(encodings) == 1  # the query, by the new model; the old one knows it
 
 
-def test_the_indexing_helper_computes_vectors_on_request(
+def test_the_index_command_computes_vectors_on_request(
     engine_url: str, client: Client, index_name: str, model: Path, tmp_path: Path, encodings: list[int]
 ) -> None:
     corpus = tmp_path / "corpus.jsonl"
@@ -114,7 +114,7 @@ def test_the_indexing_helper_computes_vectors_on_request(
     assert json.loads(again.stdout)["vectors"] == {"documents": 150, "texts": 150, "encoded": 0, "empty": 0}
 
 
-def test_the_vectors_commands_build_count_and_prune(
+def test_the_vectors_commands_build_count_prune_and_drop(
     engine_url: str, client: Client, index_name: str, model: Path, monkeypatch: Any
 ) -> None:
     fill(client, index_name, DOCUMENTS)

@@ -1,3 +1,5 @@
+"""The client: forms of a search, options, responses, and failures of a model."""
+
 import copy
 import sys
 

@@ -1,3 +1,5 @@
+"""`osrerank.connect`: its options, and warming up."""
+
 import os
 import subprocess
 import sys

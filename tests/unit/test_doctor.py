@@ -1,3 +1,5 @@
+"""`osrerank doctor`: what it checks, and the fix that it names for each fault."""
+
 import contextlib
 import http.server
 import json

@@ -1,3 +1,5 @@
+"""Clients of opensearch-py that exist already, and are wrapped."""
+
 import asyncio
 import importlib
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""The repository's order: every module says what it is, and unit tests are where the code is."""
+"""The order of the repository: each module and each file of tests has a docstring; unit tests mirror packages."""
 
 import ast
 from importlib.metadata import distribution
@@ -13,10 +13,11 @@ PACKAGES = {
     "osrerank_workers": ROOT / "workers" / "osrerank_workers",
 }
 SOURCES = sorted(path for folder in (*PACKAGES.values(), ROOT / "tools") for path in folder.rglob("*.py"))
+TESTS = sorted((ROOT / "tests").rglob("test_*.py"))
 
 
 def test_every_module_has_a_docstring() -> None:
-    assert [path for path in SOURCES if ast.get_docstring(ast.parse(path.read_text("utf-8"))) is None] == []
+    assert [path for path in (*SOURCES, *TESTS) if ast.get_docstring(ast.parse(path.read_text("utf-8"))) is None] == []
 
 
 def test_installed_packages_and_commands_are_called_osrerank() -> None:

@@ -1,3 +1,5 @@
+"""Marks and warnings in responses: cut texts, malformed responses, times and deadlines."""
+
 import math
 from pathlib import Path
 from typing import Any

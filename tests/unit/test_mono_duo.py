@@ -1,3 +1,5 @@
+"""The pipeline mono, then duo: missing models, deadlines, and thresholds."""
+
 import pytest
 
 from osrerank.errors import ModelLoadError

@@ -1,3 +1,5 @@
+"""The pause after a failure of a remote part."""
+
 from osrerank._pause import Pause
 
 

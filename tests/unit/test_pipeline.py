@@ -1,3 +1,5 @@
+"""Pipelines of stages: order, failures, deadlines, and whether a search counts as reranked."""
+
 import pytest
 
 from osrerank import MonoStage, Pipeline
@@ -57,7 +59,7 @@ def test_a_stage_without_anything_to_rank_ends_the_pipeline():
     assert after.candidates == ranking.candidates
 
 
-def test_a_pipeline_is_applied_if_a_stage_reordered():
+def test_a_pipeline_counts_as_applied_partly_applied_or_not():
     yes, no, some = (StageReport("x", applied=value) for value in (True, False, "partial"))
     assert applied((yes, yes)) is True
     assert applied((yes, some)) == "partial"

@@ -1,3 +1,5 @@
+"""Locks, cores, quotas and forks of the operating system."""
+
 import os
 import subprocess
 import sys
@@ -103,7 +105,7 @@ def test_a_cgroup_quota_bounds_the_number_of_cores(monkeypatch, tmp_path, groups
 
 @pytest.mark.long
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
-def test_a_fork_waits_until_no_other_thread_holds_a_lock() -> None:
+def test_a_fork_waits_until_other_threads_left_the_fork_gate() -> None:
     gate, inside, left = _platform.ForkGate(), threading.Event(), threading.Event()
 
     def work() -> None:

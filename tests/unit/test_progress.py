@@ -1,3 +1,5 @@
+"""Progress that is written to a pipe."""
+
 import io
 
 from osrerank._progress import ProgressLines

@@ -1,3 +1,5 @@
+"""Removed options, commands and variables, each of which names its successor."""
+
 from pathlib import Path
 
 import pytest

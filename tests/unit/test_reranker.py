@@ -1,3 +1,5 @@
+"""`osrerank.Reranker`: ranking the caller's own texts and documents."""
+
 import asyncio
 import json
 import threading

@@ -1,3 +1,5 @@
+"""Parsing search responses, and writing reranked ones."""
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,3 +1,5 @@
+"""Log lines that are written once in an interval."""
+
 from osrerank._seldom import Seldom
 
 

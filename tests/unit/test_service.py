@@ -1,3 +1,5 @@
+"""The service of a model: which stage a model runs in, and when documents are cut into passages."""
+
 import pytest
 
 from osrerank.options.rerank import Rerank

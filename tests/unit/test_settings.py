@@ -1,3 +1,5 @@
+"""Settings: their sources, refused values, and secrets."""
+
 import base64
 import re
 from pathlib import Path
@@ -111,7 +113,7 @@ def test_the_broker_url_defaults_to_the_cache_url():
         Settings.load().broker()
 
 
-def test_settings_from_the_environment_reach_the_client(tmp_path):
+def test_a_setting_given_to_connect_is_refused_with_its_variable(tmp_path):
     with pytest.raises(ConfigError, match="set OSRERANK_BROKER_URL"):
         connect(f"embedded:{tmp_path}", broker_url="redis://localhost")
 

@@ -1,3 +1,5 @@
+"""The threads of osrerank: errors of tasks, closing, and the end of the process."""
+
 import threading
 from collections.abc import Mapping
 from typing import Any

@@ -1,3 +1,5 @@
+"""The declared types of options and responses."""
+
 from dataclasses import fields
 from pathlib import Path
 from typing import Any

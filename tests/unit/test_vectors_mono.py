@@ -1,3 +1,5 @@
+"""The pipeline vectors, then mono: stored vectors order the hits, and a cross-encoder the best of them."""
+
 import asyncio
 from typing import Any
 

@@ -1,3 +1,5 @@
+"""The command `osrerank demo`: its searches, its models, and what pages show of its output."""
+
 import json
 import re
 from pathlib import Path

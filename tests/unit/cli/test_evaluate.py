@@ -1,3 +1,5 @@
+"""The command `osrerank evaluate`: tables, JSON and CSV of measures, comparisons, and refused input."""
+
 import json
 from pathlib import Path
 

@@ -1,3 +1,5 @@
+"""The command `osrerank init`: the settings file that it writes, and how a settings file is chosen."""
+
 import logging
 import tomllib
 from pathlib import Path

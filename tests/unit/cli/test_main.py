@@ -1,3 +1,5 @@
+"""The command line as a whole: help, errors, repeated options, and the command `osrerank search`."""
+
 import json
 import os
 import subprocess
@@ -82,7 +84,7 @@ def test_without_a_url_a_folder_of_the_user_is_searched(tmp_path, monkeypatch, c
 
 
 @pytest.mark.long
-def test_search_prints_a_table_or_json(tmp_path, capsys):
+def test_search_prints_explanations_or_json(tmp_path, capsys):
     client = connect(f"embedded:{tmp_path}")
     client.index(index="notes", id="1", body={"text": "salt raises blood pressure [bold]"}, refresh=True)
     client.close()

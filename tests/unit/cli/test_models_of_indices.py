@@ -1,3 +1,5 @@
+"""Commands on an index whose model the settings file names."""
+
 import json
 import shutil
 from pathlib import Path

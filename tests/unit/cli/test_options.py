@@ -1,3 +1,5 @@
+"""Options of the command line, their help, and the rerank options that they become."""
+
 import click
 import pytest
 from click.testing import CliRunner

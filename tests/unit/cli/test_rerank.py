@@ -1,3 +1,5 @@
+"""The command `osrerank rerank`: its input, its run, interrupted runs, and failed queries."""
+
 import json
 from pathlib import Path
 

@@ -1,3 +1,5 @@
+"""The command `osrerank serve`: its options, its address, and how it starts."""
+
 import contextlib
 import socket
 

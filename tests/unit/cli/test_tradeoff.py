@@ -1,3 +1,5 @@
+"""The command `osrerank tradeoff`: curves of quality over cost, from stored scores."""
+
 import json
 from pathlib import Path
 

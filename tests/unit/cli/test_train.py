@@ -1,3 +1,5 @@
+"""The commands `osrerank train`, `distill` and `pretrain`: preparation of data, options, and starts."""
+
 import json
 from pathlib import Path
 
@@ -83,7 +85,7 @@ def test_train_refuses_unusable_options_as_bad_usage(arguments, said, examples, 
     assert not (tmp_path / "out").exists()
 
 
-def test_students_and_pretraining_have_one_way_to_start(examples, tmp_path, capsys):
+def test_distill_and_pretrain_need_exactly_one_start(examples, tmp_path, capsys):
     command = ("distill", "--init-from", MODEL, "--data", f"examples={examples}", "--output", tmp_path / "out")
     assert run(*command) == 2
     assert "give --layers or --student" in capsys.readouterr().err

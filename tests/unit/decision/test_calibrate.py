@@ -1,3 +1,5 @@
+"""The command `osrerank calibrate`: the file that it writes, and how searches use the file."""
+
 import json
 from pathlib import Path
 from typing import Any

@@ -1,3 +1,5 @@
+"""Calibration maps by hand: Platt scaling, isotonic regression, and thresholds that promise a precision."""
+
 import numpy as np
 import pytest
 

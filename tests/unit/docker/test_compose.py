@@ -1,3 +1,5 @@
+"""The Compose files in docker/: schema, limits, rights, secrets and ports."""
+
 import json
 import re
 import subprocess

@@ -1,3 +1,5 @@
+"""The Dockerfile: pinned bases, packages with hashes, health checks, and the build context."""
+
 import json
 import re
 import shlex

@@ -1,3 +1,5 @@
+"""constraints.txt and the requirements of the images: one version and a hash for each package."""
+
 import re
 import sysconfig
 from importlib.metadata import distributions

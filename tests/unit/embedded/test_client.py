@@ -1,3 +1,5 @@
+"""The client of the embedded engine: shared data, visibility of writes, threads, pages and highlights."""
+
 import contextlib
 import threading
 from collections.abc import Callable

@@ -1,3 +1,5 @@
+"""Misshapen searches and requests: the embedded engine refuses them and writes nothing."""
+
 import copy
 import json
 from collections.abc import Iterator

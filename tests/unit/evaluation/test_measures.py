@@ -85,7 +85,7 @@ LACKING = ["BPM", "BPM@10", "BPM(max_rel=2)", "BPM(max_rel=2)@10", "ERR"]
 
 
 @pytest.mark.parametrize("name", [*UNKNOWN, *LACKING])
-def test_a_measure_that_cannot_be_used_is_one_sentence(name: str) -> None:
+def test_an_unusable_measure_is_refused_in_one_sentence(name: str) -> None:
     with pytest.raises(EvaluationError, match=f"measure.*{name[:3] if name in LACKING else ''}") as refusal:
         evaluate(QRELS, run_of(q1="a"), [name])
     assert "\n" not in str(refusal.value)

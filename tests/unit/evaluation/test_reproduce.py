@@ -146,7 +146,7 @@ def test_reproduce_ranks_the_published_candidates(name: str, tmp_path: Path) -> 
     assert told["comparisons"][0]["p_t_holm"] < 0.001
 
 
-def test_published_values_have_an_address() -> None:
+def test_published_values_are_sorted_and_have_an_address() -> None:
     for collection in COLLECTIONS.values():
         values = [one.value for one in collection.values]
         assert values == sorted(values)

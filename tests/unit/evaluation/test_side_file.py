@@ -1,3 +1,5 @@
+"""The side file of an interruptible run: resuming, failures, damage, and concurrent writers."""
+
 import json
 from pathlib import Path
 

@@ -1,3 +1,5 @@
+"""Orders and curves that are derived from stored scores, by hand."""
+
 import dataclasses
 from pathlib import Path
 

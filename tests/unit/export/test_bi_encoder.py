@@ -1,3 +1,5 @@
+"""Export of bi-encoders: modules, pooling, prompts and similarity in the card, and refused models."""
+
 import json
 import tomllib
 from pathlib import Path

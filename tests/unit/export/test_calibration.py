@@ -1,3 +1,5 @@
+"""Calibration at export: probabilities and weights that are fitted to judged candidates."""
+
 import json
 import math
 from pathlib import Path

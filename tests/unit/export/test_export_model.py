@@ -1,3 +1,5 @@
+"""Export of checkpoints to model directories: graphs, int8, failures, and the command `osrerank export`."""
+
 import json
 import sys
 from pathlib import Path

@@ -1,3 +1,5 @@
+"""Int8 exports of several families of models keep the order of fp32."""
+
 from pathlib import Path
 
 import numpy as np

@@ -1,3 +1,5 @@
+"""Export of late-interaction models: the card, token dimensions, and refused options."""
+
 import json
 import re
 import shutil

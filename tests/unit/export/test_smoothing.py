@@ -1,3 +1,5 @@
+"""Smoothing of activations before int8: scales of the paper, unchanged output, smaller errors."""
+
 from pathlib import Path
 
 import numpy as np

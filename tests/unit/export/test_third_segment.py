@@ -1,3 +1,5 @@
+"""A duo model's third segment, which is made from a checkpoint with two segments."""
+
 import json
 import shutil
 from pathlib import Path

@@ -1,3 +1,5 @@
+"""Files that several processes append lines to."""
+
 import json
 import multiprocessing
 from pathlib import Path

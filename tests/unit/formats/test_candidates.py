@@ -1,3 +1,5 @@
+"""Candidate files: reading, refusal with the line, joining of run, corpus and queries, and memory."""
+
 import gzip
 import json
 import os

@@ -1,3 +1,5 @@
+"""Writing to standard output that leads to a file."""
+
 from osrerank.formats import files
 
 

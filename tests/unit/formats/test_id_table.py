@@ -1,3 +1,5 @@
+"""Tables of document ids on disk: lookups, reuse, and damage."""
+
 import threading
 from collections.abc import Iterator
 from pathlib import Path

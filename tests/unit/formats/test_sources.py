@@ -1,3 +1,5 @@
+"""Sources of records: compressed files, folders, archives and standard input."""
+
 import bz2
 import gzip
 import io

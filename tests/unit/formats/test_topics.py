@@ -1,3 +1,5 @@
+"""Topic files in all their formats."""
+
 import gzip
 from pathlib import Path
 

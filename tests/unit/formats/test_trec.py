@@ -1,3 +1,5 @@
+"""TREC runs and judgments: reading, writing, ties, comments and refused lines."""
+
 from itertools import pairwise
 from pathlib import Path
 

@@ -144,6 +144,6 @@ NAMES = ("shop-*", "shop-de*", "shop-de-old", "news")
         ("newspaper*", {None}),
     ],
 )
-def test_options_of_several_indices_hold_if_they_agree(index, found):
+def test_the_names_in_the_settings_file_that_apply_to_an_index(index, found):
     assert applying_names(index, NAMES) == found
     assert applying_names(index, ()) == {None}

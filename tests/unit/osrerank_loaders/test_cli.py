@@ -1,3 +1,5 @@
+"""Errors of the loaders' commands."""
+
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,7 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
     return int(stop.value.code or 0), capsys.readouterr().err
 
 
-def test_a_missing_file_and_an_absent_server_are_one_sentence(capsys, tmp_path):
+def test_a_missing_file_and_an_absent_server_are_errors_of_one_sentence(capsys, tmp_path):
     code, error = run(capsys, "index", "jsonl", "nowhere.jsonl", "--index", "i", "--url", "http://127.0.0.1:9")
     assert (code, error) == (1, "Error: nowhere.jsonl: no such file or folder\n")
     path = tmp_path / "corpus.jsonl"

@@ -1,3 +1,5 @@
+"""Conversion of published files to candidates, queries and judgments."""
+
 import json
 from pathlib import Path
 
@@ -170,7 +172,7 @@ class TestCommand:
         assert (tmp_path / "out" / "queries.tsv").read_text() == "q1\tWhat is?\n"
         assert (tmp_path / "out" / "qrels.txt").read_text() == "q1 0 Some_title-0 1\n"
 
-    def test_beir_files_are_converted_to_candidates(self, tmp_path: Path) -> None:
+    def test_corpus_queries_judgments_and_candidates_are_converted(self, tmp_path: Path) -> None:
         passages = write(tmp_path, "10\tten\n", "collection.tsv")
         asked = write(tmp_path, "1\tone\n", "queries.tsv")
         run = write(tmp_path, "1 Q0 10 1 2.5 x\n", "run")

@@ -1,3 +1,5 @@
+"""Downloads of collections: resuming, checksums, refusals, and catalogues."""
+
 import hashlib
 import json
 import random
@@ -91,7 +93,7 @@ def test_a_download_resumes_after_a_dropped_connection(serve: Serve, tmp_path: P
     assert [item.name for item in path.parent.iterdir()] == ["collection.gz"]
 
 
-def test_a_server_without_range_requests_is_downloaded_from(serve: Serve, tmp_path: Path) -> None:
+def test_a_server_without_ranges_or_with_another_content_type_is_downloaded_from(serve: Serve, tmp_path: Path) -> None:
     server = serve(drops=1, ranges=False)
     assert fetch(server.file(), tmp_path, patience=HURRIED).read_bytes() == CONTENT
     assert fetch(serve(kind="text/html").file(), tmp_path, patience=HURRIED).read_bytes() == CONTENT

@@ -1,3 +1,5 @@
+"""When a failing broker makes a worker unready, and what the worker logs."""
+
 from redis.exceptions import ConnectionError as NoConnection
 from redis.exceptions import ReadOnlyError, ResponseError
 

@@ -1,3 +1,5 @@
+"""The probes of a worker, from loading to its end."""
+
 import json
 import socket
 import time

@@ -1,3 +1,5 @@
+"""A worker's service: scoring chunks, refusing messages, and stopping when the model fails."""
+
 import json
 import logging
 import sys

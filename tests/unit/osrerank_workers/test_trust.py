@@ -1,3 +1,5 @@
+"""Which requests a worker trusts: signatures, copies and expiry."""
+
 import time
 
 import pytest

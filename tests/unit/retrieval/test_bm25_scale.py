@@ -1,3 +1,5 @@
+"""The factor between BM25 scores of older engines and those of OpenSearch 3."""
+
 import logging
 from collections.abc import Generator
 from pathlib import Path

@@ -39,7 +39,7 @@ def planned(retriever: dict[str, Any], **body: Any) -> FirstPass | Reason:
         ({"diversify": {"retriever": MATCH, "type": "mmr", "field": "v", "size": 25}}, 25),
     ],
 )
-def test_a_retriever_keeps_its_window(retriever: dict[str, Any], size: int) -> None:
+def test_a_retriever_is_sent_with_its_window(retriever: dict[str, Any], size: int) -> None:
     first = planned(retriever)
     assert isinstance(first, FirstPass)
     assert first.body == {"retriever": retriever, "from": 0, "size": size}

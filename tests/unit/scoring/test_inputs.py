@@ -1,3 +1,5 @@
+"""Token sequences that models read: segments, cutting, prefixes and special tokens."""
+
 import time
 from pathlib import Path
 
@@ -207,7 +209,7 @@ def test_a_prefix_of_special_tokens_is_read_as_the_tokenizer_reads_it(
         assert builder.single(builder.query(text)).ids.tolist() == expected
 
 
-def test_a_special_token_of_the_prefix_is_text_where_a_text_spells_it(tmp_path: Path) -> None:
+def test_a_text_that_spells_a_special_token_is_read_as_text(tmp_path: Path) -> None:
     tokenizer = marked_tokenizer(tmp_path)
     builder = InputBuilder.load(tmp_path, card(head="cosine", kind="bi-encoder", query_prefix="[QRY] "))
     marker = tokenizer.token_to_id("[QRY]")

@@ -190,6 +190,6 @@ def test_a_scorer_waits_for_workers_for_half_of_the_remaining_time() -> None:
     assert scorer.asked_s[1:] == [float("inf")]
 
 
-def test_warming_up_without_workers_or_a_loadable_model_raises_nothing() -> None:
+def test_looking_for_workers_without_a_loadable_model_raises_nothing() -> None:
     LoadedModel("m", POINTWISE, Settings.load(), FunctionScorer()).find_workers(NEVER)
     LoadedModel("/no/such/folder", POINTWISE, Settings.load()).find_workers(NEVER)

@@ -44,7 +44,7 @@ def settings(checkpoint: Path, **fields: Any) -> Path:
     ],
     ids=str,
 )
-def test_token_types_are_used_where_transformers_gives_them(
+def test_token_types_are_used_if_transformers_uses_token_types(
     checkpoint: Path, fields: dict[str, Any], rows: int
 ) -> None:
     assert read_card(settings(checkpoint, **fields)).segment_rows == rows

@@ -256,7 +256,7 @@ def test_only_the_share_of_searches_runs_in_shadow(client: Client, file: Path) -
     assert len(records(file, 1)) == 1
 
 
-def test_the_response_names_the_side_of_a_search_for_clicks(client: Client) -> None:
+def test_a_ubi_record_names_the_side_of_divided_traffic(client: Client) -> None:
     for share in (0, 1):
         body = {"query": {"match": {"text": "blood"}}, "ext": {"ubi": {"query_id": f"q{share}"}}}
         found = client.search(index="notes", body=body, rerank={"traffic": {"share": share}})

@@ -199,7 +199,7 @@ def test_a_slow_search_of_unbuilt_fields_says_how_to_build_them(
 @pytest.mark.parametrize(
     "response", [{"took": 3}, {"took": 3, "hits": {}}, {"took": 3, "hits": {"total": {"value": 2}}}]
 )
-def test_a_response_without_hits_is_returned_as_it_is(
+def test_a_response_without_hits_is_returned_unchanged(
     response: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     with client_for(response) as client:

@@ -63,7 +63,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("call", "options", "named", "where"), REFUSED)
-def test_an_option_without_effect_is_refused_with_where_it_works(
+def test_an_option_without_effect_is_refused_and_says_where_it_works(
     call: Callable[[Any], Any], options: dict[str, Any], named: str, where: str
 ) -> None:
     with pytest.raises(ConfigError) as refused:

@@ -52,7 +52,7 @@ def test_a_malformed_body_is_left_to_opensearch(body):
 
 
 @pytest.mark.parametrize("section", [{"match": {"section": "net"}}, {"match": {"section": {"query": "net"}}}])
-def test_a_match_of_a_keyword_beside_the_query_leaves_its_text(section, tmp_path):
+def test_a_match_of_a_keyword_does_not_hide_the_text_of_the_query(section, tmp_path):
     mapping = {"properties": {"headline": {"type": "text"}, "section": {"type": "keyword"}}}
     documents = {"0": {"headline": "network monitor", "section": "net"}}
     read = []

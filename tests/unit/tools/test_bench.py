@@ -1,3 +1,5 @@
+"""The benchmark that compares osrerank with other libraries."""
+
 import json
 import subprocess
 import sys

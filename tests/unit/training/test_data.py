@@ -1,3 +1,5 @@
+"""Preparation of training data from documents, indices and questions."""
+
 import json
 from pathlib import Path
 

@@ -1,3 +1,5 @@
+"""The measure on development sets during a training."""
+
 import math
 
 import pytest

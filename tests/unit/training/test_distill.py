@@ -1,3 +1,5 @@
+"""Distillation losses over hidden states and attention, and students made from a teacher's layers."""
+
 from dataclasses import replace
 from pathlib import Path
 

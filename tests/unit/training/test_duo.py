@@ -1,3 +1,5 @@
+"""Training of duo models."""
+
 import json
 from dataclasses import replace
 from pathlib import Path

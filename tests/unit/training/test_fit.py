@@ -1,3 +1,5 @@
+"""The training loop: learning, resuming, development sets, and checkpoints."""
+
 import json
 import os
 import shutil
@@ -182,7 +184,7 @@ def test_a_stopped_distillation_resumes_with_its_student(examples: Path, tmp_pat
     assert all(torch.equal(whole[name], parts[name]) for name in whole)
 
 
-def test_the_number_of_micro_batches_changes_no_gradient(examples: Path, tmp_path: Path) -> None:
+def test_the_size_of_micro_batches_changes_no_loss(examples: Path, tmp_path: Path) -> None:
     plain = replace(SMALL, dropout=0.0, steps=4, mine_at=0.0)
     for name, budget in (("large", 100_000), ("small", 100)):
         train(request(examples, tmp_path / name, replace(plain, budget_tokens=budget)))

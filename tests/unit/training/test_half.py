@@ -1,3 +1,5 @@
+"""Training in mixed precision."""
+
 import json
 from dataclasses import replace
 from pathlib import Path

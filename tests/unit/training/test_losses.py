@@ -1,3 +1,5 @@
+"""Training losses, and gradients by hand."""
+
 import math
 
 import pytest

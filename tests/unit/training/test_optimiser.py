@@ -1,3 +1,5 @@
+"""BERT's Adam and the learning rates of a training."""
+
 import math
 
 import pytest

@@ -1,3 +1,5 @@
+"""Passages of documents as training data, as in the papers."""
+
 import gzip
 import json
 from pathlib import Path

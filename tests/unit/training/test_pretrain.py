@@ -1,3 +1,5 @@
+"""Pretraining by masked tokens: sequences, masks, resuming, and corpora."""
+
 import json
 from dataclasses import replace
 from pathlib import Path

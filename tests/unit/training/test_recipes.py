@@ -1,3 +1,5 @@
+"""Recipes of trainings: the papers' numbers, and refused values."""
+
 import pytest
 
 from osrerank.errors import ConfigError

@@ -1,3 +1,5 @@
+"""When and on how much a development set is measured during a training."""
+
 from dataclasses import replace
 from pathlib import Path
 

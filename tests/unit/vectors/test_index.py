@@ -1,3 +1,5 @@
+"""Requests that read and write vector records in a side index."""
+
 import base64
 import json
 

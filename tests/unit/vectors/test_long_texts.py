@@ -211,5 +211,5 @@ def test_a_damaged_record_of_passage_vectors_is_a_miss() -> None:
         record().write(KEY)[:-16] + b"x",
     ],
 )
-def test_a_forged_record_of_passage_vectors_is_checked(forged: bytes) -> None:
+def test_a_forged_record_of_passage_vectors_is_a_miss(forged: bytes) -> None:
     assert LongRecord.read(sealed(forged, KEY, b""), KEY) is None

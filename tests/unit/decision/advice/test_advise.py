@@ -1,3 +1,5 @@
+"""The command `osrerank advise`: whether reranking helps on an index, and the settings that it writes."""
+
 import json
 import tomllib
 import zlib

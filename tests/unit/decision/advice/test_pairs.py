@@ -1,3 +1,5 @@
+"""Advice on a duo stage: kept if it improves the order, dropped if it worsens it."""
+
 import zlib
 from pathlib import Path
 from typing import Any

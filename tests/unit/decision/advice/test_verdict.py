@@ -1,3 +1,5 @@
+"""The verdict on two settings: intervals by hand, and how often it errs on random orders."""
+
 import numpy as np
 import pytest
 

@@ -1,3 +1,5 @@
+"""The report of an interleaving experiment: sessions, intervals, and bad lines."""
+
 import json
 from pathlib import Path
 from typing import Any

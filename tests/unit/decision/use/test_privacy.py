@@ -1,3 +1,5 @@
+"""Reports of recorded searches contain no personal data."""
+
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +29,7 @@ def event(of: dict[str, Any], number: int) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("as_json", [(), ("--json",)])
-def test_the_shadow_report_contains_no_personal_data(tmp_path: Path, as_json: tuple[str, ...]) -> None:
+def test_reports_of_recorded_searches_contain_no_personal_data(tmp_path: Path, as_json: tuple[str, ...]) -> None:
     searches = [search(number) for number in range(20)]
     clicked = [event(one, number) for number, one in enumerate(searches)]
     lines: list[Any] = []

@@ -1,3 +1,5 @@
+"""The report of shadow searches: counts, percentiles, the page, and refused files."""
+
 import json
 import re
 from pathlib import Path

@@ -1,3 +1,5 @@
+"""Stemming in the embedded engine, beside Lucene's stems."""
+
 import pytest
 
 from osrerank.embedded.analysis.analyzers import Analyzers

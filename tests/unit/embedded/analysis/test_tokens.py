@@ -1,3 +1,5 @@
+"""Tokenizers and token filters of the embedded engine."""
+
 from itertools import pairwise
 
 import pytest

@@ -1,3 +1,5 @@
+"""Mappings of the embedded engine: the values of a document's fields."""
+
 import pytest
 
 from osrerank.embedded.errors import Fault

@@ -1,3 +1,5 @@
+"""Source filters of the embedded engine."""
+
 from typing import Any
 
 from hypothesis import given

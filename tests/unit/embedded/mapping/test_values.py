@@ -1,3 +1,5 @@
+"""Dates and numbers in the embedded engine, as OpenSearch reads and shows them."""
+
 from typing import Any
 
 import pytest

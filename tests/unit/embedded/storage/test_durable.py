@@ -1,3 +1,5 @@
+"""What the embedded engine keeps when an index is damaged, a document is unusable, or a process forks."""
+
 import contextlib
 import os
 import signal

@@ -1,3 +1,5 @@
+"""Failures of the embedded engine's folder: second writers, full disks, damaged files, and kills."""
+
 import contextlib
 import logging
 import os

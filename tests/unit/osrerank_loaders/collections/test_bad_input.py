@@ -1,3 +1,5 @@
+"""Collections with bad records, or in another format than the loader's."""
+
 import json
 
 import cbor2

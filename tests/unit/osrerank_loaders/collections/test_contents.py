@@ -1,3 +1,5 @@
+"""The field `contents`, which holds what Anserini indexes."""
+
 import pytest
 
 from osrerank.errors import FormatError

@@ -1,3 +1,5 @@
+"""SGML collections with odd markup: every document is read, or the file is refused."""
+
 import gzip
 import random
 from pathlib import Path

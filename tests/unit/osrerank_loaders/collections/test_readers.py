@@ -1,3 +1,5 @@
+"""The reader of each collection, on small files in the collection's own format."""
+
 import gzip
 import json
 import tarfile

@@ -1,3 +1,5 @@
+"""Drawn passages, lines and paragraphs that are written and read again."""
+
 import io
 import json
 

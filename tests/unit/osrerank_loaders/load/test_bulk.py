@@ -1,3 +1,5 @@
+"""Bulk requests of a load: retries, refused documents, batches, and resuming."""
+
 import json
 import threading
 from collections.abc import Callable, Iterator

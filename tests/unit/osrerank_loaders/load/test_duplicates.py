@@ -1,3 +1,5 @@
+"""Repeated ids in a collection."""
+
 from osrerank.errors import FormatError
 from osrerank.types import Document
 from osrerank_loaders.collections.base import Record

@@ -1,3 +1,5 @@
+"""The score cache, in the process and in Redis: bounds, waiting calls, failures, and signatures."""
+
 import socket
 import threading
 import time

@@ -128,7 +128,7 @@ def test_a_chunk_that_a_worker_holds_is_waited_for() -> None:
     assert broker.sent == ["c1"]
 
 
-def test_a_chunk_is_given_up_when_no_worker_has_been_there_for_seconds() -> None:
+def test_a_chunk_is_given_up_after_seconds_without_any_worker() -> None:
     broker, clock = Queue(), ManualClock()
     began_s = clock()
     assert deliver([], broker, clock, lambda chunk: chunk.answer is not None).answer == NO_WORKER

@@ -1,3 +1,5 @@
+"""Access to the HTTP server: host names, other sites, access logs, and the API documentation."""
+
 import json
 import re
 

@@ -1,3 +1,5 @@
+"""Bodies of requests to the HTTP server: encodings, JSON, compression and refusal."""
+
 import gzip
 import json
 import zlib

@@ -1,3 +1,5 @@
+"""The dialects of the HTTP server, request by request."""
+
 import json
 
 import pytest

@@ -1,3 +1,5 @@
+"""Limits of the HTTP server: load, deadlines, readiness, tokens, and cut texts."""
+
 import contextlib
 import json
 import socket

@@ -1,3 +1,5 @@
+"""Scores in answers of the HTTP server: rounding keeps their order."""
+
 import json
 
 import numpy as np

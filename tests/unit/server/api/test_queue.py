@@ -1,3 +1,5 @@
+"""The queue of the HTTP server: fair turns, expected waits, divided requests, and clients that leave."""
+
 import asyncio
 import threading
 import time

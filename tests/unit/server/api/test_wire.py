@@ -1,3 +1,5 @@
+"""The HTTP server on the wire: slow and large bodies, clients that leave, and reused connections."""
+
 import contextlib
 import http.client
 import json

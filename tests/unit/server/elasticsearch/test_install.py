@@ -1,3 +1,5 @@
+"""Installation of the rerank pipeline on Elasticsearch, with recorded answers of the cluster."""
+
 from typing import Any
 
 import pytest

@@ -1,3 +1,5 @@
+"""What the rerank pipeline needs of an OpenSearch cluster: settings, plugins, rights and names."""
+
 import json
 import re
 

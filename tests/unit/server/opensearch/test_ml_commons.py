@@ -1,3 +1,5 @@
+"""Models of ml-commons that an installation creates and deletes."""
+
 import pytest
 from opensearchpy import NotFoundError, RequestError
 
@@ -50,7 +52,7 @@ def test_a_model_that_cannot_be_deleted_is_an_error():
     assert 10 < clock() < 11
 
 
-def test_a_model_that_is_still_used_is_kept():
+def test_removing_models_keeps_the_named_model():
     models, _ = models_of(Cluster({}))
     assert models.remove({"m"}, keep="m") == []
     assert models.remove({"another"}) == []

@@ -1,3 +1,5 @@
+"""What the comparison page shows of a search: ranks, scores, marked passages, and measures."""
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,3 +1,5 @@
+"""The routes of the comparison page: searches, judgments, readiness, and refusals."""
+
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack

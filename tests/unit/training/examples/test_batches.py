@@ -1,3 +1,5 @@
+"""Batches of training examples: token budgets, widths, skipping and prefetching."""
+
 from dataclasses import replace
 
 import numpy as np

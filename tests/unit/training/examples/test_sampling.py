@@ -1,3 +1,5 @@
+"""Sampling of a query's training examples, and their order in a pass."""
+
 import random
 from dataclasses import replace
 from itertools import islice

@@ -1,3 +1,5 @@
+"""Sources of training examples: triples, runs, candidates, labelled pairs, and texts by offset."""
+
 import json
 import os
 from dataclasses import replace

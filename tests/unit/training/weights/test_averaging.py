@@ -1,3 +1,5 @@
+"""Averages of several models' weights."""
+
 import json
 from dataclasses import replace
 from pathlib import Path

@@ -1,3 +1,5 @@
+"""Bi-encoders as the start and the result of a training."""
+
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

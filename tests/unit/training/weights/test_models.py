@@ -1,3 +1,5 @@
+"""Models that a training starts from: heads, missing weights, and dropout."""
+
 from dataclasses import replace
 from pathlib import Path
 
@@ -41,7 +43,7 @@ def test_an_untrained_model_scores_the_same_after_saving(form: str, tmp_path: Pa
 
 @pytest.mark.long
 @pytest.mark.parametrize(("row", "expected"), [("zeros", 0.0), ("frozen", 0.0), ("copy", None)])
-def test_a_duo_models_third_segment_starts_from_the_second(row: str, expected: float | None) -> None:
+def test_a_duo_models_third_segment_starts_as_the_recipe_says(row: str, expected: float | None) -> None:
     trainee = load_trainee(DATA / "tiny-bert-two-labels", replace(RECIPE, third_row=row), kind="duo")
     table = dict(trainee.network.network.base_model.named_parameters())[TYPE_TABLE]
     before = load_file(DATA / "tiny-bert-two-labels" / "model.safetensors")[f"bert.{TYPE_TABLE}"]
