@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from opensearchpy import OpenSearch, TransportError
+from opensearchpy import OpenSearch, RequestError, TransportError
 
 from osrerank import connect
 
@@ -46,7 +46,7 @@ def highlight(**options: Any) -> dict[str, Any]:
 
 
 def terms(**options: Any) -> dict[str, Any]:
-    return {"aggs": {"it": {"terms": {"field": "tag", **options}}}}
+    return {"aggs": {"tags": {"terms": {"field": "tag", **options}}}}
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_a_misshapen_search_is_refused(filled: OpenSearch, body: Any) -> None:
     assert status(filled, "POST", "/a/_search", body) == 400
     lines = f"{{}}\n{json.dumps(body)}\n{{}}\n{{}}\n"
     both = filled.transport.perform_request("POST", "/a/_msearch", body=lines)["responses"]
-    assert [one["status"] for one in both] == [400, 200]
+    assert [response["status"] for response in both] == [400, 200]
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,9 @@ VALID: list[dict[str, Any]] = [
     {**highlight(pre_tags=["<b>"], number_of_fragments=1), "_source": {"includes": ["t*"]}},
     {**query("terms", {"n": [1, 2]}), "fields": ["tag"], "track_total_hits": 5, "post_filter": {"match_all": {}}},
     {**query("bool", {"should": [{"ids": {"values": ["1"]}}, {"exists": {"field": "n"}}], "must_not": []}), "from": 1},
-    {**query("match_phrase", {"text": "x y"}), "sort": ["_doc"], "ext": {"rerank": {}}},
+    {**query("match_phrase", {"text": "x y"}), "sort": ["_doc"]},
+    {**query("match_phrase", {"text": {"query": "x y"}}), "fields": [{"field": "tag"}]},
+    query("term", {"tag": {"value": "t"}}),
 ]
 STRANGE = st.sampled_from(
     [None, True, -1, 1.5, 10**30, 1e300, float("inf"), "", "x", "5", "\ud800", "*", [], [None], ["x"], {}, {"x": 1},
@@ -145,6 +147,18 @@ def mutated(draw: st.DrawFn) -> dict[str, Any]:
             container, key = draw(st.sampled_from(found))
             container[key] = copy.deepcopy(draw(STRANGE))
     return body
+
+
+@given(st.sampled_from(VALID), st.from_regex(r"[a-z]{3,9}_unknown", fullmatch=True), st.data())
+def test_an_unknown_name_anywhere_in_a_search_is_refused_by_name(
+    filled: OpenSearch, valid: dict[str, Any], name: str, data: st.DataObject
+) -> None:
+    body = copy.deepcopy(valid)
+    objects = [body, *(container[key] for container, key in places(body) if isinstance(container[key], dict))]
+    data.draw(st.sampled_from(objects), "object")[name] = 1
+    with pytest.raises(RequestError) as refused:
+        filled.search(index="a", body=body)
+    assert name in refused.value.info["error"]["reason"]
 
 
 @pytest.mark.long
