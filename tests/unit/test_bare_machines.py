@@ -42,7 +42,7 @@ def test_without_a_home_searches_are_reranked_and_one_line_says_that_vectors_are
         client.index(index="notes", id="1", body={"text": "salt"}, refresh=True)
         assert client.search("salt", index="notes", rerank={"deadline_ms": None})["rerank"]["applied"] is True
     (line,) = [line for line in caplog.messages if "home" in line]
-    assert line.startswith("[vectors-away] document vectors are not kept: ")
+    assert line.startswith("[vectors-away] document vectors are not stored: ")
     assert "OSRERANK_VECTORS_FOLDER" in line
     with Reranker(model) as reranker:
         assert len(reranker.rank("salt", ["salt water", "river"])) == 2

@@ -34,24 +34,24 @@ def findings(url: str, *, index: str = "", **options: str) -> dict[str, object]:
 
 
 def test_the_doctor_reports_each_part_of_a_sound_deployment(url: str) -> None:
-    found = findings(url)
+    by_part = findings(url)
     absent = {"index", "redis", "workers"}
     sound = {"software", "processor", "model", "scored pair", "engine"}
-    statuses = {part: finding.status for part, finding in found.items()}
+    statuses = {part: finding.status for part, finding in by_part.items()}
     assert statuses == dict.fromkeys(sound, "ok") | dict.fromkeys(absent, "absent")
-    assert found["model"].facts["precision"] == "fp32"
-    assert "the settings say onnx" in found["model"].found
-    assert found["scored pair"].facts["took_ms"] > 0
+    assert by_part["model"].facts["precision"] == "fp32"
+    assert "the settings say onnx" in by_part["model"].found
+    assert by_part["scored pair"].facts["took_ms"] > 0
     folder = url.removeprefix("embedded:")
-    assert found["engine"].found.startswith(f"the embedded engine in {folder} answers as opensearch 3.")
+    assert by_part["engine"].found.startswith(f"the embedded engine in {folder} answers as opensearch 3.")
     assert "the model has graphs (fp32)" in findings(url, backend="auto")["model"].found
 
 
 def test_the_doctor_checks_the_vector_model_if_the_pipeline_needs_it(url: str, tmp_path: Path) -> None:
     file = tmp_path / "osrerank.toml"
     file.write_text('[rerank]\npipeline = "vectors-mono"\n')
-    found = findings(url, settings_file=str(file))["vector model"]
-    assert (found.status, found.facts) == ("ok", {"model": "osrerank/e5-small"})
+    finding = findings(url, settings_file=str(file))["vector model"]
+    assert (finding.status, finding.facts) == ("ok", {"model": "osrerank/e5-small"})
     wrong = findings(url, settings_file=str(file), vector_model=TINY)["vector model"]
     assert (wrong.status, "model is needed here" in wrong.found) == ("failed", True)
     assert "OSRERANK_VECTOR_MODEL" in wrong.fix
@@ -82,15 +82,15 @@ def test_the_doctor_compares_text_fields_with_the_fields_read(url, fields, named
     with connect(url) as client:
         properties = {name: {"type": "text"} for name in fields} | {"year": {"type": "integer"}}
         client.indices.create(index="notes", body={"mappings": {"properties": properties}})
-    found = findings(url, index="notes")["index"]
-    assert (found.status, words in found.found) == (status, True)
+    finding = findings(url, index="notes")["index"]
+    assert (finding.status, words in finding.found) == (status, True)
 
 
 def test_the_doctor_names_a_fix_for_a_silent_redis_and_hides_its_password(url: str) -> None:
-    found = findings(url, redis_url="redis://:secret@127.0.0.1:9/0")["redis"]
-    assert found.status == "failed"
-    assert "OSRERANK_REDIS_URL" in found.fix
-    assert "secret" not in found.found + found.fix
+    finding = findings(url, redis_url="redis://:secret@127.0.0.1:9/0")["redis"]
+    assert finding.status == "failed"
+    assert "OSRERANK_REDIS_URL" in finding.fix
+    assert "secret" not in finding.found + finding.fix
 
 
 @pytest.mark.integration
@@ -185,8 +185,8 @@ STATUSES = {
 @pytest.mark.parametrize("status", STATUSES)
 def test_the_doctors_fix_fits_the_status_of_the_search_engine(status: int, *, knows_itself: bool) -> None:
     with served(answering(status, knows_itself=knows_itself)) as port:
-        found = findings(f"http://admin:secret@127.0.0.1:{port}", index="notes", model=BI_ENCODER)
-    failed = [found["index"], found["vectors"]] if knows_itself else [found["engine"]]
+        by_part = findings(f"http://admin:secret@127.0.0.1:{port}", index="notes", model=BI_ENCODER)
+    failed = [by_part["index"], by_part["vectors"]] if knows_itself else [by_part["engine"]]
     for finding in failed:
         assert (finding.status, str(status) in finding.found) == ("failed", True)
         assert STATUSES[status] in finding.fix
@@ -220,8 +220,8 @@ def test_the_doctors_fix_fits_the_error_of_redis(reply: str, backend: str, url: 
                 self.wfile.write(f"-{reply}\r\n".encode())
 
     with served(Redis) as port:
-        found = findings(url, redis_url=f"redis://127.0.0.1:{port}/0", backend=backend)
-    failed = [found["redis"], *([found["workers"]] if backend == "workers" else [])]
+        by_part = findings(url, redis_url=f"redis://127.0.0.1:{port}/0", backend=backend)
+    failed = [by_part["redis"], *([by_part["workers"]] if backend == "workers" else [])]
     for finding in failed:
         assert (finding.status, reply.partition(" ")[0] in finding.found) == ("failed", True)
         assert REPLIES[reply] in finding.fix
@@ -239,10 +239,10 @@ def test_the_doctor_names_missing_rights_of_a_redis_user(rights: str, url: str, 
         client.execute_command("ACL", "SETUSER", "narrow", "reset", "on", ">pw", "resetchannels", *rights.split())
         try:
             address = redis_url.replace("redis://", "redis://narrow:pw@")
-            found = findings(url, redis_url=address, backend="workers")["redis"]
+            finding = findings(url, redis_url=address, backend="workers")["redis"]
         finally:
             client.execute_command("ACL", "DELUSER", "narrow")
-    assert (found.status, "NOPERM" in found.found, "the rights" in found.fix) == ("failed", True, True)
+    assert (finding.status, "NOPERM" in finding.found, "the rights" in finding.fix) == ("failed", True, True)
 
 
 @pytest.mark.integration
@@ -255,10 +255,10 @@ def test_a_redis_user_with_the_rights_of_the_page_on_workers_is_sound(url: str, 
         client.execute_command("ACL", "SETUSER", "documented", "reset", "on", ">pw", *rights)
         try:
             address = redis_url.replace("redis://", "redis://documented:pw@")
-            found = findings(url, redis_url=address, backend="workers")["redis"]
+            finding = findings(url, redis_url=address, backend="workers")["redis"]
         finally:
             client.execute_command("ACL", "DELUSER", "documented")
-    assert (found.status, "noeviction" in found.found) == ("ok", True)
+    assert (finding.status, "noeviction" in finding.found) == ("ok", True)
 
 
 def test_the_doctors_fix_for_a_missing_model_names_its_setting(url: str, tmp_path: Path) -> None:
@@ -281,8 +281,8 @@ SENTENCE = "Diese leise Waschmaschine verbraucht wenig Wasser und wäscht auch W
 @pytest.mark.long
 def test_the_doctor_recommends_a_model_for_documents_in_an_unread_language(url: str) -> None:
     with connect(url) as client:
-        fill(client, "waren", [{"title": f"Ware {at}", "body": f"{SENTENCE} {at}"} for at in range(20)])
-    found = findings(url, index="waren", model="osrerank/e5-small")["languages"]
-    assert (found.status, found.found, found.facts) == ("failed", "waren: the documents are in de", {"de": 20})
-    assert "osrerank/e5-small does not read de: osrerank/e5-multilingual reads it: " in found.fix
-    assert 'has an analyzer without a language: "analyzer": "german" in the mapping' in found.fix
+        fill(client, "waren", [{"title": f"Ware {number}", "body": f"{SENTENCE} {number}"} for number in range(20)])
+    finding = findings(url, index="waren", model="osrerank/e5-small")["languages"]
+    assert (finding.status, finding.found, finding.facts) == ("failed", "waren: the documents are in de", {"de": 20})
+    assert "osrerank/e5-small does not read de: osrerank/e5-multilingual reads it: " in finding.fix
+    assert 'has an analyzer without a language: "analyzer": "german" in the mapping' in finding.fix

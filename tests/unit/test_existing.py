@@ -31,15 +31,15 @@ def test_requests_are_signed_by_opensearch_pys_aws_signer(engine: RerankServer) 
     existing = OpenSearch(hosts, http_auth=signer, connection_class=RequestsHttpConnection)
     with osrerank.wrap(existing, scorer=BY_LENGTH) as client:
         assert ids(client.search("low blood", index="articles", rerank=True)) == ["d1", "d2", "d0"]
-    assert [one.path.partition("?")[0] for one in engine.received] == [
+    assert [request.path.partition("?")[0] for request in engine.received] == [
         "/articles/_mapping", "/", "/osrerank-vectors-articles/_search",
         "/articles/_settings/index.search.default_pipeline", "/articles/_search",
     ]  # fmt: skip
-    for one in engine.received:
-        assert one.headers["authorization"].startswith("AWS4-HMAC-SHA256 Credential=AKIDEXAMPLE/")
-        assert "/eu-west-1/aoss/aws4_request" in one.headers["authorization"]
-        assert "x-amz-date" in one.headers
-        assert "secret" not in one.headers["authorization"]
+    for request in engine.received:
+        assert request.headers["authorization"].startswith("AWS4-HMAC-SHA256 Credential=AKIDEXAMPLE/")
+        assert "/eu-west-1/aoss/aws4_request" in request.headers["authorization"]
+        assert "x-amz-date" in request.headers
+        assert "secret" not in request.headers["authorization"]
 
 
 def test_a_wrapped_client_keeps_transport_and_serializer_open(engine: RerankServer) -> None:
@@ -59,8 +59,8 @@ def test_a_wrapped_client_keeps_transport_and_serializer_open(engine: RerankServ
     assert client.indices.get_mapping(index="articles") == MAPPING
     client.close()
     assert ids(existing.search(index="articles", body={"query": {"match_all": {}}})) == before
-    assert all(one.headers["x-tenant"] == "seven" for one in engine.received)
-    assert all(one.headers["authorization"].startswith("Basic ") for one in engine.received)
+    assert all(request.headers["x-tenant"] == "seven" for request in engine.received)
+    assert all(request.headers["authorization"].startswith("Basic ") for request in engine.received)
 
 
 def test_an_existing_asynchronous_client_is_wrapped(engine: RerankServer) -> None:
@@ -74,7 +74,7 @@ def test_an_existing_asynchronous_client_is_wrapped(engine: RerankServer) -> Non
             return response
 
     assert ids(asyncio.run(search())) == ["d1", "d2", "d0"]
-    assert all(one.headers["x-tenant"] == "seven" for one in engine.received)
+    assert all(request.headers["x-tenant"] == "seven" for request in engine.received)
 
 
 def test_unknown_options_of_a_wrapped_client_are_refused() -> None:

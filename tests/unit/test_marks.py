@@ -37,7 +37,7 @@ def test_cut_documents_are_counted_once_with_a_cache_and_in_pairs() -> None:
         ranking = MonoStage(scorer).rerank(ranking_of([LONG, "low", LONG + "x"], "salt " * 100))
         report = ranking.reports[0]
         assert (report.inferences, report.truncated, report.query_truncated) == (inferences, 2, True)
-        assert sorted(one.doc_id for one in ranking.candidates if one.trace[-1].cut) == ["d0", "d2"]
+        assert sorted(candidate.doc_id for candidate in ranking.candidates if candidate.trace[-1].cut) == ["d0", "d2"]
     scorer = cached("tiny-bert-duo")
     for inferences in (6, 0):
         scores = scorer.score("low", [LONG, "low", LONG + "x"], [(i, j) for i in range(3) for j in range(3) if i != j])
@@ -55,7 +55,7 @@ def test_workers_report_cut_documents() -> None:
 
 def test_ranked_texts_are_marked_if_they_were_cut() -> None:
     reranker = Reranker(str(DATA / "tiny-bert-one-label"), backend="onnx", passages="off")
-    assert {one.doc_id: one.truncated for one in reranker.rank("low", [LONG, "low", "..."])} == {
+    assert {text.doc_id: text.truncated for text in reranker.rank("low", [LONG, "low", "..."])} == {
         0: True, 1: False, 2: False,
     }  # fmt: skip
     reranker.close()

@@ -65,9 +65,12 @@ def pretend(monkeypatch: pytest.MonkeyPatch, system: Path, siblings: dict[int, s
     """Return the cores of a process that may use such CPUs."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda _process: set(siblings))
     monkeypatch.setattr(os, "cpu_count", lambda: 64)
-    made = {f"sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list": of for cpu, of in siblings.items()}
-    made |= {name.replace("__", "/").replace("_DOT_", "."): content for name, content in files.items()}
-    for name, content in made.items():
+    contents = {
+        f"sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list": siblings_list
+        for cpu, siblings_list in siblings.items()
+    }
+    contents |= {name.replace("__", "/").replace("_DOT_", "."): content for name, content in files.items()}
+    for name, content in contents.items():
         (system / name).parent.mkdir(parents=True, exist_ok=True)
         (system / name).write_text(f"{content}\n")
     return _platform.usable_cores(system)

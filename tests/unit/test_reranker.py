@@ -21,11 +21,11 @@ def reranker() -> Reranker:
 
 
 def test_rank_returns_texts_in_the_models_order_with_their_indices(reranker: Reranker) -> None:
-    found = reranker.rank("a query", ["a", "ccc", "bb"])
-    assert [(one.rank, one.doc_id, one.text) for one in found] == [(1, 1, "ccc"), (2, 2, "bb"), (3, 0, "a")]
-    assert [one.score for one in found] == [1.0, 0.0, -1.0]
-    assert found[1].probability == 0.5
-    assert json.loads(json.dumps(found[0].to_dict())) == {
+    ranked = reranker.rank("a query", ["a", "ccc", "bb"])
+    assert [(text.rank, text.doc_id, text.text) for text in ranked] == [(1, 1, "ccc"), (2, 2, "bb"), (3, 0, "a")]
+    assert [text.score for text in ranked] == [1.0, 0.0, -1.0]
+    assert ranked[1].probability == 0.5
+    assert json.loads(json.dumps(ranked[0].to_dict())) == {
         "doc_id": 1, "score": 1.0, "probability": pytest.approx(0.7311, abs=1e-4), "rank": 1, "text": "ccc",
         "truncated": False,
     }  # fmt: skip
@@ -35,22 +35,22 @@ def test_ranked_documents_keep_their_ids_and_fields(reranker: Reranker) -> None:
     scored = {"doc_id": "x", "title": "On", "text": "bb", "score": 3.0}
     documents: list[dict[str, Any]] = [{"id": 7, "text": "a"}, scored, {"text": "cc"}]
     before = json.dumps(documents)
-    assert [(one.doc_id, one.text) for one in reranker.rank("q", documents)] == [("x", "On bb"), (2, "cc"), (7, "a")]
+    assert [(text.doc_id, text.text) for text in reranker.rank("q", documents)] == [("x", "On bb"), (2, "cc"), (7, "a")]
     assert json.dumps(documents) == before
 
 
 def test_top_k_and_min_score_bound_ranked_texts(reranker: Reranker) -> None:
-    assert [one.doc_id for one in reranker.rank("q", ["a", "ccc", "bb"], top_k=2)] == [1, 2]
-    with Reranker(scorer=BY_LENGTH, min_score=0.5) as other:
-        assert [one.doc_id for one in other.rank("q", ["a", "ccc", "bb"])] == [1, 2]
+    assert [text.doc_id for text in reranker.rank("q", ["a", "ccc", "bb"], top_k=2)] == [1, 2]
+    with Reranker(scorer=BY_LENGTH, min_score=0.5) as bounded:
+        assert [text.doc_id for text in bounded.rank("q", ["a", "ccc", "bb"])] == [1, 2]
     with Reranker(scorer=BROKEN, min_score=0.5) as broken:
-        assert [one.doc_id for one in broken.rank("q", ["a", "bb"])] == [0, 1]
+        assert [text.doc_id for text in broken.rank("q", ["a", "bb"])] == [0, 1]
 
 
 def test_rank_accepts_many_queries_and_works_in_asyncio(reranker: Reranker) -> None:
     lists = [["a", "bb"], [], ["ccc", "d"]] * 10
-    found = reranker.rank_many(["q", "r", "s"] * 10, lists, top_k=1)
-    assert [[one.text for one in some] for some in found] == [["bb"], [], ["ccc"]] * 10
+    lists_of_texts = reranker.rank_many(["q", "r", "s"] * 10, lists, top_k=1)
+    assert [[text.text for text in ranked] for ranked in lists_of_texts] == [["bb"], [], ["ccc"]] * 10
     assert asyncio.run(reranker.arank("q", ["a", "bb"])) == reranker.rank("q", ["a", "bb"])
     with pytest.raises(ValueError, match="2 queries and 1 lists of documents"):
         reranker.rank_many(["q", "r"], [["a"]])
@@ -71,15 +71,15 @@ def test_the_event_loop_goes_on_while_documents_are_ranked() -> None:
 
 def test_unscored_texts_come_last_in_their_old_order() -> None:
     scorer = FunctionScorer(lambda _query, text: float(len(text)), unscorable=frozenset({"ccc"}))
-    found = Reranker(scorer=scorer).rank("q", ["ccc", "a", "bb"])
-    assert [(one.doc_id, one.score is None, one.probability is None) for one in found] == [
+    ranked = Reranker(scorer=scorer).rank("q", ["ccc", "a", "bb"])
+    assert [(text.doc_id, text.score is None, text.probability is None) for text in ranked] == [
         (2, False, False), (1, False, False), (0, True, True),
     ]  # fmt: skip
 
 
 def test_a_failed_model_keeps_the_order_or_raises() -> None:
-    found = Reranker(scorer=BROKEN).rank("q", ["a", "bb"])
-    assert [(one.doc_id, one.probability) for one in found] == [(0, None), (1, None)]
+    ranked = Reranker(scorer=BROKEN).rank("q", ["a", "bb"])
+    assert [(text.doc_id, text.probability) for text in ranked] == [(0, None), (1, None)]
     with pytest.raises(InferenceError):
         Reranker(scorer=BROKEN, on_failure="raise").rank("q", ["a", "bb"])
 
@@ -114,7 +114,9 @@ def test_a_query_that_is_no_text_is_named(reranker: Reranker) -> None:
 
 
 def test_docno_is_read_as_a_documents_id(reranker: Reranker) -> None:
-    assert [one.doc_id for one in reranker.rank("q", [{"docno": "x", "text": "a"}, {"docno": "y", "text": "bb"}])] == [
+    assert [
+        text.doc_id for text in reranker.rank("q", [{"docno": "x", "text": "a"}, {"docno": "y", "text": "bb"}])
+    ] == [
         "y",
         "x",
     ]

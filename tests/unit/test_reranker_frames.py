@@ -46,7 +46,7 @@ def test_an_empty_frame_gets_the_new_columns(reranker: Reranker) -> None:
 def test_rank_reads_the_documents_of_one_query(reranker: Reranker) -> None:
     frame = pd.DataFrame(ROWS)
     ranked = reranker.rank("frozen lakes", frame[frame["qid"] == "1"])
-    assert [one.doc_id for one in ranked] == ["c", "a", "b", "d"]
+    assert [text.doc_id for text in ranked] == ["c", "a", "b", "d"]
     with pytest.raises(ConfigError, match="several queries; use rank_frame"):
         reranker.rank("frozen lakes", frame)
 

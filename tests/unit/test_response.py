@@ -78,8 +78,8 @@ def test_a_malformed_search_response_is_refused_with_its_path(response, path):
 
 def test_an_id_in_two_indices_is_two_candidates():
     response = response_of(["a", "b"])
-    for place, hit in enumerate(response["hits"]["hits"]):
-        hit.update(_id="same", _index=f"i{place}")
+    for index, hit in enumerate(response["hits"]["hits"]):
+        hit.update(_id="same", _index=f"i{index}")
     ranking = MonoStage(BY_LENGTH).rerank(parse(hits_of(response), QUERY, ["text"]))
     assert [candidate.doc_id for candidate in ranking.candidates] == ["i0/same", "i1/same"]
     merged = answer_of(response, ranking, Page())
@@ -101,8 +101,8 @@ def test_added_fields_are_removed_from_hits():
     assert merged["hits"]["hits"][0]["fields"] == {"date": ["1999"]}
     merged = answer_of(response, ranking, Page(added_fields=("text", "date")))
     assert "fields" not in merged["hits"]["hits"][0]
-    kept = answer_of(response, Reason(ReasonCode.DEADLINE, "late"), Page(added_fields=("text", "date")))
-    assert "fields" not in kept["hits"]["hits"][0]
+    answer = answer_of(response, Reason(ReasonCode.DEADLINE, "late"), Page(added_fields=("text", "date")))
+    assert "fields" not in answer["hits"]["hits"][0]
 
 
 def test_min_score_drops_improbable_and_unscored_hits():
@@ -130,8 +130,8 @@ def test_a_response_that_is_not_reranked_is_cut_to_the_page_and_marked():
     assert [hit["_id"] for hit in marked["hits"]["hits"]] == ["d1"]
     assert marked["hits"]["hits"][0]["_score"] == 2.0
     assert marked["hits"]["hits"][0]["_rerank"] == {"first_pass": {"score": 2.0, "rank": 2}}
-    told = {"applied": False, "reason": "because (too deep)", "reason_code": "refused"}
-    assert marked["rerank"] == {**told, "first_pass_took_ms": 3, "warnings": [], "stages": []}
+    marks = {"applied": False, "reason": "because (too deep)", "reason_code": "refused"}
+    assert marked["rerank"] == {**marks, "first_pass_took_ms": 3, "warnings": [], "stages": []}
 
 
 LEAVES = st.one_of(st.none(), st.booleans(), st.integers(0, 9), st.text("ab", max_size=2))

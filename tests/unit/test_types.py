@@ -18,7 +18,7 @@ client.search("low", index="articles", rerank={argument})
 
 
 def test_every_rerank_option_has_a_declared_type() -> None:
-    assert list(RerankOptions.__annotations__) == [one.name for one in fields(Rerank)]
+    assert list(RerankOptions.__annotations__) == [option.name for option in fields(Rerank)]
 
 
 def keys_of(kind: Any) -> tuple[frozenset[str], frozenset[str]]:
@@ -71,7 +71,7 @@ def test_a_mistyped_option_is_found_by_mypy(tmp_path: Path) -> None:
     for number, (argument, _) in enumerate(CALLS):
         text = CALL.replace("{argument}", argument)
         (tmp_path / f"call{number}.py").write_text(text, encoding="utf-8")
-    found, _, _ = api.run(["--strict", "--cache-dir", str(tmp_path / "cache"), str(tmp_path)])
+    output, _, _ = api.run(["--strict", "--cache-dir", str(tmp_path / "cache"), str(tmp_path)])
     for number, (_, error) in enumerate(CALLS):
-        lines = [line for line in found.splitlines() if f"call{number}.py" in line]
-        assert [error in line for line in lines] == ([True] if error else []), found
+        lines = [line for line in output.splitlines() if f"call{number}.py" in line]
+        assert [error in line for line in lines] == ([True] if error else []), output

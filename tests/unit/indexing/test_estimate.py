@@ -34,8 +34,8 @@ def test_documents_are_counted_with_and_without_vectors_and_text(tmp_path: Path)
         fill(client, ["one", "two", "two", "", "three"])
         assert str(client.coverage("notes")) == "4 of 5 documents lack vectors"
         client.searcher.service.vectors_of(Rerank()).remember(["two"])  # type: ignore[union-attr]
-        found = client.coverage("notes")
-        assert (found.documents, found.lacks, found.share) == (5, 2, 0.6)  # equal texts count one each
+        coverage = client.coverage("notes")
+        assert (coverage.documents, coverage.lacks, coverage.share) == (5, 2, 0.6)  # equal texts count one each
         build_vectors(client, "notes")
         assert str(client.coverage("notes")) == "none of 5 documents lacks vectors"
         assert str(estimate(client, "notes")) == "notes: none of 5 documents lacks vectors"
@@ -57,11 +57,11 @@ def test_a_sample_covers_the_whole_index_and_is_reported_as_a_sample(tmp_path: P
     with connect(f"embedded:{tmp_path / 'engine'}", scorer=Letters()) as client:
         fill(client, texts)
         client.searcher.service.vectors_of(Rerank()).remember(texts[: 2 * SAMPLE])  # type: ignore[union-attr]
-        found = client.coverage("notes")
-    assert (found.is_sample, found.looked_at) == (True, SAMPLE)
-    assert found.share == pytest.approx(2 / 3, abs=0.05)
-    assert str(found).startswith("about ")
-    assert str(found).endswith(f"of 3,000 documents lack vectors, by a sample of {SAMPLE:,}")
+        coverage = client.coverage("notes")
+    assert (coverage.is_sample, coverage.looked_at) == (True, SAMPLE)
+    assert coverage.share == pytest.approx(2 / 3, abs=0.05)
+    assert str(coverage).startswith("about ")
+    assert str(coverage).endswith(f"of 3,000 documents lack vectors, by a sample of {SAMPLE:,}")
 
 
 def test_an_index_is_ready_with_its_model_and_vectors(tmp_path: Path) -> None:
@@ -81,9 +81,9 @@ def test_an_index_is_ready_with_its_model_and_vectors(tmp_path: Path) -> None:
 
     async def asked() -> tuple[bool, int]:
         client = connect_async(url, scorer=Letters())
-        found = await client.is_warm("notes", at_least=0.7), (await client.coverage("notes")).lacks
+        warm_and_lacking = await client.is_warm("notes", at_least=0.7), (await client.coverage("notes")).lacks
         await client.close()
-        return found
+        return warm_and_lacking
 
     assert asyncio.run(asked()) == (True, 1)
 
@@ -99,10 +99,10 @@ def test_the_estimated_time_of_a_build_is_within_a_third(texts: list[str], tmp_p
     scorer = Letters(1e-5, 2e-3, clock.sleep)
     with connect(f"embedded:{tmp_path / 'engine'}", scorer=scorer, clock=clock, rerank={"passages": None}) as client:
         fill(client, texts)
-        found = estimate(client, "notes")
+        estimated = estimate(client, "notes")
         began = clock()
         build_vectors(client, "notes")
-        assert found.build_s == pytest.approx(clock() - began, rel=1 / 3)
+        assert estimated.build_s == pytest.approx(clock() - began, rel=1 / 3)
 
 
 @pytest.mark.parametrize(

@@ -162,22 +162,22 @@ def test_all_pairs_of_candidates_are_compared_by_default():
 
 
 def test_rivals_are_drawn_without_replacement_and_never_the_candidate_itself():
-    ids = [f"d{place}" for place in range(12)]
-    for place, drawn in enumerate(Pairs("sample", sample_size=5).rivals(ids)):
+    ids = [f"d{index}" for index in range(12)]
+    for index, drawn in enumerate(Pairs("sample", sample_size=5).rivals(ids)):
         assert len(set(drawn)) == len(drawn) == 5
-        assert place not in drawn
+        assert index not in drawn
     draws = [Pairs("sample", sample_size=5, seed=seed).rivals(ids) for seed in (0, 0, 1)]
     assert draws[0] == draws[1] != draws[2]
 
 
 @given(st.permutations(range(8)), st.integers(1, 6))
 def test_drawn_rivals_do_not_depend_on_the_order_of_candidates(order, size):
-    ids = [f"d{place}" for place in range(8)]
+    ids = [f"d{index}" for index in range(8)]
     pairs = Pairs("sample", sample_size=size, seed=3)
     straight = {ids[i]: {ids[j] for j in js} for i, js in enumerate(pairs.rivals(ids))}
-    turned_ids = [ids[place] for place in order]
-    turned = {turned_ids[i]: {turned_ids[j] for j in js} for i, js in enumerate(pairs.rivals(turned_ids))}
-    assert turned == straight
+    reordered_ids = [ids[index] for index in order]
+    reordered = {reordered_ids[i]: {reordered_ids[j] for j in js} for i, js in enumerate(pairs.rivals(reordered_ids))}
+    assert reordered == straight
 
 
 def test_option_groups_are_read_from_a_name_or_a_dict():

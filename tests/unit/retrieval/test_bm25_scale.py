@@ -30,28 +30,28 @@ SETTINGS = {
 
 def answered(steps: Generator[Any, Any, Bm25Scale], *answers: Any) -> tuple[Bm25Scale, int]:
     """Return what a look-up returns, and how many requests it made."""
-    left = list(answers)
+    remaining = list(answers)
     try:
         next(steps)
         while True:
-            answer = left.pop(0)
+            answer = remaining.pop(0)
             if isinstance(answer, Exception):
                 steps.throw(answer)
             else:
                 steps.send(answer)
     except StopIteration as done:
-        return done.value, len(answers) - len(left)
+        return done.value, len(answers) - len(remaining)
 
 
 @pytest.mark.parametrize("engine", [OPENSEARCH_2, ELASTICSEARCH])
 def test_the_bm25_factor_of_each_index_is_used(engine: dict[str, Any]) -> None:
-    found, _ = answered(Bm25Scales().find("tuned,other,plain", MATCH), engine, SETTINGS)
-    assert found == Bm25Scale(2.2, {"tuned": 1.9, "other": 1.0})
+    scale, _ = answered(Bm25Scales().find("tuned,other,plain", MATCH), engine, SETTINGS)
+    assert scale == Bm25Scale(2.2, {"tuned": 1.9, "other": 1.0})
     hits = [{"_index": name, "_id": name, "_score": 9.5} for name in ("tuned", "other", "plain")]
-    ranking = found.applied(parse(hits, Query("q", "a"), ["text"]), hits)
+    ranking = scale.applied(parse(hits, Query("q", "a"), ["text"]), hits)
     firsts = [candidate.trace[0] for candidate in ranking.candidates]
-    assert [one.parts["bm25"] for one in firsts] == pytest.approx([5.0, 9.5, 9.5 / 2.2])
-    assert [one.score for one in firsts] == [9.5, 9.5, 9.5]  # the engine's own stays
+    assert [score.parts["bm25"] for score in firsts] == pytest.approx([5.0, 9.5, 9.5 / 2.2])
+    assert [score.score for score in firsts] == [9.5, 9.5, 9.5]  # the engine's own stays
 
 
 def test_opensearch_3_has_no_bm25_factor_and_is_asked_once_a_minute() -> None:
@@ -78,8 +78,8 @@ def test_a_response_of_elasticsearchs_client_has_elasticsearchs_factor(
     meta = ApiResponseMeta(200, "1.1", HttpHeaders({"X-Elastic-Product": product}), 0.1, NodeConfig("http", "h", 9200))
     response = ObjectApiResponse(response_of(["a", "bbb", "cc"]), meta)
     with connect(f"embedded:{tmp_path / 'engine'}", scorer=FunctionScorer(lambda _q, text: len(text))) as client:
-        found = client.rerank_response(response, "a", options={"sentences": {"a": 0.5}})
-    for hit in found["hits"]["hits"]:
+        reranked = client.rerank_response(response, "a", options={"sentences": {"a": 0.5}})
+    for hit in reranked["hits"]["hits"]:
         bm25 = hit["_rerank"]["first_pass"]["score"] / factor
         assert hit["_rerank"]["sentences"]["score"] == pytest.approx(0.5 * bm25 + 0.5 * len(hit["_source"]["text"]))
 
@@ -104,9 +104,9 @@ def test_birchs_sentences_add_the_first_pass_on_the_scale_of_their_weights(engin
         return Reply(content, headers=(("Content-Type", "application/json"),))
 
     with answering(answer) as server, connect(server.url, scorer=FunctionScorer(lambda _q, text: len(text))) as client:
-        found = client.search("a", index="articles", rerank={"sentences": {"a": 0.5}})
-    assert found["rerank"]["applied"] is True
-    for hit in found["hits"]["hits"]:
+        response = client.search("a", index="articles", rerank={"sentences": {"a": 0.5}})
+    assert response["rerank"]["applied"] is True
+    for hit in response["hits"]["hits"]:
         marks = hit["_rerank"]
         bm25 = marks["first_pass"]["score"] / factor
         assert marks["first_pass"].get("bm25", marks["first_pass"]["score"]) == pytest.approx(bm25)

@@ -70,8 +70,8 @@ def test_a_query_whose_boosts_cannot_be_separated_has_a_reason(query: Any, body:
     assert why in reason.message
 
 
-def response_with(score: float, **named: float) -> dict[str, Any]:
-    matched = {name.replace("_", "-"): value for name, value in named.items()}
+def response_with(score: float, **scores: float) -> dict[str, Any]:
+    matched = {name.replace("_", "-"): value for name, value in scores.items()}
     return {"hits": {"hits": [{"_id": "1", "_score": score, "matched_queries": matched}]}}
 
 

@@ -16,14 +16,14 @@ NO_HANDLER = Failed(OSError("no handler found"), status=400)
 ME = {"username": "reader"}
 
 
-def found(finder: EngineFinder, *answers: Any) -> tuple[Engine, list[str]]:
+def find_engine(finder: EngineFinder, *answers: Any) -> tuple[Engine, list[str]]:
     """Answer the requests in turn; return the engine, and the paths that were asked for."""
-    steps, paths, left, answer = finder.find(), list[str](), list(answers), None
+    steps, paths, remaining, answer = finder.find(), list[str](), list(answers), None
     try:
         while True:
             request = steps.throw(answer) if isinstance(answer, Exception) else steps.send(answer)
             paths.append(request.path)
-            answer = left.pop(0)
+            answer = remaining.pop(0)
     except StopIteration as end:
         return end.value, paths
 
@@ -40,18 +40,18 @@ def found(finder: EngineFinder, *answers: Any) -> tuple[Engine, list[str]]:
 )
 def test_the_engine_is_identified_with_one_request(answers: list[Any], engine: Engine) -> None:
     finder = EngineFinder()
-    assert found(finder, *answers) == (engine, ["/", "/_security/_authenticate"][: len(answers)])
-    assert found(finder) == (engine, [])
+    assert find_engine(finder, *answers) == (engine, ["/", "/_security/_authenticate"][: len(answers)])
+    assert find_engine(finder) == (engine, [])
 
 
 def test_the_engine_is_requested_again_after_no_answer() -> None:
     finder = EngineFinder()
-    assert found(finder, Failed(OSError("away"))) == (Engine.OPENSEARCH, ["/"])
-    assert found(finder, ELASTICSEARCH) == (Engine.ELASTICSEARCH, ["/"])
+    assert find_engine(finder, Failed(OSError("away"))) == (Engine.OPENSEARCH, ["/"])
+    assert find_engine(finder, ELASTICSEARCH) == (Engine.ELASTICSEARCH, ["/"])
 
 
 def test_an_engine_that_the_caller_names_is_not_requested() -> None:
-    assert found(EngineFinder(Engine.ELASTICSEARCH)) == (Engine.ELASTICSEARCH, [])
+    assert find_engine(EngineFinder(Engine.ELASTICSEARCH)) == (Engine.ELASTICSEARCH, [])
 
 
 @pytest.mark.parametrize(

@@ -58,13 +58,13 @@ def test_the_first_pass_requests_enough_hits_for_depth_and_page(body, params, wi
     ],
 )
 def test_requests_that_are_not_reranked_are_sent_unchanged(body, params, code, reason):
-    found = planned(body, params)
-    assert found.code is code
-    assert reason in str(found)
+    first_pass = planned(body, params)
+    assert first_pass.code is code
+    assert reason in str(first_pass)
     client = client_for([])
     client.search(index="i", body={**MATCH, **body}, params=params, rerank=True)
-    sent = asked(client)
-    assert (sent["body"], {**sent["params"]}.items() >= params.items()) == ({**MATCH, **body}, True)
+    request = asked(client)
+    assert (request["body"], {**request["params"]}.items() >= params.items()) == ({**MATCH, **body}, True)
 
 
 @pytest.mark.parametrize(
@@ -88,14 +88,14 @@ def test_a_search_under_a_ranking_pipeline_is_not_reranked():
 
 def test_the_replacement_of_osreranks_default_pipeline_is_sent():
     assert planned(pipeline=SearchPipeline("own", replacement="_none")).params["search_pipeline"] == "_none"
-    rest = {"request_processors": [{"filter_query": {}}]}
-    assert planned(pipeline=SearchPipeline("own", replacement=rest)).body["search_pipeline"] == rest
+    definition = {"request_processors": [{"filter_query": {}}]}
+    assert planned(pipeline=SearchPipeline("own", replacement=definition)).body["search_pipeline"] == definition
 
 
 def test_hidden_text_is_requested_through_fields():
     hidden = planned({"_source": False}), planned({"_source": {"excludes": ["text"]}})
-    for one in (*hidden, planned(params={"_source_includes": "url"})):
-        assert (one.body["fields"], one.page.added_fields) == (["title", "text"], ("title", "text"))
+    for first_pass in (*hidden, planned(params={"_source_includes": "url"})):
+        assert (first_pass.body["fields"], first_pass.page.added_fields) == (["title", "text"], ("title", "text"))
     partly = planned({"_source": ["url"], "fields": ["te*", "date"]})
     assert (partly.body["fields"], partly.page.added_fields) == (["te*", "date", "title"], ("title",))
 
@@ -113,20 +113,28 @@ OWN_VALUES = [
 
 @pytest.mark.parametrize("body", [*({**body, "_source": False} for body in OWN_VALUES), {"stored_fields": ["text"]}])
 def test_text_is_fetched_separately_if_the_caller_requests_own_fields(body):
-    found = planned(body)
-    assert (found.read_later, found.reads_source, found.page.added_fields) == (("title", "text"), False, ())
-    assert found.body.get("fields") == body.get("fields")
+    first_pass = planned(body)
+    assert (first_pass.read_later, first_pass.reads_source, first_pass.page.added_fields) == (
+        ("title", "text"),
+        False,
+        (),
+    )
+    assert first_pass.body.get("fields") == body.get("fields")
 
 
 @pytest.mark.parametrize("body", OWN_VALUES)
 def test_whole_sources_are_read_without_the_callers_values(body):
-    found = planned(body)
-    assert (found.read_later, found.reads_source, found.page.added_fields) == ((), True, ())
+    first_pass = planned(body)
+    assert (first_pass.read_later, first_pass.reads_source, first_pass.page.added_fields) == ((), True, ())
 
 
 def test_text_is_fetched_later_if_the_pipeline_changes_fields():
-    found = planned(pipeline=parse_pipeline("renaming", {"response_processors": [{"rename_field": {}}]}))
-    assert (found.read_later, found.reads_source, "fields" in found.body) == (("title", "text"), False, False)
+    first_pass = planned(pipeline=parse_pipeline("renaming", {"response_processors": [{"rename_field": {}}]}))
+    assert (first_pass.read_later, first_pass.reads_source, "fields" in first_pass.body) == (
+        ("title", "text"),
+        False,
+        False,
+    )
 
 
 def test_visible_text_is_not_requested_twice():
@@ -215,17 +223,17 @@ def drawn_query(draw, depth):
     """Return a query whose deciding clauses have the text `low blood`, beside clauses that only boost or filter."""
     if depth == 0:
         return draw.choice([{"match": {"text": "low blood"}}, {"match_phrase": {"title": {"query": "low blood"}}}])
-    inside, other = drawn_query(draw, depth - 1), {"match": {"text": draw.choice(["other", "words"])}}
+    inside, leaf = drawn_query(draw, depth - 1), {"match": {"text": draw.choice(["other", "words"])}}
     alike = [inside, *(drawn_boost(draw) for _ in range(draw.randint(0, 2)))]
     draw.shuffle(alike)
     forms = [
-        {"bool": {"must": alike, "should": [other, drawn_boost(draw)]}},
-        {"bool": {"must": inside, "should": other, "minimum_should_match": 0}},
+        {"bool": {"must": alike, "should": [leaf, drawn_boost(draw)]}},
+        {"bool": {"must": inside, "should": leaf, "minimum_should_match": 0}},
         {"bool": {"must": drawn_boost(draw), "should": alike, "minimum_should_match": 1}},
-        {"bool": {"should": alike, "filter": other, "must_not": [other]}},
+        {"bool": {"should": alike, "filter": leaf, "must_not": [leaf]}},
         {"dis_max": {"queries": alike}},
-        {"function_score": {"query": inside, "functions": [{"filter": other, "weight": 2}]}},
-        {"boosting": {"positive": inside, "negative": other, "negative_boost": 0.5}},
+        {"function_score": {"query": inside, "functions": [{"filter": leaf, "weight": 2}]}},
+        {"boosting": {"positive": inside, "negative": leaf, "negative_boost": 0.5}},
     ]
     return draw.choice(forms)
 

@@ -19,19 +19,19 @@ WORDS = st.one_of(st.text("abcde", min_size=1, max_size=3), st.sampled_from(["a-
 def test_a_query_keeps_the_first_words_within_the_clause_limit(words, repeats, count):
     text = " ".join(words * (1 + repeats // 100))
     fields = SearchFields(tuple(f"f{number}" for number in range(count)))
-    kept, most = shorten_to_clauses(text, fields), max(MOST_CLAUSES // count, 1)
-    pieces = kept.split()
-    if kept != text:
-        assert len(set(pieces[:-1])) == len(pieces) - 1 < most
-        assert list(dict.fromkeys(text.split()))[: len(pieces) - 1] == pieces[:-1]
-        assert text.split()[0].startswith(pieces[0])
+    shortened, limit = shorten_to_clauses(text, fields), max(MOST_CLAUSES // count, 1)
+    words = shortened.split()
+    if shortened != text:
+        assert len(set(words[:-1])) == len(words) - 1 < limit
+        assert list(dict.fromkeys(text.split()))[: len(words) - 1] == words[:-1]
+        assert text.split()[0].startswith(words[0])
 
 
 @pytest.mark.parametrize("text", ["血" * 3000, "นม" * 1500, "😀" * 3000, "a-b" * 1500, "a" * 255 * 3000])
 def test_long_texts_without_spaces_are_cut_to_the_clause_limit(text):
-    kept = shorten_to_clauses(text, SearchFields(("a", "b")))
-    assert text.startswith(kept)
-    assert 0 < len(kept) < len(text)
+    shortened = shorten_to_clauses(text, SearchFields(("a", "b")))
+    assert text.startswith(shortened)
+    assert 0 < len(shortened) < len(text)
 
 
 def test_the_index_with_most_fields_decides_the_number_of_words():
@@ -47,8 +47,8 @@ def test_a_long_query_is_cut_for_the_engine_but_not_for_the_model():
     random.Random(1).shuffle(words)
     read = []
     client = client_for(response_of(["a", "b"]), FunctionScorer(lambda query, _text: read.append(query) or 1.0))
-    found = client.search(" ".join(words), index="i", rerank={"query_fields": ["title", "text"]})
+    response = client.search(" ".join(words), index="i", rerank={"query_fields": ["title", "text"]})
     assert read[0] == " ".join(words)
-    assert found["rerank"]["warnings"][0] == CUT_QUERY.format(500)
+    assert response["rerank"]["warnings"][0] == CUT_QUERY.format(500)
     assert " ".join(words[:500]) in str(client.transport.requests[-1]["body"]["query"])
     assert words[500] not in str(client.transport.requests[-1]["body"]["query"]).split()

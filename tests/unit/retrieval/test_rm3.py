@@ -75,16 +75,16 @@ def answers_to(asking, *answers):
 
 
 def test_rm3_requests_term_vectors_and_uses_allowed_terms():
-    found = {"hits": {"hits": [{"_index": "a/1", "_id": "7", "_score": 2.0, "_routing": "r"}]}}
+    response = {"hits": {"hits": [{"_index": "a/1", "_id": "7", "_score": 2.0, "_routing": "r"}]}}
     vectors = {"docs": [{"_id": "7", "term_vectors": {"body": VECTOR}}]}
     tokens = {"tokens": [{"token": "salt"}, {"token": "salt"}]}
     rm3 = Rm3(documents=3, field="body")
     asking = expand("salts of salt", ["a/1", "b*"], rm3, {"routing": "r", "size": 3}, "body")
-    (search, many, analyze), query = answers_to(asking, found, vectors, tokens)
+    (search, term_vectors, analyze), query = answers_to(asking, response, vectors, tokens)
     assert search.path == "/a%2F1,b*/_search"
     assert search.body == {"query": {"match": {"body": {"query": "salts of salt"}}}, "size": 3, "_source": False}
     assert search.params == {"routing": "r"}
-    assert many.body["docs"][0]["routing"] == "r"
+    assert term_vectors.body["docs"][0]["routing"] == "r"
     assert (analyze.path, analyze.body) == ("/a%2F1/_analyze", {"field": "body", "text": "salts of salt"})
     weights = {clause["term"]["body"]["value"]: clause["term"]["body"]["boost"] for clause in query["bool"]["should"]}
     assert weights == pytest.approx({"salt": 0.5, "rare": 1 / 3, "42": 1 / 6})
@@ -94,9 +94,9 @@ def test_feedback_comes_through_the_search_pipeline_of_the_search():
     nothing = {"hits": {"hits": []}}
     (search,), _ = answers_to(expand("salt", "i", Rm3(), {}, "text", "hiding"), nothing)
     assert search.params == {"search_pipeline": "hiding"}
-    rest = {"request_processors": [{"filter_query": {}}]}
-    (search,), _ = answers_to(expand("salt", "i", Rm3(), {}, "text", rest), nothing)
-    assert (search.body["search_pipeline"], search.params) == (rest, {})
+    definition = {"request_processors": [{"filter_query": {}}]}
+    (search,), _ = answers_to(expand("salt", "i", Rm3(), {}, "text", definition), nothing)
+    assert (search.body["search_pipeline"], search.params) == (definition, {})
 
 
 def test_rm3_without_hits_keeps_the_query():
@@ -109,9 +109,9 @@ def test_rm3_with_a_missing_field_keeps_the_query_and_names_the_field(tmp_path):
     client = connect(f"embedded:{tmp_path}", scorer=FunctionScorer())
     client.bulk(body=[line for i in range(9) for line in ({"index": {"_index": "n", "_id": str(i)}}, {"text": "salt"})])
     client.indices.refresh(index="n")
-    found = client.search("salt", index="n", rerank={"rm3": {"field": "txet"}})
-    assert found["hits"]["total"]["value"] == 9
-    assert found["rerank"]["warnings"] == [NOT_EXPANDED.format("txet")]
+    response = client.search("salt", index="n", rerank={"rm3": {"field": "txet"}})
+    assert response["hits"]["total"]["value"] == 9
+    assert response["rerank"]["warnings"] == [NOT_EXPANDED.format("txet")]
 
 
 def test_rm3_refuses_a_query_in_clauses():
@@ -126,13 +126,13 @@ def test_rm3_refuses_a_query_in_clauses():
 def test_rm3_with_pipeline_none_returns_the_first_pass():
     answer = response_of(["a", "bbb"])
     client = client_for(answer)
-    found = client.search("low", index="i", from_=4, size=3, rerank={"pipeline": "none", "query_fields": "text"})
-    assert unmarked(found) == answer["hits"]
-    assert [hit["_rerank"] for hit in found["hits"]["hits"]] == [
+    response = client.search("low", index="i", from_=4, size=3, rerank={"pipeline": "none", "query_fields": "text"})
+    assert unmarked(response) == answer["hits"]
+    assert [hit["_rerank"] for hit in response["hits"]["hits"]] == [
         {"first_pass": {"score": 2.0, "rank": 5}},
         {"first_pass": {"score": 1.0, "rank": 6}},
     ]
-    assert (found["rerank"]["applied"], found["rerank"]["reason_code"]) == (False, "not_asked")
+    assert (response["rerank"]["applied"], response["rerank"]["reason_code"]) == (False, "not_asked")
     assert client.transport.requests[-1]["body"] == {"query": {"match": {"text": {"query": "low"}}}}
     marked = client.rerank_response(answer, "low", options={"pipeline": "none"})
     assert marked["rerank"]["reason"] == "the pipeline is none"

@@ -11,7 +11,7 @@ from tests.mappings import judged_mappings
 
 LONG = "the pressure of the blood is low when the heart is slow"
 TEXT = {"type": "text"}
-JUDGED = {one.of: one for one in judged_mappings()}
+JUDGED = {judged.of: judged for judged in judged_mappings()}
 MORE = {
     "shop: OpenSearch Dashboards' sample orders": {"customer_full_name"},
     "shop: WooCommerce through ElasticPress": {"post_name"},
@@ -42,10 +42,10 @@ def all_text(*sources: dict[str, Any]) -> list[str]:
 
 @pytest.mark.parametrize("of", JUDGED)
 def test_sampling_finds_the_fields_that_a_search_engineer_would_choose(of: str) -> None:
-    one = JUDGED[of]
-    leaves = choose(whole_fields(text_fields(leaves_of({"properties": one.properties}))), one.sources)
+    judged = JUDGED[of]
+    leaves = choose(whole_fields(text_fields(leaves_of({"properties": judged.properties}))), judged.sources)
     read = {leaf.path if leaf.copied_from else leaf.source for leaf in leaves}
-    assert (read - one.read, one.read - read) == (MORE.get(of, set()), LESS.get(of, set()))
+    assert (read - judged.read, judged.read - read) == (MORE.get(of, set()), LESS.get(of, set()))
 
 
 def test_sampled_names_that_look_like_codes_are_read() -> None:
@@ -62,7 +62,7 @@ def test_sampled_titles_come_first_then_shorter_fields() -> None:
 def test_sampled_ids_addresses_tags_and_names_are_not_read() -> None:
     ids = {"isbn": "978", "tag": "two words"}
     own = ({"link": f"http://a.b/{n}", "author": f"Jane {n} Smith", "body": f"{n} {LONG}"} for n in range(6))
-    assert all_text(*({**ids, **one} for one in own)) == ["body"]
+    assert all_text(*({**ids, **judged} for judged in own)) == ["body"]
 
 
 @pytest.mark.parametrize("name", ["title", "name", "subject", "headline"])

@@ -29,12 +29,12 @@ def settings(**names: str) -> dict[str, Any]:
 
 def answered(steps: Generator[Any, Any, SearchPipeline], *answers: Any) -> tuple[SearchPipeline, list[str]]:
     """Answer a generator's requests in turn; return what it returns, and the paths that it asked for."""
-    paths, left, answer = list[str](), list(answers), None
+    paths, remaining, answer = list[str](), list(answers), None
     try:
         request = next(steps)
         while True:
             paths.append(request.path)
-            answer = left.pop(0)
+            answer = remaining.pop(0)
             request = steps.throw(answer) if isinstance(answer, Exception) else steps.send(answer)
     except StopIteration as end:
         return end.value, paths
@@ -52,19 +52,19 @@ def test_an_index_without_a_default_pipeline_costs_one_request_a_minute() -> Non
 def test_a_default_pipeline_is_read_once() -> None:
     pipelines = SearchPipelines()
     definition = {"p": {"request_processors": [{"filter_query": {}}]}}
-    found, paths = answered(pipelines.find(["a", "b"], {}, {}), settings(a="p", b="p"), definition)
-    assert (found.name, found.obstacle, found.may_shorten, found.has_default) == ("p", "", False, True)
+    pipeline, paths = answered(pipelines.find(["a", "b"], {}, {}), settings(a="p", b="p"), definition)
+    assert (pipeline.name, pipeline.obstacle, pipeline.may_shorten, pipeline.has_default) == ("p", "", False, True)
     assert paths == [f"/a,b/_settings/{SETTING}", "/_search/pipeline/p"]
-    assert answered(pipelines.find(["a", "b"], {}, {})) == (found, [])
+    assert answered(pipelines.find(["a", "b"], {}, {})) == (pipeline, [])
 
 
 def test_without_an_index_and_of_several_defaults_opensearch_applies_none() -> None:
     pipelines = SearchPipelines()
     assert answered(pipelines.find(None, {}, {})) == (NONE, [])
-    found, paths = answered(pipelines.find("a,b", {}, {}), settings(a="p", b="q"))
-    assert (found.name, found.has_default, len(paths)) == ("", True, 1)
-    found, _ = answered(pipelines.find("c", {}, {}), settings(c="_none"))
-    assert (found.name, found.has_default) == ("", False)
+    pipeline, paths = answered(pipelines.find("a,b", {}, {}), settings(a="p", b="q"))
+    assert (pipeline.name, pipeline.has_default, len(paths)) == ("", True, 1)
+    pipeline, _ = answered(pipelines.find("c", {}, {}), settings(c="_none"))
+    assert (pipeline.name, pipeline.has_default) == ("", False)
 
 
 def test_engines_without_search_pipelines_get_no_look_up() -> None:
@@ -76,13 +76,15 @@ def test_engines_without_search_pipelines_get_no_look_up() -> None:
 def test_a_pipeline_that_the_caller_names_or_defines_is_used() -> None:
     pipelines = SearchPipelines()
     ranking = {"response_processors": [{"rerank": {}}]}
-    found, paths = answered(pipelines.find("a", {"search_pipeline": "x/y"}, {"search_pipeline": "z"}), {"x/y": ranking})
-    assert "x/y ranks the hits itself, or may do so (rerank)" in found.obstacle
+    pipeline, paths = answered(
+        pipelines.find("a", {"search_pipeline": "x/y"}, {"search_pipeline": "z"}), {"x/y": ranking}
+    )
+    assert "x/y ranks the hits itself, or may do so (rerank)" in pipeline.obstacle
     assert paths == ["/_search/pipeline/x%2Fy"]
-    found, paths = answered(pipelines.find("a", {}, {"search_pipeline": ranking}))
-    assert ("of the request ranks" in found.obstacle, paths) == (True, [])
-    found, paths = answered(pipelines.find("a", {}, {"search_pipeline": "_none"}))
-    assert (found.obstacle, paths) == ("", [])
+    pipeline, paths = answered(pipelines.find("a", {}, {"search_pipeline": ranking}))
+    assert ("of the request ranks" in pipeline.obstacle, paths) == (True, [])
+    pipeline, paths = answered(pipelines.find("a", {}, {"search_pipeline": "_none"}))
+    assert (pipeline.obstacle, paths) == ("", [])
 
 
 @pytest.mark.parametrize(
@@ -101,17 +103,21 @@ def test_an_unknown_response_processor_counts_as_ranking(kind: str, is_ranking: 
 
 def test_osreranks_own_pipeline_as_a_default_is_sent_without_its_rerank_processor() -> None:
     hiding = [{"filter_query": {"query": {"term": {"access": "open"}}}}]
-    own = {"description": f"{OWN_DESCRIPTION} Made by ...", "response_processors": [{"rerank": {}}]}
+    installed = {"description": f"{OWN_DESCRIPTION} Made by ...", "response_processors": [{"rerank": {}}]}
     pipelines = SearchPipelines()
-    found, _ = answered(pipelines.find("a", {}, {}), settings(a="p"), {"p": own})
-    assert (found.obstacle, found.replacement) == ("", {})
-    found, _ = answered(pipelines.find("b", {}, {}), settings(b="q"), {"q": {**own, "request_processors": hiding}})
-    assert (found.obstacle, found.replacement) == ("", {"request_processors": hiding})
-    named, _ = answered(pipelines.find("a", {"search_pipeline": "p"}, {}))
-    assert (bool(named.obstacle), named.replacement) == (True, None)  # whoever names it wants it
-    others = [{"rerank": {}}, {"ml_inference": {}}]
-    found, _ = answered(pipelines.find("c", {}, {}), settings(c="r"), {"r": {**own, "response_processors": others}})
-    assert (bool(found.obstacle), found.replacement) == (True, None)
+    pipeline, _ = answered(pipelines.find("a", {}, {}), settings(a="p"), {"p": installed})
+    assert (pipeline.obstacle, pipeline.replacement) == ("", {})
+    pipeline, _ = answered(
+        pipelines.find("b", {}, {}), settings(b="q"), {"q": {**installed, "request_processors": hiding}}
+    )
+    assert (pipeline.obstacle, pipeline.replacement) == ("", {"request_processors": hiding})
+    requested, _ = answered(pipelines.find("a", {"search_pipeline": "p"}, {}))
+    assert (bool(requested.obstacle), requested.replacement) == (True, None)  # whoever names it wants it
+    processors = [{"rerank": {}}, {"ml_inference": {}}]
+    pipeline, _ = answered(
+        pipelines.find("c", {}, {}), settings(c="r"), {"r": {**installed, "response_processors": processors}}
+    )
+    assert (bool(pipeline.obstacle), pipeline.replacement) == (True, None)
 
 
 def test_a_user_without_the_right_to_read_settings_is_warned_once_and_reranked(
@@ -120,33 +126,33 @@ def test_a_user_without_the_right_to_read_settings_is_warned_once_and_reranked(
     clock = ManualClock()
     pipelines, forbidden = SearchPipelines(clock=clock), Failed(OSError("no permissions"), status=403)
     for _ in range(3):
-        found, _ = answered(pipelines.find("a", {}, {}), forbidden)
-        assert (found.obstacle, found.unread) == ("", READ_SETTINGS)
+        pipeline, _ = answered(pipelines.find("a", {}, {}), forbidden)
+        assert (pipeline.obstacle, pipeline.unread) == ("", READ_SETTINGS)
         clock.sleep(61)
     assert [READ_SETTINGS in record.getMessage() for record in caplog.records] == [True]
 
 
 def test_a_pipeline_whose_definition_is_forbidden_counts_as_ranking() -> None:
     pipelines, forbidden = SearchPipelines(), Failed(OSError("no permissions"), status=403)
-    found, _ = answered(pipelines.find("a", {}, {}), settings(a="p"), forbidden)
-    assert found.obstacle.endswith(f"grant {READ_PIPELINES}")
-    assert answered(pipelines.find("a", {}, {})) == (found, [])  # for a minute
+    pipeline, _ = answered(pipelines.find("a", {}, {}), settings(a="p"), forbidden)
+    assert pipeline.obstacle.endswith(f"grant {READ_PIPELINES}")
+    assert answered(pipelines.find("a", {}, {})) == (pipeline, [])  # for a minute
 
 
 def test_a_failed_look_up_of_a_default_pipeline_is_repeated() -> None:
     pipelines, away = SearchPipelines(), Failed(OSError("away"))
     assert answered(pipelines.find("a", {}, {}), away)[0].unread == READ_SETTINGS
-    found, _ = answered(pipelines.find("a", {}, {}), settings(a="p"), away)
-    assert "cannot be read" in found.obstacle
-    found, paths = answered(pipelines.find("a", {}, {}), {"p": {}})
-    assert (found.obstacle, paths) == ("", ["/_search/pipeline/p"])
+    pipeline, _ = answered(pipelines.find("a", {}, {}), settings(a="p"), away)
+    assert "cannot be read" in pipeline.obstacle
+    pipeline, paths = answered(pipelines.find("a", {}, {}), {"p": {}})
+    assert (pipeline.obstacle, paths) == ("", ["/_search/pipeline/p"])
 
 
 def test_a_missing_index_or_pipeline_gives_the_errors_of_the_search() -> None:
     pipelines = SearchPipelines()
     assert answered(pipelines.find("a", {}, {}), ABSENT)[0] == NONE
-    found, _ = answered(pipelines.find("a", {"search_pipeline": "p"}, {}), {})
-    assert found.obstacle == ""
+    pipeline, _ = answered(pipelines.find("a", {"search_pipeline": "p"}, {}), {})
+    assert pipeline.obstacle == ""
 
 
 def test_the_default_pipeline_of_a_remote_index_is_looked_up_once_a_minute() -> None:

@@ -12,7 +12,7 @@ from osrerank.retrieval.text_fields import is_title
 from tests.mappings import judged_mappings
 
 TEXT = {"type": "text"}
-JUDGED = {one.of: one for one in judged_mappings()}
+JUDGED = {judged.of: judged for judged in judged_mappings()}
 LEFT_OUT = {
     "shop: WooCommerce through ElasticPress": {"post_excerpt", "post_content"},
     "shop: reviews (Amazon's layout)": {"summary"},
@@ -35,9 +35,9 @@ def chosen(properties: dict[str, Any]) -> list[str]:
 
 @pytest.mark.parametrize("of", JUDGED)
 def test_the_five_text_fields_read_include_most_that_an_engineer_would_choose(of: str) -> None:
-    one = JUDGED[of]
-    (group,) = index_groups({"index": leaves_of({"properties": one.properties})})
-    assert one.read - set(group.read) == LEFT_OUT.get(of, set())
+    judged = JUDGED[of]
+    (group,) = index_groups({"index": leaves_of({"properties": judged.properties})})
+    assert judged.read - set(group.read) == LEFT_OUT.get(of, set())
     assert len(group.searched) <= 5
     assert len(group.searched) == 5 or of not in LEFT_OUT
 
@@ -59,8 +59,8 @@ def test_at_most_five_text_fields_are_searched() -> None:
     words = ["title", "name", "body", "note", "user", "tag", "lead", "code", "label", "id"]
     for _ in range(300):
         names = dict.fromkeys("_".join(draw.sample(words, draw.randint(1, 2))) for _ in range(draw.randint(1, 12)))
-        found = chosen(dict.fromkeys(names, TEXT))
-        assert found == sorted(names, key=lambda name: (not is_title(name), name))[:5]
+        names_chosen = chosen(dict.fromkeys(names, TEXT))
+        assert names_chosen == sorted(names, key=lambda name: (not is_title(name), name))[:5]
 
 
 def test_nested_fields_are_read_only_in_an_index_without_other_texts() -> None:
@@ -109,9 +109,9 @@ def test_a_mapping_response_without_mappings_is_an_error(answer: Any) -> None:
 
 
 def test_system_indices_are_left_out_and_data_streams_are_not() -> None:
-    every = {name: {"mappings": {"properties": {"x": TEXT}}} for name in ("a", ".hidden", ".ds-logs-000001")}
-    assert list(leaves_by_index(every)) == ["a", ".ds-logs-000001"]
-    assert list(leaves_by_index({".hidden": every[".hidden"]})) == [".hidden"]
+    mappings = {name: {"mappings": {"properties": {"x": TEXT}}} for name in ("a", ".hidden", ".ds-logs-000001")}
+    assert list(leaves_by_index(mappings)) == ["a", ".ds-logs-000001"]
+    assert list(leaves_by_index({".hidden": mappings[".hidden"]})) == [".hidden"]
 
 
 def test_named_fields_patterns_objects_and_aliases_are_looked_up_in_the_mapping() -> None:

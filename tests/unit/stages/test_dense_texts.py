@@ -40,11 +40,11 @@ def drawn_head(draw, characters):
 
 def drawn_ordinary(draw, words):
     """Return a text of words of at most 40 characters, with white space and marks as people write them."""
-    made = []
+    tokens = []
     for _ in range(words):
         word = "".join(draw.choices(LETTERS, k=draw.choice([1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 15, 39])))
-        made += [word, draw.choice(["", "", "", ",", "."]), draw.choice([" ", " ", " ", " ", "\n", "\t", "  "])]
-    return "".join(made)
+        tokens += [word, draw.choice(["", "", "", ",", "."]), draw.choice([" ", " ", " ", " ", "\n", "\t", "  "])]
+    return "".join(tokens)
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -52,10 +52,12 @@ def test_text_after_a_dense_run_is_in_a_passage_that_fits_the_model(seed):
     draw = random.Random(seed)
     text = f"{drawn_head(draw, draw.randint(1500, 3000))} {END}"
     options = draw.choice([BY_WINDOW, Passages()])
-    found = passages_of(Candidate("d", text, 1.0, 1), options)
-    assert max(len(encoding.ids) for encoding in TOKENIZER.encode_batch([passage for passage, _span in found])) <= 512
+    passages = passages_of(Candidate("d", text, 1.0, 1), options)
+    assert (
+        max(len(encoding.ids) for encoding in TOKENIZER.encode_batch([passage for passage, _span in passages])) <= 512
+    )
     sections = [Section("text", text)]
-    assert not leaves_out(sections, [span for _text, span in found])
+    assert not leaves_out(sections, [span for _text, span in passages])
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -71,8 +73,8 @@ def test_words_are_separated_by_white_space_and_long_words_are_cut(seed):
     text = drawn_ordinary(draw, draw.randint(100, 400))
     assert not is_dense(text)
     assert list(words_of(text)) == [match.span() for match in WORD.finditer(text)]
-    at = draw.choice([match.start() for match in WORD.finditer(text)])
-    assert is_dense(f"{text[:at]}{'x' * 41}{text[at:]}")
+    offset = draw.choice([match.start() for match in WORD.finditer(text)])
+    assert is_dense(f"{text[:offset]}{'x' * 41}{text[offset:]}")
 
 
 def test_half_a_surrogate_pair_counts_as_a_character():
@@ -86,7 +88,7 @@ def squad_texts():
     documents = [json.loads(line) for line in lines][:400]
     texts = [document["text"] for document in documents]
     yield from ((document.get("title", ""), document["text"]) for document in documents)
-    yield from (("Several paragraphs", "\n\n".join(texts[at : at + 9])) for at in range(0, 400, 5))
+    yield from (("Several paragraphs", "\n\n".join(texts[start : start + 9])) for start in range(0, 400, 5))
 
 
 def test_keys_and_passages_of_ordinary_texts_are_unchanged():

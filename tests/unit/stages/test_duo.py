@@ -77,10 +77,10 @@ def test_the_duo_trace_has_probabilities_and_the_pair_matrix():
     assert best.score == ranking.candidates[0].score == pytest.approx(1.3)
     assert best.parts == {"sum": best.score, "rivals": 2}
     assert best.unit == pytest.approx(1.3 / 2)
-    kept = ranking.reports[0].pairs
-    assert kept.doc_ids == ("d0", "d1", "d2")
-    assert kept.probabilities[0] == (None, pytest.approx(0.9), pytest.approx(0.2))
-    assert kept.probabilities[2] == (pytest.approx(0.5), pytest.approx(0.3), None)
+    matrix = ranking.reports[0].pairs
+    assert matrix.doc_ids == ("d0", "d1", "d2")
+    assert matrix.probabilities[0] == (None, pytest.approx(0.9), pytest.approx(0.2))
+    assert matrix.probabilities[2] == (pytest.approx(0.5), pytest.approx(0.3), None)
 
 
 @given(st.permutations("abcdef"), st.sampled_from(PAIR_AGGREGATIONS), st.integers(0, 5))
@@ -89,11 +89,11 @@ def test_duo_scores_do_not_depend_on_the_order_of_candidates(order, aggregation,
     stage = DuoStage(Table(table_of("abcdef", seed)), pairs=Pairs(aggregation, sample_size=2))
     straight = stage.rerank(ranking_of("abcdef"))
     before = ranking_of(order)
-    named = tuple(c._replace(doc_id=f"d{'abcdef'.index(c.text)}") for c in before.candidates)  # ids go with texts
-    turned = stage.rerank(replace(before, candidates=named))
-    assert {c.text: c.score for c in turned.candidates} == {c.text: c.score for c in straight.candidates}
-    rank = {text: place for place, text in enumerate(order)}
-    assert texts(turned) == "".join(sorted(order, key=lambda text: (-_score(straight, text), rank[text])))
+    candidates = tuple(c._replace(doc_id=f"d{'abcdef'.index(c.text)}") for c in before.candidates)  # ids go with texts
+    reordered = stage.rerank(replace(before, candidates=candidates))
+    assert {c.text: c.score for c in reordered.candidates} == {c.text: c.score for c in straight.candidates}
+    rank = {text: position for position, text in enumerate(order)}
+    assert texts(reordered) == "".join(sorted(order, key=lambda text: (-_score(straight, text), rank[text])))
 
 
 def _score(ranking, text):
@@ -125,7 +125,7 @@ def test_candidates_below_the_duo_depth_stay_below():
 def test_blank_documents_and_those_without_text_are_not_compared():
     ranking = DuoStage(BY_LENGTH).rerank(ranking_of(["...", None, "bb", "a"]))
     assert [c.text for c in ranking.candidates] == ["bb", "a", "...", None]
-    assert [one.failure for one in ranking.candidates[2:]] == [BLANK, NO_TEXT]
+    assert [candidate.failure for candidate in ranking.candidates[2:]] == [BLANK, NO_TEXT]
     report = ranking.reports[0]
     assert (report.applied, report.failed, report.inferences) == ("partial", 2, 2)
     nothing = DuoStage(BY_LENGTH).rerank(ranking_of([None, None])).reports[0]
@@ -155,9 +155,9 @@ def test_a_candidate_with_one_failed_rival_stays_comparable():
 
 
 def test_a_candidate_without_a_scored_rival_is_marked():
-    ids = [f"d{place}" for place in range(5)]
+    ids = [f"d{index}" for index in range(5)]
     drawn = Pairs("sample", sample_size=1).rivals(ids)
-    bad = {"abcde"[place] + "abcde"[others[0]] for place, others in enumerate(drawn) if 0 in (place, *others)}
+    bad = {"abcde"[index] + "abcde"[rivals[0]] for index, rivals in enumerate(drawn) if 0 in (index, *rivals)}
     stage = DuoStage(Table(table_of("abcde"), bad=bad), pairs=Pairs("sample", sample_size=1))
     ranking = stage.rerank(ranking_of("abcde"))
     unscored = [c for c in ranking.candidates if len(c.trace) == 1]
@@ -171,8 +171,8 @@ def test_a_duo_stage_without_comparable_documents_is_an_error():
         DuoStage(Table(bad=set(MATRIX))).rerank(ranking_of("abc"))
     with pytest.raises(InferenceError, match="no two candidates"):
         DuoStage(Table(bad={"ab"}), depth=2).rerank(ranking_of("abc"))
-    one = DuoStage(Table(bad={"cb"})).rerank(ranking_of("abc"))  # leaves out the lower of the two
-    assert (texts(one), [len(c.trace) for c in one.candidates]) == ("abc", [2, 2, 1])  # p_ab .9, p_ba .6
+    ranking = DuoStage(Table(bad={"cb"})).rerank(ranking_of("abc"))  # leaves out the lower of the two
+    assert (texts(ranking), [len(c.trace) for c in ranking.candidates]) == ("abc", [2, 2, 1])  # p_ab .9, p_ba .6
 
 
 def test_a_nan_pair_score_names_the_model():
@@ -186,9 +186,9 @@ def test_a_deadline_in_a_duo_stage_equals_a_smaller_depth(reach):
     table = table_of("abcdef")
     cut = DuoStage(Table(table, reach=reach)).rerank(ranking_of("abcdef"))
     depth = max(r for r in range(7) if r * (r - 1) <= reach)
-    whole = DuoStage(Table(table), depth=depth).rerank(ranking_of("abcdef"))
-    assert texts(cut) == texts(whole)
-    assert [c.score for c in cut.candidates] == [c.score for c in whole.candidates]
+    complete = DuoStage(Table(table), depth=depth).rerank(ranking_of("abcdef"))
+    assert texts(cut) == texts(complete)
+    assert [c.score for c in cut.candidates] == [c.score for c in complete.candidates]
     assert f"after {reach} of 30 pairs: the first {depth} candidates were compared" in cut.reports[0].reason
     assert (cut.reports[0].applied, cut.reports[0].inferences) == ("partial", reach)
 
@@ -196,10 +196,10 @@ def test_a_deadline_in_a_duo_stage_equals_a_smaller_depth(reach):
 @pytest.mark.parametrize("reach", range(4, 12))
 def test_a_deadline_orders_the_candidates_whose_rivals_were_scored(reach):
     table, pairs = table_of("abcdef"), Pairs("sample", sample_size=2)
-    whole = DuoStage(Table(table), pairs=pairs).rerank(ranking_of("abcdef"))
+    complete = DuoStage(Table(table), pairs=pairs).rerank(ranking_of("abcdef"))
     cut = DuoStage(Table(table, reach=reach), pairs=pairs).rerank(ranking_of("abcdef"))
     done = "abcdef"[: reach // 2]
-    assert texts(cut) == "".join(text for text in texts(whole) if text in done) + "abcdef"[reach // 2 :]
+    assert texts(cut) == "".join(text for text in texts(complete) if text in done) + "abcdef"[reach // 2 :]
 
 
 @pytest.mark.parametrize("reach", [0, 1])
@@ -215,14 +215,14 @@ def test_a_deadline_before_the_first_pair_is_an_error(reach):
     st.lists(st.sampled_from(["", "a", "bb", "ccc", "x", None]), min_size=1, max_size=12),
     st.lists(st.tuples(st.booleans(), st.integers(0, 12)), min_size=1, max_size=4),
 )
-def test_final_scores_never_increase_whatever_the_stages_and_depths(found, stages):
+def test_final_scores_never_increase_whatever_the_stages_and_depths(texts, stages):
     scorer = replace(BY_LENGTH, unscorable=frozenset({"x"}))
-    made = [
+    pipeline_stages = [
         DuoStage(scorer, depth=depth, name=f"duo{n}") if is_duo else MonoStage(scorer, depth=depth, name=f"mono{n}")
         for n, (is_duo, depth) in enumerate(stages)
     ]
-    before = ranking_of(found)
-    after = Pipeline(made).rerank(before)
+    before = ranking_of(texts)
+    after = Pipeline(pipeline_stages).rerank(before)
     tail = max(depth for _, depth in stages)
     assert after.candidates[tail:] == before.candidates[tail:]
     assert sorted(c.doc_id for c in after.candidates) == sorted(c.doc_id for c in before.candidates)

@@ -52,8 +52,8 @@ def test_a_model_reads_the_visible_words_of_html(seed):
     assert is_html(text)
     assert len(without_markup(text)) == len(text)
     assert model_text(candidate_of(text)) == words
-    (passage, span), *others = passages_of(candidate_of(text), BY_WINDOW)
-    assert (passage, span, others) == (words, None, [])
+    (passage, span), *further = passages_of(candidate_of(text), BY_WINDOW)
+    assert (passage, span, further) == (words, None, [])
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -61,12 +61,12 @@ def test_passages_of_html_have_their_spans_in_the_source(seed):
     draw = random.Random(seed)
     text, words = drawn_html(draw, draw.randint(400, 700))
     candidate = candidate_of(text, title="Blood pressure")
-    found = passages_of(candidate, BY_WINDOW)
-    assert " ".join(passage.removeprefix("Blood pressure ") for passage, _span in found) == words
-    for passage, span in found:
+    passages = passages_of(candidate, BY_WINDOW)
+    assert " ".join(passage.removeprefix("Blood pressure ") for passage, _span in passages) == words
+    for passage, span in passages:
         within = without_markup(text)[span.start : span.end]
         assert " ".join(html.unescape(within).split()) == passage.removeprefix("Blood pressure ")
-    assert not lacks_words(candidate, [span for _passage, span in found], BY_WINDOW)
+    assert not lacks_words(candidate, [span for _passage, span in passages], BY_WINDOW)
 
 
 @pytest.mark.parametrize("text", PLAIN)
@@ -119,4 +119,4 @@ def test_html_without_words_is_not_scored_and_stays_below(model, passages):
     texts = ["<script>var salt;</script>", "Trains", "<div><img alt='salt'>&nbsp;</div>", "<p>Salt</p>"]
     with Reranker(model, passages=passages) as reranker:
         ranked = reranker.rank("salt", texts)
-    assert [(one.doc_id, one.score is None) for one in ranked] == [(3, False), (1, False), (0, True), (2, True)]
+    assert [(text.doc_id, text.score is None) for text in ranked] == [(3, False), (1, False), (0, True), (2, True)]

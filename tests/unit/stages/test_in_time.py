@@ -72,12 +72,12 @@ def long_text(clock: ManualClock, number: int) -> LongText:
 
 def test_documents_are_cut_lazily_before_encoding(clock, vectors: DocumentVectors):
     texts = [long_text(clock, number) for number in range(20)]
-    found = vectors.find(texts, Deadline.after_ms(40_000, clock))
+    records = vectors.find(texts, Deadline.after_ms(40_000, clock))
     assert clock() <= 45
-    scored = [bool(document.records) for document in found.documents]
+    scored = [bool(document.records) for document in records.documents]
     assert scored == sorted(scored, reverse=True)
     assert 4 <= sum(scored) < 20
-    assert all(document.is_cut_off for document in found.documents[sum(scored) :])
+    assert all(document.is_cut_off for document in records.documents[sum(scored) :])
 
 
 def test_texts_of_documents_are_prepared_lazily(clock, vectors: DocumentVectors):
@@ -86,7 +86,7 @@ def test_texts_of_documents_are_prepared_lazily(clock, vectors: DocumentVectors)
             clock.sleep(CUT_S)
             yield f"text {number}"
 
-    found = vectors.find(texts(), Deadline.after_ms(8_000, clock))
-    assert len(found.documents) == 4
-    assert all(document.records for document in found.documents)
+    records = vectors.find(texts(), Deadline.after_ms(8_000, clock))
+    assert len(records.documents) == 4
+    assert all(document.records for document in records.documents)
     assert len(vectors.find(texts()).documents) == 20

@@ -84,51 +84,53 @@ NORWEGIAN = [
 
 
 def ranking(texts, query="aspirin"):
-    found = (Candidate(str(at), text, 1 / at, at) for at, text in enumerate(texts, 1))
-    return Ranking(Query("q", query), tuple(found))
+    candidates = (Candidate(str(rank), text, 1 / rank, rank) for rank, text in enumerate(texts, 1))
+    return Ranking(Query("q", query), tuple(candidates))
 
 
-def why(texts, *languages):
+def reason_for(texts, *languages):
     model = type("Some", (Reads,), {"languages": languages})()
     return unreadable_reason(ranking(texts), model)
 
 
 def test_most_of_five_sampled_documents_must_be_in_a_language_of_the_model():
-    assert why(GERMAN, "en").startswith("the documents are mostly in another language (de), and testing/function reads")
-    assert "osrerank/e5-multilingual reads it: " in why(GERMAN, "en")
-    assert '[index."NAME"] model = "osrerank/e5-multilingual"' in why(GERMAN, "en")
-    assert why(GERMAN[:3] + ENGLISH, "en")
-    assert why(GERMAN[:2] + ENGLISH, "en") == ""
-    assert why(ENGLISH + GERMAN, "en") == ""
-    assert why(GERMAN, "en", "de") == why(GERMAN) == ""
-    assert "reads 11 other languages" in why(
+    assert reason_for(GERMAN, "en").startswith(
+        "the documents are mostly in another language (de), and testing/function reads"
+    )
+    assert "osrerank/e5-multilingual reads it: " in reason_for(GERMAN, "en")
+    assert '[index."NAME"] model = "osrerank/e5-multilingual"' in reason_for(GERMAN, "en")
+    assert reason_for(GERMAN[:3] + ENGLISH, "en")
+    assert reason_for(GERMAN[:2] + ENGLISH, "en") == ""
+    assert reason_for(ENGLISH + GERMAN, "en") == ""
+    assert reason_for(GERMAN, "en", "de") == reason_for(GERMAN) == ""
+    assert "reads 11 other languages" in reason_for(
         GERMAN, *["en", "es", "fr", "it", "nl", "pt", "pl", "ru", "sv", "da", "fi"]
     )
-    assert why(ENGLISH, "de").startswith("the documents are mostly in another language (en)")
+    assert reason_for(ENGLISH, "de").startswith("the documents are mostly in another language (en)")
 
 
 def test_the_language_guard_skips_short_texts_and_needs_two():
-    assert why(["kurzer Text"] * 9 + GERMAN[:1], "en") == ""
-    assert why(["kurzer Text"] * 8 + GERMAN[:2], "en") != ""
-    assert why(["kurzer Text"] * 10 + GERMAN, "en") == ""
-    assert why([None, "", *GERMAN[:2]], "en") != ""
+    assert reason_for(["kurzer Text"] * 9 + GERMAN[:1], "en") == ""
+    assert reason_for(["kurzer Text"] * 8 + GERMAN[:2], "en") != ""
+    assert reason_for(["kurzer Text"] * 10 + GERMAN, "en") == ""
+    assert reason_for([None, "", *GERMAN[:2]], "en") != ""
 
 
 def test_numbers_and_code_have_no_language():
-    assert why(["4711 0815 " * 30] * 5, "en") == ""
-    assert why([*GERMAN[:1], *["x1 = f(y2) + g[3];" * 20] * 4], "en") == ""
-    assert why([*GERMAN[:2], *["x1 = f(y2) + g[3];" * 20] * 3], "en") != ""  # most of what can be told
+    assert reason_for(["4711 0815 " * 30] * 5, "en") == ""
+    assert reason_for([*GERMAN[:1], *["x1 = f(y2) + g[3];" * 20] * 4], "en") == ""
+    assert reason_for([*GERMAN[:2], *["x1 = f(y2) + g[3];" * 20] * 3], "en") != ""  # most of what can be told
 
 
 @pytest.mark.parametrize("code", ["no", "nb", "nn"])
 def test_close_relatives_are_read_by_the_same_model(code):
-    assert why(NORWEGIAN, "en") != ""
-    assert why(NORWEGIAN, code) == ""
+    assert reason_for(NORWEGIAN, "en") != ""
+    assert reason_for(NORWEGIAN, code) == ""
 
 
 def test_an_unread_query_is_reported_before_unread_documents():
-    found = unreadable_reason(ranking(GERMAN, "что снижает давление"), Reads())
-    assert found.startswith("the query is mostly in Cyrillic")
+    reason = unreadable_reason(ranking(GERMAN, "что снижает давление"), Reads())
+    assert reason.startswith("the query is mostly in Cyrillic")
 
 
 class LoggedOnce(Reads):
@@ -154,7 +156,7 @@ def test_response_and_log_name_the_language_of_unread_documents(caplog):
 def test_the_language_of_a_text_is_detected_once():
     before = language_of.cache_info()
     for _ in range(3):
-        why(GERMAN, "en")
+        reason_for(GERMAN, "en")
     after = language_of.cache_info()
     assert after.misses - before.misses <= 5
     assert after.hits - before.hits >= 10

@@ -60,44 +60,46 @@ def test_a_next_sentence_model_gives_its_second_logit_and_the_log_odds_of_both()
     card = ModelCard("birch", "next-sentence")
     backend = FunctionBackend(lambda sequences: np.array([(2.0, 1.25)] * len(sequences), dtype=np.float32))
     scorer = CrossEncoder(DIRECTORY, card, InputBuilder.load(DIRECTORY, card), backend)
-    found = scorer.score("low", ["wing"], [(0,)])
-    assert (found.values.tolist(), found.log_odds.tolist()) == ([1.25], [-0.75])
+    scores = scorer.score("low", ["wing"], [(0,)])
+    assert (scores.values.tolist(), scores.log_odds.tolist()) == ([1.25], [-0.75])
     scorer.close()
 
 
 @pytest.mark.parametrize("scores", ["logit", "probability"])
 def test_the_best_sentences_are_chosen_by_the_summed_logit(scores: str) -> None:
     stage = SentenceStage(BOTH, Sentences(a=0.0, weights=(1.0, 0.5), scores=scores))
-    (found,) = stage.rerank(ranking_of([TWO_SENTENCES])).candidates
+    (candidate,) = stage.rerank(ranking_of([TWO_SENTENCES])).candidates
     expected = [0.25, -1.0] if scores == "logit" else [softmax("low"), softmax("heat")]
-    assert found.score == pytest.approx(expected[0] + 0.5 * expected[1], abs=1e-6)
-    span = found.trace[-1].passage
+    assert candidate.score == pytest.approx(expected[0] + 0.5 * expected[1], abs=1e-6)
+    span = candidate.trace[-1].passage
     assert span is not None
     assert TWO_SENTENCES[span.start : span.end].rstrip(".").split()[-1] == ("heat" if scores == "logit" else "low")
 
 
 @pytest.mark.parametrize("scores", ["logit", "probability"])
 def test_tuning_reads_second_logit_and_log_odds(scores: str) -> None:
-    (found,) = SentenceStage(BOTH, Sentences(a=0.5)).rerank(ranking_of([TWO_SENTENCES])).candidates
-    marks = {"first_pass": {"score": 1.0, "rank": 1}, "stages": {"sentences": parts_of(found)}, "doc_id": "a"}
+    (candidate,) = SentenceStage(BOTH, Sentences(a=0.5)).rerank(ranking_of([TWO_SENTENCES])).candidates
+    marks = {"first_pass": {"score": 1.0, "rank": 1}, "stages": {"sentences": parts_of(candidate)}, "doc_id": "a"}
     record: Any = type("Record", (), {"query_id": "1", "fields": {"candidates": [marks]}})()
     expected = [0.25, -1.0] if scores == "logit" else [softmax("low"), softmax("heat")]
     assert Evidence.of(record, scores=scores).best[0, :2] == pytest.approx(expected, abs=1e-6)
 
 
 def test_documents_are_ordered_and_cut_by_the_softmax_of_both_labels() -> None:
-    found = MonoStage(BOTH).rerank(ranking_of(["wing", "low", "heat"])).candidates
-    assert [one.text for one in found] == ["low", "heat", "wing"]
-    assert [parts_of(one)["probability"] for one in found] == pytest.approx([softmax(one.text) for one in found])
-    assert [one.text for one in at_least(found, 0.4)[0]] == ["low", "heat"]
+    candidates = MonoStage(BOTH).rerank(ranking_of(["wing", "low", "heat"])).candidates
+    assert [candidate.text for candidate in candidates] == ["low", "heat", "wing"]
+    assert [parts_of(candidate)["probability"] for candidate in candidates] == pytest.approx(
+        [softmax(candidate.text) for candidate in candidates]
+    )
+    assert [candidate.text for candidate in at_least(candidates, 0.4)[0]] == ["low", "heat"]
     scores = BOTH.score("q", ["wing", "low"], [(0,), (1,)])
     assert judgement(BOTH, scores).probabilities == pytest.approx([softmax("wing"), softmax("low")])
 
 
 def test_passage_means_are_of_the_softmax_of_both_labels() -> None:
     options = Passages(words=1, stride=1, aggregation="kmaxavgp", k=2, least_words=0)
-    (found,) = PassageStage(BOTH, options).rerank(ranking_of(["low wing heat"])).candidates
-    assert parts_of(found)["probability"] == pytest.approx((softmax("low") + softmax("heat")) / 2)
+    (candidate,) = PassageStage(BOTH, options).rerank(ranking_of(["low wing heat"])).candidates
+    assert parts_of(candidate)["probability"] == pytest.approx((softmax("low") + softmax("heat")) / 2)
     best = score_by_passages(BOTH, "q", ["low wing heat"], options).values
     assert logistic(best) == pytest.approx([softmax("low")])
 
@@ -105,23 +107,23 @@ def test_passage_means_are_of_the_softmax_of_both_labels() -> None:
 def test_a_cache_keeps_second_logit_and_log_odds() -> None:
     cached = CachedScorer(BOTH, NullStore(), LocalStore(1e6))
     for _ in range(2):
-        found = cached.score("q", ["low", "wing"], [(0,), (1,)])
-        assert (found.values.tolist(), found.log_odds.tolist()) == ([-1.0, 1.0], [2.0, -1.0])
-    assert found.cached == 2
+        scores = cached.score("q", ["low", "wing"], [(0,), (1,)])
+        assert (scores.values.tolist(), scores.log_odds.tolist()) == ([-1.0, 1.0], [2.0, -1.0])
+    assert scores.cached == 2
 
 
 def test_redis_keeps_second_logit_and_log_odds_signed_or_not() -> None:
     for signer in (EntrySigner(), EntrySigner([b"k" * 32])):
-        kept = {b"a": 0.5, b"b": (0.5, -2.0, 129)}
-        values = [signer.seal(key, _packed(value)) for key, value in kept.items()]
-        assert _decoded([*kept], values, signer) == kept
+        stored = {b"a": 0.5, b"b": (0.5, -2.0, 129)}
+        values = [signer.seal(key, _packed(value)) for key, value in stored.items()]
+        assert _decoded([*stored], values, signer) == stored
 
 
 def test_workers_send_second_logit_and_log_odds() -> None:
     texts = ["low", "wing", "heat"]
     tuples = [(0,), (1,), (2,)]
     chunks = divide(texts, tuples, 1, most_tuples=2)
-    scores = [BOTH.score("q", [texts[at] for at in chunk.documents], chunk.tuples(tuples)) for chunk in chunks]
-    replies = [Reply.decode(Reply("1", "w", "m", one).encode()).scores for one in scores]
-    found = join_answers(3, chunks, replies, "m")
-    assert (found.values.tolist(), found.log_odds.tolist()) == ([-1.0, 1.0, 0.25], [2.0, -1.0, -0.25])
+    scores = [BOTH.score("q", [texts[index] for index in chunk.documents], chunk.tuples(tuples)) for chunk in chunks]
+    replies = [Reply.decode(Reply("1", "w", "m", score).encode()).scores for score in scores]
+    joined = join_answers(3, chunks, replies, "m")
+    assert (joined.values.tolist(), joined.log_odds.tolist()) == ([-1.0, 1.0, 0.25], [2.0, -1.0, -0.25])

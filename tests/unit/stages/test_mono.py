@@ -204,4 +204,4 @@ def test_final_scores_of_every_blend_never_increase_down_the_list(scores, method
     ranking = Pipeline(stages).rerank(parse(hits_of(response), Query("q", "low"), ["text"]))
     finals = [final_score(candidate) for candidate in ranking.candidates]
     assert finals == sorted(finals, reverse=True)
-    assert [math.floor(final) for final in finals] == [int(place < depth) for place in range(len(scores))]
+    assert [math.floor(final) for final in finals] == [int(position < depth) for position in range(len(scores))]

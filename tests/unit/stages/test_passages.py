@@ -72,10 +72,10 @@ def test_aggregation_first_scores_the_first_passage_only():
 @pytest.mark.parametrize(("scorer", "stage"), [(COUNT, "mono"), (Letters(), "vectors")])
 def test_a_document_with_words_behind_the_last_passage_is_marked(scorer, stage):
     options = {"passages": {**SMALL, "limit": 3}, "deadline_ms": None}  # 3 passages have 8 words
-    found = client_for([long_document(0, 8), long_document(0, 9)], scorer).search("hit", index="i", rerank=options)
-    marks = {hit["_id"]: hit["_rerank"][stage].get("truncated") for hit in found["hits"]["hits"]}
+    response = client_for([long_document(0, 8), long_document(0, 9)], scorer).search("hit", index="i", rerank=options)
+    marks = {hit["_id"]: hit["_rerank"][stage].get("truncated") for hit in response["hits"]["hits"]}
     assert marks == {"d0": None, "d1": True}
-    assert found["rerank"]["stages"][0]["truncated"] == 1
+    assert response["rerank"]["stages"][0]["truncated"] == 1
 
 
 def test_texts_outside_a_search_with_words_behind_their_last_passage_are_counted():
@@ -85,9 +85,9 @@ def test_texts_outside_a_search_with_words_behind_their_last_passage_are_counted
 
 @pytest.mark.parametrize("aggregation", ["sump", "kmaxavgp"])
 def test_two_good_passages_beat_a_single_good_passage(aggregation):
-    one, two = long_document(1), " ".join([*["x"] * 10, "hit", *["x"] * 28, "hit"])
+    single, two = long_document(1), " ".join([*["x"] * 10, "hit", *["x"] * 28, "hit"])
     options = {"aggregation": aggregation, "words": 4, "stride": 4}
-    ranking = PassageStage(COUNT, Passages(**options)).rerank(ranking_of([one, two], query="hit"))
+    ranking = PassageStage(COUNT, Passages(**options)).rerank(ranking_of([single, two], query="hit"))
     assert [candidate.doc_id for candidate in ranking.candidates] == ["d1", "d0"]
     scores = [candidate.trace[-1] for candidate in ranking.candidates]
     assert scores[0].score > scores[1].score
@@ -95,12 +95,12 @@ def test_two_good_passages_beat_a_single_good_passage(aggregation):
 
 
 def test_the_title_is_prepended_to_every_passage():
-    seen = []
-    scorer = FunctionScorer(lambda _query, text: seen.append(text) or 0.0)
+    texts_read = []
+    scorer = FunctionScorer(lambda _query, text: texts_read.append(text) or 0.0)
     sections = (Section("title", "A title"), Section("text", "a b c d e -----"))
     candidate = Candidate("d0", "A title a b c d e", 1.0, 1, (), sections=sections)
     PassageStage(scorer, Passages(words=4, stride=4)).rerank(Ranking(Query("q", "x"), (candidate,)))
-    assert seen == ["A title a b c d", "A title e ---"]
+    assert texts_read == ["A title a b c d", "A title e ---"]
 
 
 def test_documents_without_a_body_are_one_passage():
@@ -109,7 +109,7 @@ def test_documents_without_a_body_are_one_passage():
     ranking = parse(hits_of(response), Query("q", "title"), ("title", "text"))
     stage = PassageStage(FunctionScorer(), Passages())
     texts = [stage.passages_of(candidate) for candidate in ranking.candidates]
-    assert [[text for text, _span in one] for one in texts] == [["only title"], [""], [""]]
+    assert [[text for text, _span in passages] for passages in texts] == [["only title"], [""], [""]]
     report = stage.rerank(ranking).reports[0]
     assert (report.inferences, report.failed) == (1, 2)
 
@@ -117,17 +117,19 @@ def test_documents_without_a_body_are_one_passage():
 def test_short_documents_are_scored_as_without_passages():
     texts = ["low pressure", "blood pressure low", "salt", None]
     by_passage = PassageStage(FunctionScorer()).rerank(ranking_of(texts))
-    whole = MonoStage(FunctionScorer()).rerank(ranking_of(texts))
-    found, expected = ([(c.doc_id, c.score, c.failure) for c in one.candidates] for one in (by_passage, whole))
-    assert found == expected
+    by_text = MonoStage(FunctionScorer()).rerank(ranking_of(texts))
+    actual, expected = (
+        [(c.doc_id, c.score, c.failure) for c in ranking.candidates] for ranking in (by_passage, by_text)
+    )
+    assert actual == expected
 
 
 def test_a_deadline_leaves_out_later_passages_first():
     texts = [long_document(39), long_document(38), long_document(0)]
     clock = ManualClock()
     slow = FunctionScorer(COUNT.function, seconds_per_pair=1, sleep=clock.sleep)
-    asked = ranking_of(texts, query="hit")
-    ranking = PassageStage(slow, Passages(**SMALL)).rerank(asked, deadline=Deadline.after_ms(7_000, clock))
+    ranking = ranking_of(texts, query="hit")
+    ranking = PassageStage(slow, Passages(**SMALL)).rerank(ranking, deadline=Deadline.after_ms(7_000, clock))
     assert ranking.candidates[0].doc_id == "d2"
     assert all(len(candidate.trace) == 2 for candidate in ranking.candidates)
     assert ranking.reports[0].applied == "partial"
@@ -182,11 +184,17 @@ def test_ranking_by_passages_keeps_every_candidate_in_score_order(texts, depth, 
     before = ranking_of(texts)
     for stage in (PassageStage(COUNT, Passages(aggregation, **SMALL), depth), SentenceStage(COUNT, depth=depth)):
         after = stage.rerank(before)
-        assert sorted(one.doc_id for one in after.candidates) == sorted(one.doc_id for one in before.candidates)
-        scored = [one.trace[-1] for one in after.candidates if len(one.trace) == 2]
-        assert [one.score for one in scored] == sorted((one.score for one in scored), reverse=True)
-        assert [one.unit for one in scored] == sorted((one.unit for one in scored), reverse=True)
-        assert all(0 <= one.unit < 1 for one in scored)
+        assert sorted(candidate.doc_id for candidate in after.candidates) == sorted(
+            candidate.doc_id for candidate in before.candidates
+        )
+        scored = [candidate.trace[-1] for candidate in after.candidates if len(candidate.trace) == 2]
+        assert [candidate.score for candidate in scored] == sorted(
+            (candidate.score for candidate in scored), reverse=True
+        )
+        assert [candidate.unit for candidate in scored] == sorted(
+            (candidate.unit for candidate in scored), reverse=True
+        )
+        assert all(0 <= candidate.unit < 1 for candidate in scored)
 
 
 def test_documents_of_few_words_are_scored_whole():
@@ -201,7 +209,7 @@ def test_documents_of_few_words_are_scored_whole():
 
 
 def numbered(count):
-    return " ".join(f"w{place}" for place in range(count))
+    return " ".join(f"w{number}" for number in range(count))
 
 
 @pytest.mark.parametrize(
@@ -222,8 +230,8 @@ TEXTS = st.text(st.sampled_from("ab-é \t\n\u00a0"), max_size=200)
 def test_every_word_is_in_some_passage(text, words, data):
     stride = data.draw(st.integers(1, words))
     spans = window_spans(text, words, stride)
-    covered = {place for start, end in spans for place in range(start, end)}
-    assert all(character.isspace() or place in covered for place, character in enumerate(text))
+    covered = {offset for start, end in spans for offset in range(start, end)}
+    assert all(character.isspace() or offset in covered for offset, character in enumerate(text))
     for start, end in spans:
         assert len(text[start:end].split()) <= words
         assert text[start:end] == text[start:end].strip()
@@ -240,23 +248,23 @@ def spans_of(sections, **windows):
 
 def test_sampled_passages_have_the_ends_and_a_repeatable_draw():
     section = [Section("text", numbered(10_000))]
-    every = spans_of(section, limit=200)
-    assert spans_of(section, limit=30) == every[:30]
+    all_spans = spans_of(section, limit=200)
+    assert spans_of(section, limit=30) == all_spans[:30]
     spans = spans_of(section, limit=30, policy="sampled")
     assert len(set(spans)) == 30
-    assert (spans[0], spans[-1]) == (every[0], every[-1])
+    assert (spans[0], spans[-1]) == (all_spans[0], all_spans[-1])
     assert spans == sorted(spans, key=lambda span: span.start)
     assert spans == spans_of(section, limit=30, policy="sampled")
     assert spans != spans_of(section, limit=30, policy="sampled", seed=1)
     assert spans != [span for _, span in passage_spans(section, Windows(limit=30, policy="sampled"), "d2")]
-    assert spans_of(section, limit=1, policy="sampled") == every[:1]
-    assert spans_of(section, limit=2, policy="sampled") == [every[0], every[-1]]
+    assert spans_of(section, limit=1, policy="sampled") == all_spans[:1]
+    assert spans_of(section, limit=2, policy="sampled") == [all_spans[0], all_spans[-1]]
 
 
 def test_values_of_a_list_are_passages_and_long_ones_are_cut():
     sections = [Section("text", "one two three", 0), Section("text", " ", 1), Section("text", "a b c d e f", 2)]
     spans = spans_of(sections, words=4, stride=2)
     assert [(span.value, span.start, span.end) for span in spans] == [(0, 0, 13), (2, 0, 7), (2, 4, 11), (2, 8, 11)]
-    both = [Section("a", numbered(5)), Section("b", numbered(5))]
-    assert [span.field for span in spans_of(both, words=2, stride=2, limit=4)] == ["a", "a", "a", "b"]
+    sections = [Section("a", numbered(5)), Section("b", numbered(5))]
+    assert [span.field for span in spans_of(sections, words=2, stride=2, limit=4)] == ["a", "a", "a", "b"]
     assert readable("a  b\n-----\tc--d") == "a b --- c--d"

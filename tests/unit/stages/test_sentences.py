@@ -52,14 +52,21 @@ def test_markup_is_replaced_by_spaces_so_that_offsets_stay():
 
 
 def test_long_sentences_are_chunked_with_or_without_their_tail():
-    text = " ".join(f"w{place}" for place in range(25))
-    for most, drop, lengths in ((10, False, [10, 10, 5]), (10, True, [10, 10]), (25, True, [25]), (30, True, [25])):
-        assert [len(one.split()) for one in sentences_of(text, max_words=most, drop_tail=drop)] == lengths
+    text = " ".join(f"w{number}" for number in range(25))
+    for max_words, drop, lengths in (
+        (10, False, [10, 10, 5]),
+        (10, True, [10, 10]),
+        (25, True, [25]),
+        (30, True, [25]),
+    ):
+        assert [
+            len(sentence.split()) for sentence in sentences_of(text, max_words=max_words, drop_tail=drop)
+        ] == lengths
 
 
 @given(st.text(st.sampled_from("ab. ?\n\u00e9\U0001f600<"), max_size=120), st.integers(1, 5))
 def test_every_word_is_in_one_sentence(text, max_words):
-    words = [word for one in sentences_of(text, max_words=max_words) for word in blank_markup(one).split()]
+    words = [word for sentence in sentences_of(text, max_words=max_words) for word in blank_markup(sentence).split()]
     assert "".join(words) == "".join(blank_markup(text).split())
 
 
@@ -110,7 +117,7 @@ def test_empty_documents_and_documents_without_sentences_stay_below():
 
 
 def test_sentences_beyond_the_limit_and_the_deadline_are_not_scored():
-    text = " ".join(f"{place} is a number." for place in range(40))
+    text = " ".join(f"{number} is a number." for number in range(40))
     limited = SentenceStage(VALUE, Sentences(limit=3)).rerank(ranking_of([text, text]))
     assert limited.reports[0].inferences == 6
     clock = ManualClock()
@@ -156,8 +163,8 @@ def test_punkt_splits_by_its_abbreviations_without_a_download():
         "Why?",
         "He left... and came.",
     ]
-    found = by_punkt("It is (so he said.) true. J. Smith et al. agree.")
-    assert found == ["It is (so he said.)", "true.", "J. Smith et al.", "agree."]
+    sentences = by_punkt("It is (so he said.) true. J. Smith et al. agree.")
+    assert sentences == ["It is (so he said.)", "true.", "J. Smith et al.", "agree."]
     german = "Er kam am 5. Mai, z.B. mit Freunden. Dann ging er."
     assert by_punkt(german, language="de") == ["Er kam am 5. Mai, z.B. mit Freunden.", "Dann ging er."]
     assert by_punkt("") == by_punkt(" \n ") == []
@@ -181,7 +188,9 @@ LONG = " ".join(f"word{place}," for place in range(400)) + " end. A short one."
 
 def test_sentences_chunked_by_tokens_are_not_cut(scorer):
     stage = SentenceStage(scorer, Sentences(chunks="tokens", splitter="punkt"))
-    by_words, by_tokens = (one.rerank(ranking_of([LONG])).reports[0] for one in (SentenceStage(scorer), stage))
+    by_words, by_tokens = (
+        sentence_stage.rerank(ranking_of([LONG])).reports[0] for sentence_stage in (SentenceStage(scorer), stage)
+    )
     assert (by_words.truncated, by_words.inferences) == (1, 2)
     assert by_tokens.truncated == 0
     assert by_tokens.inferences > 3

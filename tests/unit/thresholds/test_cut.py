@@ -19,12 +19,16 @@ LOGITS = FunctionScorer(lambda _query, text: float(text))
 
 def candidates(*probabilities: float | None) -> list[Candidate]:
     """Candidates with a model's probabilities; of the score ten times as high."""
-    made = []
-    for rank, one in enumerate(probabilities, start=1):
-        own = () if one is None else (StageScore("mono", 10 * one, rank, one, {"probability": one}),)
-        trace = (StageScore("first_pass", 1.0, rank, 0.5), *own)
-        made.append(Candidate(f"d{rank}", "text", 1.0, rank, trace))
-    return made
+    hits = []
+    for rank, probability in enumerate(probabilities, start=1):
+        entries = (
+            ()
+            if probability is None
+            else (StageScore("mono", 10 * probability, rank, probability, {"probability": probability}),)
+        )
+        trace = (StageScore("first_pass", 1.0, rank, 0.5), *entries)
+        hits.append(Candidate(f"d{rank}", "text", 1.0, rank, trace))
+    return hits
 
 
 def calibration(*precisions: tuple[float, float]) -> IndexCalibration:
@@ -34,8 +38,8 @@ def calibration(*precisions: tuple[float, float]) -> IndexCalibration:
 def test_hits_are_cut_by_probability_or_precision() -> None:
     hits = candidates(0.9, 0.6, 0.3, None)
     thresholds = Thresholds(0.5, Cutoff(precision=0.8), calibration((0.2, 0.5), (0.7, 0.8)))
-    kept, cuts = thresholds.cut(hits)
-    assert [one.doc_id for one in kept] == ["d1"]
+    remaining, cuts = thresholds.cut(hits)
+    assert [hit.doc_id for hit in remaining] == ["d1"]
     assert [(cut.by, cut.hits, cut.least) for cut in cuts] == [("min_probability", 2, 0.5), ("precision", 1, 0.7)]
 
 
@@ -46,22 +50,22 @@ def test_hits_are_cut_by_probability_or_precision() -> None:
     st.floats(0, 1),
 )
 def test_a_hit_that_was_not_scored_in_time_stays(probabilities, failed, depth, least) -> None:
-    hits = candidates(*(one if rank < depth else None for rank, one in enumerate(probabilities)))
-    hits = [one._replace(failure="too long") if one.rank in failed and len(one.trace) < 2 else one for one in hits]
+    hits = candidates(*(hit if rank < depth else None for rank, hit in enumerate(probabilities)))
+    hits = [hit._replace(failure="too long") if hit.rank in failed and len(hit.trace) < 2 else hit for hit in hits]
     reports = [StageReport("mono", applied="partial", candidates=depth), StageReport("blend", applied=True)]
-    waiting = [one for one in hits[:depth] if len(one.trace) < 2 and not one.failure]
+    waiting = [hit for hit in hits[:depth] if len(hit.trace) < 2 and not hit.failure]
     calibrated, (cut,) = Thresholds(least, None, calibration()).cut(hits, reports)
-    for kept, count in (at_least(hits, least, reports), (calibrated, cut.hits)):
-        if any(len(one.trace) > 1 for one in hits):
-            assert [one for one in kept if len(one.trace) < 2] == waiting
-            assert all(one.trace[1].unit >= least for one in kept if len(one.trace) > 1)
-            assert count == len(hits[:depth]) - len(kept)
+    for remaining, count in (at_least(hits, least, reports), (calibrated, cut.hits)):
+        if any(len(hit.trace) > 1 for hit in hits):
+            assert [hit for hit in remaining if len(hit.trace) < 2] == waiting
+            assert all(hit.trace[1].unit >= least for hit in remaining if len(hit.trace) > 1)
+            assert count == len(hits[:depth]) - len(remaining)
 
 
 def test_without_a_calibration_nothing_is_cut() -> None:
     hits = candidates(0.9, 0.1)
-    kept, cuts = Thresholds(0.5, Cutoff(precision=0.8), None, "there is none").cut(hits)
-    assert kept == hits
+    remaining, cuts = Thresholds(0.5, Cutoff(precision=0.8), None, "there is none").cut(hits)
+    assert remaining == hits
     assert [cut.as_json()["reason"] for cut in cuts] == ["there is none"] * 2
 
 

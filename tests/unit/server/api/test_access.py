@@ -46,10 +46,10 @@ def test_pages_of_other_sites_are_refused_unless_admitted():
         assert client.post("/rerank", json=BODY, headers={"Origin": origin}).status_code == status
     assert client_of().post("/rerank", json=BODY, headers={"Origin": "https://evil.example"}).status_code == 200
     client = client_of(origins=(SITE,), token="s3cret")
-    named = "authorization,content-type,x-fern-sdk-name,x-stainless-retry-count,x-client-name"
-    asked = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": named}
-    assert client.options("/rerank", headers={"Origin": SITE, **asked}).status_code == 200
-    assert client.options("/rerank", headers={"Origin": "https://evil.example", **asked}).status_code == 400
+    header_names = "authorization,content-type,x-fern-sdk-name,x-stainless-retry-count,x-client-name"
+    preflight = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": header_names}
+    assert client.options("/rerank", headers={"Origin": SITE, **preflight}).status_code == 200
+    assert client.options("/rerank", headers={"Origin": "https://evil.example", **preflight}).status_code == 400
     headers = {"Origin": SITE, "Authorization": "Bearer s3cret"}
     answer = client.post("/rerank", json=BODY, headers=headers)
     assert answer.headers["Access-Control-Allow-Origin"] == SITE
@@ -60,16 +60,16 @@ def test_pages_of_other_sites_are_refused_unless_admitted():
 
 def test_each_request_has_an_access_log_line(tmp_path, log):
     client = client_of(log)
-    named = client.post("/v1/rerank", json=BODY, headers={"X-Request-Id": "abc-1"})
-    other = client.post("/v1/rerank", json={"query": "secret"}, headers={"X-Request-Id": "a b"})
+    accepted = client.post("/v1/rerank", json=BODY, headers={"X-Request-Id": "abc-1"})
+    refused = client.post("/v1/rerank", json={"query": "secret"}, headers={"X-Request-Id": "a b"})
     client.get("/nowhere")
     text = (tmp_path / "log").read_text()
     first, second, third = (json.loads(line) for line in text.splitlines())
     answered = {"method": "POST", "route": "/v1/rerank", "status": 200, "documents": 2, "cached": 0}
     assert {name: first[name] for name in first if name not in ("time", "ms")} == {"request_id": "abc-1", **answered}
     assert first["ms"] > 0
-    assert named.headers["X-Request-Id"] == "abc-1"
-    assert second["request_id"] == other.headers["X-Request-Id"] != "a b"
+    assert accepted.headers["X-Request-Id"] == "abc-1"
+    assert second["request_id"] == refused.headers["X-Request-Id"] != "a b"
     assert (second["status"], third["status"], third["route"]) == (422, 404, "other")
     assert "secret" not in text
 

@@ -52,8 +52,8 @@ def test_each_client_gets_the_answer_that_it_reads(port, client):
     answer = json.loads(content)
     for path in client.needs:
         assert at(answer, path) is not None, path
-    path, wanted = client.best
-    assert at(answer, path) == wanted
+    path, expected = client.best
+    assert at(answer, path) == expected
 
 
 @pytest.mark.parametrize("path", ["/.well-known/ready", "/meta"])
@@ -72,7 +72,7 @@ def test_every_scoring_route_has_a_recorded_client():
 
 def test_the_page_on_rerank_servers_lists_the_recorded_clients():
     page = PAGE.read_text("utf-8")
-    made = LISTED.sub(lambda _: table(), page)
+    with_table = LISTED.sub(lambda _: table(), page)
     if os.environ.get("UPDATE_DOCS"):
-        PAGE.write_text(made, "utf-8")
-    assert page == made, "run: UPDATE_DOCS=1 .venv/bin/python -m pytest tests/unit/server/api/test_clients.py"
+        PAGE.write_text(with_table, "utf-8")
+    assert page == with_table, "run: UPDATE_DOCS=1 .venv/bin/python -m pytest tests/unit/server/api/test_clients.py"

@@ -95,11 +95,11 @@ def test_voyages_dialect_is_answered(client):
     expected = probabilities(client)
     body = {"query": QUERY, "documents": TEXTS, "model": "rerank-2.5", "truncation": True}
     content = client.post("/voyage/v1/rerank", json=body).json()
-    assert content["data"] == [{"index": place, "relevance_score": expected[place]} for place in ORDER]
-    said = (content["object"], content["model"], set(content["usage"]))
-    assert said == ("list", "osrerank/e5-small", {"total_tokens"})
+    assert content["data"] == [{"index": index, "relevance_score": expected[index]} for index in ORDER]
+    envelope = (content["object"], content["model"], set(content["usage"]))
+    assert envelope == ("list", "osrerank/e5-small", {"total_tokens"})
     content = client.post("/voyage/v1/rerank", json={**body, "top_k": 2, "return_documents": True}).json()
-    assert [item["document"] for item in content["data"]] == [TEXTS[place] for place in ORDER[:2]]
+    assert [item["document"] for item in content["data"]] == [TEXTS[index] for index in ORDER[:2]]
     assert client.post("/voyage/v1/rerank", json={**body, "documents": []}).status_code == 422
 
 
@@ -108,13 +108,13 @@ def test_mixedbreads_dialect_is_answered(client):
     expected = probabilities(client)
     body = {"query": QUERY, "input": TEXTS, "model": "mixedbread-ai/mxbai-rerank-large-v2"}
     content = client.post("/v1/reranking", json=body).json()
-    assert [(item["index"], item["score"]) for item in content["data"]] == [(at, expected[at]) for at in ORDER]
+    assert [(item["index"], item["score"]) for item in content["data"]] == [(index, expected[index]) for index in ORDER]
     assert all(set(item) == {"index", "score", "object"} for item in content["data"])
-    rest = {"object": "list", "model": "osrerank/e5-small", "top_k": 4, "return_input": False}
+    envelope = {"object": "list", "model": "osrerank/e5-small", "top_k": 4, "return_input": False}
     usage = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
-    assert {name: content[name] for name in content if name != "data"} == {**rest, "usage": usage}
+    assert {name: content[name] for name in content if name != "data"} == {**envelope, "usage": usage}
     content = client.post("/v1/reranking", json={**body, "top_k": 2, "return_input": True}).json()
-    assert [item["input"] for item in content["data"]] == [TEXTS[at] for at in ORDER[:2]]
+    assert [item["input"] for item in content["data"]] == [TEXTS[index] for index in ORDER[:2]]
     assert len(client.post("/v1/reranking", json={**body, "top_k": -1}).json()["data"]) == 4
 
 
@@ -147,7 +147,7 @@ def test_a_request_for_no_results_is_refused(client, path, given, name, is_all):
 def test_a_body_with_names_of_two_dialects_keeps_all_its_options(client, path):
     body = {"query": QUERY, "texts": TEXTS, "documents": TEXTS, "return_text": True, "top_n": 2}
     content = client.post(path, json=body).json()
-    assert [item["text"] for item in content] == [TEXTS[at] for at in ORDER[:2]]
+    assert [item["text"] for item in content] == [TEXTS[index] for index in ORDER[:2]]
     assert client.post(path, json={**body, "documents": None}).json() == content
     answer = client.post(path, json={**body, "documents": TEXTS[:2]})
     assert (answer.status_code, "differ" in answer.json()["message"]) == (422, True), answer.text
@@ -158,9 +158,9 @@ def test_text_embeddings_inferences_dialect_is_answered(client, path):
     expected = probabilities(client)
     body = {"query": QUERY, "texts": TEXTS, "truncate": True, "truncation_direction": "Right"}
     content = client.post(path, json=body).json()
-    assert content == [{"index": place, "score": expected[place]} for place in ORDER]
+    assert content == [{"index": index, "score": expected[index]} for index in ORDER]
     content = client.post(path, json={**body, "return_text": True, "raw_scores": True}).json()
-    assert [item["text"] for item in content] == [TEXTS[place] for place in ORDER]
+    assert [item["text"] for item in content] == [TEXTS[index] for index in ORDER]
     assert [item["score"] for item in content] == [1.0, 0.3333333, 0.3333333, 0.0]
 
 
@@ -183,7 +183,7 @@ def test_truncation_on_the_left_is_refused(client, path, texts, asked):
 def test_infinitys_dialect_is_answered(client, path):
     body = {"model": "m", "query": QUERY, "documents": TEXTS}
     content = client.post(path, json={**body, "return_documents": True}).json()
-    assert [item["document"] for item in content["results"]] == [TEXTS[place] for place in ORDER]
+    assert [item["document"] for item in content["results"]] == [TEXTS[index] for index in ORDER]
     assert "document" not in client.post(path, json=body).json()["results"][0]
 
 
@@ -191,7 +191,7 @@ def test_infinitys_dialect_is_answered(client, path):
 def test_the_dialect_of_hugging_face_services_is_answered(client, names):
     expected = probabilities(client)
     content = client.post("/hf/rerank", json={"query": QUERY, names[0]: TEXTS, names[1]: True, "top_n": 2}).json()
-    assert content == [{"index": place, "score": expected[place], "text": TEXTS[place]} for place in ORDER[:2]]
+    assert content == [{"index": index, "score": expected[index], "text": TEXTS[index]} for index in ORDER[:2]]
 
 
 @pytest.mark.parametrize("path", ["/invocations", "/predict"])
@@ -199,7 +199,7 @@ def test_pairs_are_classified_in_teis_dialect(client, path):
     expected = probabilities(client)
     pairs = [{"text": QUERY, "text_pair": text} for text in TEXTS]
     content = client.post(path, json={"inputs": pairs}).json()
-    assert content == [{"label": "LABEL_0", "score": expected[place]} for place in range(4)]
+    assert content == [{"label": "LABEL_0", "score": expected[index]} for index in range(4)]
     assert client.post(path, json={"inputs": pairs[2]}).json() == [{"label": "LABEL_0", "score": expected[2]}]
 
 
@@ -208,11 +208,11 @@ def test_pairs_are_classified_in_teis_dialect(client, path):
 def test_vllms_score_route_is_answered(client, path, names):
     expected = probabilities(client)
     content = client.post(path, json={names[0]: QUERY, names[1]: TEXTS}).json()
-    assert [item["score"] for item in content["data"]] == [expected[place] for place in range(4)]
-    assert [(item["index"], item["object"]) for item in content["data"]] == [(place, "score") for place in range(4)]
+    assert [item["score"] for item in content["data"]] == [expected[index] for index in range(4)]
+    assert [(item["index"], item["object"]) for item in content["data"]] == [(index, "score") for index in range(4)]
     assert (content["object"], content["model"]) == ("list", "osrerank/e5-small")
-    one = client.post(path, json={names[0]: QUERY, names[1]: TEXTS[1]}).json()
-    assert [item["score"] for item in one["data"]] == [expected[1]]
+    single = client.post(path, json={names[0]: QUERY, names[1]: TEXTS[1]}).json()
+    assert [item["score"] for item in single["data"]] == [expected[1]]
 
 
 def test_vllms_score_route_scores_pairs_of_several_queries(client):
@@ -229,7 +229,7 @@ def test_vllms_score_route_scores_pairs_of_several_queries(client):
 def test_weaviates_dialect_is_answered(client):
     expected = probabilities(client)
     content = client.post("/rerank", json={"query": QUERY, "documents": TEXTS, "property": ""}).json()
-    scores = [{"document": text, "score": expected[place]} for place, text in enumerate(TEXTS)]
+    scores = [{"document": text, "score": expected[index]} for index, text in enumerate(TEXTS)]
     assert content == {"query": QUERY, "scores": scores}
 
 
@@ -249,7 +249,7 @@ def test_answers_are_ascii_json_with_decimal_points(client):
 )
 def test_jinas_dialect_returns_documents_by_default(client, model):
     body = {"query": QUERY, "documents": TEXTS, "model": model}
-    for asked, given in ((None, model is not None and "jina" in model), (False, False), (True, True)):
-        results = client.post("/v1/rerank", json={**body, "return_documents": asked}).json()["results"]
+    for return_documents, returns in ((None, model is not None and "jina" in model), (False, False), (True, True)):
+        results = client.post("/v1/rerank", json={**body, "return_documents": return_documents}).json()["results"]
         texts = [item["document"]["text"] if "document" in item else None for item in results]
-        assert texts == [TEXTS[item["index"]] if given else None for item in results]
+        assert texts == [TEXTS[item["index"]] if returns else None for item in results]

@@ -83,16 +83,16 @@ def test_too_many_documents_and_too_large_bodies(serve):
 
 
 def test_a_request_to_a_full_queue_gets_retry_after(serve, monkeypatch, caplog):
-    held = HeldScorer()
-    client = serve(held, max_held_documents=3)
+    scorer = HeldScorer()
+    client = serve(scorer, max_held_documents=3)
     wait_until(lambda: client.get("/ready").status_code == 200)
     monkeypatch.setattr(app, "due", Seldom())
     with ThreadPoolExecutor(1) as pool:
         slow = pool.submit(client.post, "/rerank", json=BODY)
-        assert held.begun.wait(30)
+        assert scorer.begun.wait(30)
         answer = client.post("/rerank", json=BODY)
         ready = client.get("/ready")
-        held.may_go_on.set()
+        scorer.may_go_on.set()
         assert slow.result().status_code == 200
     check(answer, 429, "3 documents are waiting", "Overloaded")
     assert int(answer.headers["Retry-After"]) >= 1
@@ -126,14 +126,14 @@ def test_deadlines_of_requests_are_enforced(serve, more, headers, limits):
 
 
 def test_a_request_leaves_the_queue_at_its_deadline(serve):
-    held = HeldScorer()
-    client = serve(held, ManualClock(), threads=1)  # the clock stands still, so no wait is expected
+    scorer = HeldScorer()
+    client = serve(scorer, ManualClock(), threads=1)  # the clock stands still, so no wait is expected
     with ThreadPoolExecutor(1) as pool:
         first = pool.submit(client.post, "/rerank", json=BODY)
-        assert held.begun.wait(30)
+        assert scorer.begun.wait(30)
         check(client.post("/rerank", json={**BODY, "timeout_ms": 50}), 504, "time limit passed", "Timeout")
         assert "osrerank_http_held_documents 3.0" in client.get("/metrics").text  # the first request's
-        held.may_go_on.set()
+        scorer.may_go_on.set()
         assert first.result().status_code == 200
     assert "osrerank_http_held_documents 0.0" in client.get("/metrics").text
 
@@ -248,13 +248,13 @@ def test_documents_that_fail_or_are_blank_come_last_and_are_counted(serve, raw):
 def test_scoring_needs_the_token(serve, path):
     client = serve(token="s3cret")
     method = "POST" if path == "/rerank" else "GET"
-    for given, words in ((None, "needs a token"), ("Bearer wrong", "is wrong"), ("Basic s3cret", "is wrong")):
-        answer = client.request(method, path, json=BODY, headers={"Authorization": given} if given else {})
+    for header, words in ((None, "needs a token"), ("Bearer wrong", "is wrong"), ("Basic s3cret", "is wrong")):
+        answer = client.request(method, path, json=BODY, headers={"Authorization": header} if header else {})
         check(answer, 401, words, "Authentication")
         assert "Authorization: Bearer TOKEN" in answer.json()["message"]
         assert answer.headers["WWW-Authenticate"] == "Bearer"
-    for given in ("Bearer s3cret", "BEARER s3cret", "s3cret"):  # the last is how Mixedbread's first SDK sends it
-        assert client.request(method, path, json=BODY, headers={"Authorization": given}).status_code == 200
+    for header in ("Bearer s3cret", "BEARER s3cret", "s3cret"):  # the last is how Mixedbread's first SDK sends it
+        assert client.request(method, path, json=BODY, headers={"Authorization": header}).status_code == 200
     wait_until(lambda: client.get("/ready").status_code == 200)
     for free in ("/health", "/ping", "/.well-known/ready", "/openapi.json", "/docs"):
         assert client.get(free).status_code == 200, free
@@ -265,8 +265,8 @@ def test_readiness_of_an_index_needs_the_token_whether_there_is_one_or_not(serve
     wait_until(lambda: client.get("/ready").status_code == 200)
     for parameters in ({"index": "notes"}, {"index": "other", "at_least": 0.5}, {"anything": 1}):
         check(client.get("/ready", params=parameters), 401, "Authorization: Bearer TOKEN", "Authentication")
-    told = client.get("/ready", params={"index": "notes"}, headers={"Authorization": "Bearer s3cret"})
-    check(told, 400, "this server has no indexes")
+    response = client.get("/ready", params={"index": "notes"}, headers={"Authorization": "Bearer s3cret"})
+    check(response, 400, "this server has no indexes")
 
 
 @pytest.mark.parametrize("path", ["/health", "/ready", "/v1/models", "/metrics"])

@@ -20,11 +20,11 @@ def check(numbers, keys):
     shown = json.loads(encode(numbers), parse_float=lambda text: text)
     assert all(len(text) <= 18 and "." in text and "e" not in text for text in shown)
     floats = [np.float32(text) for text in shown]
-    for place in range(1, len(keys)):
-        if keys[place] == keys[place - 1]:
-            assert floats[place] == floats[place - 1]
+    for index in range(1, len(keys)):
+        if keys[index] == keys[index - 1]:
+            assert floats[index] == floats[index - 1]
         else:
-            assert floats[place] < floats[place - 1]
+            assert floats[index] < floats[index - 1]
 
 
 @given(logits | close)

@@ -43,7 +43,7 @@ def test_a_small_request_does_not_wait_for_large_ones():
         asyncio.get_running_loop().call_soon(may_go_on.set)  # when the small one waits, too
         assert await queue.run([task("small", 10)]) == ["small"]
         assert queue.wait_s(10) <= queue.wait_s(1 << 62)
-        assert [await one for one in large] == [["A"] * 20, ["B"] * 20]
+        assert [await request for request in large] == [["A"] * 20, ["B"] * 20]
         queue.close()
 
     asyncio.run(scenario())
@@ -150,9 +150,9 @@ def test_the_expected_wait_counts_running_and_fairly_shared_requests():
         task = QueuedTask(100, lambda: may_go_on.wait(10))
         bulk = asyncio.ensure_future(queue.run([task] * 200))
         await asyncio.sleep(0)
-        own = 2 * queue.task_tokens
-        expected = pytest.approx((own + 100) / queue.rate.tokens_per_s)
-        assert queue.wait_s(own) == expected
+        tokens = 2 * queue.task_tokens
+        expected = pytest.approx((tokens + 100) / queue.rate.tokens_per_s)
+        assert queue.wait_s(tokens) == expected
         assert queue.wait_s(1 << 62) == pytest.approx(20_000 / queue.rate.tokens_per_s)
         bulk.cancel()
         may_go_on.set()

@@ -41,8 +41,8 @@ def status(connection):
 
 def metric(url, line):
     with urllib.request.urlopen(f"{url}/metrics", timeout=30) as answer:
-        found = [row for row in answer.read().decode().splitlines() if row.startswith(line)]
-    return float(found[0].rpartition(" ")[2]) if found else 0.0
+        rows = [row for row in answer.read().decode().splitlines() if row.startswith(line)]
+    return float(rows[0].rpartition(" ")[2]) if rows else 0.0
 
 
 def test_a_body_that_arrives_too_slowly_is_refused():
@@ -64,9 +64,9 @@ def test_a_client_that_sends_an_oversized_body_gets_the_refusal(named):
 
 
 def test_the_bodies_of_all_requests_together_are_bounded():
-    held = HeldScorer()
+    scorer = HeldScorer()
     with (
-        running(held, limits=ServerLimits(max_held_bytes=1_500)) as url,
+        running(scorer, limits=ServerLimits(max_held_bytes=1_500)) as url,
         connected(url) as first,
         connected(url) as second,
     ):
@@ -74,7 +74,7 @@ def test_the_bodies_of_all_requests_together_are_bounded():
         wait_until(lambda: metric(url, "osrerank_http_held_documents") == 3)
         second.sendall(request(question(size=300)))
         assert status(second) == 429
-        held.may_go_on.set()
+        scorer.may_go_on.set()
         assert status(first) == 200
         with connected(url) as third:
             third.sendall(request(question(size=300)))
@@ -82,20 +82,20 @@ def test_the_bodies_of_all_requests_together_are_bounded():
 
 
 def test_requests_of_disconnected_clients_are_not_scored():
-    left = 'osrerank_http_requests_total{route="/v1/rerank",status="499"}'
-    held = HeldScorer()
+    count_of_499 = 'osrerank_http_requests_total{route="/v1/rerank",status="499"}'
+    scorer = HeldScorer()
     limits = ServerLimits(threads=1, timeout_ms=600_000)  # however long the fifty are expected to wait, they are taken
-    with running(held, limits=limits) as url:
-        before = metric(url, left)
+    with running(scorer, limits=limits) as url:
+        before = metric(url, count_of_499)
         with connected(url) as first:
             first.sendall(request(question(count=5)))
             wait_until(lambda: metric(url, "osrerank_http_held_documents") == 5)
             with connected(url) as second:
                 second.sendall(request(question(count=50)))
                 wait_until(lambda: metric(url, "osrerank_http_held_documents") == 55)
-            wait_until(lambda: metric(url, left) == before + 1)
+            wait_until(lambda: metric(url, count_of_499) == before + 1)
             assert metric(url, "osrerank_http_held_documents") == 5  # the fifty wait no longer
-            held.may_go_on.set()
+            scorer.may_go_on.set()
             assert status(first) == 200
 
 
@@ -104,8 +104,8 @@ def test_a_connection_is_reused_for_the_next_request():
         connection = http.client.HTTPConnection("127.0.0.1", port_of(url), timeout=30)
         with contextlib.closing(connection):
             connection.connect()
-            own = connection.sock
+            first_socket = connection.sock
             for body in (question(), b"{", question(count=1)):
                 connection.request("POST", "/v1/rerank", body, {"Content-Type": "application/json"})
                 connection.getresponse().read()
-            assert connection.sock is own
+            assert connection.sock is first_socket

@@ -21,8 +21,8 @@ def response(*hits, applied=True, stages=()):
     return {"took": 10, "hits": {"total": {"value": 7, "relation": "gte"}, "hits": list(hits)}, "rerank": marks}
 
 
-def mono(rank, before, **more):
-    mark = {"score": 1.5, "rank": rank, "probability": 0.8, **more}
+def mono(rank, before, **scores):
+    mark = {"score": 1.5, "rank": rank, "probability": 0.8, **scores}
     return {"first_pass": {"score": 9.0 - before, "rank": before}, "mono": mark}
 
 
@@ -32,9 +32,12 @@ def reranked():
 
 def test_the_comparison_has_both_ranks_and_scores():
     outcome = compare(reranked(), ASKED, ("title", "text"), None)
-    assert [(one.doc_id, one.before, one.after) for one in outcome.documents] == [("b", 2, 1), ("a", 1, 2)]
-    assert [one.first_pass_score for one in outcome.documents] == [7.0, 8.0]
-    assert [one.score for one in outcome.documents] == [1.8, 1.7]
+    assert [(document.doc_id, document.before, document.after) for document in outcome.documents] == [
+        ("b", 2, 1),
+        ("a", 1, 2),
+    ]
+    assert [document.first_pass_score for document in outcome.documents] == [7.0, 8.0]
+    assert [document.score for document in outcome.documents] == [1.8, 1.7]
     assert [stage.model_dump() for stage in outcome.documents[0].stages] == [
         {"stage": "mono", "score": 1.5, "rank": 1, "probability": 0.8}
     ]
@@ -48,8 +51,8 @@ def test_the_comparison_marks_the_passage_and_value_that_decided():
     assert document.title == "A title"
     assert document.passage is not None
     assert document.passage.model_dump() == passage
-    found = [(part.text, part.marked) for part in document.parts]
-    assert found == [("one ", False), ("🦆 two", True), (" three", False)]
+    marks = [(part.text, part.marked) for part in document.parts]
+    assert marks == [("one ", False), ("🦆 two", True), (" three", False)]
     passage = {"field": "text", "start": 0, "end": 3, "value": 1}
     raw = response(hit("a", 1.8, text=["one", "two"], **mono(1, 1, passage=passage)))
     (document,) = compare(raw, ASKED, ("text",), None).documents
@@ -58,17 +61,17 @@ def test_the_comparison_marks_the_passage_and_value_that_decided():
 
 @given(st.integers(0, 20_000), st.data())
 def test_a_long_text_is_cut_around_the_deciding_passage(length, data):
-    text = "".join(chr(97 + place % 26) for place in range(length))
+    text = "".join(chr(97 + offset % 26) for offset in range(length))
     start = data.draw(st.integers(0, length))
     end = data.draw(st.integers(start, length))
     first = data.draw(st.integers(0, length))
     term = (first, min(first + 5, length))
-    pieces = _cut(text, (start, end), MOST_CHARACTERS, [term])
-    whole = "".join(piece.text for piece in pieces).strip("…")
-    assert whole in text
-    assert len(whole) == min(length, MOST_CHARACTERS)
-    assert "".join(piece.text for piece in pieces if piece.is_term) in text[slice(*term)]
-    marked = "".join(piece.text for piece in pieces if piece.marked)
+    parts = _cut(text, (start, end), MOST_CHARACTERS, [term])
+    joined = "".join(part.text for part in parts).strip("…")
+    assert joined in text
+    assert len(joined) == min(length, MOST_CHARACTERS)
+    assert "".join(part.text for part in parts if part.is_term) in text[slice(*term)]
+    marked = "".join(part.text for part in parts if part.marked)
     assert text[start:end].startswith(marked.strip("…"))
     assert len(marked) == min(end - start, MOST_CHARACTERS - LEAD) or len(marked) > MOST_CHARACTERS - LEAD
 
@@ -80,12 +83,12 @@ def test_the_comparison_marks_the_words_that_the_query_matched():
         source = hit["_source"]
         hit["highlight"] = {name: [f"{begin}{text[:3]}{end}{text[3:]}"] for name, text in source.items() if text}
     response["hits"]["hits"][0]["highlight"]["text"].append(f"of another {begin}text{end}")
-    for one in compare(response, ASKED, ("title", "text"), None).documents:
-        for parts in (one.title_parts, one.parts):
+    for document in compare(response, ASKED, ("title", "text"), None).documents:
+        for parts in (document.title_parts, document.parts):
             if parts:
                 assert (len(parts[0].text), parts[0].is_term) == (3, True)
                 assert not any(part.is_term for part in parts[1:])
-        assert "".join(part.text for part in one.title_parts) == one.title
+        assert "".join(part.text for part in document.title_parts) == document.title
 
 
 def test_measures_of_both_orders_of_the_page_by_hand():
@@ -93,7 +96,7 @@ def test_measures_of_both_orders_of_the_page_by_hand():
     judged = judgments.of("what is q")
     assert judged is not None
     outcome = compare(reranked(), ASKED, ("title", "text"), judged)
-    assert [one.relevance for one in outcome.documents] == [1, 0]
+    assert [document.relevance for document in outcome.documents] == [1, 0]
     assert outcome.judged is not None
     assert (outcome.judged.query_id, outcome.judged.relevant, outcome.judged.found) == ("7", 2, 1)
     measures = {line.name: (line.before, line.after) for line in outcome.judged.measures}

@@ -59,8 +59,8 @@ def ask(browser, **parameters):
 
 def test_the_search_route_returns_both_orders_at_the_depth_of_the_index(page, index):
     answer = ask(page()).json()
-    assert [one["doc_id"] for one in answer["documents"]] == ["b", "a"]
-    assert sorted(one["before"] for one in answer["documents"]) == [1, 2]
+    assert [document["doc_id"] for document in answer["documents"]] == ["b", "a"]
+    assert sorted(document["before"] for document in answer["documents"]) == [1, 2]
     assert answer["applied"] is True
     assert answer["stages"][0]["inferences"] == 2
     assert (answer["stages"][0]["encoded"], answer["documents"][0]["passage"]) == (None, None)
@@ -122,7 +122,7 @@ def test_judgments_are_saved_as_qrels_and_read_again(page, tmp_path):
     assert read_qrels(folder / "qrels.txt").judgments == {"page-1": {"b": 1, "a": 0}}
     judged = ask(page(judgments=Judgments(folder=folder))).json()
     assert (judged["judged"]["query_id"], judged["judged"]["relevant"]) == ("page-1", 1)
-    assert {one["doc_id"]: one["relevance"] for one in judged["documents"]} == {"a": 0, "b": 1}
+    assert {document["doc_id"]: document["relevance"] for document in judged["documents"]} == {"a": 0, "b": 1}
     for doc_id in "ab":
         content = {"q": "where does a duck sleep", "doc_id": doc_id, "relevance": None}
         assert browser.post(f"{PATH}/judge", json=content).status_code == 200
@@ -131,16 +131,19 @@ def test_judgments_are_saved_as_qrels_and_read_again(page, tmp_path):
 
 
 def test_given_judgments_are_not_written_but_extended(page, tmp_path):
-    given = Judgments((Query("7", "where does a duck sleep"),), Qrels({"7": {"b": 1}}), tmp_path / "judged")
-    browser = page(judgments=given)
+    judgments = Judgments((Query("7", "where does a duck sleep"),), Qrels({"7": {"b": 1}}), tmp_path / "judged")
+    browser = page(judgments=judgments)
     assert browser.post(
         f"{PATH}/judge", json={"q": "Where does a duck sleep", "doc_id": "a", "relevance": 0}
     ).json() == {"query_id": "7"}
-    assert {one["doc_id"]: one["relevance"] for one in ask(browser).json()["documents"]} == {"a": 0, "b": 1}
+    assert {document["doc_id"]: document["relevance"] for document in ask(browser).json()["documents"]} == {
+        "a": 0,
+        "b": 1,
+    }
     assert read_qrels(tmp_path / "judged" / "qrels.txt").judgments == {"7": {"a": 0}}
-    other = (Query("7", "another query"),)
+    other_query = (Query("7", "another query"),)
     with pytest.raises(ConfigError, match=r"queries\.tsv: the query 7 differs from that of --queries"):
-        Judgments(other, None, tmp_path / "judged")
+        Judgments(other_query, None, tmp_path / "judged")
 
 
 @pytest.mark.parametrize(
@@ -228,13 +231,13 @@ def test_eight_searches_run_at_once_32_wait_and_the_next_is_refused(page):
         finally:
             may_go_on.set()
     assert (refused.status_code, refused.json()["error_type"]) == (429, "Overloaded")
-    assert {one.result().status_code for one in answers} == {200}
+    assert {future.result().status_code for future in answers} == {200}
 
 
 def test_the_configuration_lists_indices_and_the_root_redirects_to_the_page(page):
     offered = page().get(f"{PATH}/config").json()
     assert offered["indexes"] == ["lakes", "ponds"]
-    assert {one["name"]: one["reason"] for one in offered["pipelines"]} == PIPELINES
+    assert {pipeline["name"]: pipeline["reason"] for pipeline in offered["pipelines"]} == PIPELINES
     assert page(indexes=("ponds",)).get(f"{PATH}/config").json()["indexes"] == ["ponds"]
     answer = page().get("/", follow_redirects=False)
     assert (answer.status_code, answer.headers["location"]) == (307, PATH)
@@ -247,11 +250,11 @@ def test_pipelines_without_a_model_are_refused_with_the_reason():
             if options.pipeline == "vectors-mono-duo":
                 raise ModelLoadError("no such model")
 
-    found = usable_pipelines(Bare(Settings.load(), FunctionScorer()))
-    assert (next(iter(found)), found["mono"], found["vectors-mono-duo"]) == ("mono", "", "no such model")
-    found = usable_pipelines(Bare(Settings.load(), Letters()))
-    assert (next(iter(found)), found["vectors"]) == ("vectors", "")
-    assert "vectors-mono needs a cross-encoder" in found["vectors-mono"]
+    reasons = usable_pipelines(Bare(Settings.load(), FunctionScorer()))
+    assert (next(iter(reasons)), reasons["mono"], reasons["vectors-mono-duo"]) == ("mono", "", "no such model")
+    reasons = usable_pipelines(Bare(Settings.load(), Letters()))
+    assert (next(iter(reasons)), reasons["vectors"]) == ("vectors", "")
+    assert "vectors-mono needs a cross-encoder" in reasons["vectors-mono"]
 
 
 @pytest.mark.parametrize("path", [PATH, f"{PATH}/page.js", f"{PATH}/search", f"{PATH}/config", f"{PATH}/nothing"])
