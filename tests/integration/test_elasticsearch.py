@@ -74,19 +74,6 @@ def test_every_form_of_a_search_is_reranked(client: Any, arguments: dict[str, An
     assert response["hits"]["total"]["value"] == 30
 
 
-RESCORED = {"retriever": {"standard": {"query": MATCH}}, "rescore": {"query": {"rescore_query": MATCH}}}
-
-
-def test_a_retriever_with_a_window_is_reranked_within_it(client: Any, plain: Elasticsearch) -> None:
-    body = {"retriever": {"rescorer": {**RESCORED, "rescore": {"window_size": 12, **RESCORED["rescore"]}}}, "size": 4}
-    first = plain.search(index=INDEX, body={**body, "size": 12})
-    longest = sorted(ids(first), key=int, reverse=True)
-    assert ids(client.search(index=INDEX, body=body, rerank=True)) == longest[:4]
-    response = client.search(index=INDEX, body={**body, "from": 9}, rerank=True)
-    assert response["rerank"]["reason_code"] == "retriever"
-    assert ids(response) == ids(plain.search(index=INDEX, body={**body, "from": 9}))
-
-
 def test_borrowed_fields_of_nested_objects_and_beside_top_hits_are_given_back(plain: Elasticsearch) -> None:
     name = "elastic-nested"
     plain.options(ignore_status=404).indices.delete(index=name)

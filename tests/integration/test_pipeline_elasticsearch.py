@@ -12,6 +12,7 @@ from click.testing import CliRunner, Result
 from elasticsearch import Elasticsearch, helpers
 from opensearchpy import OpenSearch
 
+import osrerank
 from osrerank.cli import cli
 from osrerank.errors import InstallError
 from osrerank.server.elasticsearch.install import Installer, Wish
@@ -85,7 +86,11 @@ def test_the_search_that_is_shown_gets_the_models_scores(
     assert (outcome.exit_code, endpoints(admin)) == (0, ["osrerank"]), outcome.output + str(outcome.exception)
     assert TOKEN not in outcome.output + str(admin.inference.get(inference_id="_all"))
     body = json.loads(outcome.output.partition(f"POST {INDEX}/_search\n")[2].replace("what lowers blood", "blood"))
-    hits = admin.options(basic_auth=("reader", "reader-password")).search(index=INDEX, body=body)["hits"]["hits"]
+    reader = admin.options(basic_auth=("reader", "reader-password"))
+    hits = reader.search(index=INDEX, body=body)["hits"]["hits"]
+    left_alone = osrerank.wrap(reader, scorer=BY_LENGTH).search(index=INDEX, body=body, rerank=True)
+    assert left_alone["rerank"]["reason_code"] == "retriever"
+    assert [hit["_score"] for hit in left_alone["hits"]["hits"]] == [hit["_score"] for hit in hits]
     assert [hit["_id"] for hit in hits] == [str(n) for n in range(29, 19, -1)]
     scores = [1 / (1 + math.exp(-len(hit["_source"]["text"]) / 10)) for hit in hits]
     assert [hit["_score"] - 1 for hit in hits] == pytest.approx(scores, abs=1e-6)
