@@ -142,7 +142,7 @@ def _installer(context: click.Context, engine: Engine, name: str) -> Any:
     from osrerank.settings import Settings
 
     client = OpenSearch(**server_options(Settings.load(url=context.obj["url"])))
-    return (elasticsearch if engine is Engine.ELASTICSEARCH else opensearch).Installer(client, name)
+    return (elasticsearch if engine.reranks_by_endpoint else opensearch).Installer(client, name)
 
 
 def _wish(context: click.Context, engine: Engine, options: dict[str, Any]) -> Any:
@@ -155,8 +155,7 @@ def _wish(context: click.Context, engine: Engine, options: dict[str, Any]) -> An
     from osrerank.server.opensearch.ml_commons import CallBounds
     from osrerank.settings import Settings
 
-    is_elasticsearch = engine is Engine.ELASTICSEARCH
-    for name in OF_OPENSEARCH if is_elasticsearch else ():
+    for name in OF_OPENSEARCH if engine.reranks_by_endpoint else ():
         if context.get_parameter_source(name) is not click.core.ParameterSource.DEFAULT:
             reason = f"leave out --{name.replace('_', '-')}: Elasticsearch's inference endpoints have no such setting"
             raise ConfigError(reason, setting=name, source="flag")
@@ -174,7 +173,7 @@ def _wish(context: click.Context, engine: Engine, options: dict[str, Any]) -> An
             fields = fields_to_send(client, options["index"], fields)
     token = Settings.load().server_token
     secret = None if token is None else token.get_secret_value()
-    if not is_elasticsearch:
+    if not engine.reranks_by_endpoint:
         bounds = CallBounds(*(options[name] for name in ("connect_timeout", "read_timeout", "retries", "connections")))
         rest = (options["oversample"], secret, bounds, options["template"], options["index"] or "")
         return opensearch.Wish(server, fields, *rest)

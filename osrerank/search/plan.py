@@ -264,8 +264,11 @@ def _obstacle(plan: Plan, known: Searcher) -> Generator[Step, Any, Reason | None
     """
     if known.models is not None and (conflict := known.models.conflict(plan.asked.index)):
         return Reason(ReasonCode.MODELS, conflict)
-    if "ext" in plan.asked.body and not (yield from known.engine.find()).has_ext:
-        return Reason(ReasonCode.REQUEST, "Elasticsearch refuses ext")
+    if "ext" not in plan.asked.body:
+        return None
+    engine = yield from known.engine.find()
+    if not engine.has_ext:
+        return Reason(ReasonCode.REQUEST, f"{engine.value} refuses ext")
     return None
 
 

@@ -8,7 +8,6 @@ from osrerank.client import Client
 from osrerank.errors import InstallError
 from osrerank.retrieval.mapping import Leaf, lacking, leaves_by_index, nearest
 from osrerank.server.explained import explained
-from osrerank.types.engine import Engine
 
 STEP = "look at the fields"
 
@@ -29,10 +28,10 @@ def fields_to_send(client: Client, index: str, named: Sequence[str] = ()) -> tup
             raise InstallError(f"there is no index {index}: create it first, or name another one", step=STEP)
         fields = client.fields_of(index, rerank={"fields": list(named), "query_fields": list(named)} if named else True)
     read_names = ", ".join(fields.read) or "no text"
-    is_elasticsearch = client.engine is Engine.ELASTICSEARCH
-    unsent = [name for name in fields.read if name in (fields.nested if is_elasticsearch else fields.fetched)]
+    by_endpoint = client.engine.reranks_by_endpoint
+    unsent = [name for name in fields.read if name in (fields.nested if by_endpoint else fields.fetched)]
     reasons: list[str] = [*fields.warnings, *fields.complaints(None)]
-    if unsent and is_elasticsearch:
+    if unsent and by_endpoint:
         reasons.append(f"Elasticsearch's retriever reads no nested field, such as {', '.join(unsent)}")
     elif unsent:
         reasons.append(f"OpenSearch's processor reads only _source, which lacks {', '.join(unsent)}")

@@ -1,4 +1,13 @@
-"""The search engines, and how they differ."""
+"""The search engines, and how they differ.
+
+A property of `Engine` decides what is sent. Three differences need no decision:
+
+- Only the caller writes ``hybrid`` and ``derived`` (OpenSearch), and ``retriever`` and ``runtime_mappings``
+  (Elasticsearch). They are sent as they come, and the engine that lacks them refuses them.
+- Fields of nested objects come as ``{"parts.text": [...]}`` (OpenSearch) or ``{"parts": [{"text": [...]}]}``
+  (Elasticsearch) in ``fields``. `osrerank.response` reads both shapes.
+- Only Elasticsearch has fields of the type ``semantic_text``. The mapping names the type.
+"""
 
 import re
 from enum import Enum
@@ -28,8 +37,16 @@ class Engine(Enum):
         return self is not Engine.ELASTICSEARCH
 
     @property
+    def reranks_by_endpoint(self) -> bool:
+        """Whether it reranks by itself through an inference endpoint; if not, through a search pipeline."""
+        return self is Engine.ELASTICSEARCH
+
+    @property
     def scores_names_in_multi_search(self) -> bool:
-        """Whether a multi-search, too, may ask for the scores of named queries."""
+        """Whether a multi-search, too, may ask for the scores of named queries.
+
+        With scores, ``matched_queries`` is an object of them; without, it is a list of names.
+        """
         return self is Engine.ELASTICSEARCH
 
     @property
