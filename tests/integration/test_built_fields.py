@@ -21,14 +21,17 @@ ADDED = [{**note, "summary": f"a summary of {note['title']}"} for note in NOTES]
 BEFORE, AFTER = ["title", "text"], ["title", "summary", "text"]
 
 
-@pytest.fixture(params=["embedded", "file", "side index"])
+@pytest.fixture(params=["embedded", "file", "side index", "side index of Elasticsearch"])
 def url(request: pytest.FixtureRequest, tmp_path: Path, no_folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The embedded engine, or OpenSearch with its vectors in this machine's file or on the cluster alone."""
+    """The embedded engine, or a server with the vectors in this machine's file or on the cluster alone."""
     kind = request.param
-    monkeypatch.setenv("OSRERANK_VECTORS_FOLDER", str(no_folder if kind == "side index" else tmp_path / "vectors"))
+    folder = no_folder if kind.startswith("side index") else tmp_path / "vectors"
+    monkeypatch.setenv("OSRERANK_VECTORS_FOLDER", str(folder))
     if kind == "file":
         monkeypatch.setenv("OSRERANK_VECTORS", "file")
-    return f"embedded:{tmp_path / 'engine'}" if kind == "embedded" else request.getfixturevalue("opensearch_url")
+    if kind == "embedded":
+        return f"embedded:{tmp_path / 'engine'}"
+    return str(request.getfixturevalue("elasticsearch_url" if "Elasticsearch" in kind else "opensearch_url"))
 
 
 @pytest.fixture
