@@ -99,8 +99,10 @@ def test_empty_long_and_strange_documents_are_scored(form: str) -> None:
 def test_precision_is_part_of_the_identity_and_near_fp32() -> None:
     scorers = [load_scorer(str(DIRECTORY), dtype=dtype) for dtype in ("fp32", "bf16", "fp16")]
     assert len({scorer.identity for scorer in scorers}) == 3
-    exact, *others = (score(scorer, ["wing", "low blood pressure", "heat flow " * 30, ""]).values for scorer in scorers)
-    for values in others:
+    exact, *rounded = (
+        score(scorer, ["wing", "low blood pressure", "heat flow " * 30, ""]).values for scorer in scorers
+    )
+    for values in rounded:
         assert 0 < np.abs(values - exact).max() < 0.1
 
 
@@ -172,14 +174,14 @@ def test_old_names_of_layer_norms_are_read_by_torch(tmp_path: Path) -> None:
     def older(name: str) -> str:
         return name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta")
 
-    scorers = (load_scorer(one, backend="torch") for one in (rewritten(tmp_path / "old", older), str(DIRECTORY)))
+    scorers = (load_scorer(model, backend="torch") for model in (rewritten(tmp_path / "old", older), str(DIRECTORY)))
     old, new = (score(scorer, ["wing", "low"]).values.tolist() for scorer in scorers)
     assert old == new
 
 
 @pytest.mark.parametrize("name", ["bert.encoder.layer.1.output.dense.weight", "bert.pooler.dense.bias"])
 def test_a_missing_weight_is_named(tmp_path: Path, name: str) -> None:
-    lacking = rewritten(tmp_path / "lacking", lambda one: "" if one == name else one)
+    lacking = rewritten(tmp_path / "lacking", lambda weight: "" if weight == name else weight)
     with pytest.raises(ModelLoadError, match=f"lacks weights.*{name.removeprefix('bert.')}"):
         load_scorer(lacking, backend="torch")
 

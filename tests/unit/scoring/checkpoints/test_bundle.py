@@ -24,10 +24,10 @@ def test_all_variables_of_a_tensorflow_checkpoint_are_read() -> None:
     assert variables["global_step"] == 7
     assert variables["bert/embeddings/word_embeddings"].shape == (278, 16)
     assert variables["bert/encoder/layer_1/intermediate/dense/kernel"].shape == (16, 32)
-    named, config = read_tensorflow(GOOGLE)
-    assert named["bert.encoder.layer.1.intermediate.dense.weight"].shape == (32, 16)
-    assert named["classifier.weight"].shape == (2, 16)
-    assert not [name for name in named if "adam" in name or name == "global_step"]
+    weights, config = read_tensorflow(GOOGLE)
+    assert weights["bert.encoder.layer.1.intermediate.dense.weight"].shape == (32, 16)
+    assert weights["classifier.weight"].shape == (2, 16)
+    assert not [name for name in weights if "adam" in name or name == "global_step"]
     assert config["model_type"] == "bert"
 
 
@@ -36,21 +36,21 @@ def copy(tmp_path: Path) -> Path:
     return Path(shutil.copytree(GOOGLE, tmp_path / "copy"))
 
 
-@given(name=st.sampled_from([INDEX, DATA]), place=st.floats(0, 1, exclude_max=True), bit=st.integers(0, 7))
+@given(name=st.sampled_from([INDEX, DATA]), offset_share=st.floats(0, 1, exclude_max=True), bit=st.integers(0, 7))
 def test_a_flipped_bit_of_a_tensorflow_checkpoint_is_noticed_or_harmless(
-    tmp_path_factory: pytest.TempPathFactory, name: str, place: float, bit: int
+    tmp_path_factory: pytest.TempPathFactory, name: str, offset_share: float, bit: int
 ) -> None:
     folder = Path(shutil.copytree(GOOGLE, tmp_path_factory.mktemp("flipped") / "copy"))
     content = bytearray((folder / name).read_bytes())
-    content[int(place * len(content))] ^= 1 << bit
+    content[int(offset_share * len(content))] ^= 1 << bit
     (folder / name).write_bytes(content)
     expected = read_bundle(GOOGLE / "model.ckpt-7")
     try:
-        found = read_bundle(folder / "model.ckpt-7")
+        variables = read_bundle(folder / "model.ckpt-7")
     except ModelLoadError:
         return
-    assert found.keys() == expected.keys()
-    assert all(np.array_equal(found[one], expected[one]) for one in expected)
+    assert variables.keys() == expected.keys()
+    assert all(np.array_equal(variables[key], expected[key]) for key in expected)
 
 
 @pytest.mark.parametrize("share", [0.0, 0.3, 0.9, 0.999])

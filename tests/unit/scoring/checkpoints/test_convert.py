@@ -46,7 +46,7 @@ def logits(directory: Path) -> np.ndarray:
     (document,) = builder.documents([TEXT], query)
     tokens = builder.mono(query, document)
     network = load_network(directory, card).eval()
-    ids, segments = (torch.from_numpy(part)[None] for part in (tokens.ids, tokens.segments))
+    ids, segments = (torch.from_numpy(array)[None] for array in (tokens.ids, tokens.segments))
     with torch.no_grad():
         return network(ids, torch.ones_like(ids), segments)[0].numpy()
 
@@ -85,7 +85,7 @@ def as_birch(folder: Path, network: Any, *, is_bare: bool = False, is_old: bool 
 
 
 def lacking(*names: str) -> Callable[[Path, Any], Path]:
-    return lambda folder, made: without(saved(folder, made), *names)
+    return lambda folder, network: without(saved(folder, network), *names)
 
 
 OLD_BARE, NESTED = {"is_bare": True, "is_old": True}, {"prefix": "module.", "nested": "state_dict"}
@@ -118,14 +118,14 @@ def test_a_converted_checkpoint_gives_the_logits_of_the_original(tmp_path: Path,
 
 def test_with_several_checkpoints_in_a_folder_one_must_be_named(tmp_path: Path) -> None:
     source = as_birch(tmp_path / "source", checkpoints.network("next-sentence"))
-    other = checkpoints.network("next-sentence", seed=2)
-    torch.save(other, source / "saved.mb_1")
+    second_network = checkpoints.network("next-sentence", seed=2)
+    torch.save(second_network, source / "saved.mb_1")
     with pytest.raises(
         ModelLoadError, match=r"\(saved.mb_1, saved.msmarco_mb_1\); name one of them, such as .*saved.mb_1"
     ):
         convert_if_needed(source)
-    found = convert_if_needed(locate(str(source / "saved.mb_1"))).directory
-    np.testing.assert_allclose(logits(found), checkpoints.expected(other, QUERY, TEXT), atol=1e-5)
+    directory = convert_if_needed(locate(str(source / "saved.mb_1"))).directory
+    np.testing.assert_allclose(logits(directory), checkpoints.expected(second_network, QUERY, TEXT), atol=1e-5)
     with pytest.raises(ModelLoadError, match=r"vocab.txt is a file that torch.save did not write; name the directory"):
         locate(str(source / "vocab.txt"))
 
@@ -176,8 +176,8 @@ def test_checkpoints_in_the_current_form_are_not_converted(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("head", ["", "next-sentence"])
 def test_a_pre_trained_checkpoint_without_a_head_needs_a_named_head(tmp_path: Path, head: Head) -> None:
-    made = checkpoints.network("next-sentence")
-    source = without(saved(tmp_path / "source", made), "architectures")
+    network = checkpoints.network("next-sentence")
+    source = without(saved(tmp_path / "source", network), "architectures")
     state = torch.load(source / "pytorch_model.bin", weights_only=True)
     torch.save({**state, "cls.predictions.bias": torch.zeros(278)}, source / PICKLE)
     directory = convert_if_needed(source, head).directory
@@ -255,17 +255,20 @@ def of_2019(folder: Path, network: Any, *, shards: int = 1, name: str = "pytorch
         files = [f"pytorch_model-{number:05d}-of-{shards:05d}.bin" for number in range(1, shards + 1)]
         for number, file in enumerate(files):
             torch.save(dict(state[number::shards]), folder / file)
-        where = {key: files[place % shards] for place, (key, _) in enumerate(state)}
-        checkpoints.write_config(folder, {"weight_map": where}, "pytorch_model.bin.index.json")
+        weight_map = {key: files[index % shards] for index, (key, _) in enumerate(state)}
+        checkpoints.write_config(folder, {"weight_map": weight_map}, "pytorch_model.bin.index.json")
     return folder
 
 
 RELEASED: dict[str, tuple[str, Callable[[Path, Any], Path]]] = {
     "Google's layout, with Adam's slots": ("classifier", lambda folder, _: Path(shutil.copytree(GOOGLE, folder))),
     "a config of 2019": ("classifier", of_2019),
-    "three shards": ("classifier", lambda folder, made: of_2019(folder, made, shards=3)),
-    "Birch's dict": ("next-sentence", lambda folder, made: as_birch(folder, made, is_old=True) / "saved.msmarco_mb_1"),
-    "Birch's module": ("next-sentence", lambda folder, made: as_birch(folder, made, is_bare=True)),
+    "three shards": ("classifier", lambda folder, network: of_2019(folder, network, shards=3)),
+    "Birch's dict": (
+        "next-sentence",
+        lambda folder, network: as_birch(folder, network, is_old=True) / "saved.msmarco_mb_1",
+    ),
+    "Birch's module": ("next-sentence", lambda folder, network: as_birch(folder, network, is_bare=True)),
 }
 
 
@@ -276,15 +279,15 @@ def test_an_exported_old_checkpoint_scores_as_its_network_in_both_backends(tmp_p
 
     pytest.importorskip("onnx")
     head, write = RELEASED[form]
-    network, made = checkpoints.network(head), tmp_path / "made"
+    network, output = checkpoints.network(head), tmp_path / "made"
     options = ["--head", head] if head == "next-sentence" else []
     source = write(tmp_path / "source", network)
-    main(["export", str(source), str(made), "--no-self-check", "--keep-weights", *options])
+    main(["export", str(source), str(output), "--no-self-check", "--keep-weights", *options])
     first, second = checkpoints.expected(network, QUERY, TEXT)
     for backend in ("onnx", "torch"):
-        found = load_scorer(str(made), backend=backend).score(QUERY, [TEXT], [(0,)])
-        assert found.values[0] == pytest.approx(second if options else second - first, abs=1e-5)
-        assert found.log_odds[0] == pytest.approx(second - first, abs=1e-5)
+        scores = load_scorer(str(output), backend=backend).score(QUERY, [TEXT], [(0,)])
+        assert scores.values[0] == pytest.approx(second if options else second - first, abs=1e-5)
+        assert scores.log_odds[0] == pytest.approx(second - first, abs=1e-5)
 
 
 def test_a_training_starts_from_a_google_checkpoint(tmp_path: Path) -> None:
@@ -294,7 +297,7 @@ def test_a_training_starts_from_a_google_checkpoint(tmp_path: Path) -> None:
 
     source = MODEL.convert(str(GOOGLE), None, None)
     trainee = load_trainee(source, Recipe.of({}, "monobert"))
-    own = checkpoints.network().state_dict()["bert.encoder.layer.1.output.dense.weight"]
+    expected = checkpoints.network().state_dict()["bert.encoder.layer.1.output.dense.weight"]
     torch.testing.assert_close(
-        dict(trainee.network.named_parameters())["network.bert.encoder.layer.1.output.dense.weight"], own
+        dict(trainee.network.named_parameters())["network.bert.encoder.layer.1.output.dense.weight"], expected
     )

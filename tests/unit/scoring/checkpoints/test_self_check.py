@@ -26,7 +26,10 @@ def test_each_self_check_example_has_an_answer_and_another_paragraph() -> None:
     assert len(examples()) == QUESTIONS
     assert examples() == examples()
     assert all(example.answering != example.other for example in examples())
-    right = sum(overlap(one.question, one.answering) > overlap(one.question, one.other) for one in examples())
+    right = sum(
+        overlap(example.question, example.answering) > overlap(example.question, example.other)
+        for example in examples()
+    )
     assert right >= LEAST_RIGHT  # even words tell them apart
 
 
@@ -36,11 +39,11 @@ def trained_like(query: str, text: str) -> float:
 
 
 def test_a_model_that_ranks_passes_the_self_check() -> None:
-    found = require_self_check(FunctionScorer(trained_like), MONO, CARD, sha256="abc")
-    assert (found.cause, found.casing, found.label) == ("", "lower case", 1)
-    assert found.unknown < 0.01
-    assert "answering paragraphs before random ones" in str(found)
-    assert str(found).endswith("head logits2, label 1, lower case, 2 segment rows, SHA-256 abc")
+    check = require_self_check(FunctionScorer(trained_like), MONO, CARD, sha256="abc")
+    assert (check.cause, check.casing, check.label) == ("", "lower case", 1)
+    assert check.unknown < 0.01
+    assert "answering paragraphs before random ones" in str(check)
+    assert str(check).endswith("head logits2, label 1, lower case, 2 segment rows, SHA-256 abc")
 
 
 @pytest.mark.long
@@ -90,9 +93,11 @@ def no_lower_case(folder: Path) -> None:
 
 def cased_vocabulary(folder: Path) -> None:
     vocabulary = (folder / "vocab.txt").read_text("utf-8").split("\n")
-    places = [place for place, token in enumerate(vocabulary) if token.isascii() and token.isalpha() and len(token) > 2]
-    for place in places[::3]:
-        vocabulary[place] = vocabulary[place].capitalize()
+    indices = [
+        index for index, token in enumerate(vocabulary) if token.isascii() and token.isalpha() and len(token) > 2
+    ]
+    for index in indices[::3]:
+        vocabulary[index] = vocabulary[index].capitalize()
     (folder / "vocab.txt").write_text("\n".join(vocabulary), "utf-8")
     _changed(folder, "tokenizer_config.json", do_lower_case=True)
 
@@ -106,8 +111,8 @@ def lost_head(folder: Path) -> None:
 
 def next_sentence_the_other_way(folder: Path) -> None:
     def change(state: dict[str, Any]) -> None:
-        for part in ("weight", "bias"):
-            state[f"cls.seq_relationship.{part}"] = state.pop(f"classifier.{part}").flip(0)
+        for parameter in ("weight", "bias"):
+            state[f"cls.seq_relationship.{parameter}"] = state.pop(f"classifier.{parameter}").flip(0)
 
     _weights(folder, change)
     _changed(folder, "config.json", architectures=["BertForNextSentencePrediction"])
@@ -132,8 +137,8 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("trained") / "monobert"
     folder.mkdir()
     shutil.copyfile(source / "config.json", folder / "config.json")
-    named = ((name if name in HEAD else f"bert.{name}", tensor) for name, tensor in read_weights(source).items())
-    torch.save(dict(named), folder / "pytorch_model.bin")
+    tensors = ((name if name in HEAD else f"bert.{name}", tensor) for name, tensor in read_weights(source).items())
+    torch.save(dict(tensors), folder / "pytorch_model.bin")
     vocabulary = json.loads(tokenizer_file(source).read_bytes())["model"]["vocab"]
     (folder / "vocab.txt").write_text("\n".join(sorted(vocabulary, key=vocabulary.__getitem__)), "utf-8")
     (folder / "tokenizer_config.json").write_text(json.dumps({"do_lower_case": True}), "utf-8")
@@ -145,12 +150,12 @@ def test_a_trained_checkpoint_loads_and_is_exported(
     trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    said: list[str] = []
-    export_model(trained, tmp_path / "made", ExportOptions(self_check=True), report=said.append)
+    reports: list[str] = []
+    export_model(trained, tmp_path / "made", ExportOptions(self_check=True), report=reports.append)
     scorers = (load_scorer(str(folder)) for folder in (trained, tmp_path / "made"))
-    found = [one.score("who wrote it", ["she wrote it", "a wing"], [(0,), (1,)]).values for one in scorers]
-    np.testing.assert_allclose(*found, atol=1e-4)
-    assert "head logits2, label 1, lower case, 2 segment rows, SHA-256 " in said[0]
+    values = [scorer.score("who wrote it", ["she wrote it", "a wing"], [(0,), (1,)]).values for scorer in scorers]
+    np.testing.assert_allclose(*values, atol=1e-4)
+    assert "head logits2, label 1, lower case, 2 segment rows, SHA-256 " in reports[0]
 
 
 @pytest.mark.slow

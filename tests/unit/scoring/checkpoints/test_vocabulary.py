@@ -31,7 +31,7 @@ def written(folder: Path, words: list[str], **settings: object) -> Path:
     return folder
 
 
-def pieces(tokenizer: Tokenizer, text: str) -> tuple[list[str], list[int], list[int]]:
+def encode(tokenizer: Tokenizer, text: str) -> tuple[list[str], list[int], list[int]]:
     encoded = tokenizer.encode(text, "low")
     return encoded.tokens, encoded.ids, encoded.type_ids
 
@@ -50,22 +50,22 @@ def test_a_vocabulary_splits_texts_as_transformers_does(tmp_path: Path, settings
     ours = tokenizer_of(written(tmp_path, words, **settings))
     theirs = transformers.BertTokenizerFast(str(tmp_path / "vocab.txt"), **settings).backend_tokenizer
     for text in TEXTS:
-        assert pieces(ours, text) == pieces(theirs, text), text
+        assert encode(ours, text) == encode(theirs, text), text
 
 
 @pytest.mark.parametrize(("extra", "cased"), [([], False), (["Paris"], True), (["[unusedA]"], False)])
 def test_the_vocabulary_says_whether_it_is_cased(tmp_path: Path, extra: list[str], cased: bool) -> None:
-    made = tokenizer_of(written(tmp_path, [*WORDS, *extra]))
+    tokenizer = tokenizer_of(written(tmp_path, [*WORDS, *extra]))
     assert is_cased(read_vocabulary(tmp_path / "vocab.txt")) is cased
-    assert (made.normalizer.normalize_str("A") == "A") is cased
+    assert (tokenizer.normalizer.normalize_str("A") == "A") is cased
 
 
 def test_a_vocabulary_may_name_special_tokens_differently(tmp_path: Path) -> None:
     words = ["<pad>", "<unk>", "<s>", "</s>", "low"]
     names = {"pad_token": "<pad>", "unk_token": {"content": "<unk>"}, "cls_token": "<s>", "sep_token": "</s>"}
     (tmp_path / "special_tokens_map.json").write_text(json.dumps(names), "utf-8")
-    made = tokenizer_of(written(tmp_path, words))
-    assert made.encode("low x").tokens == ["<s>", "low", "<unk>", "</s>"]
+    tokenizer = tokenizer_of(written(tmp_path, words))
+    assert tokenizer.encode("low x").tokens == ["<s>", "low", "<unk>", "</s>"]
 
 
 @pytest.mark.parametrize(

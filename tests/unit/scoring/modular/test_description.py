@@ -35,8 +35,8 @@ FILES: dict[str, Any] = {
         "default_prompt_name": None,
     },
     "modules.json": [
-        {"idx": place, "name": str(place), "path": path, "type": f"sentence_transformers.{kind}"}
-        for place, (path, kind) in enumerate(TYPES.items())
+        {"idx": index, "name": str(index), "path": path, "type": f"sentence_transformers.{kind}"}
+        for index, (path, kind) in enumerate(TYPES.items())
     ],
     "1_Pooling/config.json": {"embedding_dimension": 8, "pooling_mode": "cls", "include_prompt": True},
     "2_Dense/config.json": DENSE | {"bias": False, "activation_function": "torch.nn.modules.activation.GELU"},
@@ -57,9 +57,9 @@ def write(tmp_path: Path) -> Write:
         for name, content in {**FILES, **dict.fromkeys(WEIGHTS, "")}.items():
             change = changes.get(name, {})
             if change is not None:
-                whole = {**content, **change} if isinstance(content, dict) else change or content
+                merged = {**content, **change} if isinstance(content, dict) else change or content
                 (tmp_path / name).parent.mkdir(exist_ok=True)
-                (tmp_path / name).write_text(json.dumps(whole), "utf-8")
+                (tmp_path / name).write_text(json.dumps(merged), "utf-8")
         return tmp_path
 
     return written
@@ -147,9 +147,11 @@ def test_unknown_fields_of_a_modular_cross_encoder_are_refused_by_file_and_field
     directory = write({file: change})
     with pytest.raises(ModelLoadError, match=reason) as caught:
         read_card(directory)
-    named = {"out_features": "config.json"}.get(next(iter(change or {}), "") if isinstance(change, dict) else "", file)
-    assert str(directory / named) in str(caught.value)
-    assert caught.value.path == str(directory / named)
+    refused_file = {"out_features": "config.json"}.get(
+        next(iter(change or {}), "") if isinstance(change, dict) else "", file
+    )
+    assert str(directory / refused_file) in str(caught.value)
+    assert caught.value.path == str(directory / refused_file)
 
 
 def test_a_prompt_that_pooling_leaves_out_is_refused(write: Write) -> None:

@@ -26,7 +26,9 @@ def changed(tmp_path: Path) -> Callable[..., Path]:
         if not folder.exists():
             shutil.copytree(SAVED / name, folder)
         content = {**json.loads((folder / file).read_text("utf-8")), **fields}
-        (folder / file).write_text(json.dumps({key: one for key, one in content.items() if one is not None}), "utf-8")
+        (folder / file).write_text(
+            json.dumps({key: value for key, value in content.items() if value is not None}), "utf-8"
+        )
         return folder
 
     return change
@@ -40,36 +42,40 @@ def test_late_interaction_models_are_recognised(name: str) -> None:
 
 
 def test_late_interaction_models_of_sentence_transformers_are_read() -> None:
-    found = read_late_interaction(SAVED / "expanded")
-    assert found.tokens == TokenVectors("[Q]", "[D]", "[MASK]", 16, skipped=(".", ",", "!", ";", "(", ")", ":"))
-    assert (found.query_prefix, found.document_prefix) == (" ", " ")
-    assert (found.most_query_tokens, found.most_document_tokens, found.dimensions) == (16, 48, 16)
-    assert found.projections == (Projection("1_Dense/model.safetensors", "linear"),)
+    description = read_late_interaction(SAVED / "expanded")
+    assert description.tokens == TokenVectors("[Q]", "[D]", "[MASK]", 16, skipped=(".", ",", "!", ";", "(", ")", ":"))
+    assert (description.query_prefix, description.document_prefix) == (" ", " ")
+    assert (description.most_query_tokens, description.most_document_tokens, description.dimensions) == (16, 48, 16)
+    assert description.projections == (Projection("1_Dense/model.safetensors", "linear"),)
 
 
 def test_text_prompts_residual_layers_and_pooling_are_read() -> None:
-    found = read_late_interaction(SAVED / "pooled")
+    description = read_late_interaction(SAVED / "pooled")
     tokens = TokenVectors(expansion="[MASK]", expanded_to=8, attends_to_expansion=True, pool_factor=2)
-    assert found.tokens == tokens
-    assert (found.query_prefix, found.document_prefix) == ("the query ", "the document ")
-    assert (found.most_query_tokens, found.most_document_tokens) == (24, 40)
-    assert [one.residual for one in found.projections] == ["residual", "residual"]
+    assert description.tokens == tokens
+    assert (description.query_prefix, description.document_prefix) == ("the query ", "the document ")
+    assert (description.most_query_tokens, description.most_document_tokens) == (24, 40)
+    assert [module.residual for module in description.projections] == ["residual", "residual"]
 
 
 def test_late_interaction_models_of_pylate_are_read() -> None:
-    found = read_late_interaction(SAVED / "pylate")
-    assert (found.tokens.query_marker, found.tokens.document_marker) == ("[Q] ", "[D] ")
-    assert (found.tokens.expansion, found.tokens.expanded_to, found.most_document_tokens) == ("[MASK]", 16, 40)
-    assert found.tokens.skipped[: len(PUNCTUATION)] == PUNCTUATION
-    assert found.tokens.hides_expansion
+    description = read_late_interaction(SAVED / "pylate")
+    assert (description.tokens.query_marker, description.tokens.document_marker) == ("[Q] ", "[D] ")
+    assert (description.tokens.expansion, description.tokens.expanded_to, description.most_document_tokens) == (
+        "[MASK]",
+        16,
+        40,
+    )
+    assert description.tokens.skipped[: len(PUNCTUATION)] == PUNCTUATION
+    assert description.tokens.hides_expansion
 
 
 def test_late_interaction_models_of_stanford_are_read() -> None:
-    found = read_late_interaction(SAVED / "stanford")
-    assert (found.tokens.query_marker, found.tokens.document_marker) == ("[unused0]", "[unused1]")
-    assert (found.most_query_tokens, found.most_document_tokens, found.dimensions) == (20, 44, 16)
-    assert found.projections == (Projection("model.safetensors", "linear"),)
-    assert found.tokens.skipped[: len(PUNCTUATION)] == PUNCTUATION
+    description = read_late_interaction(SAVED / "stanford")
+    assert (description.tokens.query_marker, description.tokens.document_marker) == ("[unused0]", "[unused1]")
+    assert (description.most_query_tokens, description.most_document_tokens, description.dimensions) == (20, 44, 16)
+    assert description.projections == (Projection("model.safetensors", "linear"),)
+    assert description.tokens.skipped[: len(PUNCTUATION)] == PUNCTUATION
 
 
 def test_without_metadata_lengths_and_markers_are_the_libraries_own(changed: Callable[..., Path]) -> None:
@@ -77,19 +83,19 @@ def test_without_metadata_lengths_and_markers_are_the_libraries_own(changed: Cal
     names = ("query_prefix", "document_prefix", "query_length", "document_length", "skiplist_words")
     changed("pylate", MODEL, **dict.fromkeys(names), do_query_expansion=False)
     for name, marker in (("stanford", "[unused0]"), ("pylate", "[Q] ")):
-        found = read_late_interaction(changed(name, "config.json"))
-        assert (found.most_query_tokens, found.most_document_tokens) == (32, 180)
-        assert found.tokens.query_marker == marker
-        assert found.tokens.skipped[: len(PUNCTUATION)] == PUNCTUATION
-    assert found.tokens.expanded_to == 0  # without expansion queries are not filled
+        description = read_late_interaction(changed(name, "config.json"))
+        assert (description.most_query_tokens, description.most_document_tokens) == (32, 180)
+        assert description.tokens.query_marker == marker
+        assert description.tokens.skipped[: len(PUNCTUATION)] == PUNCTUATION
+    assert description.tokens.expanded_to == 0  # without expansion queries are not filled
 
 
 def test_a_prompt_behind_a_marker_stays_text(changed: Callable[..., Path]) -> None:
     prompts = {"query": "[Q] search for ", "document": ""}
     folder = changed("expanded", "config_sentence_transformers.json", prompts=prompts)
-    found = read_late_interaction(folder)
-    assert (found.tokens.query_marker, found.query_prefix) == ("[Q]", " search for ")
-    assert (found.tokens.document_marker, found.document_prefix) == ("", "")
+    description = read_late_interaction(folder)
+    assert (description.tokens.query_marker, description.query_prefix) == ("[Q]", " search for ")
+    assert (description.tokens.document_marker, description.document_prefix) == ("", "")
 
 
 MODEL, DENSE = "config_sentence_transformers.json", "1_Dense/config.json"
@@ -135,7 +141,7 @@ def test_late_interaction_modules_that_are_missing_unknown_or_misplaced_are_refu
     listed = json.loads((SAVED / "pooled" / "modules.json").read_text("utf-8"))
     folder = changed("pooled", MODEL)
     for modules, reason in (
-        ([one for one in listed if "Mask" not in one["type"]], "lists 0 modules of the type MultiVectorMask"),
+        ([module for module in listed if "Mask" not in module["type"]], "lists 0 modules of the type MultiVectorMask"),
         ([*listed[:-2], listed[-1], listed[-2]], "must be the last module, but Normalize is the last"),
         ([*listed, {**listed[-1], "type": "sentence_transformers.base.modules.router.Router"}], "router.Router"),
         ([listed[0], {**listed[1], "type": "somebody.Dense"}], "somebody.Dense"),

@@ -20,8 +20,8 @@ KEY = "k3y-that-nobody-may-see"
 
 def then(*replies):
     """Answer with the replies in turn, then as by_length does."""
-    left = list(replies)
-    return lambda received: left.pop(0) if left else by_length(received)
+    remaining = list(replies)
+    return lambda received: remaining.pop(0) if remaining else by_length(received)
 
 
 def refused(status, *headers, content=None):
@@ -33,7 +33,7 @@ def retries():
 
 
 def score(scorer, texts=("four",), deadline=NEVER):
-    return scorer.score("q", texts, [(at,) for at in range(len(texts))], deadline=deadline)
+    return scorer.score("q", texts, [(index,) for index in range(len(texts))], deadline=deadline)
 
 
 @pytest.mark.parametrize("status", [429, 502, 503])
@@ -143,9 +143,9 @@ def test_the_remaining_time_is_sent_only_to_an_osrerank_server(scorer_of):
     with answering(by_length) as server:
         for dialect in ("osrerank", "tei"):
             score(scorer_of(server.url, dialect), deadline=Deadline.after_ms(5000))
-    told = [received.headers.get("x-request-timeout-ms") for received in server.received]
-    assert 0 < int(told[0]) <= 5000
-    assert told[1] is None
+    remaining_ms = [received.headers.get("x-request-timeout-ms") for received in server.received]
+    assert 0 < int(remaining_ms[0]) <= 5000
+    assert remaining_ms[1] is None
 
 
 def test_the_servers_key_is_in_no_message_log_line_or_representation(scorer_of, caplog, no_waiting):
@@ -153,18 +153,18 @@ def test_the_servers_key_is_in_no_message_log_line_or_representation(scorer_of, 
     replies = [
         refused(status, content={"message": f"no such key {KEY}, said {KEY}"}) for status in (401, 429, 503, 422)
     ]
-    seen = []
+    texts_of_errors = []
     for reply in (*replies, Reply(None), Reply([])):
         with answering(lambda _received, reply=reply: reply) as server:
             scorer = scorer_of(server.url, rerank_key=KEY)
             try:
-                seen.append(score(scorer).failures)
+                texts_of_errors.append(score(scorer).failures)
             except (EndpointError, Overloaded) as error:
-                seen += [error, repr(error), error.__dict__, error.__cause__, error.__context__]
-            seen += [scorer, vars(scorer).keys(), scorer.model, scorer.identity]
+                texts_of_errors += [error, repr(error), error.__dict__, error.__cause__, error.__context__]
+            texts_of_errors += [scorer, vars(scorer).keys(), scorer.model, scorer.identity]
     assert server.received[0].headers["authorization"] == f"Bearer {KEY}"
-    assert "no such key ***, said ***; set OSRERANK_RERANK_KEY to a key that the server accepts" in str(seen)
-    assert KEY not in str(seen)
+    assert "no such key ***, said ***; set OSRERANK_RERANK_KEY to a key that the server accepts" in str(texts_of_errors)
+    assert KEY not in str(texts_of_errors)
     assert KEY not in caplog.text
 
 
@@ -211,17 +211,17 @@ class Patient:
 
 
 @pytest.mark.parametrize("status", [429, 502, 503])
-@pytest.mark.parametrize("asked", [(), (("Retry-After", "1"),), (("Retry-After", "60"),)])
-def test_a_batch_waits_through_a_minute_of_a_busy_server(status, asked):
+@pytest.mark.parametrize("headers", [(), (("Retry-After", "1"),), (("Retry-After", "60"),)])
+def test_a_batch_waits_through_a_minute_of_a_busy_server(status, headers):
     patient = Patient()
-    with answering(lambda it: refused(status, *asked) if patient.now_s < 60 else by_length(it)) as server:
+    with answering(lambda received: refused(status, *headers) if patient.now_s < 60 else by_length(received)) as server:
         assert patient.post(server.url) == [{"index": 0, "score": 4.0}]
     assert 60 <= patient.now_s < 125
 
 
 def test_a_batch_waits_for_a_restarting_server_but_not_for_one_that_never_answered():
     patient = Patient()
-    with answering(lambda it: by_length(it)._replace(headers=(("Connection", "close"),))) as server:
+    with answering(lambda received: by_length(received)._replace(headers=(("Connection", "close"),))) as server:
         patient.post(server.url)
     with pytest.raises(EndpointError, match="cannot be reached"):
         patient.post(server.url)
@@ -242,17 +242,17 @@ def test_a_server_that_exceeds_the_sent_deadline_is_late_and_has_not_failed(scor
 
 
 @pytest.mark.parametrize(
-    ("answered", "said"),
+    ("answered", "message"),
     [
         ({"error": "input exceeds the batch size", "error_type": "Validation"}, "input exceeds the batch size"),
         ({"message": "quota used up"}, "quota used up"),
         ({"error": {"message": "quota used up", "code": 429}}, "quota used up"),
     ],
 )
-def test_an_error_with_status_200_has_the_servers_message(answered, said):
+def test_an_error_with_status_200_has_the_servers_message(answered, message):
     with answering(lambda _received: Reply(answered)) as server:
         connection = Connection("there", "")
-        with pytest.raises(EndpointError, match=f"answered 200, but with: {said}") as caught:
+        with pytest.raises(EndpointError, match=f"answered 200, but with: {message}") as caught:
             connection.post(server.url, {}, NEVER)
         connection.close()
     assert caught.value.status == 200

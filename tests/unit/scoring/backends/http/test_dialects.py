@@ -17,10 +17,10 @@ from tests.rerank_server import Reply, answering
 
 QUERY, TEXTS = "q", ["first", "second", "third"]
 TUPLES = [(0,), (1,), (2,)]
-RESULTS = [{"index": place, "relevance_score": score} for place, score in ((2, 0.9), (0, 0.5), (1, 0.1))]
+RESULTS = [{"index": index, "relevance_score": score} for index, score in ((2, 0.9), (0, 0.5), (1, 0.1))]
 LOGITS = [0.0, math.log(1 / 9), math.log(9)]
 NAMED = {"query": QUERY, "documents": TEXTS, "model": "m"}
-SCORES = [{"index": at, "object": "score", "score": score} for at, score in enumerate((0.5, 0.1, 0.9))]
+SCORES = [{"index": index, "object": "score", "score": score} for index, score in enumerate((0.5, 0.1, 0.9))]
 COHERE_1 = {"api_version": {"version": "1"}, "billed_units": {"search_units": 1}}
 COHERE_2 = {"api_version": {"version": "2", "is_experimental": False}}
 SCORED = {"id": "score-request-id", "object": "list", "created": 693570, "model": "m", "data": SCORES, "usage": {}}
@@ -45,12 +45,16 @@ CASES = {
     "tei": (
         "/rerank",
         {"query": QUERY, "texts": TEXTS, "truncate": True, "raw_scores": True},
-        [{"index": one["index"], "score": LOGITS[one["index"]]} for one in RESULTS],
+        [{"index": entry["index"], "score": LOGITS[entry["index"]]} for entry in RESULTS],
     ),
     "vllm": (
         "/rerank",
         {**NAMED, "top_n": 3, "truncate_prompt_tokens": -1},
-        {"id": "rerank-fae5", "model": "m", "results": [{**one, "document": {"text": "its text"}} for one in RESULTS]},
+        {
+            "id": "rerank-fae5",
+            "model": "m",
+            "results": [{**entry, "document": {"text": "its text"}} for entry in RESULTS],
+        },
     ),
     "vllm-score": ("/score", {"text_1": QUERY, "text_2": TEXTS, "model": "m", "truncate_prompt_tokens": -1}, SCORED),
 }
@@ -58,7 +62,7 @@ CASES = {
 
 @pytest.mark.parametrize("dialect", CASES)
 def test_requests_and_answers_are_those_of_the_servers_documentation(scorer_of, dialect):
-    path, asked, answer = CASES[dialect]
+    path, request_body, answer = CASES[dialect]
     with answering(lambda _received: Reply(answer)) as server:
         scorer = scorer_of(server.url, dialect, model="m", rerank_key="k3y")
         scores = scorer.score(QUERY, TEXTS, TUPLES)
@@ -66,7 +70,7 @@ def test_requests_and_answers_are_those_of_the_servers_documentation(scorer_of, 
     assert (scores.failures, scores.reached, scores.inferences) == ({}, 3, 3)
     assert scorer.probabilities(scores.values).tolist() == pytest.approx([0.5, 0.1, 0.9])
     received = server.received[0]
-    assert (received.method, received.path, received.body) == ("POST", path, asked)
+    assert (received.method, received.path, received.body) == ("POST", path, request_body)
     assert received.headers["authorization"] == "Bearer k3y"
 
 
@@ -81,12 +85,12 @@ def test_the_model_name_is_sent_only_to_servers_that_need_a_name(scorer_of):
 
 
 def test_the_setting_scale_decides_between_logits_and_probabilities(scorer_of):
-    answer = {"results": [{"index": at, "relevance_score": score} for at, score in enumerate((-3.0, 0.5, 7.0))]}
+    answer = {"results": [{"index": index, "relevance_score": score} for index, score in enumerate((-3.0, 0.5, 7.0))]}
     with answering(lambda _received: Reply(answer)) as server:
         scores = scorer_of(server.url, "vllm", http={"scores": "logit"}).score(QUERY, TEXTS, TUPLES)
     assert scores.values.tolist() == [-3.0, 0.5, 7.0]
     assert server.received[0].body["use_activation"] is False
-    answer = [{"index": at, "score": score} for at, score in enumerate((0.5, 0.1, 0.9))]
+    answer = [{"index": index, "score": score} for index, score in enumerate((0.5, 0.1, 0.9))]
     with answering(lambda _received: Reply(answer)) as server:
         scores = scorer_of(server.url, "tei", http={"scores": "probability"}).score(QUERY, TEXTS, TUPLES)
     assert scores.values.tolist() == pytest.approx(LOGITS, abs=1e-6)
@@ -94,7 +98,7 @@ def test_the_setting_scale_decides_between_logits_and_probabilities(scorer_of):
 
 
 def tei(*scores):
-    return [{"index": place, "score": score} for place, score in enumerate(scores)]
+    return [{"index": index, "score": score} for index, score in enumerate(scores)]
 
 
 def logits_of(content, count=3, *, dialect="tei", scale="logit", **headers):
@@ -139,7 +143,7 @@ def test_a_document_without_a_valid_score_fails_alone():
 def test_the_order_of_probabilities_is_the_order_of_logits():
     chances = [0.0, 1e-38, 1e-30, 1e-7, 2e-7, 0.4999999, 0.5, 0.5000001, 0.9, 0.9999998, 0.9999999, 1.0]
     logits, failures = logits_of(tei(*chances), len(chances), scale="probability")
-    values = np.array([logits[place] for place in range(len(chances))], dtype=np.float32)
+    values = np.array([logits[index] for index in range(len(chances))], dtype=np.float32)
     assert failures == {}
     assert np.isfinite(values).all()
     assert values[0] == values[1]
@@ -148,7 +152,7 @@ def test_the_order_of_probabilities_is_the_order_of_logits():
 
 
 def test_documents_that_an_osrerank_server_could_not_score_stay_unscored():
-    content = [{"index": place, "score": score} for place, score in ((2, 3.0), (0, 1.0), (1, 0.9999999))]
+    content = [{"index": index, "score": score} for index, score in ((2, 3.0), (0, 1.0), (1, 0.9999999))]
     logits, failures = logits_of(content, dialect="osrerank", **{"x-rerank-unscored": "1"})
     assert logits == {2: 3.0, 0: 1.0}
     assert failures == {1: "the server's model failed on it"}

@@ -19,11 +19,11 @@ from osrerank.types import Deadline
 from tests.rerank_server import Reply, answering, by_length
 from tests.waiting import in_a_child
 
-TEXTS = ["x" * (1 + at % 97) for at in range(500)]
+TEXTS = ["x" * (1 + index % 97) for index in range(500)]
 
 
 def all_of(texts):
-    return [(at,) for at in range(len(texts))]
+    return [(index,) for index in range(len(texts))]
 
 
 def at_most(count, *, status=413):
@@ -80,14 +80,14 @@ def test_long_texts_are_sent_in_smaller_batches(scorer_of):
 
 @pytest.mark.parametrize("bad", [[0], [31], [0, 1], [13, 14, 30]])
 def test_a_document_that_the_server_refuses_fails_alone(scorer_of, bad):
-    texts = [f"{at} {'x' * at}" for at in range(32)]
-    with answering(refusing([texts[at] for at in bad])) as server:
+    texts = [f"{index} {'x' * index}" for index in range(32)]
+    with answering(refusing([texts[index] for index in bad])) as server:
         scorer = scorer_of(server.url)
         scores = scorer.score("q", texts, all_of(texts))
         assert sorted(scores.failures) == bad
         assert "answered 422: cannot be tokenized" in scores.failures[bad[0]]
-        good = [at for at in range(32) if at not in bad]
-        assert scores.values[good].tolist() == [len(texts[at]) for at in good]
+        good = [index for index in range(32) if index not in bad]
+        assert scores.values[good].tolist() == [len(texts[index]) for index in good]
         assert np.isnan(scores.values[bad]).all()
         assert len(server.received) < 40
         scorer.score("q", TEXTS[:32], all_of(TEXTS[:32]))
@@ -130,7 +130,9 @@ def test_scores_that_arrive_before_the_deadline_count(scorer_of):
 def test_scores_on_an_unexpected_scale_are_refused(scorer_of):
     def answer(received):
         score = 7.5 if "odd" in received.body["documents"] else 0.5
-        return Reply({"results": [{"index": at, "relevance_score": score} for at in range(received.body["top_n"])]})
+        return Reply(
+            {"results": [{"index": index, "relevance_score": score} for index in range(received.body["top_n"])]}
+        )
 
     texts = [*["even"] * 256, "odd"]
     with answering(answer) as server, pytest.raises(EndpointError, match='write scores = "logit"'):
@@ -170,7 +172,9 @@ def test_a_forked_child_has_connections_of_its_own(scorer_of):
 
 def test_a_server_is_checked_at_its_own_address_while_it_works_and_by_a_pair_after_a_failure(scorer_of):
     replies = {"POST": None, "GET": None}
-    with answering(lambda it: replies[it.method] or (Reply({}) if it.method == "GET" else by_length(it))) as server:
+    with answering(
+        lambda received: replies[received.method] or (Reply({}) if received.method == "GET" else by_length(received))
+    ) as server:
         scorer = scorer_of(server.url)
 
         def asked():
@@ -178,8 +182,8 @@ def test_a_server_is_checked_at_its_own_address_while_it_works_and_by_a_pair_aft
             try:
                 scorer.check_server()
             except (EndpointError, Overloaded) as error:
-                return [it.path for it in server.received], str(error).partition(" answered ")[2]
-            return [it.path for it in server.received], ""
+                return [received.path for received in server.received], str(error).partition(" answered ")[2]
+            return [received.path for received in server.received], ""
 
         assert asked() == (["/rerank"], "")
         assert asked() == (["/health"], "")
@@ -199,10 +203,10 @@ TWO = [(0,), (1,)]
 def target(settings_of):
     """Return a function from an address and a dialect to the server that they tell."""
 
-    def told(url, dialect="auto", model="m"):
+    def target_of(url, dialect="auto", model="m"):
         return Target.of(settings_of(url, dialect), model)
 
-    return told
+    return target_of
 
 
 @pytest.mark.parametrize(
@@ -219,9 +223,9 @@ def target(settings_of):
     ],
 )
 def test_the_path_of_an_address_selects_the_dialect(target, url, dialect, address):
-    found = target(url)
-    assert found.dialect is DIALECTS[dialect]
-    assert found.address(found.dialect) == address
+    detected = target(url)
+    assert detected.dialect is DIALECTS[dialect]
+    assert detected.address(detected.dialect) == address
     assert target("http://evilcohere.com").dialect is None
 
 
@@ -230,17 +234,17 @@ PATHS = {"tei": "/rerank", "osrerank": "/rerank", "vllm": "/rerank", "vllm-score
 
 @pytest.mark.parametrize(("dialect", "path"), PATHS.items())
 def test_a_named_dialect_has_its_path(target, dialect, path):
-    found = target("http://gpu:8000", dialect)
-    assert found.address(found.dialect) == f"http://gpu:8000{path}"
+    detected = target("http://gpu:8000", dialect)
+    assert detected.address(detected.dialect) == f"http://gpu:8000{path}"
 
 
 def test_the_scorers_identity_differs_by_server_dialect_and_model_and_hides_the_address(target):
-    found = {
+    detected = {
         target(url, dialect, model).identity
         for url, dialect, model in product(("http://a", "http://b"), ("auto", "vllm"), "mn")
     }
-    assert len(found) == 8
-    assert not any("//" in identity for identity in found)
+    assert len(detected) == 8
+    assert not any("//" in identity for identity in detected)
 
 
 @pytest.mark.parametrize(
@@ -279,7 +283,7 @@ def test_tei_and_osrerank_servers_state_their_model_and_batch_limit(scorer_of):
     with answering(tei) as server:
         texts = ["a", "bb", "ccc", "dddd", "eeeee"]
         scorer = scorer_of(server.url, "auto")
-        assert scorer.score("q", texts, [(at,) for at in range(5)]).values.tolist() == [1, 2, 3, 4, 5]
+        assert scorer.score("q", texts, [(index,) for index in range(5)]).values.tolist() == [1, 2, 3, 4, 5]
         scorer.score("q", texts, TWO)
     assert Counter(received.path for received in server.received) == {"/info": 1, "/rerank": 4}
 

@@ -28,21 +28,21 @@ DOCUMENTS = ["low blood pressure", "the wing of the engine", "", "heat " * 60]
 
 def exported(tmp_path: Path, form: str, **changes: Any) -> tuple[Path, dict[str, np.ndarray]]:
     """A model without safetensors, and the weights that it was made of."""
-    source, made = DATA / f"tiny-bert-{form}", tmp_path / form
-    export_model(source, made, ExportOptions(kind="duo" if form == "duo" else None, **changes))
+    source, directory = DATA / f"tiny-bert-{form}", tmp_path / form
+    export_model(source, directory, ExportOptions(kind="duo" if form == "duo" else None, **changes))
     before = load_file(source / "model.safetensors")
-    return made, {name.removeprefix("bert."): array for name, array in before.items()}
+    return directory, {name.removeprefix("bert."): array for name, array in before.items()}
 
 
-def read(directory: Path) -> dict[str, np.ndarray]:
+def weights_of(directory: Path) -> dict[str, np.ndarray]:
     return {name: tensor.numpy() for name, tensor in read_weights(directory).items()}
 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_weights_read_from_an_fp32_graph_are_exact(tmp_path: Path, form: str) -> None:
-    made, before = exported(tmp_path, form)
-    assert parameter_files(made) == ["onnx/model.onnx"]
-    after = read(made)
+    directory, before = exported(tmp_path, form)
+    assert parameter_files(directory) == ["onnx/model.onnx"]
+    after = weights_of(directory)
     rows = 1 if form == "bi-encoder" else len(before[SEGMENTS])
     np.testing.assert_array_equal(after[SEGMENTS][:rows], before[SEGMENTS][:rows])
     assert after[SEGMENTS].shape == before[SEGMENTS].shape
@@ -55,8 +55,8 @@ def test_weights_read_from_an_fp32_graph_are_exact(tmp_path: Path, form: str) ->
 @pytest.mark.long
 @pytest.mark.parametrize("form", ["one-label", "bi-encoder"])
 def test_weights_read_from_an_int8_graph_are_within_half_a_step(tmp_path: Path, form: str) -> None:
-    made, before = exported(tmp_path, form, precision="int8", recipe=QuantisationRecipe(outlying="apart"))
-    after = read(made)
+    directory, before = exported(tmp_path, form, precision="int8", recipe=QuantisationRecipe(outlying="apart"))
+    after = weights_of(directory)
     quantised = 0
     for name in (name for name in after if name.startswith("encoder.") and after[name].ndim == 2):
         steps = np.abs(before[name]).max(axis=1, keepdims=True) / 63  # 7 bits, a scale for each output
@@ -68,28 +68,28 @@ def test_weights_read_from_an_int8_graph_are_within_half_a_step(tmp_path: Path, 
 
 
 def test_outlying_channels_are_read_exactly_from_a_graph(tmp_path: Path) -> None:
-    made, before = exported(
+    directory, before = exported(
         tmp_path, "bi-encoder", precision="int8", recipe=QuantisationRecipe(outliers=2, outlier_gain=1.0)
     )
     name = "encoder.layer.0.intermediate.dense.weight"
-    assert (read(made)[name] == before[name]).all(axis=0).sum() == 2  # of its inputs
+    assert (weights_of(directory)[name] == before[name]).all(axis=0).sum() == 2  # of its inputs
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("form", ["one-label", "two-labels", "duo"])
 def test_smoothing_is_undone_in_weights_read_from_a_graph(tmp_path: Path, form: str) -> None:
-    made, before = exported(
+    directory, before = exported(
         tmp_path, form, precision="int8", recipe=QuantisationRecipe(outlying="smooth", outlier_gain=1.0)
     )
-    after = read(made)
+    after = weights_of(directory)
     for name in (name for name in after if name.startswith("encoder.") and after[name].ndim == 2):
         error = np.linalg.norm(after[name] - before[name]) / np.linalg.norm(before[name])
         assert error < 0.05, name  # a channel's scale would be far more
         if before[name].shape[0] == before[name].shape[1]:
             assert np.linalg.norm(after[name].T - before[name]) > np.linalg.norm(before[name])
-    tuples = [(0, 1), (2, 3), (3, 0)] if form == "duo" else [(at,) for at in range(4)]
-    onnx, torch = (load_scorer(str(made), backend=backend) for backend in ("onnx", "torch"))
-    values = [one.score("low pressure", DOCUMENTS, tuples).values for one in (onnx, torch)]
+    tuples = [(0, 1), (2, 3), (3, 0)] if form == "duo" else [(index,) for index in range(4)]
+    onnx, torch = (load_scorer(str(directory), backend=backend) for backend in ("onnx", "torch"))
+    values = [scorer.score("low pressure", DOCUMENTS, tuples).values for scorer in (onnx, torch)]
     np.testing.assert_allclose(values[0], values[1], atol=0.15)
     assert np.ptp(values[0]) > 0.15
 
@@ -109,6 +109,6 @@ def test_the_shipped_models_run_in_torch(name: str) -> None:
 
 
 def test_a_traced_graph_is_refused_with_the_fix(tmp_path: Path) -> None:
-    made, _ = exported(tmp_path, "one-label", padded=True)
+    directory, _ = exported(tmp_path, "one-label", padded=True)
     with pytest.raises(ModelLoadError, match=r"model\.onnx has no weight .*add the safetensors"):
-        load_scorer(str(made), backend="torch")
+        load_scorer(str(directory), backend="torch")
