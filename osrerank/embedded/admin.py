@@ -160,7 +160,7 @@ def put_mapping(engine: Engine, expression: str, body: Json) -> Json:
     with engine.writing():
         indices = _existing(engine, expression)
         for live in indices:
-            engine.merged(live, body)
+            engine.merged_fields(live, body)
         for live in indices:
             engine.change(live, mappings=body)
     return {"acknowledged": True}

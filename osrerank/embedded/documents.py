@@ -47,7 +47,7 @@ class WriteBatch:
         old = self._current(live, doc_id)
         fields, additions = live.fields, live.fields.additions(source)
         if additions:
-            fields = self._engine.merged(live, additions)
+            fields = self._engine.merged_fields(live, additions)
         fields.extract(source)  # refuses values that do not fit their fields
         if additions:
             self._engine.change(live, mappings=additions)

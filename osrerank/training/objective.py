@@ -71,10 +71,10 @@ def output_loss(logits: Tensor, teacher_logits: Tensor, lot: Lot, heads: tuple[H
         recipe: the recipe; its ``loss``, ``temperature`` and ``hard`` are used.
     """
     if recipe.loss == "listwise":
-        student_scores, other = (
+        student_scores, teacher_scores = (
             losses.raw_scores(z, head) for z, head in zip((logits, teacher_logits), heads, strict=True)
         )
-        soft = losses.list_divergence(student_scores, other, lot.sizes, recipe.temperature)
+        soft = losses.list_divergence(student_scores, teacher_scores, lot.sizes, recipe.temperature)
     else:
         soft = losses.soft_cross_entropy(logits, teacher_logits, recipe.temperature)
     if not recipe.hard:

@@ -35,7 +35,7 @@ METADATA = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One indexed path.
+    """An indexed field.
 
     Attributes:
         path: the field's dotted path; a sub-field's name comes last.

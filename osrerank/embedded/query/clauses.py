@@ -1,4 +1,4 @@
-"""What query clauses share: BM25, a field with options, boosts."""
+"""Shared parts of query clauses: BM25, the field and options of a clause, boosts."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -21,7 +21,7 @@ def idf(documents: int, frequency: int) -> float:
 
 
 def saturation(length: int, totals: FieldTotals) -> float:
-    """Return the frequency at which a term reaches half its greatest score, for a length as Lucene keeps it."""
+    """Return the frequency at which a term reaches half its greatest score, for a length as Lucene stores it."""
     return K1 * (1 - B + B * length * totals.documents / totals.tokens)
 
 
@@ -44,7 +44,7 @@ def single_field(clause: str, body: Json, value_key: str | None, allowed: frozen
     return path, options
 
 
-def listed(clauses: Any) -> list[Any]:
+def as_clauses(clauses: Any) -> list[Any]:
     """Return clauses as a list; a single clause may be written without one."""
     return clauses if isinstance(clauses, list) else [] if clauses is None else [clauses]
 
@@ -58,13 +58,13 @@ def boost_of(body: Json) -> float:
 
 
 def best_of(queries: list[TQuery], tie: float) -> TQuery:
-    """Return the disjunction whose score is its best clause's, plus ``tie`` times the others'."""
+    """Return the disjunction whose score is that of its best clause, plus ``tie`` times the scores of the others."""
     if not queries:
         return TQuery.empty_query()
     return queries[0] if len(queries) == 1 else TQuery.disjunction_max_query(queries, tie_breaker=tie)
 
 
-def within(term: str, options: Json) -> bool:
+def is_within(term: str, options: Json) -> bool:
     """Return whether a term lies within the bounds of a range."""
     tests: Mapping[str, Callable[[str, str], bool]] = {
         "gte": lambda term_, bound: term_ >= bound,

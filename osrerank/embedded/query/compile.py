@@ -7,7 +7,7 @@ from tantivy import Occur
 from tantivy import Query as TQuery
 
 from osrerank.embedded.errors import Json, only, parsing
-from osrerank.embedded.query.clauses import listed
+from osrerank.embedded.query.clauses import as_clauses
 from osrerank.embedded.query.leaf_queries import LeafQueries
 from osrerank.embedded.storage.index import Snapshot
 
@@ -51,12 +51,13 @@ class Compiler(LeafQueries):
 
     def _bool(self, body: Json) -> TQuery:
         only("bool", body, frozenset({"must", "should", "must_not", "filter"}))
-        must = [(Occur.Must, self.compile(clause)) for clause in listed(body.get("must"))]
+        must = [(Occur.Must, self.compile(clause)) for clause in as_clauses(body.get("must"))]
         must += [
-            (Occur.Must, TQuery.const_score_query(self.compile(clause), 0.0)) for clause in listed(body.get("filter"))
+            (Occur.Must, TQuery.const_score_query(self.compile(clause), 0.0))
+            for clause in as_clauses(body.get("filter"))
         ]
-        should = [(Occur.Should, self.compile(clause)) for clause in listed(body.get("should"))]
-        must_not = [(Occur.MustNot, self._silent(clause)) for clause in listed(body.get("must_not"))]
+        should = [(Occur.Should, self.compile(clause)) for clause in as_clauses(body.get("should"))]
+        must_not = [(Occur.MustNot, self._silent(clause)) for clause in as_clauses(body.get("must_not"))]
         if not (must or should or must_not):
             return TQuery.all_query()
         if not (must or should):

@@ -17,13 +17,13 @@ from osrerank.embedded.mapping.fields import METADATA, Field
 from osrerank.embedded.query.clauses import (
     K1,
     TF_OF_ONE,
+    as_clauses,
     best_of,
     boost_of,
     idf,
-    listed,
+    is_within,
     saturation,
     single_field,
-    within,
 )
 from osrerank.embedded.storage.index import Snapshot
 from osrerank.embedded.storage.shard import EVERY, ID, JOIN, PRESENT, SEQ, FieldTotals
@@ -138,7 +138,7 @@ class LeafQueries:
             raise parsing("No text specified for multi_match query")
         if body.get("type", "best_fields") != "best_fields":
             raise unsupported(f"[multi_match] of type [{body['type']}]", "use best_fields")
-        names = [as_name(name, "multi_match.fields") for name in listed(body.get("fields")) or ["*"]]
+        names = [as_name(name, "multi_match.fields") for name in as_clauses(body.get("fields")) or ["*"]]
         lenient = _flag(body, "lenient", default=any(name.partition("^")[0] == "*" for name in names))
         queries = [
             self._match_field(path, body["query"], boost, lenient=lenient)
@@ -242,7 +242,7 @@ class LeafQueries:
 
     def _ids(self, body: Json) -> TQuery:
         only("ids", body, frozenset({"values"}))
-        return self._with_ids(listed(body.get("values")), 1.0)
+        return self._with_ids(as_clauses(body.get("values")), 1.0)
 
     def _with_ids(self, requested: list[Any], boost: float) -> TQuery:
         doc_ids = [values.as_text(value) for value in requested]
@@ -335,7 +335,7 @@ class LeafQueries:
     def _keyword_range(self, field: Field, options: Json) -> TQuery:
         name = self._names[field.path]
         terms = (term for term, _ in self._snapshot.searcher.terms_with_prefix(name, ""))
-        matching = [term for term in terms if within(term, options)]
+        matching = [term for term in terms if is_within(term, options)]
         self._note(field.path, matching)
         return TQuery.term_set_query(self._schema, name, matching)
 

@@ -11,7 +11,7 @@ from osrerank.embedded.storage.engine import Engine
 from osrerank.embedded.storage.index import Snapshot, field_analyzer
 from osrerank.embedded.storage.shard import JOIN
 
-_OFF = ("positions", "offsets", "payloads")
+_DETAILS = ("positions", "offsets", "payloads")
 """Details of each occurrence that OpenSearch lists unless a request turns them off."""
 _TYPES = (
     (
@@ -33,8 +33,8 @@ def many_term_vectors(engine: Engine, body: Json) -> Json:
     only("mtermvectors", body, frozenset({"docs"}))
     requests = [as_object(entry, "docs") for entry in as_list(body.get("docs"), "docs")]
     for request in requests:
-        only("mtermvectors docs", request, frozenset({"_index", "_id", "fields", "term_statistics", *_OFF}))
-        if listed := [key for key in _OFF if request.get(key, True) is not False]:
+        only("mtermvectors docs", request, frozenset({"_index", "_id", "fields", "term_statistics", *_DETAILS}))
+        if listed := [key for key in _DETAILS if request.get(key, True) is not False]:
             raise unsupported(f"[{listed[0]}] in [mtermvectors]", f"give {listed[0]}: false")
         if not isinstance(request.get("term_statistics", False), bool):
             raise illegal(f"[term_statistics] is true or false, found [{request['term_statistics']}]")

@@ -15,7 +15,7 @@ from osrerank._platform import fork_safe_lock
 from osrerank.embedded.errors import Fault, Json, illegal, index_exists, no_such_index, unsupported
 from osrerank.embedded.mapping import values
 from osrerank.embedded.mapping.fields import IndexFields, merge
-from osrerank.embedded.storage.index import LiveIndex, checked, layout_of
+from osrerank.embedded.storage.index import LiveIndex, check_mappings, layout_of
 from osrerank.embedded.storage.lock import WriterLock
 from osrerank.embedded.storage.shard import BROKEN
 from osrerank.embedded.storage.store import IndexRow, SqliteStore, StoredDocument
@@ -176,9 +176,9 @@ class Engine:
 
     def _freshen(self, live: LiveIndex) -> None:
         """Refresh an index whose interval has passed, and rebuild a damaged one."""
-        if not live.usable:
+        if not live.is_usable:
             with self.writing():
-                if not live.usable:
+                if not live.is_usable:
                     log.warning("building the search index of [%s] again from the store", live.row.name)
                     live.rebuild()
         elif self._writer.is_held:
@@ -190,7 +190,7 @@ class Engine:
 
     def _recover_if_behind(self, live: LiveIndex) -> None:
         """Make searchable what a writer that died left uncommitted, then release the write lock."""
-        if not live.behind or self.store.read_only:
+        if not live.is_behind or self.store.read_only:
             return
         with self._write_lock:
             if self._writer.is_held or not self._writer.try_acquire():
@@ -252,7 +252,7 @@ class Engine:
             if name in self.store.aliases():
                 reason = f"Invalid index name [{name}], already exists as alias"
                 raise Fault(400, "invalid_index_name_exception", reason, {"index": name, "index_uuid": "_na_"})
-            fields, _ = checked(merge({}, mappings), settings)
+            fields, _ = check_mappings(merge({}, mappings), settings)
             with self.store.transaction():
                 return self.store.create(name, fields.mappings, settings, layout_of(fields))
 
@@ -267,14 +267,14 @@ class Engine:
                 self._live.pop(live.row.id, None)
             shutil.rmtree(live.folder, ignore_errors=True)
 
-    def merged(self, live: LiveIndex, mappings: Json) -> IndexFields:
+    def merged_fields(self, live: LiveIndex, mappings: Json) -> IndexFields:
         """Return an index's fields with these mappings added, or raise the fault that says why that is impossible."""
-        return checked(merge(live.row.mappings, mappings), live.row.settings)[0]
+        return check_mappings(merge(live.row.mappings, mappings), live.row.settings)[0]
 
     def change(self, live: LiveIndex, *, mappings: Json | None = None, settings: Json | None = None) -> None:
         """Add fields to an index, or set its dynamic settings; new fields become searchable at the next refresh."""
         with self.writing():
-            fields = self.merged(live, mappings or {})
+            fields = self.merged_fields(live, mappings or {})
             changed = {"mappings": fields.mappings, "settings": settings or live.row.settings}
             with self.store.transaction():
                 row = self.store.update(live.row, **changed)
@@ -290,7 +290,7 @@ class Engine:
                 for live, rows in batches.items():
                     self.store.put(live.row, rows)
             for live, rows in batches.items():
-                live.stored(rows)
+                live.note_stored(rows)
             for live, rows in batches.items():
                 self._limit_writers(live)
                 try:
@@ -313,8 +313,8 @@ class Engine:
 
     def _limit_writers(self, target: LiveIndex) -> None:
         """Close another index's writer if too many are open; its errors do not concern this index."""
-        open_indices = [live for live in self._live.values() if live.writing and live is not target]
-        if not target.writing and len(open_indices) >= MAX_WRITERS:
+        open_indices = [live for live in self._live.values() if live.has_writer and live is not target]
+        if not target.has_writer and len(open_indices) >= MAX_WRITERS:
             try:
                 open_indices[0].refresh()
                 open_indices[0].close_writer()

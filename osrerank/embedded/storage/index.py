@@ -61,7 +61,7 @@ def layout_of(fields: IndexFields) -> dict[str, str]:
     return {path: field.column for path, field in sorted(fields.by_path.items()) if field.indexed}
 
 
-def checked(mappings: dict[str, Any], settings: dict[str, Any]) -> tuple[IndexFields, Analyzers]:
+def check_mappings(mappings: dict[str, Any], settings: dict[str, Any]) -> tuple[IndexFields, Analyzers]:
     """Return the fields and analyzers, or raise the fault that says what is wrong with them."""
     fields, analyzers = IndexFields(mappings), Analyzers(settings.get("analysis"))
     for field in fields.by_path.values():
@@ -77,7 +77,7 @@ class LiveIndex:
         self._store = store
         self._lock = threading.RLock()
         self._row = row
-        self.fields, self.analyzers = checked(row.mappings, row.settings)
+        self.fields, self.analyzers = check_mappings(row.mappings, row.settings)
         self._shard: Shard | None = None
         self._loaded: tuple[int, int] = (0, 0)
         self._fed_seq = row.indexed_seq
@@ -95,7 +95,7 @@ class LiveIndex:
             if row is None or row.id != self._row.id:
                 return
             if row.mappings != self._row.mappings or row.settings != self._row.settings:
-                self.fields, self.analyzers = checked(row.mappings, row.settings)
+                self.fields, self.analyzers = check_mappings(row.mappings, row.settings)
             self._row = row
 
     def settle(self) -> None:
@@ -157,7 +157,7 @@ class LiveIndex:
         return shard
 
     @property
-    def usable(self) -> bool:
+    def is_usable(self) -> bool:
         """Whether the search index can be opened and has the documents that the store records as indexed."""
         try:
             self._snapshot()
@@ -167,11 +167,11 @@ class LiveIndex:
         return True
 
     @property
-    def behind(self) -> bool:
+    def is_behind(self) -> bool:
         """Whether the store has documents that the search index has not committed."""
         return self._store.last_seq(self._row) > self._row.indexed_seq
 
-    def stored(self, rows: Sequence[StoredDocument]) -> None:
+    def note_stored(self, rows: Sequence[StoredDocument]) -> None:
         """Note that documents were stored: their sequence numbers are taken, and they wait for a refresh."""
         self.last_seq = rows[-1].seq
         self.dirty_since = self.dirty_since or time.monotonic()
@@ -267,7 +267,7 @@ class LiveIndex:
         shard: Shard | None = None
         try:
             shard = self._on_disk()
-            if not shard.writing:
+            if not shard.has_writer:
                 shard.open_writer()
                 self._fed_seq = self._row.indexed_seq
             yield shard
@@ -287,14 +287,14 @@ class LiveIndex:
 
     def close_writer(self, *, wait: bool = True) -> None:
         """Close the search index's writer; uncommitted documents wait in the store for the next one."""
-        if self._shard is not None and self._shard.writing:
+        if self._shard is not None and self._shard.has_writer:
             self._shard.close_writer(wait=wait)
             self._fed_seq = self._row.indexed_seq
 
     @property
-    def writing(self) -> bool:
+    def has_writer(self) -> bool:
         """Whether the search index's writer is open."""
-        return self._shard is not None and self._shard.writing
+        return self._shard is not None and self._shard.has_writer
 
     def _folder(self, row: IndexRow, generation: int | None = None) -> Path:
         return self._store.folder / f"index-{row.id}" / f"generation-{generation or row.generation}"

@@ -184,7 +184,7 @@ class Shard:
         return [int(number or 0) for number in searcher.fast_field_values(SEQ, addresses)]
 
     @property
-    def writing(self) -> bool:
+    def has_writer(self) -> bool:
         """Whether the writer is open."""
         return self._writer is not None
 

@@ -106,7 +106,7 @@ def from_questions(path: Path, *, depth: int, questions: int | None = None, seed
     with temporary_search(((str(number), text) for number, text in enumerate(contexts)), depth) as search:
         hits = search.all_hits(question["question"] for _, question in numbered_questions)
         for (paragraph, question), question_hits in zip(numbered_questions, hits, strict=True):
-            yield _asked(path, paragraph, question, contexts, question_hits)
+            yield _example(path, paragraph, question, contexts, question_hits)
 
 
 @contextmanager
@@ -129,7 +129,7 @@ def temporary_search(texts: Iterable[tuple[str, str]], depth: int) -> Iterator[S
             client.close()
 
 
-def _asked(
+def _example(
     path: Path, paragraph: int, question: Mapping[str, Any], contexts: list[str], hits: list[tuple[str, TitledText]]
 ) -> Example:
     answers = [answer["text"].lower() for answer in question.get("answers", []) if answer["text"].strip()]

@@ -49,20 +49,20 @@ def open_source(options: Mapping[str, Any]) -> ExampleSource:
     if kind not in KINDS:
         raise ConfigError(f"data: {kind!r} is not a kind of data; choose one of {', '.join(KINDS)}", setting="data")
     reader, needed, optional = KINDS[kind]
-    named = {name: value for name, value in options.items() if name != kind}
+    settings = {name: value for name, value in options.items() if name != kind}
     for name in needed:
-        if name not in named:
+        if name not in settings:
             raise ConfigError(f"data: {kind} needs {name}=FILE", setting="data")
-    if unknown := sorted(named.keys() - {*needed, *optional}):
+    if unknown := sorted(settings.keys() - {*needed, *optional}):
         allowed = ", ".join((*needed, *optional)) or "none"
         raise ConfigError(f"data: {kind} has no option {unknown[0]}; it has {allowed}", setting="data")
     path = _existing(options[kind])
-    files = {name: _existing(value) for name, value in named.items() if name in FILES}
-    values = {name: _value(name, value) for name, value in named.items() if name not in FILES}
-    opened = {name: FILES[name](file) for name, file in files.items()}
-    described = ",".join(f"{name}={value}" for name, value in options.items())
+    files = {name: _existing(value) for name, value in settings.items() if name in FILES}
+    values = {name: _value(name, value) for name, value in settings.items() if name not in FILES}
+    opened_files = {name: FILES[name](file) for name, file in files.items()}
+    description = ",".join(f"{name}={value}" for name, value in options.items())
     sizes = tuple(file.stat().st_size for file in (path, *files.values()))
-    return ExampleSource(described, lambda: reader(path, **values, **opened), sizes)
+    return ExampleSource(description, lambda: reader(path, **values, **opened_files), sizes)
 
 
 def _value(name: str, value: Any) -> int | bool:
@@ -232,12 +232,12 @@ def _grouped(path: Path) -> Iterator[tuple[str, list[RunLine]]]:
     Raises:
         FormatError: a line is malformed, or a query's lines do not stand together.
     """
-    seen: set[str] = set()
+    finished_ids: set[str] = set()
     for query_id, group in itertools.groupby(run_lines(path), key=lambda line: line.query_id):
         lines = list(group)
-        if query_id in seen:
+        if query_id in finished_ids:
             raise lines[0].error(f"query {query_id} appears in two places; sort the run by query and rank")
-        seen.add(query_id)
+        finished_ids.add(query_id)
         yield query_id, lines
 
 

@@ -52,7 +52,7 @@ class TextFile:
             raise FormatError(f"{path}: unpack it first; its lines are read in any order", file=str(path))
         if (refused := refusal_of(str(path), head)) is not None:
             raise refused
-        self._offsets = self._found(kept=path.stat().st_size >= kept_bytes)
+        self._offsets = self._sorted_offsets(is_kept=path.stat().st_size >= kept_bytes)
 
     def __contains__(self, text_id: str) -> bool:
         return text_id in self._offsets
@@ -87,19 +87,19 @@ class TextFile:
             raise bad_line(self._path, row.number, reason)
         return _text_of(line, value, self._path, row.number)
 
-    def _found(self, *, kept: bool) -> IdTable:
-        """Return a table of the offset of each id's line; ``kept`` keeps it beside the file.
+    def _sorted_offsets(self, *, is_kept: bool) -> IdTable:
+        """Return a table of the offset of each id's line; ``is_kept`` keeps it beside the file.
 
         Raises:
             FormatError: an id appears twice.
         """
-        if kept:
-            beside, state = self._path.with_name(f"{self._path.name}{KEPT_SUFFIX}"), self._path.stat()
+        if is_kept:
+            offsets_file, state = self._path.with_name(f"{self._path.name}{KEPT_SUFFIX}"), self._path.stat()
             key = f"{state.st_size}:{state.st_mtime_ns}"
-            if (offsets := IdTable.opened(beside, key)) is not None:
+            if (offsets := IdTable.opened(offsets_file, key)) is not None:
                 return offsets
             try:
-                return IdTable.made(beside, key, self._rows(), check=self._refuse_repeats)
+                return IdTable.made(offsets_file, key, self._rows(), check=self._refuse_repeats)
             except LoaderError as error:
                 logger.warning("the ids of %s have to be sorted each time: %s", self._path.name, error)
         offsets = IdTable.temporary(self._rows())
