@@ -58,17 +58,17 @@ class ExportOptions:
 
     Attributes:
         name: the model's name in its card; empty for the output directory's name.
-        kind: what to make: ``duo`` compares two documents, and a classifier with two segment embeddings then gets a
-            third; None for what the source is.
-        third_segment: the third segment's embedding: ``zeros``, as in the released duoBERT, or a ``copy`` of the
-            document's (`osrerank.export.third_segment`).
-        pooling: bi-encoder only: ``cls``, ``mean``, ``max``, ``weightedmean`` or ``lasttoken``; None for what the files
-            say.
-        query_prefix: the text that precedes every query of a bi-encoder; None for what the files say.
-        document_prefix: the text that precedes every document of a bi-encoder; None for what the files say.
-        dimensions: how many numbers of a bi-encoder's vector are kept, the first ones; None for what the files say.
-        pool_factor: late interaction only: each document keeps about one vector for this many of its tokens; None for
-            what the files say.
+        kind: kind of the new model. ``duo`` compares two documents; a model with two segment embeddings then gets a
+            third one. None for the kind of the source.
+        third_segment: start of the third segment's embedding: ``zeros``, as in the released duoBERT, or a ``copy`` of
+            the document's embedding (`osrerank.export.third_segment`).
+        pooling: a bi-encoder's pooling: ``cls``, ``mean``, ``max``, ``weightedmean`` or ``lasttoken``; None for that in
+            the source's files.
+        query_prefix: the text that precedes every query of a bi-encoder; None for that in the source's files.
+        document_prefix: the text that precedes every document of a bi-encoder; None for that in the source's files.
+        dimensions: number of leading values that a bi-encoder's vector keeps; None for that in the source's files.
+        pool_factor: number of tokens for which a late-interaction model keeps about one vector of a document; None for
+            that in the source's files.
         precision: ``fp32`` or ``int8``; empty for int8 if sentence-transformers saved the bi-encoder, else for fp32.
         recipe: how the graph is quantised.
         first_pass_weight: logits that the query's best first-pass score adds in a blend. None chooses it by the
@@ -76,11 +76,11 @@ class ExportOptions:
         padded: whether the graph takes padded batches, for other programs; otherwise BERTs and ModernBERTs get the
             faster graphs of `osrerank.export.graph` and `osrerank.export.modern_bert_graph`.
         keep_weights: whether to copy the safetensors, for the torch backend.
-        head: what the head is, where the source's files do not say: ``logit1``, ``logits2`` or ``next-sentence``.
+        head: form of the head, if the source's files do not say it: ``logit1``, ``logits2`` or ``next-sentence``.
         self_check: whether a cross-encoder that osrerank did not train must rank paragraphs that answer a question
             above random ones (`osrerank.scoring.checkpoints.self_check`).
         provenance: the provenance for the card; empty for the source's.
-        vector_model: the bi-encoder beside which a development set chooses a cross-encoder's ``vectors_weight``.
+        vector_model: the bi-encoder for which a development set chooses a cross-encoder's ``vectors_weight``.
     """
 
     name: str = ""
@@ -286,7 +286,7 @@ def _card(source: Path, options: ExportOptions) -> ModelCard:
 
 
 def languages_of(directory: Path) -> tuple[str, ...]:
-    """Return the ISO 639 codes that a model's ``README.md`` names in its front matter; none where there is none."""
+    """Return the ISO 639 codes that a model's ``README.md`` names in its front matter; empty if it names none."""
     if not (directory / README).exists():
         return ()
     from huggingface_hub import metadata_load  # noqa: PLC0415 - takes half a second

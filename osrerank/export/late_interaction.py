@@ -105,7 +105,7 @@ def read_late_interaction(directory: Path, name: str, overrides: EncoderOverride
 
 
 def _width(directory: Path, description: files.LateInteractionDescription) -> int:
-    """Return how many numbers the last projection gives, as its weights show; 0 without a projection."""
+    """Return the output size of the last projection, from its weights; 0 without a projection."""
     if not description.projections:
         return 0
     last = description.projections[-1]

@@ -139,7 +139,7 @@ class ModernBertGraph:
         return add("Unsqueeze", [self._mask_bias(near), self.graph.constant("axes.0.1", np.array([0, 1]))])
 
     def _mask_of_blocks(self, window: int) -> str:
-        """Return the mask of blocks, which hides what is beyond a token's window, and the padding at both ends."""
+        """Return the mask of blocks, which hides the tokens beyond a token's window, and the padding at both ends."""
         add, constant = self.graph.add, self.graph.constant
         positions = np.arange(3 * window)
         near = np.abs(positions - window - np.arange(window)[:, None]) <= window
@@ -192,7 +192,7 @@ class ModernBertGraph:
         return add("Reshape", [together, constant(f"around.{window}", np.array([-1, 3 * window, hidden]))])
 
     def _padded(self, states: str, before: str, after: str) -> str:
-        """Return states with so many rows of zeros before and after them; both numbers are values of the graph."""
+        """Return states with rows of zeros before and after them; the graph computes the numbers of rows."""
         zero = self._axis(0)
         amounts = self.graph.add("Concat", [zero, before, zero, zero, after, zero], axis=0)
         return self.graph.add("Pad", [states, amounts])

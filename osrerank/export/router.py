@@ -59,7 +59,7 @@ def _route(
         *((directory, str(module["path"]), str(module["type"])) for module in later_modules),
     ]:
         if Path(name).name != name:
-            raise file_error(file, f"a module's folder is {name!r}; it must be a folder beside it")
+            raise file_error(file, f"a module's folder is {name!r}; it must be a folder next to this file")
         if (parent / name).is_dir():
             shutil.copytree(parent / name, target / name)
         modules.append({"path": name, "type": kind})

@@ -314,7 +314,7 @@ def _counted(request: TrainingRequest, assembly: Assembly, kind: Kind, fingerpri
 
 
 def _fingerprint(request: TrainingRequest, student: str = "") -> str:
-    """Return a hash of recipe, data and start, which determine the outcome; where it is computed does not count.
+    """Return a hash of recipe, data and start, which determine the outcome; the device does not count.
 
     Args:
         request: the training.

@@ -116,5 +116,5 @@ def _log_softmax(scores: Tensor, sizes: Sequence[int]) -> Tensor:
     """Return the log-softmax of each list ``(lists, longest)``, 0 after a list's end."""
     logarithms = functional.log_softmax(_rows(scores, sizes, float("-inf")), dim=1)
     lengths = torch.tensor(list(sizes), device=scores.device)
-    behind = torch.arange(logarithms.shape[1], device=scores.device) >= lengths.unsqueeze(1)
-    return logarithms.masked_fill(behind, 0.0)
+    is_padding = torch.arange(logarithms.shape[1], device=scores.device) >= lengths.unsqueeze(1)
+    return logarithms.masked_fill(is_padding, 0.0)

@@ -156,7 +156,7 @@ def _measure(stem: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Analyzer:
-    """A tokenizer and the filters behind it, as one chain.
+    """A tokenizer and its filters, as one chain.
 
     Attributes:
         words: finds the words of a text.

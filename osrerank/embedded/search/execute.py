@@ -271,8 +271,8 @@ def _find_in_order(index_queries: list[IndexQuery], search_plan: SearchPlan) -> 
             if (high or 0) < 0:
                 continue
             bounds = (None if low is None else max(0, low), high)
-            behind = TQuery.range_query(index_query.snapshot.shard.schema, SEQ, tantivy.FieldType.Unsigned, *bounds)
-            query = TQuery.boolean_query([(Occur.Must, query), (Occur.Must, behind)])
+            later = TQuery.range_query(index_query.snapshot.shard.schema, SEQ, tantivy.FieldType.Unsigned, *bounds)
+            query = TQuery.boolean_query([(Occur.Must, query), (Occur.Must, later)])
         hits = index_query.snapshot.searcher.search(
             query, max(1, needed), count=False, order_by_field=SEQ, order=order
         ).hits

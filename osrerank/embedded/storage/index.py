@@ -278,7 +278,7 @@ class LiveIndex:
             raise storage_fault(self._store.folder, str(error)) from error
 
     def _on_disk(self) -> Shard:
-        """Return the search index; create it if there is none."""
+        """Return the search index on disk; create it if it does not exist."""
         with self._lock:
             shard = self._snapshot().shard
             if shard.folder is None:

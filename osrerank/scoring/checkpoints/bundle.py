@@ -124,14 +124,14 @@ def _entries(block: bytes) -> Iterator[tuple[bytes, bytes]]:
 
 
 def _read_handle(content: bytes, position: int) -> tuple[tuple[int, int], int]:
-    """Return a block's offset and size, and the position behind them."""
+    """Return a block's offset and size, and the position after them."""
     offset, position = _read_varint(content, position)
     size, position = _read_varint(content, position)
     return (offset, size), position
 
 
 def _read_varint(content: bytes, position: int) -> tuple[int, int]:
-    """Return a number of variable length, and the position behind it."""
+    """Return a number of variable length, and the position after it."""
     number = shift = 0
     while True:
         byte = content[position]

@@ -55,7 +55,7 @@ class SelfCheck(NamedTuple):
         unknown: share of [UNK] among the tokens of all texts.
         head: form of the model's head.
         label: index of the output that is the score.
-        casing: ``cased`` or ``lower case``: what the tokenizer makes of texts.
+        casing: ``cased`` or ``lower case``: how the tokenizer treats capital letters.
         segment_rows: number of rows in the model's segment table.
         sha256: SHA-256 of the checkpoint's files, if it was converted.
         cause: likely cause of the failure; empty if the check passed.
@@ -109,7 +109,7 @@ def run_self_check(scorer: Scorer | Encoder, directory: Path, card: ModelCard, *
 
 
 def require_self_check(scorer: Scorer | Encoder, directory: Path, card: ModelCard, *, sha256: str = "") -> SelfCheck:
-    """Run the self-check, and return its outcome if the model passes; arguments as of `run_self_check`.
+    """Run the self-check, and return its outcome if the model passes; arguments as in `run_self_check`.
 
     Raises:
         ModelLoadError: the model fails the check; the message has the likely cause.

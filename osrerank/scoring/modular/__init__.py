@@ -1,1 +1,1 @@
-"""sentence-transformers' modular cross-encoders: what their files say, without torch."""
+"""Read models that sentence-transformers saved as a list of modules, without torch."""

@@ -287,7 +287,7 @@ def transformer_settings(directory: Path, more_fields: Collection[str] = ()) -> 
 
 
 def transformer_task(directory: Path, more_fields: Collection[str] = ()) -> str:
-    """Return what the transformer computes, `ENCODERS` or `CLASSIFIERS`; arguments as of `transformer_settings`.
+    """Return what the transformer computes, `ENCODERS` or `CLASSIFIERS`; arguments as in `transformer_settings`.
 
     Raises:
         ModelLoadError: the transformer computes something else, has a setting that osrerank does not know, or is an

@@ -86,10 +86,10 @@ def from_index(search: Search, queries: Iterable[Query], qrels: Qrels, *, inject
 
 
 def from_questions(path: Path, *, depth: int, questions: int | None = None, seed: int = 1) -> Iterator[Example]:
-    """Yield an example for each question in a file of SQuAD's layout: BM25's paragraphs, with the question's own.
+    """Yield an example for each question in a file of SQuAD's layout, with BM25's paragraphs and the question's.
 
-    Paragraphs are in BM25's order; if BM25 misses the question's own paragraph, it comes last. Other paragraphs that
-    contain one of the answers may answer the question, too, and are left out.
+    Paragraphs are in BM25's order; if BM25 misses the question's paragraph, that paragraph comes last. Other paragraphs
+    that contain one of the answers may answer the question, too, and are left out.
 
     Args:
         path: a file ``{"data": [{"paragraphs": [{"context", "qas": [{"question", "answers": [{"text"}]}]}]}]}``.

@@ -69,7 +69,7 @@ def _value(name: str, value: Any) -> int | bool:
     """Return the number or the boolean of an option, which the command line passes as text.
 
     Raises:
-        ConfigError: the text is neither, or is not what the option takes.
+        ConfigError: the text is neither a number nor a boolean, or the option takes the other of the two.
     """
     text = str(value).lower()
     if name in SWITCHES and text in {"true", "false"}:
@@ -252,7 +252,7 @@ def _query(queries: Queries, query_id: str, path: Path, number: int) -> str:
     try:
         return queries[query_id]
     except KeyError:
-        raise bad_line(path, number, f"there is no query {query_id}") from None
+        raise bad_line(path, number, f"the file of queries has no query {query_id}") from None
 
 
 def _example(

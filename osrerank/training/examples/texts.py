@@ -18,22 +18,22 @@ from osrerank.training.examples.lists import TitledText, titled
 logger = logging.getLogger(__name__)
 
 KEPT_BYTES = 256 << 20
-"""The file size from which on line offsets are kept beside the file; smaller files are read anew in a second or two."""
+"""The least file size whose line offsets are stored next to the file; a smaller file is read again in a second."""
 KEPT_SUFFIX = ".ids.sqlite"
 
 
 class TextFile:
     """The documents or queries in a file of JSON lines or ``id<TAB>text``; memory does not grow with their number.
 
-    The offsets of the lines are sorted by id into another file, with the id and some 16 bytes for each text. For a
-    large collection that is ``NAME.ids.sqlite`` beside it, which is used again as long as the collection's size and
-    time stay the same; for a smaller one it is a temporary file.
+    Another file holds the offsets of the lines, sorted by id, with the id and some 16 bytes for each text. For a large
+    collection, this file is ``NAME.ids.sqlite`` next to the collection, and it is used again as long as the
+    collection's size and time stay the same. For a smaller collection, it is a temporary file.
 
     Args:
         path: the file, which is not compressed. JSON lines have ``id`` (or ``_id``, ``doc_id``, ``query_id``), ``text``
             (or ``query``) and perhaps ``title``, which comes before the text. The first column is the id, and the
             others are joined by spaces; of four columns, the second is left out: it is MS MARCO's URL.
-        kept_bytes: the file size from which on the offsets are kept beside the file.
+        kept_bytes: the least file size whose offsets are stored next to the file.
 
     Raises:
         FormatError: a line is malformed, or an id appears twice.
@@ -88,7 +88,7 @@ class TextFile:
         return _text_of(line, value, self._path, row.number)
 
     def _sorted_offsets(self, *, is_kept: bool) -> IdTable:
-        """Return a table of the offset of each id's line; ``is_kept`` keeps it beside the file.
+        """Return a table of the offset of each id's line; ``is_kept`` stores it next to the file.
 
         Raises:
             FormatError: an id appears twice.

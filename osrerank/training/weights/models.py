@@ -200,7 +200,7 @@ def check_loss(card: ModelCard, recipe: Recipe) -> None:
 
 
 def _query_tokens(present: ModelCard | None, recipe: Recipe) -> int:
-    """Return the most tokens in a query: the recipe's, or the bi-encoder's own, which reads queries by themselves."""
+    """Return the most tokens in a query: the recipe's number, or that of a bi-encoder, which reads queries alone."""
     if present is None or not present.is_bi_encoder:
         return recipe.max_query_tokens
     return min(present.max_query_tokens, recipe.max_tokens)

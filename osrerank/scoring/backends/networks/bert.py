@@ -178,7 +178,7 @@ class BertEncoder(nn.Module):
 
 
 def check_ids(name: str, ids: Numbers, rows: int) -> None:
-    """Check that a table with so many rows has a row for each id.
+    """Check that each id is a row of an embedding table.
 
     Raises:
         InferenceError: an id is negative, or not below ``rows``.

@@ -111,7 +111,7 @@ class PaddedBertLayer(nn.Module):
 
 
 def _mean(states: Tensor, mask: Tensor) -> Tensor:
-    """Return the mean ``(n, hidden)`` of the states where the mask ``(n, tokens)`` is 1."""
+    """Return the mean state ``(n, hidden)`` of the tokens whose mask ``(n, tokens)`` is 1."""
     weights = mask.unsqueeze(2).to(states.dtype)
     return (states * weights).sum(dim=1) / weights.sum(dim=1).clamp(min=1)
 

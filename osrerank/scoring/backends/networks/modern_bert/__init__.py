@@ -1,1 +1,1 @@
-"""ModernBERT: what its config says, and its forward pass over packed tokens."""
+"""ModernBERT's forward pass over packed tokens."""
