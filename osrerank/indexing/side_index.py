@@ -1,15 +1,16 @@
 """Write, count and prune the records of side indices."""
 
 import base64
+import logging
 import threading
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from http import HTTPStatus
 from itertools import groupby, islice
 from typing import Any
 
 from cachetools import LRUCache
-from opensearchpy import AuthorizationException, ConflictError, NotFoundError, RequestError
+from opensearchpy import AuthorizationException, ConflictError, NotFoundError, OpenSearchException, RequestError
 
 from osrerank.client import Client
 from osrerank.errors import OsrerankError
@@ -36,6 +37,8 @@ MOST_RECENT = 10_000
 """The number of recently written records that are kept in memory, about 7 MB."""
 MOST_MODELS = 100
 """The most models whose records are counted."""
+
+logger = logging.getLogger(__name__)
 
 
 def scroll_hits(client: Client, index: str, body: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
@@ -161,18 +164,22 @@ class IndexStore:
         return answer["_seq_no"], answer["_primary_term"]
 
     def take_lacking(self) -> LackingCounts:
-        """Remove and return what searches lacked; of several builders, each gets a part of it."""
-        return self._guard.read.attempt(self._take_lacking, Counter())
+        """Return how often searches found documents without vectors, and delete these reports.
 
-    def _take_lacking(self) -> LackingCounts:
+        Each report goes to one of the builders that ask. If reports cannot be read, the build goes on without them.
+        """
         path, params, body = self._form.request_lacking(self.index)
-        answer = self._client.transport.perform_request("POST", path, params=params, body=body)
-        counts, parts = LackingCounts(), self._form.read_lacking(answer)
-        if parts:
-            deletions = [{"delete": {"_index": self.index, "_id": doc_id}} for doc_id in parts]
-            for line in self._client.bulk(body=deletions)["items"]:
-                if line["delete"].get("result") == "deleted":
-                    counts.update(parts[line["delete"]["_id"]])
+        counts = LackingCounts()
+        try:
+            answer = self._client.transport.perform_request("POST", path, params=params, body=body)
+            if reports := self._form.read_lacking(answer):
+                deletions = [{"delete": {"_index": self.index, "_id": doc_id}} for doc_id in reports]
+                entries = [item["delete"] for item in self._client.bulk(body=deletions)["items"]]
+                for entry in entries:
+                    if entry["status"] == HTTPStatus.OK:  # another builder has not deleted it first
+                        counts.update(reports[entry["_id"]])
+        except OpenSearchException as error:
+            logger.warning("[vectors-away] %s: what searches lacked cannot be read: %s", self.index, error)
         return counts
 
     def models(self) -> dict[str, int]:

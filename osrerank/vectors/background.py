@@ -70,17 +70,11 @@ class Background:
 
     def close(self) -> None:
         """Wait until all tasks have run; after `CLOSE_S` seconds, drop the waiting tasks, and log how many."""
-        with self._changed:
-            if not self._changed.wait_for(lambda: not self._is_running, CLOSE_S):
-                logger.warning(
-                    "[vectors-lost] %d tasks of document vectors were dropped, because they still waited after %g s",
-                    len(self._tasks),
-                    CLOSE_S,
-                )
-                self._tasks.clear()
+        if count := self.drain():
+            logger.warning("[vectors-lost] %d tasks of document vectors were not finished after %g s", count, CLOSE_S)
 
     def drain(self, wait_s: float = CLOSE_S) -> int:
-        """Wait at most ``wait_s`` seconds until all tasks have run; drop the other tasks, and return their number."""
+        """Wait at most ``wait_s`` seconds until all tasks have run; drop the others, and return how many they were."""
         with self._changed:
             if self._changed.wait_for(lambda: not self._is_running, wait_s):
                 return 0

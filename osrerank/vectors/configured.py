@@ -38,9 +38,9 @@ class VectorStorage:
 
     @classmethod
     def of(cls, settings: Settings, *, has_index: bool = True) -> Self:
-        """Return the storage that the settings describe; it opens its files or connections at the first use.
+        """Return the storage that the settings describe; it opens files and connections at the first use.
 
-        For ``vectors`` set to ``index``, this is the machine's file; searches read side indices by other means.
+        If ``vectors`` is ``index``, it is the machine's file; searches read side indices by other means.
 
         Args:
             settings: the settings.
@@ -67,9 +67,7 @@ def _file(settings: Settings) -> VectorStore | None:
         folder = expand_home(settings.vectors_folder, "vectors_folder")
     except ConfigError as error:
         if due.is_due("home"):
-            logger.warning(
-                "[vectors-away] document vectors are not stored: %s; to store none, set OSRERANK_VECTORS=off", error
-            )
+            logger.warning("[vectors-away] document vectors are not stored: %s; or set OSRERANK_VECTORS=off", error)
         return None
     return file_store(folder, most_bytes=int(settings.vectors_mb * MEGABYTE), ttl_s=settings.vectors_ttl_s)
 
@@ -80,9 +78,7 @@ def _redis(settings: Settings) -> VectorStore:
     if settings.redis_url is None:
         reason = "OSRERANK_VECTORS is redis, and OSRERANK_REDIS_URL is not set: set it to the URL of your Redis"
         raise ConfigError(reason, setting="redis_url", source="OSRERANK_REDIS_URL")
-    most_mb = min(
-        settings.vectors_mb, settings.cache_mb or settings.vectors_mb
-    )  # the score cache may take cache_mb, too
+    most_mb = min(settings.vectors_mb, settings.cache_mb or settings.vectors_mb)  # scores may take as much
     url = settings.redis_url.get_secret_value()
     host = urlsplit(url).hostname
     if url.startswith("redis:") and host not in LOCAL_HOSTS:

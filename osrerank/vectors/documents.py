@@ -37,10 +37,8 @@ MOST_EXPECTED = 64
 """The most queries that are encoded before their searches ask for the vectors."""
 WHOLE_TEXT: Sequence[Span | None] = (None,)
 """The spans of a text that is not cut into passages."""
-LATE_AT_ONCE = 8
-"""How many documents are encoded at a time after a deadline."""
-LATE_WAIT_S = 1.0
-"""How long such documents wait for running searches to end, in seconds."""
+LATE_AT_ONCE, LATE_WAIT_S = 8, 1.0
+"""How many documents are encoded at a time after a deadline, and how long they wait for searches to end, in seconds."""
 
 logger = logging.getLogger(__name__)
 Item = TypeVar("Item")
@@ -185,13 +183,11 @@ class DocumentVectors:
         try:
             documents = [DocumentRecords(text, records.get(key)) for text, key in zip(texts, keys, strict=True)]
             known = sum([len(document.records) for document in documents])
-            incomplete = {key: document for key, document in zip(keys, documents, strict=True) if not document.records}
-            if not incomplete:
+            missing = [(key, document) for key, document in zip(keys, documents, strict=True) if not document.records]
+            if not missing:
                 return FoundRecords(documents, known, 0)
-            without_records = [document for document in documents if not document.records]
-            encoded = self._encode_documents(without_records, deadline, alone=not known)
-            pairs = ((key, document.text_record) for key, document in incomplete.items())
-            new_records = {key: record for key, record in pairs if record is not None}
+            encoded = self._encode_documents([document for _, document in missing], deadline, alone=not known)
+            new_records = _complete_records(missing)
             self.records.keep(new_records)
             if not deadline.is_withdrawn:
                 self._encode_later([document.text for document in documents if document.is_cut_off])
@@ -324,8 +320,7 @@ class DocumentVectors:
         for document in documents.values():
             if document.failures:
                 raise InferenceError(next(iter(document.failures.values())), model=self.encoder.model)
-        pairs = ((key, document.text_record) for key, document in documents.items())
-        return {key: record for key, record in pairs if record is not None}, encoded
+        return _complete_records(documents.items()), encoded
 
     def _encode_later(self, texts: Sequence[str | LongText]) -> None:
         """Encode texts that a deadline cut off in the background, and store their records."""
@@ -406,6 +401,11 @@ class DocumentRecords:
         if not isinstance(self.text, LongText):
             return self.records[0]
         return LongRecord([self.records[turn] for turn in range(len(self.spans))], self.spans)
+
+
+def _complete_records(documents: Iterable[tuple[bytes, DocumentRecords]]) -> dict[bytes, TextRecord]:
+    """Return the records of the documents whose passages all have one, by key."""
+    return {key: record for key, document in documents if (record := document.text_record) is not None}
 
 
 def take_half_the_time(items: Iterable[Item], deadline: Deadline) -> Iterator[Item]:

@@ -34,7 +34,6 @@ CREATED = b"created"
 POSITION = b"position-"
 """The prefix of the keys of entries in which builds keep how far they came."""
 MOUNTS = Path("/proc/self/mounts")
-"""The file in which Linux lists the mounted file systems."""
 REMOTE_SYSTEMS = frozenset({"nfs", "nfs4", "cifs", "smb3", "9p", "fuse.sshfs", "glusterfs", "ceph", "lustre", "afs"})
 """The network file systems; LMDB does not support files that several machines map."""
 
@@ -215,12 +214,8 @@ class FileStore:
                 generations = self._open()
             if not generations:
                 return 0
-            copy = FileStore(
-                self.folder / PRUNED.format(os.getpid()),
-                most_bytes=self._most_bytes,
-                ttl_s=self._ttl_s,
-                clock=self._clock,
-            )
+            folder = self.folder / PRUNED.format(os.getpid())
+            copy = FileStore(folder, most_bytes=self._most_bytes, ttl_s=self._ttl_s, clock=self._clock)
             try:
                 for keys in keys_to_keep:
                     with IN_LMDB:

@@ -183,10 +183,8 @@ def refusal(answer: Mapping[str, Any], action: str = "index") -> str:
         action: the action of the request; deleting a record that does not exist is not a refusal.
     """
     entries = [item[action] for item in answer["items"]]
-    is_missing_allowed = action == "delete"
-    refused = [
-        entry for entry in entries if entry["status"] >= 300 and not (is_missing_allowed and entry["status"] == 404)
-    ]
+    accepted_statuses = (404,) if action == "delete" else ()
+    refused = [entry for entry in entries if entry["status"] >= 300 and entry["status"] not in accepted_statuses]
     if not refused:
         return ""
     error_type = (refused[0].get("error") or {}).get("type", "unknown")

@@ -1,8 +1,4 @@
-"""Open LMDB files, and recognise damaged files.
-
-LMDB maps files into memory. The system kills a process that reads past the end of a mapped file, so the length of a
-file is checked before it is read.
-"""
+"""Open LMDB files, and recognise damaged ones: the system kills a process that reads past the end of a mapped file."""
 
 import os
 import sys

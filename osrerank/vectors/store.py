@@ -97,11 +97,5 @@ class Guard:
     def _report(self, action: str, error: Exception, is_first: bool) -> None:  # noqa: FBT001 - `Pause` passes it by position
         ERRORS.labels(self._store).inc()
         if is_first:
-            reason = f"{type(error).__name__}: {error}"
-            logger.warning(
-                "[vectors-away] %s: %ss of document vectors pause for %g s: %s",
-                self._location,
-                action,
-                self._rest_s,
-                reason,
-            )
+            reason = f"{action}s of document vectors pause for {self._rest_s:g} s: {type(error).__name__}: {error}"
+            logger.warning("[vectors-away] %s: %s", self._location, reason)

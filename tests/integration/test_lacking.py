@@ -36,18 +36,11 @@ class NeverInTime(Letters):
         return super().encode(texts, side)
 
 
-@pytest.fixture(scope="module", params=["opensearch", "embedded"])
-def url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
-    if request.param == "opensearch":
-        return str(request.getfixturevalue("opensearch_url"))
-    return f"embedded:{tmp_path_factory.mktemp('embedded')}"
-
-
 @pytest.fixture
-def client(url: str, no_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
+def client(engine_url: str, no_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
     monkeypatch.setenv("OSRERANK_VECTORS_FOLDER", str(no_folder))
     monkeypatch.setenv("OSRERANK_VECTORS", "index")
-    with connect(url, scorer=NeverInTime(), clock=ManualClock()) as made:
+    with connect(engine_url, scorer=NeverInTime(), clock=ManualClock()) as made:
         made.indices.delete(index=["lacked", "osrerank-vectors-lacked"], ignore_unavailable=True)
         made.indices.create(index="lacked")
         fill(made, "lacked", NOTES)
