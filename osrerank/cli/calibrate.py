@@ -57,7 +57,7 @@ def calibrate(
     if plot:
         bins_by_name = {"the model's own": fitted.before, "calibrated, on held-out queries": fitted.after}
         curves = {
-            name: [(bin_.said, bin_.measured) for bin_ in bins if bin_.hits] for name, bins in bins_by_name.items()
+            name: [(bin_.predicted, bin_.measured) for bin_ in bins if bin_.hits] for name, bins in bins_by_name.items()
         }
         plot_reliability(plot, curves)
     _say(file, index, fitted, as_json=wants_json(context))

@@ -18,11 +18,11 @@ from osrerank.scoring.registry import as_scorer, load
 from osrerank.settings import SETTINGS_FILE
 from osrerank.stages.language_guard import is_installed
 
-SAMPLE = 20
+SAMPLE_DOCUMENTS = 20
 INTERACTIVE_MS = 1000.0
-SHARE = 0.5
-"""Of the deadline that scoring the whole depth should take, since machines are busy at times."""
-STEP, LEAST, MOST = 10, 10, 100
+SCORING_SHARE = 0.5
+"""Share of the deadline that scoring the whole depth should take; the rest allows for a busy machine."""
+DEPTH_STEP, MIN_DEPTH, MAX_DEPTH = 10, 10, 100
 
 
 class Speed(NamedTuple):
@@ -32,8 +32,8 @@ class Speed(NamedTuple):
     pairs_per_s: float
 
 
-class Written(NamedTuple):
-    """The options that the file gets for every index, and a note on why."""
+class FileOptions(NamedTuple):
+    """The options in the file for every index, and a note that explains them."""
 
     options: dict[str, Any]
     note: str
@@ -65,48 +65,52 @@ def init(
     \b
     osrerank --url https://localhost:9200 init --index articles --build
 
-    Of the fields that the mapping has as text, those are written whose values, in a sample of documents, are titles or
-    prose. `connect` and the command line read ./osrerank.toml, or the one in the user's configuration folder, and say
-    which. If the model does not read the documents' language, the index gets osrerank/e5-multilingual, where it is
-    installed.
-    The depth is 100 if document vectors are stored. With a cross-encoder, or with OSRERANK_VECTORS=off, it is what this
-    machine scores in half of the deadline, at most 100.
+    A text field of the mapping is written if its values, in a sample of documents, are titles or prose. `connect` and
+    the command line read ./osrerank.toml, or the file in the user's configuration folder, and say which one. If the
+    model does not read the documents' language, the index gets osrerank/e5-multilingual, if it is installed.
+    The depth is 100 if document vectors are stored. With a cross-encoder, or with OSRERANK_VECTORS=off, it is the
+    number of documents that this machine scores in half of the deadline, at most 100.
     """
     if build and index is None:
         raise click.UsageError("--build needs an index: name it with --index")
     refuse_existing(output, force=force)
     with closing(client_of(context)) as client:
-        found = _found(client, index) if index else SearchFields()
-        texts = _sample(client, index, found) if index else []
-        model = _told_languages(client, index, texts) if index else ""
+        found_fields = _find_fields(client, index) if index else SearchFields()
+        texts = _sample(client, index, found_fields) if index else []
+        model = _choose_model(client, index, texts) if index else ""
     with closing(client_of(context, model=model or None)) as client:
-        keeps = _keeps_vectors(client, index)
-        written = _with_vectors(deadline_ms) if keeps else _read_anew(client, index, texts, deadline_ms)
-        fields = {"query_fields": found.searched, "fields": found.read} if texts and not found.groups else {}
-        by_index = {index: fields} if index and fields else {}
-        notes = f"Made by osrerank init: {written.note}."
+        stores_vectors = _stores_vectors(client, index)
+        if stores_vectors:
+            file_options = _with_vectors(deadline_ms)
+        else:
+            file_options = _without_vectors(client, index, texts, deadline_ms)
+        is_written = bool(texts) and not found_fields.groups
+        index_fields = {"query_fields": found_fields.searched, "fields": found_fields.read} if is_written else {}
+        options_by_index = {index: index_fields} if index and index_fields else {}
+        notes = f"Made by osrerank init: {file_options.note}."
         models = {index: model} if index and model else {}
-        output.write_text(settings_text(notes, written.options, by_index, models), encoding="utf-8")
-        listed = ", ".join(f"{name} {value:g}" for name, value in written.options.items())
-        click.echo(f"{output}: {listed}; {written.note}")
+        output.write_text(settings_text(notes, file_options.options, options_by_index, models), encoding="utf-8")
+        listing = ", ".join(f"{name} {value:g}" for name, value in file_options.options.items())
+        click.echo(f"{output}: {listing}; {file_options.note}")
         if index:
-            _tell_fields(index, found, is_written=bool(fields), has_texts=bool(texts))
-        if index and texts and keeps:
-            _vectors_of(client, index, build=build)
+            _show_fields(index, found_fields, is_written=bool(index_fields), has_texts=bool(texts))
+        if index and texts and stores_vectors:
+            _build_vectors(client, index, build=build)
 
 
-def _found(client: Any, index: str) -> SearchFields:
-    """Return the fields that the settings name, or else those of the mapping whose sampled values are texts."""
+def _find_fields(client: Any, index: str) -> SearchFields:
+    """Return the fields that the settings name, or else the fields of the mapping whose sampled values are texts."""
     options = client.searcher.defaults.of(index)
-    wanted = NamedFields(caller_names(options.query_fields), caller_names(options.fields))
-    every = leaves_by_index(client.indices.get_mapping(index=index))
-    pipeline = client.search_pipeline_of(index)  # one that ranks would be paid for, or refuse the request
-    parts = () if pipeline.obstacle else client.result_of(sampled_groups(index, every, pipeline.replacement), index)
-    return resolved(every, parts, wanted) if parts else client.fields_of(index)
+    named = NamedFields(caller_names(options.query_fields), caller_names(options.fields))
+    fields_by_index = leaves_by_index(client.indices.get_mapping(index=index))
+    pipeline = client.search_pipeline_of(index)  # a pipeline that ranks may cost money, or refuse the request
+    groups = sampled_groups(index, fields_by_index, pipeline.replacement)
+    samples = () if pipeline.obstacle else client.result_of(groups, index)
+    return resolved(fields_by_index, samples, named) if samples else client.fields_of(index)
 
 
-def _keeps_vectors(client: Any, index: str | None) -> bool:
-    """Return whether each document is encoded only once: by a bi-encoder whose vectors are stored."""
+def _stores_vectors(client: Any, index: str | None) -> bool:
+    """Return whether document vectors are stored, so that each document is encoded only once."""
     settings = client.searcher.service.settings
     if settings.vectors == "off":
         return False
@@ -115,30 +119,32 @@ def _keeps_vectors(client: Any, index: str | None) -> bool:
         return service.vectors_of(defaults.of(index) if index else defaults.base) is not None
 
 
-def _with_vectors(deadline_ms: float | None) -> Written:
+def _with_vectors(deadline_ms: float | None) -> FileOptions:
     deadline = {} if deadline_ms is None else {"deadline_ms": deadline_ms}
-    return Written({"depth": MOST, **deadline}, "each document is encoded once, and its vector stored")
+    return FileOptions({"depth": MAX_DEPTH, **deadline}, "each document is encoded once, and its vector stored")
 
 
-def _read_anew(client: Any, index: str | None, texts: Sequence[str], deadline_ms: float | None) -> Written:
-    """Return the depth for a model that reads the candidates at every search, by its speed here."""
+def _without_vectors(client: Any, index: str | None, texts: Sequence[str], deadline_ms: float | None) -> FileOptions:
+    """Return the options for a model that reads the candidates in every search; its speed here determines the depth."""
     speed, time_ms = _measure(client, texts), INTERACTIVE_MS if deadline_ms is None else deadline_ms
-    of = f"documents of {index}" if texts else "invented documents of 100 words"
-    note = f"{speed.documents} {of} were scored at {speed.pairs_per_s:.0f} a second here"
-    return Written({"depth": _depth(speed.pairs_per_s, time_ms), "deadline_ms": time_ms}, note)
+    description = f"documents of {index}" if texts else "invented documents of 100 words"
+    note = f"{speed.documents} {description} were scored at {speed.pairs_per_s:.0f} a second here"
+    return FileOptions({"depth": _depth(speed.pairs_per_s, time_ms), "deadline_ms": time_ms}, note)
 
 
-def _tell_fields(index: str, found: SearchFields, *, is_written: bool, has_texts: bool) -> None:
-    for warning in (*found.warnings, *found.complaints(None)):
+def _show_fields(index: str, fields: SearchFields, *, is_written: bool, has_texts: bool) -> None:
+    for warning in (*fields.warnings, *fields.complaints(None)):
         click.echo(f"{index}: {warning}", err=True)
-    why = "its indices have different fields" if has_texts else "there are no documents with text yet"
-    left = "" if is_written else f"; not written, so that each search looks again: {why}"
-    others = f"; left out: {', '.join(found.left_out)}" if found.left_out else ""
-    click.echo(f"{index}: searched: {', '.join(found.searched)}; read: {', '.join(found.read)}{others}{left}")
+    reason = "its indices have different fields" if has_texts else "there are no documents with text yet"
+    not_written = "" if is_written else f"; not written, so that each search looks again: {reason}"
+    left_out = f"; left out: {', '.join(fields.left_out)}" if fields.left_out else ""
+    click.echo(
+        f"{index}: searched: {', '.join(fields.searched)}; read: {', '.join(fields.read)}{left_out}{not_written}"
+    )
 
 
-def _vectors_of(client: Any, index: str, *, build: bool) -> None:
-    """Say how many vectors an index lacks and which command builds them; build them if asked."""
+def _build_vectors(client: Any, index: str, *, build: bool) -> None:
+    """Print how many vectors an index lacks and which command builds them; build them if ``build`` is set."""
     from osrerank.indexing.build import build_on_screen
     from osrerank.indexing.estimate import estimate
 
@@ -147,29 +153,29 @@ def _vectors_of(client: Any, index: str, *, build: bool) -> None:
         click.echo(f"{index}: {build_on_screen(client, index)}")
 
 
-def _measure(client: Any, found: Sequence[str]) -> Speed:
+def _measure(client: Any, sample: Sequence[str]) -> Speed:
     """Score a sample of documents twice, to warm up and to take the time; vectors are not stored."""
-    texts = list(found) or [" ".join(["some words of an invented document"] * 17)] * SAMPLE
+    texts = list(sample) or [" ".join(["some words of an invented document"] * 17)] * SAMPLE_DOCUMENTS
     from osrerank.scoring.card import POINTWISE
 
     scorer = as_scorer(load(client.searcher.service.settings, POINTWISE))
-    tuples = [(at,) for at in range(len(texts))]
+    tuples = [(index,) for index in range(len(texts))]
     with closing(scorer):
         scorer.score("a question of five words", texts, tuples)
-        began = time.perf_counter()
+        began_s = time.perf_counter()
         scorer.score("another question of six words", texts, tuples)
-        return Speed(len(texts), len(texts) / (time.perf_counter() - began))
+        return Speed(len(texts), len(texts) / (time.perf_counter() - began_s))
 
 
 def _sample(client: Any, index: str, fields: SearchFields) -> list[str]:
     """Return the texts of some documents of an index, as a model reads them."""
     from osrerank.indexing.documents import sample_texts
 
-    return sample_texts(client, index, fields, SAMPLE)
+    return sample_texts(client, index, fields, SAMPLE_DOCUMENTS)
 
 
-def _told_languages(client: Any, index: str, texts: Sequence[str]) -> str:
-    """Say in which languages an index's documents are; return the model that is better than its own, "" if none is."""
+def _choose_model(client: Any, index: str, texts: Sequence[str]) -> str:
+    """Print the languages of an index's documents; return a better model for them, or "" to keep the present model."""
     from osrerank.indexing.languages import Languages
 
     languages = Languages.of(client, index, texts)
@@ -182,6 +188,6 @@ def _told_languages(client: Any, index: str, texts: Sequence[str]) -> str:
 
 
 def _depth(pairs_per_s: float, deadline_ms: float) -> int:
-    """Return how many candidates are scored in a share of the deadline, in steps of ten."""
-    count = pairs_per_s * SHARE * deadline_ms / 1000
-    return int(min(MOST, max(LEAST, count // STEP * STEP)))
+    """Return how many candidates can be scored in a share of the deadline, in steps of ten."""
+    count = pairs_per_s * SCORING_SHARE * deadline_ms / 1000
+    return int(min(MAX_DEPTH, max(MIN_DEPTH, count // DEPTH_STEP * DEPTH_STEP)))

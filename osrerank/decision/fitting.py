@@ -52,15 +52,15 @@ class Bin:
 
     Attributes:
         low, high: the interval.
-        hits: how many hits it has.
-        said: the mean of the hits' probabilities; 0 without hits.
+        hits: the number of hits in the interval.
+        predicted: the mean of the hits' probabilities; 0 without hits.
         measured: the share of the hits that is relevant; 0 without hits.
     """
 
     low: float
     high: float
     hits: int
-    said: float
+    predicted: float
     measured: float
 
 
@@ -102,9 +102,9 @@ def _damped(step: Floats, weights: Floats, inputs: Floats, targets: Floats) -> F
 
 
 def fit_isotonic(scored: ScoredHits) -> Isotonic:
-    """Fit a map that never decreases, by pooling neighbours that violate the order.
+    """Fit a map that never decreases, by pooling adjacent blocks that violate the order.
 
-    Each block's share of relevant hits is drawn towards the share of all hits by the weight of one hit, so that no
+    Each block's share of relevant hits is smoothed: one hit with the overall share is added to the block, so that no
     probability is 0 or 1.
     """
     values, indices = np.unique(scored.scores, return_inverse=True)
@@ -114,14 +114,14 @@ def fit_isotonic(scored: ScoredHits) -> Isotonic:
     for block in zip(counts, positives, values * counts, strict=True):
         hits, relevant, total = block
         while blocks and blocks[-1][1] * hits >= relevant * blocks[-1][0]:
-            before = blocks.pop()
-            hits, relevant, total = hits + before[0], relevant + before[1], total + before[2]
+            previous = blocks.pop()
+            hits, relevant, total = hits + previous[0], relevant + previous[1], total + previous[2]
         blocks.append((hits, relevant, total))
     table = np.array(blocks)
     prior = float(scored.relevant.mean())
     shares = np.maximum.accumulate((table[:, 1] + prior) / (table[:, 0] + 1))
-    means, kept = np.unique(table[:, 2] / table[:, 0], return_index=True)
-    return Isotonic(tuple(means.tolist()), tuple(shares[kept].tolist()))
+    means, last_indices = np.unique(table[:, 2] / table[:, 0], return_index=True)
+    return Isotonic(tuple(means.tolist()), tuple(shares[last_indices].tolist()))
 
 
 FITS: dict[str, Callable[[ScoredHits], ProbabilityMap]] = {"platt": fit_platt, "isotonic": fit_isotonic}
@@ -154,37 +154,36 @@ def reliability(probabilities: Floats, relevant: Flags, bins: int = BINS) -> lis
     for number in range(bins):
         inside = numbers == number
         hits = int(inside.sum())
-        said = float(probabilities[inside].mean()) if hits else 0.0
+        mean_probability = float(probabilities[inside].mean()) if hits else 0.0
         measured = float(relevant[inside].mean()) if hits else 0.0
-        reliability_bins.append(Bin(number / bins, (number + 1) / bins, hits, said, measured))
+        reliability_bins.append(Bin(number / bins, (number + 1) / bins, hits, mean_probability, measured))
     return reliability_bins
 
 
 def calibration_error(bins: Sequence[Bin]) -> float:
     """Return the ECE: the mean difference between probability and relevance over the hits, in [0, 1]."""
     total = sum(bin_.hits for bin_ in bins)
-    return sum(bin_.hits * abs(bin_.said - bin_.measured) for bin_ in bins) / total
+    return sum(bin_.hits * abs(bin_.predicted - bin_.measured) for bin_ in bins) / total
 
 
-def precisions(probabilities: Floats, relevant: Flags, most: int = 200) -> list[tuple[float, float]]:
+def precisions(probabilities: Floats, relevant: Flags, max_thresholds: int = 200) -> list[tuple[float, float]]:
     """Return probability thresholds in rising order, each with the precision `promised` for the hits at or above it.
 
-    Thresholds with fewer than 25 hits are left out: among so few hits, the best of many thresholds would be a lucky
-    one.
+    Thresholds with fewer than 25 hits are left out: with so few hits, the best of many thresholds is the best by luck.
 
     Args:
         probabilities: each hit's probability ``(n,)``, from a map that was fitted to other queries.
         relevant: whether each hit is relevant ``(n,)``.
-        most: the most thresholds to return; they divide the relevant hits into equal shares.
+        max_thresholds: the most thresholds to return; they divide the relevant hits into equal shares.
     """
     order = np.argsort(-probabilities, kind="stable")
     values, relevant_so_far = probabilities[order], np.cumsum(relevant[order])
     last = np.flatnonzero(np.append(values[1:] < values[:-1], True))
-    targets = np.linspace(0, relevant_so_far[-1], most + 1)[1:]
-    chosen = np.unique(last[np.searchsorted(relevant_so_far[last], targets)])
+    targets = np.linspace(0, relevant_so_far[-1], max_thresholds + 1)[1:]
+    selected = np.unique(last[np.searchsorted(relevant_so_far[last], targets)])
     return [
         (float(values[index]), promised(int(relevant_so_far[index]), int(index) + 1))
-        for index in chosen[::-1]
+        for index in selected[::-1]
         if index + 1 >= LEAST_HITS
     ]
 
@@ -192,7 +191,7 @@ def precisions(probabilities: Floats, relevant: Flags, most: int = 200) -> list[
 def promised(relevant: int, hits: int) -> float:
     """Return a precision that can be promised: the lower end of Wilson's one-sided 95% interval.
 
-    It lies far below the measured precision where few hits were seen.
+    With few hits, it is far below the measured precision.
     """
     share, z2 = relevant / hits, NINETY_FIVE**2
     half = NINETY_FIVE * math.sqrt(share * (1 - share) / hits + z2 / (4 * hits * hits))

@@ -1,4 +1,4 @@
-"""Make an HTML page in one file, of headings, paragraphs and tables, for light and dark, narrow and wide screens."""
+"""Make an HTML page in one file from headings, paragraphs and tables, for light and dark, narrow and wide screens."""
 
 from collections.abc import Sequence
 from html import escape
@@ -27,10 +27,10 @@ pre { background: var(--field); padding: 10px 12px; border-radius: 6px; overflow
 """
 
 
-def page(title: str, *parts: str) -> str:
-    """Return an HTML page; the title is plain text, the parts are HTML."""
+def page(title: str, *blocks: str) -> str:
+    """Return an HTML page; the title is plain text, the blocks are HTML."""
     head = '<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'
-    body = "\n".join(parts)
+    body = "\n".join(blocks)
     style = f"<style>{STYLE}</style>"
     opening = f'<!doctype html>\n<html lang="en"><head>{head}<title>{escape(title)}</title>{style}</head>'
     return f"{opening}<body><main>\n{body}\n</main></body></html>\n"

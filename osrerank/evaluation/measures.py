@@ -128,23 +128,23 @@ class Tally:
         if self._averaging.complete:
             self._add({query_id: judged for query_id, judged in averaged.items() if query_id not in self._run}, Run({}))
         values = {
-            measure: {query_id: of[query_id] for query_id in averaged if query_id in of}
-            for measure, of in self._values.items()
+            measure: {query_id: by_query[query_id] for query_id in averaged if query_id in by_query}
+            for measure, by_query in self._values.items()
             if measure != MSMARCO
         }
-        if undefined := [measure for measure, of in values.items() if not of]:
+        if undefined := [measure for measure, by_query in values.items() if not by_query]:
             raise EvaluationError(f"{undefined[0]} has no value for any query of run {name}: leave it out")
-        overall = {measure: _overall(self._parsed[measure], of) for measure, of in values.items()}
-        if (of := self._values.get(MSMARCO)) is not None:  # queries that the run lacks count 0
-            values[MSMARCO] = {query_id: of.get(query_id, 0.0) for query_id in self._qrels.judgments}
+        overall = {measure: _overall(self._parsed[measure], by_query) for measure, by_query in values.items()}
+        if (by_query := self._values.get(MSMARCO)) is not None:  # queries that the run lacks count 0
+            values[MSMARCO] = {query_id: by_query.get(query_id, 0.0) for query_id in self._qrels.judgments}
             overall[MSMARCO] = math.fsum(values[MSMARCO].values()) / len(values[MSMARCO])
         return Evaluation(name, values, overall)
 
     def _add(self, judged: Mapping[str, Mapping[str, int]], run: Run) -> None:
         if not judged:
             return
-        for measure, of in _values(self._parsed, judged, run, self._averaging).items():
-            self._values[measure].update(of)
+        for measure, by_query in _values(self._parsed, judged, run, self._averaging).items():
+            self._values[measure].update(by_query)
         if MSMARCO in self._values:
             self._values[MSMARCO].update(msmarco_mrr(Qrels(judged), run))
 
@@ -160,8 +160,8 @@ def judged_queries(
     shared = {query_id: judged for query_id, judged in qrels.judgments.items() if query_id in run}
     if not shared:
         raise EvaluationError(
-            f"run {name} and the judgments share no query: the run has {_some(run)}, the judgments "
-            f"{_some(qrels.judgments)}; are both for the same query set?"
+            f"run {name} and the judgments share no query: the run has {_examples(run)}, the judgments "
+            f"{_examples(qrels.judgments)}; are both for the same query set?"
         )
     return dict(qrels.judgments) if complete else shared
 
@@ -274,13 +274,13 @@ def _evaluator(measures: Sequence[Any], judged: Mapping[str, Mapping[str, int]])
         raise EvaluationError(_unsupported(measures, _one_line(error))) from error
 
 
-def _unsupported(measures: Sequence[Any], said: str) -> str:
+def _unsupported(measures: Sequence[Any], message: str) -> str:
     """Return why ir-measures cannot compute these measures: a package is missing, or parameters are unknown."""
-    if package := _PACKAGE.search(said):
+    if package := _PACKAGE.search(message):
         return f"measure {package[1]} needs the Python package {package[2]}: pip install '{package[3]}'"
-    if unsupported := _UNSUPPORTED.fullmatch(said):
+    if unsupported := _UNSUPPORTED.fullmatch(message):
         return f"measure {unsupported[1]} cannot be used as it is written; see https://ir-measur.es for its parameters"
-    return f"cannot measure {', '.join(map(str, measures))}: {said}"
+    return f"cannot measure {', '.join(map(str, measures))}: {message}"
 
 
 def _parse(ir_measures: ModuleType, name: str) -> list[Any]:
@@ -316,8 +316,8 @@ def _parse_trec(ir_measures: ModuleType, name: str) -> list[Any]:
             return list(ir_measures.parse_trec_measure(name))
     except ValueError:
         pass
-    known = ", ".join(sorted(ir_measures.measures.registry))
-    raise EvaluationError(f"there is no measure {name!r}; write it as in nDCG@10 or P(rel=2)@5, known are: {known}")
+    names = ", ".join(sorted(ir_measures.measures.registry))
+    raise EvaluationError(f"there is no measure {name!r}; write it as in nDCG@10 or P(rel=2)@5, known are: {names}")
 
 
 def _with_level(measure: Any, name: str, level: int) -> Any:
@@ -337,7 +337,7 @@ def _overall(measure: Any, values: Mapping[str, float]) -> float:
     return float(aggregator.result())
 
 
-def _some(query_ids: Iterable[str]) -> str:
+def _examples(query_ids: Iterable[str]) -> str:
     listed = sorted(query_ids)
     return f"{', '.join(listed[:3])}{', ...' if len(listed) > 3 else ''}"
 

@@ -110,7 +110,7 @@ def compare_runs(evaluations: Sequence[Evaluation], *, all_pairs: bool = False, 
         EvaluationError: fewer than two runs or two queries, equal names, or runs measured over different queries.
     """
     _check_comparable(evaluations)
-    pairs = list(combinations(evaluations, 2)) if all_pairs else [(evaluations[0], other) for other in evaluations[1:]]
+    pairs = list(combinations(evaluations, 2)) if all_pairs else [(evaluations[0], run) for run in evaluations[1:]]
     corrected = []
     for measure in evaluations[0].overall:
         compared = [_compare(*pair, measure, seed=seed) for pair in pairs]
@@ -234,8 +234,8 @@ def _queries(evaluation: Evaluation) -> set[str]:
     return {query_id for values in evaluation.per_query.values() for query_id in values}
 
 
-def _different_queries(first: str, values: Mapping[str, float], second: str, others: Mapping[str, float]) -> str:
-    only_first, only_second = len(values.keys() - others.keys()), len(others.keys() - values.keys())
+def _different_queries(first: str, values: Mapping[str, float], second: str, second_values: Mapping[str, float]) -> str:
+    only_first, only_second = len(values.keys() - second_values.keys()), len(second_values.keys() - values.keys())
     return (
         f"{first} and {second} answer different judged queries ({only_first} only in the first, {only_second} only in "
         "the second); average over all judged queries with --complete, so that a query that a run lacks counts 0"
@@ -243,8 +243,8 @@ def _different_queries(first: str, values: Mapping[str, float], second: str, oth
 
 
 def _compare(baseline: Evaluation, run: Evaluation, measure: str, *, seed: int) -> RunComparison:
-    values, others = run.per_query[measure], baseline.per_query[measure]
-    differences = np.array([values[query_id] - others[query_id] for query_id in others])
+    values, baseline_values = run.per_query[measure], baseline.per_query[measure]
+    differences = np.array([values[query_id] - baseline_values[query_id] for query_id in baseline_values])
     return RunComparison(
         baseline=baseline.run,
         run=run.run,

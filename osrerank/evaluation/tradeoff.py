@@ -24,7 +24,7 @@ from osrerank.types import Candidate, Qrels, Query, Ranking, Run, ScoredDocument
 
 SAMPLE_TRIALS = 10
 """How many samples a Sample point is the mean of, as in the paper."""
-AT_ONCE = 50
+BATCH_QUERIES = 50
 """How many queries' rankings are in memory at a time."""
 Blend = tuple[Method, float]
 """How a run blended in its first pass: the method and the first pass's weight."""
@@ -91,8 +91,8 @@ class QueryScores:
         scored = zip(candidates, first_stage, strict=True)
         mono = {candidate["doc_id"]: float(entry["score"]) for candidate, entry in scored if entry}
         _check_ranks(record.query_id, [int(candidate["first_pass"]["rank"]) for candidate in candidates])
-        first = {candidate["doc_id"]: float(candidate["first_pass"]["score"]) for candidate in candidates}
-        return cls(record.query_id, tuple(first), mono, _mono_depth(record), _pairs(record), first, blend)
+        first_scores = {candidate["doc_id"]: float(candidate["first_pass"]["score"]) for candidate in candidates}
+        return cls(record.query_id, tuple(first_scores), mono, _mono_depth(record), _pairs(record), first_scores, blend)
 
 
 class Reach(NamedTuple):
@@ -186,7 +186,7 @@ def derive(scored: QueryScores, setting: OperatingPoint) -> tuple[tuple[str, ...
     """
     block = scored.first_pass[: setting.k0]
     if len(block) > scored.mono_depth:
-        raise _lacking(scored, f"monoBERT's scores below rank {scored.mono_depth}")
+        raise _missing_scores(scored, f"monoBERT's scores below rank {scored.mono_depth}")
     unscored = [doc_id for doc_id in block if doc_id not in scored.mono]
     ranked = sorted((doc_id for doc_id in block if doc_id in scored.mono), key=lambda doc_id: -scored.mono[doc_id])
     if setting.blended:
@@ -219,20 +219,20 @@ def curve(
     averaging = replace(averaging or Averaging(), single_precision=False)  # a derived score is a small whole number
     trials = [[_Trial(draw, Tally(qrels, [measure], averaging)) for draw in _draws(setting)] for setting in settings]
     answered = (query_scores for query_scores in scored if query_scores.first_pass)
-    while batch := list(islice(answered, AT_ONCE)):
+    while batch := list(islice(answered, BATCH_QUERIES)):
         for trial in chain.from_iterable(trials):
             trial.add(batch)
     return [_point(setting, draws) for setting, draws in zip(settings, trials, strict=True)]
 
 
-def join_pairs(scored: Iterable[QueryScores], *others: ScoredRun) -> Iterator[QueryScores]:
+def join_pairs(scored: Iterable[QueryScores], *other_runs: ScoredRun) -> Iterator[QueryScores]:
     """Yield a run's scores of each query, with pair probabilities of other runs added.
 
     A run with another k0 compared other candidates, since its top k1 come from another monoBERT ranking.
     """
     for query_scores in scored:
-        added = chain.from_iterable(other.pairs(query_scores.query_id).items() for other in others)
-        yield replace(query_scores, pairs={**query_scores.pairs, **dict(added)}) if others else query_scores
+        added = chain.from_iterable(other_run.pairs(query_scores.query_id).items() for other_run in other_runs)
+        yield replace(query_scores, pairs={**query_scores.pairs, **dict(added)}) if other_runs else query_scores
 
 
 def deepest(reaches: Sequence[Reach]) -> int:
@@ -287,11 +287,11 @@ def _worth(scored: QueryScores, rivals: Sequence[str], setting: OperatingPoint) 
     """Return each rival's aggregated score, and how many pairs were compared for all of them."""
     compared = Pairs(setting.pairs, setting.sample_size or 1, setting.seed).rivals(rivals)
     worth = {}
-    for doc_id, others in zip(rivals, compared, strict=True):
+    for doc_id, other_indices in zip(rivals, compared, strict=True):
         try:
-            worth[doc_id] = aggregate([scored.pairs[doc_id, rivals[other]] for other in others], setting.pairs)
+            worth[doc_id] = aggregate([scored.pairs[doc_id, rivals[index]] for index in other_indices], setting.pairs)
         except KeyError:
-            raise _lacking(scored, f"duoBERT's probabilities for the pairs of the top {setting.k1}") from None
+            raise _missing_scores(scored, f"duoBERT's probabilities for the pairs of the top {setting.k1}") from None
     return worth, sum(map(len, compared))
 
 
@@ -301,17 +301,17 @@ def _blended(scored: QueryScores, ranked: Sequence[str]) -> list[str]:
     The stage reads monoBERT's score from the candidate; the trace entry only has to exist.
     """
     if scored.blend is None:
-        raise _lacking(scored, "the way that the first pass was blended in")
+        raise _missing_scores(scored, "the way that the first pass was blended in")
     method, weight = scored.blend
-    kept = set(ranked)
-    order = (*ranked, *(doc_id for doc_id in scored.first_pass if doc_id not in kept))
+    scored_ids = set(ranked)
+    order = (*ranked, *(doc_id for doc_id in scored.first_pass if doc_id not in scored_ids))
     passed = {
         doc_id: StageScore(FIRST_PASS, scored.first_scores[doc_id], rank, 0.0)
         for rank, doc_id in enumerate(scored.first_pass, start=1)
     }
     candidates = [
         Candidate(doc_id, None, scored.mono[doc_id], rank, (passed[doc_id], StageScore("model", 0.0, rank, 0.0)))
-        if doc_id in kept
+        if doc_id in scored_ids
         else Candidate(doc_id, None, passed[doc_id].score, rank, (passed[doc_id],))
         for rank, doc_id in enumerate(order, start=1)
     ]
@@ -335,10 +335,10 @@ def _after_vectors(record: QueryRecord) -> tuple[tuple[str, ...], dict[str, floa
     ranks, scores = dict[str, int](), dict[str, float]()
     for candidate in record.fields["candidates"]:
         stages = candidate["stages"]
-        if before := stages.get("blend") or stages.get("vectors"):
-            ranks[candidate["doc_id"]] = int(before["rank"])
-        if read := stages.get(BLENDED) or stages.get("mono"):
-            scores[candidate["doc_id"]] = float(read["score"])
+        if vectors_stage := stages.get("blend") or stages.get("vectors"):
+            ranks[candidate["doc_id"]] = int(vectors_stage["rank"])
+        if cross_encoder_stage := stages.get(BLENDED) or stages.get("mono"):
+            scores[candidate["doc_id"]] = float(cross_encoder_stage["score"])
     doc_ids = [candidate["doc_id"] for candidate in record.fields["candidates"]]
     return tuple(sorted(doc_ids, key=lambda doc_id: ranks.get(doc_id, len(doc_ids) + 1))), scores
 
@@ -352,13 +352,13 @@ def _check_ranks(query_id: str, ranks: Sequence[int]) -> None:
 
 
 def _pairs(record: QueryRecord) -> dict[tuple[str, str], float]:
-    kept = record.fields.get("pairs")
-    if kept is None:
+    matrix = record.fields.get("pairs")
+    if matrix is None:
         return {}
-    doc_ids = kept["doc_ids"]
+    doc_ids = matrix["doc_ids"]
     return {
         (first, second): float(probability)
-        for first, row in zip(doc_ids, kept["probabilities"], strict=True)
+        for first, row in zip(doc_ids, matrix["probabilities"], strict=True)
         for second, probability in zip(doc_ids, row, strict=True)
         if probability is not None
     }
@@ -368,7 +368,7 @@ def _documents(ranking: Sequence[str]) -> tuple[ScoredDocument, ...]:
     return tuple(ScoredDocument(doc_id, float(-rank)) for rank, doc_id in enumerate(ranking, start=1))
 
 
-def _lacking(scored: QueryScores, what: str) -> EvaluationError:
+def _missing_scores(scored: QueryScores, missing: str) -> EvaluationError:
     return EvaluationError(
-        f"query {scored.query_id}: the run lacks {what}; run it again with the greatest depth that you want to compare"
+        f"query {scored.query_id}: the run lacks {missing}; run it again with the greatest depth to compare"
     )

@@ -51,7 +51,7 @@ def create_app(settings: Settings, scorer: Scorer | None = None) -> Celery:
     service = WorkerService(settings, scorer)
     _configure(app, service)
     register(app, service)
-    _follow(service, settings)
+    _connect_signals(service, settings)
     return app
 
 
@@ -78,11 +78,11 @@ def _configure(app: Celery, service: WorkerService) -> None:
     )
 
 
-def _follow(service: WorkerService, settings: Settings) -> None:
+def _connect_signals(service: WorkerService, settings: Settings) -> None:
     """Start and stop the service when Celery signals that the worker starts and stops."""
     stop_probes: list[Callable[[], None]] = []
 
-    def load(conf: Any, **_rest: Any) -> None:
+    def load(conf: Any, **_signal: Any) -> None:
         configure_logs(settings.log_format)
         export_traces("osrerank-worker")
         _or_exit(lambda: stop_probes.append(serve_probes(settings.probe_port, service.status)))
@@ -90,26 +90,26 @@ def _follow(service: WorkerService, settings: Settings) -> None:
         conf.task_default_queue = service.queue
         conf.worker_concurrency = service.tasks
 
-    def check_pool(instance: Any, **_rest: Any) -> None:
+    def check_pool(instance: Any, **_signal: Any) -> None:
         if instance.pool_cls.__module__ != THREADS:
             logger.critical("[no-start] a worker runs its tasks in threads: leave out -P, or write -P threads")
             raise SystemExit(2)
 
-    def begin(**_rest: Any) -> None:
+    def begin(**_signal: Any) -> None:
         _or_exit(service.begin)
 
-    def stop_taking(**_rest: Any) -> None:
+    def stop_taking(**_signal: Any) -> None:
         service.stop_taking()
 
-    def end(**_rest: Any) -> None:
+    def end(**_signal: Any) -> None:
         service.close()
         for stop in stop_probes:
             stop()
 
-    def received(request: Any, **_rest: Any) -> None:
+    def hold_chunk(request: Any, **_signal: Any) -> None:
         service.hold(request.id)
 
-    def configure(**_rest: Any) -> None:
+    def configure(**_signal: Any) -> None:
         configure_logs(settings.log_format)
 
     signals.setup_logging.connect(configure, weak=False)
@@ -118,7 +118,7 @@ def _follow(service: WorkerService, settings: Settings) -> None:
     signals.worker_ready.connect(begin, weak=False)
     signals.worker_shutting_down.connect(stop_taking, weak=False)
     signals.worker_shutdown.connect(end, weak=False)
-    signals.task_received.connect(received, weak=False)
+    signals.task_received.connect(hold_chunk, weak=False)
 
 
 def _or_exit(step: Callable[[], None]) -> None:

@@ -232,12 +232,12 @@ def _lacking(client: Client, index: str, qrels: Qrels, query_ids: Sequence[str])
     relevant = sorted(
         {doc_id for query_id in query_ids for doc_id, grade in qrels.judgments[query_id].items() if grade > 0}
     )
-    held = 0
+    present = 0
     for start in range(0, len(relevant), IDS_AT_ONCE):
         ids = relevant[start : start + IDS_AT_ONCE]
         body = {"query": {"ids": {"values": ids}}, "size": 0, "track_total_hits": True}
-        held += min(len(ids), client.search(index=index, body=body)["hits"]["total"]["value"])
-    return len(relevant) - held, len(relevant)
+        present += min(len(ids), client.search(index=index, body=body)["hits"]["total"]["value"])
+    return len(relevant) - present, len(relevant)
 
 
 def judged_queries(queries: Sequence[Query], qrels: Qrels) -> list[Query]:

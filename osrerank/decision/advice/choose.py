@@ -76,21 +76,21 @@ def choose(query_ids: Sequence[str], present: Floats, values: Mapping[SearchSett
     after = np.array([held_out[query_id] for query_id in query_ids])
     rows = {query_id: row for row, query_id in enumerate(query_ids)}
     numbered = [np.array([rows[query_id] for query_id in fold]) for fold in folds]
-    verdict = _counting_the_choice(judge(present, after), table - present[:, None], numbered)
+    verdict = _correct_for_choice(judge(present, after), table - present[:, None], numbered)
     low, high = interval(after)
-    most = max(1.0, float(table.max()))  # measures are seldom above 1, and never below 0
+    highest = max(1.0, float(table.max()))  # measures are seldom above 1, and never below 0
     best = settings[int(np.argmax(np.round(table.mean(axis=0), DECIMALS)))]
     by_fold = tuple(fold.weights for fold in learned)
-    return Choice(best, float(after.mean()), max(0.0, low), min(most, high), verdict, by_fold)
+    return Choice(best, float(after.mean()), max(0.0, low), min(highest, high), verdict, by_fold)
 
 
-def _counting_the_choice(verdict: Verdict, differences: Floats, folds: Sequence[npt.NDArray[np.intp]]) -> Verdict:
-    """Return the verdict of a randomisation test, which allows for the choice of the setting on the same queries.
+def _correct_for_choice(verdict: Verdict, differences: Floats, folds: Sequence[npt.NDArray[np.intp]]) -> Verdict:
+    """Return the verdict of a randomisation test, which accounts for the choice of the setting on the same queries.
 
-    Held-out values are not independent of one another: each query was in the training folds of the others. So a t-test
-    at the 5% level too often reports a difference that does not exist (measured: in 8% of cases). Its statistic is
-    therefore compared with that of random samples: in each, the results of the current and of the other settings are
-    exchanged at random for each query, and the setting is chosen again.
+    Held-out values are not independent: each query was in the training folds of the other queries. So a t-test at the
+    5% level reports a difference that does not exist in too many cases (measured: 8%). Its statistic is therefore
+    compared with the statistics of random samples. In each sample, the values of the current setting and the other
+    settings are exchanged at random for each query, and the setting is chosen again.
 
     Args:
         verdict: the verdict of a t-test of the held-out values.
@@ -99,11 +99,11 @@ def _counting_the_choice(verdict: Verdict, differences: Floats, folds: Sequence[
     """
     count = len(differences)
     signs = np.random.default_rng(SEED).choice([-1.0, 1.0], size=(SAMPLES, count))
-    every, squares = signs @ differences, differences**2
+    sums, squares = signs @ differences, differences**2
     total, total_squares = np.zeros(SAMPLES), np.zeros(SAMPLES)
     for fold in folds:
         held_out = signs[:, fold] @ differences[fold]
-        means = (every - held_out) / max(1, count - len(fold))
+        means = (sums - held_out) / max(1, count - len(fold))
         chosen = np.argmax(np.round(means, DECIMALS), axis=1)
         total += held_out[np.arange(SAMPLES), chosen]
         total_squares += squares[fold].sum(axis=0)[chosen]
@@ -116,5 +116,5 @@ def _counting_the_choice(verdict: Verdict, differences: Floats, folds: Sequence[
     is_decided = p_value < ALPHA
     outcome: Outcome = "undecided" if not is_decided else "helps" if verdict.difference > 0 else "hurts"
     low, high = verdict.difference - half, verdict.difference + half
-    more = 0 if is_decided else verdict.more_queries or (None if verdict.more_queries is None else 1)
-    return replace(verdict, outcome=outcome, p_value=p_value, low=low, high=high, more_queries=more)
+    more_queries = 0 if is_decided else verdict.more_queries or (None if verdict.more_queries is None else 1)
+    return replace(verdict, outcome=outcome, p_value=p_value, low=low, high=high, more_queries=more_queries)

@@ -14,12 +14,12 @@ from osrerank.options.rerank import AUTO_PIPELINE, NO_STAGES
 from osrerank.types import Qrels
 
 EXAMPLES = 3
-"""How many of the queries that gain most, and of those that lose most, are shown."""
+"""How many queries are shown of those that gain most, and of those that lose most."""
 MARGIN = 0.1
 """If the shares of judged hits differ by more than this, the judgments favour the first pass."""
 HITS, SNIPPET = 5, 140
 """How many hits of a query the page shows, and how many characters of each."""
-SAYINGS: dict[Outcome, str] = {
+HEADLINES: dict[Outcome, str] = {
     "helps": "reranking helps",
     "hurts": "reranking hurts",
     "undecided": "undecided whether reranking helps",
@@ -29,19 +29,19 @@ ANSWERS: dict[Outcome, str] = {
     "hurts": "No: rerank=True as it is now is worse than the first pass.",
     "undecided": "Undecided: these queries do not show whether rerank=True as it is now is better than the first pass.",
 }
-AGAINST: dict[Outcome, str] = {
+CHOICE_TEXTS: dict[Outcome, str] = {
     "helps": "better than the current setting",
     "hurts": "worse on unseen queries than the current setting, which stays",
     "undecided": "not shown to be better than the current setting, which stays",
 }
 NAMES = {NO_STAGES: "first pass", AUTO_PIPELINE: "mono"}
-"""Names in the report for pipelines whose names in the options say less."""
+"""Pipeline in the options -> its name in the report, where that is clearer."""
 TONES: dict[Outcome, str] = {"helps": "verdict good", "hurts": "verdict bad", "undecided": "verdict"}
 
 
 def headline(advice: IndexAdvice) -> str:
     """Return the answer in one line."""
-    return f"{advice.index}: {SAYINGS[advice.verdict.outcome]}"
+    return f"{advice.index}: {HEADLINES[advice.verdict.outcome]}"
 
 
 def lines(advice: IndexAdvice) -> list[str]:
@@ -51,16 +51,16 @@ def lines(advice: IndexAdvice) -> list[str]:
 
 def _numbers(advice: IndexAdvice) -> Iterator[str]:
     yield f"as it is now ({advice.current}), {len(advice.found)} queries, {_time(advice, advice.current)}:"
-    yield _compared(advice.measure, advice.verdict)
-    yield from _what_would_decide(advice.verdict)
-    yield from _what_is_odd(advice)
+    yield _difference(advice.measure, advice.verdict)
+    yield from _queries_needed(advice.verdict)
+    yield from _warnings(advice)
     before, after = advice.judged
     if before - after > MARGIN:
         yield (
             f"{before:.0%} of the first pass's top ten hits are judged, and {after:.0%} of the reranked ones; a hit "
             "without a judgment counts as not relevant, so reranking may be better than it looks: judge more hits"
         )
-    yield from _compared_with_others(advice)
+    yield from _alternatives(advice)
     if any(query_hits.by_vectors for query_hits in advice.found):
         for setting in advice.of_pipelines():
             mean = float(advice.values[setting].mean())
@@ -72,12 +72,12 @@ def _numbers(advice: IndexAdvice) -> Iterator[str]:
         return
     yield f"best: {choice.setting}"
     yield f"promised on unseen queries (cross-validation): {choice.promised:.4f} [{choice.low:.4f}, {choice.high:.4f}]"
-    yield f"{AGAINST[choice.verdict.outcome]}: {_compared(advice.measure, choice.verdict)}"
-    yield from _what_would_decide(choice.verdict)
+    yield f"{CHOICE_TEXTS[choice.verdict.outcome]}: {_difference(advice.measure, choice.verdict)}"
+    yield from _queries_needed(choice.verdict)
 
 
-def _what_is_odd(advice: IndexAdvice) -> Iterator[str]:
-    """Yield what makes the measure lower or higher here than users would see."""
+def _warnings(advice: IndexAdvice) -> Iterator[str]:
+    """Yield warnings about judgments and queries that make the measure too low or too high."""
     lacking, relevant = advice.lacking
     if lacking:
         yield (
@@ -91,7 +91,7 @@ def _what_is_odd(advice: IndexAdvice) -> Iterator[str]:
         )
 
 
-def _compared_with_others(advice: IndexAdvice) -> Iterator[str]:
+def _alternatives(advice: IndexAdvice) -> Iterator[str]:
     """Yield a line for the present sample and for each alternative, with its value on held-out queries."""
     if not advice.compared:
         return
@@ -101,11 +101,11 @@ def _compared_with_others(advice: IndexAdvice) -> Iterator[str]:
         verdict = choice.verdict
         against = f"{verdict.difference:+.4f} against now, {_p_value(verdict)}"
         promised = f"{choice.promised:.4f} [{choice.low:.4f}, {choice.high:.4f}]"
-        yield f"  {_named(advice, choice)}: {promised}, {against}{_own_order(advice, choice)}"
+        yield f"  {_sample_name(advice, choice)}: {promised}, {against}{_own_order(advice, choice)}"
 
 
 def _own_order(advice: IndexAdvice, choice: Choice) -> str:
-    """Return the measure of the caller's own query without reranking, in words; "" for the other samples."""
+    """Return the measure of the caller's own query without reranking, in words; "" for choices without such a query."""
     sample = choice.setting.sample
     own_first_pass = next(
         (value for value in advice.values if choice.setting.query and value.is_first_pass and value.sample == sample),
@@ -114,8 +114,8 @@ def _own_order(advice: IndexAdvice, choice: Choice) -> str:
     return "" if own_first_pass is None else f"; not reranked {float(advice.values[own_first_pass].mean()):.4f}"
 
 
-def _named(advice: IndexAdvice, choice: Choice) -> str:
-    """Return what sets a choice's sample apart from the present one: its query, fields or model."""
+def _sample_name(advice: IndexAdvice, choice: Choice) -> str:
+    """Return a name for a choice's sample, by the query, fields or model that differ from the present ones."""
     setting = choice.setting
     if setting.query:
         return f"your query {setting.query}"
@@ -136,7 +136,7 @@ def _time(advice: IndexAdvice, setting: SearchSetting) -> str:
     return "time not measured" if took_ms is None else f"{took_ms:.1f} ms"
 
 
-def _compared(measure: str, verdict: Verdict) -> str:
+def _difference(measure: str, verdict: Verdict) -> str:
     return (
         f"{measure} {verdict.before:.4f} -> {verdict.after:.4f}: {verdict.difference:+.4f} [{verdict.low:+.4f}, "
         f"{verdict.high:+.4f}], {_p_value(verdict)}; {verdict.better} better, {verdict.equal} equal, "
@@ -144,15 +144,15 @@ def _compared(measure: str, verdict: Verdict) -> str:
     )
 
 
-def _what_would_decide(verdict: Verdict) -> Iterator[str]:
+def _queries_needed(verdict: Verdict) -> Iterator[str]:
     if verdict.outcome != "undecided":
         return
     reach = f"{verdict.queries} queries find a difference of {verdict.detectable:.4f} in four of five cases"
     if verdict.more_queries is None:
         yield f"no number of queries would decide a difference of {verdict.difference:+.4f}; {reach}"
     else:
-        more = f"about {verdict.more_queries:,} more judged queries would decide it, if the difference is as measured"
-        yield f"{more}; {reach}"
+        needed = f"about {verdict.more_queries:,} more judged queries would decide it, if the difference is as measured"
+        yield f"{needed}; {reach}"
 
 
 def extremes(advice: IndexAdvice) -> tuple[list[int], list[int]]:
@@ -223,18 +223,18 @@ def html_page(advice: IndexAdvice, qrels: Qrels, settings: str) -> str:
         qrels: judgments, which mark relevant hits.
         settings: content of the recommended settings file.
     """
-    title, *said = lines(advice)
+    title, *sentences = lines(advice)
     better = "No other setting is shown to be better."
     if advice.choice.verdict.outcome == "helps":
         better = f"Better: {advice.best}."
     answer = f"{ANSWERS[advice.verdict.outcome]} {better}"
-    parts = [heading(title, 1), paragraph(answer, TONES[advice.verdict.outcome])]
-    parts += [paragraph(line.strip()) for line in said]
-    parts += [heading("Settings"), _table(advice)]
+    blocks = [heading(title, 1), paragraph(answer, TONES[advice.verdict.outcome])]
+    blocks += [paragraph(line.strip()) for line in sentences]
+    blocks += [heading("Settings"), _table(advice)]
     for name, chosen in zip(("gain most", "lose most"), extremes(advice), strict=True):
-        parts += [heading(f"Queries that {name}")]
-        parts += [_side_by_side(advice, row, qrels) for row in chosen] or [paragraph("None.")]
-    return page(headline(advice), *parts, heading("Settings file"), f"<pre>{escape(settings)}</pre>")
+        blocks += [heading(f"Queries that {name}")]
+        blocks += [_side_by_side(advice, row, qrels) for row in chosen] or [paragraph("None.")]
+    return page(headline(advice), *blocks, heading("Settings file"), f"<pre>{escape(settings)}</pre>")
 
 
 def _table(advice: IndexAdvice) -> str:
@@ -271,8 +271,8 @@ def _side_by_side(advice: IndexAdvice, row: int, qrels: Qrels) -> str:
 
 
 def _side(title: str, query_hits: SampledQuery, setting: SearchSetting | None, judged: Mapping[str, int]) -> str:
-    items = []
+    list_items = []
     for doc_id in query_hits.order(setting)[:HITS]:
         text = escape(f"{doc_id}: {query_hits.texts[doc_id][:SNIPPET]}")
-        items.append(f'<li class="good">✓ {text}</li>' if judged.get(doc_id, 0) > 0 else f"<li>{text}</li>")
-    return f"<div><strong>{escape(title)}</strong><ol>{''.join(items)}</ol></div>"
+        list_items.append(f'<li class="good">✓ {text}</li>' if judged.get(doc_id, 0) > 0 else f"<li>{text}</li>")
+    return f"<div><strong>{escape(title)}</strong><ol>{''.join(list_items)}</ol></div>"

@@ -1,4 +1,4 @@
-"""Search each query once, to the greatest depth, and compute from it the order of every other depth and blend."""
+"""Search each query once, to the greatest depth, and compute the order of every other depth and blend from the hits."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,12 +15,12 @@ from osrerank.types import Candidate, Query, Ranking, StageScore
 
 DEPTHS = (10, 20, 50, 100)
 WEIGHTS = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0)
-"""Weights of the first pass in a linear blend, in logits; 0 leaves it out."""
+"""Weights of the first pass in a linear blend, in logits; 0 means no blend."""
 MONO_DEPTHS = (10, 20, 50)
 """How many candidates from the top of the vectors' order a cross-encoder reads."""
 VECTORS_STAGE, MONO_STAGE = FIRST_STAGES
 Sample = tuple[str, tuple[str, ...], str]
-"""Model, fields that it reads, and name of the caller's own query: these determine a sample's hits and scores."""
+"""Model, fields that it reads, and name of the caller's own query, which determine a sample's hits and scores."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class SearchSetting:
         blend: ``replace``, ``linear`` or ``rrf``.
         weight: weight of the first pass in the blend.
         duo_depth: how many candidates are then compared in pairs; above 0 in the present setting only.
-        pipeline: the pipeline of the search; with ``none``, the first pass, the other attributes have no effect.
+        pipeline: the pipeline of the search; ``none`` is the first pass, for which the other attributes have no effect.
         mono_depth: how many of the best candidates the cross-encoder reads in ``vectors-mono``.
         fields: the fields that the model reads; empty for the present ones.
         query: name of the caller's own query, which finds the hits; empty for a query text.
@@ -53,7 +53,7 @@ class SearchSetting:
 
     @property
     def sample(self) -> Sample:
-        """What the hits and their scores depend on; every depth and blend is computed from the same ones."""
+        """The sample of hits and scores from which the setting's order is computed; it has any depth and blend."""
         return self.model, self.fields, self.query
 
     @property
@@ -62,9 +62,9 @@ class SearchSetting:
         return self.pipeline == NO_STAGES
 
     def took_ms(self, sampled: "SampledQuery") -> float | None:
-        """Estimate the milliseconds that reranking a query's hits takes, from the stages' times at full depth.
+        """Estimate how many milliseconds it takes to rerank a query's hits, from the stages' times at full depth.
 
-        None if those times were not measured, or if the setting compares pairs.
+        None if these times were not measured, or if the setting compares pairs.
         """
         times, count = sampled.took_ms, max(1, len(sampled.candidates))
         if self.is_first_pass or not times or self.duo_depth:
@@ -78,8 +78,8 @@ class SearchSetting:
 
     def __str__(self) -> str:
         query = f", your query {self.query}" if self.query else ""
-        read = f", reads {' and '.join(self.fields)}" if self.fields else ""
-        return self._ranking() + ("" if self.is_first_pass else read) + query
+        fields_text = f", reads {' and '.join(self.fields)}" if self.fields else ""
+        return self._ranking() + ("" if self.is_first_pass else fields_text) + query
 
     def _ranking(self) -> str:
         if self.is_first_pass:
@@ -87,8 +87,8 @@ class SearchSetting:
         blend = f"linear blend {self.weight:g}" if self.blend == "linear" else self.blend
         pairs = f", pairs of the first {self.duo_depth}" if self.duo_depth else ""
         if self.mono_depth:
-            read = f"vectors at depth {self.depth}, the best {self.mono_depth} read"
-            return f"{read}, {blend}{pairs}, model {self.model}, passages {self.passages}"
+            stages_text = f"vectors at depth {self.depth}, the best {self.mono_depth} read"
+            return f"{stages_text}, {blend}{pairs}, model {self.model}, passages {self.passages}"
         if self.pipeline in VECTORS:
             return f"vectors at depth {self.depth}, {blend}{pairs}, passages {self.passages}"
         return f"depth {self.depth}, {blend}{pairs}, model {self.model}, passages {self.passages}"
@@ -111,13 +111,13 @@ class SampledQuery:
 
     Attributes:
         query: the query.
-        candidates: the hits in first-pass order; ``trace`` has the first pass's score, then the model's if there is
-            one.
+        candidates: the hits in first-pass order; ``trace`` has the first pass's score, then the model's score if the
+            hit was reranked.
         texts: id -> text of the hit, as the model reads it.
-        with_pairs: ids in the order of the present setting if that compares pairs; otherwise empty.
-        by_vectors: the same hits with the scores of the stage ``vectors``, where the model is a cross-encoder.
-        vectors_weight: the weight of the vectors' logit beside the cross-encoder's in ``vectors-mono``.
-        took_ms: stage -> its time for all of these hits, in milliseconds; empty if the search encoded documents.
+        with_pairs: ids in the order of the present setting, if it compares pairs; else empty.
+        by_vectors: the same hits with the scores of the stage ``vectors``, if the model is a cross-encoder.
+        vectors_weight: the weight of the vectors' logit in ``vectors-mono``, relative to the cross-encoder's.
+        took_ms: stage -> its time for all hits, in milliseconds; empty if the search encoded documents.
     """
 
     query: Query
@@ -129,41 +129,41 @@ class SampledQuery:
     took_ms: Mapping[str, float] = field(default_factory=dict)
 
     def order(self, setting: SearchSetting | None) -> list[str]:
-        """Return the ids in the order that a search with this setting gives; None is the first pass."""
+        """Return the ids in the order of a search with this setting; None is the first pass."""
         if setting is None or setting.is_first_pass:
             return [candidate.doc_id for candidate in self.candidates]
         if setting.duo_depth:
             return list(self.with_pairs)
         if setting.mono_depth:
             ranked = self._ranked(self.by_vectors, setting.depth, setting.blend, setting.weight)
-            return self._read(ranked, setting.mono_depth)
+            return self._with_cross_encoder(ranked, setting.mono_depth)
         candidates = self.by_vectors if setting.pipeline in VECTORS and self.by_vectors else self.candidates
         return [
             candidate.doc_id for candidate in self._ranked(candidates, setting.depth, setting.blend, setting.weight)
         ]
 
     def _ranked(self, candidates: Sequence[Candidate], depth: int, blend: str, weight: float) -> tuple[Candidate, ...]:
-        """Return the candidates ordered by a blend of their last scores with the first pass's."""
-        block, rest = candidates[:depth], candidates[depth:]
+        """Return the candidates in the order of a blend of their last scores and the first pass's scores."""
+        block, tail = candidates[:depth], candidates[depth:]
         scored = sorted(
             (candidate for candidate in block if len(candidate.trace) > 1),
             key=lambda candidate: (-candidate.score, candidate.rank),
         )
-        ordered = (*scored, *(candidate for candidate in block if len(candidate.trace) == 1), *rest)
+        ordered = (*scored, *(candidate for candidate in block if len(candidate.trace) == 1), *tail)
         if blend == "replace" or not scored:
             return ordered
         ranked = tuple(candidate._replace(rank=rank) for rank, candidate in enumerate(ordered, start=1))
         method: Method = blend  # type: ignore[assignment]  # a setting's blend is one of the stage's methods
         return BlendStage(method, weight, depth).rerank(Ranking(self.query, ranked)).candidates
 
-    def _read(self, ranked: Sequence[Candidate], mono_depth: int) -> list[str]:
+    def _with_cross_encoder(self, ranked: Sequence[Candidate], mono_depth: int) -> list[str]:
         """Return the ids in the vectors' order, with the best ``mono_depth`` in the cross-encoder's order."""
         logits = {candidate.doc_id: candidate.score for candidate in self.candidates if len(candidate.trace) > 1}
-        best, rest = ranked[:mono_depth], ranked[mono_depth:]
+        best, tail = ranked[:mono_depth], ranked[mono_depth:]
         scored = [candidate for candidate in best if candidate.doc_id in logits]
         scored.sort(key=lambda candidate: -(logits[candidate.doc_id] + self.vectors_weight * candidate.score))
         unscored = [candidate for candidate in best if candidate.doc_id not in logits]
-        return [candidate.doc_id for candidate in (*scored, *unscored, *rest)]
+        return [candidate.doc_id for candidate in (*scored, *unscored, *tail)]
 
 
 def present_setting(client: Client, index: str) -> SearchSetting:
@@ -175,7 +175,7 @@ def present_setting(client: Client, index: str) -> SearchSetting:
         identity = service.identity(alone)
         model = service.settings.model
         is_cross_encoder = service.resolve(Rerank())[0] == MONO_STAGE
-    present = SearchSetting(model, passages, options.least_depth, *_named(identity["blend"]))
+    present = SearchSetting(model, passages, options.least_depth, *_blend_of_identity(identity["blend"]))
     if options.is_first_pass:
         return replace(present, pipeline=NO_STAGES)
     if options.pipeline in VECTORS_MONO:
@@ -193,10 +193,11 @@ def vectors_blend(client: Client, index: str) -> tuple[str, float] | None:
     if options.pipeline not in VECTORS_MONO:
         options = replace(options, pipeline="vectors-mono", blend="card", blend_weight=None)
     with client.searcher.serving(index) as service:
-        return _named(service.identity(options)["blend"]) if service.resolve(Rerank())[0] == MONO_STAGE else None
+        is_cross_encoder = service.resolve(Rerank())[0] == MONO_STAGE
+        return _blend_of_identity(service.identity(options)["blend"]) if is_cross_encoder else None
 
 
-def _named(blend: object) -> tuple[str, float]:
+def _blend_of_identity(blend: object) -> tuple[str, float]:
     """Return the blend and weight that a search's identity has as a list."""
     return (str(blend[0]), float(blend[1])) if isinstance(blend, list) else ("replace", 0.0)
 
@@ -204,28 +205,30 @@ def _named(blend: object) -> tuple[str, float]:
 def settings_to_try(
     present: SearchSetting, depths: Sequence[int] = DEPTHS, *, vectors_blend: tuple[str, float] | None = None
 ) -> list[SearchSetting]:
-    """Return the settings to compare; if several are equally good, the first is chosen.
+    """Return the settings to compare: the current one, the first pass, then the others by increasing depth.
 
-    The current one comes first, then the first pass, then the others from the lowest depth up.
+    Of equally good settings, the first is chosen.
 
     Args:
         present: the current setting.
         depths: depths to try besides the current one.
-        vectors_blend: blend and weight with which vectors precede a cross-encoder; None if the model is not one.
+        vectors_blend: blend and weight of the vectors stage before a cross-encoder; None for other models.
     """
     first_pass_weight = present.weight if present.blend == "linear" else 0.0
     weights = dict.fromkeys((first_pass_weight, *WEIGHTS))
     blends = [("linear", weight) if weight else ("replace", 0.0) for weight in weights] + [("rrf", 0.0)]
-    every = sorted({*depths, present.depth})
-    alone = replace(present, duo_depth=0, mono_depth=0, pipeline=AUTO_PIPELINE)
-    tried = [replace(alone, depth=depth, blend=blend, weight=weight) for depth in every for blend, weight in blends]
+    all_depths = sorted({*depths, present.depth})
+    base = replace(present, duo_depth=0, mono_depth=0, pipeline=AUTO_PIPELINE)
+    settings = [
+        replace(base, depth=depth, blend=blend, weight=weight) for depth in all_depths for blend, weight in blends
+    ]
     if vectors_blend is not None:
-        tried += [replace(setting, pipeline=VECTORS_STAGE) for setting in tried]
+        settings += [replace(setting, pipeline=VECTORS_STAGE) for setting in settings]
         blend, weight = vectors_blend
-        read = replace(alone, depth=every[-1], blend=blend, weight=weight, pipeline="vectors-mono")
-        tried += [replace(read, mono_depth=depth) for depth in MONO_DEPTHS if depth < read.depth]
+        two_stage = replace(base, depth=all_depths[-1], blend=blend, weight=weight, pipeline="vectors-mono")
+        settings += [replace(two_stage, mono_depth=depth) for depth in MONO_DEPTHS if depth < two_stage.depth]
     first_pass = replace(present, duo_depth=0, mono_depth=0, pipeline=NO_STAGES)
-    return list(dict.fromkeys([present, first_pass, *tried]))
+    return list(dict.fromkeys([present, first_pass, *settings]))
 
 
 def search_sample(
@@ -241,47 +244,47 @@ def search_sample(
 ) -> list[SampledQuery]:
     """Search each query with the options of the index, but to the given depth and without blend, limits and cuts.
 
-    Queries without hits are returned too, without candidates.
+    A query without hits has no candidates.
 
     Args:
         client: client of the index.
-        index: its name.
+        index: name of the index.
         queries: queries to search.
         depth: how many candidates are reranked.
-        fields: the fields that the model reads; empty for the index's own.
-        template: the caller's own query; None for the text in the index's fields.
+        fields: the fields that the model reads; empty for the fields of the index's options.
+        template: the caller's own query; None to search the query's text.
         exclude_query_ids: whether a hit with the query's own id is left out.
-        advance: called after each query.
+        advance: callback after each query.
 
     Raises:
         ConfigError: the index reranks by sentences or by a custom pipeline, or searches by the template are not
             reranked.
     """
     options = client.options_of(index)
-    shown = tuple(fields) or options.fields or ()
+    text_fields = tuple(fields) or options.fields or ()
     if template is not None:  # a search with a body reads the configured fields
         options = replace(options, fields=client.searcher.defaults.of(index).fields)
     if fields:
         options = replace(options, fields=tuple(fields))
-    alone, vectors_weight = sampling_options(options, depth), 0.0
+    sampling, vectors_weight = sampling_options(options, depth), 0.0
     with client.searcher.serving(index) as service:
         if service.resolve(Rerank())[0] == MONO_STAGE:  # a cross-encoder; another model makes its vectors
-            alone = replace(alone, pipeline="vectors-mono")
-            vectors_weight = cast("float", service.identity(alone)["vectors_weight"])
+            sampling = replace(sampling, pipeline="vectors-mono")
+            vectors_weight = cast("float", service.identity(sampling)["vectors_weight"])
 
     searches = _Searches(client, index, depth, template, exclude_query_ids)
     sampled = []
     for query in queries:
-        response = searches.of(query, alone)
+        response = searches.search(query, sampling)
         hits = response["hits"]["hits"]
-        texts = {hit["_id"]: hit_text(hit, shown) or "" for hit in hits}
-        stage = FIRST_STAGES if alone.pipeline == AUTO_PIPELINE else (MONO_STAGE,)
+        texts = {hit["_id"]: hit_text(hit, text_fields) or "" for hit in hits}
+        stage = FIRST_STAGES if sampling.pipeline == AUTO_PIPELINE else (MONO_STAGE,)
         query_hits = SampledQuery(query, _candidates(hits, texts, stage), texts, took_ms=_times(response))
-        if alone.pipeline != AUTO_PIPELINE:
+        if sampling.pipeline != AUTO_PIPELINE:
             by_vectors = _candidates(hits, texts, (VECTORS_STAGE,))
             query_hits = replace(query_hits, by_vectors=by_vectors, vectors_weight=vectors_weight)
         if _compares_pairs(options):
-            paired = searches.of(query, _with_pairs(alone, options))["hits"]["hits"]
+            paired = searches.search(query, _with_pairs(sampling, options))["hits"]["hits"]
             query_hits = replace(query_hits, with_pairs=tuple(hit["_id"] for hit in paired))
         sampled.append(query_hits)
         advance()
@@ -298,14 +301,14 @@ class _Searches:
     template: QueryTemplate | None
     exclude_query_ids: bool
 
-    def of(self, query: Query, options: Rerank) -> dict[str, Any]:
+    def search(self, query: Query, options: Rerank) -> dict[str, Any]:
         """Return the response to a query, with at most ``depth`` hits."""
-        response = self._answered(query, options, self.depth + self.exclude_query_ids)
+        response = self._response(query, options, self.depth + self.exclude_query_ids)
         hits = response["hits"]["hits"]
-        kept = [hit for hit in hits if not (self.exclude_query_ids and hit["_id"] == query.query_id)]
-        return {**response, "hits": {**response["hits"], "hits": kept[: self.depth]}}
+        kept_hits = [hit for hit in hits if not (self.exclude_query_ids and hit["_id"] == query.query_id)]
+        return {**response, "hits": {**response["hits"], "hits": kept_hits[: self.depth]}}
 
-    def _answered(self, query: Query, options: Rerank, size: int) -> Any:
+    def _response(self, query: Query, options: Rerank, size: int) -> Any:
         if self.template is None:
             return self.client.search(query.text, index=self.index, size=size, rerank=options)
         options, body = replace(options, query=query.text), self.template.body_of(query.text, size)

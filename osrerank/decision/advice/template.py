@@ -1,4 +1,4 @@
-"""The caller's own search body, with ``{{query}}`` where a query's text goes."""
+"""The caller's own search body, with ``{{query}}`` as the placeholder of a query's text."""
 
 import json
 from collections.abc import Mapping
@@ -28,30 +28,30 @@ class QueryTemplate:
         """Read a JSON file.
 
         Raises:
-            ConfigError: the file holds no JSON object with a query, or no placeholder.
+            ConfigError: the file is not a JSON object with a query and the placeholder.
         """
         try:
             body = json.loads(path.read_text("utf-8"))
         except ValueError as error:
-            raise _refused(path, f"not JSON: {error}") from None
+            raise _template_error(path, f"not JSON: {error}") from None
         if not isinstance(body, dict) or "query" not in body:
-            raise _refused(path, 'expected a search body, such as {"query": {"match": {"title": "{{query}}"}}}')
+            raise _template_error(path, 'expected a search body, such as {"query": {"match": {"title": "{{query}}"}}}')
         if PLACEHOLDER not in json.dumps(body):
-            raise _refused(path, f"the template has no {PLACEHOLDER}; write it in place of the query's text")
+            raise _template_error(path, f"the template has no {PLACEHOLDER}; write it in place of the query's text")
         return cls(path.name, body)
 
     def body_of(self, text: str, size: int) -> dict[str, Any]:
         """Return the search body for a query's text that asks for the first ``size`` hits."""
-        return {**_filled(self.body, text), "from": 0, "size": size}
+        return {**_fill(self.body, text), "from": 0, "size": size}
 
 
-def _filled(value: Any, text: str) -> Any:
+def _fill(value: Any, text: str) -> Any:
     if isinstance(value, str):
         return value.replace(PLACEHOLDER, text)
     if isinstance(value, Mapping):
-        return {name: _filled(part, text) for name, part in value.items()}
-    return [_filled(item, text) for item in value] if isinstance(value, list) else value
+        return {name: _fill(element, text) for name, element in value.items()}
+    return [_fill(element, text) for element in value] if isinstance(value, list) else value
 
 
-def _refused(path: Path, reason: str) -> ConfigError:
+def _template_error(path: Path, reason: str) -> ConfigError:
     return ConfigError(f"{path}: {reason}", setting="template", source="flag")

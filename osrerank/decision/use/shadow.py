@@ -83,10 +83,10 @@ class ShadowReport:
         self.first_changed += record["first_changed"]
         self.moved.append(record["moved"])
         self.farthest.append(record["farthest"])
-        kept = {(kept_record["index"], kept_record["query"]): kept_record for kept_record in self.most_changed}
+        by_search = {(earlier["index"], earlier["query"]): earlier for earlier in self.most_changed}
         name = record["index"], record["query"]  # the same search counts once
-        kept[name] = max(kept.get(name, record), record, key=change)
-        self.most_changed = sorted(kept.values(), key=change, reverse=True)[:EXAMPLES]
+        by_search[name] = max(by_search.get(name, record), record, key=change)
+        self.most_changed = sorted(by_search.values(), key=change, reverse=True)[:EXAMPLES]
 
     def as_json(self) -> dict[str, Any]:
         """Return the report as JSON values."""
@@ -121,8 +121,8 @@ def change(record: Record) -> tuple[int, int, int]:
 def spread(values: Sequence[float]) -> dict[str, float]:
     """Return the median and the 95th percentile of values; 0 if there are none."""
     ordered = sorted(values)
-    at = {name: math.ceil(share * len(ordered)) - 1 for name, share in (("p50", 0.5), ("p95", 0.95))}
-    return {name: float(ordered[index]) if ordered else 0.0 for name, index in at.items()}
+    positions = {name: math.ceil(share * len(ordered)) - 1 for name, share in (("p50", 0.5), ("p95", 0.95))}
+    return {name: float(ordered[index]) if ordered else 0.0 for name, index in positions.items()}
 
 
 def read_report(paths: Iterable[Path]) -> ShadowReport:

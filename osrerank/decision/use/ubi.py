@@ -79,23 +79,26 @@ def read_ubi(client: Client, source: UbiSource | None = None) -> UbiPages:
     source = source or UbiSource()
     clicks = _clicks(client, source)
     records: dict[tuple[str, int], Mapping[str, Any]] = {}
-    others: set[str] = set()
+    other_applications: set[str] = set()
     for record in _documents(client, source.queries, source):
         key = (str(record.get("query_id") or ""), _first_rank(record))
         if not key[0] or not _text(record) or not record.get("query_response_hit_ids"):
             continue
         if source.application not in ("", record.get("application")):
-            others.add(key[0])
+            other_applications.add(key[0])
         else:
-            kept = records.get(key)
-            if kept is None or str(kept.get("timestamp")) <= str(record.get("timestamp")):
+            stored = records.get(key)
+            if stored is None or str(stored.get("timestamp")) <= str(record.get("timestamp")):
                 records[key] = record
     pages = [_page(record, clicks.get(query_id, _Clicks())) for (query_id, _rank), record in records.items()]
     on_pages: defaultdict[str, set[str]] = defaultdict(set)
     for (query_id, _rank), page in zip(records, pages, strict=True):
         on_pages[query_id] |= page.clicked
-    mine = {query_id: search_clicks for query_id, search_clicks in clicks.items() if query_id not in others}
-    unmatched = sum(len(search_clicks.doc_ids - on_pages[query_id]) for query_id, search_clicks in mine.items())
+    unmatched = sum(
+        len(search_clicks.doc_ids - on_pages[query_id])
+        for query_id, search_clicks in clicks.items()
+        if query_id not in other_applications
+    )
     return UbiPages(tuple(pages), unmatched)
 
 

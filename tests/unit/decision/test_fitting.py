@@ -52,7 +52,7 @@ def test_calibrated_probabilities_match_held_out_frequencies(fit) -> None:
 
 def test_the_calibration_error_by_hand() -> None:
     bins = reliability(np.array([0.1, 0.1, 0.9, 0.9]), np.array([False, True, True, True]), bins=2)
-    assert [(one.hits, one.said, one.measured) for one in bins] == [(2, 0.1, 0.5), (2, 0.9, 1.0)]
+    assert [(one.hits, one.predicted, one.measured) for one in bins] == [(2, 0.1, 0.5), (2, 0.9, 1.0)]
     assert calibration_error(bins) == pytest.approx((0.4 + 0.1) / 2)
 
 

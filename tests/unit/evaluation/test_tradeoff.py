@@ -8,7 +8,16 @@ import pytest
 from osrerank.errors import ConfigError, EvaluationError
 from osrerank.evaluation.plots import plot_tradeoff
 from osrerank.evaluation.records import QueryRecord
-from osrerank.evaluation.tradeoff import AT_ONCE, OperatingPoint, QueryScores, Reach, curve, deepest, derive, widest
+from osrerank.evaluation.tradeoff import (
+    BATCH_QUERIES,
+    OperatingPoint,
+    QueryScores,
+    Reach,
+    curve,
+    deepest,
+    derive,
+    widest,
+)
 from osrerank.types import Qrels
 
 # p_ij of four documents; asymmetric, as a model's are: p_ab + p_ba is not 1.
@@ -98,7 +107,7 @@ def test_curve_has_cost_and_quality() -> None:
 
 
 def test_queries_are_averaged_over_all_parts_that_are_in_memory() -> None:
-    count = 2 * AT_ONCE + 3
+    count = 2 * BATCH_QUERIES + 3
     scored = (dataclasses.replace(QueryScores.of(record()), query_id=f"q{number}") for number in range(count))
     qrels = Qrels({f"q{number}": {"a" if number % 3 else "b": 1} for number in range(count)})
     (point,) = curve(scored, [OperatingPoint(2)], qrels, "RR")
