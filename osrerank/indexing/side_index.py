@@ -236,8 +236,8 @@ def side_stores(client: Client, names: Sequence[str], model: str = "") -> list[I
         NotFoundError: an index does not exist.
     """
     indices = {index for name in names for index in client.indices.get_mapping(index=name)}
-    for stream in {stream_of(index) for index in indices} - indices:
-        indices |= {*client.indices.get_mapping(index=stream)}
+    for stream in {stream_of(index) for index in indices} - indices:  # a restored index may have no stream here
+        indices |= {*client.indices.get_mapping(index=stream, ignore_unavailable=True)}
     application_indices = [index for index in indices if not index.startswith(PREFIX)]
     groups = groupby(sorted(application_indices, key=lambda index: (side_index(index), index)), side_index)
     return [IndexStore(client, list(group), model=model) for _, group in groups]
@@ -255,7 +255,15 @@ def orphans(client: Client) -> list[str]:
     except AuthorizationException:
         return []
     sides = {name for name in candidates if name.startswith(PREFIX)}
-    orphaned = [name for name in sides if not client.indices.exists(index=name.removeprefix(PREFIX))]
+    orphaned = [name for name in sides if not _exists(client, name.removeprefix(PREFIX))]
     mapped = {name: {*candidates[name]["mappings"].get("properties", ())} for name in {*candidates} - sides}
     old = [name for name, fields in mapped.items() if {MODEL} <= fields <= {FIELD, MODEL}]
     return sorted([*orphaned, *old])
+
+
+def _exists(client: Client, name: str) -> bool:
+    """Return whether there is an index or a data stream of this name, or an index that a data stream of it had."""
+    if client.indices.exists(index=name):
+        return True
+    backing_indices = client.indices.get(index=f"*.ds-{name}-*", expand_wildcards="all")
+    return any(stream_of(index) == name for index in backing_indices)

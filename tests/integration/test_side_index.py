@@ -250,6 +250,22 @@ def test_a_side_index_without_its_index_is_named_and_pruned(
     assert orphans(client) == []
 
 
+def test_an_index_whose_data_stream_is_absent_has_a_side_index_that_pruning_keeps(
+    client: Client, index_name: str, encodings: list[int]
+) -> None:
+    restored = f"restored-.ds-{index_name}-2026.11.28-000001"
+    fill(client, restored, DOCUMENTS)
+    try:
+        build_vectors(client, restored)
+        assert client.indices.exists(index=side_index(index_name))
+        assert side_index(index_name) not in orphans(client)
+        del encodings[:]
+        order(client, restored)
+        assert len(encodings) == 1  # the query
+    finally:
+        client.indices.delete(index=restored)
+
+
 def test_the_vectors_commands_use_the_side_index(filed: Client, engine_url: str, index_name: str, model: Path) -> None:
     client = filed
     fill(client, index_name, DOCUMENTS)
