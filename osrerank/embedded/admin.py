@@ -214,10 +214,8 @@ def indices_of(engine: Engine, alias: str) -> Json:
     """Answer ``GET /_alias/name``: the indices that have the alias."""
     if set("*,") & set(alias) or alias.startswith(("-", "_")):
         raise unsupported(f"[{alias}] as a name in [_alias]", "name one alias")
-    index_ids = engine.store.aliases().get(alias, set())
-    return {
-        name: {"aliases": {alias: {}}} for name, row in sorted(engine.store.indices().items()) if row.id in index_ids
-    }
+    index_ids, rows = engine.store.aliases().get(alias, set()), engine.store.indices()
+    return {name: {"aliases": {alias: {}}} for name, row in sorted(rows.items()) if row.id in index_ids}
 
 
 def change_aliases(engine: Engine, actions: Any) -> Json:

@@ -105,18 +105,18 @@ def _refreshed(engine: Engine, batch: WriteBatch, answer: Json, refresh: str) ->
 def bulk(engine: Engine, default_index: str | None, body: str, refresh: str) -> Json:
     """Answer ``_bulk``: each action has its own result, and those that succeed become durable together."""
     began = time.perf_counter()
-    results: list[Json] = []
+    responses: list[Json] = []
     actions = list(_actions(body, default_index))  # a malformed line refuses the whole request
     with engine.writing():
         batch = WriteBatch(engine)
         for action, meta, text in actions:
-            results.append({action: _attempt(batch, action, meta, text)})
+            responses.append({action: _attempt(batch, action, meta, text)})
         batch.commit()
         if refresh != "false":
             for live in batch.touched:
                 engine.refresh(live)
-    errors = any("error" in action_result for answer in results for action_result in answer.values())
-    return {"took": round((time.perf_counter() - began) * 1000), "errors": errors, "items": results}
+    errors = any("error" in action_result for answer in responses for action_result in answer.values())
+    return {"took": round((time.perf_counter() - began) * 1000), "errors": errors, "items": responses}
 
 
 def _attempt(batch: WriteBatch, action: str, meta: Json, text: str) -> Json:
@@ -215,11 +215,8 @@ def mget(engine: Engine, default_index: str | None, body: Json) -> Json:
     if problems:
         reason = "".join(f" {number}: {problem};" for number, problem in enumerate(problems, start=1))
         raise Fault(400, "action_request_validation_exception", f"Validation Failed:{reason}")
-    return {
-        "docs": [
-            _get_or_error(engine, str(entry.get("_index", default_index)), str(entry["_id"])) for entry in requested
-        ]
-    }
+    ids = [(str(entry.get("_index", default_index)), str(entry["_id"])) for entry in requested]
+    return {"docs": [_get_or_error(engine, index, doc_id) for index, doc_id in ids]}
 
 
 def _get_or_error(engine: Engine, name: str, doc_id: str) -> Json:

@@ -242,14 +242,9 @@ def _fit(
         ):
             return None
         example_count = math.ceil((total - mine_at) * recipe.batch / (1 + recipe.negatives))
-        stream_to_mine = itertools.islice(
-            passes(sources, counts, replace(recipe, draw="all")), min(example_count, sum(counts))
-        )
-        mined = (
-            mine(request.folder, stream_to_mine, trainee, scoring, recipe, training.is_late)
-            if machine.is_first
-            else None
-        )
+        whole_examples = passes(sources, counts, replace(recipe, draw="all"))
+        examples = itertools.islice(whole_examples, min(example_count, sum(counts)))
+        mined = mine(request.folder, examples, trainee, scoring, recipe, training.is_late) if machine.is_first else None
         mined_count = int(machine.agreed(-1 if mined is None else mined.count))
         if mined_count < 0:
             return None

@@ -173,13 +173,9 @@ def _pick(body: Json, patterns: list[str], path: str = "") -> Json:
             if inside := _pick(value, patterns, inner_path):
                 picked[key] = inside
         elif isinstance(value, list):
-            picked_elements = [
-                picked_element
-                for element in value
-                if isinstance(element, dict) and (picked_element := _pick(element, patterns, inner_path))
-            ]
-            if picked_elements:
-                picked[key] = picked_elements
+            picked_objects = [_pick(element, patterns, inner_path) for element in value if isinstance(element, dict)]
+            if any(picked_objects):
+                picked[key] = [picked_object for picked_object in picked_objects if picked_object]
     return picked
 
 

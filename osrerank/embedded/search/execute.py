@@ -105,7 +105,7 @@ class MatchingDocument:
     key: Any = None
 
 
-def plan(body: Json, params: Mapping[str, str]) -> SearchPlan:
+def read_plan(body: Json, params: Mapping[str, str]) -> SearchPlan:
     """Read a search request; URL parameters win over the body.
 
     Raises:
@@ -187,28 +187,24 @@ def _after(values: Any, in_order: str | None, start: int) -> int | None:
 def search(engine: Engine, expression: str | None, body: Json, params: Mapping[str, str]) -> Json:
     """Answer a search over the indices that an expression names."""
     began = time.perf_counter()
-    search_plan = plan(body, params)
+    plan = read_plan(body, params)
     snapshots = [live.snapshot() for live in engine.searchable(expression)]
-    index_queries = [_compile(snapshot, search_plan) for snapshot in snapshots]
-    if search_plan.by_field is not None:
-        matching, total = _find_by_field(index_queries, search_plan, *search_plan.by_field)
+    index_queries = [_compile(snapshot, plan) for snapshot in snapshots]
+    if plan.by_field is not None:
+        matching, total = _find_by_field(index_queries, plan, *plan.by_field)
     else:
-        matching, total = (
-            _find(index_queries, search_plan)
-            if search_plan.in_order is None
-            else _find_in_order(index_queries, search_plan)
-        )
-    best = matching[0].score if matching and search_plan.size else None
-    page = matching[search_plan.start : search_plan.start + search_plan.size]
+        matching, total = _find(index_queries, plan) if plan.in_order is None else _find_in_order(index_queries, plan)
+    best = matching[0].score if matching and plan.size else None
+    page = matching[plan.start : plan.start + plan.size]
     response: Json = {
         "took": 0,
         "timed_out": False,
         "_shards": shards(len(index_queries)),
-        "hits": {**_total(total, search_plan), "max_score": best, "hits": _show(page, index_queries, search_plan)},
+        "hits": {**_total(total, plan), "max_score": best, "hits": _show(page, index_queries, plan)},
     }
-    if search_plan.aggregations:
+    if plan.aggregations:
         response["aggregations"] = count_terms(
-            search_plan.aggregations, [(index_query.snapshot, index_query.query) for index_query in index_queries]
+            plan.aggregations, [(index_query.snapshot, index_query.query) for index_query in index_queries]
         )
     response["took"] = round((time.perf_counter() - began) * 1000)
     return response
@@ -219,8 +215,8 @@ def count(engine: Engine, expression: str | None, body: Json) -> Json:
     for key in body:
         if key != "query":
             raise parsing(f"request does not support [{key}]")
-    search_plan = plan({**body, "size": 0, "track_total_hits": True}, {})
-    index_queries = [_compile(live.snapshot(), search_plan) for live in engine.searchable(expression)]
+    plan = read_plan({**body, "size": 0, "track_total_hits": True}, {})
+    index_queries = [_compile(live.snapshot(), plan) for live in engine.searchable(expression)]
     return {"count": sum(_count(index_query) for index_query in index_queries), "_shards": shards(len(index_queries))}
 
 
@@ -229,45 +225,41 @@ def shards(number: int) -> Json:
     return {"total": number, "successful": number, "skipped": 0, "failed": 0}
 
 
-def _compile(snapshot: Snapshot, search_plan: SearchPlan) -> IndexQuery:
+def _compile(snapshot: Snapshot, plan: SearchPlan) -> IndexQuery:
     compiler = Compiler(snapshot)
-    filtered = query = compiler.compile(search_plan.query)
-    if search_plan.post_filter:
-        only_these = TQuery.const_score_query(Compiler(snapshot).compile(search_plan.post_filter), 0.0)
+    filtered = query = compiler.compile(plan.query)
+    if plan.post_filter:
+        only_these = TQuery.const_score_query(Compiler(snapshot).compile(plan.post_filter), 0.0)
         filtered = TQuery.boolean_query([(Occur.Must, query), (Occur.Must, only_these)])
     return IndexQuery(snapshot, query, filtered, compiler.terms)
 
 
-def _find(index_queries: list[IndexQuery], search_plan: SearchPlan) -> tuple[list[MatchingDocument], int]:
+def _find(index_queries: list[IndexQuery], plan: SearchPlan) -> tuple[list[MatchingDocument], int]:
     """Return the documents with the highest scores in order, as many as the page needs, and how many match."""
-    needed = search_plan.start + search_plan.size
+    needed = plan.start + plan.size
     ranked: list[tuple[float, MatchingDocument]] = []
     total = 0
     for number, index_query in enumerate(index_queries):
-        if search_plan.min_score is not None:
-            scored_documents = [scored for scored in _all(number, index_query) if scored[0] >= search_plan.min_score]
+        if plan.min_score is not None:
+            scored_documents = [scored for scored in _all(number, index_query) if scored[0] >= plan.min_score]
             total += len(scored_documents)
         else:
-            scored_documents, matching = _best(
-                number, index_query, max(1, needed), count=search_plan.count_to is not None
-            )
+            scored_documents, matching = _best(number, index_query, max(1, needed), count=plan.count_to is not None)
             total += matching
         ranked += scored_documents
     ranked.sort(key=lambda scored: (-scored[0], scored[1].number, scored[1].seq))
     return [document for _, document in ranked[: max(1, needed)]], total
 
 
-def _find_in_order(index_queries: list[IndexQuery], search_plan: SearchPlan) -> tuple[list[MatchingDocument], int]:
+def _find_in_order(index_queries: list[IndexQuery], plan: SearchPlan) -> tuple[list[MatchingDocument], int]:
     """Return the documents in the order of their insertion, as many as the page needs, and how many match."""
-    needed = search_plan.start + search_plan.size
-    order = tantivy.Order.Asc if search_plan.in_order == "asc" else tantivy.Order.Desc
+    needed = plan.start + plan.size
+    order = tantivy.Order.Asc if plan.in_order == "asc" else tantivy.Order.Desc
     matching: list[MatchingDocument] = []
     for number, index_query in enumerate(index_queries):
         query = index_query.filtered
-        if search_plan.after is not None:
-            low, high = (
-                (search_plan.after + 1, None) if search_plan.in_order == "asc" else (None, search_plan.after - 1)
-            )
+        if plan.after is not None:
+            low, high = (plan.after + 1, None) if plan.in_order == "asc" else (None, plan.after - 1)
             if (high or 0) < 0:
                 continue
             bounds = (None if low is None else max(0, low), high)
@@ -277,13 +269,13 @@ def _find_in_order(index_queries: list[IndexQuery], search_plan: SearchPlan) -> 
             query, max(1, needed), count=False, order_by_field=SEQ, order=order
         ).hits
         matching += [MatchingDocument(number, int(seq), None, address, int(seq)) for seq, address in hits]
-    matching.sort(key=lambda document: document.seq, reverse=search_plan.in_order == "desc")
+    matching.sort(key=lambda document: document.seq, reverse=plan.in_order == "desc")
     return matching[:needed], sum(map(_count, index_queries))
 
 
 def _find_by_field(
     index_queries: list[IndexQuery],
-    search_plan: SearchPlan,
+    plan: SearchPlan,
     path: str,
     is_descending: bool,  # noqa: FBT001 - as `SearchPlan` has it
 ) -> tuple[list[MatchingDocument], int]:
@@ -314,7 +306,7 @@ def _find_by_field(
             (without if key is None else valued).append(replace(match, score=None, key=key))
     valued.sort(key=lambda document: document.key, reverse=is_descending)  # stable, also in reverse
     everything = [*valued, *without]
-    return everything[: search_plan.start + search_plan.size], len(everything)
+    return everything[: plan.start + plan.size], len(everything)
 
 
 def _best(
@@ -364,10 +356,10 @@ def _counted(answer: Any) -> int:
     return int(answer.count or 0)
 
 
-def _show(page: list[MatchingDocument], index_queries: list[IndexQuery], search_plan: SearchPlan) -> list[Json]:
+def _show(page: list[MatchingDocument], index_queries: list[IndexQuery], plan: SearchPlan) -> list[Json]:
     highlighters = (
-        [Highlighter(search_plan.highlight, index_query.snapshot, index_query.terms) for index_query in index_queries]
-        if search_plan.highlight
+        [Highlighter(plan.highlight, index_query.snapshot, index_query.terms) for index_query in index_queries]
+        if plan.highlight
         else []
     )
     hits = []
@@ -375,13 +367,13 @@ def _show(page: list[MatchingDocument], index_queries: list[IndexQuery], search_
         index_query = index_queries[match.number]
         hit: Json = {"_index": index_query.snapshot.name, "_id": document.get_first(ID), "_score": match.score}
         source = json.loads(str(_bytes(document.get_first(SOURCE)), "utf-8"))
-        if search_plan.source.is_returned:
-            hit["_source"] = search_plan.source.apply(source)
-        if search_plan.fields and (values := field_values(source, search_plan.fields, index_query.snapshot.fields)):
+        if plan.source.is_returned:
+            hit["_source"] = plan.source.apply(source)
+        if plan.fields and (values := field_values(source, plan.fields, index_query.snapshot.fields)):
             hit["fields"] = values
         if highlighters and (marked := highlighters[match.number].mark(source)):
             hit["highlight"] = marked
-        if search_plan.in_order or search_plan.by_field:
+        if plan.in_order or plan.by_field:
             hit["sort"] = [match.key]
         hits.append(hit)
     return hits
@@ -400,11 +392,11 @@ def _bytes(stored: Any) -> bytes:
     return bytes(stored)
 
 
-def _total(total: int, search_plan: SearchPlan) -> Json:
-    if search_plan.count_to is None:
+def _total(total: int, plan: SearchPlan) -> Json:
+    if plan.count_to is None:
         return {}
-    if total > search_plan.count_to:
-        return {"total": {"value": int(search_plan.count_to), "relation": "gte"}}
+    if total > plan.count_to:
+        return {"total": {"value": int(plan.count_to), "relation": "gte"}}
     return {"total": {"value": total, "relation": "eq"}}
 
 

@@ -59,36 +59,36 @@ class Dialect:
     needs_model: bool = False
 
 
-def _cohere(asked: EndpointRequest) -> dict[str, Any]:
-    return {"model": asked.model, "query": asked.query, "documents": asked.texts, "top_n": len(asked.texts)}
+def _cohere(request: EndpointRequest) -> dict[str, Any]:
+    return {"model": request.model, "query": request.query, "documents": request.texts, "top_n": len(request.texts)}
 
 
-def _without_texts(asked: EndpointRequest) -> dict[str, Any]:
-    return {**_cohere(asked), "return_documents": False}
+def _without_texts(request: EndpointRequest) -> dict[str, Any]:
+    return {**_cohere(request), "return_documents": False}
 
 
-def _voyage(asked: EndpointRequest) -> dict[str, Any]:
-    return {"model": asked.model, "query": asked.query, "documents": asked.texts, "truncation": True}
+def _voyage(request: EndpointRequest) -> dict[str, Any]:
+    return {"model": request.model, "query": request.query, "documents": request.texts, "truncation": True}
 
 
-def _tei(asked: EndpointRequest) -> dict[str, Any]:
-    return {"query": asked.query, "texts": asked.texts, "truncate": True, "raw_scores": asked.scale == "logit"}
+def _tei(request: EndpointRequest) -> dict[str, Any]:
+    return {"query": request.query, "texts": request.texts, "truncate": True, "raw_scores": request.scale == "logit"}
 
 
-def _vllm(asked: EndpointRequest) -> dict[str, Any]:
-    return {"query": asked.query, "documents": asked.texts, "top_n": len(asked.texts), **_vllm_options(asked)}
+def _vllm(request: EndpointRequest) -> dict[str, Any]:
+    return {"query": request.query, "documents": request.texts, "top_n": len(request.texts), **_vllm_options(request)}
 
 
-def _vllm_score(asked: EndpointRequest) -> dict[str, Any]:
-    return {"text_1": asked.query, "text_2": asked.texts, **_vllm_options(asked)}
+def _vllm_score(request: EndpointRequest) -> dict[str, Any]:
+    return {"text_1": request.query, "text_2": request.texts, **_vllm_options(request)}
 
 
-def _vllm_options(asked: EndpointRequest) -> dict[str, Any]:
+def _vllm_options(request: EndpointRequest) -> dict[str, Any]:
     """Return the options of both vLLM dialects; without ``truncate_prompt_tokens``, vLLM refuses long texts."""
     options: dict[str, Any] = {"truncate_prompt_tokens": -1}
-    if asked.model:
-        options["model"] = asked.model
-    if asked.scale == "logit":
+    if request.model:
+        options["model"] = request.model
+    if request.scale == "logit":
         options["use_activation"] = False
     return options
 
