@@ -9,11 +9,11 @@ from osrerank.indexing.side_index import IndexStore
 from osrerank.vectors.index import LackingCounts
 
 LOOK_S = 5.0
-"""Pause between two looks at what searches lacked, in seconds."""
+"""The pause between two reads of reports, in seconds."""
 
 
 class Backlog:
-    """The documents that searches found without vectors, as the side indices say; safe to use from many threads.
+    """The documents that searches reported to have no vectors; safe to use from many threads.
 
     Args:
         sides: index -> its side index; documents of other indices are left out.
@@ -34,7 +34,7 @@ class Backlog:
         with self._lock:
             if (now_s := time.monotonic()) >= self._look_at_s:
                 for side in {side.index: side for side in self._sides.values()}.values():
-                    self._counts.update(side.take_lacking())
+                    self._counts.update(side.take_reports())
                 self._look_at_s = now_s + LOOK_S
             ids: defaultdict[str, list[str]] = defaultdict(list)
             for (index, doc_id), _ in self._counts.most_common(most):

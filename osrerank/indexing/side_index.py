@@ -163,16 +163,16 @@ class IndexStore:
             return None
         return answer["_seq_no"], answer["_primary_term"]
 
-    def take_lacking(self) -> LackingCounts:
+    def take_reports(self) -> LackingCounts:
         """Return how often searches found documents without vectors, and delete these reports.
 
         Each report goes to one of the builders that ask. If reports cannot be read, the build goes on without them.
         """
-        path, params, body = self._form.request_lacking(self.index)
+        path, params, body = self._form.request_reports(self.index)
         counts = LackingCounts()
         try:
             answer = self._client.transport.perform_request("POST", path, params=params, body=body)
-            if reports := self._form.read_lacking(answer):
+            if reports := self._form.read_reports(answer):
                 deletions = [{"delete": {"_index": self.index, "_id": doc_id}} for doc_id in reports]
                 entries = [item["delete"] for item in self._client.bulk(body=deletions)["items"]]
                 for entry in entries:

@@ -287,7 +287,7 @@ def _examined(
     ]
     keys = vectors.records.keys_of([text.text for _, text in readable])
     return [(key, index, text) for key, (index, text) in zip(keys, readable, strict=True)], set(
-        vectors.records.stored(keys)
+        vectors.records.read_stored(keys)
     )
 
 

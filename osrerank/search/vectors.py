@@ -14,14 +14,14 @@ from osrerank.retrieval.engine_finder import EngineFinder
 from osrerank.retrieval.requests import SideRequest
 from osrerank.types.failed import Failed
 from osrerank.vectors.index import (
-    LACKING_PARTS,
+    MOST_REPORTS,
     READ_AT_ONCE,
     LackingCounts,
     RecordRequests,
     refusal,
     side_index,
-    write_lacking,
     write_records,
+    write_report,
 )
 from osrerank.vectors.store import REST_S, Guard
 
@@ -34,11 +34,11 @@ ABSENT_S = 60.0
 MOST_NAMES = 1000
 """For how many side indices it is remembered whether they exist and may be used."""
 MOST_LACKING = 500
-"""How many documents without vectors builders are told of at a time."""
+"""The most documents in a report of documents without vectors."""
 REPORTS_S = (5.0, 10.0, 20.0, 60.0)
-"""Pause before builders are told again, in seconds; longer while they do not take what they were told."""
-TAKEN_LATER = 409
-"""Status of a report that the engine refuses because builders have not taken the last one."""
+"""The pause before the next report, in seconds; it grows while no builder takes the last report."""
+REPORT_EXISTS = 409
+"""The status of a report that the engine refuses because no builder has taken the last one."""
 FORBIDDEN = "security_exception"
 
 Reading = Generator[SideRequest, Any, Any]
@@ -56,7 +56,7 @@ class SideIndex:
         is_there: whether the last request found it.
         absent: the pause after it was missing, or reading it was forbidden.
         failures: the pauses after other failures of reading and of writing.
-        reports: the pauses after builders were told which documents lack vectors.
+        reports: the pauses after reports of documents without vectors.
         may_write: False once a write was forbidden.
     """
 
@@ -93,7 +93,7 @@ class SideIndex:
             return self._lacking.most_common(MOST_LACKING)
 
     def forget_lacking(self, counts: Iterable[tuple[tuple[str, str], int]]) -> None:
-        """Take counts off, because builders were told of them."""
+        """Subtract counts that were reported."""
         with self._lock:
             self._lacking = self._lacking - Counter(dict(counts))
 
@@ -136,7 +136,7 @@ class SideVectors:
     def __init__(self, engine: EngineFinder, clock: Callable[[], float] = time.monotonic) -> None:
         self._engine = engine
         self._side = lru_cache(MOST_NAMES)(partial(SideIndex, clock))
-        self._part = secrets.randbelow(LACKING_PARTS)
+        self._report_number = secrets.randbelow(MOST_REPORTS)
 
     def fetch(self, lacking: Mapping[bytes, str], left_s: Callable[[], float]) -> Reading:
         """Yield the requests that read records from side indices, and return the records found, by key.
@@ -184,10 +184,10 @@ class SideVectors:
         return self._report(due) if due else None
 
     def _report(self, sides: Sequence[SideIndex]) -> Generator[SideRequest, Any, None]:
-        """Yield the requests that tell builders which documents lack vectors."""
+        """Yield the requests that report to builders which documents lack vectors."""
         for side in sides:
             counts = side.most_lacking()
-            body = write_lacking(side.name, self._part, counts)
+            body = write_report(side.name, self._report_number, counts)
             try:
                 answer = yield SideRequest("POST", "/_bulk", body, {"request_timeout": WRITE_S})
                 status = int(answer["items"][0]["create"]["status"])
@@ -197,11 +197,11 @@ class SideVectors:
             except (LookupError, TypeError) as error:
                 side.refuse(error)
                 continue
-            if status < TAKEN_LATER:
+            if status < REPORT_EXISTS:
                 side.forget_lacking(counts)
                 side.reports.end()
                 side.reports.begin(TimeoutError())
-            elif status != TAKEN_LATER:
+            elif status != REPORT_EXISTS:
                 side.refuse(OSError(refusal(answer, "create")))
 
     def _found(self, names: Sequence[str], keys: Sequence[bytes], left_s: Callable[[], float]) -> Reading:

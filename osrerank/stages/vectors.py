@@ -96,7 +96,7 @@ class VectorStage:
         prepared = dict(take_half_the_time(map(self._prepared, readable), deadline))
         keys = self.vectors.records.keys_of(list(prepared.values()))
         by_id = dict(zip(prepared, keys, strict=True))
-        return CandidateVectors(self.vectors.records.model_key, prepared, by_id, self.vectors.records.stored(keys))
+        return CandidateVectors(self.vectors.records.model_key, prepared, by_id, self.vectors.records.read_stored(keys))
 
     def known_depth(self, ranking: Ranking, least: int, most: int) -> int:
         """Return the number of leading candidates with known records, between ``least`` and ``most``."""

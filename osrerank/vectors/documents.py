@@ -152,7 +152,7 @@ class DocumentVectors:
         """
         taken_texts = list(take_half_the_time(texts, deadline))
         keys = self.records.keys_of(taken_texts)
-        records = self.records.stored(keys)
+        records = self.records.read_stored(keys)
         for store in self._sides:
             if missing_keys := [key for key in keys if key not in records]:
                 records |= self.accept(store.read(missing_keys))
@@ -233,7 +233,7 @@ class DocumentVectors:
         texts_by_key = dict(zip(self.records.keys_of(texts), texts, strict=True))
         stored_records = self.records.read_from(store, list(texts_by_key))
         missing = {key: text for key, text in texts_by_key.items() if key not in stored_records}
-        own_records = {} if store is self.store else self.records.stored(list(missing))
+        own_records = {} if store is self.store else self.records.read_stored(list(missing))
         new_texts = {key: text for key, text in missing.items() if key not in own_records}
         new_records, encoded = self._compute_records(new_texts, deadline)
         added_records = {**own_records, **new_records}

@@ -29,8 +29,8 @@ BULK_BYTES = 4 << 20
 """The approximate size of the records of a bulk request, in bytes."""
 POSITION = "position-"
 """The prefix of the ids of documents that say how far builds came; unlike records, they have no field `MODEL`."""
-LACKING, LACKING_PARTS = "lacking-", 16
-"""The prefix of the ids of documents that say which documents searches found without vectors, and their number."""
+REPORT, MOST_REPORTS = "lacking-", 16
+"""The prefix of the ids of reports, which say which documents searches found without vectors, and their number."""
 EXISTS = "resource_already_exists_exception"
 """The type of the error that an engine returns when an index to be created exists."""
 PostRequest = tuple[str, dict[str, Any], dict[str, Any]]
@@ -73,9 +73,9 @@ class RecordRequests(NamedTuple):
         """Return the request for what builds store of themselves under these keys."""
         return self._by_ids(indices, [f"{POSITION}{key.hex()}" for key in keys], seq_no_primary_term=True)
 
-    def request_lacking(self, index: str) -> PostRequest:
-        """Return the request for what searches reported of documents without vectors."""
-        return self._by_ids([index], [f"{LACKING}{part}" for part in range(LACKING_PARTS)])
+    def request_reports(self, index: str) -> PostRequest:
+        """Return the request for the reports of documents without vectors."""
+        return self._by_ids([index], [f"{REPORT}{number}" for number in range(MOST_REPORTS)])
 
     def _by_ids(self, indices: Sequence[str], ids: Sequence[str], **options: Any) -> PostRequest:
         if self.engine.is_embedded:
@@ -93,10 +93,10 @@ class RecordRequests(NamedTuple):
         hits = self._hits(answer)
         return self._contents({**hit, "_id": hit["_id"].removeprefix(POSITION)} for hit in hits)
 
-    def read_lacking(self, answer: Mapping[str, Any]) -> dict[str, LackingCounts]:
-        """Return the counts in an answer to `request_lacking`, by the id of the document that has them."""
+    def read_reports(self, answer: Mapping[str, Any]) -> dict[str, LackingCounts]:
+        """Return the counts in an answer to `request_reports`, by the id of the report."""
         contents = ((hit["_id"], self._content(hit)) for hit in self._hits(answer))
-        return {doc_id: _parse_lacking(content) for doc_id, content in contents if content}
+        return {doc_id: _parse_report(content) for doc_id, content in contents if content}
 
     def read_records(self, answer: Mapping[str, Any]) -> dict[bytes, bytes]:
         """Return the records in an answer to `request_records`, by key; other documents are left out."""
@@ -136,23 +136,23 @@ class RecordRequests(NamedTuple):
             return b""
 
 
-def write_lacking(side: str, part: int, counts: Sequence[tuple[tuple[str, str], int]]) -> str:
-    """Return the body of a bulk request that tells builders which documents searches found without vectors.
+def write_report(side: str, number: int, counts: Sequence[tuple[tuple[str, str], int]]) -> str:
+    """Return the body of a bulk request that writes a report of documents without vectors, for builders.
 
-    The engine refuses the request if the part exists, because builders have not taken what it said before.
+    The engine refuses the request while the last report with this number exists, because no builder has taken it.
 
     Args:
         side: the side index.
-        part: the number of the part, below `LACKING_PARTS`.
+        number: the number of the report, below `MOST_REPORTS`.
         counts: index and id of a document, and how often searches found it without a vector.
     """
-    action = {"create": {"_index": side, "_id": f"{LACKING}{part}"}}
+    action = {"create": {"_index": side, "_id": f"{REPORT}{number}"}}
     content = json.dumps([[index, doc_id, count] for (index, doc_id), count in counts])
     return f"{json.dumps(action)}\n{json.dumps({FIELD: base64.b64encode(content.encode()).decode()})}\n"
 
 
-def _parse_lacking(content: bytes) -> LackingCounts:
-    """Parse the counts that `write_lacking` wrote; return no counts if another program wrote the content."""
+def _parse_report(content: bytes) -> LackingCounts:
+    """Parse a report's counts; return no counts if another program wrote the report."""
     try:
         return Counter({(str(index), str(doc_id)): int(count) for index, doc_id, count in json.loads(content)})
     except (ValueError, TypeError):

@@ -22,7 +22,7 @@ from typing import Self
 import numpy as np
 
 from osrerank.types import Span
-from osrerank.vectors.record import Bits, VectorRecord, sealed, unsealed
+from osrerank.vectors.record import Bits, VectorRecord, add_digest, check_digest
 
 MAGIC = b"ORL1"
 HEADER = struct.Struct("<4sII")
@@ -46,7 +46,7 @@ class LongRecord:
     @classmethod
     def read(cls, content: bytes, key: bytes, secret: bytes = b"") -> Self | None:
         """Parse a record that `write` made with this key and this secret; return None for any other bytes."""
-        body = unsealed(content, key, secret)
+        body = check_digest(content, key, secret)
         if body is None or len(body) < HEADER.size:
             return None
         magic, count, names_bytes = HEADER.unpack_from(body)
@@ -75,7 +75,7 @@ class LongRecord:
         numbers = [(-1, -1, 0, 0) if span is None else _numbers(span, fields) for span in self.spans]
         table = np.array(numbers, dtype=INT32).tobytes()
         header = HEADER.pack(MAGIC, len(self.passages), len(names))
-        return sealed(b"".join([header, names, table, *(record.body() for record in self.passages)]), key, secret)
+        return add_digest(b"".join([header, names, table, *(record.body() for record in self.passages)]), key, secret)
 
 
 def _numbers(span: Span, fields: Sequence[str]) -> tuple[int, int, int, int]:

@@ -6,7 +6,7 @@ The bytes of a record in order, all numbers little-endian:
 |---|---|
 | 4 | ``ORS1`` |
 | 1 | bits of each number of the vector: 32 or 8 |
-| 1 | 0 |
+| 1 | reserved: 0 |
 | 1 | 1 if the text was cut to the model's length, else 0 |
 | 1 | 0 if the vector has norm 1, else 1 |
 | 2 | length of a vector |
@@ -91,7 +91,7 @@ class VectorRecord:
 
         All values are checked, because without a secret anybody can compute the digest.
         """
-        body = unsealed(content, key, secret)
+        body = check_digest(content, key, secret)
         record, length = cls.parse(body) if body is not None else (None, 0)
         return record if body is not None and length == len(body) else None
 
@@ -101,8 +101,8 @@ class VectorRecord:
         invalid = None, 0
         if len(body) < HEADER.size:
             return invalid
-        magic, bits, layers, cut, as_is, hidden, rows = HEADER.unpack_from(body)
-        if magic != MAGIC or bits not in PROFILES.values() or layers:
+        magic, bits, reserved, cut, has_norm, hidden, rows = HEADER.unpack_from(body)
+        if magic != MAGIC or bits not in PROFILES.values() or reserved:
             return invalid
         length, count = _body_bytes(bits, hidden, rows), rows or 1
         if len(body) < length:
@@ -119,7 +119,7 @@ class VectorRecord:
         is_possible = smallest > 0 and largest < math.inf
         if not is_possible or not vector.any() or (bits == EXACT and not np.isfinite(vector).all()):
             return invalid
-        return cls(vector.reshape(rows, hidden) if rows else vector, scale, bool(cut), not as_is), length
+        return cls(vector.reshape(rows, hidden) if rows else vector, scale, bool(cut), not has_norm), length
 
     def fits(self, hidden: int, bits: Bits, *, by_tokens: bool = False) -> bool:
         """Return whether the record has a vector of this length and precision, or such a vector for each token."""
@@ -133,7 +133,7 @@ class VectorRecord:
             key: the record's key; `read` returns None for another key.
             secret: the key of the digest, without which nobody can make a valid record; at most 64 bytes.
         """
-        return sealed(self.body(), key, secret)
+        return add_digest(self.body(), key, secret)
 
     def body(self) -> bytes:
         """Return the record as bytes without a digest, for `parse`."""
@@ -155,7 +155,7 @@ def read_all(
     form = np.dtype([("head", "V12"), *scale, ("vector", numbers, (hidden,)), ("digest", "V16")])
     keys = [key for key, content in contents.items() if len(content) == form.itemsize]
     rows = np.frombuffer(b"".join([contents[key] for key in keys]), form)
-    heads = {HEADER.pack(MAGIC, bits, 0, cut, as_is, hidden, 0): (bool(cut), not as_is) for cut, as_is in FLAGS}
+    heads = {HEADER.pack(MAGIC, bits, 0, cut, has_norm, hidden, 0): (cut, not has_norm) for cut, has_norm in FLAGS}
     vectors, scales = rows["vector"], np.ones(len(keys)) if bits == EXACT else rows["scale"].astype(np.float64)
     are_valid = vectors.any(axis=1) & np.isfinite(scales) & (scales > 0)
     if bits == EXACT:
@@ -163,7 +163,7 @@ def read_all(
     records = {}
     for key, is_valid, vector, scale in zip(keys, are_valid.tolist(), vectors, scales.tolist(), strict=True):
         content = contents[key]
-        if is_valid and (flags := heads.get(content[: HEADER.size])) and unsealed(content, key, secret) is not None:
+        if is_valid and (flags := heads.get(content[: HEADER.size])) and check_digest(content, key, secret) is not None:
             records[key] = VectorRecord(vector, scale, *flags)
     return records
 
@@ -203,13 +203,13 @@ def rows_of(records: Sequence[VectorRecord]) -> Rows:
     return rows
 
 
-def sealed(body: bytes, key: bytes, secret: bytes) -> bytes:
-    """Return a record's bytes with their digest, which also covers the record's key."""
+def add_digest(body: bytes, key: bytes, secret: bytes) -> bytes:
+    """Return a record's body followed by its digest, which also covers the record's key."""
     return body + _digest(body, key, secret)
 
 
-def unsealed(content: bytes, key: bytes, secret: bytes) -> memoryview | None:
-    """Return the bytes before the digest; None if the digest does not fit them, this key and this secret."""
+def check_digest(content: bytes, key: bytes, secret: bytes) -> memoryview | None:
+    """Return the body of a record; None if its digest does not fit the body, this key and this secret."""
     body = memoryview(content)[:-DIGEST_BYTES]
     return body if hmac.compare_digest(_digest(body, key, secret), content[-DIGEST_BYTES:]) else None
 

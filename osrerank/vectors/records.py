@@ -63,7 +63,7 @@ class Records:
         """
         return _hash(self.model_key + _hash(self._secret) + f"{index_uuid}\0{reading}".encode())
 
-    def stored(self, keys: Sequence[bytes]) -> dict[bytes, TextRecord]:
+    def read_stored(self, keys: Sequence[bytes]) -> dict[bytes, TextRecord]:
         """Return the records that the store has, by key."""
         return {} if self.store is None else self.read_from(self.store, list(dict.fromkeys(keys)))
 

@@ -59,11 +59,11 @@ def search(client: Client, query: Any) -> Any:
 
 def told(client: Client, side: IndexStore, count: int) -> dict[tuple[str, str], int]:
     """Return what builders are told, once they are told of so many documents."""
-    path, params, body = side._form.request_lacking(side.index)
+    path, params, body = side._form.request_reports(side.index)
 
     def read() -> dict[tuple[str, str], int]:
         side.refresh()
-        parts = side._form.read_lacking(client.transport.perform_request("POST", path, params=params, body=body))
+        parts = side._form.read_reports(client.transport.perform_request("POST", path, params=params, body=body))
         return dict(next(iter(parts.values()), {}))
 
     wait_until(lambda: len(read()) == count, 30)
@@ -79,7 +79,7 @@ def test_what_searches_lacked_is_encoded_before_the_rest(client: Client) -> None
     assert {text.split()[2] for text in encoder.encoded[:30]} == {"rare"}
     assert sorted(encoder.encoded) == sorted(note["text"] for note in NOTES.values())
     assert (built.documents, built.texts, built.encoded) == (1000, 1000, 1000)
-    assert not side.take_lacking()
+    assert not side.take_reports()
 
 
 def test_what_was_lacked_most_often_comes_first_and_is_taken_once(client: Client) -> None:
@@ -107,7 +107,7 @@ def test_a_report_waits_until_builders_took_the_last_one(client: Client) -> None
         search(client, {"match": {"text": "999"}})
     client._later.drain()
     assert told(client, side, 30) == before
-    assert len(side.take_lacking()) == 30
+    assert len(side.take_reports()) == 30
     clock.sleep(60)
     search(client, {"match": {"text": "999"}})
     assert told(client, side, 1) == {("lacked", "999"): 3}

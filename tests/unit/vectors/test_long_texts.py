@@ -17,7 +17,7 @@ from osrerank.testing import ArithmeticEncoder, ManualClock
 from osrerank.types import Candidate, Deadline, LongText, Query, Ranking, Section, Span
 from osrerank.vectors.documents import DocumentRecords, DocumentVectors
 from osrerank.vectors.long_record import LongRecord
-from osrerank.vectors.record import Bits, VectorRecord, sealed
+from osrerank.vectors.record import Bits, VectorRecord, add_digest
 from tests.bi_encoders import carded
 from tests.memory_store import MemoryStore
 from tests.unit.vectors.test_documents import WORDS, opened
@@ -212,4 +212,4 @@ def test_a_damaged_record_of_passage_vectors_is_a_miss() -> None:
     ],
 )
 def test_a_forged_record_of_passage_vectors_is_a_miss(forged: bytes) -> None:
-    assert LongRecord.read(sealed(forged, KEY, b""), KEY) is None
+    assert LongRecord.read(add_digest(forged, KEY, b""), KEY) is None

@@ -104,7 +104,7 @@ def test_a_record_with_the_other_number_of_vectors_is_a_miss(by_tokens: bool) ->
         other: VectorRecord.of(tokens(3)[0], ROUNDED, cut=False),
     }
     store.write({key: record.write(key) for key, record in made.items()})
-    assert list(records.stored([KEY, KEY[::-1]])) == [KEY]
+    assert list(records.read_stored([KEY, KEY[::-1]])) == [KEY]
 
 
 def unit(rows: np.ndarray) -> np.ndarray:
