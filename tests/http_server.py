@@ -9,7 +9,7 @@ import uvicorn
 from osrerank.server.api.app import create_app
 from osrerank.server.api.limits import ServerLimits
 from osrerank.server.page.routes import ComparisonPage, add_page
-from osrerank.server.run import bound, configuration, listen
+from osrerank.server.run import bind, configuration, listen
 from osrerank.service import RerankService
 from osrerank.settings import Settings
 from osrerank.types import Scorer
@@ -36,7 +36,7 @@ def running(
     if comparison is not None:
         add_page(app, comparison)
     server = uvicorn.Server(configuration(app, limits))
-    listener = bound("127.0.0.1", port)
+    listener = bind("127.0.0.1", port)
     listen(listener)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
     thread.start()

@@ -10,7 +10,7 @@ import click
 
 from osrerank.cli.options import DURATION, client_of
 from osrerank.cli.settings_file import refuse_existing, settings_text
-from osrerank.retrieval.fields import NamedFields, SearchFields, caller_names, resolved
+from osrerank.retrieval.fields import NamedFields, SearchFields, caller_names, resolve_fields
 from osrerank.retrieval.mapping import leaves_by_index
 from osrerank.retrieval.samples import sampled_groups
 from osrerank.scoring.names import MULTILINGUAL
@@ -106,7 +106,7 @@ def _find_fields(client: Any, index: str) -> SearchFields:
     pipeline = client.search_pipeline_of(index)  # a pipeline that ranks may cost money, or refuse the request
     groups = sampled_groups(index, fields_by_index, pipeline.replacement)
     samples = () if pipeline.obstacle else client.result_of(groups, index)
-    return resolved(fields_by_index, samples, named) if samples else client.fields_of(index)
+    return resolve_fields(fields_by_index, samples, named) if samples else client.fields_of(index)
 
 
 def _stores_vectors(client: Any, index: str | None) -> bool:

@@ -86,9 +86,9 @@ def serve(context: click.Context, /, host: str, port: int, **options: Any) -> No
         limits, access = _limits(options), _access(options)
         serve_page(context, options["indexes"], judgments, host=host, port=port, limits=limits, access=access)
         return
-    from osrerank.server.run import bound, run
+    from osrerank.server.run import bind, run
 
-    with bound(host, port) as listener, _reranker(context, host, options["indexes"]) as reranker:
+    with bind(host, port) as listener, _reranker(context, host, options["indexes"]) as reranker:
         _warm_up(reranker)
         _announce(reranker, host, port, listener)
         run(reranker, _limits(options), host=host, listener=listener, access=_access(options))
@@ -118,9 +118,9 @@ def serve_page(
     from osrerank.cli.options import client_of
     from osrerank.server.api.limits import ServerLimits
     from osrerank.server.page.routes import ComparisonPage, usable_pipelines
-    from osrerank.server.run import bound, run, url_of
+    from osrerank.server.run import bind, run, url_of
 
-    with bound(host, port) as listener, closing(client_of(context)) as client:
+    with bind(host, port) as listener, closing(client_of(context)) as client:
         service = client.searcher.service
         if indexes:
             _read_stored_vectors(service, client, indexes)

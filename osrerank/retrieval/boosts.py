@@ -3,7 +3,7 @@
 A model cannot read recency, stock and other rules that a caller adds to a query (``function_score``, ``rank_feature``,
 a filter in a ``should``). So the first pass's query gets names, and OpenSearch returns the scores of the text part and
 of each boost for every hit. A `Boosts` says how these scores make up ``_score``. `split_scores` checks it, and
-`boosted` applies the same boosts to the model's order.
+`apply_boosts` applies the same boosts to the model's order.
 """
 
 import math
@@ -338,7 +338,7 @@ def split_scores(response: Mapping[str, Any], boosts: Boosts) -> tuple[tuple[Par
         try:
             text = boosts.text(matched)
             values = [boost.value(matched) for boost in boosts.steps]
-            combined_score = combined(text, values, boosts.steps)
+            combined_score = combine(text, values, boosts.steps)
         except TypeError:  # "NaN"
             combined_score = math.nan
         if not abs(combined_score - score) <= ULPS * float(np.spacing(np.float32(score))):
@@ -391,7 +391,7 @@ def with_parts(ranking: Ranking, parts: Sequence[Parts]) -> Ranking:
     return replace(ranking, candidates=tuple(candidate.with_first_parts(scores) for candidate, scores in pairs))
 
 
-def combined(text: float, boosts: Sequence[float], steps: Sequence[Boost]) -> float:
+def combine(text: float, boosts: Sequence[float], steps: Sequence[Boost]) -> float:
     """Return the score that a text score and boosts combine to, from the text outwards."""
     score = text
     for value, step in zip(boosts, steps, strict=True):
@@ -410,7 +410,7 @@ def combined(text: float, boosts: Sequence[float], steps: Sequence[Boost]) -> fl
     return score
 
 
-def boosted(ranking: Ranking, boosts: Boosts | Reason) -> Ranking:
+def apply_boosts(ranking: Ranking, boosts: Boosts | Reason) -> Ranking:
     """Return a ranking with the boosts of the query applied, or with a report of the reason why they are not.
 
     The text scores are dealt out again among the reranked candidates: the model's best candidate gets the highest, and
@@ -455,4 +455,4 @@ def _scores(block: Sequence[Candidate], texts: Sequence[float], steps: Sequence[
         if text == candidate.text_score:
             yield first.score
         else:
-            yield combined(text, [first.parts[_name(number)] for number in range(1, len(steps) + 1)], steps)
+            yield combine(text, [first.parts[_name(number)] for number in range(1, len(steps) + 1)], steps)

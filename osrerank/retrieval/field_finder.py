@@ -19,7 +19,7 @@ from osrerank.retrieval.fields import (
     NamedFields,
     SearchFields,
     index_groups,
-    resolved,
+    resolve_fields,
     union,
     with_built_fields,
     with_defined,
@@ -136,7 +136,7 @@ class FieldFinder:
                 entry.built, warnings = yield from self._read_built(index, entry.by_index, options)
             groups = with_built_fields(entry.groups, entry.built, entry.by_index)
             self._log_built_fields(entry.groups, groups)
-        fields = replace(resolved(entry.by_index, groups, named), warnings=warnings)
+        fields = replace(resolve_fields(entry.by_index, groups, named), warnings=warnings)
         names = names_of(entry.by_index.values())
         if leaves_open and names and not fields.searched and not fields.read:
             shown = ", ".join(names[:SHOWN])

@@ -236,22 +236,22 @@ def _readable(leaf: Leaf, leaves: Leaves) -> tuple[str, ...]:
     return (written.path,) if written is not None and written.is_written and not leaf.copied_from else read_of(leaf)
 
 
-def resolved(by_index: Mapping[str, Leaves], mapping_groups: Sequence[IndexGroup], named: NamedFields) -> SearchFields:
+def resolve_fields(by_index: Mapping[str, Leaves], defaults: Sequence[IndexGroup], named: NamedFields) -> SearchFields:
     """Return the fields that a search uses: those that it names, and fields of the mapping where it names none.
 
     Args:
         by_index: index -> its fields.
-        mapping_groups: the fields to search and read if none are named.
+        defaults: the fields to search and read if none are named.
         named: the fields that the search names.
     """
     mappings = with_defined(by_index, named)
     paths = {plain(name): _paths(mappings, name) for name in (*named.read, *named.other_ranking)}
-    groups = [replace(group, read=_query_fields(mappings, group.read, named)) for group in mapping_groups]
+    groups = [replace(group, read=_query_fields(mappings, group.read, named)) for group in defaults]
     if named.read or named.searched:
         read = union(paths[plain(name)] for name in named.read) or _each_text_once(mappings, named.searched)
     else:
         read = union(group.read for group in groups) or _query_fields(mappings, (), named)
-    searched = _expanded(mappings, named.searched) or union(group.searched for group in groups)
+    searched = _expand_objects(mappings, named.searched) or union(group.searched for group in groups)
     leaves = {leaf.path: leaf for mapping in mappings for leaf in mapping.values()}
     texts = {leaf.path for mapping in mappings for leaf in mapping.values() if leaf.kind in TEXT_KINDS}
     nested = {leaf.path: leaf.nested for mapping in mappings for leaf in mapping.values() if leaf.nested}
@@ -268,7 +268,7 @@ def resolved(by_index: Mapping[str, Leaves], mapping_groups: Sequence[IndexGroup
         groups=tuple(groups) if differ and not named.searched else (),
         paths=paths,
         nested=nested,
-        nested_in=_nested_in(by_index, nested),
+        nested_in=_nesting_indices(by_index, nested),
         semantic=frozenset(name for name, leaf in leaves.items() if leaf.kind == SEMANTIC_TEXT),
         fetched=frozenset(name for name, leaf in leaves.items() if not leaf.is_written),
         exact=frozenset(leaf.path for leaf in leaves.values() if leaf.kind not in TEXT_KINDS) - texts,
@@ -292,7 +292,7 @@ def with_defined(by_index: Mapping[str, Leaves], named: NamedFields) -> list[Lea
     return [{**leaves, **{leaf.path: leaf for leaf in named.defined}} for leaves in by_index.values()]
 
 
-def _nested_in(by_index: Mapping[str, Leaves], nested: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
+def _nesting_indices(by_index: Mapping[str, Leaves], nested: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
     """Return object -> the indices in which it is nested, for objects that are not nested in every index."""
     indices_of: dict[str, tuple[str, ...]] = {}
     for path in dict.fromkeys(nested.values()):
@@ -361,7 +361,7 @@ def _query_fields(mappings: Sequence[Leaves], default: tuple[str, ...], named: N
     return _each_text_once(mappings, [*matching, *unmatched]) or default
 
 
-def _expanded(mappings: Sequence[Leaves], names: Iterable[str]) -> tuple[str, ...]:
+def _expand_objects(mappings: Sequence[Leaves], names: Iterable[str]) -> tuple[str, ...]:
     """Return the names to search, with objects replaced by their fields, because a query cannot search an object."""
     expanded: list[str] = []
     for name in names:

@@ -75,7 +75,7 @@ class FirstPass:
 
     def positions_of_after(self, response: Mapping[str, Any]) -> tuple[int, ...]:
         """Return the positions (from 0) of the hits with the sort values ``after``; empty if they are out of reach."""
-        sorts = [hit.get("sort") if isinstance(hit, Mapping) else None for hit in found_hits(response)]
+        sorts = [hit.get("sort") if isinstance(hit, Mapping) else None for hit in unchecked_hits(response)]
         positions = [position for position, sort in enumerate(sorts) if sort == self.after]
         return tuple(positions) if positions and positions[0] < self.depth else ()
 
@@ -90,7 +90,7 @@ class FirstPass:
             return "it was terminated early"
         if self.pipeline.may_shorten:
             return ""
-        hit_count, end = len(found_hits(response)), self.page.offset + self.page.size
+        hit_count, end = len(unchecked_hits(response)), self.page.offset + self.page.size
         count = total_of(response, end)
         is_empty = hit_count <= self.page.offset
         # a collapsed response has fewer hits than its total; OpenSearch may refuse an empty page of a hybrid query
@@ -103,7 +103,7 @@ class FirstPass:
 
         A page cut from such a list would overlap the caller's other pages, or leave a gap.
         """
-        requested, returned = self.body["size"], len(found_hits(response))
+        requested, returned = self.body["size"], len(unchecked_hits(response))
         if not self.page.offset and returned <= requested == self.page.size:  # it is the caller's own page already
             return False
         differs = returned != min(requested, total_of(response, requested))
@@ -126,8 +126,8 @@ class FirstPass:
         hits: a shard that cannot fetch its hits leaves a gap, which the deeper first pass would fill from below.
         """
         size, start = self.page.size, self.page.offset
-        own_losses = _losses(own_response, found_hits(own_response)[:size])
-        losses = _losses(response, found_hits(response)[start : start + size])
+        own_losses = _losses(own_response, unchecked_hits(own_response)[:size])
+        losses = _losses(response, unchecked_hits(response)[start : start + size])
         if own_losses[0] == losses[0] > 0 and own_losses[-1] != losses[-1]:
             return True
         return any(own_loss < loss for own_loss, loss in zip(own_losses, losses, strict=True))
@@ -139,7 +139,7 @@ def _section(response: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     return part if isinstance(part, Mapping) else {}
 
 
-def found_hits(response: Mapping[str, Any]) -> Sequence[Any]:
+def unchecked_hits(response: Mapping[str, Any]) -> Sequence[Any]:
     """Return the hits of a response, unchecked; empty if the response has no list of hits."""
     hits = _section(response, "hits").get("hits")
     return hits if isinstance(hits, list) else ()

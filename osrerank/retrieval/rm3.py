@@ -69,14 +69,14 @@ def expand(
         FeedbackDocument(hit["_score"], _usable_terms(vector.get("term_vectors", {}).get(name, {}), rm3))
         for hit, vector in zip(hits, vectors["docs"], strict=True)
     ]
-    weights = expanded([token["token"] for token in analysed["tokens"]], feedback, rm3)
+    weights = expand_terms([token["token"] for token in analysed["tokens"]], feedback, rm3)
     # term clauses, because analysing the index terms again would change some of them
     heaviest = _heaviest(weights, MOST_CLAUSES)
     clauses = [{"term": {name: {"value": term, "boost": weight}}} for term, weight in heaviest.items()]
     return {"bool": {"should": clauses}}
 
 
-def expanded(query_terms: Sequence[str], feedback: Sequence[FeedbackDocument], rm3: Rm3) -> dict[str, float]:
+def expand_terms(query_terms: Sequence[str], feedback: Sequence[FeedbackDocument], rm3: Rm3) -> dict[str, float]:
     """Return the terms of the expanded query with their weights, heaviest first; the weights sum to 1.
 
     weight(t) = w q(t) + (1 - w) r(t). Here q are the query's term counts and r is the relevance model; each is
@@ -95,8 +95,8 @@ def expanded(query_terms: Sequence[str], feedback: Sequence[FeedbackDocument], r
         total = sum(heaviest.values())
         for term, frequency in heaviest.items():
             model[term] += frequency / total * document.score
-    relevance = _normalised(_heaviest(model, rm3.terms))
-    query = _normalised(Counter(query_terms))
+    relevance = _normalise(_heaviest(model, rm3.terms))
+    query = _normalise(Counter(query_terms))
     share = rm3.weight if relevance else 1.0
     mixed = {term: share * query.get(term, 0.0) + (1 - share) * relevance.get(term, 0.0) for term in query | relevance}
     return {term: weight for term, weight in _heaviest(mixed, len(mixed)).items() if weight > 0}
@@ -126,6 +126,6 @@ def _heaviest(weights: Mapping[str, float], count: int) -> dict[str, float]:
     return dict(sorted(weights.items(), key=lambda item: (-item[1], item[0]))[:count])
 
 
-def _normalised(weights: Mapping[str, float]) -> dict[str, float]:
+def _normalise(weights: Mapping[str, float]) -> dict[str, float]:
     total = sum(weights.values())
     return {term: weight / total for term, weight in weights.items()} if total > 0 else {}

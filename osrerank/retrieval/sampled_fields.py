@@ -113,7 +113,7 @@ def choose(leaves: Sequence[Leaf], sources: Sequence[Mapping[str, Any]]) -> tupl
     if all(field.is_title for field in chosen):
         remaining = [field for field in filled if field not in chosen and not (chosen and _is_tag(field))]
         chosen += [field for field in remaining if field.words == max(other.words for other in remaining)]
-    return tuple(field.leaf for field in _limited(chosen))
+    return tuple(field.leaf for field in _limit(chosen))
 
 
 def fields_of(sources: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
@@ -193,7 +193,7 @@ def _covers(others: Sequence[SampledField], field: SampledField) -> bool:
     return len(shares) >= SHORT_WORDS and min(shares) >= SAME - 0.1 and statistics.mean(shares) >= SAME
 
 
-def _limited(chosen: Sequence[SampledField]) -> list[SampledField]:
+def _limit(chosen: Sequence[SampledField]) -> list[SampledField]:
     """Return at most five fields, at most two of them titles, in the order in which the model reads them."""
     ordered = sorted(chosen, key=_order)
     titles = [field for field in ordered if field.is_title][:MOST_TITLES]

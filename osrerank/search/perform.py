@@ -8,7 +8,7 @@ from typing import Any
 from osrerank._seldom import Seldom
 from osrerank.response import Hits, hits_of, sections_of
 from osrerank.retrieval.boosts import SCORED
-from osrerank.retrieval.first_pass import FirstPass, failed_shards, found_hits, total_of
+from osrerank.retrieval.first_pass import FirstPass, failed_shards, total_of, unchecked_hits
 from osrerank.retrieval.requests import SideRequest
 from osrerank.search.orders import MAY_NOT_JOIN
 from osrerank.search.plan import NOT_TRIED, Plan, look_up_fields
@@ -108,8 +108,8 @@ def _continued(
         return replace(plan, page=page, first_pass=replace(first, page=page), warnings=warnings, other=other), response
     own = plan.unranked(BELOW)
     answer = yield from _own_response(own)
-    above = {_name(hit) for hit in found_hits(response)[: first.depth]}
-    below = found_hits(answer) if isinstance(answer, Mapping) else ()
+    above = {_name(hit) for hit in unchecked_hits(response)[: first.depth]}
+    below = unchecked_hits(answer) if isinstance(answer, Mapping) else ()
     if any(_name(hit) in above for hit in below):  # the hit is gone, or its score has changed
         own = replace(own, warnings=(*own.warnings, MAY_NOT_JOIN))
     return own, answer
@@ -252,7 +252,7 @@ def _reads_nothing(plan: Plan, response: Mapping[str, Any]) -> bool:
         return False
     if plan.first_pass is None:
         return total_of(response, unknown=1) == 0
-    hits, names = found_hits(response), plan.names
+    hits, names = unchecked_hits(response), plan.names
     if not hits:
         return True
     if not names or plan.first_pass.read_later:

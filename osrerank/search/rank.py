@@ -10,7 +10,7 @@ from osrerank.options.rerank import NO_STAGES
 from osrerank.pipeline import applied, code_of, reasons
 from osrerank.recipe import Recipe
 from osrerank.response import Hits, has_own_order, has_repeats, parse
-from osrerank.retrieval.boosts import boosted, split_scores, with_parts
+from osrerank.retrieval.boosts import apply_boosts, split_scores, with_parts
 from osrerank.retrieval.first_pass import SORTED
 from osrerank.search.exact_names import exact_first, marked
 from osrerank.search.orders import doubted
@@ -159,7 +159,7 @@ def _after_stages(found: Ranking, plan: Plan) -> Ranking:
             raise Raised(error) from error
         raise
     if plan.boosts is not None:
-        ranking = boosted(ranking, plan.boosts)
+        ranking = apply_boosts(ranking, plan.boosts)
     ranking = exact_first(ranking)
     is_later_page = plan.page is not None and not plan.page.is_first
     return doubted(ranking, plan.options) if is_later_page and plan.order is not None else ranking

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from osrerank.retrieval.boosts import SCORED, asks_for_scores, with_own_names
-from osrerank.retrieval.first_pass import found_hits
+from osrerank.retrieval.first_pass import unchecked_hits
 from osrerank.retrieval.requests import SideRequest, path_of
 from osrerank.search.step import (
     ClientStep,
@@ -169,7 +169,7 @@ def _multi_search(searches: Sequence[_Search]) -> MultiSearchRequest:
 
 def _as_asked(answer: Any, step: SearchRequest) -> Any:
     """Return the answer to a search without the scores of its named queries, unless it has asked for them."""
-    if asks_for_scores(step.params) or not (isinstance(answer, Mapping) and found_hits(answer)):
+    if asks_for_scores(step.params) or not (isinstance(answer, Mapping) and unchecked_hits(answer)):
         return answer
     return with_own_names(answer, has_scores=False)
 

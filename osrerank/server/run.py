@@ -93,7 +93,7 @@ def run(
         reranker: the service that scores; the caller closes it.
         limits: the limits of the accepted work; the timeout also limits the time for finishing.
         host: the address that the socket is bound to; its names are the server's own.
-        listener: the socket (`bound`), which may listen already.
+        listener: the socket (`bind`), which may listen already.
         access: the rules for callers; None for everybody with the token.
         comparison: the searches of the comparison page; None for no page.
 
@@ -138,7 +138,7 @@ def url_of(host: str, port: int) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def bound(host: str, port: int) -> socket.socket:
+def bind(host: str, port: int) -> socket.socket:
     """Return a socket that is bound to an address but refuses connections until `listen` is called.
 
     An address that is in use is thus reported before the model is loaded.

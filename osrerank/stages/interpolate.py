@@ -67,7 +67,7 @@ class BlendStage:
             additions = _first_pass_parts(scored, ranking, self.weight)
             return [candidate.score + addition for candidate, addition in zip(scored, additions, strict=True)]
         if self.method == "rrf":
-            return _fused(scored, ranking)
+            return _fuse(scored, ranking)
         return [candidate.score + self.weight * candidate.trace[-2].score for candidate in scored]
 
     def _units(self, keys: Floats) -> Floats:
@@ -84,7 +84,7 @@ def _first_pass_parts(candidates: Sequence[Candidate], ranking: Ranking, weight:
     return [weight * (max(candidate.text_score, 0.0) / best) if best > 0 else 0.0 for candidate in candidates]
 
 
-def _fused(scored: Sequence[Candidate], ranking: Ranking) -> list[float]:
+def _fuse(scored: Sequence[Candidate], ranking: Ranking) -> list[float]:
     best = 2 / (RRF_CONSTANT + 1)
     first_pass = sorted(ranking.candidates, key=lambda candidate: candidate.trace[0].rank)
     if any(TEXT in candidate.trace[0].parts for candidate in first_pass):

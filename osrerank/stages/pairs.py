@@ -34,7 +34,7 @@ class PairPlan:
         rivals = pairs.rivals(doc_ids)
         is_whole = len(rivals[0]) == len(rivals) - 1
         sampled = [(index, rival) for index, rivals_of_index in enumerate(rivals) for rival in rivals_of_index]
-        return cls(tuple(doc_ids), rivals, list(_whole(len(rivals))) if is_whole else sampled, is_whole)
+        return cls(tuple(doc_ids), rivals, list(_all_pairs(len(rivals))) if is_whole else sampled, is_whole)
 
     @property
     def size(self) -> int:
@@ -52,7 +52,7 @@ class PairPlan:
         return done if self.is_whole else self.size
 
 
-def _whole(size: int) -> Iterator[tuple[int, int]]:
+def _all_pairs(size: int) -> Iterator[tuple[int, int]]:
     for newest in range(size):
         for older in range(newest):
             yield older, newest

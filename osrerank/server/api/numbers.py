@@ -18,7 +18,7 @@ STEPS = 10**DECIMALS
 """The number of steps of 1e-7 in 1; numbers in [0, 1] that differ by such a step differ as float32, too."""
 
 
-def separated(values: Sequence[float], keys: Sequence[float], *, lowest: float = -np.inf) -> list[float]:
+def separate(values: Sequence[float], keys: Sequence[float], *, lowest: float = -np.inf) -> list[float]:
     """Round values to seven decimals; values with different keys stay different.
 
     Args:
@@ -38,7 +38,7 @@ def separated(values: Sequence[float], keys: Sequence[float], *, lowest: float =
         elif index:
             step = _below(steps[-1], step)
         steps.append(step)
-    return [step / STEPS for step in _raised(steps, keys, lowest)]
+    return [step / STEPS for step in _raise_to(steps, keys, lowest)]
 
 
 def _below(above: int, step: int) -> int:
@@ -49,7 +49,7 @@ def _below(above: int, step: int) -> int:
     return step
 
 
-def _raised(steps: list[int], keys: Sequence[float], lowest: float) -> list[int]:
+def _raise_to(steps: list[int], keys: Sequence[float], lowest: float) -> list[int]:
     """Raise steps below ``lowest`` up to it, and the steps before them just enough to keep the order."""
     if not steps or steps[-1] >= lowest * STEPS:
         return steps
@@ -73,17 +73,17 @@ class Json:
 
 def encode(content: Any) -> bytes:
     """Return content as JSON in ASCII; floats have a point, at most seven decimals, and no exponent."""
-    return _encoded(content).encode("ascii")
+    return _encode(content).encode("ascii")
 
 
-def _encoded(content: Any) -> str:
+def _encode(content: Any) -> str:
     if isinstance(content, Json):
         return content.text
     if isinstance(content, float):
         digits = f"{content:.{DECIMALS}f}".rstrip("0")
         return f"{digits}0" if digits.endswith(".") else digits
     if isinstance(content, Mapping):
-        return "{" + ",".join(f"{json.dumps(name)}:{_encoded(value)}" for name, value in content.items()) + "}"
+        return "{" + ",".join(f"{json.dumps(name)}:{_encode(value)}" for name, value in content.items()) + "}"
     if isinstance(content, list | tuple):
-        return "[" + ",".join(map(_encoded, content)) + "]"
+        return "[" + ",".join(map(_encode, content)) + "]"
     return json.dumps(content)

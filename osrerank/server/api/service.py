@@ -14,7 +14,7 @@ from osrerank.errors import DeadlineExceeded, InferenceError, OsrerankError, Ove
 from osrerank.scoring.names import HTTP
 from osrerank.server.api.limits import ServerLimits
 from osrerank.server.api.metrics import DOCUMENTS, HELD
-from osrerank.server.api.numbers import separated
+from osrerank.server.api.numbers import separate
 from osrerank.server.api.queue import QueuedTask, TaskQueue
 from osrerank.service import RerankService
 from osrerank.tracing.spans import carried, span
@@ -316,8 +316,8 @@ def judgement(model: Scorer | Encoder, scores: Scores) -> Judgement:
     keys = [*ranked, *(-math.inf for _ in unscored)]
     return Judgement(
         order=order,
-        probabilities=_in_request_order(separated([*probabilities, *(0.0 for _ in unscored)], keys, lowest=0.0), order),
-        logits=_in_request_order(separated([*ranked, *(ranked[-1] if ranked else 0.0 for _ in unscored)], keys), order),
+        probabilities=_in_request_order(separate([*probabilities, *(0.0 for _ in unscored)], keys, lowest=0.0), order),
+        logits=_in_request_order(separate([*ranked, *(ranked[-1] if ranked else 0.0 for _ in unscored)], keys), order),
         unscored=len(unscored),
         cached=scores.cached,
         truncated=scores.truncated,

@@ -342,7 +342,7 @@ class PageHeaders:
                     (name, value) for name, value in message["headers"] if name.lower() != b"cache-control"
                 ]
                 page_headers = {**HEADERS, "Cache-Control": "no-store" if path in _LIVE else "no-cache"}
-                message = {**message, "headers": other_headers + _encoded(page_headers)}
+                message = {**message, "headers": other_headers + _encode(page_headers)}
             await send(message)
 
         await self._application(scope, receive, send_with_headers)
@@ -351,7 +351,7 @@ class PageHeaders:
 _LIVE = frozenset({f"{PATH}/config", f"{PATH}/search", f"{PATH}/judge"})
 
 
-def _encoded(headers: dict[str, str]) -> list[tuple[bytes, bytes]]:
+def _encode(headers: dict[str, str]) -> list[tuple[bytes, bytes]]:
     return [(name.lower().encode(), value.encode()) for name, value in headers.items()]
 
 

@@ -45,9 +45,9 @@ def test_serve_names_a_port_in_use_before_loading_the_model(tmp_path):
 
 
 def test_serve_accepts_no_connection_before_the_model_is_loaded():
-    from osrerank.server.run import bound, listen
+    from osrerank.server.run import bind, listen
 
-    with bound("127.0.0.1", 0) as listener:
+    with bind("127.0.0.1", 0) as listener:
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection(listener.getsockname())
         listen(listener)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from osrerank import connect
 from osrerank.errors import ConfigError
 from osrerank.options.rm3 import Rm3
-from osrerank.retrieval.rm3 import FeedbackDocument, expand, expanded
+from osrerank.retrieval.rm3 import FeedbackDocument, expand, expand_terms
 from osrerank.search.plan import NOT_EXPANDED
 from osrerank.testing import FunctionScorer
 from tests.rankings import client_for, response_of, unmarked
@@ -21,7 +21,7 @@ def test_rm3_weights_by_hand():
         FeedbackDocument(1.0, {"plum": 3, "apple": 1}),
     ]
     # r: apple 2/3 * 3 + 1/4 * 1 = 2.25, pear or fig 1/3 * 3 = 1 (fig comes first), plum 3/4 = .75; two are kept
-    weights = expanded(["apple", "juice", "juice", "apple"], feedback, Rm3(terms=2, weight=0.6))
+    weights = expand_terms(["apple", "juice", "juice", "apple"], feedback, Rm3(terms=2, weight=0.6))
     apple, fig = 2.25 / 3.25, 1 / 3.25
     assert weights == pytest.approx({"apple": 0.3 + 0.4 * apple, "juice": 0.3, "fig": 0.4 * fig})
     assert list(weights) == ["apple", "juice", "fig"]
@@ -29,10 +29,10 @@ def test_rm3_weights_by_hand():
 
 def test_rm3_weights_at_extreme_shares():
     feedback = [FeedbackDocument(2.0, {"pear": 1})]
-    assert expanded(["apple"], feedback, Rm3(weight=1.0)) == {"apple": 1.0}
-    assert expanded(["apple"], feedback, Rm3(weight=0.0)) == {"pear": 1.0}
-    assert expanded(["apple"], [FeedbackDocument(2.0, {})], Rm3()) == {"apple": 1.0}
-    assert expanded([], feedback, Rm3()) == {"pear": 0.5}
+    assert expand_terms(["apple"], feedback, Rm3(weight=1.0)) == {"apple": 1.0}
+    assert expand_terms(["apple"], feedback, Rm3(weight=0.0)) == {"pear": 1.0}
+    assert expand_terms(["apple"], [FeedbackDocument(2.0, {})], Rm3()) == {"apple": 1.0}
+    assert expand_terms([], feedback, Rm3()) == {"pear": 0.5}
 
 
 words = st.text(st.sampled_from("abc"), min_size=1, max_size=3)
@@ -44,7 +44,7 @@ words = st.text(st.sampled_from("abc"), min_size=1, max_size=3)
     st.builds(Rm3, terms=st.integers(1, 4), weight=st.floats(0.05, 0.95)),
 )
 def test_rm3_weights_sum_to_1_and_keep_the_query(query, feedback, rm3):
-    weights = expanded(query, feedback, rm3)
+    weights = expand_terms(query, feedback, rm3)
     assert sum(weights.values()) == pytest.approx(1)
     assert set(query) <= set(weights)
     assert len(weights) <= rm3.terms + len(set(query))

@@ -314,10 +314,10 @@ def test_a_body_without_a_content_type_is_json(client):
 
 def test_answers_are_sent_without_delay():
     """Without the option the kernel holds an answer's last piece back until the client confirms the one before."""
-    from osrerank.server.run import bound, listen
+    from osrerank.server.run import bind, listen
 
     with (
-        bound("127.0.0.1", 0) as listener,
+        bind("127.0.0.1", 0) as listener,
         contextlib.nullcontext(listen(listener)),
         socket.create_connection(listener.getsockname()),
         listener.accept()[0] as accepted,
