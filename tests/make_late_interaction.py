@@ -161,9 +161,13 @@ def save_with_pylate() -> None:
         queries = model.encode(list(QUERIES), is_query=True)
         documents = model.encode(list(DOCUMENTS), is_query=False)
         pooled = model.encode(list(DOCUMENTS), is_query=False, pool_factor=2)
-        padded = torch.nn.utils.rnn.pad_sequence([torch.as_tensor(one) for one in documents], batch_first=True)
-        masks = torch.nn.utils.rnn.pad_sequence([torch.ones(len(one)) for one in documents], batch_first=True)
-        values = [scores.colbert_scores(torch.as_tensor(one)[None], padded, documents_mask=masks)[0] for one in queries]
+        padded = torch.nn.utils.rnn.pad_sequence(
+            [torch.as_tensor(document) for document in documents], batch_first=True
+        )
+        masks = torch.nn.utils.rnn.pad_sequence([torch.ones(len(document)) for document in documents], batch_first=True)
+        values = [
+            scores.colbert_scores(torch.as_tensor(query)[None], padded, documents_mask=masks)[0] for query in queries
+        ]
         arrays = arrays_of(queries, documents, torch.stack(values).numpy())
         note(name, {**arrays, **{f"pooled{at}": np.asarray(one) for at, one in enumerate(pooled)}})
 

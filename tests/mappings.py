@@ -23,7 +23,7 @@ def judged_mappings() -> Iterator[Judged]:
     for entry in tomllib.loads(TABLE.read_text("utf-8"))["mapping"]:
         properties: dict[str, Any] = {}
         fields = entry["fields"]
-        sources: list[dict[str, Any]] = [{} for _ in range(max(len(one) - 1 for one in fields.values()))]
+        sources: list[dict[str, Any]] = [{} for _ in range(max(len(field) - 1 for field in fields.values()))]
         for path, (kind, *values) in fields.items():
             _put(properties, path.split("."), kind if isinstance(kind, dict) else _mapped(kind))
             for place, source in enumerate(sources):

@@ -94,7 +94,11 @@ class WorkerGroup:
         """Return the ids of the workers that take chunks."""
         redis = connect(self.redis_url)
         try:
-            return [one.worker for one in WorkerRegistry(redis, self.model, self.signer).heartbeats() if one.taking]
+            return [
+                heartbeat.worker
+                for heartbeat in WorkerRegistry(redis, self.model, self.signer).heartbeats()
+                if heartbeat.taking
+            ]
         finally:
             redis.close()
 

@@ -36,7 +36,7 @@ PAPERS = 60
 
 def passages() -> Iterator[str]:
     """Yield passages without end, all of them different."""
-    texts = [one["text"] for one in sample()]
+    texts = [document["text"] for document in sample()]
     divided = [
         [
             text[start:end]

@@ -45,7 +45,7 @@ def sample():
 
 
 def fill_sample(client):
-    bulk(client, ({"_index": INDEX, "_id": one.pop("id"), **one} for one in sample()), refresh=True)
+    bulk(client, ({"_index": INDEX, "_id": document.pop("id"), **document} for document in sample()), refresh=True)
 
 
 def questions():
@@ -88,7 +88,10 @@ def table(client, name, *depths):
     for question in [*questions()] * (WARM_UP // SEARCHES):
         took_ms(client, question, False, 100), took_ms(client, question, {"depth": 100})
     for depth in depths:
-        times = [(took_ms(client, one, False, depth), took_ms(client, one, {"depth": depth})) for one in questions()]
+        times = [
+            (took_ms(client, question, False, depth), took_ms(client, question, {"depth": depth}))
+            for question in questions()
+        ]
         show(f"BM25, {depth:,} hits", [plain for plain, _ in times])
         show(f"{name}, depth {depth:,}", [reranked for _, reranked in times])
 

@@ -267,7 +267,7 @@ def search(run: Run, world: World, clients: Sequence[Searcher], answers: "queue.
     for number in reversed(range(run.plan.searches)):
         left[turns[number % len(turns)]].append(number)
     events = list(run.events)
-    while any(left.values()) or any(one.waiting for one in clients):
+    while any(left.values()) or any(client.waiting for client in clients):
         lowest = min((min([*one.waiting, *left[place][-1:]], default=1 << 60) for place, one in enumerate(clients)))
         held = events[0].at + AHEAD if events else 1 << 60  # searches wait for an event that cannot be done yet
         for place, one in enumerate(clients):
@@ -283,11 +283,11 @@ def _listen(run: Run, clients: Sequence[Searcher], answers: "queue.Queue[Any]") 
     """Take one answer; give up what nothing is heard of."""
     with contextlib.suppress(queue.Empty):
         run.take(*answers.get(timeout=0.25))
-    for one in clients:
-        late = [number for number, sent_at in one.waiting.items() if time.monotonic() - sent_at > LOST_S]
-        if late or one.process.poll() is not None:
-            for number in list(one.waiting):
-                run.lose(one, number)
-            one.process.kill()
-            one.close()
-            one.start()
+    for client in clients:
+        late = [number for number, sent_at in client.waiting.items() if time.monotonic() - sent_at > LOST_S]
+        if late or client.process.poll() is not None:
+            for number in list(client.waiting):
+                run.lose(client, number)
+            client.process.kill()
+            client.close()
+            client.start()

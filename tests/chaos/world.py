@@ -185,7 +185,7 @@ class World:
         self.nodes[number:] = [started, *self.nodes[number + 1 :]]
 
     def _settings(self, number: int) -> dict[str, str]:
-        seeds = ",".join(f"127.0.0.1:{self.proxies.links[f'node-{one}'].port}" for one in range(NODES))
+        seeds = ",".join(f"127.0.0.1:{self.proxies.links[f'node-{number}'].port}" for number in range(NODES))
         return {
             "discovery.type": "zen",
             "node.name": f"node-{number}",

@@ -22,11 +22,9 @@ PUBLIC = ("", ".aio", ".options", ".evaluation", ".types", ".errors", ".testing"
 ADAPTERS = (".adapters.langchain", ".adapters.llama_index", ".adapters.haystack", ".adapters.pyterrier")
 
 
-def test_the_readme_is_short_and_its_example_runs(tmp_path, monkeypatch, capsys):
+def test_the_example_of_the_readme_runs(tmp_path, monkeypatch, capsys):
     text = (ROOT / "README.md").read_text("utf-8")
-    assert len(text.splitlines()) < 120
     example = re.search(r"```python\n(.*?)```", text, re.DOTALL).group(1)
-    assert len(example.splitlines()) <= 15
     monkeypatch.chdir(tmp_path)
     names = {}
     exec(compile(example, "README.md", "exec"), names)

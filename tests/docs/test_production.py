@@ -89,7 +89,3 @@ def run(line: str, monkeypatch: pytest.MonkeyPatch) -> str:
     result = CliRunner().invoke(cli, arguments)
     assert result.exit_code == 0, f"{line}: {result.output} {result.exception}"
     return result.output
-
-
-def test_the_production_page_is_short() -> None:
-    assert len(PAGE.read_text("utf-8").split()) <= 1000

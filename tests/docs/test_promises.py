@@ -17,10 +17,10 @@ PROMISES = re.findall(
 @pytest.mark.parametrize(("file", "name"), PROMISES)
 def test_each_promise_names_a_test_that_exists_and_runs_in_make_test(file: str, name: str) -> None:
     body = ast.parse((FOLDER / file).read_text("utf-8")).body
-    tests = [one for one in body if isinstance(one, ast.FunctionDef)]
-    named = [one for one in tests if one.name == name or (not name and one.name.startswith("test_"))]
+    tests = [node for node in body if isinstance(node, ast.FunctionDef)]
+    named = [test for test in tests if test.name == name or (not name and test.name.startswith("test_"))]
     assert named
     for one in named:
         assert not any(LEFT_OUT.match(ast.unparse(mark)) for mark in one.decorator_list)
-    assignments = [ast.unparse(one) for one in body if isinstance(one, ast.Assign)]
-    assert not any(one.startswith("pytestmark") and LEFT_OUT.search(one) for one in assignments)
+    assignments = [ast.unparse(node) for node in body if isinstance(node, ast.Assign)]
+    assert not any(assignment.startswith("pytestmark") and LEFT_OUT.search(assignment) for assignment in assignments)

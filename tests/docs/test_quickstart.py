@@ -66,7 +66,7 @@ def run_shell(text: str, url: str) -> list[str]:
             continue
         program, *arguments = shlex.split(line, comments=True)
         assert program.removeprefix(".venv/bin/") == "osrerank"
-        command = [sys.executable, "-m", "osrerank", *(one.replace(SERVER, url) for one in arguments)]
+        command = [sys.executable, "-m", "osrerank", *(argument.replace(SERVER, url) for argument in arguments)]
         done = subprocess.run(
             command, capture_output=True, text=True, check=False, env={**os.environ, "COLUMNS": "200"}
         )

@@ -130,7 +130,7 @@ def padded_vectors(directory: Path, pooling: Pooling, batch: Sequence[Tokens]) -
 def test_a_packed_bi_encoder_equals_the_padded_module(attention: Callable[[], Attention], pooling: Pooling) -> None:
     directory = DIRECTORIES["bi-encoder"]
     card = ModelCard("tiny", "cosine", kind="bi-encoder", pooling=pooling)
-    batch = [Tokens(one.ids, np.zeros_like(one.ids)) for one in sequences((*LENGTHS, 2), 278)]
+    batch = [Tokens(sequence.ids, np.zeros_like(sequence.ids)) for sequence in sequences((*LENGTHS, 2), 278)]
     packed = committed(directory, attention(), card=card)
     expected = padded_vectors(directory, pooling, batch)
     engine = PackedEngine(packed, CPU)

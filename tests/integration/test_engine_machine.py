@@ -76,7 +76,7 @@ class EnginesMachine(RuleBasedStateMachine):
 
     def both(self, request: Callable[[OpenSearch], Any]) -> tuple[Any, Any]:
         """Return both engines' answers to a request, or their errors' status and kind, which must be the same."""
-        answers = tuple(_answer(one, request) for one in self.engines)
+        answers = tuple(_answer(engine, request) for engine in self.engines)
         errors = [answer if isinstance(answer, _Refused) else None for answer in answers]
         assert errors[0] == errors[1], errors
         return answers[0], answers[1]
@@ -139,8 +139,8 @@ class EnginesMachine(RuleBasedStateMachine):
         self.same(lambda one: one.search(index=self.index, body={"query": query, "size": 20}), found)
 
     def teardown(self) -> None:
-        for one in self.engines:
-            one.indices.delete(index=self.index, ignore_unavailable=True)
+        for engine in self.engines:
+            engine.indices.delete(index=self.index, ignore_unavailable=True)
 
 
 class _Refused(tuple[int, str]):

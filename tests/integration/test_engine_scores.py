@@ -76,7 +76,9 @@ def test_hits_with_equal_scores_keep_insertion_order(engines: Engines, books: st
     for client in engines:
         client.indices.create(index="test-scores-ties", body={"settings": {"number_of_shards": 1}})
         for part in range(4):  # several segments
-            fill(client, "test-scores-ties", {f"{(part * 25 + one) * 7 % 100}": {"t": "same"} for one in range(25)})
+            fill(
+                client, "test-scores-ties", {f"{(part * 25 + number) * 7 % 100}": {"t": "same"} for number in range(25)}
+            )
     for start, size in ((0, 10), (30, 30), (95, 10), (0, 100)):
         body = {"query": {"match": {"t": "same"}}, "size": size, "from": start}
         theirs, ours = (ids(client.search(index="test-scores-ties", body=body)) for client in engines)

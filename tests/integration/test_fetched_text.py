@@ -168,4 +168,6 @@ def test_a_multi_search_whose_texts_cannot_be_fetched_keeps_its_first_passes(cli
     finally:
         client.transport.perform_request = perform  # type: ignore[method-assign]
     assert [answer["rerank"]["reason_code"] for answer in answers] == ["refused", "refused"]
-    assert [kept(answer) for answer in answers] == [kept(one) for one in client.msearch(body=lines)["responses"]]
+    assert [kept(answer) for answer in answers] == [
+        kept(response) for response in client.msearch(body=lines)["responses"]
+    ]

@@ -195,7 +195,7 @@ def test_searches_of_16_threads_survive_restarts_of_the_rerank_server(
 
     def wait_for_one_that_is(applied):
         start = len(responses)
-        wait_until(lambda: any(one["rerank"]["applied"] is applied for one in responses[start:]))
+        wait_until(lambda: any(response["rerank"]["applied"] is applied for response in responses[start:]))
 
     with contextlib.closing(connect(engine)) as client, ThreadPoolExecutor(16) as threads, ending(ended):
         with serving(tmp_path / "first", *ARGUMENTS, port=port, environment=ENVIRONMENT) as (process, _):

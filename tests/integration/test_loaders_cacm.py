@@ -29,7 +29,7 @@ def test_bm25_on_cacm_has_its_published_measures(opensearch_url: str, shared: Pa
             run += [ScoredDoc(query.query_id, hit["_id"], float(-place)) for place, hit in enumerate(ranking)]
         client.indices.delete(index="cacm")
     judgments = judgments_of(read_qrels(shared / "cacm" / "qrels.cacm.txt"))
-    measured = ir_measures.calc_aggregate([AP, P @ 30], [ir_measures.Qrel(*one) for one in judgments], run)
+    measured = ir_measures.calc_aggregate([AP, P @ 30], [ir_measures.Qrel(*judgment) for judgment in judgments], run)
     print({str(measure): round(value, 5) for measure, value in measured.items()})  # noqa: T201 - shown by pytest -s
     assert measured[AP] == pytest.approx(0.3123, abs=0.0005)
     assert measured[P @ 30] == pytest.approx(0.1942, abs=0.00005)

@@ -54,7 +54,7 @@ def unranked(response: Any) -> Any:
     """Return a response without what reranking may change, except for which hits it has, and how many."""
     kept = {name: value for name, value in response.items() if name not in ("took", "rerank", "_scroll_id", "pit_id")}
     if "responses" in kept:
-        return {**kept, "responses": [unranked(one) for one in kept["responses"]]}
+        return {**kept, "responses": [unranked(response) for response in kept["responses"]]}
     if "profile" in kept:
         kept["profile"] = bool(kept["profile"])
     if isinstance(kept.get("hits"), dict):
@@ -103,7 +103,9 @@ def same(plain: Any, reranked: Any) -> bool:
     if isinstance(plain, Refused) or isinstance(reranked, Refused):
         kinds = [type(one) for one in (plain, reranked)]
         return kinds == [Refused, Refused] and plain.status == reranked.status
-    has_marks = "rerank" in reranked or all("rerank" in one or "error" in one for one in reranked["responses"])
+    has_marks = "rerank" in reranked or all(
+        "rerank" in response or "error" in response for response in reranked["responses"]
+    )
     return has_marks and unranked(plain) == unranked(reranked)
 
 

@@ -281,8 +281,8 @@ def test_every_control_of_the_page_has_a_name(open_page):
 
 
 def luminance(color):
-    channels = [int(one) / 255 for one in re.findall(r"\d+", color)[:3]]
-    linear = [one / 12.92 if one <= 0.04045 else ((one + 0.055) / 1.055) ** 2.4 for one in channels]
+    channels = [int(match) / 255 for match in re.findall(r"\d+", color)[:3]]
+    linear = [channel / 12.92 if channel <= 0.04045 else ((channel + 0.055) / 1.055) ** 2.4 for channel in channels]
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 

@@ -50,7 +50,10 @@ def test_the_demo_shows_its_questions_on_the_page(demo):
     assert b"<title>osrerank: compare</title>" in fetch(demo, "/ui")
     offered = json.loads(fetch(demo, "/ui/config"))
     assert offered["indexes"] == ["osrerank-demo"]
-    assert [one["name"] for one in offered["pipelines"] if not one["reason"]] == ["vectors", "vectors-duo"]
+    assert [pipeline["name"] for pipeline in offered["pipelines"] if not pipeline["reason"]] == [
+        "vectors",
+        "vectors-duo",
+    ]
     assert len(offered["queries"]) == 100
     assert all(query["is_judged"] for query in offered["queries"])
     asked = {"q": offered["queries"][0]["text"], "index": "osrerank-demo", "pipeline": "vectors-duo", "depth": 10}

@@ -58,7 +58,7 @@ def sample(cluster):
     sample = Sample.load()
     cluster.indices.delete(index=INDEX, ignore_unavailable=True)
     cluster.indices.create(index=INDEX, body=MAPPING)
-    documents = {one["id"]: {"text": one["text"]} for one in sample.documents[:600]}
+    documents = {document["id"]: {"text": document["text"]} for document in sample.documents[:600]}
     fill(cluster, INDEX, documents)
     yield sample
     cluster.indices.delete(index=INDEX)

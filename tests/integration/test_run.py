@@ -26,7 +26,7 @@ INDEX = "test-run-passages"
 def url(opensearch_url: str) -> Iterator[str]:
     with gzip.open(SAMPLE / "corpus.jsonl.gz", "rt") as lines:
         documents = [json.loads(line) for line in lines][:300]
-    with filled(opensearch_url, INDEX, {one["id"]: one for one in documents}):
+    with filled(opensearch_url, INDEX, {document["id"]: document for document in documents}):
         yield opensearch_url
 
 

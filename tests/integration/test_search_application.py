@@ -26,7 +26,7 @@ QUERY = "how does steam drive an engine, what force does it use, and what oxygen
 @pytest.fixture(scope="module")
 def sample() -> Sample:
     whole = Sample.load()
-    return replace(whole, documents=tuple(one for one in whole.documents if one["title"] in TITLES))
+    return replace(whole, documents=tuple(document for document in whole.documents if document["title"] in TITLES))
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +72,7 @@ def test_hits_are_reranked_and_highlighted(browser: TestClient, url: str) -> Non
 
 def test_topics_are_counted_and_narrow_the_hits(browser: TestClient, sample: Sample) -> None:
     topics = ask(browser)["topics"]
-    assert set(topics) <= set(TITLES) == {one["title"] for one in sample.documents}
+    assert set(topics) <= set(TITLES) == {document["title"] for document in sample.documents}
     assert len(topics) > 2
     for topic, count in topics.items():
         found = ask(browser, topic=topic)

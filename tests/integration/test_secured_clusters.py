@@ -49,8 +49,8 @@ def bodies(path: str) -> dict[str, Any]:
 
 def is_allowed(action: str, *roles: str) -> bool:
     given = [bodies("_plugins/_security/api/roles/")[role] for role in roles]
-    cluster = [one for role in given for one in role["cluster_permissions"]]
-    index = [one for role in given for entry in role["index_permissions"] for one in entry["allowed_actions"]]
+    cluster = [permission for role in given for permission in role["cluster_permissions"]]
+    index = [action for role in given for entry in role["index_permissions"] for action in entry["allowed_actions"]]
     patterns = (
         cluster if action.startswith("cluster:") or action in OF_CLUSTER else [*index, "indices:data/read/scroll/clear"]
     )

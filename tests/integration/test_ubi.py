@@ -82,8 +82,8 @@ def test_an_interleaved_page_is_recorded_with_its_teams(client: Client, index_na
 def test_multiple_and_asynchronous_searches_are_recorded(client: Client, engine_url: str, index_name: str) -> None:
     lines: list[Any] = [{"index": index_name}, body_with(UBI), {"index": index_name}, body_with({"query_id": "q2"})]
     answers = client.msearch(body=lines, rerank=True)["responses"]
-    assert [one["ext"]["ubi"]["query_id"] for one in answers] == ["q1", "q2"]
-    assert {one["query_id"]: one["user_query"] for one in records(client)} == {
+    assert [answer["ext"]["ubi"]["query_id"] for answer in answers] == ["q1", "q2"]
+    assert {record["query_id"]: record["user_query"] for record in records(client)} == {
         "q1": "Blood pressure?",
         "q2": "blood pressure",
     }
@@ -99,7 +99,7 @@ def test_multiple_and_asynchronous_searches_are_recorded(client: Client, engine_
         client.close()
     plain, interleaved = asyncio.run(search())
     with connect(engine_url) as other:
-        attributes = {one["query_id"]: one["query_attributes"] for one in records(other)}
+        attributes = {record["query_id"]: record["query_attributes"] for record in records(other)}
     assert "osrerank_teams" not in attributes[plain["ext"]["ubi"]["query_id"]]
     teams = interleaved["rerank"]["interleave"]["teams"]
     assert attributes[interleaved["ext"]["ubi"]["query_id"]]["osrerank_teams"] == teams

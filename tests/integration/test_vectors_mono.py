@@ -53,7 +53,7 @@ def test_the_commands_take_a_vector_model_and_a_cross_encoder(tmp_path):
     made = read_options(Path(f"{run}.jsonl"))
     assert (made["rerank.mono_depth"], made["blend"], made["vectors_weight"]) == (10, ["linear", 0.5], 0.0)
     assert {"scorer", "mono"} <= made.keys()
-    assert next(len(one.fields["candidates"]) for one in read_records(Path(f"{run}.jsonl"))) > 5
+    assert next(len(record.fields["candidates"]) for record in read_records(Path(f"{run}.jsonl"))) > 5
     (tmp_path / "qrels").write_text("1 0 d0 1\n2 0 d1 1\n")
     drawn = CliRunner().invoke(cli, ["--json", "tradeoff", str(tmp_path / "qrels"), f"{run}.jsonl"])
     assert {point["k0"] for point in json.loads(drawn.output)["points"]} == {0, 10}

@@ -167,7 +167,7 @@ def test_the_chunks_of_a_killed_worker_are_scored_by_another(
 def is_held(broker: str, group: WorkerGroup) -> bool:
     """Return whether a worker of the group has a chunk."""
     with connect_redis(broker) as redis:
-        return any(one.held for one in WorkerRegistry(redis, group.model, group.signer).heartbeats())
+        return any(heartbeat.held for heartbeat in WorkerRegistry(redis, group.model, group.signer).heartbeats())
 
 
 def test_a_search_says_that_no_worker_is_left(stand_in: WorkerGroup, slow: RemoteScorer, broker: str) -> None:

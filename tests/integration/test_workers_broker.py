@@ -90,7 +90,7 @@ def test_forged_heartbeats_and_replies_change_no_score(signed: WorkerGroup, brok
         with ThreadPoolExecutor(8) as threads:
             calls = [threads.submit(scorer.score, "q", ["q" * 5] * 50, HUNDRED[1][:50]) for _ in range(200)]
             found = [call.result(30) for call in calls]
-        assert [one.worker for one in scorer.workers().heartbeats] != ["forger"]
+        assert [heartbeat.worker for heartbeat in scorer.workers().heartbeats] != ["forger"]
     finally:
         forger.ended.set()
         thread.join()

@@ -85,7 +85,7 @@ OPTIONAL = {
 def test_a_missing_package_names_its_extra(extra, monkeypatch):
     module, use = OPTIONAL[extra]
     monkeypatch.setitem(sys.modules, module, None)
-    for name in [one for one in sys.modules if one.startswith(("osrerank.aio", "osrerank.adapters."))]:
+    for name in [module for module in sys.modules if module.startswith(("osrerank.aio", "osrerank.adapters."))]:
         monkeypatch.delitem(sys.modules, name)
     with pytest.raises(MissingDependencyError, match=rf"'osrerank\[{extra}\]'"):
         use()

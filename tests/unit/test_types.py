@@ -42,8 +42,8 @@ def test_a_response_has_its_declared_types() -> None:
         {"passages": "maxp"},
         {"sentences": True},
     ]
-    for one in options:
-        response = client.search("low", index="i", rerank=one)
+    for option in options:
+        response = client.search("low", index="i", rerank=option)
         assert fits(response["rerank"], RerankMarks)
         assert all(fits(stage, StageMarks) for stage in response["rerank"]["stages"])
         for hit in response["hits"]["hits"]:

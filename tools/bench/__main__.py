@@ -35,14 +35,14 @@ from tools.machine import machine
 
 def at_their_best(contenders: Sequence[Contender], task: BenchQuery, missing: dict[str, str]) -> Iterator[Contender]:
     """Give each peer its best batch size; yield the contenders without those that fail, which become missing."""
-    for one in contenders:
+    for contender in contenders:
         try:
-            if isinstance(one, Peer):
-                one.choose_batch(task)
+            if isinstance(contender, Peer):
+                contender.choose_batch(task)
         except InferenceError as error:
-            missing[one.name] = str(error)
+            missing[contender.name] = str(error)
         else:
-            yield one
+            yield contender
 
 
 def rows(label: str, tasks: Sequence[BenchQuery], contenders: Sequence[Contender], rounds: int) -> Iterator[str]:
@@ -50,10 +50,11 @@ def rows(label: str, tasks: Sequence[BenchQuery], contenders: Sequence[Contender
     found = take_turns(contenders, tasks, rounds)
     reference = min(found, key=lambda name: (not name.startswith("transformers"), "fp32" not in name))
     pairs = sum(len(task.documents) for task in tasks)
-    for one in contenders:
-        seconds, cpu_seconds, values = found[one.name]
+    for contender in contenders:
+        seconds, cpu_seconds, values = found[contender.name]
         rates = f"{pairs / statistics.median(seconds):.1f} | {pairs / statistics.median(cpu_seconds):.1f}"
-        yield f"| {one.name} ({one.version}) | {label} | {rates} | {shared_top(values, found[reference].values):.2f} |"
+        agreement = shared_top(values, found[reference].values)
+        yield f"| {contender.name} ({contender.version}) | {label} | {rates} | {agreement:.2f} |"
 
 
 def main() -> None:
@@ -83,8 +84,8 @@ def main() -> None:
             most = read_card(made).max_tokens
             peers, missing = make_peers(given.checkpoint, given.peers, threads=given.threads, max_tokens=most)
             contenders += peers
-        for one in contenders:
-            stack.callback(one.close)
+        for contender in contenders:
+            stack.callback(contender.close)
         print("| | pairs | pairs/s | pairs a CPU second | shared top 10 |\n|---|---|---|---|---|")
         for label, tasks in workloads.items():
             described = f"{label}, {mean_tokens(made, tasks):.0f} tokens"

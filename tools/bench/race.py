@@ -91,16 +91,16 @@ class Timings(NamedTuple):
 
 def take_turns(contenders: Sequence[Contender], tasks: Sequence[BenchQuery], rounds: int) -> Mapping[str, Timings]:
     """Score all tasks ``rounds`` times with each contender in turn, after one task to warm each up."""
-    found = {one.name: Timings([], [], []) for one in contenders}
-    for one in contenders:
-        one.score(*tasks[0])
+    found = {contender.name: Timings([], [], []) for contender in contenders}
+    for contender in contenders:
+        contender.score(*tasks[0])
     for _round in range(rounds):
-        for one in contenders:
-            seconds, cpu_seconds, values = found[one.name]
-            began, cpu_began = time.perf_counter(), one.cpu_s()
-            values[:] = [one.score(*task) for task in tasks]
+        for contender in contenders:
+            seconds, cpu_seconds, values = found[contender.name]
+            began, cpu_began = time.perf_counter(), contender.cpu_s()
+            values[:] = [contender.score(*task) for task in tasks]
             seconds.append(time.perf_counter() - began)
-            cpu_seconds.append(one.cpu_s() - cpu_began)
+            cpu_seconds.append(contender.cpu_s() - cpu_began)
     return found
 
 
@@ -140,7 +140,7 @@ def mean_tokens(directory: Path, tasks: Sequence[BenchQuery]) -> float:
     builder, lengths = InputBuilder.load(directory, read_card(directory)), []
     for task in tasks:
         query = builder.query(task.query)
-        lengths += [len(builder.mono(query, one).ids) for one in builder.documents(task.documents, query)]
+        lengths += [len(builder.mono(query, document).ids) for document in builder.documents(task.documents, query)]
     return statistics.mean(lengths)
 
 

@@ -120,7 +120,9 @@ def read_collection(folder: Path) -> Collection:
     """Read a collection's files."""
     qrels = next(file for name in ("qrels.full.txt", "qrels.txt") if (file := folder / name).exists())
     judged, run = read_qrels(qrels).judgments, read_run(folder / "runs" / "BM25.txt").rankings
-    queries = [one for one in read_queries(folder / "queries.tsv") if one.query_id in judged and one.query_id in run]
+    queries = [
+        query for query in read_queries(folder / "queries.tsv") if query.query_id in judged and query.query_id in run
+    ]
     lines = (row for _, row in numbered_objects(folder / "corpus.jsonl"))
     texts = {str(row["id"]): f"{row.get('title') or ''} {row['text']}".strip() for row in lines}
     ranked = [{one.doc_id: one.score for one in run[query.query_id][:DEPTH]} for query in queries]
@@ -200,7 +202,7 @@ def speed(folder: Path, models: Sequence[str], factors: Sequence[float], repeats
             sources[name] = opened.enter_context(kept_in_a_file(encoder))
         for model, encoder in loaded(models, [1.0]):
             rows = encoder.encode(known, "document").rows
-            for vectors in (one for one in sources.values() if one.encoder.model == model):
+            for vectors in (source for source in sources.values() if source.encoder.model == model):
                 keep(vectors, known, rows)
         for turn in range(repeats):
             query = Query("q", f"{collection.queries[turn % len(collection.queries)].text} {turn}")
@@ -262,7 +264,7 @@ def products(repeats: int) -> None:
 def in_blocks(query: Floats, documents: Sequence[Floats]) -> Floats:
     """Return what `maxsim` does, with one product for the documents that fill a block."""
     best, start = [], 0
-    lengths = [len(one) for one in documents]
+    lengths = [len(document) for document in documents]
     while start < len(documents):
         end = start + int(np.searchsorted(np.cumsum(lengths[start:]), BLOCK, "right"))
         together = np.concatenate(documents[start:end]) @ query.T

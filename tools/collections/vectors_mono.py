@@ -55,13 +55,13 @@ def rankings(file: Path, most: int) -> Iterator[tuple[Ranking, Mapping[str, int]
 
 def orders(first_pass: Ranking, scored: Ranking) -> dict[str, list[str]]:
     """Return the ids in each order: BM25's, the vectors', the cross-encoder's, and both at each depth and weight."""
-    traces = {one.doc_id: {entry.stage: entry for entry in one.trace} for one in scored.candidates}
-    found = [one.doc_id for one in first_pass.candidates]
+    traces = {candidate.doc_id: {entry.stage: entry for entry in candidate.trace} for candidate in scored.candidates}
+    found = [candidate.doc_id for candidate in first_pass.candidates]
     before = {doc_id: entries.get("blend") or entries.get("vectors") for doc_id, entries in traces.items()}
     logits = {doc_id: entries["mono"].score for doc_id, entries in traces.items() if "mono" in entries}
     by_vectors = sorted(found, key=lambda doc_id: entry.rank if (entry := before[doc_id]) else DEPTH + 1)
-    best = max((one.score for one in first_pass.candidates), default=0.0) or 1.0
-    bm25 = {one.doc_id: one.score / best for one in first_pass.candidates}
+    best = max((candidate.score for candidate in first_pass.candidates), default=0.0) or 1.0
+    bm25 = {candidate.doc_id: candidate.score / best for candidate in first_pass.candidates}
     made = {"BM25": found, "vectors": by_vectors, "mono": _by(logits, found, len(found))}
     for weight in FIRST_PASS_WEIGHTS:
         sums = {doc_id: logit + weight * bm25[doc_id] for doc_id, logit in logits.items()}

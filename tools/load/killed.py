@@ -64,7 +64,7 @@ def report(found: Sequence[Any], alone: Sequence[Any]) -> None:
     ids = [[[hit["_id"] for hit in response["hits"]["hits"]] for response, _ in part] for part in (found, alone)]
     same = sum(ids[0][number] == ids[1][number] for number in complete)
     print(f"{len(found)} searches answered, {len(complete)} complete, {same} of these in the order without workers")
-    for reason, count in Counter(one["reason"] for one in marks if one["applied"] is not True).items():
+    for reason, count in Counter(mark["reason"] for mark in marks if mark["applied"] is not True).items():
         print(f"{count} degraded: {reason}")
     seconds = sorted(took for _, took in found)
     middle = found[len(found) // 2][1]

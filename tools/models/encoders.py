@@ -181,7 +181,7 @@ def _vectors(folder: Path) -> dict[str, str]:
     model = sentence_transformers.SentenceTransformer(str(folder), device="cpu")
     found = {}
     for side, names in SIDES.items():
-        prompt = next((model.prompts[one] for one in names if model.prompts.get(one)), None)
+        prompt = next((model.prompts[name] for name in names if model.prompts.get(name)), None)
         is_cosine = model.similarity_fn_name == "cosine"
         rows = model.encode(list(TEXTS), prompt=prompt, normalize_embeddings=is_cosine).astype(np.float32)
         if prompt or side == "query":

@@ -100,7 +100,7 @@ def table(folders: Sequence[Path]) -> tuple[str, bool]:
             rows.setdefault(saved["name"], {})[folder] = words
     lines = [HEAD.format(versions=" and ".join(versions.values()))]
     lines += [f"| checkpoint | {' | '.join(versions.values())} |", f"|---{'|---' * len(versions)}|"]
-    lines += [f"| {name} | {' | '.join(words.get(one, '') for one in folders)} |" for name, words in rows.items()]
+    lines += [f"| {name} | {' | '.join(words.get(folder, '') for folder in folders)} |" for name, words in rows.items()]
     return "\n".join(lines), is_right
 
 

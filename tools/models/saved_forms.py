@@ -167,7 +167,7 @@ def save_late_interaction(form: Form, folder: Path) -> list[float]:
     model = models.ColBERT(str(folder), device="cpu")
     query = torch.as_tensor(model.encode([QUERY], is_query=True)[0])
     documents = [torch.as_tensor(one) for one in model.encode(list(DOCUMENTS), is_query=False)]
-    return [float(scores.colbert_scores(query[None], one[None])[0, 0]) / len(query) for one in documents]
+    return [float(scores.colbert_scores(query[None], document[None])[0, 0]) / len(query) for document in documents]
 
 
 def save_cross_encoder(form: Form, folder: Path) -> list[float]:
@@ -220,7 +220,7 @@ def _tokenizer(family: str) -> tuple[Any, dict[str, str]]:
     kinds = ("cls", "pad", "sep", "unk", "mask")
     is_robertas = family in ROBERTAS
     specials = (
-        ("<s>", "<pad>", "</s>", "<unk>", "<mask>") if is_robertas else tuple(f"[{one.upper()}]" for one in kinds)
+        ("<s>", "<pad>", "</s>", "<unk>", "<mask>") if is_robertas else tuple(f"[{kind.upper()}]" for kind in kinds)
     )
     shared: dict[str, Any] = {"special_tokens": list(specials), "show_progress": False}
     trainer: Any

@@ -30,7 +30,7 @@ def judged(run: Path, qrels: Path, calibration: Calibration, depth: int) -> Iter
     for _, line in numbered_objects(run.with_name(f"{run.name}.jsonl")):
         if not line.get("applied"):
             continue
-        best = [one for one in line["candidates"] if one["first_pass"]["rank"] <= depth]
+        best = [candidate for candidate in line["candidates"] if candidate["first_pass"]["rank"] <= depth]
         logits = np.array([one["stages"]["vectors"]["logit"] for one in best])
         first_pass = np.array([one["first_pass"]["score"] for one in best])
         yield JudgedQuery(

@@ -18,11 +18,11 @@ def test_the_publishers_files_that_a_section_names_are_listed(name: str) -> None
     asked = re.findall(r"^ *osrerank download (\S+)(?: --only (\S+))?$", "\n".join(blocks(name)), re.MULTILINE)
     assert asked
     for collection, file in asked:
-        listed = {one.name for one in published()[collection].files}
+        listed = {file.name for file in published()[collection].files}
         assert not file or file in listed
     unpacked = re.findall(r"([\w.-]+)/([\w.$-]+\.(?:tar\.gz|tar\.xz|zip))", "\n".join(blocks(name)))
     for collection, file in unpacked:
-        assert file in {one.name for one in published()[collection].files}
+        assert file in {file.name for file in published()[collection].files}
 
 
 @pytest.mark.parametrize("name", SECTIONS)

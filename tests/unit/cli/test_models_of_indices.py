@@ -66,7 +66,9 @@ def test_vectors_run_and_doctor_use_the_indexs_model(osrerank, tmp_path):
         run = osrerank("run", "--queries", "queries.tsv", "--index", index, "--output", f"{index}.run")
         assert run.exit_code == 0, run.output
         assert f'"{model}"' in (tmp_path / f"{index}.run.jsonl").read_text("utf-8")
-        findings = {one["part"]: one for one in found(osrerank("--json", "doctor", "--index", index))["findings"]}
+        findings = {
+            finding["part"]: finding for finding in found(osrerank("--json", "doctor", "--index", index))["findings"]
+        }
         assert findings["model"]["facts"]["model"] == model
 
 

@@ -76,7 +76,7 @@ def test_several_sample_sizes_are_a_curve_each(tmp_path: Path) -> None:
     (tmp_path / "qrels").write_text("q 0 d 1\n")
     for sizes in (["--sample-size", "1", "--sample-size", "2,3"], ["--sample-size", "1,2,3"]):
         points = json.loads(shown(tmp_path, "--json", "--k1", "0,4", "--pairs", "sample", *sizes).output)["points"]
-        assert [(one["curve"], one["inferences"]) for one in points if one["k1"]] == [
+        assert [(point["curve"], point["inferences"]) for point in points if point["k1"]] == [
             (f"duoBERT Sample of {size}, k0 = 4", 4 + 4 * size) for size in (1, 2, 3)
         ]
     assert points[-1]["quality"] == 1.0  # all three others: Sum
@@ -94,7 +94,7 @@ def write_run(path: Path, first: list[str], mono: list[str], pairs: list[str], *
         }
         for rank, doc_id in enumerate([*mono, *(one for one in first if one not in mono)], start=1)
     ]
-    table = [[None if one == two else 0.9 if one > two else 0.2 for two in pairs] for one in pairs]
+    table = [[None if pair == two else 0.9 if pair > two else 0.2 for two in pairs] for pair in pairs]
     kept = {"doc_ids": pairs, "probabilities": table}
     stages = [{"name": "mono", "candidates": len(mono)}, {"name": "duo", "pairs": kept}]
     with SideFile(path, options) as checkpoint:
@@ -112,7 +112,9 @@ def test_a_curve_of_another_mono_depth_reads_pairs_from_its_own_run(tmp_path: Pa
     assert "lacks duoBERT's probabilities" in str(CliRunner().invoke(cli, curves).exception)
     outcome = CliRunner().invoke(cli, [*curves, "--pairs-from", str(tmp_path / "two.jsonl")])
     found = {
-        (one["k0"], one["k1"]): one["quality"] for one in json.loads(outcome.output)["points"] if "duo" in one["curve"]
+        (point["k0"], point["k1"]): point["quality"]
+        for point in json.loads(outcome.output)["points"]
+        if "duo" in point["curve"]
     }
     assert found == {(2, 0): 0.5, (2, 2): 1.0, (4, 0): 0.25, (4, 2): 0.25}
     refused = CliRunner().invoke(cli, [*curves, "--pairs-from", str(tmp_path / "other.jsonl")])
@@ -125,7 +127,7 @@ def test_pairs_after_a_blend_are_derived_after_the_blend(tmp_path: Path) -> None
     (tmp_path / "qrels").write_text("q 0 b 1\n")
     arguments = ["tradeoff", str(tmp_path / "qrels"), str(tmp_path / "run.jsonl"), "-m", "RR", "--json"]
     points = json.loads(CliRunner().invoke(cli, [*arguments, "--pairs", "sum"]).output)["points"]
-    assert [(one["k1"], one["quality"]) for one in points if "duo" in one["curve"]] == [(0, 0.5), (2, 1.0)]
+    assert [(point["k1"], point["quality"]) for point in points if "duo" in point["curve"]] == [(0, 0.5), (2, 1.0)]
 
 
 def test_a_run_with_a_blend_that_is_gone_is_refused(tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ def test_each_package_has_one_version_and_a_hash(name):
 
 def test_the_installed_packages_have_the_locked_versions():
     packages = distributions(path=[sysconfig.get_path("purelib")])  # sys.path may hold setuptools' own copies as well
-    installed = {canonicalize_name(one.metadata["Name"]): Version(one.version).public for one in packages}
+    installed = {canonicalize_name(package.metadata["Name"]): Version(package.version).public for package in packages}
     pinned_here = {name: version for name, version in constraints().items() if name in installed}
     assert pinned_here
     assert pinned_here == {name: installed[name] for name in pinned_here}

@@ -60,7 +60,7 @@ def test_threads_search_while_one_indexes(engine: OpenSearch) -> None:
         end.callback(stop.set)
         searching = [pool.submit(search) for _ in range(16)]
         for batch in range(20):
-            ids = [f"{batch % 3}-{one}" for one in range(25)]
+            ids = [f"{batch % 3}-{number}" for number in range(25)]
             lines = [line for one in ids for line in ({"index": {"_id": one}}, {"text": f"word {batch}"})]
             engine.bulk(index="a", body=lines, refresh=batch % 4 == 0)
             if batch == 10:

@@ -180,8 +180,8 @@ def test_comparison_counts_wins_ties_and_losses() -> None:
 def test_holm_corrects_all_pairs_of_runs_together() -> None:
     runs = [evaluation("a", 0.1, 0.2, 0.3), evaluation("b", 0.2, 0.3, 0.5), evaluation("c", 0.0, 0.3, 0.3)]
     comparisons = compare_runs(runs, all_pairs=True)
-    assert [(one.baseline, one.run) for one in comparisons] == [("a", "b"), ("a", "c"), ("b", "c")]
-    assert [one.p_t_holm for one in comparisons] == holm([one.p_t for one in comparisons])
+    assert [(comparison.baseline, comparison.run) for comparison in comparisons] == [("a", "b"), ("a", "c"), ("b", "c")]
+    assert [comparison.p_t_holm for comparison in comparisons] == holm([comparison.p_t for comparison in comparisons])
 
 
 def test_letters_name_the_runs_that_a_run_beats() -> None:

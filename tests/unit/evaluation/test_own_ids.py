@@ -51,7 +51,7 @@ def test_a_run_leaves_a_querys_own_document_out(folder: Path) -> None:
     assert [one.doc_id for one in read_run("with.run").rankings["a"]] == ["a", "b"]
     assert [one.doc_id for one in read_run("without.run").rankings["a"]] == ["b", "c"]
     (record,) = read_records(Path("without.run.jsonl"))
-    assert [one["first_pass"]["rank"] for one in record.fields["candidates"]] == [1, 2]
+    assert [candidate["first_pass"]["rank"] for candidate in record.fields["candidates"]] == [1, 2]
     said = command("evaluate", "qrels.txt", "with.run", "without.run", "-m", "RR").stderr
     assert said == (
         "Warning: in with, 1 of 1 queries have a document with the query's own id on top; BEIR leaves it out: osrerank "
@@ -72,7 +72,8 @@ def test_removing_a_document_from_stored_scores_equals_a_run_without_the_documen
     pairs = {"doc_ids": ["a", "q", "b"], "probabilities": [[None, 0.1, 0.2], [0.3, None, 0.4], [0.5, 0.6, None]]}
     record = QueryRecord("q", {"applied": True, "candidates": candidates, "pairs": pairs}).without("q", 10)
     assert [
-        (one["doc_id"], one["first_pass"]["rank"], one["stages"]["mono"]["rank"]) for one in record.fields["candidates"]
+        (candidate["doc_id"], candidate["first_pass"]["rank"], candidate["stages"]["mono"]["rank"])
+        for candidate in record.fields["candidates"]
     ] == [("a", 1, 1), ("b", 2, 2)]
     assert record.fields["pairs"] == {"doc_ids": ["a", "b"], "probabilities": [[None, 0.2], [0.5, None]]}
     assert json.dumps(record.as_json())

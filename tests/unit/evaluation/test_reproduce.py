@@ -65,7 +65,7 @@ def test_judgments_are_known_by_their_checksum_and_candidates_by_their_name(fold
     assert found.qrels.judgments["q0"] == {"b": 1}
     bm25, candidates = first_pass(found.candidates, 1)
     assert [one.doc_id for one in bm25.rankings["q3"]] == ["a"]
-    assert [len(one.documents) for one in candidates] == [1] * 4
+    assert [len(candidate.documents) for candidate in candidates] == [1] * 4
 
 
 def test_reproduce_accepts_a_run_with_corpus_and_queries(folder: Path) -> None:
@@ -148,6 +148,6 @@ def test_reproduce_ranks_the_published_candidates(name: str, tmp_path: Path) -> 
 
 def test_published_values_are_sorted_and_have_an_address() -> None:
     for collection in COLLECTIONS.values():
-        values = [one.value for one in collection.values]
+        values = [value.value for value in collection.values]
         assert values == sorted(values)
         assert all(one.source.startswith("https://") for one in (collection.bm25, *collection.values))

@@ -37,10 +37,10 @@ def test_paths_of_runs_and_judgments_are_read(tmp_path: Path) -> None:
     write_run(tmp_path / "again.run", read_run(tmp_path / "x.run"))
     assert read_run(tmp_path / "again.run").rankings.keys() == read_qrels(tmp_path / "qrels.txt").judgments.keys()
     (tmp_path / "queries.tsv").write_text("q1\tred fox\n")
-    assert [one.text for one in read_queries(tmp_path / "queries.tsv")] == ["red fox"]
+    assert [query.text for query in read_queries(tmp_path / "queries.tsv")] == ["red fox"]
     line = '{"query_id": "q1", "query": "red fox", "candidates": [{"doc_id": "a", "text": "t"}]}\n'
     (tmp_path / "c.jsonl").write_text(line)
-    assert [one.query.text for one in read_candidates(tmp_path / "c.jsonl")] == ["red fox"]
+    assert [candidate.query.text for candidate in read_candidates(tmp_path / "c.jsonl")] == ["red fox"]
 
 
 def test_runs_are_compared_with_the_first() -> None:

@@ -36,11 +36,11 @@ def test_an_appended_file_is_private_and_stops_growing_at_its_limit(tmp_path: Pa
 def test_two_processes_append_whole_lines(tmp_path: Path) -> None:
     path, spawn = tmp_path / "lines", multiprocessing.get_context("spawn")
     writers = [spawn.Process(target=append, args=(path, name)) for name in "ab"]
-    for one in writers:
-        one.start()
-    for one in writers:
-        one.join(60)
-    assert [one.exitcode for one in writers] == [0, 0]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join(60)
+    assert [writer.exitcode for writer in writers] == [0, 0]
     lines = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
     for name in "ab":
         assert [line["number"] for line in lines if line["of"] == name] == list(range(LINES))

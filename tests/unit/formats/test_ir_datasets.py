@@ -40,7 +40,7 @@ def small(tmp_path: Path) -> str:
             return self
 
         def get_many(self, doc_ids):
-            return {one.doc_id: one for one in self.pages if one.doc_id in doc_ids}
+            return {page.doc_id: page for page in self.pages if page.doc_id in doc_ids}
 
     class Asked(formats.BaseQueries):
         def queries_iter(self):
@@ -61,7 +61,7 @@ def small(tmp_path: Path) -> str:
 
 
 def test_queries_judgments_and_candidates_of_ir_datasets_are_read(small: str) -> None:
-    assert [(one.query_id, one.text) for one in read_queries(small)] == [("q1", "red fox")]
+    assert [(query.query_id, query.text) for query in read_queries(small)] == [("q1", "red fox")]
     assert read_qrels(small).judgments == {"q1": {"a": 2}}
     assert [one.doc_id for one in read_run(small).rankings["q1"]] == ["a", "b"]
     (only,) = read_candidates(small)

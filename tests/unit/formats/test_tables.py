@@ -31,7 +31,7 @@ def test_a_pyterrier_result_is_read_as_candidates_in_score_order(result: Path) -
         {"id": "a", "text": "a fox", "score": 2.5},
         {"id": "b", "text": 'a dog, "old"\nand grey', "score": 1.5},
     )
-    assert [one["id"] for one in second.documents] == ["c"]
+    assert [document["id"] for document in second.documents] == ["c"]
 
 
 def test_a_pyterrier_result_is_a_run_named_by_its_file(result: Path) -> None:
@@ -45,7 +45,7 @@ def test_a_pyterrier_result_is_a_run_named_by_its_file(result: Path) -> None:
 
 def test_topics_and_judgments_are_read_from_csv_tables(tmp_path: Path) -> None:
     (tmp_path / "topics.csv").write_text('qid,query\nq1,"red, fox"\nq2,sea\n')
-    assert [(one.query_id, one.text) for one in read_queries(tmp_path / "topics.csv")] == [
+    assert [(query.query_id, query.text) for query in read_queries(tmp_path / "topics.csv")] == [
         ("q1", "red, fox"),
         ("q2", "sea"),
     ]

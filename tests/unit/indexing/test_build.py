@@ -125,7 +125,9 @@ def test_an_interrupted_build_by_a_date_field_reads_the_same_changes_again(inter
             build_vectors(client, "canned", date_field="changed")
         for _ in range(2):
             build_vectors(client, "canned", date_field="changed")
-    first, again, later = [one["body"]["query"] for one in client.transport.requests if "scroll" in one["params"]]
+    first, again, later = [
+        request["body"]["query"] for request in client.transport.requests if "scroll" in request["params"]
+    ]
     assert first == again == {"match_all": {}}
     assert {"range": {"changed": {"gte": 9}}} in later["bool"]["should"]
 

@@ -47,7 +47,7 @@ def test_a_users_own_collection_keeps_the_engines_similarity_without_a_warning(t
     url = ["--url", f"embedded:{tmp_path / 'engine'}"]
 
     def indexed(*arguments: object) -> str:
-        result = CliRunner().invoke(index, [str(one) for one in arguments] + url)
+        result = CliRunner().invoke(index, [str(argument) for argument in arguments] + url)
         assert result.exit_code == 0, result.output
         return result.output
 

@@ -44,7 +44,10 @@ class TestCandidates:
         run = write(tmp_path, "7\tD1\t2\n7\tD2\t1\n")
         collection = [Document("D1", "one"), Document("D2", "two")]
         (group,) = candidates_of_run((run,), {"7": "seven"}, collection)
-        assert [(one["doc_id"], one["score"]) for one in group["candidates"]] == [("D2", 1.0), ("D1", 0.5)]
+        assert [(candidate["doc_id"], candidate["score"]) for candidate in group["candidates"]] == [
+            ("D2", 1.0),
+            ("D1", 0.5),
+        ]
         with pytest.raises(FormatError, match="two documents of query '7' have the same rank 1"):
             list(candidates_of_run((write(tmp_path, "7\tD2\t1\n7\tD1\t1\n"),), {"7": "seven"}, collection))
         with pytest.raises(FormatError, match=r"line 1: expected .*, found 2 columns"):

@@ -175,7 +175,7 @@ def test_two_versions_of_a_file_without_md5_are_not_joined(serve: Serve, tmp_pat
     server.tag = tag
     assert fetch(replace(server.file(), md5=None), tmp_path, patience=HURRIED).read_bytes() == CONTENT
     assert server.asked == ["size", "bytes=1000-" if tag == '"first"' else "bytes=0-"]
-    assert [one.name for one in tmp_path.iterdir()] == ["collection.gz"]
+    assert [path.name for path in tmp_path.iterdir()] == ["collection.gz"]
 
 
 def test_published_files_have_size_and_md5_but_for_twelve() -> None:

@@ -112,7 +112,7 @@ def test_late_interaction_marks_cut_texts_and_reads_markers_as_text(
     assert expanded.encode(QUERIES, "query").cut == {2}
     assert expanded.encode(DOCUMENTS, "document").cut == {1}
     rows = expanded.encode(["[D] a wing", "[MASK] a wing", "a wing"], "document").rows
-    assert [len(one) for one in rows] == [8, 11, 5]  # the tokenizer divides "[d]" into three pieces, "[mask]" into six
+    assert [len(row) for row in rows] == [8, 11, 5]  # the tokenizer divides "[d]" into three pieces, "[mask]" into six
     late = expanded.encode(DOCUMENTS, "document", deadline=Deadline.after_ms(0))
     assert not any(np.isfinite(rows).any() for rows in late.rows)
     assert late.failures == {}

@@ -102,9 +102,9 @@ def test_the_weight_files_that_an_index_names_are_read(checkpoint: Path) -> None
     half = sorted(own)[: len(own) // 2]
     parts = {"a.safetensors": half, "b.safetensors": sorted(set(own) - set(half))}
     for name, tensors in parts.items():
-        numpy_file.save_file({one: own[one] for one in tensors}, checkpoint / name, metadata={"format": "pt"})
+        numpy_file.save_file({tensor: own[tensor] for tensor in tensors}, checkpoint / name, metadata={"format": "pt"})
     numpy_file.save_file({name: array + 1 for name, array in own.items()}, checkpoint / "c.safetensors")
-    index = {"metadata": {}, "weight_map": {one: name for name, tensors in parts.items() for one in tensors}}
+    index = {"metadata": {}, "weight_map": {tensor: name for name, tensors in parts.items() for tensor in tensors}}
     (checkpoint / "model.safetensors.index.json").write_text(json.dumps(index), "utf-8")
     assert weight_files(checkpoint) == list(parts)
     np.testing.assert_array_equal(score(checkpoint), expected)

@@ -106,8 +106,8 @@ def test_each_search_of_a_multi_search_has_its_own_second(clock):
     answer = {"took": 1, "responses": [response_of([f"{place} {text}" for text in TEXTS]) for place in range(3)]}
     client = client_for(clock, answer=answer)
     body = [part for _ in range(3) for part in ({"index": "notes"}, {"query": {"match": {"text": "low"}}})]
-    marks = [one["rerank"] for one in client.msearch(body=body, rerank=True)["responses"]]
-    assert [one["stages"][0]["lacking"] for one in marks] == [50, 50, 50]
+    marks = [response["rerank"] for response in client.msearch(body=body, rerank=True)["responses"]]
+    assert [mark["stages"][0]["lacking"] for mark in marks] == [50, 50, 50]
     whole = client.msearch(body=body, rerank={"deadline_ms": None})["responses"]
     assert all(one["rerank"]["applied"] is True for one in whole)
 

@@ -79,8 +79,8 @@ def test_a_query_in_clauses_is_reranked_by_the_fields_that_it_searches(
     answer = client.search(query, index="articles", rerank=True)
     assert (answer["rerank"]["applied"], answer["rerank"]["fields"]) == (True, fields)
     lines = [{"index": "articles"}, {"query": query}, {}, {"query": query}]
-    for one in client.msearch(body=lines, index="articles", rerank=True)["responses"]:
-        assert (one["rerank"]["applied"], one["rerank"]["fields"]) == (True, fields)
+    for response in client.msearch(body=lines, index="articles", rerank=True)["responses"]:
+        assert (response["rerank"]["applied"], response["rerank"]["fields"]) == (True, fields)
 
 
 @pytest.mark.parametrize(

@@ -41,9 +41,9 @@ def page(client: Client, interleave: Any, **options: Any) -> Any:
 
 def test_each_round_gives_each_team_one_pick() -> None:
     picks = team_draft(["a", "b", "c", "d"], ["d", "c", "b", "a"], "seed")
-    assert sorted(one.doc_id for one in picks) == ["a", "b", "c", "d"]
-    assert {frozenset(one.team for one in picks[start : start + 2]) for start in (0, 2)} == {frozenset("AB")}
-    assert [one.doc_id for one in picks if one.team == "A"] in (["a", "b"], ["a", "c"])
+    assert sorted(pick.doc_id for pick in picks) == ["a", "b", "c", "d"]
+    assert {frozenset(pick.team for pick in picks[start : start + 2]) for start in (0, 2)} == {frozenset("AB")}
+    assert [pick.doc_id for pick in picks if pick.team == "A"] in (["a", "b"], ["a", "c"])
 
 
 def test_a_longer_draft_begins_with_the_shorter_draft() -> None:
@@ -65,8 +65,8 @@ def simulated(own: list[str], others: list[str], attraction: dict[str, float], *
     pages = []
     for number in range(sessions):
         picks = team_draft(own, others, f"{seed}:{number}")[:10]
-        doc_ids = [one.doc_id for one in picks]
-        teams = "".join(one.team for one in picks)
+        doc_ids = [pick.doc_id for pick in picks]
+        teams = "".join(pick.team for pick in picks)
         pages.append(ShownPage("q", tuple(doc_ids), clicked(doc_ids, rng, attraction), str(number), teams=teams))
     return preferences(pages)[0]
 
@@ -140,7 +140,7 @@ def test_both_teams_share_one_first_pass_with_the_fields_of_both(client: Client)
     with watched(client) as requests:
         found = client.search("blood pressure", index="notes", rerank=asked, _source=False, size=2)
     searches = [body for path, body in requests if path.endswith("_search")]
-    assert [(one["size"], one["fields"]) for one in searches] == [(7, ["text", "title"])]
+    assert [(search["size"], search["fields"]) for search in searches] == [(7, ["text", "title"])]
     assert all("fields" not in hit for hit in found["hits"]["hits"])
     assert found["rerank"]["interleave"]["applied"] is True
 

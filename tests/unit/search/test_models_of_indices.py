@@ -115,7 +115,7 @@ def test_a_multi_search_has_the_model_of_each_line(open_client):
     client = open_client()
     body = [line for name in (*INDICES, "*") for line in ({"index": name}, {"query": {"match": {"text": "blood"}}})]
     answer = client.msearch(body=body, rerank=True)
-    found = [[Path(one["model"]).name for one in part["rerank"]["stages"][:1]] for part in answer["responses"]]
+    found = [[Path(stage["model"]).name for stage in part["rerank"]["stages"][:1]] for part in answer["responses"]]
     assert found == [["shops"], ["german"], ["papers"], ["e5-small"], []]
 
 

@@ -86,10 +86,10 @@ def test_a_shadow_search_sends_the_callers_request_and_records_no_second_ubi_eve
         found = client.search(index="notes", body=body, rerank={"traffic": {"shadow": True}, "fields": "text"})
         assert found["rerank"]["ubi"]["query_id"] == "q1"
         records(file, 1)
-        searches = [one["body"] for one in client.transport.requests if one["url"].endswith("_search")]
+        searches = [request["body"] for request in client.transport.requests if request["url"].endswith("_search")]
         assert searches[0] == {"query": body["query"], "size": 2}
         assert searches[1]["size"] == 100
-        assert sum("ubi_queries/_doc" in one["url"] for one in client.transport.requests) == 1
+        assert sum("ubi_queries/_doc" in request["url"] for request in client.transport.requests) == 1
 
 
 def test_shadow_records_have_neither_texts_nor_ids_by_default(
@@ -193,8 +193,8 @@ def test_each_search_of_a_multi_search_has_a_shadow_record(client: Client, file:
     body = [{"index": "notes"}, match[0], {}, match[1], {}, {"query": {"match": {"nothing": "here"}}}]
     plain = client.msearch(body=body, index="notes")
     found = client.msearch(body=body, index="notes", rerank=SHADOW)
-    assert [ids(one) for one in found["responses"]] == [ids(one) for one in plain["responses"]]
-    assert all(one["rerank"]["traffic"]["queued"] for one in found["responses"])
+    assert [ids(response) for response in found["responses"]] == [ids(response) for response in plain["responses"]]
+    assert all(response["rerank"]["traffic"]["queued"] for response in found["responses"])
     lines = records(file, 3)
     assert [line["query"] for line in lines] == [digest_of(text) for text in ("blood", "pressure", "here")]
     assert [line["applied"] for line in lines] == [True, True, False]

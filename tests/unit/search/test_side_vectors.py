@@ -272,7 +272,7 @@ def test_a_multi_search_reads_vectors_of_all_searches_in_one_request():
     engine, own = cluster({SIDE: TEXTS}), searcher()
     body = [line for text in ("low", "wing") for line in ({}, {"query": {"match": {"text": text}}})]
     answer = engine.perform(multi_search_steps(own, body, "i", rerank=True, params={}))
-    assert [one["rerank"]["stages"][0]["known"] for one in answer["responses"]] == [2, 2]
+    assert [response["rerank"]["stages"][0]["known"] for response in answer["responses"]] == [2, 2]
     assert engine.requests == [f"POST /{SIDE}/_search"]
 
 

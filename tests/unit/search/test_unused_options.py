@@ -96,5 +96,5 @@ def test_unused_options_in_a_rerank_object_are_refused() -> None:
 @pytest.mark.parametrize("given", [True, {"depth": 50}])
 def test_default_options_without_effect_are_ignored_outside_a_search(options: Any, given: Any) -> None:
     made = client_for(None, rerank=options)
-    assert [one.text for one in made.rerank("q", TEXTS, options=given).candidates] == ["bbb", "cc", "a"]
+    assert [candidate.text for candidate in made.rerank("q", TEXTS, options=given).candidates] == ["bbb", "cc", "a"]
     assert made.rerank_response(response_of(TEXTS), "q", options=given)["hits"]["hits"][0]["_id"] == "d1"

@@ -82,7 +82,9 @@ def test_training_examples_are_made_from_questions() -> None:
     }
     found = list(from_questions(SLICE, depth=10, questions=20))
     assert len(found) == 20
-    assert [one.query for one in found] == [one.query for one in from_questions(SLICE, depth=10, questions=20)]
+    assert [one.query for one in found] == [
+        question.query for question in from_questions(SLICE, depth=10, questions=20)
+    ]
     for example in found:
         assert len(example.relevant) == 1
         assert answers[example.query] in example.relevant[0].lower()

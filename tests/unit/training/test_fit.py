@@ -81,7 +81,8 @@ def test_a_trained_model_scores_the_same_after_saving(examples, tmp_path, recipe
     scorer = load_scorer(str(made), backend="torch")
     lines = [json.loads(line) for line in examples.read_text().splitlines()]
     found = [
-        scorer.score(one["query"], one["documents"], [(place,) for place in range(4)]).values.argmax() for one in lines
+        scorer.score(line["query"], line["documents"], [(place,) for place in range(4)]).values.argmax()
+        for line in lines
     ]
     assert np.mean([place == 3 for place in found]) > 0.8
 
@@ -195,7 +196,7 @@ def test_the_size_of_micro_batches_changes_no_loss(examples: Path, tmp_path: Pat
 def test_development_labels_change_only_the_chosen_step(examples: Path, tmp_path: Path) -> None:
     held_back = tmp_path / "held-back.jsonl"
     lines = [json.loads(line) for line in examples.read_text().splitlines()]
-    held_back.write_text("".join(json.dumps({**one, "relevance": one["relevance"][::-1]}) + "\n" for one in lines))
+    held_back.write_text("".join(json.dumps({**line, "relevance": line["relevance"][::-1]}) + "\n" for line in lines))
     for name, development in (("right", examples), ("turned", held_back)):
         source = open_source({"examples": str(development)})
         train(request(examples, tmp_path / name, development=source))

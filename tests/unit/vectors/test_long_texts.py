@@ -63,7 +63,7 @@ def uncuttable(text: str | LongText) -> str | LongText:
 
 def bodies(documents: list[DocumentRecords]) -> list[list[bytes]]:
     """Return the records of documents' passages, in their order."""
-    return [[one.records[turn].body() for turn in sorted(one.records)] for one in documents]
+    return [[document.records[turn].body() for turn in sorted(document.records)] for document in documents]
 
 
 def test_a_long_document_has_the_score_of_its_best_passages(vectors: DocumentVectors) -> None:
@@ -73,7 +73,9 @@ def test_a_long_document_has_the_score_of_its_best_passages(vectors: DocumentVec
     known = vectors.store.size().records
     for _ in range(2):
         ranked = VectorStage(vectors, OPTIONS).rerank(RANKING)
-        assert [one.trace for one in ranked.candidates] == [one.trace for one in by_passages.candidates]
+        assert [candidate.trace for candidate in ranked.candidates] == [
+            candidate.trace for candidate in by_passages.candidates
+        ]
         vectors.records.flush()
     assert vectors.store.size().records == known + 4  # the short ones have the records of their texts
 
@@ -85,7 +87,9 @@ def test_a_long_document_with_a_record_is_not_cut_again(vectors: DocumentVectors
     assert (cold.encoded, cold.known, warm.encoded, warm.known) == (14, 0, 0, 14)
     assert [len(document.records) for document in warm.documents] == COUNTS
     assert bodies(warm.documents) == bodies(cold.documents)
-    assert [list(one.spans) for one in warm.documents] == [list(one.spans) for one in cold.documents]
+    assert [list(document.spans) for document in warm.documents] == [
+        list(document.spans) for document in cold.documents
+    ]
 
 
 def test_the_record_key_of_a_long_document_covers_the_passage_options(vectors: DocumentVectors) -> None:
@@ -116,7 +120,7 @@ def test_a_deadline_leaves_out_later_passages_and_stores_no_partial_record(tmp_p
     (report,) = ranked.reports
     assert 6 <= report.encoded == report.inferences < 14
     assert report.reason == f"the deadline passed after {report.encoded} of 14 passages"
-    assert all(one.trace for one in ranked.candidates)  # each has a passage with a score
+    assert all(candidate.trace for candidate in ranked.candidates)  # each has a passage with a score
     assert ranked.vectors is not None
     assert 2 <= len(ranked.vectors.made) < len(CANDIDATES)
     with pytest.raises(DeadlineExceeded):
@@ -136,14 +140,14 @@ def test_a_passage_that_cannot_be_encoded_leaves_the_other_passages(tmp_path: Pa
     scorer = of(tmp_path, ArithmeticEncoder(break_one))
     ranked = VectorStage(scorer.vectors, OPTIONS).rerank(RANKING)
     assert ranked.reports[0].reason == "1 of 14 passages could not be scored"
-    assert all(one.trace for one in ranked.candidates)
+    assert all(candidate.trace for candidate in ranked.candidates)
     found = scorer.vectors.find(texts_of(scorer.vectors))
     ((at, failures),) = [(at, one.failures) for at, one in enumerate(found.documents) if one.failures]
     assert ["out of memory" in why for why in failures.values()] == [True]
     scorer.vectors.records.flush()
     failing[:] = [b"no text any more"]
     again = scorer.vectors.find(texts_of(scorer.vectors))
-    assert not any(one.failures for one in again.documents)
+    assert not any(document.failures for document in again.documents)
     assert again.encoded == COUNTS[at]  # no part of it was kept
     scorer.close()
 

@@ -59,7 +59,7 @@ def test_rounding_a_rounded_vector_changes_no_number(bits: Bits) -> None:
 def test_a_record_keeps_vector_norms_other_than_1(bits: Bits) -> None:
     """As a dot product needs them: (3, 0), (0, 5) and (.6, .8) have the norms 3, 5 and 1."""
     vectors = np.array([(3, 0), (0, 5), (0.6, 0.8)], dtype=np.float32)
-    read = [VectorRecord.read(VectorRecord.of(one, bits, cut=False).write(KEY), KEY) for one in vectors]
+    read = [VectorRecord.read(VectorRecord.of(vector, bits, cut=False).write(KEY), KEY) for vector in vectors]
     assert [record.is_unit for record in read if record] == [False, False, True]
     np.testing.assert_allclose(rows_of([record for record in read if record]), vectors, rtol=0.005)
 
@@ -152,5 +152,5 @@ def test_maxsim_by_hand() -> None:
 @pytest.mark.parametrize("dimensions", [96, 384])
 def test_a_maxsim_score_does_not_depend_on_other_documents(dimensions: int) -> None:
     query, documents = drawn(32, dimensions), [drawn(1 + 7 * at, dimensions, seed=at) for at in range(40)]
-    alone = [maxsim(query, [one])[0] for one in documents]
+    alone = [maxsim(query, [document])[0] for document in documents]
     assert maxsim(query, documents).tolist() == alone

@@ -97,14 +97,14 @@ def test_pruning_reads_both_generations_and_keeps_the_age_of_vectors(tmp_path: P
         store.write(records(50, start=start))
     assert len(list(store.folder.glob("vectors-*.lmdb"))) == 2
     there = store.read([key(number) for number in range(400)])
-    before = min(one.created_s for one in store._generations)
+    before = min(generation.created_s for generation in store._generations)
     assert store.prune([one] for one in there) == len(there)  # more than a generation may be kept
     assert store.read(list(there)) == there
     kept = list(there)[::7]
     assert store.prune([kept]) == len(kept)
     assert store.read(list(there)) == {one: there[one] for one in kept}
     assert len(list(store.folder.glob("vectors-*.lmdb"))) == 1
-    assert [one.created_s for one in store._generations] == [pytest.approx(before)]
+    assert [generation.created_s for generation in store._generations] == [pytest.approx(before)]
     store.close()
 
 
@@ -350,7 +350,7 @@ def test_a_record_is_gone_from_redis_after_its_time(redis_url: str, client: Redi
 
 def test_large_records_are_written_to_redis_in_pieces(redis_url: str, client: Redis) -> None:
     store = opened(redis_url, most_bytes=100 * MEGABYTE)
-    many = {one: bytes(300_000) for one in records(40)}
+    many = {record: bytes(300_000) for record in records(40)}
     assert store.write(many) == 40
     assert store.read(list(many)) == many
     assert store.read(list(many)) == many  # now it knows how large they are

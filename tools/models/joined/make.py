@@ -46,10 +46,10 @@ def labelled(folder: Path, *, sets: list[str], pairs: int) -> Iterator[Labelled]
         taken = 0
         for query_id in queries:
             documents = list(content["candidates"][query_id])[:DEPTH]
-            texts = [content["beginnings"].get(one, content["texts"][one][0]) for one in documents]
+            texts = [content["beginnings"].get(document, content["texts"][document][0]) for document in documents]
             relevance = content["qrels"][query_id]
             if documents:
-                yield content["queries"][query_id], texts, [relevance.get(one, 0) > 0 for one in documents]
+                yield content["queries"][query_id], texts, [relevance.get(document, 0) > 0 for document in documents]
             taken += len(documents)
             if taken >= pairs:
                 break

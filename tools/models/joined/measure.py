@@ -54,7 +54,7 @@ class Set:
         """Return what `sets.py` wrote as JSON."""
         candidates = [list(content["candidates"][query]) for query in content["queries"]]
         scores = [np.array(list(content["candidates"][query].values()), dtype=float) for query in content["queries"]]
-        first_pass = [one / one.max() if len(one) and one.max() > 0 else one for one in scores]
+        first_pass = [score / score.max() if len(score) and score.max() > 0 else score for score in scores]
         relevance = [content["qrels"][query] for query in content["queries"]]
         return cls(candidates, relevance, np.concatenate(first_pass), np.cumsum([0, *map(len, candidates)]))
 
@@ -118,7 +118,7 @@ def calibration_error(logits: Floats, relevant: npt.NDArray[np.bool_]) -> float:
     """Return the expected calibration error of probabilities: the bins' mean gaps, weighted by their sizes."""
     probabilities = 1 / (1 + np.exp(-logits))
     bins = np.minimum((probabilities * BINS).astype(int), BINS - 1)
-    gaps = [abs(float((probabilities[bins == one] - relevant[bins == one]).sum())) for one in range(BINS)]
+    gaps = [abs(float((probabilities[bins == number] - relevant[bins == number]).sum())) for number in range(BINS)]
     return sum(gaps) / len(logits)
 
 

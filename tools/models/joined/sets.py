@@ -128,7 +128,10 @@ def articles(data: Path, _depth: int) -> dict[str, Any]:
     read = [json.loads((data / "squad" / f"{part}-v1.1.json").read_bytes())["data"] for part in ("train", "dev")]
     whole = [article for part in read for article in part]
     documents = {
-        str(number): (article["title"].replace("_", " "), " ".join(one["context"] for one in article["paragraphs"]))
+        str(number): (
+            article["title"].replace("_", " "),
+            " ".join(paragraph["context"] for paragraph in article["paragraphs"]),
+        )
         for number, article in enumerate(whole)
     }
     asked = [

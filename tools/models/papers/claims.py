@@ -77,11 +77,11 @@ def add_sentences(pool: Pool, numbers: Sequence[int], source: str) -> None:
     rng = random.Random(3)
     for number in numbers:
         sentences = re.split(r"(?<=[.!?])\s+", pool.passages[number])
-        some = [one for one in sentences if 8 <= len(one.split()) <= 30]
+        some = [sentence for sentence in sentences if 8 <= len(sentence.split()) <= 30]
         if len(sentences) < 3 or not some:
             continue
         asked = rng.choice(some)
-        rest = [one for one in sentences if one != asked]
+        rest = [sentence for sentence in sentences if sentence != asked]
         own = [number]
         if rng.random() > KEPT:
             own = [pool.append(" ".join(rest))]

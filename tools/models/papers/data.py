@@ -120,7 +120,7 @@ def add_squad(pool: Pool, data: Path) -> None:
             own = pool.add("", paragraph["context"])
             questions = [one for one in paragraph["qas"] if len(one["question"].split()) >= 3]
             for question in rng.sample(questions, min(len(questions), 1 + (len(questions) > 3))):
-                answers = [one["text"].lower() for one in question["answers"] if len(one["text"]) > 3]
+                answers = [answer["text"].lower() for answer in question["answers"] if len(answer["text"]) > 3]
                 pool.asked.append(TrainingQuery(question["question"].strip(), "squad", own, answers))
 
 

@@ -109,9 +109,9 @@ def values_of(name: str, options: argparse.Namespace) -> tuple[Floats, Floats]:
     before, after = [], []
     mono = SavedLogits(options.mono, name, options.logits, options.threads)
     with closing(mono):
-        orders = [mono_order(mono, one) for one in queries]
+        orders = [mono_order(mono, query) for query in queries]
     if not options.duo:
-        before = [one.value(range(len(one.doc_ids))) for one in queries]
+        before = [query.value(range(len(query.doc_ids))) for query in queries]
         return np.array(before), np.array([one.value(order) for one, order in zip(queries, orders, strict=True)])
     with closing(SavedLogits(options.duo, name, options.logits, options.threads)) as duo:
         for one, order in zip(queries, orders, strict=True):

@@ -51,7 +51,7 @@ def test_advise_recommends_a_model_that_helps(advice: IndexAdvice) -> None:
     assert advice.verdict.outcome == "helps"
     assert advice.choice.low <= advice.choice.promised <= advice.choice.high
     assert headline(advice) == f"{INDEX}: reranking helps"
-    assert 0 < len(lines(advice)) < 20
+    assert lines(advice)
 
 
 @pytest.mark.long
@@ -98,16 +98,18 @@ def test_orders_computed_offline_equal_orders_of_searches(client: Client, collec
 def test_advise_compares_vectors_a_cross_encoder_and_both(collection: Collection) -> None:
     found = advice_of(collection, 1.0, pipeline="vectors-mono", mono_depth=3, blend="linear", blend_weight=0.5)
     assert (found.current.pipeline, found.current.mono_depth, found.current.weight) == ("vectors-mono", 3, 0.5)
-    pipelines = [one.pipeline for one in found.of_pipelines()]
+    pipelines = [pipeline.pipeline for pipeline in found.of_pipelines()]
     assert sorted(pipelines) == ["auto", "none", "vectors", "vectors-mono"]
     others = settings_to_try(replace(found.current, pipeline="auto"), vectors_blend=("replace", 0.0))
     tried = [one.pipeline for one in others]
     assert tried.index("vectors") < tried.index("vectors-mono"), "of equal means, the earlier one is recommended"
     said = lines(found)
     assert [line.split(":")[0].strip() for line in said[3:7]] == ["first pass", "vectors-mono", "mono", "vectors"]
-    times = {one.pipeline: found.took_ms(one) or 0.0 for one in found.values if one.depth == 20}
+    times = {value.pipeline: found.took_ms(value) or 0.0 for value in found.values if value.depth == 20}
     assert 0.0 == times["none"] < times["auto"]
-    assert {one["pipeline"] for one in as_json(found)["settings"] if one["took_ms"]} == {*pipelines} - {"none"}
+    assert {setting["pipeline"] for setting in as_json(found)["settings"] if setting["took_ms"]} == {*pipelines} - {
+        "none"
+    }
 
 
 @pytest.mark.long
@@ -115,7 +117,7 @@ def test_offline_orders_of_vectors_mono_equal_orders_of_searches(collection: Col
     scorer = FunctionScorer(lambda query, text: float(zlib.crc32(f"{query} {text}".encode()) % 100))
     with connect(collection.url, scorer=scorer, encoder=Letters(), rerank={"depth": 20}) as client:
         advice = advise(client, INDEX, collection.queries[:10], collection.qrels, depths=(5, 20))
-        tried = [one for one in advice.values if one.pipeline in ("vectors", "vectors-mono")]
+        tried = [value for value in advice.values if value.pipeline in ("vectors", "vectors-mono")]
         assert {one.mono_depth for one in tried} == {0, 10}
         for one in advice.found[:2]:
             for setting in tried:
@@ -138,7 +140,7 @@ def test_unjudged_hits_are_pointed_out_and_the_report_needs_no_other_file(advice
 @pytest.fixture
 def command(collection: Collection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
     monkeypatch.chdir(tmp_path)
-    Path("queries.tsv").write_text("".join(f"{one.query_id}\t{one.text}\n" for one in collection.queries[:10]))
+    Path("queries.tsv").write_text("".join(f"{query.query_id}\t{query.text}\n" for query in collection.queries[:10]))
     files = ["--index", INDEX, "--queries", "queries.tsv", "--qrels", collection.qrels_file]
 
     def run(*arguments: str) -> Result:

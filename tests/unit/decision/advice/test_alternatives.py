@@ -84,11 +84,11 @@ def test_each_alternative_is_compared_with_the_present_setting_on_held_out_queri
 @pytest.mark.long
 def test_orders_of_alternatives_equal_orders_of_searches(advice: tuple[Any, IndexAdvice]) -> None:
     client, found = advice
-    for setting in (one for one in found.values if one.fields and not one.is_first_pass and one.depth == 20):
+    for setting in (value for value in found.values if value.fields and not value.is_first_pass and value.depth == 20):
         for one in found.sample_of(setting)[:2]:
             hits = client.search(one.query.text, index=INDEX, size=20, rerank=setting.options())["hits"]["hits"]
             assert one.order(setting) == [hit["_id"] for hit in hits], setting
-    for setting in (one for one in found.values if one.query and one.depth == 20):
+    for setting in (value for value in found.values if value.query and value.depth == 20):
         for one in found.sample_of(setting)[:2]:
             rerank = {**setting.options(), "query": one.query.text}
             hits = client.search(index=INDEX, body=TEMPLATE.body_of(one.query.text, 20), rerank=rerank)["hits"]["hits"]

@@ -52,7 +52,7 @@ def test_a_duo_stage_that_improves_the_order_is_kept(tmp_path: Path, monkeypatch
 def test_a_duo_stage_that_worsens_the_order_is_dropped(tmp_path: Path) -> None:
     url = f"embedded:{tmp_path}"
     advice = advice_with(url, duo_depth=15, scorer=KNOWING, duo_scorer=CONFUSED)
-    assert {one.duo_depth for one in advice.values} == {0, 15}
+    assert {value.duo_depth for value in advice.values} == {0, 15}
     assert (advice.current.duo_depth, advice.recommended["pipeline"]) == (15, "auto")
     with pytest.raises(InferenceError, match="broken on purpose"):
         advice_with(url, duo_depth=15, scorer=KNOWING, duo_scorer=FunctionScorer(broken=True))

@@ -36,7 +36,7 @@ def advice(shared: Path, tmp_path_factory: pytest.TempPathFactory) -> IndexAdvic
         client.indices.create(index="squad", body={"mappings": {"properties": {"title": english, "text": english}}})
         with (folder / "corpus.jsonl").open(encoding="utf-8") as lines:
             documents = (json.loads(line) for line in lines)
-            actions = ({"_index": "squad", "_id": one.pop("id"), **one} for one in documents)
+            actions = ({"_index": "squad", "_id": document.pop("id"), **document} for document in documents)
             helpers.bulk(client, actions, refresh=True)
         return advise(client, "squad", queries, qrels)
 

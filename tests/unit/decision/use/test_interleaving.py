@@ -37,7 +37,10 @@ def test_a_session_prefers_the_team_with_more_of_its_clicks_in_each_experiment()
     assert found.share_b == 0.75
     assert found.winner == ""
     pages = [page("s", "AB", "0", "x"), page("s", "AB", "1", "y"), ShownPage("q", ("0",), frozenset("0"), "s")]
-    assert [(one.experiment, one.wins_a, one.wins_b) for one in preferences(pages)] == [("x", 1, 0), ("y", 0, 1)]
+    assert [(preference.experiment, preference.wins_a, preference.wins_b) for preference in preferences(pages)] == [
+        ("x", 1, 0),
+        ("y", 0, 1),
+    ]
     with pytest.raises(EvaluationError, match="no page is interleaved"):
         preferences(pages[2:])
 
@@ -61,7 +64,7 @@ def test_the_interval_and_the_number_of_sessions_by_hand() -> None:
 def test_the_report_of_an_interleaving_experiment(tmp_path: Path) -> None:
     file = tmp_path / "clicks.jsonl"
     pages = [page(str(n), "AB", "1") for n in range(30)] + [page(f"a{n}", "AB", "0") for n in range(6)]
-    file.write_text("".join(f"{json.dumps(as_line(one))}\n" for one in pages))
+    file.write_text("".join(f"{json.dumps(as_line(page))}\n" for page in pages))
     assert list(read_clicks(file)) == pages
     shown = CliRunner().invoke(cli, ["interleave", "report", str(file)]).output
     assert shown.splitlines()[:2] == [

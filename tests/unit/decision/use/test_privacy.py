@@ -34,7 +34,7 @@ def test_reports_of_recorded_searches_contain_no_personal_data(tmp_path: Path, a
     clicked = [event(one, number) for number, one in enumerate(searches)]
     lines: list[Any] = []
     for name, documents in (("ubi_queries", searches), ("ubi_events", clicked)):
-        lines += [line for one in documents for line in ({"index": {"_index": name}}, one)]
+        lines += [line for document in documents for line in ({"index": {"_index": name}}, document)]
     url = f"embedded:{tmp_path / 'engine'}"
     with connect(url) as client:
         client.indices.create(index="ubi_queries", body=index_body(is_embedded=True))

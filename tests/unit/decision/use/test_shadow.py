@@ -25,7 +25,7 @@ def unapplied(code: str) -> dict[str, Any]:
 
 
 def written(path: Path, *lines: Any) -> Path:
-    path.write_text("".join(f"{one if isinstance(one, str) else json.dumps(one)}\n" for one in lines), "utf-8")
+    path.write_text("".join(f"{line if isinstance(line, str) else json.dumps(line)}\n" for line in lines), "utf-8")
     return path
 
 

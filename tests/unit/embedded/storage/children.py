@@ -33,10 +33,10 @@ def index_until_killed(folder: str) -> None:
         say(f"begun {batch}")
         lines = [
             line
-            for one in range(20)
+            for number in range(20)
             for line in (
-                {"index": {"_id": f"{batch}-{one}"}},
-                {"text": f"batch {batch} number {one} of some words", f"field{batch // 5 % 7}": one},
+                {"index": {"_id": f"{batch}-{number}"}},
+                {"text": f"batch {batch} number {number} of some words", f"field{batch // 5 % 7}": number},
             )
         ]
         if batch:

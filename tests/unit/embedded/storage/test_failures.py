@@ -166,10 +166,10 @@ def killed_and_reopened(open_engine: Opener, folder: Path, rng: random.Random) -
     if done < 0:
         engine.indices.create(index="a", ignore=400)
     engine.indices.refresh(index="a")
-    sure = {f"{batch}-{one}" for batch in range(done + 1) for one in range(20)} - {
+    sure = {f"{batch}-{number}" for batch in range(done + 1) for number in range(20)} - {
         f"{batch}-0" for batch in range(done)
     }
-    maybe = {f"{begun}-{one}" for one in range(20)} if begun > done else set()
+    maybe = {f"{begun}-{number}" for number in range(20)} if begun > done else set()
     there = set()
     for start in range(0, (done + 2) * 20, 1000):
         hits = engine.search(index="a", body={"size": 1000, "from": start, "_source": False})["hits"]["hits"]

@@ -178,7 +178,7 @@ def written(redis_url: str) -> Iterator[Written]:
 
 def test_a_signed_heartbeat_is_believed(written):
     written.registry.renew(written.heartbeat("wörker"))
-    assert [one.worker for one in written.registry.heartbeats()] == ["wörker"]
+    assert [heartbeat.worker for heartbeat in written.registry.heartbeats()] == ["wörker"]
     assert written.registry.refused == ""
     written.registry.remove("wörker")
     assert written.registry.heartbeats() == ()
@@ -214,7 +214,7 @@ def test_a_client_says_why_it_trusts_no_worker(written, redis_url):
 def test_a_worker_name_of_arbitrary_bytes_hides_no_other_worker(written, name):
     written.registry.renew(written.heartbeat())
     written.write(name, b"\xc1 nonsense")
-    assert [one.worker for one in written.registry.heartbeats()] == ["w1"]
+    assert [heartbeat.worker for heartbeat in written.registry.heartbeats()] == ["w1"]
     written.redis.delete(f"{PREFIX}worker:".encode() + name)
-    assert [one.worker for one in written.registry.heartbeats()] == ["w1"]
+    assert [heartbeat.worker for heartbeat in written.registry.heartbeats()] == ["w1"]
     assert written.redis.scard(f"{PREFIX}workers:{written.model}") == 1

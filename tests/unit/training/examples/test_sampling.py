@@ -21,7 +21,7 @@ def test_balanced_sampling_pairs_each_relevant_document_with_another() -> None:
     found = draws(draw="balanced", loss="pointwise")
     assert [(one.documents[0], one.relevance) for one in found] == [("b", (1, 0)), ("d", (2, 0))]
     assert all(one.documents[1] in "ace" for one in found)
-    assert {one.documents[1] for one in draws(draw="balanced", depth=1)} == {"a"}
+    assert {draw.documents[1] for draw in draws(draw="balanced", depth=1)} == {"a"}
 
 
 def test_list_sampling_draws_without_repetition_and_top_takes_the_first() -> None:

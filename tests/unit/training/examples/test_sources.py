@@ -164,7 +164,7 @@ def test_an_unwritable_folder_only_costs_time_for_offsets(tmp_path: Path, caplog
     (tmp_path / "c.tsv.ids.sqlite" / "held").touch()
     assert TextFile(path, kept_bytes=1)["d1"] == "one"
     assert "ids of c.tsv have to be sorted each time" in caplog.text
-    assert sorted(one.name for one in tmp_path.iterdir()) == ["c.tsv", "c.tsv.ids.sqlite"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["c.tsv", "c.tsv.ids.sqlite"]
 
 
 def test_offsets_of_a_changed_collection_are_noticed(tmp_path: Path) -> None:
