@@ -64,7 +64,7 @@ def reproduce(context: click.Context, /, **options: Any) -> None:
     finally:
         reranker.close()
     ours = replace(read_run(output), name=name)
-    reproduction = steps.beside(collection, depth, inputs.qrels, bm25, ours, other_runs)
+    reproduction = steps.compare_with_published(collection, depth, inputs.qrels, bm25, ours, other_runs)
     if wants_json(context):
         click.echo(json.dumps(reproduction.as_json(), indent=2))
     else:

@@ -68,7 +68,7 @@ def build(context: click.Context, /, *, index: str, to: Any, follow: str | None)
                 client, index, to=to, date_field=field, report=lambda built: click.echo(f"{index}: {built}", err=True)
             )
         to_index = to == "index" or (to is None and client.searcher.vectors is not None)
-        sizes = _summary(_stores_of(client, index, beside=to_index))
+        sizes = _summary(_stores_of(client, index, has_side_index=to_index))
     finally:
         client.close()
     if wants_json(context):
@@ -116,7 +116,7 @@ def _status(context: click.Context, index: str | None, *, measured: bool) -> "tu
         with _stores(context, None) as stores:
             return _summary(stores), None
     with closing(client_of(context)) as client:
-        sizes = _summary(_stores_of(client, index, beside=client.searcher.vectors is not None))
+        sizes = _summary(_stores_of(client, index, has_side_index=client.searcher.vectors is not None))
         try:
             return sizes, estimate(client, index) if measured else Estimate(client.coverage(index))
         except ConfigError as error:
@@ -127,10 +127,10 @@ def _status(context: click.Context, index: str | None, *, measured: bool) -> "tu
 
 
 def _show(sizes: dict[str, Any]) -> None:
-    most = f" of at most {sizes['most'] / 1e6:,.0f} MB" if sizes["most"] else ""
-    click.echo(f"{sizes['store']}: {sizes['records']:,} records, {sizes['stored'] / 1e6:,.1f} MB{most}")
+    limit = f" of at most {sizes['most'] / 1e6:,.0f} MB" if sizes["most"] else ""
+    click.echo(f"{sizes['store']}: {sizes['records']:,} records, {sizes['stored'] / 1e6:,.1f} MB{limit}")
     for model, count in sizes["models"].items():
-        click.echo(f"{model}: {count:,} of them")
+        click.echo(f"{model}: {count:,} records")
 
 
 @vectors.command()
@@ -138,14 +138,14 @@ def _show(sizes: dict[str, Any]) -> None:
 @click.option("--all", "all_indexes", is_flag=True, help="Prune all side indices, and this machine's file or Redis.")
 @click.pass_context
 def prune(context: click.Context, /, *, indexes: tuple[str, ...], all_indexes: bool) -> None:
-    """Delete the vectors that no document needs: those of deleted and changed texts, and of other models.
+    """Delete the vectors that no document needs: vectors of deleted and changed texts, and of other models.
 
     \b
     osrerank --url https://localhost:9200 vectors prune --index articles
     osrerank --url https://localhost:9200 vectors prune --all
 
-    With --all, the vectors that are stored in a file or Redis are deleted, too, except those of this cluster's indexes;
-    other clusters that share the store lose theirs. On a cluster, only indexes with a side index count.
+    With --all, vectors in a file or Redis are deleted, too, unless an index of this cluster with a side index needs
+    them. Other clusters that share the file or Redis lose their vectors.
     """
     from osrerank.indexing.prune import prune_everything, prune_indexes
 
@@ -187,12 +187,12 @@ def _stores(context: click.Context, index: str | None) -> "Iterator[Sequence[Vec
         yield [store]
 
 
-def _stores_of(client: Any, index: str, *, beside: bool) -> "Sequence[VectorStore]":
+def _stores_of(client: Any, index: str, *, has_side_index: bool) -> "Sequence[VectorStore]":
     """Return the stores of an index's vectors: the side indices, or the store of the settings."""
     from osrerank.indexing.side_index import side_stores
 
     store = _store_of(client.searcher.service.settings)
-    return side_stores(client, [index]) if beside or store is None else [store]
+    return side_stores(client, [index]) if has_side_index or store is None else [store]
 
 
 def _store_of(settings: Any) -> "VectorStore | None":
@@ -204,7 +204,7 @@ def _store_of(settings: Any) -> "VectorStore | None":
 def _summary(stores: "Sequence[VectorStore]") -> dict[str, Any]:
     """Add up the sizes of stores of one kind."""
     sizes = [store.size() for store in stores]
-    records, stored, most = (sum(part) for part in zip(*sizes, strict=True)) if sizes else (0, 0, 0)
+    records, stored, most = map(sum, zip(*sizes, strict=True)) if sizes else (0, 0, 0)
     totals = {"store": stores[0].name if stores else "index", "records": records, "stored": stored, "most": most}
     models: Counter[str] = Counter()
     for store in stores:

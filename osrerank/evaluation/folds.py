@@ -27,11 +27,11 @@ def read_folds(path: Path) -> Folds:
     except (KeyError, TypeError) as error:
         forms = '[["q1", "q2"], ["q3"]] or {"s1": {"predict": {"test": ["q1", "q2"]}}, ...}'
         raise EvaluationError(f"{path}: expected the query ids of each fold, as {forms}; {error}") from None
-    every = [query_id for fold in folds for query_id in fold]
+    all_ids = [query_id for fold in folds for query_id in fold]
     if len(folds) < 2:
         raise EvaluationError(f"{path}: {len(folds)} folds; at least two are needed")
-    if len(set(every)) != len(every):
-        twice = next(query_id for query_id in every if every.count(query_id) > 1)
+    if len(set(all_ids)) != len(all_ids):
+        twice = next(query_id for query_id in all_ids if all_ids.count(query_id) > 1)
         raise EvaluationError(f"{path}: query {twice} is in two folds")
     return folds
 

@@ -149,10 +149,10 @@ def _label(axes: Any, points: Iterable[Point]) -> None:
     """Write depths below and right of the points, away from a rising curve; only once if curves share a cost."""
     lowest: dict[float, Point] = {}
     for point in points:
-        known = lowest.setdefault(point.inferences, point)
-        if point.quality < known.quality:
+        best = lowest.setdefault(point.inferences, point)
+        if point.quality < best.quality:
             lowest[point.inferences] = point
     for point in lowest.values():
         depth = f"$k_1$={point.setting.k1}" if point.setting.k1 else f"$k_0$={point.setting.k0}"
-        where = (point.inferences, point.quality)
-        axes.annotate(depth, where, xytext=(4, -9), textcoords="offset points", fontsize=7, color="0.25")
+        position = (point.inferences, point.quality)
+        axes.annotate(depth, position, xytext=(4, -9), textcoords="offset points", fontsize=7, color="0.25")

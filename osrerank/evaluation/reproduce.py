@@ -110,10 +110,10 @@ def find(folder: Path, collection: Collection, depth: int, texts: Texts | None =
 
 
 def _lacking(folder: Path, collection: Collection, files: Sequence[PublishedFile]) -> EvaluationError:
-    wanted = "; ".join(map(str, files))
+    expected_files = "; ".join(map(str, files))
     return EvaluationError(
-        f"{folder} lacks {wanted}. Download them there by hand, or: osrerank download {collection.name} --output "
-        f"{folder}"
+        f"{folder} lacks {expected_files}. Download the files to this folder, or run: osrerank download "
+        f"{collection.name} --output {folder}"
     )
 
 
@@ -133,8 +133,8 @@ def first_pass(candidates: CandidateLists, depth: int) -> tuple[Run, CandidateLi
     return Run(rankings, BM25), CandidateLists(cut)
 
 
-def beside(
-    collection: Collection, depth: int, qrels: Qrels, bm25: Run, ours: Run, others: Sequence[Run]
+def compare_with_published(
+    collection: Collection, depth: int, qrels: Qrels, bm25: Run, ours: Run, other_runs: Sequence[Run]
 ) -> Reproduction:
     """Measure a model's run, BM25's and others', and set them beside the values published on the same candidates.
 
@@ -144,14 +144,14 @@ def beside(
         qrels: the collection's judgments.
         bm25: the candidates as BM25's run.
         ours: the model's run of the same candidates, named after the model.
-        others: more runs to compare the model's with.
+        other_runs: more runs to compare the model's with.
 
     Raises:
         EvaluationError: two runs have the same name, or a run and the judgments share no query.
     """
     averaging = Averaging(complete=True)
     judged = Qrels({query_id: qrels.judgments[query_id] for query_id in bm25.rankings if query_id in qrels.judgments})
-    evaluations = [evaluate(judged, run, [MEASURE], averaging) for run in (ours, bm25, *others)]
+    evaluations = [evaluate(judged, run, [MEASURE], averaging) for run in (ours, bm25, *other_runs)]
     values = {evaluation.run: evaluation.overall[MEASURE] for evaluation in evaluations}
     is_published = len(judged.judgments) == collection.queries
     is_published = is_published and abs(values[BM25] - collection.bm25.value) <= ROUNDING
@@ -162,12 +162,12 @@ def beside(
         values,
         collection.values if is_published and depth == min(collection.candidates) else (),
         is_published,
-        tuple(map(_turned, compare_runs(evaluations))),
+        tuple(map(_reversed, compare_runs(evaluations))),
         len(judged.judgments),
     )
 
 
-def _turned(comparison: RunComparison) -> RunComparison:
+def _reversed(comparison: RunComparison) -> RunComparison:
     """Return a comparison with run and baseline exchanged."""
     return replace(
         comparison,

@@ -166,8 +166,8 @@ def cross_validate(
             by_query[query_id] for other in folds if other is not fold for query_id in other if query_id in by_query
         ]
         if not held_out or not training:
-            where = "held out" if not held_out else "to learn from"
-            raise EvaluationError(f"fold {number} has no judged query {where}; check the folds' query ids")
+            missing_part = "held out" if not held_out else "to learn from"
+            raise EvaluationError(f"fold {number} has no judged query {missing_part}; check the folds' query ids")
         means = np.mean(training, axis=0)
         chosen = int(np.argmax(np.round(means, DECIMALS)))  # the first of equal ones
         test = float(np.mean([by_query[query_id][chosen] for query_id in held_out]))

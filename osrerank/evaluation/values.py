@@ -78,5 +78,5 @@ def _is_whole(grade: object) -> bool:
     return isinstance(grade, int) or (hasattr(grade, "__index__") and not isinstance(grade, bool))
 
 
-def _type_error(what: str, form: str, value: object) -> EvaluationError:
-    return EvaluationError(f"the {what}: expected {form}, found {type(value).__name__}")
+def _type_error(label: str, form: str, value: object) -> EvaluationError:
+    return EvaluationError(f"the {label}: expected {form}, found {type(value).__name__}")

@@ -148,10 +148,10 @@ class _Zstandard(io.RawIOBase):
                     raise EOFError("the zstd frame ends too early")
                 return 0
             self._ready = self._decompress(chunk)
-        taken = self._ready[: len(view)]
+        chunk = self._ready[: len(view)]
         self._ready = self._ready[len(view) :]
-        view[: len(taken)] = taken
-        return len(taken)
+        view[: len(chunk)] = chunk
+        return len(chunk)
 
     def _decompress(self, chunk: bytes) -> bytes:
         if not self._in_frame:
@@ -238,7 +238,7 @@ def open_sources(
     patterns: Patterns = ANY,
     meter: Meter | None = None,
     *,
-    taken: bytes = b"",
+    first_bytes: bytes = b"",
     part: Part = "docs",
 ) -> Iterator[SourceFile]:
     """Open the files one after the other, archives member by member; each is closed before the next is opened.
@@ -247,7 +247,7 @@ def open_sources(
         files: the files, as `files_of` lists them.
         patterns: names of the wanted files within archives.
         meter: counts the bytes read from disk.
-        taken: the first bytes of standard input if they were read before; they are put back in front.
+        first_bytes: bytes that were already read from standard input; they are put back in front.
         part: the kind of records to read from a collection of ir_datasets.
     """
     for name in files:
@@ -256,7 +256,7 @@ def open_sources(
                 yield from _unpack(name, lines, patterns, meter)
             continue
         if name == STDIN:
-            stdin = cast("IO[bytes]", _Raw(sys.stdin.buffer, taken)) if taken else sys.stdin.buffer
+            stdin = cast("IO[bytes]", _Raw(sys.stdin.buffer, first_bytes)) if first_bytes else sys.stdin.buffer
             yield from _unpack("standard input", stdin, patterns, meter)
             continue
         with Path(name).open("rb", buffering=0) as stream:

@@ -56,6 +56,6 @@ def pair_template(tokenizer: Tokenizer) -> Template:
     if not query or not document or len(encoding.ids) - len(query) - len(document) < 3:
         raise ValueError("it does not put special tokens around a pair of texts (no post-processor)")
     head, tail = tuple(encoding.ids[: query[0]]), tuple(encoding.ids[document[-1] + 1 :])
-    between = slice(query[-1] + 1, document[0])
-    middle_query = sum(segment == 0 for segment in encoding.type_ids[between])
-    return Template(head, tuple(encoding.ids[between]), tail, middle_query, encoding.type_ids[document[0]])
+    middle = slice(query[-1] + 1, document[0])
+    middle_query = sum(segment == 0 for segment in encoding.type_ids[middle])
+    return Template(head, tuple(encoding.ids[middle]), tail, middle_query, encoding.type_ids[document[0]])

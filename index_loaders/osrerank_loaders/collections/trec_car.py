@@ -41,8 +41,8 @@ def paragraph(item: Sequence[Any]) -> Document:
         ValueError, TypeError, IndexError, AttributeError: the item has another shape.
     """
     _tag, paragraph_id, bodies = item
-    pieces = [content if tag == _TEXT else content[-1] for tag, content in bodies]
-    return Document(paragraph_id.decode(), "".join(pieces))
+    texts = [content if tag == _TEXT else content[-1] for tag, content in bodies]
+    return Document(paragraph_id.decode(), "".join(texts))
 
 
 def read_pages(source: SourceFile) -> Iterator[Record]:
@@ -140,11 +140,11 @@ class _Window:
     def _move(self, offset: int) -> bool:
         """Drop the bytes before an offset and read more, at least as many as remain; return whether there were any."""
         remaining = self._block[offset:]
-        more = self._stream.read(max(_WINDOW_BYTES, len(remaining)))
-        if more:
+        next_bytes = self._stream.read(max(_WINDOW_BYTES, len(remaining)))
+        if next_bytes:
             self._begin += offset
-            self._hold(remaining + more)
-        return bool(more)
+            self._hold(remaining + next_bytes)
+        return bool(next_bytes)
 
 
 def _skip_header(source: SourceFile, window: _Window, kinds: Sequence[str]) -> bool:

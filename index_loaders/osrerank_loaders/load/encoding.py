@@ -63,10 +63,10 @@ class Repair:
         if None in repaired.values():
             self.left += 1
             self.first = self.first or record.doc_id
-        whole = {name: texts[name] if text is None else text for name, text in repaired.items()}
-        contents = whole.pop(CONTENTS)
+        fields = {name: texts[name] if text is None else text for name, text in repaired.items()}
+        contents = fields.pop(CONTENTS)
         metadata = {**record.metadata, CONTENTS: contents} if CONTENTS in record.metadata else record.metadata
-        return dataclasses.replace(record, metadata=metadata, **whole)
+        return dataclasses.replace(record, metadata=metadata, **fields)
 
     @property
     def note(self) -> str:

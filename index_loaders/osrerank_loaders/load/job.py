@@ -154,7 +154,7 @@ class _Load:
         return Summary(state.records, indexed, state.skipped, state.failed, state.duplicates, state.records)
 
     def _records(self, meter: Meter | None = None) -> Iterator[Record]:
-        sources = open_sources(self._files, self._loader.files, meter, taken=self._fingerprints.taken)
+        sources = open_sources(self._files, self._loader.files, meter, first_bytes=self._fingerprints.consumed)
         records = read_records(self._loader, sources, contents=self._options.index.contents)
         return map(self._repair, records) if self._options.repair_encoding else records
 

@@ -157,9 +157,9 @@ class Delivery:
                 self._send_all(chunks, deadline, admit)
             else:
                 sending = self._threads.submit(self._send_all, chunks, deadline, admit)
-                sent = threading.Event()
-                sending.add_done_callback(lambda _: sent.set())
-                if deadline.wait(sent):
+                has_sent = threading.Event()
+                sending.add_done_callback(lambda _: has_sent.set())
+                if deadline.wait(has_sent):
                     sending.result()
             deadline.wait(call.done)
         finally:
@@ -272,15 +272,15 @@ class Delivery:
         heartbeats = self._registry.heartbeats()
         served_queues = {heartbeat.queue for heartbeat in heartbeats if heartbeat.taking or heartbeat.held}
         self._give_up_unless_served(served_queues, NO_WORKER)
-        held = {chunk for heartbeat in heartbeats for chunk in heartbeat.held}
+        held_ids = {chunk for heartbeat in heartbeats for chunk in heartbeat.held}
         waiting = {queue: self._redis.llen(queue) for queue in {pending.queue for pending in self._unanswered()}}
         for pending in self._unanswered():
-            if pending.chunk_id in held:
+            if pending.chunk_id in held_ids:
                 pending.is_held = True
                 self._popped[pending.queue] = max(self._popped.get(pending.queue, 0), pending.order)
         for pending in self._unanswered():
             may_wait = waiting.get(pending.queue, 0) > 0 and pending.order > self._popped.get(pending.queue, 0)
-            if pending.chunk_id in held or may_wait:
+            if pending.chunk_id in held_ids or may_wait:
                 pending.unseen_since = None
             elif pending.unseen_since is None:
                 pending.unseen_since = self._checked_at

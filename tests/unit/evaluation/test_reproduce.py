@@ -1,4 +1,4 @@
-"""A model's run beside published values, on the same candidates."""
+"""A model's run compare_with_published published values, on the same candidates."""
 
 import hashlib
 import json
@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from osrerank.cli import cli, main
 from osrerank.errors import ChecksumError, EvaluationError
 from osrerank.evaluation.published import COLLECTIONS, Collection, PublishedFile, PublishedValue
-from osrerank.evaluation.reproduce import BM25, beside, find, first_pass
+from osrerank.evaluation.reproduce import BM25, compare_with_published, find, first_pass
 from osrerank.types import Run, ScoredDocument
 from tests.servers import ROOT
 
@@ -96,7 +96,7 @@ def test_reproduce_refuses_a_file_with_another_checksum(folder: Path) -> None:
 def test_the_model_stands_beside_published_values_on_the_same_candidates(folder: Path) -> None:
     found = find(folder, COLLECTION, 100)
     bm25, _candidates = first_pass(found.candidates, 100)
-    told = beside(COLLECTION, 100, found.qrels, bm25, run_of("ours", "b", "a"), [run_of("theirs", "b")])
+    told = compare_with_published(COLLECTION, 100, found.qrels, bm25, run_of("ours", "b", "a"), [run_of("theirs", "b")])
     assert told.is_published
     assert told.published == COLLECTION.values
     assert {name: round(value, 4) for name, value in told.values.items()} == {
@@ -114,9 +114,9 @@ def test_the_model_stands_beside_published_values_on_the_same_candidates(folder:
 def test_other_candidates_and_another_depth_have_no_published_values(folder: Path) -> None:
     found = find(folder, COLLECTION, 100)
     for bm25, depth in ((run_of(BM25, "b", "a"), 100), (run_of(BM25, "a", "b", queries=3), 100)):
-        told = beside(COLLECTION, depth, found.qrels, bm25, run_of("ours", "b"), [])
+        told = compare_with_published(COLLECTION, depth, found.qrels, bm25, run_of("ours", "b"), [])
         assert (told.is_published, told.published) == (False, ())
-    told = beside(COLLECTION, 1000, found.qrels, run_of(BM25, "a", "b"), run_of("ours", "b"), [])
+    told = compare_with_published(COLLECTION, 1000, found.qrels, run_of(BM25, "a", "b"), run_of("ours", "b"), [])
     assert (told.is_published, told.published) == (True, ())
 
 
