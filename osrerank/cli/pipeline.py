@@ -63,16 +63,16 @@ def install(context: click.Context, /, *, dry_run: bool, yes: bool, **options: A
     """
     engine = _engine(context)
     installer = _installer(context, engine, options["name"])
-    wish = _wish(context, engine, options)
-    steps = installer.plan(wish)
-    settings = installer.needed_settings(wish) if steps else {}
+    spec = _spec_of(context, engine, options)
+    steps = installer.plan(spec)
+    settings = installer.needed_settings(spec) if steps else {}
     if settings:
         click.echo(f"PUT _cluster/settings\n{json.dumps(settings, indent=2)}")
     if settings and not dry_run:
         from osrerank.errors import InstallError
 
         raise InstallError(
-            f"the cluster's settings do not let it call {wish.server}: send it the request above, then install again"
+            f"the cluster's settings do not let it call {spec.server}: send it the request above, then install again"
         )
     for step in steps:
         click.echo(step)
@@ -80,9 +80,9 @@ def install(context: click.Context, /, *, dry_run: bool, yes: bool, **options: A
         return
     if steps and installer.find() is not None:
         _confirm(context, f"Change the {installer.kind} {options['name']}?", yes=yes)
-    installer.install(wish)
+    installer.install(spec)
     click.echo(f"{'' if steps else 'Nothing to do: '}The {installer.kind} {options['name']} works. A search with it:")
-    click.echo(installer.search(wish))
+    click.echo(installer.search(spec))
 
 
 @pipeline.command()
@@ -145,7 +145,7 @@ def _installer(context: click.Context, engine: Engine, name: str) -> Any:
     return (elasticsearch if engine.reranks_by_endpoint else opensearch).Installer(client, name)
 
 
-def _wish(context: click.Context, engine: Engine, options: dict[str, Any]) -> Any:
+def _spec_of(context: click.Context, engine: Engine, options: dict[str, Any]) -> Any:
     from urllib.parse import urlsplit
 
     from osrerank.errors import ConfigError
@@ -176,8 +176,8 @@ def _wish(context: click.Context, engine: Engine, options: dict[str, Any]) -> An
     if not engine.reranks_by_endpoint:
         bounds = CallBounds(*(options[name] for name in ("connect_timeout", "read_timeout", "retries", "connections")))
         rest = (options["oversample"], secret, bounds, options["template"], options["index"] or "")
-        return opensearch.Wish(server, fields, *rest)
+        return opensearch.PipelineSpec(server, fields, *rest)
     if len(fields) > 1:
         reason = f"Elasticsearch's retriever reads one field, not {', '.join(fields)}: name one with --fields"
         raise ConfigError(reason, setting="fields", source="flag")
-    return elasticsearch.Wish(server, fields[0], secret, options["index"] or "")
+    return elasticsearch.EndpointSpec(server, fields[0], secret, options["index"] or "")

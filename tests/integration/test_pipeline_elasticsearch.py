@@ -15,7 +15,7 @@ from opensearchpy import OpenSearch
 import osrerank
 from osrerank.cli import cli
 from osrerank.errors import InstallError
-from osrerank.server.elasticsearch.install import Installer, Wish
+from osrerank.server.elasticsearch.install import EndpointSpec, Installer
 from osrerank.testing import FunctionScorer
 from tests.http_server import running
 from tests.rerank_server import Reply, answering
@@ -142,7 +142,7 @@ def test_installations_at_the_same_time_leave_one_endpoint(
 ) -> None:
     def install(_number: int) -> str:
         try:
-            Installer(OpenSearch(address), "osrerank").install(Wish(server, "text", TOKEN))
+            Installer(OpenSearch(address), "osrerank").install(EndpointSpec(server, "text", TOKEN))
         except InstallError as error:
             return str(error)
         return ""
@@ -156,7 +156,7 @@ def test_installations_at_the_same_time_leave_one_endpoint(
 def test_leftovers_of_an_interrupted_installation_are_removed_and_foreign_endpoints_stay(
     admin: Elasticsearch, server: str, address: str, run: Callable[..., Result]
 ) -> None:
-    ours = Wish(server, "text", TOKEN).endpoint()
+    ours = EndpointSpec(server, "text", TOKEN).endpoint()
     theirs = json.loads(json.dumps(ours).replace("osrerank", "theirs"))
     for name, endpoint in {"osrerank-trial-0123abcd": ours, "mine-trial-0123abcd": ours, "mine": theirs}.items():
         admin.inference.put(task_type="rerank", inference_id=name, inference_config=endpoint)

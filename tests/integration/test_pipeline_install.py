@@ -17,7 +17,7 @@ from osrerank.cli import cli
 from osrerank.cli.demo import MAPPING, Sample
 from osrerank.errors import InstallError
 from osrerank.server.opensearch.cluster import ML_NODES_ONLY, PRIVATE, TRUSTED
-from osrerank.server.opensearch.install import Installer, Wish
+from osrerank.server.opensearch.install import Installer, PipelineSpec
 from osrerank.server.opensearch.ml_commons import CallBounds
 from osrerank.testing import FunctionScorer
 from tests.articles import fill
@@ -101,7 +101,7 @@ def by_client(client, query, size):
 
 
 def test_the_pipelines_order_is_the_clients_order(cluster, server, sample, installer, opensearch_url):
-    installer.install(Wish(server, ("text",)))
+    installer.install(PipelineSpec(server, ("text",)))
     client = connect(opensearch_url)
     for query in list(sample.queries.values())[:6]:
         mine, theirs = by_client(client, query, WINDOW), plain(cluster, query, WINDOW)
@@ -113,7 +113,7 @@ def test_the_pipelines_order_is_the_clients_order(cluster, server, sample, insta
 
 def test_without_the_rerank_server_the_pipeline_keeps_the_first_pass_order(cluster, sample, installer):
     with running(FunctionScorer()) as url:
-        installer.install(Wish(url, ("text",)))
+        installer.install(PipelineSpec(url, ("text",)))
     first_pass = ids(cluster.search(index=INDEX, body={"query": {"match": {"text": "which plague"}}, "size": 5}))
     assert ids(plain(cluster, "which plague", 5)) == first_pass
     assert "Connection refused" in installer.status()["failure"]
@@ -137,7 +137,7 @@ def test_with_a_failing_rerank_server_the_pipeline_keeps_the_first_pass_order(cl
         return Reply({}, 500)
 
     with answering(answer) as faulty:
-        installer.install(Wish(faulty.url, ("text",), bounds=CallBounds(connect_s=1, read_s=2)))
+        installer.install(PipelineSpec(faulty.url, ("text",), bounds=CallBounds(connect_s=1, read_s=2)))
         began = time.monotonic()
         assert ids(plain(cluster, query, 5)) == first_pass
         assert time.monotonic() - began < 10  # 30 s without bounds of the connector
@@ -146,19 +146,19 @@ def test_with_a_failing_rerank_server_the_pipeline_keeps_the_first_pass_order(cl
 
 
 def test_a_changed_pipeline_is_noticed_and_repaired(cluster, server, installer):
-    installer.install(Wish(server, ("text",)))
+    installer.install(PipelineSpec(server, ("text",)))
     assert installer.status()["drifted"] == []
     whole = cluster.transport.perform_request("GET", f"/_search/pipeline/{NAME}")[NAME]
     del whole["response_processors"][0]["rerank"]["ignore_failure"]  # as an older osrerank made it
     cluster.transport.perform_request("PUT", f"/_search/pipeline/{NAME}", body=whole)
     assert [one.split()[0] for one in installer.status()["drifted"]] == [NAME]
-    assert f"search pipeline {NAME}:" in " ".join(installer.plan(Wish(server, ("text",))))
-    installer.install(Wish(server, ("text",)))
-    assert (installer.status()["drifted"], installer.plan(Wish(server, ("text",)))) == ([], [])
+    assert f"search pipeline {NAME}:" in " ".join(installer.plan(PipelineSpec(server, ("text",))))
+    installer.install(PipelineSpec(server, ("text",)))
+    assert (installer.status()["drifted"], installer.plan(PipelineSpec(server, ("text",)))) == ([], [])
 
 
 def test_oversampling_reranks_more_than_the_page(cluster, server, sample, installer, opensearch_url):
-    installer.install(Wish(server, ("text",), oversample=4))
+    installer.install(PipelineSpec(server, ("text",), oversample=4))
     client = connect(opensearch_url)
     for query in list(sample.queries.values())[:3]:
         assert ids(plain(cluster, query, 5)) == ids(by_client(client, query, 20))[:5]
@@ -167,16 +167,16 @@ def test_oversampling_reranks_more_than_the_page(cluster, server, sample, instal
 
 def test_installing_twice_and_removing_leaves_the_cluster_as_it_was(cluster, server, sample, installer):
     before = state(cluster)
-    wish = Wish(server, ("text",))
-    assert len(installer.plan(wish)) == 2
+    spec = PipelineSpec(server, ("text",))
+    assert len(installer.plan(spec)) == 2
     assert state(cluster) == before
-    installer.install(wish)
+    installer.install(spec)
     installed = state(cluster)
     assert installed != before
-    assert installer.plan(wish) == []
-    installer.install(wish)
+    assert installer.plan(spec) == []
+    installer.install(spec)
     assert state(cluster) == installed
-    installer.install(Wish(server, ("text",), oversample=2))
+    installer.install(PipelineSpec(server, ("text",), oversample=2))
     assert [len(state(cluster)[kind]) for kind in KINDS] == [0, 1, 1]
     installer.remove()
     assert state(cluster) == before
@@ -187,7 +187,7 @@ def test_removing_a_pipeline_leaves_another_pipeline(cluster, server, sample, in
     before = state(cluster)
     both = [installer, Installer(cluster, f"{NAME}-2")]
     for one in both:
-        one.install(Wish(server, ("text",)))
+        one.install(PipelineSpec(server, ("text",)))
     first, second = (both[at] for at in order)
     first.remove()
     assert second.status()["failure"] is None
@@ -195,26 +195,26 @@ def test_removing_a_pipeline_leaves_another_pipeline(cluster, server, sample, in
     assert state(cluster) == before
 
 
-def at_once(url, *wishes):
+def at_once(url, *specs):
     """Install them from threads; return for each that it works, or what was said."""
-    together = threading.Barrier(len(wishes))
+    together = threading.Barrier(len(specs))
 
-    def install(wish):
+    def install(spec):
         with contextlib.closing(OpenSearch(url)) as client:
             together.wait()
             try:
-                Installer(client, NAME).install(wish)
+                Installer(client, NAME).install(spec)
             except InstallError as error:
                 return str(error)
             return "works"
 
-    with ThreadPoolExecutor(len(wishes)) as pool:
-        return list(pool.map(install, wishes))
+    with ThreadPoolExecutor(len(specs)) as pool:
+        return list(pool.map(install, specs))
 
 
 def test_two_simultaneous_installations_of_equal_pipelines_work(cluster, server, sample, installer, opensearch_url):
     before = state(cluster)
-    assert at_once(opensearch_url, *[Wish(server, ("text",), template="both")] * 2) == ["works", "works"]
+    assert at_once(opensearch_url, *[PipelineSpec(server, ("text",), template="both")] * 2) == ["works", "works"]
     assert (installer.status()["failure"], installer.status()["drifted"]) == (None, [])
     assert [len(state(cluster)[kind]) for kind in KINDS] == [0, 1, 1]
     installer.remove()
@@ -225,7 +225,7 @@ def test_of_two_simultaneous_different_installations_at_least_one_works(
     cluster, server, sample, installer, opensearch_url
 ):
     before = state(cluster)
-    said = at_once(opensearch_url, Wish(server, ("text",)), Wish(server, ("title",)))
+    said = at_once(opensearch_url, PipelineSpec(server, ("text",)), PipelineSpec(server, ("title",)))
     assert "works" in said
     assert [one for one in said if one != "works" and "at the same time" not in one] == []
     assert (installer.status()["failure"], installer.status()["drifted"]) == (None, [])
@@ -252,7 +252,7 @@ def test_leftovers_of_a_killed_installation_are_removed(cluster, server, sample,
         leave.set()
     assert len(state(cluster)["models"]) == 1
     if again:
-        installer.install(Wish(server, ("text",)))
+        installer.install(PipelineSpec(server, ("text",)))
         assert [len(state(cluster)[kind]) for kind in KINDS] == [0, 1, 1]
     installer.remove()
     assert state(cluster) == before
@@ -261,15 +261,15 @@ def test_leftovers_of_a_killed_installation_are_removed(cluster, server, sample,
 def test_a_server_that_cannot_be_reached_changes_nothing(cluster, sample, installer):
     before = state(cluster)
     with pytest.raises(InstallError, match=r"Connection refused.*check that the cluster's nodes reach osrerank serve"):
-        installer.install(Wish(f"http://127.0.0.1:{free_port()}", ("text",)))
+        installer.install(PipelineSpec(f"http://127.0.0.1:{free_port()}", ("text",)))
     assert state(cluster) == before
 
 
 def test_a_failed_change_leaves_the_installation_as_it_was(cluster, server, sample, installer):
-    installer.install(Wish(server, ("text",)))
+    installer.install(PipelineSpec(server, ("text",)))
     before = state(cluster)
     with pytest.raises(InstallError, match="Connection refused"):
-        installer.install(Wish(f"http://127.0.0.1:{free_port()}", ("text",), oversample=3))
+        installer.install(PipelineSpec(f"http://127.0.0.1:{free_port()}", ("text",), oversample=3))
     assert state(cluster) == before
     assert installer.status()["failure"] is None
 
@@ -278,16 +278,16 @@ def test_the_pipeline_sends_the_token_with_every_call(cluster, sample, installer
     before = state(cluster)
     with running(FunctionScorer(), token="s3cret") as url:
         with pytest.raises(InstallError, match="OSRERANK_SERVER_TOKEN"):
-            installer.install(Wish(url, ("text",), token="wrong"))
+            installer.install(PipelineSpec(url, ("text",), token="wrong"))
         assert state(cluster) == before
-        installer.install(Wish(url, ("text",), token="s3cret"))
+        installer.install(PipelineSpec(url, ("text",), token="s3cret"))
         assert plain(cluster, "which plague", 5)["hits"]["hits"]
-        assert installer.plan(Wish(url, ("text",), token="s3cret")) == []
+        assert installer.plan(PipelineSpec(url, ("text",), token="s3cret")) == []
         assert "s3cret" not in json.dumps(cluster.transport.perform_request("GET", "/_search/pipeline"))
 
 
 def test_a_pipeline_that_an_index_has_as_its_default_is_not_removed(cluster, server, sample, installer):
-    installer.install(Wish(server, ("text",)))
+    installer.install(PipelineSpec(server, ("text",)))
     setting = "index.search.default_pipeline"
     cluster.indices.put_settings(index=INDEX, body={setting: NAME})
     try:
@@ -305,7 +305,7 @@ def test_a_foreign_pipeline_is_left_alone(cluster, server):
     body = {"description": "mine", "response_processors": []}
     cluster.transport.perform_request("PUT", "/_search/pipeline/mine", body=body)
     try:
-        for act in (lambda one: one.install(Wish(server, ("text",))), Installer.remove, Installer.status):
+        for act in (lambda one: one.install(PipelineSpec(server, ("text",))), Installer.remove, Installer.status):
             with pytest.raises(InstallError, match="not osrerank's"):
                 act(Installer(cluster, "mine"))
     finally:

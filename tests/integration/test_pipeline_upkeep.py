@@ -7,7 +7,7 @@ from opensearchpy import NotFoundError, OpenSearch
 
 from osrerank.errors import InstallError
 from osrerank.server.opensearch.cluster import ML_NODES_ONLY, PRIVATE, TRUSTED
-from osrerank.server.opensearch.install import Installer, Wish
+from osrerank.server.opensearch.install import Installer, PipelineSpec
 from osrerank.testing import FunctionScorer
 from tests.engine_facts import needs_plugins
 from tests.http_server import running
@@ -66,9 +66,9 @@ def templates(client):
 def test_a_template_reranks_without_a_default(cluster, server, installer):
     first_pass = cluster.search(index=INDEX, body={"query": {"match": {"text": QUERY}}})
     assert [hit["_id"] for hit in first_pass["hits"]["hits"]] == ["1", "0"]
-    wish = Wish(server, ("text",), template=TEMPLATE)
-    assert f"search template {TEMPLATE}" in installer.plan(wish)
-    installer.install(wish)
+    spec = PipelineSpec(server, ("text",), template=TEMPLATE)
+    assert f"search template {TEMPLATE}" in installer.plan(spec)
+    installer.install(spec)
     assert by_template(cluster) == ["0", "1"]
     assert by_template(cluster, size=1) == ["1"]  # OpenSearch's processor sees the hits of the page alone
     assert by_template(cluster, size=1, **{"from": 1}) == ["0"]
@@ -76,7 +76,7 @@ def test_a_template_reranks_without_a_default(cluster, server, installer):
     (answer,) = cluster.msearch_template(body=lines)["responses"]
     assert [hit["_id"] for hit in answer["hits"]["hits"]] == ["0", "1"]
     assert installer.status()["templates"] == [TEMPLATE]
-    assert installer.plan(Wish(server, ("text",))) == []
+    assert installer.plan(PipelineSpec(server, ("text",))) == []
     assert "search template" in " ".join(installer.remove())
     assert templates(cluster) is None
 
@@ -87,7 +87,7 @@ def test_a_foreign_index_template_is_left_alone(cluster, server, installer):
     try:
         for act in (installer.plan, installer.install):
             with pytest.raises(InstallError, match=f"the search template {TEMPLATE} is not {NAME}'s"):
-                act(Wish(server, ("text",), template=TEMPLATE))
+                act(PipelineSpec(server, ("text",), template=TEMPLATE))
         assert installer.find() is None
         assert templates(cluster) == theirs["script"]["source"]
     finally:
@@ -96,12 +96,12 @@ def test_a_foreign_index_template_is_left_alone(cluster, server, installer):
 
 @pytest.mark.slow
 def test_an_index_template_is_updated_with_its_pipeline(cluster, server, installer):
-    installer.install(Wish(server, ("text",), template=TEMPLATE))
+    installer.install(PipelineSpec(server, ("text",), template=TEMPLATE))
     before = templates(cluster)
     changed = {"script": {"lang": "mustache", "source": before.replace('"text"', '"title"')}}
     cluster.put_script(id=TEMPLATE, body=changed)
     assert installer.status()["drifted"][0].startswith(TEMPLATE)
-    installer.install(Wish(server, ("text",)))  # with another model, whose id the template has, too
+    installer.install(PipelineSpec(server, ("text",)))  # with another model, whose id the template has, too
     assert templates(cluster) not in (before, changed["script"]["source"])
     assert installer.status()["drifted"] == []
     assert by_template(cluster) == ["0", "1"]
@@ -109,11 +109,11 @@ def test_an_index_template_is_updated_with_its_pipeline(cluster, server, install
 
 def test_the_index_template_of_another_pipeline_is_left_alone(cluster, server, installer):
     other = Installer(cluster, f"{NAME}-2")
-    other.install(Wish(server, ("text",), template=TEMPLATE))
+    other.install(PipelineSpec(server, ("text",), template=TEMPLATE))
     try:
         with pytest.raises(InstallError, match=f"the search template {TEMPLATE} is not {NAME}'s"):
-            installer.install(Wish(server, ("text",), template=TEMPLATE))
-        installer.install(Wish(server, ("text",)))
+            installer.install(PipelineSpec(server, ("text",), template=TEMPLATE))
+        installer.install(PipelineSpec(server, ("text",)))
         installer.remove()
         assert (other.status()["failure"], by_template(cluster)) == (None, ["0", "1"])
     finally:
@@ -125,19 +125,19 @@ def test_a_new_address_and_a_new_key_replace_the_old(cluster, installer):
     first, second = "first key of the server", "second key of the server"
     scorer = FunctionScorer(lambda _query, text: -float(len(text)))
     with running(scorer, token=first) as url:
-        installer.install(Wish(url, ("text",), token=first, template=TEMPLATE))
+        installer.install(PipelineSpec(url, ("text",), token=first, template=TEMPLATE))
         assert by_template(cluster) == ["0", "1"]
     with running(scorer, token=second) as url:
         assert installer.status()["failure"]
-        installer.install(Wish(url, ("text",), token=second))
+        installer.install(PipelineSpec(url, ("text",), token=second))
         assert (installer.status()["server"], installer.status()["failure"]) == (url, None)
         assert by_template(cluster) == ["0", "1"]
         port = int(url.rpartition(":")[2])
     with running(scorer, token=first, port=port) as url:  # the same address: the key alone is another one
         assert installer.status()["failure"]
-        assert installer.plan(Wish(url, ("text",), token=first)) != []
-        installer.install(Wish(url, ("text",), token=first))
-        assert installer.plan(Wish(url, ("text",), token=first)) == []
+        assert installer.plan(PipelineSpec(url, ("text",), token=first)) != []
+        installer.install(PipelineSpec(url, ("text",), token=first))
+        assert installer.plan(PipelineSpec(url, ("text",), token=first)) == []
         assert by_template(cluster) == ["0", "1"]
 
 
@@ -149,11 +149,11 @@ def test_the_pipeline_reranks_after_a_restart_of_the_node(server, tmp_path):
     port = free_port()
     with start_opensearch(home, tmp_path, port=port) as (url, _process), contextlib.closing(OpenSearch(url)) as client:
         prepare(client)
-        Installer(client, NAME).install(Wish(server, ("text",), template=TEMPLATE))
+        Installer(client, NAME).install(PipelineSpec(server, ("text",), template=TEMPLATE))
         assert by_template(client) == ["0", "1"]
     with start_opensearch(home, tmp_path, port=port) as (url, _process), contextlib.closing(OpenSearch(url)) as client:
         client.cluster.health(wait_for_status="yellow", timeout=60)
         found = Installer(client, NAME).status()
         assert (found["installed"], found["failure"], found["drifted"]) == (True, None, [])
         assert by_template(client) == ["0", "1"]
-        assert Installer(client, NAME).plan(Wish(server, ("text",))) == []
+        assert Installer(client, NAME).plan(PipelineSpec(server, ("text",))) == []

@@ -1,9 +1,9 @@
 """Elasticsearch's inference endpoint that calls a rerank server: install and remove it completely.
 
 The endpoint is of the service ``custom``. Elasticsearch cannot change an endpoint's URL, so another server means that
-the endpoint is deleted and a new one made. Before that, a trial endpoint with the same settings scores a pair. If
-several installations run at the same time, Elasticsearch accepts one; the others check whether its endpoint is the one
-that they want.
+the endpoint is deleted and a new one created. Before that, a trial endpoint with the same settings scores a pair. If
+several installations run at the same time, Elasticsearch accepts one; the others check whether its endpoint has the
+settings that they need.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ from osrerank.server.explained import explained, explained_of_server
 ROOT = "/_inference/rerank"
 RERANK_PATH = "/v2/rerank"
 MARK = '{"model":"osrerank",'
-"""The beginning of what is sent to the server, by which our endpoints are known: they have no description."""
+"""The prefix of the request template; it identifies our endpoints, because an endpoint has no description."""
 REQUEST = MARK + '"query":${query},"documents":${input}}'
 PARSER = {"reranked_index": "$.results[*].index", "relevance_score": "$.results[*].relevance_score"}
 QUERY = "what lowers blood pressure"
@@ -31,20 +31,20 @@ PROBE = {"query": "ready", "input": ["ready", "not ready"]}
 LICENCES = ("enterprise", "trial")
 """Types of licences with which Elasticsearch calls inference endpoints and has ``text_similarity_reranker``."""
 ATTEMPTS = 3
-"""How often the endpoint is made if other installations change it meanwhile."""
+"""The number of attempts to create the endpoint while other installations change it."""
 TIMEOUT_S = 60
 """Seconds for a request that calls the server; Elasticsearch itself gives up after 30."""
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
-    """What to install.
+class EndpointSpec:
+    """The inference endpoint to install.
 
     Attributes:
-        server: the rerank server as the cluster reaches it, ``http(s)://host:port``.
-        field: the field whose text the model reads; not part of the endpoint, but of searches.
-        token: the server's bearer token.
-        index: where the field was looked up.
+        server: the address of the rerank server as the cluster reaches it, ``http(s)://host:port``.
+        field: the field whose text the model reads; searches name it, the endpoint does not.
+        token: the server's bearer token; None if the server needs none.
+        index: the index whose mapping has the field; empty if no index was given.
     """
 
     server: str
@@ -59,13 +59,13 @@ class Wish:
         return {"url": self.server + RERANK_PATH, "request": REQUEST, **parser, **headers}
 
     def endpoint(self) -> dict[str, Any]:
-        """Return the endpoint, with the token as a parameter that Elasticsearch keeps secret."""
+        """Return the request body that creates the endpoint; Elasticsearch keeps the token secret."""
         secret = {} if self.token is None else {"secret_parameters": {"token": self.token}}
         return {"service": "custom", "service_settings": {**self.settings(), **secret}}
 
 
 def _is_own(endpoint: Mapping[str, Any]) -> bool:
-    """Return whether an inference endpoint was made here."""
+    """Return whether osrerank created an inference endpoint."""
     return bool(endpoint["service"] == "custom" and str(endpoint["service_settings"]["request"]).startswith(MARK))
 
 
@@ -73,8 +73,8 @@ class Installer:
     """Installs, inspects and removes an inference endpoint.
 
     Args:
-        client: the cluster's, with the rights to change inference endpoints and to read the licence.
-        name: the endpoint's: small letters and digits, and ``_`` and ``-`` between them.
+        client: a client of the cluster; its user may change inference endpoints and read the licence.
+        name: the name of the endpoint: small letters and digits, with ``_`` and ``-`` between them.
 
     Raises:
         ConfigError: the name has other characters.
@@ -89,45 +89,45 @@ class Installer:
         self._client = client
         self._name = name
 
-    def plan(self, wish: Wish) -> list[str]:
-        """Return what installing would make, a sentence each, without making anything; nothing if all is there.
+    def plan(self, spec: EndpointSpec) -> list[str]:
+        """Return a sentence for each change that `install` would make; an empty list if the endpoint is installed.
 
         Raises:
-            InstallError: the licence does not suffice, or an endpoint that is not ours has the name.
+            InstallError: the licence does not suffice, or someone else's endpoint has the name.
         """
         self._check_licence()
-        if self._fulfils(self.find(), wish):
+        if self._is_installed(self.find(), spec):
             return []
-        return [f"inference endpoint {self._name}, calling {wish.server}"]
+        return [f"inference endpoint {self._name}, calling {spec.server}"]
 
-    def needed_settings(self, wish: Wish) -> dict[str, dict[str, Any]]:  # noqa: ARG002 - OpenSearch's depend on it
-        """Return no settings: Elasticsearch calls any server."""
+    def needed_settings(self, spec: EndpointSpec) -> dict[str, dict[str, Any]]:  # noqa: ARG002 - as on OpenSearch
+        """Return an empty object: Elasticsearch calls any server, whatever its settings."""
         return {}
 
-    def search(self, wish: Wish) -> str:
+    def search(self, spec: EndpointSpec) -> str:
         """Return a search that the endpoint reranks, to be pasted into Dev Tools."""
         reranker = {
-            "retriever": {"standard": {"query": {"match": {wish.field: QUERY}}}},
-            "field": wish.field,
+            "retriever": {"standard": {"query": {"match": {spec.field: QUERY}}}},
+            "field": spec.field,
             "inference_id": self._name,
             "inference_text": QUERY,
             "rank_window_size": 50,
         }
         body = {"retriever": {"text_similarity_reranker": reranker}, "size": 10}
-        return f"POST {wish.index or '_all'}/_search\n{json.dumps(body, indent=2)}"
+        return f"POST {spec.index or '_all'}/_search\n{json.dumps(body, indent=2)}"
 
-    def install(self, wish: Wish) -> None:
+    def install(self, spec: EndpointSpec) -> None:
         """Score a pair through a trial endpoint, then install the endpoint; leave nothing new if the trial fails.
 
         Raises:
-            InstallError: a step was refused, the cluster cannot reach the server, or the endpoint was removed, or
-                installed with other settings, at the same time.
+            InstallError: Elasticsearch refused a step, the cluster cannot reach the server, or someone removed or
+                changed the endpoint at the same time.
         """
-        if not self.plan(wish):
+        if not self.plan(spec):
             return
         trial = f"{self._name}-trial-{secrets.token_hex(4)}"
         try:
-            self._create(trial, wish)
+            self._create(trial, spec)
             self._probe(trial)
         except BaseException:
             with contextlib.suppress(InstallError):  # the first failure is the one to report
@@ -135,29 +135,29 @@ class Installer:
             raise
         self._delete(trial)
         endpoint = self.find()
-        for _ in range(ATTEMPTS):  # another installation may remove or make it at the same time
-            if self._fulfils(endpoint, wish):
+        for _ in range(ATTEMPTS):  # another installation may remove or create it at the same time
+            if self._is_installed(endpoint, spec):
                 return
             if endpoint is not None:
                 self._delete(self._name)
-            refused = None
+            refusal = None
             try:
-                self._create(self._name, wish)
+                self._create(self._name, spec)
             except InstallError as error:  # perhaps another installation was faster
-                refused = error
+                refusal = error
             endpoint = self.find()
-        if self._fulfils(endpoint, wish):
+        if self._is_installed(endpoint, spec):
             return
-        if refused is not None and endpoint is None:
-            raise refused
+        if refusal is not None and endpoint is None:
+            raise refusal
         reason = f"the inference endpoint {self._name} was removed, or installed with other settings, at the same time"
         raise InstallError(f"{reason}: look at osrerank pipeline status, then install again")
 
     def find(self) -> dict[str, Any] | None:
-        """Return the endpoint's settings, None when there is none.
+        """Return the endpoint's settings; None if no endpoint has the name.
 
         Raises:
-            InstallError: the endpoint is not ours.
+            InstallError: osrerank did not create the endpoint.
         """
         with explained("look at the inference endpoint"):
             try:
@@ -167,39 +167,40 @@ class Installer:
         endpoint = content["endpoints"][0]
         if not _is_own(endpoint):
             raise InstallError(f"the inference endpoint {self._name} is not osrerank's: choose another --name")
-        found: dict[str, Any] = endpoint["service_settings"]
-        return found
+        settings: dict[str, Any] = endpoint["service_settings"]
+        return settings
 
     def status(self, index: str = "") -> dict[str, Any]:
-        """Return what is installed and whether it works.
+        """Return the endpoint's settings and whether it scores a pair.
 
         Raises:
-            ConfigError: an index is named.
+            ConfigError: ``index`` is not empty; an endpoint reads no fields that could be checked.
         """
         if index:
             reason = "leave out --index: Elasticsearch's inference endpoint reads no fields, so there are none to check"
             raise ConfigError(reason, setting="index", source="flag")
-        found = self.find()
-        if found is None:
+        settings = self.find()
+        if settings is None:
             return {"endpoint": self._name, "installed": False}
         return {
             "endpoint": self._name,
             "installed": True,
-            "server": found["url"].removesuffix(RERANK_PATH),
+            "server": settings["url"].removesuffix(RERANK_PATH),
             "failure": self._failure(),
         }
 
     def remove(self) -> list[str]:
-        """Remove the endpoint and the trial endpoints that interrupted installations left; return what was removed.
+        """Remove the endpoint and the trial endpoints of interrupted installations; return a sentence for each.
 
         Raises:
-            InstallError: a step was refused.
+            InstallError: Elasticsearch refused a step.
         """
         self.find()
         with explained("look for inference endpoints"):
             endpoints = self._request("GET", "_all")["endpoints"]
-        ours = re.compile(f"{re.escape(self._name)}(-trial-[0-9a-f]{{8}})?")
-        names = [one["inference_id"] for one in endpoints if _is_own(one) and ours.fullmatch(one["inference_id"])]
+        name_or_trial = re.compile(f"{re.escape(self._name)}(-trial-[0-9a-f]{{8}})?")
+        own_names = [endpoint["inference_id"] for endpoint in endpoints if _is_own(endpoint)]
+        names = [name for name in own_names if name_or_trial.fullmatch(name)]
         for name in names:
             self._delete(name)
         return [f"removed inference endpoint {name}" for name in names]
@@ -214,14 +215,17 @@ class Installer:
                 step="read the licence",
             )
 
-    def _fulfils(self, found: Mapping[str, Any] | None, wish: Wish) -> bool:
-        """Return whether an endpoint is as wished for; a token cannot be read back, so a pair is scored."""
-        if found is None or ("headers" in found) != (wish.token is not None):
+    def _is_installed(self, settings: Mapping[str, Any] | None, spec: EndpointSpec) -> bool:
+        """Return whether the endpoint has the settings of a specification and scores a pair.
+
+        A token cannot be read back; a wrong one shows when the pair is scored.
+        """
+        if settings is None or ("headers" in settings) != (spec.token is not None):
             return False
-        return found.items() >= wish.settings().items() and self._failure() is None
+        return settings.items() >= spec.settings().items() and self._failure() is None
 
     def _failure(self) -> str | None:
-        """Return why a pair cannot be scored through Elasticsearch; None when it can."""
+        """Return why Elasticsearch cannot score a pair through the endpoint; None if it can."""
         try:
             self._check_licence()
             self._probe(self._name)
@@ -229,10 +233,10 @@ class Installer:
             return str(error)
         return None
 
-    def _create(self, name: str, wish: Wish) -> None:
+    def _create(self, name: str, spec: EndpointSpec) -> None:
         """Create an endpoint; Elasticsearch sends the server a request first."""
         with explained_of_server("create the inference endpoint"):
-            self._request("PUT", name, wish.endpoint())
+            self._request("PUT", name, spec.endpoint())
 
     def _probe(self, name: str) -> None:
         """Score two texts through Elasticsearch.
@@ -247,7 +251,7 @@ class Installer:
             raise InstallError(f"{step}: the server gave {len(scores)} scores for two texts", step=step)
 
     def _delete(self, name: str) -> None:
-        """Delete an endpoint, unless it is gone already."""
+        """Delete an endpoint; do nothing if it does not exist."""
         with explained(f"remove the inference endpoint {name}"), contextlib.suppress(NotFoundError):
             self._request("DELETE", name)
 

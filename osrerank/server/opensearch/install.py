@@ -1,8 +1,8 @@
 """OpenSearch's own ``rerank`` search pipeline with a rerank server: install and remove it completely.
 
-An installation makes a model of its own, checks it, and then lets the search pipeline point to it. Nobody else points
-the pipeline to that model, so a model that the pipeline has left can be deleted. Of installations at the same time, the
-last one that puts the pipeline wins; the others remove their models.
+Each installation creates its own model, checks it, and then makes the search pipeline call it. No other installation
+uses that model, so a model that the pipeline no longer calls can be deleted. If several installations run at the same
+time, the last one to store the pipeline wins; the others remove their models.
 """
 
 import contextlib
@@ -28,17 +28,17 @@ DRIFTED = "is not as this osrerank installs it: run osrerank pipeline install ag
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
-    """What to install.
+class PipelineSpec:
+    """The search pipeline to install.
 
     Attributes:
-        server: the rerank server as the cluster reaches it, ``http(s)://host:port``.
-        fields: fields whose texts the model reads, joined without a separator.
-        oversample: how many times the page's size is fetched and reranked.
-        token: the server's bearer token.
+        server: the address of the rerank server as the cluster reaches it, ``http(s)://host:port``.
+        fields: the fields whose texts the model reads, joined without a separator.
+        oversample: the number of reranked hits, as a multiple of the page's size.
+        token: the server's bearer token; None if the server needs none.
         bounds: the bounds of the cluster's calls to the server.
-        template: a search template that goes through the pipeline.
-        index: where the fields were looked up.
+        template: the name of a search template that uses the pipeline; None for no template.
+        index: the index whose mapping has the fields; empty if no index was given.
     """
 
     server: str
@@ -55,12 +55,12 @@ class Installation:
     """An installed pipeline.
 
     Attributes:
-        model_id: the id of its model; "none" where somebody took it out of the pipeline.
-        fields: fields whose texts are sent.
-        oversample: how many times the page's size is reranked.
-        templates: its search templates.
-        index: where the fields were looked up; empty where they were not.
-        drifted: its search pipeline and templates that are missing, changed, or of an older osrerank.
+        model_id: the id of its model; "none" if someone removed the model from the pipeline.
+        fields: the fields whose texts are sent.
+        oversample: the number of reranked hits, as a multiple of the page's size.
+        templates: the names of its search templates.
+        index: the index whose mapping has the fields; empty if no index was given.
+        drifted: the names of the search pipeline and the templates that are missing, changed, or of an older osrerank.
     """
 
     model_id: str
@@ -83,16 +83,16 @@ class Installation:
         }
 
     def template(self) -> str:
-        """Return the source of its search templates."""
+        """Return the source that each of its search templates has."""
         return source_of(self.fields, self.processors())
 
 
 class Installer:
-    """Installs, inspects and removes a pipeline, which returns the first pass's order when reranking fails.
+    """Installs, inspects and removes a search pipeline. If reranking fails, a search has the first pass's order.
 
     Args:
-        client: the cluster's, with the rights to change search pipelines and models.
-        name: the pipeline's, part of addresses: a letter or digit, then letters, digits, ``.``, ``_`` and ``-``.
+        client: a client of the cluster; its user may change search pipelines and models.
+        name: the name of the pipeline, a part of URLs: a letter or digit, then letters, digits, ``.``, ``_`` and ``-``.
 
     Raises:
         ConfigError: the name has other characters.
@@ -111,113 +111,120 @@ class Installer:
         self._models = Models(client, name)
         self._templates = Templates(client, name)
 
-    def plan(self, wish: Wish) -> list[str]:
-        """Return what installing would make, a sentence each, without making anything; nothing if all is there.
+    def plan(self, spec: PipelineSpec) -> list[str]:
+        """Return a sentence for each change that `install` would make; an empty list if everything is installed.
 
         Raises:
-            InstallError: the cluster cannot rerank, or something that is not ours has a name that is needed.
+            InstallError: the cluster cannot rerank, or someone else's pipeline or template has a needed name.
         """
         check_plugins(self._client)
-        if wish.template is not None:
-            self._templates.check(wish.template)
-        found = self.find()
-        if found is not None and self._fulfils(found, wish):
-            left = [one for one in self._models.ids() if one != found.model_id]
-            return [f"removal of model {one}, which another installation left" for one in left]
-        window = "the page" if wish.oversample == 1 else f"{wish.oversample:g} times the page"
-        steps = [f"model {self._models.label}, calling {wish.server}"]
-        steps.append(f"search pipeline {self._name}: reranks {window} by {', '.join(wish.fields)}")
-        return [*steps, *(f"search template {name}" for name in _wanted(wish, found, "").templates)]
+        if spec.template is not None:
+            self._templates.check(spec.template)
+        installation = self.find()
+        if installation is not None and self._is_installed(installation, spec):
+            unused_ids = [model_id for model_id in self._models.ids() if model_id != installation.model_id]
+            return [f"removal of model {model_id}, which another installation left" for model_id in unused_ids]
+        window = "the page" if spec.oversample == 1 else f"{spec.oversample:g} times the page"
+        steps = [f"model {self._models.label}, calling {spec.server}"]
+        steps.append(f"search pipeline {self._name}: reranks {window} by {', '.join(spec.fields)}")
+        return [*steps, *(f"search template {name}" for name in _target(spec, installation, "").templates)]
 
-    def needed_settings(self, wish: Wish) -> dict[str, dict[str, Any]]:
-        """Return the body of the ``PUT _cluster/settings`` that must be sent first; empty if none must.
+    def needed_settings(self, spec: PipelineSpec) -> dict[str, dict[str, Any]]:
+        """Return the body of the ``PUT _cluster/settings`` that must be sent first; empty if the settings suffice.
 
         Raises:
             InstallError: the settings cannot be read.
         """
-        return needed_settings(self._client, wish.server)
+        return needed_settings(self._client, spec.server)
 
-    def search(self, wish: Wish) -> str:
+    def search(self, spec: PipelineSpec) -> str:
         """Return a search that the pipeline reranks, to be pasted into Dev Tools."""
         query = "what lowers blood pressure"
         context = {"query_context": {"query_text": query}}
-        body = {"query": {"match": {wish.fields[0]: query}}, "ext": {"rerank": context}}
-        return f"POST {wish.index or '_all'}/_search?search_pipeline={self._name}\n{json.dumps(body, indent=2)}"
+        body = {"query": {"match": {spec.fields[0]: query}}, "ext": {"rerank": context}}
+        return f"POST {spec.index or '_all'}/_search?search_pipeline={self._name}\n{json.dumps(body, indent=2)}"
 
-    def install(self, wish: Wish) -> None:
-        """Install everything that is not there yet, and score a pair through it; leave nothing new if that fails.
+    def install(self, spec: PipelineSpec) -> None:
+        """Install what is missing, and score a pair through it; leave nothing new if that fails.
 
         Raises:
-            InstallError: a step was refused, the cluster cannot reach the server, or the pipeline was removed, or
-                installed otherwise, at the same time.
+            InstallError: OpenSearch refused a step, the cluster cannot reach the server, or someone removed or changed
+                the pipeline at the same time.
         """
-        if not self.plan(wish):
+        if not self.plan(spec):
             return
-        model_id = self._models.create(wish.server, wish.token, wish.bounds)
-        wanted = None
+        model_id = self._models.create(spec.server, spec.token, spec.bounds)
+        target = None
         try:
             self._models.check(model_id)
-            wanted = _wanted(wish, self.find(), model_id)
-            for name in {*wanted.templates} - {*self._templates.all()}:
-                self._templates.put(name, wanted.template())
-            spent = {model_id, self._model_id()}
-            self._put(wanted)
+            target = _target(spec, self.find(), model_id)
+            for name in {*target.templates} - {*self._templates.all()}:
+                self._templates.put(name, target.template())
+            replaceable_ids = {model_id, self._model_id()}
+            self._store(target)
         except BaseException:
             with contextlib.suppress(InstallError):  # the first failure is the one to report
-                self._undo(model_id, wanted)
+                self._undo(model_id, target)
             raise
-        while (found := self._settled(spent)) is not None:
-            is_fulfilled = self._fulfils(found, wish)
-            if found == self.find():  # it did not change meanwhile
+        while (installation := self._settle(replaceable_ids)) is not None:
+            is_installed = self._is_installed(installation, spec)
+            if installation == self.find():  # it did not change meanwhile
                 break
-        if found is None or not is_fulfilled:
+        if installation is None or not is_installed:
             reason = f"the search pipeline {self._name} was removed, or installed otherwise, at the same time"
             raise InstallError(f"{reason}: look at osrerank pipeline status, then install again")
-        self._models.remove_left({*self._models.ids()} - spent, self._model_id)
-        self._settled(spent)  # another installation may have put its model only now
+        self._models.remove_left({*self._models.ids()} - replaceable_ids, self._model_id)
+        self._settle(replaceable_ids)  # another installation may have stored its model only now
 
-    def _put(self, wanted: Installation) -> None:
-        body = {"description": MARK + json.dumps({"index": wanted.index}), **wanted.processors()}
+    def _store(self, target: Installation) -> None:
+        """Create or overwrite the search pipeline."""
+        body = {"description": MARK + json.dumps({"index": target.index}), **target.processors()}
         with explained("put the search pipeline"):
             self._client.transport.perform_request("PUT", f"/_search/pipeline/{self._name}", body=body)
 
-    def _undo(self, model_id: str, wanted: Installation | None) -> None:
-        """Remove what an installation made that failed before the pipeline pointed to its model."""
-        found = self.find()
-        if found is not None and found.model_id == model_id:
+    def _undo(self, model_id: str, target: Installation | None) -> None:
+        """Remove what a failed installation created, unless the pipeline already calls its model."""
+        installation = self.find()
+        if installation is not None and installation.model_id == model_id:
             return
         for name, source in self._templates.all().items():
-            if wanted is not None and source == wanted.template():
+            if target is not None and source == target.template():
                 self._templates.remove(name)
         self._models.remove({model_id})
 
-    def _settled(self, spent: Collection[str | None]) -> Installation | None:
-        """Let the templates follow the pipeline, remove models that it has left, and return it, None if it is gone."""
-        while (found := self.find()) is not None and (late := {*found.drifted} & {*found.templates}):
-            for name in late:
-                self._templates.put(name, found.template())
-        self._models.remove(spent, keep=None if found is None else found.model_id)
-        return found
+    def _settle(self, replaceable_ids: Collection[str | None]) -> Installation | None:
+        """Update drifted templates, remove the models that the pipeline does not call, and return the installation.
+
+        None is returned if the pipeline no longer exists.
+        """
+        while (installation := self.find()) is not None:
+            names = {*installation.drifted} & {*installation.templates}
+            if not names:
+                break
+            for name in names:
+                self._templates.put(name, installation.template())
+        self._models.remove(replaceable_ids, keep=None if installation is None else installation.model_id)
+        return installation
 
     def _model_id(self) -> str | None:
-        """Return the model that the pipeline points to; None without a pipeline."""
+        """Return the id of the model that the pipeline calls; None without a pipeline."""
         return _model_of(self._pipeline() or {})
 
     def _pipeline(self) -> dict[str, Any] | None:
-        """Return the search pipeline; None when there is none."""
+        """Return the definition of the search pipeline; None if it does not exist."""
         with explained("look at the search pipeline"):
             try:
                 content = self._client.transport.perform_request("GET", f"/_search/pipeline/{self._name}")
             except NotFoundError:
                 return None
-        found: dict[str, Any] = content[self._name]
-        return found
+        pipeline: dict[str, Any] = content[self._name]
+        return pipeline
 
     def find(self) -> Installation | None:
-        """Return the pipeline, None when there is none.
+        """Return the installation; None if no search pipeline has the name.
 
         Raises:
-            InstallError: the pipeline is not ours.
+            InstallError: osrerank did not create the search pipeline.
         """
         pipeline = self._pipeline()
         if pipeline is None:
@@ -226,74 +233,80 @@ class Installer:
         if not description.startswith(MARK):
             raise InstallError(f"the search pipeline {self._name} is not osrerank's: choose another --name")
         rerank = _processor(pipeline, "response_processors", "rerank")
-        found = Installation(
+        installation = Installation(
             _model_of(pipeline) or "none",
             tuple(rerank.get("context", {}).get("document_fields", ())),
             float(_processor(pipeline, "request_processors", "oversample").get("sample_factor", 1.0)),
             index=json.loads(description.removeprefix(MARK))["index"],
         )
         templates = self._templates.all()
-        drifted = [] if _has(pipeline, found.processors()) else [self._name]
-        drifted += [name for name, source in templates.items() if source != found.template()]
-        return replace(found, templates=tuple(templates), drifted=tuple(drifted))
+        drifted = [] if _has(pipeline, installation.processors()) else [self._name]
+        drifted += [name for name, source in templates.items() if source != installation.template()]
+        return replace(installation, templates=tuple(templates), drifted=tuple(drifted))
 
     def status(self, index: str = "") -> dict[str, Any]:
-        """Return what is installed and whether it works.
+        """Return the parts of the installation and whether it scores a pair.
 
         Args:
-            index: which must have the pipeline's fields; empty for the one of the installation, those whose default
-                the pipeline is, or any.
+            index: the index that must have the pipeline's fields. Empty for the installation's index, or else for the
+                indices whose default pipeline this is, or else for all indices.
         """
-        found = self.find()
-        if found is None:
+        installation = self.find()
+        if installation is None:
             return {"pipeline": self._name, "installed": False}
-        model = self._models.find(found.model_id)
+        model = self._models.find(installation.model_id)
         default_for = self._default_for()
-        index = index or found.index or ",".join(default_for)
+        index = index or installation.index or ",".join(default_for)
         return {
             "pipeline": self._name,
             "installed": True,
             "server": None if model is None else model.server,
-            "model_id": found.model_id,
+            "model_id": installation.model_id,
             "model_state": None if model is None else model.state,
-            "fields": list(found.fields),
-            "oversample": found.oversample,
-            "missing_fields": fields_missing(self._client, index, found.fields),
+            "fields": list(installation.fields),
+            "oversample": installation.oversample,
+            "missing_fields": fields_missing(self._client, index, installation.fields),
             "default_for": default_for,
-            "templates": list(found.templates),
-            "drifted": [f"{name} {DRIFTED}" for name in found.drifted],
-            "failure": self._failure(found.model_id),
+            "templates": list(installation.templates),
+            "drifted": [f"{name} {DRIFTED}" for name in installation.drifted],
+            "failure": self._failure(installation.model_id),
         }
 
     def remove(self) -> list[str]:
-        """Remove everything, also what an interrupted installation left, and return what was removed.
+        """Remove the pipeline, its models and templates, and those of interrupted installations.
+
+        A sentence for each removal is returned.
 
         Raises:
-            InstallError: a step was refused, or an index has the pipeline as its default.
+            InstallError: OpenSearch refused a step, or an index has the pipeline as its default.
         """
-        done = []
+        removals = []
         if self.find() is not None:
             if indexes := ",".join(self._default_for()):
                 request = f'PUT {indexes}/_settings {{"{DEFAULT_PIPELINE}": null}}'
                 raise InstallError(f"{self._name} is the default pipeline of {indexes}: send {request} first")
             with explained("remove the search pipeline"), contextlib.suppress(NotFoundError):
                 self._client.transport.perform_request("DELETE", f"/_search/pipeline/{self._name}")
-            done = [f"removed search pipeline {self._name}"]
+            removals = [f"removed search pipeline {self._name}"]
         for name in self._templates.all():
             self._templates.remove(name)
-            done.append(f"removed search template {name}")
-        done += [f"removed {one}" for one in self._models.remove()]
-        return done if self.find() is None else [*done, *self.remove()]  # an installation was under way
+            removals.append(f"removed search template {name}")
+        removals += [f"removed {name}" for name in self._models.remove()]
+        return removals if self.find() is None else [*removals, *self.remove()]  # an installation was under way
 
-    def _fulfils(self, found: Installation, wish: Wish) -> bool:
-        """Return whether an installation is as wished for; a token cannot be read back, so a pair is scored."""
-        model = Model("DEPLOYED", wish.server, wish.token is not None, wish.bounds.client_config())
-        if found != _wanted(wish, found, found.model_id) or self._models.find(found.model_id) != model:
+    def _is_installed(self, installation: Installation, spec: PipelineSpec) -> bool:
+        """Return whether an installation has the settings of a specification and scores a pair.
+
+        A token cannot be read back; a wrong one shows when the pair is scored.
+        """
+        model = Model("DEPLOYED", spec.server, spec.token is not None, spec.bounds.client_config())
+        model_id = installation.model_id
+        if installation != _target(spec, installation, model_id) or self._models.find(model_id) != model:
             return False
-        return self._failure(found.model_id) is None
+        return self._failure(model_id) is None
 
     def _failure(self, model_id: str) -> str | None:
-        """Return why a pair cannot be scored through OpenSearch; None when it can."""
+        """Return why OpenSearch cannot score a pair with the model; None if it can."""
         try:
             self._models.probe(model_id)
         except InstallError as error:
@@ -301,32 +314,33 @@ class Installer:
         return None
 
     def _default_for(self) -> list[str]:
-        """Return the indexes that have this pipeline as their default."""
+        """Return the names of the indices that have this pipeline as their default."""
         with explained("look at the indexes' settings"):
-            found = self._client.indices.get_settings(index="_all", flat_settings=True, expand_wildcards="open,closed")
-        return [name for name, one in found.items() if one["settings"].get(DEFAULT_PIPELINE) == self._name]
+            answer = self._client.indices.get_settings(index="_all", flat_settings=True, expand_wildcards="open,closed")
+        return [name for name, index in answer.items() if index["settings"].get(DEFAULT_PIPELINE) == self._name]
 
 
-def _wanted(wish: Wish, found: Installation | None, model_id: str) -> Installation:
-    """Return the installation that fulfils a wish; it keeps the templates and the index of the one there is."""
-    kept, index = ((), "") if found is None else (found.templates, found.index)
-    templates = {*kept, *(() if wish.template is None else (wish.template,))}
-    return Installation(model_id, wish.fields, wish.oversample, tuple(sorted(templates)), wish.index or index)
+def _target(spec: PipelineSpec, current: Installation | None, model_id: str) -> Installation:
+    """Return the installation that a specification asks for; it keeps the current templates and the current index."""
+    current_templates, index = ((), "") if current is None else (current.templates, current.index)
+    templates = {*current_templates, *(() if spec.template is None else (spec.template,))}
+    return Installation(model_id, spec.fields, spec.oversample, tuple(sorted(templates)), spec.index or index)
 
 
 def _processor(pipeline: Mapping[str, Any], kind: str, name: str) -> dict[str, Any]:
-    """Return a processor's options, none if the pipeline has no such processor."""
-    found: dict[str, Any] = next((one[name] for one in pipeline.get(kind, ()) if name in one), {})
-    return found
+    """Return a processor's options; empty if the pipeline has no such processor."""
+    options = (processor[name] for processor in pipeline.get(kind, ()) if name in processor)
+    return next(options, {})
 
 
 def _model_of(pipeline: Mapping[str, Any]) -> str | None:
     """Return the id of the model that a pipeline calls; None if it calls none."""
-    found: str | None = _processor(pipeline, "response_processors", "rerank").get("ml_opensearch", {}).get("model_id")
-    return found
+    rerank = _processor(pipeline, "response_processors", "rerank")
+    model_id: str | None = rerank.get("ml_opensearch", {}).get("model_id")
+    return model_id
 
 
 def _has(pipeline: Mapping[str, Any], processors: Mapping[str, Any]) -> bool:
-    """Return whether a pipeline has these processors and no others."""
+    """Return whether a pipeline has exactly these processors."""
     kinds = ("request_processors", "response_processors", "phase_results_processors")
     return all(pipeline.get(kind, []) == processors.get(kind, []) for kind in kinds)

@@ -1,4 +1,4 @@
-"""ml-commons' models that call a rerank server: each with a connector of its own within, and under a new id."""
+"""Create, check and remove the ml-commons models that call a rerank server; each has its own connector and a new id."""
 
 import secrets
 import time
@@ -16,7 +16,7 @@ ROOT = "/_plugins/_ml"
 DEPLOY_TIMEOUT_S = 60.0
 DELETE_TIMEOUT_S = 10.0
 LEFT_AFTER_S = 10.0
-"""Seconds after which a model that no pipeline uses was left by an interrupted installation; others end sooner."""
+"""Seconds after which an unused model counts as left by an interrupted installation; an installation takes less."""
 PAUSE_S = 0.2
 REQUEST_BODY = '{"query":"${parameters.query}","documents":${parameters.documents},"model":"${parameters.model}"}'
 PROBE = {"query_text": "ready", "text_docs": ["ready", "not ready"]}
@@ -24,14 +24,14 @@ PROBE = {"query_text": "ready", "text_docs": ["ready", "not ready"]}
 
 @dataclass(frozen=True, slots=True)
 class CallBounds:
-    """Bounds of the cluster's calls to a rerank server, of each node.
+    """Bounds of each node's calls to a rerank server.
 
     Attributes:
-        connect_s: seconds to connect.
-        read_s: seconds to wait for the answer; then the search fails, or has the first pass's order. Clients of
-            OpenSearch give up after ten by themselves.
-        retries: how often a call is repeated that was answered 429 or 5xx.
-        connections: open ones.
+        connect_s: the seconds to connect.
+        read_s: the seconds to wait for the response; then the search fails, or has the first pass's order. By default,
+            clients of OpenSearch give up after ten seconds.
+        retries: the number of retries of a call that was answered 429 or 5xx.
+        connections: the number of open connections.
     """
 
     connect_s: int = 2
@@ -40,7 +40,7 @@ class CallBounds:
     connections: int = 30
 
     def client_config(self) -> dict[str, int]:
-        """Return them as the connector's ``client_config``."""
+        """Return the bounds in the form of the connector's ``client_config``."""
         return {
             "connection_timeout": self.connect_s,
             "read_timeout": self.read_s,
@@ -54,8 +54,8 @@ class Model:
     """A model of the cluster that calls a rerank server.
 
     Attributes:
-        state: such as ``DEPLOYED``.
-        server: the rerank server.
+        state: the state of the deployment, such as ``DEPLOYED``.
+        server: the address of the rerank server.
         sends_token: whether calls carry a bearer token.
         bounds: the bounds of the calls, as the connector's ``client_config``.
     """
@@ -70,9 +70,9 @@ def connector_of(name: str, server: str, token: str | None, bounds: CallBounds) 
     """Return the connector's definition.
 
     Args:
-        name: the connector's.
-        server: the rerank server, ``http(s)://host:port``.
-        token: sent as a bearer token; ml-commons stores it encrypted and requires a credential even if none is needed.
+        name: the name of the connector.
+        server: the address of the rerank server, ``http(s)://host:port``.
+        token: the bearer token; None if the server needs none. ml-commons stores it encrypted.
         bounds: the bounds of its calls.
     """
     headers = {"Content-Type": "application/json"}
@@ -93,7 +93,7 @@ def connector_of(name: str, server: str, token: str | None, bounds: CallBounds) 
         "protocol": "http",
         "parameters": {"model": "osrerank"},
         "client_config": bounds.client_config(),
-        "credential": {"token": token or "none"},
+        "credential": {"token": token or "none"},  # ml-commons requires one
         "actions": [action],
     }
 
@@ -102,10 +102,10 @@ class Models:
     """The models of a search pipeline, each in a model group that ml-commons makes for it.
 
     Args:
-        client: the cluster's.
-        pipeline: the search pipeline's name.
+        client: a client of the cluster.
+        pipeline: the name of the search pipeline.
         clock: returns seconds, never decreasing.
-        sleep: waits for so many seconds.
+        sleep: waits for a number of seconds.
     """
 
     def __init__(
@@ -153,7 +153,7 @@ class Models:
         self.probe(model_id)
 
     def find(self, model_id: str) -> Model | None:
-        """Return a model; None when there is none that calls a rerank server."""
+        """Return a model; None if it does not exist, or calls no server."""
         with explained("look at the model"):
             try:
                 model = self._request("GET", f"models/{model_id}")
@@ -185,43 +185,52 @@ class Models:
         with explained("look for models"):
             return [*self._search("models")]
 
-    def remove(self, spent: Collection[str | None] | None = None, *, keep: str | None = None) -> list[str]:
-        """Delete models of the pipeline with their groups, and return what was deleted.
+    def remove(self, model_ids: Collection[str | None] | None = None, *, keep: str | None = None) -> list[str]:
+        """Delete models of the pipeline with their groups, and return the kind and id of each deleted object.
 
         Args:
-            spent: ids of models; None for all, and for groups without a model.
-            keep: the id of a model that stays, even if it is spent.
+            model_ids: the ids of the models; None for all models, and for groups without a model.
+            keep: the id of a model that is not deleted.
 
         Raises:
-            InstallError: the cluster refuses.
+            InstallError: the cluster refuses a request.
         """
         with explained("remove the model"):
             models, groups = self._search("models"), self._search("model_groups")
-            chosen = {one: name for one, name in models.items() if one != keep and (spent is None or one in spent)}
-            removed = [self._delete("models", one) for one in chosen]
-            emptied = [one for one, name in groups.items() if spent is None or name in chosen.values()]
-            return [*removed, *(self._delete("model_groups", one) for one in emptied)]
+            names = {
+                model_id: name
+                for model_id, name in models.items()
+                if model_id != keep and (model_ids is None or model_id in model_ids)
+            }
+            removed = [self._delete("models", model_id) for model_id in names]
+            emptied = [group_id for group_id, name in groups.items() if model_ids is None or name in names.values()]
+            return [*removed, *(self._delete("model_groups", group_id) for group_id in emptied)]
 
-    def remove_left(self, unused: Collection[str], used: Callable[[], str | None]) -> None:
-        """Delete those of unused models that are still there after ten seconds, except the one in use by then."""
+    def remove_left(self, unused_ids: Collection[str], find_used_id: Callable[[], str | None]) -> None:
+        """Wait ten seconds, then delete the unused models that still exist and are not in use by then.
+
+        Args:
+            unused_ids: the ids of models that are not in use now.
+            find_used_id: returns the id of the model in use.
+        """
         until = self._clock() + LEFT_AFTER_S
-        while left := {*unused} & {*self.ids()} - {used()}:
+        while remaining_ids := {*unused_ids} & {*self.ids()} - {find_used_id()}:
             if self._clock() > until:
-                self.remove(left)
+                self.remove(remaining_ids)
                 return
             self._sleep(PAUSE_S)
 
-    def _delete(self, kind: str, found: str) -> str:
-        """Delete a model or a group, unless it is gone already; return what it was.
+    def _delete(self, kind: str, object_id: str) -> str:
+        """Delete a model or a group if it exists; return its kind and id.
 
-        A model may still be deploying, and a group may still count a model that is gone.
+        OpenSearch refuses while a model is being deployed, and while a group counts a deleted model: then try again.
         """
         until = self._clock() + DELETE_TIMEOUT_S
         while True:
             try:
                 if kind == "models":
-                    self._request("POST", f"models/{found}/_undeploy")
-                self._request("DELETE", f"{kind}/{found}")
+                    self._request("POST", f"models/{object_id}/_undeploy")
+                self._request("DELETE", f"{kind}/{object_id}")
             except (RequestError, ConflictError):
                 if self._clock() > until:
                     raise
@@ -230,19 +239,18 @@ class Models:
                 break
             else:
                 break
-        return f"{kind.removesuffix('s').replace('_', ' ')} {found}"
+        return f"{kind.removesuffix('s').replace('_', ' ')} {object_id}"
 
     def _search(self, kind: str) -> dict[str, str]:
-        """Return id -> name of the pipeline's models or groups; a group has the name of its model."""
+        """Return the name of each model or group of the pipeline by its id; a group has the name of its model."""
         query = {"query": {"match_phrase": {"name": self.label}}, "size": 100, "_source": ["name", "description"]}
         try:
             hits = self._request("POST", f"{kind}/_search", query)["hits"]["hits"]
-        except NotFoundError:  # none was ever created
+        except NotFoundError:  # no model was ever created
             return {}
         sources = {hit["_id"]: hit["_source"] for hit in hits}
-        return {
-            one: source["name"] for one, source in sources.items() if source.get("description") == self._description
-        }
+        described = {key: source for key, source in sources.items() if source.get("description") == self._description}
+        return {key: source["name"] for key, source in described.items()}
 
     def _request(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
         answer: dict[str, Any] = self._client.transport.perform_request(method, f"{ROOT}/{path}", body=body)

@@ -1,6 +1,6 @@
-"""Search templates that rerank, so that callers send a text alone, and no index has a default pipeline.
+"""Manage search templates that rerank: callers then send only a text, and no index needs a default pipeline.
 
-OpenSearch 3.6 ignores a search pipeline's name in a template, though not in a search; the template has its processors.
+OpenSearch 3.6 ignores the name of a search pipeline in a template, so the template contains the processors.
 """
 
 import contextlib
@@ -14,14 +14,14 @@ from osrerank.errors import InstallError
 from osrerank.server.explained import explained
 
 PAGE = {"from": 0, "size": 10}
-"""Parameters of the page, with what they are where a caller gives none."""
+"""Parameters of the page -> their defaults."""
 
 
 def source_of(fields: Sequence[str], processors: Mapping[str, Any]) -> str:
     """Return a template's source, with the parameters ``query``, ``from`` and ``size``.
 
     Args:
-        fields: that are searched.
+        fields: the searched fields.
         processors: the processors of the search pipeline.
     """
     body = {
@@ -30,18 +30,18 @@ def source_of(fields: Sequence[str], processors: Mapping[str, Any]) -> str:
         "ext": {"rerank": {"query_context": {"query_text": "{{query}}"}}},
     }
     page = "".join(
-        f'"{name}":{{{{#{name}}}}}{{{{{name}}}}}{{{{/{name}}}}}{{{{^{name}}}}}{usual}{{{{/{name}}}}},'
-        for name, usual in PAGE.items()
+        f'"{name}":{{{{#{name}}}}}{{{{{name}}}}}{{{{/{name}}}}}{{{{^{name}}}}}{default}{{{{/{name}}}}},'
+        for name, default in PAGE.items()
     )
     return f"{{{page}{json.dumps(body, separators=(',', ':'))[1:]}"
 
 
 class Templates:
-    """The search templates of a search pipeline, each with a comment of Mustache's at its beginning that says so.
+    """The search templates of a search pipeline; a Mustache comment at the beginning of each identifies them.
 
     Args:
-        client: the cluster's.
-        pipeline: the search pipeline's name.
+        client: a client of the cluster.
+        pipeline: the name of the search pipeline.
     """
 
     def __init__(self, client: OpenSearch, pipeline: str) -> None:
@@ -54,15 +54,15 @@ class Templates:
         with explained("look at the search templates"):
             state = self._client.cluster.state(metric="metadata", filter_path="metadata.stored_scripts")
         scripts = state.get("metadata", {}).get("stored_scripts", {})
-        sources = {name: str(one.get("source", "")) for name, one in scripts.items()}
+        sources = {name: str(script.get("source", "")) for name, script in scripts.items()}
         marked = sorted(name for name, source in sources.items() if source.startswith(self._mark))
         return {name: sources[name].removeprefix(self._mark) for name in marked}
 
     def check(self, name: str) -> None:
-        """Check that a name is free, or a template of the pipeline has it.
+        """Check that a template of this name may be created or overwritten.
 
         Raises:
-            InstallError: it is not.
+            InstallError: a template of someone else has the name.
         """
         with explained(f"look at the search template {name}"):
             try:
@@ -73,20 +73,20 @@ class Templates:
             raise InstallError(f"the search template {name} is not {self._pipeline}'s: choose another --template")
 
     def put(self, name: str, source: str) -> None:
-        """Make a template, or make it anew.
+        """Create or overwrite a template.
 
         Raises:
-            InstallError: another template has that name, or the cluster refuses it.
+            InstallError: a template of someone else has the name, or the cluster refuses the request.
         """
         self.check(name)
         with explained(f"put the search template {name}"):
             self._client.put_script(id=name, body={"script": {"lang": "mustache", "source": self._mark + source}})
 
     def remove(self, name: str) -> None:
-        """Delete a template of the pipeline, unless it is gone already.
+        """Delete a template of the pipeline if it exists.
 
         Raises:
-            InstallError: the cluster refuses.
+            InstallError: the cluster refuses the request.
         """
         with explained(f"remove the search template {name}"), contextlib.suppress(NotFoundError):
             self._client.delete_script(id=name)

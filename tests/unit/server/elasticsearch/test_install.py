@@ -8,10 +8,10 @@ from opensearchpy import NotFoundError, RequestError, TransportError
 
 from osrerank.cli import cli
 from osrerank.errors import ConfigError, InstallError
-from osrerank.server.elasticsearch.install import Installer, Wish
+from osrerank.server.elasticsearch.install import EndpointSpec, Installer
 
 SERVER = "http://10.1.2.3:8088"
-WISH = Wish(SERVER, "text", "secret")
+SPEC = EndpointSpec(SERVER, "text", "secret")
 TRIAL = "books-trial"
 DOWN = TransportError(500, "status_exception", {"error": {"type": "status_exception", "reason": "Connection refused"}})
 EXISTS = RequestError(400, "resource_already_exists_exception", {"error": {"reason": "books already exists"}})
@@ -70,39 +70,39 @@ def shown(name: str, body: Any) -> dict[str, Any]:
 def test_a_trial_endpoint_scores_a_pair_before_the_endpoint_is_made() -> None:
     cluster = Cluster()
     installer = Installer(cluster, "books")  # type: ignore[arg-type]
-    installer.install(WISH)
+    installer.install(SPEC)
     assert cluster.changes == [("PUT", TRIAL), ("DELETE", TRIAL), ("PUT", "books")]
-    assert installer.plan(WISH) == []
+    assert installer.plan(SPEC) == []
     assert installer.status()["server"] == SERVER
 
 
 @pytest.mark.parametrize("cluster", [Cluster(), Cluster(scores=1)])
 def test_a_failed_trial_leaves_the_previous_endpoint(cluster: Cluster) -> None:
     installer = Installer(cluster, "books")  # type: ignore[arg-type]
-    cluster.endpoints["books"] = before = shown("books", Wish("http://other", "text").endpoint())
+    cluster.endpoints["books"] = before = shown("books", EndpointSpec("http://other", "text").endpoint())
     with pytest.raises(InstallError):
-        installer.install(WISH if cluster.scores == 1 else Wish("http://down", "text"))
+        installer.install(SPEC if cluster.scores == 1 else EndpointSpec("http://down", "text"))
     assert cluster.endpoints == {"books": before}
     assert cluster.changes == [("PUT", TRIAL), ("DELETE", TRIAL)]
 
 
-@pytest.mark.parametrize("other", [Wish("http://other", "text"), Wish(SERVER, "text")])
-def test_another_server_or_token_gets_a_new_endpoint(other: Wish) -> None:
+@pytest.mark.parametrize("other", [EndpointSpec("http://other", "text"), EndpointSpec(SERVER, "text")])
+def test_another_server_or_token_gets_a_new_endpoint(other: EndpointSpec) -> None:
     cluster = Cluster()
     cluster.endpoints["books"] = shown("books", other.endpoint())
-    Installer(cluster, "books").install(WISH)  # type: ignore[arg-type]
+    Installer(cluster, "books").install(SPEC)  # type: ignore[arg-type]
     assert cluster.changes[2:] == [("DELETE", "books"), ("PUT", "books")]
-    assert cluster.endpoints == {"books": shown("books", WISH.endpoint())}
+    assert cluster.endpoints == {"books": shown("books", SPEC.endpoint())}
 
 
 def test_a_simultaneous_equal_installation_is_accepted() -> None:
     cluster = Cluster()
-    cluster.meanwhile = {"books": shown("books", WISH.endpoint())}
-    Installer(cluster, "books").install(WISH)  # type: ignore[arg-type]
+    cluster.meanwhile = {"books": shown("books", SPEC.endpoint())}
+    Installer(cluster, "books").install(SPEC)  # type: ignore[arg-type]
     cluster.endpoints.clear()
-    cluster.meanwhile = {"books": shown("books", Wish("http://other", "text").endpoint())}
+    cluster.meanwhile = {"books": shown("books", EndpointSpec("http://other", "text").endpoint())}
     with pytest.raises(InstallError, match="installed with other settings, at the same time"):
-        Installer(cluster, "books").install(WISH)  # type: ignore[arg-type]
+        Installer(cluster, "books").install(SPEC)  # type: ignore[arg-type]
     assert cluster.endpoints == cluster.meanwhile
 
 
@@ -111,9 +111,9 @@ def test_a_licence_without_the_retriever_is_named_before_anything_is_made(licenc
     cluster = Cluster(licence=licence, status=status)
     installer = Installer(cluster, "books")  # type: ignore[arg-type]
     with pytest.raises(InstallError, match=rf"needs an active Enterprise or trial licence.* {licence} \({status}\)"):
-        installer.install(WISH)
+        installer.install(SPEC)
     assert cluster.changes == []
-    cluster.endpoints["books"] = shown("books", WISH.endpoint())
+    cluster.endpoints["books"] = shown("books", SPEC.endpoint())
     assert "Enterprise" in installer.status()["failure"]
     assert installer.remove() == ["removed inference endpoint books"]
 

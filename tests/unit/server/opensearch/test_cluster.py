@@ -19,7 +19,7 @@ from osrerank.server.opensearch.cluster import (
     needed_settings,
     trusted,
 )
-from osrerank.server.opensearch.install import Installer, Wish
+from osrerank.server.opensearch.install import Installer, PipelineSpec
 from osrerank.server.opensearch.ml_commons import CallBounds, connector_of
 
 SERVER = "http://10.1.2.3:8088"
@@ -123,7 +123,7 @@ def test_pipeline_commands_that_cannot_work_are_refused(arguments, words):
 
 
 def test_shown_requests_have_no_secrets():
-    assert "s3cret" not in repr(Wish(SERVER, ("text",), token="s3cret"))
+    assert "s3cret" not in repr(PipelineSpec(SERVER, ("text",), token="s3cret"))
     connector = connector_of("n", SERVER, "s3cret", CallBounds())
     assert json.dumps(connector).count("s3cret") == 1
     assert connector["actions"][0]["headers"]["Authorization"] == "Bearer ${credential.token}"
