@@ -8,14 +8,14 @@ from typing import Any
 
 from osrerank._optional import require
 from osrerank.client import (
-    OfOpenSearchPy,
+    OpenSearchPyClient,
     embedded_folder,
     refuse_unknown,
     searcher_of,
     server_options,
     split_params,
-    timed,
     with_params,
+    with_timeout,
 )
 from osrerank.driver import AsyncDriver
 from osrerank.options.defaults import Defaults
@@ -42,7 +42,7 @@ from opensearchpy import (  # noqa: E402 - defined only where aiohttp is
 __all__ = ["AsyncClient", "connect_async"]
 
 
-class AsyncClient(OfOpenSearchPy, AsyncDriver, AsyncOpenSearch):
+class AsyncClient(OpenSearchPyClient, AsyncDriver, AsyncOpenSearch):
     """An ``opensearchpy.AsyncOpenSearch`` that understands ``await search(..., rerank=True)``.
 
     Arguments, results and errors are those of ``osrerank.Client``. Models score in a thread, so the event loop stays
@@ -58,7 +58,7 @@ class AsyncClient(OfOpenSearchPy, AsyncDriver, AsyncOpenSearch):
         **options: Any,
     ) -> None:
         super().__init__(hosts, **options)
-        self._later: set[asyncio.Task[Any]] = set()
+        self._background: set[asyncio.Task[Any]] = set()
         self.searcher = searcher_of(self, models, defaults)
 
     async def search(
@@ -77,13 +77,13 @@ class AsyncClient(OfOpenSearchPy, AsyncDriver, AsyncOpenSearch):
         steps = search_steps(self.searcher, query, body, given, index=index, rerank=rerank, headers=headers)
         send = partial(self._send, index=index, headers=headers, options=options)
         with search_span(self, index, rerank, query):
-            return await self._performed(steps, send)
+            return await self._perform(steps, send)
 
     async def _send(self, step: ClientStep, *, index: Any, headers: Any, options: Mapping[str, Any]) -> Any:
         with request_span(self, step, index):
             if isinstance(step, SideRequest):
                 return await self.transport.perform_request(
-                    step.method, step.path, headers=headers, params=timed(step, options), body=step.body
+                    step.method, step.path, headers=headers, params=with_timeout(step, options), body=step.body
                 )
             if isinstance(step, MultiSearchRequest):
                 send = super().msearch_template if step.is_template else super().msearch
@@ -100,7 +100,7 @@ class AsyncClient(OfOpenSearchPy, AsyncDriver, AsyncOpenSearch):
         steps = multi_search_steps(self.searcher, body, index, rerank=rerank, params=options)
         send = partial(self._send, index=index, headers=options.get("headers"), options=options)
         with multi_search_span(self, index):
-            return await self._performed(steps, send)
+            return await self._perform(steps, send)
 
     async def search_template(
         self,
@@ -119,7 +119,7 @@ class AsyncClient(OfOpenSearchPy, AsyncDriver, AsyncOpenSearch):
         steps = template_steps(self.searcher, body, given, index=index, rerank=rerank, headers=headers)
         send = partial(self._send, index=index, headers=headers, options=options)
         with search_span(self, index, rerank, None):
-            return await self._performed(steps, send)
+            return await self._perform(steps, send)
 
     async def msearch_template(
         self, *, body: Any, rerank: RerankArgument = False, index: Any = None, **options: Any
@@ -130,7 +130,7 @@ class AsyncClient(OfOpenSearchPy, AsyncDriver, AsyncOpenSearch):
         steps = multi_template_steps(self.searcher, body, index, rerank=rerank, params=options)
         send = partial(self._send, index=index, headers=options.get("headers"), options=options)
         with multi_search_span(self, index):
-            return await self._performed(steps, send)
+            return await self._perform(steps, send)
 
 
 def connect_async(

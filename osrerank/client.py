@@ -46,35 +46,35 @@ CONNECTIONS = 32
 
 
 def failed_of(error: Exception) -> Failed:
-    """Return an exception of opensearch-py as the error that searches understand; it has no status of any other."""
-    if not isinstance(error, TransportError):  # an answer that is no JSON
+    """Return an exception of opensearch-py as the `Failed` that searches understand."""
+    if not isinstance(error, TransportError):  # such as a response that is not JSON
         return Failed(error, foreign=str(error))
     status = error.status_code if isinstance(error.status_code, int) else None
     kind = error.error if status is not None and isinstance(error.error, str) else ""
     return Failed(error, status=status, kind=kind, timed_out=isinstance(error, ConnectionTimeout), foreign=str(error))
 
 
-class OfOpenSearchPy:
-    """What the synchronous and the asynchronous client of opensearch-py share."""
+class OpenSearchPyClient:
+    """The code that the synchronous and the asynchronous client of opensearch-py share."""
 
     transport: Any
     _send: Callable[..., Any]
 
     @staticmethod
-    def _failure(error: Exception) -> Exception:
+    def _as_failed(error: Exception) -> Exception:
         return failed_of(error) if isinstance(error, OpenSearchException) else error
 
-    def _sending(self, index: Any) -> Callable[[Any], Any]:
+    def _sender(self, index: Any) -> Callable[[Any], Any]:
         return partial(self._send, index=index, headers=None, options={})
 
     def __repr__(self) -> str:
-        """Return the class and the hosts that it connects to, without credentials."""
-        given = getattr(self.transport, "hosts", None) or []
-        hosts = [f"{host.get('host')}:{host.get('port', 9200)}" for host in given]
-        return f"<{type(self).__name__} of {', '.join(hosts) or 'the embedded engine'}>"
+        """Return the name of the class and its hosts, without credentials."""
+        hosts = getattr(self.transport, "hosts", None) or []
+        names = [f"{host.get('host')}:{host.get('port', 9200)}" for host in hosts]
+        return f"<{type(self).__name__} of {', '.join(names) or 'the embedded engine'}>"
 
 
-class Client(OfOpenSearchPy, SyncDriver, OpenSearch):
+class Client(OpenSearchPyClient, SyncDriver, OpenSearch):
     """An ``opensearchpy.OpenSearch`` that understands ``search(..., rerank=True)``; everything else works as before.
 
     Args:
@@ -94,8 +94,8 @@ class Client(OfOpenSearchPy, SyncDriver, OpenSearch):
         **options: Any,
     ) -> None:
         super().__init__(hosts, **options)
-        self._connections = OwnConnections(self.transport)
-        self._later = Background()
+        self._connections = ForkSafeConnections(self.transport)
+        self._background = Background()
         self.searcher = searcher_of(self, models, defaults)
 
     def search(
@@ -145,13 +145,13 @@ class Client(OfOpenSearchPy, SyncDriver, OpenSearch):
         steps = search_steps(self.searcher, query, body, given, index=index, rerank=rerank, headers=headers)
         send = partial(self._send, index=index, headers=headers, options=options)
         with search_span(self, index, rerank, query):
-            return self._performed(steps, send)
+            return self._perform(steps, send)
 
     def _send(self, step: ClientStep, *, index: Any, headers: Any, options: Mapping[str, Any]) -> Any:
         with request_span(self, step, index):
             if isinstance(step, SideRequest):
                 return self.transport.perform_request(
-                    step.method, step.path, headers=headers, params=timed(step, options), body=step.body
+                    step.method, step.path, headers=headers, params=with_timeout(step, options), body=step.body
                 )
             if isinstance(step, MultiSearchRequest):
                 send = super().msearch_template if step.is_template else super().msearch
@@ -175,7 +175,7 @@ class Client(OfOpenSearchPy, SyncDriver, OpenSearch):
         steps = multi_search_steps(self.searcher, body, index, rerank=rerank, params=options)
         send = partial(self._send, index=index, headers=options.get("headers"), options=options)
         with multi_search_span(self, index):
-            return self._performed(steps, send)
+            return self._perform(steps, send)
 
     def search_template(
         self,
@@ -205,7 +205,7 @@ class Client(OfOpenSearchPy, SyncDriver, OpenSearch):
         steps = template_steps(self.searcher, body, given, index=index, rerank=rerank, headers=headers)
         send = partial(self._send, index=index, headers=headers, options=options)
         with search_span(self, index, rerank, None):
-            return self._performed(steps, send)
+            return self._perform(steps, send)
 
     def msearch_template(self, *, body: Any, rerank: RerankArgument = False, index: Any = None, **options: Any) -> Any:
         """Search with several search templates in one request, and rerank each search if ``rerank`` asks for it.
@@ -221,14 +221,14 @@ class Client(OfOpenSearchPy, SyncDriver, OpenSearch):
         steps = multi_template_steps(self.searcher, body, index, rerank=rerank, params=options)
         send = partial(self._send, index=index, headers=options.get("headers"), options=options)
         with multi_search_span(self, index):
-            return self._performed(steps, send)
+            return self._perform(steps, send)
 
 
-class OwnConnections:
-    """Gives a forked child connections of its own: two processes on one connection would get each other's answers.
+class ForkSafeConnections:
+    """Gives a forked child process new connections: processes that share one would read each other's responses.
 
     Args:
-        transport: opensearch-py's transport, whose connections urllib3 or requests keep open.
+        transport: the transport of opensearch-py; urllib3 or requests keeps its connections open.
     """
 
     def __init__(self, transport: Any) -> None:
@@ -236,13 +236,13 @@ class OwnConnections:
         renew_after_fork(self)
 
     def renew(self) -> None:
-        """Leave the parent's connections to the parent; the child opens new ones."""
+        """Forget the connections of the parent process, so that the child opens new connections."""
         for connection in getattr(getattr(self._transport, "connection_pool", None), "connections", ()):
             pool = getattr(connection, "pool", None)  # of urllib3
             if isinstance(pool, HTTPConnectionPool) and pool.pool is not None:
-                kept = pool.pool.maxsize
-                pool.pool = pool.QueueCls(kept)
-                for _ in range(kept):
+                size = pool.pool.maxsize
+                pool.pool = pool.QueueCls(size)
+                for _ in range(size):
                     pool.pool.put(None)
             for adapter in getattr(getattr(connection, "session", None), "adapters", {}).values():  # of requests
                 adapter.init_poolmanager(adapter._pool_connections, adapter._pool_maxsize, adapter._pool_block)  # noqa: SLF001
@@ -264,18 +264,18 @@ def with_params(options: Mapping[str, Any], params: Mapping[str, Any]) -> dict[s
     return {**options, "params": {**(options.get("params") or {}), **params}} if params else dict(options)
 
 
-def timed(step: SideRequest, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the parameters of a request that a search adds: the caller's own timeout holds for it, too.
+def with_timeout(step: SideRequest, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parameters of a request that a search adds; its timeout is at most the caller's.
 
     Args:
         step: the request.
         options: the caller's keyword arguments.
     """
-    given = options.get("request_timeout", (options.get("params") or {}).get("request_timeout"))
-    own = step.params.get("request_timeout")
-    if given is None or (own is not None and own <= given):
+    given_s = options.get("request_timeout", (options.get("params") or {}).get("request_timeout"))
+    timeout_s = step.params.get("request_timeout")
+    if given_s is None or (timeout_s is not None and timeout_s <= given_s):
         return dict(step.params)
-    return {**step.params, "request_timeout": given}
+    return {**step.params, "request_timeout": given_s}
 
 
 def connect(
@@ -350,54 +350,54 @@ def searcher_of(client: Any, models: RerankService | None, defaults: Defaults | 
         authentication=authentication_of(client),
     )
     for namespace in (client.indices, client.search_pipeline):
-        namespace.client = NoticedChanges(client, searcher.forget_indices)
+        namespace.client = ChangeObserver(client, searcher.forget_indices)
     return searcher
 
 
-class NoticedChanges:
-    """Stands for a client in its namespaces, such as ``client.indices``, and tells when a request may change indices.
+class ChangeObserver:
+    """Replaces the client in its namespaces, such as ``client.indices``, and observes requests that may change indices.
 
     Args:
         client: the client, synchronous or asynchronous.
-        changed: called after such a request.
+        on_change: the callback that is called after such a request.
     """
 
-    def __init__(self, client: Any, changed: Callable[[], None]) -> None:
-        self._client, self._changed = client, changed
+    def __init__(self, client: Any, on_change: Callable[[], None]) -> None:
+        self._client, self._on_change = client, on_change
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._client, name)
 
     @property
-    def transport(self) -> "NoticedChanges":
+    def transport(self) -> "ChangeObserver":
         return self
 
     def perform_request(self, method: str, url: str, *arguments: Any, **options: Any) -> Any:
         """Send a request as the client's transport does."""
-        sent = partial(self._client.transport.perform_request, method, url, *arguments, **options)
+        send = partial(self._client.transport.perform_request, method, url, *arguments, **options)
         if not may_change_indices(method, url):
-            return sent()
+            return send()
         try:
-            answer = sent()
+            answer = send()
         finally:  # a request that failed may have changed some indices
-            self._changed()
-        return self._awaited(answer) if inspect.isawaitable(answer) else answer
+            self._on_change()
+        return self._finish(answer) if inspect.isawaitable(answer) else answer
 
-    async def _awaited(self, answer: Awaitable[Any]) -> Any:
+    async def _finish(self, answer: Awaitable[Any]) -> Any:
         try:
             return await answer
         finally:
-            self._changed()
+            self._on_change()
 
 
-def refuse_unknown(options: Mapping[str, Any], *known: type) -> None:
-    """Reject options that neither `connect` nor opensearch-py knows, because opensearch-py silently ignores any name.
+def refuse_unknown(options: Mapping[str, Any], *classes: type) -> None:
+    """Reject options that neither `connect` nor opensearch-py accepts; opensearch-py would silently ignore them.
 
-    A caller's own transport or connection class may have options of its own; then nothing is rejected.
+    Nothing is rejected if the caller names a transport or connection class, because it may accept other options.
 
     Args:
         options: the caller's options.
-        known: opensearch-py's classes that the options are passed to.
+        classes: the classes of opensearch-py that receive the options.
 
     Raises:
         ConfigError: an option is unknown; the message has the nearest name.
@@ -405,11 +405,11 @@ def refuse_unknown(options: Mapping[str, Any], *known: type) -> None:
     if {"transport_class", "connection_class", "connection_pool_class"} & set(options):
         return
     names = set(PASSED_ON)
-    for base in {base for kind in known for base in kind.__mro__} - {object}:
+    for base in {base for kind in classes for base in kind.__mro__} - {object}:
         names |= set(inspect.signature(base).parameters) - {"args", "kwargs"}
     for name in sorted(set(options) - names):
-        near = difflib.get_close_matches(name, [*names, *inspect.signature(connect).parameters], 1)
-        hint = f"; did you mean {near[0]}?" if near else ""
+        nearest = difflib.get_close_matches(name, [*names, *inspect.signature(connect).parameters], 1)
+        hint = f"; did you mean {nearest[0]}?" if nearest else ""
         raise ConfigError(f"connect has no argument {name}{hint}", setting=name, source="argument")
 
 

@@ -1,4 +1,4 @@
-"""Perform the steps of searches, for the clients of every engine and library: what they have in common."""
+"""Perform the steps of searches: the code that the clients of all engines and libraries share."""
 
 import asyncio
 from abc import abstractmethod
@@ -22,7 +22,7 @@ from osrerank.vectors.background import CLOSE_S, Background
 
 
 class Driver:
-    """A client that can rerank; a subclass sends the requests, with a library of its own.
+    """A client that can rerank; a subclass sends the requests through its client library.
 
     Attributes:
         searcher: holds what the searches share: models, defaults, fields and so on.
@@ -34,21 +34,21 @@ class Driver:
 
     @staticmethod
     @abstractmethod
-    def _failure(error: Exception) -> Exception:
-        """Return an error of the client library as the `Failed` that searches understand; others as they are."""
+    def _as_failed(error: Exception) -> Exception:
+        """Return an error of the client library as the `Failed` that searches understand, any other error unchanged."""
 
     @abstractmethod
-    def _sending(self, index: Any) -> Callable[[Any], Any]:
-        """Return what sends requests to an index as the client's own, without a caller's headers and options."""
+    def _sender(self, index: Any) -> Callable[[Any], Any]:
+        """Return a function that sends a step's request to an index, without the headers and options of a caller."""
 
 
 class SyncDriver(Driver):
     """A synchronous client that can rerank."""
 
-    _later: Background
+    _background: Background
 
-    def _performed(self, steps: Generator[Any, Any, Any], send: Callable[[Any], Any]) -> Any:
-        """Perform the steps that a generator yields, until it ends, and return its value.
+    def _perform(self, steps: Generator[Any, Any, Any], send: Callable[[Any], Any]) -> Any:
+        """Perform the steps of a generator until it ends, and return its value.
 
         Args:
             steps: yields requests and computations.
@@ -58,34 +58,34 @@ class SyncDriver(Driver):
             step = next(steps)
             while True:
                 try:
-                    result = self._result(step, send)
-                except Exception as error:  # noqa: BLE001 - the steps deal with it, or raise it
-                    step = steps.throw(self._failure(error))
+                    value = self._perform_step(step, send)
+                except Exception as error:  # noqa: BLE001 - the generator handles or raises it
+                    step = steps.throw(self._as_failed(error))
                 else:
-                    step = steps.send(result)
+                    step = steps.send(value)
         except StopIteration as end:
             return end.value
         except Raised as raised:
             cause = raised.cause
-        raise cause  # outside the except block, so that the caller sees nothing of how it came here
+        raise cause  # outside the except block, so that its traceback has no context
 
-    def _result(self, step: Any, send: Callable[[Any], Any]) -> Any:
+    def _perform_step(self, step: Any, send: Callable[[Any], Any]) -> Any:
         """Perform a step, and return its result."""
         if isinstance(step, Computation):
             return step.run()
         if isinstance(step, Later | Shadow):
-            queue = self._later if isinstance(step, Later) else self.searcher.shadows
-            return queue.submit(partial(self._performed, step.steps, send))
+            queue = self._background if isinstance(step, Later) else self.searcher.shadows
+            return queue.submit(partial(self._perform, step.steps, send))
         return send(step)
 
     def result_of(self, steps: Generator[Any, Any, Any], index: Any = None) -> Any:
-        """Perform the steps that a generator yields, without a caller's headers and options, and return its value.
+        """Perform the steps of a generator, without the headers and options of a caller, and return its value.
 
         Args:
             steps: yields requests and computations.
-            index: the index of its searches, if it has any.
+            index: the index that its searches name; None if it has no searches.
         """
-        return self._performed(steps, self._sending(index))
+        return self._perform(steps, self._sender(index))
 
     def rerank(
         self, query: str, documents: Sequence[str | Mapping[str, Any]], *, options: RerankArgument = True
@@ -121,19 +121,20 @@ class SyncDriver(Driver):
         return rank_response(self.searcher.service, self.searcher.defaults.base, response, query, rerank=options)
 
     def options_of(self, index: Any, *, rerank: RerankArgument = True) -> Rerank:
-        """Return a search's options with the fields of an index that a query text searches and that the model reads."""
-        named, fields = self._found(index, rerank)
+        """Return a search's options, completed with the index's fields that are searched and that the model reads."""
+        given_options, fields = self._find_fields(index, rerank)
         self.searcher.fields.warn(index, fields.complaints(None))
-        options = fields.written_into(named)
-        is_found = isinstance(options.fields, FoundNames)
-        return options if is_found or not options.fields else replace(options, fields=CheckedNames(options.fields))
+        options = fields.written_into(given_options)
+        if isinstance(options.fields, FoundNames) or not options.fields:
+            return options
+        return replace(options, fields=CheckedNames(options.fields))
 
     def fields_of(self, index: Any, *, rerank: RerankArgument = True, as_built: bool = True) -> SearchFields:
-        """Return an index's fields that a query text searches and that the model reads, with warnings about them.
+        """Return the fields of an index that a query text searches and that the model reads, with warnings about them.
 
-        If none are named, and ``as_built`` is true, those are read that the last build of the index's vectors read.
+        If the options name no fields and ``as_built`` is true, the model reads the fields of the last build of vectors.
         """
-        return self._found(index, rerank, as_built=as_built)[1]
+        return self._find_fields(index, rerank, as_built=as_built)[1]
 
     @property
     def engine(self) -> Engine:
@@ -143,10 +144,10 @@ class SyncDriver(Driver):
 
     def search_pipeline_of(self, index: Any) -> SearchPipeline:
         """Return the search pipeline that the searches of an index run under by default."""
-        found: SearchPipeline = self.result_of(self.searcher.pipelines.default_of(index), index)
-        return found
+        pipeline: SearchPipeline = self.result_of(self.searcher.pipelines.default_of(index), index)
+        return pipeline
 
-    def _found(self, index: Any, rerank: RerankArgument, *, as_built: bool = True) -> tuple[Rerank, SearchFields]:
+    def _find_fields(self, index: Any, rerank: RerankArgument, *, as_built: bool = True) -> tuple[Rerank, SearchFields]:
         defaults = self.searcher.defaults.of(index)
         options = Rerank.of(rerank, defaults) or defaults
         return options, self.result_of(self.searcher.fields_of(options, index, as_built=as_built), index)
@@ -161,8 +162,8 @@ class SyncDriver(Driver):
             ModelLoadError, MissingDependencyError, WorkerError: the model cannot be loaded.
             opensearchpy.OpenSearchException: the index cannot be read.
         """
-        found: Coverage = self.result_of(coverage(self.searcher, index), index)
-        return found
+        counts: Coverage = self.result_of(coverage(self.searcher, index), index)
+        return counts
 
     def is_warm(self, index: str, *, at_least: float = AT_LEAST) -> bool:
         """Return whether an index's model is loaded, and enough of its documents have vectors.
@@ -176,7 +177,7 @@ class SyncDriver(Driver):
         return bool(self.result_of(is_warm(self.searcher, index, at_least), index))
 
     def warm_up(self, index: Any = None) -> None:
-        """Load now the models that ``rerank=True`` uses, so that the first search need not wait for them.
+        """Load the models that ``rerank=True`` uses now, so that the first search does not wait for them.
 
         Args:
             index: an index with a model of its own in the settings file; None for the client's model.
@@ -186,10 +187,10 @@ class SyncDriver(Driver):
     def close(self) -> None:
         """Finish writing the vectors of past searches, close the connections, and release the models.
 
-        In shadow mode, the search that is being run again ends first, and waiting ones are dropped.
+        In shadow mode, the current second run ends first, and queued second runs are dropped.
         """
         self.searcher.shadows.close()
-        self._later.close()
+        self._background.close()
         self.searcher.close()
         if self.is_owner:
             super().close()  # type: ignore[misc]
@@ -201,41 +202,41 @@ class AsyncDriver(Driver):
     Models score in a thread, so the event loop stays free.
     """
 
-    _later: set[asyncio.Task[Any]]
+    _background: set[asyncio.Task[Any]]
 
-    async def _performed(self, steps: Generator[Any, Any, Any], send: Callable[[Any], Awaitable[Any]]) -> Any:
-        """Perform the steps that a generator yields, until it ends, and return its value."""
+    async def _perform(self, steps: Generator[Any, Any, Any], send: Callable[[Any], Awaitable[Any]]) -> Any:
+        """Perform the steps of a generator until it ends, and return its value."""
         try:
             step = next(steps)
             while True:
                 try:
-                    result = await self._result(step, send)
-                except Exception as error:  # noqa: BLE001 - the steps deal with it, or raise it
-                    step = steps.throw(self._failure(error))
+                    value = await self._perform_step(step, send)
+                except Exception as error:  # noqa: BLE001 - the generator handles or raises it
+                    step = steps.throw(self._as_failed(error))
                 else:
-                    step = steps.send(result)
+                    step = steps.send(value)
         except StopIteration as end:
             return end.value
         except Raised as raised:
             cause = raised.cause
-        raise cause  # outside the except block, so that the caller sees nothing of how it came here
+        raise cause  # outside the except block, so that its traceback has no context
 
-    async def _result(self, step: Any, send: Callable[[Any], Awaitable[Any]]) -> Any:
+    async def _perform_step(self, step: Any, send: Callable[[Any], Awaitable[Any]]) -> Any:
         """Perform a step, and return its result."""
         if isinstance(step, Computation):
             return await asyncio.to_thread(step.run)
         if isinstance(step, Later):
-            task = asyncio.create_task(self._performed(step.steps, send))
-            self._later.add(task)
-            return task.add_done_callback(self._later.discard)
+            task = asyncio.create_task(self._perform(step.steps, send))
+            self._background.add(task)
+            return task.add_done_callback(self._background.discard)
         if isinstance(step, Shadow):
-            begin = partial(self._performed, step.steps, send)
+            begin = partial(self._perform, step.steps, send)
             return self.searcher.shadows.submit(partial(_run_in, asyncio.get_running_loop(), begin))
         return await send(step)
 
     async def result_of(self, steps: Generator[Any, Any, Any], index: Any) -> Any:
-        """Perform the steps that a generator yields, without a caller's headers and options, and return its value."""
-        return await self._performed(steps, self._sending(index))
+        """Perform the steps of a generator, without the headers and options of a caller, and return its value."""
+        return await self._perform(steps, self._sender(index))
 
     async def rerank(
         self, query: str, documents: Sequence[str | Mapping[str, Any]], *, options: RerankArgument = True
@@ -254,13 +255,13 @@ class AsyncDriver(Driver):
         )
 
     async def warm_up(self, index: Any = None) -> None:
-        """Load now the models that ``rerank=True`` uses, as ``SyncDriver.warm_up`` does."""
+        """Load the models that ``rerank=True`` uses now, as ``SyncDriver.warm_up`` does."""
         await asyncio.to_thread(self.searcher.warm_up, index)
 
     async def coverage(self, index: str) -> Coverage:
         """Count an index's documents that have vectors, as ``SyncDriver.coverage`` does."""
-        found: Coverage = await self.result_of(coverage(self.searcher, index), index)
-        return found
+        counts: Coverage = await self.result_of(coverage(self.searcher, index), index)
+        return counts
 
     async def is_warm(self, index: str, *, at_least: float = AT_LEAST) -> bool:
         """Return whether an index's model is loaded and enough documents have vectors."""
@@ -269,8 +270,8 @@ class AsyncDriver(Driver):
     async def close(self) -> None:
         """Finish writing vectors, close the connections and release the models, as ``Client.close`` does."""
         await asyncio.to_thread(self.searcher.shadows.close)
-        if self._later:
-            await asyncio.wait(self._later, timeout=CLOSE_S)
+        if self._background:
+            await asyncio.wait(self._background, timeout=CLOSE_S)
         await asyncio.to_thread(self.searcher.close)  # it may wait for vectors to be written
         if self.is_owner:
             await super().close()  # type: ignore[misc]

@@ -28,19 +28,19 @@ from elasticsearch import ApiError, AsyncElasticsearch, Elasticsearch  # noqa: E
 
 __all__ = ["RerankingAsyncElasticsearch", "RerankingElasticsearch"]
 
-CARRIED = ("_searcher", "_later", "_calls", "is_owner")
-"""Attributes that a client made by ``options`` has from the one that made it."""
+SHARED_ATTRIBUTES = ("_searcher", "_background", "_calls", "is_owner")
+"""Attributes that a client copies to the clients that its ``options`` makes."""
 
 
-class Call(NamedTuple):
-    """A request that a method of elasticsearch-py was about to send, and what was answered to those sent in its place.
+class RecordedCall(NamedTuple):
+    """A recorded request of an elasticsearch-py method, and the responses to the searches that were sent instead.
 
     Attributes:
-        client: the client that sends: with the options of this call, if it has any.
-        params: the URL's parameters.
-        body: the request's body.
-        indices: the index or indices.
-        responses: the responses to searches.
+        client: the client that sends the searches; it has the options of this call.
+        params: the URL parameters.
+        body: the body of the request.
+        indices: the index or indices; None for all.
+        responses: the responses to the searches.
     """
 
     client: Any
@@ -49,37 +49,38 @@ class Call(NamedTuple):
     indices: str | None
     responses: list[Any]
 
-    def answer(self, found: Any) -> Any:
-        """Return the answer of a search as elasticsearch-py returns it: with the headers and so on of the response."""
+    def respond(self, body: Any) -> Any:
+        """Return a body as elasticsearch-py's response object, with the status and headers of the last response."""
         last = self.responses[-1]
-        return last if found is last.body else type(last)(body=found, meta=last.meta)
+        return last if body is last.body else type(last)(body=body, meta=last.meta)
 
 
-class _Elastic:
-    """What both clients share: the searcher, and requests that are recorded in place of being sent.
+class _RecordingClient:
+    """The code that both clients share.
 
-    elasticsearch-py itself turns arguments into a request: a copy of the client records it.
+    elasticsearch-py turns the arguments of a search into a request. A copy of the client records that request instead
+    of sending it, and the recorded request is reranked.
     """
 
     _searcher: Searcher
     _headers: Any
     _request_timeout: Any
-    _calls: list[Call] | None = None
+    _calls: list[RecordedCall] | None = None
     _send: Callable[..., Any]
 
     @property
     def searcher(self) -> Searcher:
-        """What the searches of this client's user share."""
+        """The searcher of this client's user: models, and what is cached of the indices that the user may see."""
         return self._searcher.seen_by(self._headers)
 
     def options(self, **options: Any) -> Self:
         """Return a client with other options, such as credentials, that reranks with the same models."""
         client: Self = super().options(**options)  # type: ignore[misc]
-        client.__dict__ |= {name: self.__dict__[name] for name in CARRIED if name in self.__dict__}
+        client.__dict__ |= {name: self.__dict__[name] for name in SHARED_ATTRIBUTES if name in self.__dict__}
         return client
 
-    def _copy(self, calls: list[Call] | None) -> Self:
-        """Return a copy that records the requests of its next calls, or sends them if there is no list for them."""
+    def _copy(self, calls: list[RecordedCall] | None) -> Self:
+        """Return a copy that appends its requests to a list instead of sending them; with None, it sends them."""
         copy = object.__new__(type(self))
         copy.__dict__ |= {**self.__dict__, "_calls": calls}
         return copy
@@ -87,25 +88,29 @@ class _Elastic:
     def _record(self, *, params: Any = None, body: Any = None, path_parts: Any = None, **_: Any) -> None:
         assert self._calls is not None
         index = unquote((path_parts or {}).get("index", ""))
-        self._calls.append(Call(self._copy(None), params or {}, body, index or None, []))
+        self._calls.append(RecordedCall(self._copy(None), params or {}, body, index or None, []))
 
-    def _notice(self, method: str, path: str, request: Mapping[str, Any]) -> None:
-        """Read again what is cached of the indices if a request of ``indices`` may have changed it."""
+    def _forget_changed_indices(self, method: str, path: str, request: Mapping[str, Any]) -> None:
+        """Drop what is cached of the indices if a request of ``client.indices`` may have changed them."""
         if str(request.get("endpoint_id")).startswith("indices.") and may_change_indices(method, path):
             self._searcher.forget_indices()
 
-    def _request(self, step: ClientStep, call: Call) -> tuple[Self, dict[str, Any]]:
+    def _request(self, step: ClientStep, call: RecordedCall) -> tuple[Self, dict[str, Any]]:
         """Return the client that sends a step's request, and the arguments of its ``perform_request``."""
         if isinstance(step, SideRequest):
-            client, own, given = self, step.params.get("request_timeout"), self._request_timeout
-            if own is not None and not (isinstance(given, int | float) and given < own):
-                client = self.options(request_timeout=own)
+            client, timeout_s, given_s = self, step.params.get("request_timeout"), self._request_timeout
+            if timeout_s is not None and not (isinstance(given_s, int | float) and given_s < timeout_s):
+                client = self.options(request_timeout=timeout_s)
             params = {name: value for name, value in step.params.items() if name != "request_timeout"}
-            return client, {**_content(step.body), "method": step.method, "path": step.path, "params": params}
+            return client, {**_headers_and_body(step.body), "method": step.method, "path": step.path, "params": params}
         assert isinstance(step, SearchRequest | MultiSearchRequest)
         action = "search" if isinstance(step, SearchRequest) else "msearch"
         request = {
-            **(_content(step.body) if isinstance(step, SearchRequest) else _content(step.lines, is_lines=True)),
+            **(
+                _headers_and_body(step.body)
+                if isinstance(step, SearchRequest)
+                else _headers_and_body(step.lines, is_lines=True)
+            ),
             "method": "POST",
             "path": path_of(call.indices, f"_{action}/template" if step.is_template else f"_{action}"),
             "params": step.params if isinstance(step, SearchRequest) else {**call.params, **step.params},
@@ -114,22 +119,22 @@ class _Elastic:
         }
         return self, request
 
-    def _sending(self, index: Any) -> Callable[[Any], Any]:
-        return partial(self._send, Call(self, {}, None, index, []))
+    def _sender(self, index: Any) -> Callable[[Any], Any]:
+        return partial(self._send, RecordedCall(self, {}, None, index, []))
 
     @staticmethod
-    def _failure(error: Exception) -> Exception:
+    def _as_failed(error: Exception) -> Exception:
         if isinstance(error, ApiError):
-            said = error.body.get("error") if isinstance(error.body, Mapping) else None
-            cause = next(iter(said.get("root_cause") or ()), said) if isinstance(said, Mapping) else {}
+            details = error.body.get("error") if isinstance(error.body, Mapping) else None
+            cause = next(iter(details.get("root_cause") or ()), details) if isinstance(details, Mapping) else {}
             return Failed(error, status=error.status_code, kind=str(cause.get("type") or ""), foreign=str(error))
         if isinstance(error, TransportError):
             return Failed(error, timed_out=isinstance(error, ConnectionTimeout), foreign=str(error))
         return error
 
 
-def _content(body: Any, *, is_lines: bool = False) -> dict[str, Any]:
-    """Return a request's body and its headers; a text has lines of JSON if it begins a new one at its end."""
+def _headers_and_body(body: Any, *, is_lines: bool = False) -> dict[str, Any]:
+    """Return the body and the headers of a request; a text that ends with a line break is newline-delimited JSON."""
     if body is None:
         return {"headers": {"accept": "application/json"}}
     is_lines = is_lines or (isinstance(body, str) and body.endswith("\n"))
@@ -137,24 +142,24 @@ def _content(body: Any, *, is_lines: bool = False) -> dict[str, Any]:
     return {"headers": {"accept": "application/json", "content-type": kind}, "body": body}
 
 
-def _steps(name: str, call: Call, query: Any, rerank: RerankArgument) -> ClientSteps:
-    """Return the steps of a recorded call."""
+def _steps(name: str, call: RecordedCall, query: Any, rerank: RerankArgument) -> ClientSteps:
+    """Return the steps of the method that a call was recorded for."""
     searcher, index = call.client.searcher, call.indices
     if name == "search":
         return search_steps(searcher, query, call.body, call.params, index=index, rerank=rerank)
     if name == "search_template":
         return template_steps(searcher, call.body, call.params, index=index, rerank=rerank)
-    several = multi_search_steps if name == "msearch" else multi_template_steps
-    return several(searcher, call.body, index, rerank=rerank, params=call.params)
+    steps_of = multi_search_steps if name == "msearch" else multi_template_steps
+    return steps_of(searcher, call.body, index, rerank=rerank, params=call.params)
 
 
-def _span(name: str, call: Call, query: Any, rerank: RerankArgument) -> Any:
+def _span(name: str, call: RecordedCall, query: Any, rerank: RerankArgument) -> Any:
     if name.startswith("m"):
         return multi_search_span(call.client, call.indices)
     return search_span(call.client, call.indices, rerank, query)
 
 
-class RerankingElasticsearch(_Elastic, SyncDriver, Elasticsearch):  # type: ignore[override]
+class RerankingElasticsearch(_RecordingClient, SyncDriver, Elasticsearch):  # type: ignore[override]
     """An ``elasticsearch.Elasticsearch`` whose searches take ``rerank=``, as those of ``osrerank.Client`` do.
 
     Everything else is elasticsearch-py's: keyword arguments, ``options``, ``ObjectApiResponse``, exceptions, retries.
@@ -167,7 +172,7 @@ class RerankingElasticsearch(_Elastic, SyncDriver, Elasticsearch):  # type: igno
         try:
             return super().perform_request(method, path, **request)
         finally:  # a request that failed may have changed some indices
-            self._notice(method, path, request)
+            self._forget_changed_indices(method, path, request)
 
     def search(self, query: Any = None, *, rerank: RerankArgument = False, **arguments: Any) -> Any:
         """Search, and rerank the hits if ``rerank`` asks for it.
@@ -199,14 +204,14 @@ class RerankingElasticsearch(_Elastic, SyncDriver, Elasticsearch):  # type: igno
         return self._reranked("msearch_template", rerank, None, arguments)
 
     def _reranked(self, name: str, rerank: RerankArgument, query: str | None, arguments: Mapping[str, Any]) -> Any:
-        calls: list[Call] = []
+        calls: list[RecordedCall] = []
         getattr(super(RerankingElasticsearch, self._copy(calls)), name)(**arguments)
         (call,) = calls
         with _span(name, call, query, rerank):
             send = partial(call.client._send, call)  # noqa: SLF001 - a copy of this client
-            return call.answer(call.client._performed(_steps(name, call, query, rerank), send))  # noqa: SLF001
+            return call.respond(call.client._perform(_steps(name, call, query, rerank), send))  # noqa: SLF001
 
-    def _send(self, call: Call, step: ClientStep) -> Any:
+    def _send(self, call: RecordedCall, step: ClientStep) -> Any:
         client, request = self._request(step, call)
         response = client.perform_request(**request)
         if not isinstance(step, SideRequest):
@@ -214,7 +219,7 @@ class RerankingElasticsearch(_Elastic, SyncDriver, Elasticsearch):  # type: igno
         return response.body
 
 
-class RerankingAsyncElasticsearch(_Elastic, AsyncDriver, AsyncElasticsearch):  # type: ignore[override]
+class RerankingAsyncElasticsearch(_RecordingClient, AsyncDriver, AsyncElasticsearch):  # type: ignore[override]
     """An ``elasticsearch.AsyncElasticsearch`` whose searches take ``rerank=``, as those of `RerankingElasticsearch`."""
 
     async def perform_request(self, method: str, path: str, **request: Any) -> Any:
@@ -224,7 +229,7 @@ class RerankingAsyncElasticsearch(_Elastic, AsyncDriver, AsyncElasticsearch):  #
         try:
             return await super().perform_request(method, path, **request)
         finally:
-            self._notice(method, path, request)
+            self._forget_changed_indices(method, path, request)
 
     async def search(self, query: Any = None, *, rerank: RerankArgument = False, **arguments: Any) -> Any:
         """Search, and rerank the hits if ``rerank`` asks for it."""
@@ -256,15 +261,15 @@ class RerankingAsyncElasticsearch(_Elastic, AsyncDriver, AsyncElasticsearch):  #
     async def _reranked(
         self, name: str, rerank: RerankArgument, query: str | None, arguments: Mapping[str, Any]
     ) -> Any:
-        calls: list[Call] = []
+        calls: list[RecordedCall] = []
         await getattr(super(RerankingAsyncElasticsearch, self._copy(calls)), name)(**arguments)
         (call,) = calls
         with _span(name, call, query, rerank):
             send = partial(call.client._send, call)  # noqa: SLF001 - a copy of this client
-            found = await call.client._performed(_steps(name, call, query, rerank), send)  # noqa: SLF001
-            return call.answer(found)
+            body = await call.client._perform(_steps(name, call, query, rerank), send)  # noqa: SLF001
+            return call.respond(body)
 
-    async def _send(self, call: Call, step: ClientStep) -> Any:
+    async def _send(self, call: RecordedCall, step: ClientStep) -> Any:
         client, request = self._request(step, call)
         response = await client.perform_request(**request)
         if not isinstance(step, SideRequest):
@@ -272,12 +277,16 @@ class RerankingAsyncElasticsearch(_Elastic, AsyncDriver, AsyncElasticsearch):  #
         return response.body
 
 
-def wrapped(client: Any, models: RerankService, defaults: Defaults) -> Any:
-    """Return a client with an existing one's transport, credentials and options, whose searches can rerank."""
+def wrap_client(client: Any, models: RerankService, defaults: Defaults) -> Any:
+    """Return a reranking client that has the transport, the credentials and the options of an existing client."""
     is_async = isinstance(client, AsyncElasticsearch)
     new: Any = object.__new__(_class_of(type(client), is_async))  # type: ignore[arg-type]
     searcher = Searcher(models, defaults, engine=Engine.ELASTICSEARCH, authentication=authentication_of(client))
-    state: dict[str, Any] = {"_searcher": searcher, "_later": set() if is_async else Background(), "is_owner": False}
+    state: dict[str, Any] = {
+        "_searcher": searcher,
+        "_background": set() if is_async else Background(),
+        "is_owner": False,
+    }
     new.__dict__ |= {**client.__dict__, "_headers": client._headers.copy(), **state}  # noqa: SLF001 - its credentials
     new.indices = type(client.indices)(new)
     return new
@@ -285,6 +294,6 @@ def wrapped(client: Any, models: RerankService, defaults: Defaults) -> Any:
 
 @lru_cache
 def _class_of(base: Any, is_async: bool) -> Any:  # noqa: FBT001 - a part of the key
-    """Return the reranking class for a class of clients, which may be an application's own subclass."""
-    own = RerankingAsyncElasticsearch if is_async else RerankingElasticsearch
-    return own if issubclass(own, base) else type(f"Reranking{base.__name__}", (own, base), {})
+    """Return the reranking subclass of a client class, which may itself be a subclass of the application."""
+    reranking = RerankingAsyncElasticsearch if is_async else RerankingElasticsearch
+    return reranking if issubclass(reranking, base) else type(f"Reranking{base.__name__}", (reranking, base), {})

@@ -73,7 +73,7 @@ def wrap(client: Any, **options: Unpack[WrapOptions]) -> Any:
     Raises:
         ConfigError: the client is neither of these, or an option is unknown or cannot be used.
     """
-    wrapped = _wrapper(client)
+    wrap_client = _wrapper(client)
     if unknown := sorted(set(options) - set(WrapOptions.__annotations__)):
         known = ", ".join(WrapOptions.__annotations__)
         raise ConfigError(f"wrap has no argument {unknown[0]}; it has {known}", setting=unknown[0], source="argument")
@@ -83,15 +83,15 @@ def wrap(client: Any, **options: Unpack[WrapOptions]) -> Any:
     models = RerankService(
         settings, scorers["scorer"], scorers["duo_scorer"], encoder=scorers["encoder"], has_index=True
     )
-    return wrapped(client, models, Defaults.load(settings, rerank, model=options.get("model")))
+    return wrap_client(client, models, Defaults.load(settings, rerank, model=options.get("model")))
 
 
 def _wrapper(client: Any) -> Callable[[Any, RerankService, Defaults], Any]:
     """Return the function that makes the reranking client; it imports only libraries that the caller has imported."""
     if _is_of(client, "elasticsearch", "Elasticsearch", "AsyncElasticsearch"):
-        from osrerank.elastic import wrapped  # noqa: PLC0415 - needs elasticsearch
+        from osrerank.elastic import wrap_client  # noqa: PLC0415 - needs elasticsearch
 
-        return wrapped
+        return wrap_client
     if _is_of(client, "opensearchpy", "OpenSearch"):
         from osrerank.client import Client  # noqa: PLC0415 - needs opensearch-py
 

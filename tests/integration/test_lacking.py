@@ -105,7 +105,7 @@ def test_a_report_waits_until_builders_took_the_last_one(client: Client) -> None
     for _ in range(2):
         clock.sleep(60)
         search(client, {"match": {"text": "999"}})
-    client._later.drain()
+    client._background.drain()
     assert told(client, side, 30) == before
     assert len(side.take_reports()) == 30
     clock.sleep(60)

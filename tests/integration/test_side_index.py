@@ -68,7 +68,7 @@ def order(client: Client, index: str, query: str = QUERY, **options: Any) -> lis
 
 def refresh(client: Client, index: str) -> None:
     """Wait for what searches left to be written, and make it visible."""
-    client._later.close()
+    client._background.close()
     client.indices.refresh(index=side_index(index))
 
 
@@ -182,11 +182,11 @@ def test_a_cluster_that_refuses_writes_only_slows_searches(
     client.indices.put_settings(index=side_index(index_name), body={"index.blocks.write": True})
     before = errors()
     first = order(client, index_name)
-    client._later.close()
+    client._background.close()
     assert errors() == before + 1
     assert "writes of document vectors pause for 10 s" in caplog.text
     assert order(client, index_name, f"{QUERY} now") != []
-    client._later.close()
+    client._background.close()
     assert errors() == before + 1  # it is left alone for a while
     assert first[0][1] > 0
     client.indices.put_settings(index=side_index(index_name), body={"index.blocks.write": False})
