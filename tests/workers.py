@@ -165,9 +165,9 @@ def main() -> None:
     parser.add_argument("--broker-url")
     parser.add_argument("--seconds-per-pair", type=float, default=0.0005)
     parser.add_argument("--tasks", type=int, default=2)
-    given = parser.parse_args()
-    settings = Settings.load(model=given.model, broker_url=given.broker_url, worker_tasks=given.tasks)
-    sys.exit(run_worker(settings, DeviceScorer(given.seconds_per_pair)))
+    arguments = parser.parse_args()
+    settings = Settings.load(model=arguments.model, broker_url=arguments.broker_url, worker_tasks=arguments.tasks)
+    sys.exit(run_worker(settings, DeviceScorer(arguments.seconds_per_pair)))
 
 
 if __name__ == "__main__":

@@ -17,11 +17,11 @@ def main() -> int:
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--log", type=Path, help="outcomes, a JSON line each")
     parser.add_argument("--folder", type=Path, help="for the files of the servers")
-    given = parser.parse_args()
-    plan = Plan(given.seed, given.searches, given.workers)
+    arguments = parser.parse_args()
+    plan = Plan(arguments.seed, arguments.searches, arguments.workers)
     with tempfile.TemporaryDirectory(prefix="chaos-") as temporary:
-        folder = given.folder or Path(temporary)
-        summary = perform(plan, folder, log=given.log or Path(temporary) / "log.jsonl")
+        folder = arguments.folder or Path(temporary)
+        summary = perform(plan, folder, log=arguments.log or Path(temporary) / "log.jsonl")
     print(json.dumps(summary, indent=1))  # noqa: T201
     bad = ("lost", "doubled", "unmarked_or_wrong", "failed_without_a_fault_of_opensearch")
     return int(any(summary[name] for name in bad))

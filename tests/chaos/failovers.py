@@ -436,9 +436,9 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=60)
     parser.add_argument("--every", type=float, default=60, help="seconds between two failovers")
     parser.add_argument("--folder", type=Path, help="for the files of the servers and the log")
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="failovers-") as temporary:
-        summary = perform(given.folder or Path(temporary), given.minutes, given.every)
+        summary = perform(arguments.folder or Path(temporary), arguments.minutes, arguments.every)
     print(json.dumps(summary, indent=1))  # noqa: T201
     return int(bool(summary["wrong"] or summary["ended_by_themselves"]))
 

@@ -15,6 +15,6 @@ EXAMPLES = (Encoder, Scorer, Stage, Pipeline, osrerank.Client.search, osrerank.R
 @pytest.mark.parametrize("documented", EXAMPLES, ids=lambda one: one.__qualname__)
 def test_examples_in_docstrings_run(documented, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    found = re.search(r"```python\n(.*?)```", inspect.getdoc(documented) or "", re.DOTALL)
-    assert found, "it has no example"
-    exec(compile(found[1], documented.__qualname__, "exec"), {})
+    response = re.search(r"```python\n(.*?)```", inspect.getdoc(documented) or "", re.DOTALL)
+    assert response, "it has no example"
+    exec(compile(response[1], documented.__qualname__, "exec"), {})

@@ -55,16 +55,16 @@ def test_generated_pages_are_current(name):
 
 def test_the_api_page_is_the_public_api():
     page = (ROOT / "docs" / "api.md").read_text("utf-8")
-    found = re.findall(r"^::: (\S+)$", page, re.MULTILINE)
+    matches = re.findall(r"^::: (\S+)$", page, re.MULTILINE)
     modules = [importlib.import_module(f"osrerank{name}") for name in PUBLIC]
     for name in ADAPTERS:
         with contextlib.suppress(MissingDependencyError):
             modules.append(importlib.import_module(f"osrerank{name}"))
     exported = {f"{module.__name__}.{name}" for module in modules for name in module.__all__}
     missing = {name for name in ADAPTERS if f"osrerank{name}" not in {module.__name__ for module in modules}}
-    documented = {one for one in found if not any(name in one for name in missing)}
+    documented = {one for one in matches if not any(name in one for name in missing)}
     assert documented == exported
-    assert len(found) == len(set(found))
+    assert len(matches) == len(set(matches))
 
 
 @pytest.mark.parametrize("name", PUBLIC[1:])

@@ -58,8 +58,8 @@ def test_every_step_of_the_production_page_runs(tmp_path: Path, monkeypatch: pyt
             wait_until((tmp_path / "shadow.jsonl").exists)
         if step == "Roll back":
             with osrerank.connect() as client:
-                found = client.search("blood", index="articles", rerank=True)
-                assert found["rerank"]["reason_code"] == "not_asked"
+                response = client.search("blood", index="articles", rerank=True)
+                assert response["rerank"]["reason_code"] == "not_asked"
     assert (
         "none of 2 documents lacks vectors"
         in shown["osrerank --model osrerank/minilm-l6 vectors status --index articles --at-least .99"]
@@ -86,6 +86,6 @@ def run(line: str, monkeypatch: pytest.MonkeyPatch) -> str:
         monkeypatch.setenv(name, os.environ.get(name, value))
         return ""
     assert program == "osrerank"
-    result = CliRunner().invoke(cli, arguments)
-    assert result.exit_code == 0, f"{line}: {result.output} {result.exception}"
-    return result.output
+    outcome = CliRunner().invoke(cli, arguments)
+    assert outcome.exit_code == 0, f"{line}: {outcome.output} {outcome.exception}"
+    return outcome.output

@@ -57,10 +57,10 @@ def outcome(client: Client, text_scores: dict[str, float], seed: int) -> str:
     if LACKING in json.dumps(body) and client.engine is Engine.ELASTICSEARCH:
         return LACKING
     try:
-        own = client.search(body={**body, "size": 100}, index="goods")
+        response = client.search(body={**body, "size": 100}, index="goods")
     except RequestError as error:  # such as a script that cannot be compiled
         pytest.fail(f"{error}: {json.dumps(body)}")
-    if not ids(own):
+    if not ids(response):
         return "no hits"
     options = {"query": "any", "fields": ["title"], "blend": "replace"}
     marks = client.search(body={**body, "size": 100}, index="goods", rerank=options)["hits"]["hits"]
@@ -75,7 +75,7 @@ def outcome(client: Client, text_scores: dict[str, float], seed: int) -> str:
     assert answer["rerank"]["applied"] is True, json.dumps(body)
     assert told is not None, json.dumps(body)
     if told["applied"]:
-        assert ids(answer) == ids(own), f"{seed}: {json.dumps(body)}"
+        assert ids(answer) == ids(response), f"{seed}: {json.dumps(body)}"
         return "exact"
     assert told["reason"].startswith("the boosts of the query cannot be separated from its text score: ")
     why = told["reason"].split(": ", 1)[1]
@@ -153,16 +153,16 @@ def test_the_callers_named_queries_come_back_as_without_reranking(client: Client
     aggregation = {"best": {"top_hits": {"size": 3}}}
     groups = {"field": "shop", "inner_hits": {"name": "group", "size": 2}}
     body = {"query": QUERY, "size": 3, "aggs": aggregation, "collapse": groups}
-    own = client.search(body=body, index="goods", params=params)
+    response = client.search(body=body, index="goods", params=params)
     answer = client.search(body=body, index="goods", params=params, rerank=True)
     assert boosts(answer) is not None
     assert [hit["matched_queries"] for hit in answer["hits"]["hits"]] != []
     assert "osrerank-" not in json.dumps(answer)
-    by_id = {hit["_id"]: hit for hit in own["hits"]["hits"]}
+    by_id = {hit["_id"]: hit for hit in response["hits"]["hits"]}
     for hit in answer["hits"]["hits"]:
         assert hit["matched_queries"] == by_id[hit["_id"]]["matched_queries"]
         assert hit["inner_hits"] == by_id[hit["_id"]]["inner_hits"]
-    assert answer["aggregations"] == own["aggregations"]
+    assert answer["aggregations"] == response["aggregations"]
 
 
 def test_thresholds_cut_a_boosted_query_by_the_models_probabilities(

@@ -76,12 +76,12 @@ def test_a_search_that_names_fields_reads_the_named_fields(client: Client, url: 
 
 def test_coverage_reads_what_searches_read(client: Client, url: str) -> None:
     with connect(url, scorer=Letters()) as another:
-        found = another.coverage(INDEX)
-        assert (found.documents, found.lacks) == (20, 0)
+        coverage = another.coverage(INDEX)
+        assert (coverage.documents, coverage.lacks) == (20, 0)
     build_vectors(client, INDEX)
     with connect(url, scorer=Letters()) as another:
-        found = another.coverage(INDEX)
-        assert (found.documents, found.built, found.lacks) == (20, 20, 0)
+        coverage = another.coverage(INDEX)
+        assert (coverage.documents, coverage.built, coverage.lacks) == (20, 20, 0)
 
 
 def test_the_log_says_once_that_a_build_read_other_fields_than_the_mapping_gives(

@@ -195,10 +195,10 @@ def rows_of(seen):
 
 
 def test_the_compatibility_page_shows_the_measured_table(request):
-    seen = request.config.stash.get(VERDICTS, {})
-    if set(seen) != set(Engine):
+    answer = request.config.stash.get(VERDICTS, {})
+    if set(answer) != set(Engine):
         pytest.skip("the compatibility page needs the verdicts of all engines")
-    table = "\n".join(rows_of(seen))
+    table = "\n".join(rows_of(answer))
     before, rest = PAGE.read_text("utf-8").split("<!-- table -->\n")[:2]
     if os.environ.get("UPDATE_DOCS"):
         tail = PAGE.read_text("utf-8").split("<!-- /table -->", 1)[1]

@@ -125,8 +125,8 @@ def test_errors_of_the_wrapped_client_are_elasticsearchs_own(client: Any) -> Non
 
 
 def test_a_client_made_by_options_reranks(client: Any) -> None:
-    made = client.options(request_timeout=5, opaque_id="mine")
-    assert made.search(index=INDEX, query=MATCH, size=1, rerank=True)["rerank"]["applied"] is True
+    derived = client.options(request_timeout=5, opaque_id="mine")
+    assert derived.search(index=INDEX, query=MATCH, size=1, rerank=True)["rerank"]["applied"] is True
     ignored = client.options(ignore_status=404).search(index="absent", query=MATCH, rerank=True)
     assert (ignored.meta.status, ignored["status"]) == (404, 404)
     with pytest.warns(DeprecationWarning, match="transport options"):

@@ -122,8 +122,8 @@ def test_hybrid_searches_refused_by_opensearch_are_refused_with_reranking(client
     answers = []
     for rerank in (False, {"query": QUERY}):
         try:
-            found = client.search(body=body, index="hybrid", search_pipeline=PIPELINE, rerank=rerank)
-            answers.append(found["hits"]["total"])
+            response = client.search(body=body, index="hybrid", search_pipeline=PIPELINE, rerank=rerank)
+            answers.append(response["hits"]["total"])
         except TransportError as error:
             answers.append(error.status_code)
     assert answers[0] == answers[1], body

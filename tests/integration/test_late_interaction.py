@@ -62,10 +62,10 @@ def test_late_interaction_gives_a_long_document_its_best_passages_score(client: 
     long = "the lift of wings is known well " * 60 + TEXTS[0]
     fill(client, INDEX, {"long": {"text": long}})
     options = {"passages": {"words": 8, "stride": 8, "limit": 100}, "blend": "replace"}
-    found = client.search(QUERY, index=INDEX, size=21, rerank=options)
-    logits = {hit["_id"]: hit["_rerank"]["vectors"]["logit"] for hit in found["hits"]["hits"]}
-    assert found["rerank"]["stages"][0]["inferences"] > len(logits)
-    assert ids(found) == sorted(logits, key=lambda doc_id: -logits[doc_id])
+    response = client.search(QUERY, index=INDEX, size=21, rerank=options)
+    logits = {hit["_id"]: hit["_rerank"]["vectors"]["logit"] for hit in response["hits"]["hits"]}
+    assert response["rerank"]["stages"][0]["inferences"] > len(logits)
+    assert ids(response) == sorted(logits, key=lambda doc_id: -logits[doc_id])
 
 
 @pytest.mark.long

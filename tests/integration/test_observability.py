@@ -156,13 +156,13 @@ def test_dashboards_and_alerts_query_existing_metrics_and_labels(server, broker,
     suffixes = {"counter": ("_total",), "histogram": ("_bucket", "_sum", "_count"), "gauge": ("",)}
     there = {f"{family.name}{suffix}" for family in families for suffix in suffixes.get(family.type, ())}
     query = queries()[place]
-    asked = re.findall(r"\b(osrerank_\w+)(?:\{([^}]*)\})?", query)
-    assert asked
-    assert {name for name, _ in asked} <= there
-    for name, matchers in asked:
+    matches = re.findall(r"\b(osrerank_\w+)(?:\{([^}]*)\})?", query)
+    assert matches
+    assert {name for name, _ in matches} <= there
+    for name, matchers in matches:
         assert set(re.findall(r"(\w+)(?:=~|!=|!~|=)", matchers)) <= labels_of(name, samples)
     by = {label.strip() for some in re.findall(r"by \(([^)]*)\)", query) for label in some.split(",")}
-    assert by <= set().union(*(labels_of(name, samples) for name, _ in asked))
+    assert by <= set().union(*(labels_of(name, samples) for name, _ in matches))
 
 
 def test_each_alert_names_a_remedy():

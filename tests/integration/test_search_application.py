@@ -25,8 +25,8 @@ QUERY = "how does steam drive an engine, what force does it use, and what oxygen
 
 @pytest.fixture(scope="module")
 def sample() -> Sample:
-    whole = Sample.load()
-    return replace(whole, documents=tuple(document for document in whole.documents if document["title"] in TITLES))
+    loaded = Sample.load()
+    return replace(loaded, documents=tuple(document for document in loaded.documents if document["title"] in TITLES))
 
 
 @pytest.fixture(scope="module")

@@ -43,8 +43,8 @@ def page() -> str:
 
 def bodies(path: str) -> dict[str, Any]:
     """The bodies of the page's PUT calls by the last part of their path."""
-    found = re.findall(rf"```\nPUT ({path}\S*)\n(.*?)```", page(), flags=re.DOTALL)
-    return {name.rpartition("/")[2]: json.loads(body) for name, body in found}
+    matches = re.findall(rf"```\nPUT ({path}\S*)\n(.*?)```", page(), flags=re.DOTALL)
+    return {name.rpartition("/")[2]: json.loads(body) for name, body in matches}
 
 
 def is_allowed(action: str, *roles: str) -> bool:
@@ -65,8 +65,8 @@ class Node:
 
     def run(self, *words: str) -> set[str]:
         """Run a command; return the actions that it caused."""
-        result = CliRunner().invoke(cli, ["--url", self.url, *words], input="y\n", catch_exceptions=False)
-        assert result.exit_code == 0, result.output
+        outcome = CliRunner().invoke(cli, ["--url", self.url, *words], input="y\n", catch_exceptions=False)
+        assert outcome.exit_code == 0, outcome.output
         return self.actions()
 
     def _unread(self) -> str:

@@ -272,9 +272,9 @@ def test_the_vectors_commands_use_the_side_index(filed: Client, engine_url: str,
 
     def answer(*arguments: str) -> dict[str, Any]:
         shared = ["--url", engine_url, "--model", str(model), "--json", "vectors"]
-        result = CliRunner().invoke(cli, [*shared, *arguments], catch_exceptions=False)
-        assert result.exit_code == 0, result.output
-        found: dict[str, Any] = json.loads(result.stdout)
+        outcome = CliRunner().invoke(cli, [*shared, *arguments], catch_exceptions=False)
+        assert outcome.exit_code == 0, outcome.output
+        found: dict[str, Any] = json.loads(outcome.stdout)
         return found
 
     built = answer("build", "--index", index_name)

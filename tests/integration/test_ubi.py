@@ -39,8 +39,8 @@ def body_with(ubi: Any) -> dict[str, Any]:
 
 def records(client: Client) -> list[dict[str, Any]]:
     client.indices.refresh(index=INDEX)
-    found = client.search(index=INDEX, body={"query": {"match_all": {}}, "size": 100})
-    return sorted((hit["_source"] for hit in found["hits"]["hits"]), key=lambda one: one["timestamp"])
+    response = client.search(index=INDEX, body={"query": {"match_all": {}}, "size": 100})
+    return sorted((hit["_source"] for hit in response["hits"]["hits"]), key=lambda one: one["timestamp"])
 
 
 def test_the_returned_page_is_recorded_and_not_the_first_pass(client: Client, index_name: str) -> None:

@@ -105,8 +105,8 @@ def test_the_index_command_computes_vectors_on_request(
     lines = [json.dumps({"id": str(place), **document}) for place, document in enumerate(DOCUMENTS)]
     corpus.write_text("\n".join(lines), "utf-8")
     arguments = ["--url", engine_url, "--model", str(model), "index", "jsonl", str(corpus), "--index", index_name]
-    said = CliRunner().invoke(cli, [*arguments, "--vectors"], catch_exceptions=False)
-    assert "vectors: 150 documents, 150 texts, 150 of them encoded now" in said.stdout
+    outcome = CliRunner().invoke(cli, [*arguments, "--vectors"], catch_exceptions=False)
+    assert "vectors: 150 documents, 150 texts, 150 of them encoded now" in outcome.stdout
     del encodings[:]
     order(client, index_name)
     assert len(encodings) == 1  # the query
@@ -121,8 +121,8 @@ def test_the_vectors_commands_build_count_prune_and_drop(
 
     def said(*arguments: str) -> str:
         command = ["--url", engine_url, "--model", str(model), "vectors", *arguments]
-        result = CliRunner().invoke(cli, command)
-        return result.stdout + str(result.exception or "")
+        outcome = CliRunner().invoke(cli, command)
+        return outcome.stdout + str(outcome.exception or "")
 
     assert "150 documents, 150 texts, 150 of them encoded now" in said("build", "--index", index_name)
     assert "file: 150 records" in said("status")

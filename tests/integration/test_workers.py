@@ -276,14 +276,14 @@ def test_a_worker_survives_malformed_messages_in_its_queue(
     with worker_group(own_broker, tmp_path) as group:
         scorer = RemoteScorer(own_broker, TINY, queue_chunks=64)
         queue = scorer.workers().first.queue
-        whole = ChunkRequest("c", "m", "i", 0.0, None, "secret words", ["secret words"], [(0,)]).encode()
+        vectors = ChunkRequest("c", "m", "i", 0.0, None, "secret words", ["secret words"], [(0,)]).encode()
         app = celery_app(own_broker)
         redis.rpush(queue, *(garbage(rng, queue) for _ in range(2_000)))
         for _ in range(500):
-            damaged = bytearray(whole)
+            damaged = bytearray(vectors)
             damaged[rng.randrange(len(damaged))] = rng.randrange(256)
             app.send_task(SCORE, args=rng.choice([(bytes(damaged),), (), (5,), (b"a", "b"), ({},)]), queue=queue)
-        app.send_task(SCORE, args=(whole + b"x" * (9 << 20),), queue=queue)
+        app.send_task(SCORE, args=(vectors + b"x" * (9 << 20),), queue=queue)
         app.close()
         wait_until(lambda: redis.llen(queue) == 0, 90)
         assert scorer.score(QUERY, DOCUMENTS, TUPLES).values.tobytes() == expected.tobytes()

@@ -70,8 +70,8 @@ class Searchers:
             query = f"word {next(self._numbers)}"  # another each time, so that no score is cached
             began = time.monotonic()
             try:
-                found = client.search(query, index="words", size=10, rerank={"fields": ["text"]})
-                self._note(found, time.monotonic() - began)
+                response = client.search(query, index="words", size=10, rerank={"fields": ["text"]})
+                self._note(response, time.monotonic() - began)
             except Exception as error:  # noqa: BLE001 - a search may raise nothing
                 self.errors.append(f"{type(error).__name__}: {error}")
 

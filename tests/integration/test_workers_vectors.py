@@ -120,11 +120,11 @@ def test_workers_with_another_model_encode_nothing(
 
             nothing = search()
             here.vectors.remember(DOCUMENTS[:20])
-            known = search()
+            response = search()
         here.close()
     assert nothing["applied"] is False
     assert "workers run another" in nothing["reason"]
-    assert (known["applied"], known["stages"][0]["known"], known["stages"][0]["failed"]) == ("partial", 20, 40)
+    assert (response["applied"], response["stages"][0]["known"], response["stages"][0]["failed"]) == ("partial", 20, 40)
 
 
 def test_workers_that_give_vectors_of_another_precision_are_named(group: WorkerGroup, settings: Settings) -> None:

@@ -30,11 +30,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_written_and_read_run_keeps_its_order(folder: Path, by_query: dict[str, tuple[ScoredDocument, ...]]) -> None:
     path = folder / "run.txt"
     write_run(path, Run(by_query, name="tag"))
-    read = read_run(path)
+    run = read_run(path)
     for query_id, documents in by_query.items():
         ids = [document.doc_id for document in documents]
-        assert [document.doc_id for document in read.rankings[query_id]] == ids
-        assert [document.doc_id for document in trec_order(read.rankings[query_id], single_precision=True)] == ids
+        assert [document.doc_id for document in run.rankings[query_id]] == ids
+        assert [document.doc_id for document in trec_order(run.rankings[query_id], single_precision=True)] == ids
 
 
 @settings(max_examples=100, deadline=None)

@@ -26,8 +26,8 @@ def test_connect_passes_opensearch_pys_options_on(tmp_path):
     connect(f"embedded:{tmp_path}", timeout=3).close()
     with pytest.raises(ConfigError, match="no argument colour"):
         connect(f"embedded:{tmp_path}", colour="red")
-    own = connect("http://localhost:9", connection_class=opensearchpy.RequestsHttpConnection, colour="red")
-    own.close()
+    client = connect("http://localhost:9", connection_class=opensearchpy.RequestsHttpConnection, colour="red")
+    client.close()
 
 
 WARMED = """

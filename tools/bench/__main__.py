@@ -68,21 +68,23 @@ def main() -> None:
     parser.add_argument("--depth", type=int, default=50, help="documents of each query")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=usable_cores(), help="CPU threads of each library")
-    given = parser.parse_args()
-    size = {"queries": given.queries, "depth": given.depth}
-    workloads = {f"invented, {words} words": synthetic(words, **size) for words in given.words}
-    if given.candidates:
-        workloads = {given.candidates.name: from_candidates(given.candidates, **size)}
+    arguments = parser.parse_args()
+    size = {"queries": arguments.queries, "depth": arguments.depth}
+    workloads = {f"invented, {words} words": synthetic(words, **size) for words in arguments.words}
+    if arguments.candidates:
+        workloads = {arguments.candidates.name: from_candidates(arguments.candidates, **size)}
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         contenders: list[Contender] = []
         for precision in ("fp32", "int8"):
             made = Path(folder) / precision
-            export_model(given.checkpoint, made, ExportOptions(name=given.checkpoint.name, precision=precision))
-            contenders.append(Ours(made, given.threads))
+            export_model(arguments.checkpoint, made, ExportOptions(name=arguments.checkpoint.name, precision=precision))
+            contenders.append(Ours(made, arguments.threads))
         missing: dict[str, str] = {}
-        if given.peers:
+        if arguments.peers:
             most = read_card(made).max_tokens
-            peers, missing = make_peers(given.checkpoint, given.peers, threads=given.threads, max_tokens=most)
+            peers, missing = make_peers(
+                arguments.checkpoint, arguments.peers, threads=arguments.threads, max_tokens=most
+            )
             contenders += peers
         for contender in contenders:
             stack.callback(contender.close)
@@ -90,7 +92,7 @@ def main() -> None:
         for label, tasks in workloads.items():
             described = f"{label}, {mean_tokens(made, tasks):.0f} tokens"
             able = list(at_their_best(contenders, tasks[0], missing))
-            for row in rows(described, tasks, able, given.rounds):
+            for row in rows(described, tasks, able, arguments.rounds):
                 print(row, flush=True)
     for name, reason in missing.items():
         print(f"missing: {name}: {reason}")

@@ -52,8 +52,8 @@ class Collection(NamedTuple):
 def packages(_files: Sequence[Path]) -> Collection:
     """Return a sample of the packages that apt knows."""
     listed = subprocess.run(["apt-cache", "dumpavail"], capture_output=True, text=True, check=True).stdout  # noqa: S607
-    found = re.findall(r"^Package: (\S+)$.*?^Description(?:-en)?: (.+?)$", listed, re.MULTILINE | re.DOTALL)
-    by_name = {name: {"name": name, "summary": summary} for name, summary in found}
+    matches = re.findall(r"^Package: (\S+)$.*?^Description(?:-en)?: (.+?)$", listed, re.MULTILINE | re.DOTALL)
+    by_name = {name: {"name": name, "summary": summary} for name, summary in matches}
     chosen = random.Random(SEED).sample(sorted(by_name), min(PACKAGES, len(by_name)))
     return Collection("name", {"name": NAME, "summary": TEXT}, [by_name[name] for name in chosen])
 

@@ -109,12 +109,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name in ("guide", "sets", "data"):
         parser.add_argument(name, type=Path)
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     print("| texts | all | long enough | clear | called foreign | share |\n|---|---|---|---|---|---|")
-    pools = dict(guides(given.guide))
+    pools = dict(guides(arguments.guide))
     for language, texts in pools.items():
         print(row(f"guide, {language}", texts))
-    for corpus in sorted(given.data.glob("*/corpus.jsonl")):
+    for corpus in sorted(arguments.data.glob("*/corpus.jsonl")):
         lines = [f"{line.get('title') or ''} {line['text']}".strip() for _, line in numbered_objects(corpus)]
         print(row(corpus.parent.name, lines))
     print("\n| searches | all | foreign queries | foreign documents |\n|---|---|---|---|")
@@ -123,7 +123,7 @@ def main() -> None:
             drawn = random.Random(2)
             alarms = sum(is_alarm("", drawn.sample(some, HITS)) for _ in range(SEARCHES))
             print(f"| guide, {language}{name} | {SEARCHES} | | {alarms} |")
-    for name, asked in searches(given.sets):
+    for name, asked in searches(arguments.sets):
         refused = sum(bool(unreadable(query, ENGLISH)) for query in asked)
         alarms = sum(is_alarm(query, texts) for query, texts in asked.items())
         print(f"| {name} | {len(asked):,} | {refused} | {alarms} |")

@@ -36,9 +36,10 @@ def index(client: Client, articles: list[dict[str, Any]]) -> None:
 
 def candidates(client: Client, question: str, depth: int) -> list[dict[str, Any]]:
     """Return BM25's articles for a question."""
-    found = client.search({"match": {"text": question}}, index=INDEX, size=depth)
+    response = client.search({"match": {"text": question}}, index=INDEX, size=depth)
     return [
-        {"doc_id": hit["_id"], "text": hit["_source"]["text"], "score": hit["_score"]} for hit in found["hits"]["hits"]
+        {"doc_id": hit["_id"], "text": hit["_source"]["text"], "score": hit["_score"]}
+        for hit in response["hits"]["hits"]
     ]
 
 

@@ -108,10 +108,10 @@ def scored(scorer: Scorer, one: ScoringInput) -> Scores:
     Raises:
         RuntimeError: not all were scored.
     """
-    found = scorer.score(one.query, one.texts, one.tuples)
-    if found.failures or found.reached < len(one.tuples):
-        raise RuntimeError(f"{found.reached} of {len(one.tuples)} were reached, {len(found.failures)} failed")
-    return found.values
+    scores = scorer.score(one.query, one.texts, one.tuples)
+    if scores.failures or scores.reached < len(one.tuples):
+        raise RuntimeError(f"{scores.reached} of {len(one.tuples)} were reached, {len(scores.failures)} failed")
+    return scores.values
 
 
 def speed(run: CheckRun) -> Iterator[MeasuredRow]:
@@ -340,20 +340,20 @@ def main() -> None:
     parser.add_argument("--tiny", action="store_true", help="a rehearsal with tiny models; needs no GPU")
     parser.add_argument("--only", nargs="+", choices=list(STEPS), default=list(STEPS), help="steps to run")
     parser.add_argument("--output", type=Path, default=Path("build/gpu.json"), help="file for the results")
-    given = parser.parse_args()
-    if DEVICE.type != "cuda" and not given.tiny:
+    arguments = parser.parse_args()
+    if DEVICE.type != "cuda" and not arguments.tiny:
         parser.error("torch finds no CUDA device here; --tiny rehearses on the CPU")
     table, failed = list[tuple[str, MeasuredRow]](), dict[str, str]()
     with tempfile.TemporaryDirectory(prefix="osrerank-gpu-", ignore_cleanup_errors=True) as folder:
-        for name in given.only:
+        for name in arguments.only:
             try:
-                for row in STEPS[name](CheckRun(Path(folder), given.tiny)):
+                for row in STEPS[name](CheckRun(Path(folder), arguments.tiny)):
                     table.append((name, row))
                     print(f"{name}: {row.what}: {in_words(row)}", flush=True)
             except Exception as error:  # noqa: BLE001 - the next step may succeed
                 traceback.print_exc()
                 failed[name] = f"{type(error).__name__}: {error}"
-    report(given.output, table, {"machine": machine(), "tiny": given.tiny, "failed": failed})
+    report(arguments.output, table, {"machine": machine(), "tiny": arguments.tiny, "failed": failed})
     raise SystemExit(bool(failed))
 
 

@@ -88,10 +88,10 @@ def compare(client: Client, rerank: Any, records: Path, load: Callable[[Callable
     """Return what a mode's searches took, and what became of those in shadow, as a line."""
     client.warm_up()
     records.unlink(missing_ok=True)
-    taken = load(lambda number: search(client, number, rerank))
+    loaded = load(lambda number: search(client, number, rerank))
     client.searcher.shadows.close()
-    said = ", ".join(f"{percentile} {value:.1f} ms" for percentile, value in spread(taken).items())
-    row = f"{len(taken):6,} answered, {said}"
+    said = ", ".join(f"{percentile} {value:.1f} ms" for percentile, value in spread(loaded).items())
+    row = f"{len(loaded):6,} answered, {said}"
     if records.exists():
         report = read_report([records])
         again = spread(report.ms)
@@ -112,19 +112,19 @@ def main() -> None:
     parser.add_argument("--documents", type=int, default=400)
     parser.add_argument("--rate", type=float, default=0.0, help="searches a second; 0 for half of what is possible")
     parser.add_argument("--rounds", type=int, default=1)
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        records, url = Path(folder) / "shadow.jsonl", given.url or f"embedded:{folder}/engine"
+        records, url = Path(folder) / "shadow.jsonl", arguments.url or f"embedded:{folder}/engine"
         os.environ |= {"OSRERANK_VECTORS_FOLDER": f"{folder}/vectors", "OSRERANK_SHADOW_FILE": str(records)}
         with connect(url) as client:
             client.indices.delete(index=f"{INDEX},osrerank-vectors-{INDEX}", ignore=[404])
-            fill(client, given.documents)
+            fill(client, arguments.documents)
             most = capacity(lambda number: search(client, number, MODES[PLAIN]), 5.0)
-        rate = given.rate or most / 2
+        rate = arguments.rate or most / 2
         print(f"load {os.getloadavg()[0]:.1f}; {most:.0f} first passes a second at most; {rate:.0f} a second come")
-        for name, rerank in list(MODES.items()) * given.rounds:
+        for name, rerank in list(MODES.items()) * arguments.rounds:
             with connect(url) as client:
-                row = compare(client, rerank, records, lambda one: open_loop(one, rate, given.seconds))
+                row = compare(client, rerank, records, lambda one: open_loop(one, rate, arguments.seconds))
             print(f"{name:18} {row}; load {os.getloadavg()[0]:.1f}", flush=True)
 
 

@@ -137,10 +137,10 @@ def main() -> None:
     parser.add_argument("--work", type=Path, default=Path(tempfile.gettempdir()) / "osrerank-speed")
     parser.add_argument("--export-only", action="store_true", help="make the graphs, and measure nothing")
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(MODELS)}")
-    given = parser.parse_args()
-    given.work.mkdir(parents=True, exist_ok=True)
-    made = {name: directory_of(name, given.work) for name in given.names or MODELS}
-    if given.export_only:
+    arguments = parser.parse_args()
+    arguments.work.mkdir(parents=True, exist_ok=True)
+    made = {name: directory_of(name, arguments.work) for name in arguments.names or MODELS}
+    if arguments.export_only:
         return
     queries = [example.question for example in examples()[:QUERIES]]
     texts = [text for example in examples() for text in (example.answering, example.other)]

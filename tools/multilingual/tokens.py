@@ -63,9 +63,9 @@ def differing(model: Path, texts: Sequence[str], python: Path) -> int:
     builder = InputBuilder.load(model, card)
     command = [str(python), str(REFERENCE), "ids", str(model / TOKENIZER_FILE)]
     whole = json.dumps([card.document_prefix + text for text in texts])
-    said = subprocess.run(command, input=whole, capture_output=True, check=True, text=True)  # noqa: S603
+    ended = subprocess.run(command, input=whole, capture_output=True, check=True, text=True)  # noqa: S603
     ours = builder.documents(texts, builder.query(""))
-    return sum(found.ids.tolist() != theirs for found, theirs in zip(ours, json.loads(said.stdout), strict=True))
+    return sum(found.ids.tolist() != theirs for found, theirs in zip(ours, json.loads(ended.stdout), strict=True))
 
 
 def main() -> None:
@@ -73,19 +73,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name in ("model", "locales", "python"):
         parser.add_argument(name, type=Path)
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     drawn = random.Random(2)
     forms: dict[str, Callable[[str], str]] = {
         "as they are": str,
         "decomposed": lambda text: unicodedata.normalize("NFD", text),
         "strewn": lambda text: strewn(text, drawn),
     }
-    languages = {language: texts_of(given.locales, language) for language in LANGUAGES}
+    languages = {language: texts_of(arguments.locales, language) for language in LANGUAGES}
     texts = [text for found in languages.values() for text in found]
     print(f"{', '.join(f'{language} {len(found)}' for language, found in languages.items())}\n")
     print("| texts | how many | differ |\n|---|---|---|")
     for name, form in forms.items():
-        print(f"| {name} | {len(texts):,} | {differing(given.model, [form(text) for text in texts], given.python)} |")
+        differences = differing(arguments.model, [form(text) for text in texts], arguments.python)
+        print(f"| {name} | {len(texts):,} | {differences} |")
 
 
 if __name__ == "__main__":

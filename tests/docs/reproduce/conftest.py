@@ -122,11 +122,11 @@ def run_section(environment: dict[str, str], tmp_path: Path) -> RunSection:
             lines = "\n".join(["set -euo pipefail", settings, *rest])
             script.write_text(lines.replace("osrerank download ", f"osrerank download --catalogue {catalogue} "))
             command = ["bash", "-x", script]
-            made = subprocess.run(
+            ended = subprocess.run(
                 command, cwd=work, env=environment, capture_output=True, text=True, check=False, timeout=280
             )
-        assert made.returncode == 0, made.stderr[-4000:]
-        return made.stdout
+        assert ended.returncode == 0, ended.stderr[-4000:]
+        return ended.stdout
 
     return run
 

@@ -15,9 +15,9 @@ pytestmark = pytest.mark.long
 
 @pytest.mark.parametrize("name", sorted(SECTIONS.keys() - {"small"}))
 def test_the_publishers_files_that_a_section_names_are_listed(name: str) -> None:
-    asked = re.findall(r"^ *osrerank download (\S+)(?: --only (\S+))?$", "\n".join(blocks(name)), re.MULTILINE)
-    assert asked
-    for collection, file in asked:
+    matches = re.findall(r"^ *osrerank download (\S+)(?: --only (\S+))?$", "\n".join(blocks(name)), re.MULTILINE)
+    assert matches
+    for collection, file in matches:
         listed = {file.name for file in published()[collection].files}
         assert not file or file in listed
     unpacked = re.findall(r"([\w.-]+)/([\w.$-]+\.(?:tar\.gz|tar\.xz|zip))", "\n".join(blocks(name)))

@@ -26,9 +26,9 @@ def demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     def run(model: str = "", *options: str) -> dict[str, Any]:
         named = ["--model", model] if model else []
         arguments = ["--url", f"embedded:{tmp_path}", *named, "--json", "demo", "--questions", "3", *options]
-        result = CliRunner().invoke(cli, arguments, catch_exceptions=False)
-        assert result.exit_code == 0, result.output
-        figures: dict[str, Any] = json.loads(result.stdout)
+        outcome = CliRunner().invoke(cli, arguments, catch_exceptions=False)
+        assert outcome.exit_code == 0, outcome.output
+        figures: dict[str, Any] = json.loads(outcome.stdout)
         return figures
 
     return run

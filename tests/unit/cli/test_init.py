@@ -53,9 +53,9 @@ def test_init_with_vectors_keeps_the_depth_and_builds_the_vectors(url, tmp_path,
 
     def written(*arguments: str) -> tuple[dict[str, object], str]:
         command = ["--url", url, "init", "--index", "articles", "--force", *arguments]
-        result = CliRunner().invoke(cli, command, catch_exceptions=False)
-        assert result.exit_code == 0, result.output
-        return tomllib.loads((tmp_path / "osrerank.toml").read_text("utf-8"))["rerank"], result.stdout
+        outcome = CliRunner().invoke(cli, command, catch_exceptions=False)
+        assert outcome.exit_code == 0, outcome.output
+        return tomllib.loads((tmp_path / "osrerank.toml").read_text("utf-8"))["rerank"], outcome.stdout
 
     lacking = "osrerank vectors build --index articles   (2 of 2 documents lack vectors; about 1 second here)"
     base, said = written()
@@ -118,16 +118,16 @@ def test_init_names_language_model_and_analyzer_for_german_documents(url: str, t
     sentence = "Diese leise Waschmaschine verbraucht wenig Wasser und wäscht auch Wolle, Seide und Kleider Nummer"
     with connect(url) as client:
         fill(client, "waren", [{"title": f"Ware {at}", "body": f"{sentence} {at}"} for at in range(5)])
-    result = CliRunner().invoke(cli, ["--url", url, "init", "--index", "waren"], catch_exceptions=False)
-    assert "waren: the documents are in de" in result.output
-    assert "waren: osrerank/e5-small does not read de: osrerank/e5-multilingual reads it: " in result.output
-    assert '"analyzer": "german"' in result.output
+    outcome = CliRunner().invoke(cli, ["--url", url, "init", "--index", "waren"], catch_exceptions=False)
+    assert "waren: the documents are in de" in outcome.output
+    assert "waren: osrerank/e5-small does not read de: osrerank/e5-multilingual reads it: " in outcome.output
+    assert '"analyzer": "german"' in outcome.output
     models = tomllib.loads((tmp_path / "osrerank.toml").read_text("utf-8"))["index"]["waren"].get("model")
     assert models == ("osrerank/e5-multilingual" if is_installed() else None)
 
 
 @pytest.mark.long
 def test_init_keeps_the_default_model_for_english_documents(url: str, tmp_path: Path) -> None:
-    result = CliRunner().invoke(cli, ["--url", url, "init", "--index", "articles"], catch_exceptions=False)
-    assert "does not read" not in result.output
+    outcome = CliRunner().invoke(cli, ["--url", url, "init", "--index", "articles"], catch_exceptions=False)
+    assert "does not read" not in outcome.output
     assert "model" not in tomllib.loads((tmp_path / "osrerank.toml").read_text("utf-8"))["index"]["articles"]

@@ -111,6 +111,6 @@ def test_commands_work_beside_an_applications_packages_of_equal_names(name, tmp_
     program = str(Path(sys.executable).with_name("osrerank"))
     how = {"capture_output": True, "text": True, "cwd": tmp_path, "env": {**os.environ, "PYTHONPATH": "."}}
     for arguments in (["--help"], ["worker", "--help"], ["index", "--help"]):
-        told = subprocess.run([program, *arguments], check=False, **how)
-        assert (told.returncode, told.stderr) == (0, "")
-        assert "Usage: osrerank" in told.stdout
+        ended = subprocess.run([program, *arguments], check=False, **how)
+        assert (ended.returncode, ended.stderr) == (0, "")
+        assert "Usage: osrerank" in ended.stdout

@@ -75,8 +75,8 @@ def test_vectors_run_and_doctor_use_the_indexs_model(osrerank, tmp_path):
 def test_settings_written_by_advise_keep_the_rerank_server(tmp_path):
     file = server_file(tmp_path, "https://rerank.example", dialect="jina", batch=7)
     write_index_settings(file, "made by a test", "notes", {"depth": 20})
-    found = HttpSettings.load(Settings.load(settings_file=file))
-    assert found == HttpSettings(url="https://rerank.example", dialect="jina", batch=7)
+    loaded = HttpSettings.load(Settings.load(settings_file=file))
+    assert loaded == HttpSettings(url="https://rerank.example", dialect="jina", batch=7)
 
 
 def test_settings_written_by_advise_keep_the_models_of_indices(osrerank, tmp_path):

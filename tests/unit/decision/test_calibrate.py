@@ -51,8 +51,8 @@ def test_calibrate_writes_a_file_beside_the_settings(client: Client, collection:
     assert "precision 0.5: hits with a probability of at least" in result.output
     assert "calibrated, on held-out queries" in Path("reliability.svg").read_text("utf-8")
     with connect(collection.url) as other:  # finds the settings file and with it the calibration
-        found = other.search(QUESTION, index=INDEX, rerank={"min_probability": 0.5})
-    assert found["rerank"]["cuts"][0]["applied"] is True
+        response = other.search(QUESTION, index=INDEX, rerank={"min_probability": 0.5})
+    assert response["rerank"]["cuts"][0]["applied"] is True
 
 
 def test_calibrate_refuses_an_unknown_plot_format_before_any_search(client: Client, collection: Collection) -> None:
@@ -70,23 +70,23 @@ def test_calibrate_prints_its_evidence_as_json(fitted: Fitted) -> None:
 def test_hits_are_cut_and_counted_unless_the_precision_is_not_reached(calibrated: Client) -> None:
     whole = calibrated.search(QUESTION, index=INDEX, size=20, rerank=True)
     assert "cuts" not in whole["rerank"]
-    found = calibrated.search(QUESTION, index=INDEX, size=20, rerank={"min_probability": 0.5})
-    (cut,) = found["rerank"]["cuts"]
-    kept = found["hits"]["hits"]
+    response = calibrated.search(QUESTION, index=INDEX, size=20, rerank={"min_probability": 0.5})
+    (cut,) = response["rerank"]["cuts"]
+    kept = response["hits"]["hits"]
     assert (cut["by"], cut["value"], cut["applied"]) == ("min_probability", 0.5, True)
     assert cut["hits"] == len(whole["hits"]["hits"]) - len(kept)
     assert [hit["_id"] for hit in kept] == [hit["_id"] for hit in whole["hits"]["hits"]][: len(kept)]
     assert all(hit["_rerank"]["probability"] >= 0.5 for hit in kept)
     assert 1 <= len(kept) < 5
     second = calibrated.search(QUESTION, index=INDEX, size=19, from_=1, rerank={"min_probability": 0.5})
-    assert second["rerank"]["cuts"] == found["rerank"]["cuts"]
+    assert second["rerank"]["cuts"] == response["rerank"]["cuts"]
     assert second["hits"]["hits"] == kept[1:]
-    found = calibrated.search(QUESTION, index=INDEX, rerank={"cutoff": {"precision": 0.999}})
-    (cut,) = found["rerank"]["cuts"]
+    response = calibrated.search(QUESTION, index=INDEX, rerank={"cutoff": {"precision": 0.999}})
+    (cut,) = response["rerank"]["cuts"]
     assert (cut["by"], cut["hits"], cut["applied"]) == ("precision", 0, False)
     assert "no threshold reaches this precision" in cut["reason"]
-    found = calibrated.search(QUESTION, index=INDEX, rerank={"cutoff": {"precision": 0.5}})
-    assert found["rerank"]["cuts"][0]["applied"] is True
+    response = calibrated.search(QUESTION, index=INDEX, rerank={"cutoff": {"precision": 0.5}})
+    assert response["rerank"]["cuts"][0]["applied"] is True
 
 
 @pytest.mark.long
@@ -102,15 +102,16 @@ def test_a_calibration_for_another_model_option_or_mapping_is_refused(calibrated
         content["indexes"][INDEX]["mapping"] = "0" * 16
         calibrated.searcher.calibrations.file.write_text(json.dumps(content))
     with connect(collection.url, scorer=scorer) as other:
-        found = other.search(QUESTION, index=index, size=20, rerank=asked)
+        response = other.search(QUESTION, index=index, size=20, rerank=asked)
         reasons = {"mapping": "another mapping of its fields", "index": r"no calibration of \*"}
         with pytest.raises(ConfigError, match=reasons.get(change, "another model or other options")):
             other.search(QUESTION, index=index, rerank={**asked, "on_failure": "raise"})
         assert (
-            found["hits"]["hits"] == other.search(QUESTION, index=index, size=20, rerank=_plain(asked))["hits"]["hits"]
+            response["hits"]["hits"]
+            == other.search(QUESTION, index=index, size=20, rerank=_plain(asked))["hits"]["hits"]
         )
-    assert [(cut["applied"], cut["hits"]) for cut in found["rerank"]["cuts"]] == [(False, 0)] * 2
-    assert all(cut["reason"] for cut in found["rerank"]["cuts"])
+    assert [(cut["applied"], cut["hits"]) for cut in response["rerank"]["cuts"]] == [(False, 0)] * 2
+    assert all(cut["reason"] for cut in response["rerank"]["cuts"])
     assert "no hits were removed by probability" in caplog.text
 
 
@@ -153,5 +154,5 @@ def test_calibrate_refuses_too_few_judgments_and_an_index_without_reranking(
 
 def test_a_damaged_calibration_file_is_named(calibrated: Client) -> None:
     calibrated.searcher.calibrations.file.write_text("{")
-    found = calibrated.search(QUESTION, index=INDEX, rerank={"min_probability": 0.5})
-    assert "osrerank.calibration.json is not a file of calibrations" in found["rerank"]["cuts"][0]["reason"]
+    response = calibrated.search(QUESTION, index=INDEX, rerank={"min_probability": 0.5})
+    assert "osrerank.calibration.json is not a file of calibrations" in response["rerank"]["cuts"][0]["reason"]

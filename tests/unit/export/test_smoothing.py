@@ -49,14 +49,14 @@ def test_smoothing_scales_are_the_papers_with_a_median_of_one() -> None:
 
 
 def test_smoothing_keeps_the_output_and_multiplies_a_shared_input_once() -> None:
-    made = model()
-    smooth(made, [tokens(seed) for seed in range(4)], 1, 3.0)
-    assert len(made.graph.node) == len(model().graph.node) + 1  # one multiplication, for both products of the input
-    assert outputs(made, 9) == pytest.approx(outputs(model(), 9), rel=1e-4, abs=1e-3)
-    made = model()
-    made.graph.node[2].input[1] = "a"
-    smooth(made, [tokens(0)], 1, 3.0)
-    assert len(made.graph.node) == len(model().graph.node)
+    graph = model()
+    smooth(graph, [tokens(seed) for seed in range(4)], 1, 3.0)
+    assert len(graph.graph.node) == len(model().graph.node) + 1  # one multiplication, for both products of the input
+    assert outputs(graph, 9) == pytest.approx(outputs(model(), 9), rel=1e-4, abs=1e-3)
+    graph = model()
+    graph.graph.node[2].input[1] = "a"
+    smooth(graph, [tokens(0)], 1, 3.0)
+    assert len(graph.graph.node) == len(model().graph.node)
 
 
 def test_smoothing_brings_int8_nearer_to_fp32_than_a_single_scale(tmp_path: Path) -> None:

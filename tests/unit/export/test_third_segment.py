@@ -65,8 +65,8 @@ def test_a_checkpoint_of_two_segments_becomes_a_duo_model(tmp_path, start, backe
     assert (card.kind, card.segment_rows) == ("duo", 3)
     assert read_card(tmp_path / "duo") == card
     assert json.loads((tmp_path / "duo" / "config.json").read_text())["type_vocab_size"] == 3
-    found = load_scorer(str(tmp_path / "duo"), backend=backend, kinds=("duo",)).score("low pressure", DOCUMENTS, PAIRS)
-    np.testing.assert_allclose(found.values, reference(start), atol=1e-4, rtol=0)
+    scores = load_scorer(str(tmp_path / "duo"), backend=backend, kinds=("duo",)).score("low pressure", DOCUMENTS, PAIRS)
+    np.testing.assert_allclose(scores.values, reference(start), atol=1e-4, rtol=0)
 
 
 def test_models_that_cannot_become_a_duo_model_are_refused(tmp_path):

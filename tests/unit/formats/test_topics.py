@@ -113,8 +113,8 @@ def test_real_topics_are_read(shared: Path) -> None:
         ("qrels/topics.msmarco-passage.dev-subset.txt", 6980, " Androgen receptor define"),
         ("qrels/topics.car17v2.0.benchmarkY1test.txt", 2254, "Aftertaste Aftertaste processing in the cerebral cortex"),
     ):
-        found = read_queries(shared / name)
-        assert (len(found), found[1].text) == (count, text)
+        queries = read_queries(shared / name)
+        assert (len(queries), queries[1].text) == (count, text)
 
 
 def test_other_fields_of_topics_are_read_with_and_without_closing_tags(tmp_path: Path) -> None:

@@ -47,9 +47,9 @@ def test_a_users_own_collection_keeps_the_engines_similarity_without_a_warning(t
     url = ["--url", f"embedded:{tmp_path / 'engine'}"]
 
     def indexed(*arguments: object) -> str:
-        result = CliRunner().invoke(index, [str(argument) for argument in arguments] + url)
-        assert result.exit_code == 0, result.output
-        return result.output
+        outcome = CliRunner().invoke(index, [str(argument) for argument in arguments] + url)
+        assert outcome.exit_code == 0, outcome.output
+        return outcome.output
 
     assert "similarity" not in indexed("jsonl", corpus, "--index", "own")
     assert "asks for BM25 at k1=1.5" in indexed("jsonl", corpus, "--index", "asked", "--k1", "1.5")

@@ -199,10 +199,10 @@ def test_a_users_catalogue_replaces_the_packages_list(serve, tmp_path):
     catalogue = tmp_path / "catalogue.json"
     catalogue.write_text(json.dumps(listed))
     listed_there = ["--catalogue", str(catalogue)]
-    result = CliRunner().invoke(download, ["mine", "--output", str(tmp_path / "made"), *listed_there])
-    assert result.exit_code == 0, result.output
-    assert result.stdout == f"{tmp_path / 'made' / 'collection.gz'}\n"
-    assert f"not verified: no MD5 is published; its SHA-256 is {hashlib.sha256(CONTENT).hexdigest()}" in result.stderr
+    outcome = CliRunner().invoke(download, ["mine", "--output", str(tmp_path / "made"), *listed_there])
+    assert outcome.exit_code == 0, outcome.output
+    assert outcome.stdout == f"{tmp_path / 'made' / 'collection.gz'}\n"
+    assert f"not verified: no MD5 is published; its SHA-256 is {hashlib.sha256(CONTENT).hexdigest()}" in outcome.stderr
     error = CliRunner().invoke(download, ["msmarco-passage", *listed_there]).exception
     assert str(error) == "there is no collection msmarco-passage; there are mine"
 

@@ -91,18 +91,18 @@ def in_a_multi_search(deep: Any) -> Any:
 @pytest.mark.parametrize("loss", LOSSES)
 def test_a_refused_deeper_first_pass_returns_the_callers_own_answer(search: Callable[[Any], Any], loss: str) -> None:
     deep, why = LOSSES[loss]
-    found = search(deep)
-    assert ids(found) == ["d0", "d1", "d2"]
-    assert (found["rerank"]["applied"], found["_shards"]["failed"]) == (False, 0)
+    response = search(deep)
+    assert ids(response) == ["d0", "d1", "d2"]
+    assert (response["rerank"]["applied"], response["_shards"]["failed"]) == (False, 0)
     if search is in_a_multi_search and isinstance(deep, Exception):
         why = "was refused (refused: too deep)"
-    assert why in found["rerank"]["reason"]
+    assert why in response["rerank"]["reason"]
 
 
 def test_a_shard_that_fails_in_the_own_request_too_stops_no_reranking() -> None:
     client = client_for(answer_to(60, _shards=FAILED))
-    found = client.search(index="i", body=BODY, rerank=True)
-    assert (found["rerank"]["applied"], found["hits"]["hits"][0]["_id"]) == (True, "d59")
+    response = client.search(index="i", body=BODY, rerank=True)
+    assert (response["rerank"]["applied"], response["hits"]["hits"][0]["_id"]) == (True, "d59")
     assert len(client.transport.requests) == 2
 
 

@@ -61,9 +61,9 @@ def pages_of(client, size, rerank, sort=TIE_BREAKER):
 def test_search_after_pages_are_those_of_the_reranked_list(texts, seed, depth, size, min_score):
     client = index_of(["b", *texts], seed)
     rerank = {"depth": depth, "deadline_ms": None, "min_score": min_score}
-    whole = client.search(index="test", body={"query": MATCH, "sort": TIE_BREAKER, "size": 100}, rerank=rerank)
+    response = client.search(index="test", body={"query": MATCH, "sort": TIE_BREAKER, "size": 100}, rerank=rerank)
     pages = pages_of(client, size, rerank)
-    assert [hit for page in pages for hit in ids(page)] == ids(whole)
+    assert [hit for page in pages for hit in ids(page)] == ids(response)
 
 
 def test_search_after_below_the_depth_continues_the_first_pass():
@@ -102,6 +102,6 @@ def test_search_after_pages_join_although_a_hit_could_not_be_scored():
 )
 def test_search_after_pages_that_do_not_continue_a_list_are_not_reranked(body):
     client = index_of(["a", "b"], 1)
-    found = client.search(index="test", body={"query": MATCH, **body}, rerank=True)
-    assert found["rerank"]["reason_code"] == ReasonCode.PAGING
+    response = client.search(index="test", body={"query": MATCH, **body}, rerank=True)
+    assert response["rerank"]["reason_code"] == ReasonCode.PAGING
     assert client.transport.requests[-1]["body"] == {"query": MATCH, **body}

@@ -192,9 +192,9 @@ def test_each_search_of_a_multi_search_has_a_shadow_record(client: Client, file:
     match = [{"query": {"match": {"text": text}}, "size": 5} for text in ("blood", "pressure")]
     body = [{"index": "notes"}, match[0], {}, match[1], {}, {"query": {"match": {"nothing": "here"}}}]
     plain = client.msearch(body=body, index="notes")
-    found = client.msearch(body=body, index="notes", rerank=SHADOW)
-    assert [ids(response) for response in found["responses"]] == [ids(response) for response in plain["responses"]]
-    assert all(response["rerank"]["traffic"]["queued"] for response in found["responses"])
+    responses = client.msearch(body=body, index="notes", rerank=SHADOW)
+    assert [ids(response) for response in responses["responses"]] == [ids(response) for response in plain["responses"]]
+    assert all(response["rerank"]["traffic"]["queued"] for response in responses["responses"])
     lines = records(file, 3)
     assert [line["query"] for line in lines] == [digest_of(text) for text in ("blood", "pressure", "here")]
     assert [line["applied"] for line in lines] == [True, True, False]

@@ -83,8 +83,8 @@ def test_a_duo_model_learns_and_is_exported(examples: Path, tmp_path: Path) -> N
 
 def test_a_duo_model_learns_from_a_duo_teacher(examples: Path, tmp_path: Path) -> None:
     recipe = replace(RECIPE, method="logits", head="", steps=20)
-    asked = request(examples, tmp_path / "made", recipe, source=TEACHER)
-    assert distill(asked, student=START) == tmp_path / "made"
+    answer = request(examples, tmp_path / "made", recipe, source=TEACHER)
+    assert distill(answer, student=START) == tmp_path / "made"
     card = read_card(tmp_path / "made")
     assert (card.kind, card.segment_rows) == ("duo", 3)
     rows = read_curve(tmp_path / "made" / "curve.csv")

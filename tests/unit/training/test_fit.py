@@ -61,24 +61,24 @@ POINTWISE = replace(SMALL, loss="pointwise", draw="balanced", mine_at=0.0)
 def test_a_trained_model_scores_the_same_after_saving(examples, tmp_path, recipe):
     said: list[str] = []
     recipe = replace(recipe, steps=40, evaluate_every=10)
-    made = train(request(examples, tmp_path / "made", recipe, report=said.append))
-    assert made == tmp_path / "made"
-    rows = curve(made)
+    trained = train(request(examples, tmp_path / "made", recipe, report=said.append))
+    assert trained == tmp_path / "made"
+    rows = curve(trained)
     assert [int(row["step"]) for row in rows] == list(range(1, 41))
     losses = [float(row["loss"]) for row in rows]
     assert np.mean(losses[-8:]) < 0.7 * np.mean(losses[:8])
     measures = [float(row["measure"]) for row in rows if row["measure"]]
-    card = json.loads((made / "osrerank.json").read_text())
+    card = json.loads((trained / "osrerank.json").read_text())
     measured = card["provenance"]["measures"]
     assert measured["nDCG@10"] == pytest.approx(max(measures), abs=1e-4)
     assert measured["chosen"] == f"the best of {len(measures)} measurements on this set, so it is optimistic"
     assert card["provenance"]["data"][0]["examples"] == 24
     assert card["provenance"]["seed"] == 1
-    text = (made / "README.md").read_text()
+    text = (trained / "README.md").read_text()
     assert str(examples) in text
     assert '"batch": 8' in text
     assert not (tmp_path / "made.training").exists()
-    scorer = load_scorer(str(made), backend="torch")
+    scorer = load_scorer(str(trained), backend="torch")
     lines = [json.loads(line) for line in examples.read_text().splitlines()]
     found = [
         scorer.score(line["query"], line["documents"], [(place,) for place in range(4)]).values.argmax()
@@ -100,15 +100,15 @@ def test_training_on_teacher_scores_ignores_labels(examples, tmp_path, start):
     data = with_scores(examples, tmp_path / "scored.jsonl")
     source = CLASSIFIER if start == "cross-encoder" else carded(tmp_path / "start")
     recipe = replace(SMALL, soft=True, hard=False, draw="all", mine_at=0.0, steps=40)
-    made = train(request(data, tmp_path / "made", recipe, source=source, development=None))
-    assert made is not None
-    losses = [float(row["loss"]) for row in curve(made)]
+    trained = train(request(data, tmp_path / "made", recipe, source=source, development=None))
+    assert trained is not None
+    losses = [float(row["loss"]) for row in curve(trained)]
     assert np.mean(losses[-8:]) < 0.7 * np.mean(losses[:8])
     turned = tmp_path / "turned.jsonl"
     turned.write_text(data.read_text().replace("[0, 0, 0, 1]", "[0, 1, 1, 0]"))
     other = train(request(turned, tmp_path / "other", recipe, source=source, development=None))
     assert other is not None
-    assert curve(other) == curve(made)
+    assert curve(other) == curve(trained)
 
 
 def test_training_combines_scores_and_labels_and_names_examples_without_scores(examples, tmp_path):
@@ -116,9 +116,9 @@ def test_training_combines_scores_and_labels_and_names_examples_without_scores(e
         train(request(examples, tmp_path / "made", replace(SMALL, soft=True)))
     assert not (tmp_path / "made.training").exists()
     data = with_scores(examples, tmp_path / "scored.jsonl")
-    made = train(request(data, tmp_path / "made", replace(SMALL, soft=True), development=None))
-    assert made is not None
-    row = curve(made)[0]
+    trained = train(request(data, tmp_path / "made", replace(SMALL, soft=True), development=None))
+    assert trained is not None
+    row = curve(trained)[0]
     assert float(row["loss"]) == pytest.approx(float(row["soft"]) + float(row["hard"]), rel=1e-4)
 
 
@@ -288,8 +288,8 @@ def test_a_checkpoint_is_tensors_and_json_and_belongs_to_one_training(examples, 
 
 def test_a_resumed_student_may_name_its_layers(examples: Path, tmp_path: Path) -> None:
     recipe = replace(SMALL, name="tinybert-listwise", steps=2, mine_at=0.0)
-    wanted = request(examples, tmp_path / "made", recipe, development=None)
-    assert distill(wanted, layers=range(1, 3), student=CLASSIFIER) == tmp_path / "made"
+    answer = request(examples, tmp_path / "made", recipe, development=None)
+    assert distill(answer, layers=range(1, 3), student=CLASSIFIER) == tmp_path / "made"
 
 
 def test_a_distillation_reads_soft_labels_from_its_teacher(examples: Path, tmp_path: Path) -> None:

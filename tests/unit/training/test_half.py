@@ -69,9 +69,9 @@ def test_training_steps_with_overflowing_gradients_are_skipped(examples: Path, t
     state = json.loads(stopped.read_text())
     stopped.write_text(json.dumps({**state, "scaler": {**state["scaler"], "scale": 2.0**24}}))
     said: list[str] = []
-    made = train(request(examples, tmp_path / "parts", HALF, report=said.append))
-    assert made is not None
-    losses = [float(row["loss"]) for row in curve(made)]
+    trained = train(request(examples, tmp_path / "parts", HALF, report=said.append))
+    assert trained is not None
+    losses = [float(row["loss"]) for row in curve(trained)]
     assert np.isfinite(losses).all()
     assert "steps left out" in said[-1]
-    assert all(torch.isfinite(tensor).all() for tensor in load_file(made / "model.safetensors").values())
+    assert all(torch.isfinite(tensor).all() for tensor in load_file(trained / "model.safetensors").values())

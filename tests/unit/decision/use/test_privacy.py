@@ -39,7 +39,7 @@ def test_reports_of_recorded_searches_contain_no_personal_data(tmp_path: Path, a
     with connect(url) as client:
         client.indices.create(index="ubi_queries", body=index_body(is_embedded=True))
         assert not client.bulk(body=lines, refresh=True)["errors"]
-    said = CliRunner().invoke(cli, [*as_json, "--url", url, "interleave", "report"], catch_exceptions=False)
-    assert said.exit_code == 0
-    assert ('"wins_a": 20' if as_json else "20 sessions: A 20, B 0") in said.output
-    assert not [name for name in PERSONAL if name in said.output]
+    outcome = CliRunner().invoke(cli, [*as_json, "--url", url, "interleave", "report"], catch_exceptions=False)
+    assert outcome.exit_code == 0
+    assert ('"wins_a": 20' if as_json else "20 sessions: A 20, B 0") in outcome.output
+    assert not [name for name in PERSONAL if name in outcome.output]

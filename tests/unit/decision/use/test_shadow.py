@@ -65,12 +65,12 @@ def test_the_shadow_command_prints_a_table_and_writes_a_page(tmp_path: Path) -> 
     texts = {"query": "<b>salt</b>", "before": ["notes/1", "notes/2"], "after": ["notes/2", "notes/<3>"]}
     lines = [record(texts=texts, overlap=1), record("b"), unapplied("no [text]"), {"time": "t", "dropped": 4}]
     file, html = written(tmp_path / "shadow.jsonl", *lines), tmp_path / "shadow.html"
-    said = run(file, "--html", html)
-    assert said.exit_code == 0
-    assert "3 searches in shadow; reranking brings other hits among the first ten to 100.0% of those" in said.output
+    outcome = run(file, "--html", html)
+    assert outcome.exit_code == 0
+    assert "3 searches in shadow; reranking brings other hits among the first ten to 100.0% of those" in outcome.output
     for name, count, share in (("reranked", 2, "28.6%"), ("because: no [text]", 1, "14.3%"), ("dropped", 4, "57.1%")):
-        assert re.search(rf"{re.escape(name)} +{count} +{share}", said.output)
-    assert "<b>salt</b> in notes: 9 new hits of 10, 5 moved, 12 ranks at the farthest" in said.output
+        assert re.search(rf"{re.escape(name)} +{count} +{share}", outcome.output)
+    assert "<b>salt</b> in notes: 9 new hits of 10, 5 moved, 12 ranks at the farthest" in outcome.output
     page = html.read_text("utf-8")
     assert "&lt;b&gt;salt&lt;/b&gt;" in page
     assert "<li><strong>notes/&lt;3&gt;</strong></li>" in page
@@ -80,11 +80,11 @@ def test_the_shadow_command_prints_a_table_and_writes_a_page(tmp_path: Path) -> 
 
 def test_the_shadow_report_names_missing_reranked_searches_and_cut_lines(tmp_path: Path) -> None:
     file = written(tmp_path / "shadow.jsonl", unapplied("deadline"))
-    said = run(file, "--html", tmp_path / "shadow.html")
-    assert "1 search in shadow; reranking was applied to none of them" in said.output
+    outcome = run(file, "--html", tmp_path / "shadow.html")
+    assert "1 search in shadow; reranking was applied to none of them" in outcome.output
     file = written(tmp_path / "shadow.jsonl", record(), '{"time": "t", "ind', record(ms="long"), "", record())
-    said = run(file)
-    assert "2 lines of the files are not records and are left out." in said.output
+    outcome = run(file)
+    assert "2 lines of the files are not records and are left out." in outcome.output
 
 
 NO_CODE = json.dumps({"query": "q", "index": "i", "applied": False, "reason": "too late"})

@@ -49,21 +49,21 @@ def test_training_computes_the_same_cosines_as_scoring(tmp_path: Path, pooling: 
 @pytest.mark.parametrize(("pooling", "prefix"), FORMS)
 def test_a_trained_bi_encoder_scores_the_same_after_saving(examples, tmp_path, pooling, prefix):
     source = carded(tmp_path / "source", pooling, prefix)  # type: ignore[arg-type]
-    made = train(request(examples, tmp_path / "made", SMALL, source=source))
-    assert made is not None
-    losses = [float(row["loss"]) for row in read_curve(made / "curve.csv")]
+    trained = train(request(examples, tmp_path / "made", SMALL, source=source))
+    assert trained is not None
+    losses = [float(row["loss"]) for row in read_curve(trained / "curve.csv")]
     assert np.mean(losses[-8:]) < 0.8 * np.mean(losses[:8])
-    card, before = read_card(made), read_card(source)
+    card, before = read_card(trained), read_card(source)
     assert (card.kind, card.pooling, card.query_prefix) == (before.kind, pooling, prefix)
     assert card.max_query_tokens == SMALL.max_tokens
-    old, new = load_file(source / "model.safetensors"), load_file(made / "model.safetensors")
+    old, new = load_file(source / "model.safetensors"), load_file(trained / "model.safetensors")
     assert new.keys() == old.keys()
     assert not torch.equal(old[WEIGHT], new[WEIGHT])
-    assert torch.equal(new[WEIGHT], load_trainee(made, SMALL).network.encoder.layers[0].narrow.weight)
-    assert not np.allclose(values(made), values(source), atol=0.01)
+    assert torch.equal(new[WEIGHT], load_trainee(trained, SMALL).network.encoder.layers[0].narrow.weight)
+    assert not np.allclose(values(trained), values(source), atol=0.01)
     for precision, tolerance in (("fp32", 3e-6), ("int8", 0.05)):
-        export_model(made, tmp_path / precision, ExportOptions(precision=precision))
-        np.testing.assert_allclose(values(tmp_path / precision, "onnx"), values(made), atol=tolerance)
+        export_model(trained, tmp_path / precision, ExportOptions(precision=precision))
+        np.testing.assert_allclose(values(tmp_path / precision, "onnx"), values(trained), atol=tolerance)
 
 
 def test_an_encoder_without_a_card_is_refused(examples: Path, tmp_path: Path) -> None:
