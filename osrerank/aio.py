@@ -73,8 +73,8 @@ class AsyncClient(OpenSearchPyClient, AsyncDriver, AsyncOpenSearch):
         **options: Any,
     ) -> Any:
         """Search, and rerank the hits if asked to, as ``Client.search`` does."""
-        given = {**(params or {}), **options}
-        steps = search_steps(self.searcher, query, body, given, index=index, rerank=rerank, headers=headers)
+        all_params = {**(params or {}), **options}
+        steps = search_steps(self.searcher, query, body, all_params, index=index, rerank=rerank, headers=headers)
         send = partial(self._send, index=index, headers=headers, options=options)
         with search_span(self, index, rerank, query):
             return await self._perform(steps, send)
@@ -89,9 +89,9 @@ class AsyncClient(OpenSearchPyClient, AsyncDriver, AsyncOpenSearch):
                 send = super().msearch_template if step.is_template else super().msearch
                 return await send(body=list(step.lines), index=index, **with_params(options, step.params))
             assert isinstance(step, SearchRequest)
-            in_url, named = split_params(step.params, options)
+            url_params, keywords = split_params(step.params, options)
             send = super().search_template if step.is_template else super().search
-            return await send(index=index, body=step.body, params=in_url, headers=headers, **named)
+            return await send(index=index, body=step.body, params=url_params, headers=headers, **keywords)
 
     async def msearch(self, *, body: Any, rerank: RerankArgument = False, index: Any = None, **options: Any) -> Any:
         """Run several searches in one request, and rerank each if asked to, as ``Client.msearch`` does."""
@@ -115,8 +115,8 @@ class AsyncClient(OpenSearchPyClient, AsyncDriver, AsyncOpenSearch):
         """Search with a search template, and rerank the hits if asked to, as ``Client.search_template`` does."""
         if rerank is False:
             return await super().search_template(body=body, index=index, params=params, headers=headers, **options)
-        given = {**(params or {}), **options}
-        steps = template_steps(self.searcher, body, given, index=index, rerank=rerank, headers=headers)
+        all_params = {**(params or {}), **options}
+        steps = template_steps(self.searcher, body, all_params, index=index, rerank=rerank, headers=headers)
         send = partial(self._send, index=index, headers=headers, options=options)
         with search_span(self, index, rerank, None):
             return await self._perform(steps, send)

@@ -141,8 +141,8 @@ class Client(OpenSearchPyClient, SyncDriver, OpenSearch):
             ScoringError: reranking failed and ``on_failure`` is ``"raise"``.
             opensearchpy.OpenSearchException: OpenSearch itself failed.
         """
-        given = {**(params or {}), **options}
-        steps = search_steps(self.searcher, query, body, given, index=index, rerank=rerank, headers=headers)
+        all_params = {**(params or {}), **options}
+        steps = search_steps(self.searcher, query, body, all_params, index=index, rerank=rerank, headers=headers)
         send = partial(self._send, index=index, headers=headers, options=options)
         with search_span(self, index, rerank, query):
             return self._perform(steps, send)
@@ -157,9 +157,9 @@ class Client(OpenSearchPyClient, SyncDriver, OpenSearch):
                 send = super().msearch_template if step.is_template else super().msearch
                 return send(body=list(step.lines), index=index, **with_params(options, step.params))
             assert isinstance(step, SearchRequest)
-            in_url, named = split_params(step.params, options)
+            url_params, keywords = split_params(step.params, options)
             send = super().search_template if step.is_template else super().search
-            return send(index=index, body=step.body, params=in_url, headers=headers, **named)
+            return send(index=index, body=step.body, params=url_params, headers=headers, **keywords)
 
     def msearch(self, *, body: Any, rerank: RerankArgument = False, index: Any = None, **options: Any) -> Any:
         """Run several searches in one request, and rerank each if ``rerank`` asks for it.
@@ -201,8 +201,8 @@ class Client(OpenSearchPyClient, SyncDriver, OpenSearch):
         """
         if rerank is False:
             return super().search_template(body=body, index=index, params=params, headers=headers, **options)
-        given = {**(params or {}), **options}
-        steps = template_steps(self.searcher, body, given, index=index, rerank=rerank, headers=headers)
+        all_params = {**(params or {}), **options}
+        steps = template_steps(self.searcher, body, all_params, index=index, rerank=rerank, headers=headers)
         send = partial(self._send, index=index, headers=headers, options=options)
         with search_span(self, index, rerank, None):
             return self._perform(steps, send)
@@ -255,8 +255,8 @@ def split_params(params: Mapping[str, Any], options: Mapping[str, Any]) -> tuple
         params: the parameters of the request.
         options: the caller's keyword arguments.
     """
-    named = {name: value for name, value in params.items() if name in options}
-    return {name: value for name, value in params.items() if name not in named}, named
+    keywords = {name: value for name, value in params.items() if name in options}
+    return {name: value for name, value in params.items() if name not in keywords}, keywords
 
 
 def with_params(options: Mapping[str, Any], params: Mapping[str, Any]) -> dict[str, Any]:

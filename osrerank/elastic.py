@@ -101,19 +101,21 @@ class _RecordingClient:
             client, timeout_s, given_s = self, step.params.get("request_timeout"), self._request_timeout
             if timeout_s is not None and not (isinstance(given_s, int | float) and given_s < timeout_s):
                 client = self.options(request_timeout=timeout_s)
-            params = {name: value for name, value in step.params.items() if name != "request_timeout"}
-            return client, {**_headers_and_body(step.body), "method": step.method, "path": step.path, "params": params}
+            url_params = {name: value for name, value in step.params.items() if name != "request_timeout"}
+            request = {"method": step.method, "path": step.path, "params": url_params}
+            return client, {**_headers_and_body(step.body), **request}
         assert isinstance(step, SearchRequest | MultiSearchRequest)
-        action = "search" if isinstance(step, SearchRequest) else "msearch"
+        params: Mapping[str, Any]
+        if isinstance(step, SearchRequest):
+            action, content, params = "search", _headers_and_body(step.body), step.params
+        else:
+            action, content = "msearch", _headers_and_body(step.lines, is_lines=True)
+            params = {**call.params, **step.params}
         request = {
-            **(
-                _headers_and_body(step.body)
-                if isinstance(step, SearchRequest)
-                else _headers_and_body(step.lines, is_lines=True)
-            ),
+            **content,
             "method": "POST",
             "path": path_of(call.indices, f"_{action}/template" if step.is_template else f"_{action}"),
-            "params": step.params if isinstance(step, SearchRequest) else {**call.params, **step.params},
+            "params": params,
             "endpoint_id": f"{action}_template" if step.is_template else action,
             "path_parts": {"index": call.indices} if call.indices else {},
         }

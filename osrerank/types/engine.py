@@ -63,7 +63,7 @@ class Engine(Enum):
 
 
 _BACKING = re.compile(r"(?:.*-)?\.ds-(?P<stream>.+?)(?:-\d{4}\.\d{2}\.\d{2})?-\d{6,}")
-"""Matches the name of a data stream's index; on Elasticsearch it has a date, and a prefix once shrunk or restored."""
+"""Matches the index of a data stream. Elasticsearch adds a date, and a prefix if the index was shrunk or restored."""
 
 
 def stream_of(index: str) -> str:
