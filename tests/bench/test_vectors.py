@@ -33,7 +33,7 @@ def url(request, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def filled(url, tmp_path_factory):
+def index_url(url, tmp_path_factory):
     with connect(url) as client:
         fill_sample(client)
     return url
@@ -69,10 +69,10 @@ def show(name, times_ms):
 
 
 @pytest.fixture
-def client(filled, tmp_path_factory, monkeypatch):
+def client(index_url, tmp_path_factory, monkeypatch):
     folder = tmp_path_factory.getbasetemp() / "folder"  # one engine's vectors serve the next: the texts are the same
     monkeypatch.setenv("OSRERANK_VECTORS_FOLDER", str(folder))
-    with connect(filled) as made:
+    with connect(index_url) as made:
         made.warm_up()
         yield made
 
@@ -107,10 +107,10 @@ def test_cold_and_warm_searches_with_vectors(client):
     table(client, "file", 100, 200, 500, 1000)
 
 
-def test_searches_with_vectors_in_a_side_index(filled, no_folder, monkeypatch):
+def test_searches_with_vectors_in_a_side_index(index_url, no_folder, monkeypatch):
     monkeypatch.setenv("OSRERANK_VECTORS_FOLDER", str(no_folder))  # so that each search reads the side index
     monkeypatch.setenv("OSRERANK_VECTORS", "index")
-    with connect(filled) as another:
+    with connect(index_url) as another:
         another.warm_up()
         built(another)
         another.indices.refresh(index=f"osrerank-vectors-{INDEX}")

@@ -23,7 +23,7 @@ NUMBERS = count()
 
 
 @pytest.fixture(scope="module")
-def make(tmp_path_factory: pytest.TempPathFactory) -> Make:
+def model_of(tmp_path_factory: pytest.TempPathFactory) -> Make:
     @cache
     def made(kind: str) -> Path:
         return saved(tmp_path_factory.mktemp("modular") / kind, kind)
@@ -42,8 +42,8 @@ def exported(directory: Path, **options: object) -> tuple[Path, ModelCard]:
 
 
 @pytest.mark.parametrize("kind", ["bert", "modernbert", "xlm-roberta"])
-def test_every_backend_gives_the_logits_of_sentence_transformers(make: Make, kind: str) -> None:
-    directory = make(kind)
+def test_every_backend_gives_the_logits_of_sentence_transformers(model_of: Make, kind: str) -> None:
+    directory = model_of(kind)
     wanted = expected(directory)[:, 0]
     assert np.ptp(wanted) > 0.1
     np.testing.assert_allclose(scores(directory, "torch"), wanted, atol=1e-4, rtol=0)
@@ -58,9 +58,9 @@ def test_every_backend_gives_the_logits_of_sentence_transformers(make: Make, kin
 
 
 @pytest.mark.parametrize("kind", ["bert", "modernbert"])
-def test_the_padded_graph_gives_the_logits_of_sentence_transformers(make: Make, kind: str) -> None:
-    target, _ = exported(make(kind), padded=True)
-    np.testing.assert_allclose(scores(target, "onnx"), expected(make(kind))[:, 0], atol=1e-4, rtol=0)
+def test_the_padded_graph_gives_the_logits_of_sentence_transformers(model_of: Make, kind: str) -> None:
+    target, _ = exported(model_of(kind), padded=True)
+    np.testing.assert_allclose(scores(target, "onnx"), expected(model_of(kind))[:, 0], atol=1e-4, rtol=0)
 
 
 def test_a_head_with_every_kind_of_module_is_computed_alike(tmp_path: Path) -> None:

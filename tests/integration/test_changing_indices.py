@@ -18,7 +18,7 @@ Searching = Callable[[], Client]
 
 
 @pytest.fixture
-def searching(engine_url: str) -> Iterator[Searching]:
+def new_client(engine_url: str) -> Iterator[Searching]:
     """Return a function that makes a client, which knows nothing of the indices yet."""
     clients: list[Client] = []
 
@@ -46,27 +46,27 @@ def found(client: Client, query: str, index: str, **options: Any) -> tuple[list[
 
 
 def test_an_index_made_anew_by_the_same_client_is_searched_in_its_new_fields(
-    searching: Searching, index_name: str
+    new_client: Searching, index_name: str
 ) -> None:
-    client = searching()
+    client = new_client()
     made(client, index_name, {"name": WORD, "summary": TEXT}, {"name": "gimp", "summary": "a program"})
     found(client, "gimp", index_name)
     made(client, index_name, {"name": TEXT, "about": TEXT}, {"name": "gimp", "about": "a program"})
-    assert found(client, "gimp", index_name) == found(searching(), "gimp", index_name)
+    assert found(client, "gimp", index_name) == found(new_client(), "gimp", index_name)
 
 
 def test_after_any_change_by_its_client_a_search_equals_a_new_clients_search(
-    searching: Searching, index_name: str
+    new_client: Searching, index_name: str
 ) -> None:
-    draw, client = random.Random(20261128), searching()
+    draw, client = random.Random(20261128), new_client()
     for _ in range(12):
         names = draw.sample(["title", "name", "summary", "body", "note"], draw.randint(1, 4))
         properties: dict[str, Any] = {name: draw.choice([TEXT, WORD]) for name in names}
         made(client, index_name, properties, dict.fromkeys(names, "low blood pressure"), {names[0]: "blood"})
-        assert found(client, "blood pressure", index_name) == found(searching(), "blood pressure", index_name)
+        assert found(client, "blood pressure", index_name) == found(new_client(), "blood pressure", index_name)
         client.indices.put_mapping(index=index_name, body={"properties": {"more": TEXT}})
         client.index(index=index_name, id="more", body={"more": "blood pressure again"}, refresh=True)
-        assert found(client, "again", index_name) == found(searching(), "again", index_name)
+        assert found(client, "again", index_name) == found(new_client(), "again", index_name)
 
 
 def test_an_alias_that_another_client_moves_is_searched_in_the_fields_of_its_new_index(opensearch_url: str) -> None:
@@ -84,16 +84,16 @@ def test_an_alias_that_another_client_moves_is_searched_in_the_fields_of_its_new
 
 
 def test_a_missing_index_that_is_ignored_changes_neither_the_query_nor_the_fields(
-    searching: Searching, index_name: str
+    new_client: Searching, index_name: str
 ) -> None:
-    client = searching()
+    client = new_client()
     properties = dict.fromkeys(("headline", "story", "author"), TEXT)
     documents = {"headline": "Notes", "story": "Low blood pressure.", "author": "A. Smith"}, {"author": "Tom Low"}
     made(client, index_name, properties, *documents)
     names = f"{index_name},{index_name}-missing"
     expected = found(client, "low blood pressure", index_name)
     assert found(client, "low blood pressure", names, ignore_unavailable=True) == expected
-    assert found(searching(), "low blood pressure", names, params={"ignore_unavailable": "true"}) == expected
+    assert found(new_client(), "low blood pressure", names, params={"ignore_unavailable": "true"}) == expected
 
 
 def test_a_multi_search_whose_header_ignores_missing_indices_reads_the_fields(opensearch_url: str) -> None:

@@ -24,7 +24,7 @@ TEXTS = st.lists(st.sampled_from(WORDS), min_size=1, max_size=8).map(" ".join)
 
 
 @pytest.fixture(scope="module")
-def by_text(model: Path) -> dict[str, float]:
+def scores_by_text(model: Path) -> dict[str, float]:
     """Scores that are known to be those of a text."""
     return {}
 
@@ -35,7 +35,7 @@ def test_a_document_that_changed_never_has_the_score_of_its_old_text(
     engine_url: str,
     index_name: str,
     model: Path,
-    by_text: dict[str, float],
+    scores_by_text: dict[str, float],
     tmp_path: Path,
     changes: list[tuple[int, str | None]],
 ) -> None:
@@ -55,9 +55,9 @@ def test_a_document_that_changed_never_has_the_score_of_its_old_text(
     assert last == {str(place): text for place, text in now.items() if text is not None}
     for hit in (hit for hits in answers for hit in hits):
         text = hit["_source"]["text"]
-        if text not in by_text:
-            by_text[text] = float(truth.score(QUERY, [text], [(0,)]).values[0])
-        assert hit["_rerank"]["vectors"]["logit"] == pytest.approx(by_text[text], abs=1e-6), text
+        if text not in scores_by_text:
+            scores_by_text[text] = float(truth.score(QUERY, [text], [(0,)]).values[0])
+        assert hit["_rerank"]["vectors"]["logit"] == pytest.approx(scores_by_text[text], abs=1e-6), text
 
 
 def search(client: Client, index: str) -> list[dict[str, Any]]:

@@ -32,7 +32,7 @@ MATCH = {"match": {"text": "blood"}}
 
 
 @pytest.fixture(scope="module")
-def plain(elasticsearch_url: str) -> Iterator[Elasticsearch]:
+def plain_client(elasticsearch_url: str) -> Iterator[Elasticsearch]:
     with Elasticsearch(elasticsearch_url) as client:
         client.options(ignore_status=404).indices.delete(index=INDEX)
         client.indices.create(index=INDEX, mappings={"properties": {"text": {"type": "text"}}})
@@ -43,8 +43,8 @@ def plain(elasticsearch_url: str) -> Iterator[Elasticsearch]:
 
 
 @pytest.fixture(scope="module")
-def client(plain: Elasticsearch) -> Iterator[Any]:
-    wrapped = osrerank.wrap(plain, scorer=BY_LENGTH)
+def client(plain_client: Elasticsearch) -> Iterator[Any]:
+    wrapped = osrerank.wrap(plain_client, scorer=BY_LENGTH)
     yield wrapped
     wrapped.close()
 
@@ -74,15 +74,15 @@ def test_every_form_of_a_search_is_reranked(client: Any, arguments: dict[str, An
     assert response["hits"]["total"]["value"] == 30
 
 
-def test_borrowed_fields_of_nested_objects_and_beside_top_hits_are_given_back(plain: Elasticsearch) -> None:
+def test_borrowed_fields_of_nested_objects_and_beside_top_hits_are_given_back(plain_client: Elasticsearch) -> None:
     name = "elastic-nested"
-    plain.options(ignore_status=404).indices.delete(index=name)
+    plain_client.options(ignore_status=404).indices.delete(index=name)
     parts = {"type": "nested", "properties": {"text": {"type": "text"}, "n": {"type": "integer"}}}
-    plain.indices.create(index=name, mappings={"properties": {"parts": parts, "text": {"type": "text"}}})
+    plain_client.indices.create(index=name, mappings={"properties": {"parts": parts, "text": {"type": "text"}}})
     for n in range(5):
         document = {"parts": [{"text": "blood " * (n + 1), "n": n}, {"n": 9}], "text": "blood"}
-        plain.index(index=name, id=str(n), document=document, refresh=True)
-    wrapped = osrerank.wrap(plain, scorer=BY_LENGTH, rerank={"fields": ["parts.text", "text"]})
+        plain_client.index(index=name, id=str(n), document=document, refresh=True)
+    wrapped = osrerank.wrap(plain_client, scorer=BY_LENGTH, rerank={"fields": ["parts.text", "text"]})
     asked: list[dict[str, Any]] = [
         {"source": False},
         {"source": False, "fields": ["parts.n"]},
@@ -90,20 +90,20 @@ def test_borrowed_fields_of_nested_objects_and_beside_top_hits_are_given_back(pl
     ]
     for one in asked:
         same = {"index": name, "query": MATCH, **one}
-        own, ranked = plain.search(**same), wrapped.search(**same, rerank=True)
+        own, ranked = plain_client.search(**same), wrapped.search(**same, rerank=True)
         assert ranked["rerank"]["applied"] is True
         assert {hit["_id"]: hit.get("fields") for hit in own["hits"]["hits"]} == {
             hit["_id"]: hit.get("fields") for hit in ranked["hits"]["hits"]
         }
         assert own.get("aggregations") == ranked.get("aggregations")
     wrapped.close()
-    plain.indices.delete(index=name)
+    plain_client.indices.delete(index=name)
 
 
-def test_without_rerank_the_wrapped_client_answers_as_elasticsearchs(client: Any, plain: Elasticsearch) -> None:
+def test_without_rerank_the_wrapped_client_answers_as_elasticsearchs(client: Any, plain_client: Elasticsearch) -> None:
     assert isinstance(client, Elasticsearch)
     same = {"index": INDEX, "query": MATCH, "sort": ["n"]}
-    assert ids(client.search(**same)) == ids(plain.search(**same))
+    assert ids(client.search(**same)) == ids(plain_client.search(**same))
     assert len(list(helpers.scan(client, index=INDEX))) == 30
 
 
@@ -134,7 +134,7 @@ def test_a_client_made_by_options_reranks(client: Any) -> None:
     assert ignored["status"] == 404
 
 
-def test_a_subclass_of_the_application_keeps_its_class(elasticsearch_url: str, plain: Elasticsearch) -> None:
+def test_a_subclass_of_the_application_keeps_its_class(elasticsearch_url: str, plain_client: Elasticsearch) -> None:
     class Own(Elasticsearch):
         def mine(self) -> str:
             return "mine"
@@ -163,17 +163,17 @@ def test_the_asynchronous_elasticsearch_client_reranks(elasticsearch_url: str, c
     assert [ids(found) for found in asyncio.run(searched())] == [expected, expected]
 
 
-def test_a_change_by_indices_is_noticed_at_once(plain: Elasticsearch, elasticsearch_url: str) -> None:
+def test_a_change_by_indices_is_noticed_at_once(plain_client: Elasticsearch, elasticsearch_url: str) -> None:
     text = {"type": "text"}
 
     def of(name: str) -> dict[str, Any]:
         return {"index": "elastic-anew", "mappings": {"properties": {name: text}}}
 
-    wrapped, read = osrerank.wrap(plain, scorer=BY_LENGTH), []
+    wrapped, read = osrerank.wrap(plain_client, scorer=BY_LENGTH), []
     for name in ("text", "body"):
         wrapped.options(ignore_status=404).indices.delete(index="elastic-anew")
         wrapped.indices.create(**of(name))
-        plain.index(index="elastic-anew", id="1", document={name: "blood"}, refresh=True)
+        plain_client.index(index="elastic-anew", id="1", document={name: "blood"}, refresh=True)
         read += wrapped.search(index="elastic-anew", query="blood", rerank=True)["rerank"]["fields"]
     assert read == ["text", "body"]
 
@@ -189,12 +189,12 @@ def test_a_change_by_indices_is_noticed_at_once(plain: Elasticsearch, elasticsea
             return read
 
     assert asyncio.run(read_by_the_asynchronous_client()) == ["body", "text"]
-    plain.indices.delete(index="elastic-anew")
+    plain_client.indices.delete(index="elastic-anew")
 
 
 @pytest.mark.long
-def test_opensearch_py_is_not_imported_where_only_elasticsearchs_client_is_used(plain: Elasticsearch) -> None:
-    node = next(iter(plain.transport.node_pool.all())).base_url
+def test_opensearch_py_is_not_imported_where_only_elasticsearchs_client_is_used(plain_client: Elasticsearch) -> None:
+    node = next(iter(plain_client.transport.node_pool.all())).base_url
     program = f"""
 import asyncio, sys, osrerank
 from elasticsearch import AsyncElasticsearch, Elasticsearch
@@ -206,7 +206,9 @@ print([name for name in sys.modules if name.partition(".")[0] == "opensearchpy"]
     assert done.stdout.strip() == "[]"
 
 
-def test_opensearch_py_recognises_elasticsearch_and_reranks(elasticsearch_url: str, plain: Elasticsearch) -> None:
+def test_opensearch_py_recognises_elasticsearch_and_reranks(
+    elasticsearch_url: str, plain_client: Elasticsearch
+) -> None:
     with osrerank.connect(elasticsearch_url, scorer=BY_LENGTH) as client:
         assert client.engine is Engine.ELASTICSEARCH
         response = client.search("blood", index=INDEX, size=2, rerank=True)

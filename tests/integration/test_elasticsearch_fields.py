@@ -50,20 +50,22 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Elasticsearch]:
 
 
 @pytest.fixture
-def read() -> list[str]:
+def texts_read() -> list[str]:
     """The texts that the model reads, in the order in which it is given them."""
     return []
 
 
 @pytest.fixture
-def filled(client: Elasticsearch, read: list[str]) -> Iterator[Filled]:
+def index_of(client: Elasticsearch, texts_read: list[str]) -> Iterator[Filled]:
     """Return a function that makes an index of the documents; it returns a client that reranks."""
 
     def make(fields: dict[str, Any], settings: dict[str, Any] | None = None) -> Any:
         client.indices.create(index="notes", mappings={"properties": fields}, settings=settings)
         for number, document in enumerate(DOCUMENTS):
             client.index(index="notes", id=str(number), document=document, refresh=True)
-        return osrerank.wrap(client, scorer=FunctionScorer(lambda _query, text: float(read.append(text) or len(text))))  # type: ignore[func-returns-value]
+        return osrerank.wrap(
+            client, scorer=FunctionScorer(lambda _query, text: float(texts_read.append(text) or len(text)))
+        )  # type: ignore[func-returns-value]
 
     yield make
     client.indices.delete(index="notes")
@@ -80,25 +82,25 @@ QUERIES: dict[str, Any] = {
 @pytest.mark.parametrize("settings", [None, LEGACY], ids=["plain", "legacy"])
 @pytest.mark.parametrize("kind", QUERIES)
 def test_the_text_of_semantic_text_is_read_where_the_query_searches_it(
-    filled: Filled, read: list[str], settings: Any, kind: str
+    index_of: Filled, texts_read: list[str], settings: Any, kind: str
 ) -> None:
-    reranking = filled(SEMANTIC, settings)
+    reranking = index_of(SEMANTIC, settings)
     for source in (None, False):
-        del read[:]
+        del texts_read[:]
         response = reranking.search(index="notes", query=QUERIES[kind], source=source, rerank=True)
         assert (response["rerank"]["applied"], response["rerank"]["fields"]) == (True, ["words"])
-        assert sorted(read) == ["a heart that is slow", "low pressure"]
+        assert sorted(texts_read) == ["a heart that is slow", "low pressure"]
         assert all("fields" not in hit for hit in response["hits"]["hits"])
 
 
 def test_semantic_text_is_read_beside_other_texts_and_searched_if_it_is_named(
-    client: Elasticsearch, filled: Filled, read: list[str]
+    client: Elasticsearch, index_of: Filled, texts_read: list[str]
 ) -> None:
-    reranking = filled(SEMANTIC)
+    reranking = index_of(SEMANTIC)
     response = reranking.search(index="notes", query="notes", rerank=True)
     assert [hit["_id"] for hit in response["hits"]["hits"]] == ["1"]
     assert response["rerank"]["fields"] == ["title", "words"]
-    assert read == ["notes on blood a heart that is slow"]
+    assert texts_read == ["notes on blood a heart that is slow"]
     with pytest.raises(BadRequestError):
         client.search(index="notes", query={"multi_match": {"query": "notes", "fields": ["title", "words"]}})
     both = reranking.search(index="notes", query="notes", rerank={"query_fields": ["title", "words^2"]})
@@ -106,23 +108,23 @@ def test_semantic_text_is_read_beside_other_texts_and_searched_if_it_is_named(
     assert both["rerank"]["applied"] is True
 
 
-def test_a_text_that_is_copied_to_semantic_text_is_read_once(filled: Filled, read: list[str]) -> None:
-    reranking = filled({**SEMANTIC, "title": {"type": "text", "copy_to": "words"}})
+def test_a_text_that_is_copied_to_semantic_text_is_read_once(index_of: Filled, texts_read: list[str]) -> None:
+    reranking = index_of({**SEMANTIC, "title": {"type": "text", "copy_to": "words"}})
     query = {"match": {"title": "notes"}}
     response = reranking.search(index="notes", query=query, rerank={"fields": ["words"]})
     assert response["rerank"]["fields"] == ["words"]
-    (text,) = read
+    (text,) = texts_read
     assert [text.count(part) for part in ("notes on blood", "a heart", "that is slow")] == [1, 1, 1]
 
 
-def test_synthetic_source_is_read(filled: Filled, read: list[str]) -> None:
+def test_synthetic_source_is_read(index_of: Filled, texts_read: list[str]) -> None:
     text = {"type": "text"}
-    reranking = filled({"title": text, "words": text}, {"index.mapping.source.mode": "synthetic"})
+    reranking = index_of({"title": text, "words": text}, {"index.mapping.source.mode": "synthetic"})
     for source in (None, False, ["title"]):
-        del read[:]
+        del texts_read[:]
         response = reranking.search(index="notes", query="blood", source=source, rerank=True)
         assert response["rerank"]["applied"] is True
-        assert sorted(read) == ["blood low pressure", "notes on blood a heart that is slow"]
+        assert sorted(texts_read) == ["blood low pressure", "notes on blood a heart that is slow"]
 
 
 def test_an_index_of_another_cluster_is_searched_by_its_name_though_its_mapping_cannot_be_read() -> None:

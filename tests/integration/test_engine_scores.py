@@ -140,7 +140,7 @@ OF_SPARSE = {
 
 
 @pytest.fixture(scope="module")
-def sparse(engines: Engines, books: str) -> str:
+def sparse_index(engines: Engines, books: str) -> str:
     """An index whose fields only some documents have, in several segments."""
     for client in engines:
         client.indices.create(index="test-scores-sparse", body={"settings": {"number_of_shards": 1}})
@@ -152,17 +152,17 @@ def sparse(engines: Engines, books: str) -> str:
 
 @SAME_SCALE
 @pytest.mark.parametrize("name", OF_SPARSE)
-def test_a_field_that_some_documents_lack_scores_as_in_lucene(engines: Engines, sparse: str, name: str) -> None:
+def test_a_field_that_some_documents_lack_scores_as_in_lucene(engines: Engines, sparse_index: str, name: str) -> None:
     body = {"query": OF_SPARSE[name], "size": 100}
-    theirs, ours = (client.search(index=sparse, body=body)["hits"]["hits"] for client in engines)
+    theirs, ours = (client.search(index=sparse_index, body=body)["hits"]["hits"] for client in engines)
     assert [hit["_id"] for hit in ours] == [hit["_id"] for hit in theirs]
     assert [hit["_score"] for hit in ours] == pytest.approx([hit["_score"] for hit in theirs], abs=1e-5)
 
 
-def test_term_statistics_are_lucenes(engines: Engines, sparse: str) -> None:
+def test_term_statistics_are_lucenes(engines: Engines, sparse_index: str) -> None:
     off = {"positions": False, "offsets": False, "payloads": False}
-    asked = [{"_index": sparse, "_id": "short", "fields": ["a", "b", "nowhere"], "term_statistics": True, **off}]
-    asked += [{"_index": sparse, "_id": "nope", "fields": ["a"], **off}]
+    asked = [{"_index": sparse_index, "_id": "short", "fields": ["a", "b", "nowhere"], "term_statistics": True, **off}]
+    asked += [{"_index": sparse_index, "_id": "nope", "fields": ["a"], **off}]
     theirs, ours = (client.mtermvectors(body={"docs": asked})["docs"] for client in engines)
     assert ours[0]["term_vectors"] == theirs[0]["term_vectors"]
     assert [one["found"] for one in ours] == [one["found"] for one in theirs] == [True, False]

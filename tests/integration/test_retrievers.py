@@ -29,7 +29,7 @@ LEFT_ALONE: dict[str, Any] = {
 
 
 @pytest.fixture(scope="module")
-def plain(elasticsearch_url: str) -> Iterator[Elasticsearch]:
+def plain_client(elasticsearch_url: str) -> Iterator[Elasticsearch]:
     vector = {"type": "dense_vector", "dims": 2, "similarity": "cosine"}
     with Elasticsearch(elasticsearch_url) as client:
         client.options(ignore_status=404).indices.delete(index=INDEX)
@@ -41,8 +41,8 @@ def plain(elasticsearch_url: str) -> Iterator[Elasticsearch]:
 
 
 @pytest.fixture(scope="module")
-def client(plain: Elasticsearch) -> Iterator[Any]:
-    with osrerank.wrap(plain, scorer=FunctionScorer(lambda _query, text: len(text))) as wrapped:
+def client(plain_client: Elasticsearch) -> Iterator[Any]:
+    with osrerank.wrap(plain_client, scorer=FunctionScorer(lambda _query, text: len(text))) as wrapped:
         yield wrapped
 
 
@@ -61,16 +61,16 @@ def first_hits(plain: Elasticsearch, retriever: dict[str, Any], **page: int) -> 
 
 
 @pytest.mark.parametrize("kind", WINDOWED)
-def test_a_retriever_with_a_window_is_reranked_within_it(client: Any, plain: Elasticsearch, kind: str) -> None:
+def test_a_retriever_with_a_window_is_reranked_within_it(client: Any, plain_client: Elasticsearch, kind: str) -> None:
     retriever = WINDOWED[kind]
-    ranked = first_hits(plain, retriever, size=12)
+    ranked = first_hits(plain_client, retriever, size=12)
     by_length = sorted(ranked, key=int, reverse=True)
     search = {"index": INDEX, "retriever": retriever, "rerank": {"query": "blood"}}
     pages = [client.search(**search, size=4, from_=start) for start in (0, 4, 8)]
     assert [doc_id for page in pages for doc_id in ids(page)] == by_length
     beyond = client.search(**search, size=4, from_=9)
     assert beyond["rerank"]["reason_code"] == "retriever"
-    assert ids(beyond) == first_hits(plain, retriever, size=4, from_=9)
+    assert ids(beyond) == first_hits(plain_client, retriever, size=4, from_=9)
 
 
 def test_a_standard_retriever_is_deepened_as_a_query_is(client: Any) -> None:
@@ -84,7 +84,7 @@ def test_a_retriever_that_searches_for_no_text_says_so_unless_one_is_named(clien
 
 
 @pytest.mark.parametrize("kind", LEFT_ALONE)
-def test_pinned_hits_keep_their_places(client: Any, plain: Elasticsearch, kind: str) -> None:
-    hits = first_hits(plain, LEFT_ALONE[kind], size=4)
+def test_pinned_hits_keep_their_places(client: Any, plain_client: Elasticsearch, kind: str) -> None:
+    hits = first_hits(plain_client, LEFT_ALONE[kind], size=4)
     response = client.search(index=INDEX, retriever=LEFT_ALONE[kind], size=4, rerank=True)
     assert (ids(response), response["rerank"]["reason_code"]) == (hits, "retriever")

@@ -97,7 +97,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
 
 
 @pytest.fixture(scope="module")
-def loaded(node: Node, tmp_path_factory: pytest.TempPathFactory) -> set[str]:
+def load_actions(node: Node, tmp_path_factory: pytest.TempPathFactory) -> set[str]:
     """The actions of loading an index."""
     file = tmp_path_factory.mktemp("notes") / "notes.jsonl"
     lines = [{"id": f"n{n}", "title": f"note {n}", "text": f"blood pressure is low in {n} hearts"} for n in range(30)]
@@ -111,18 +111,18 @@ def check(actions: set[str], *roles: str) -> None:
     assert sorted(action for action in actions if not is_allowed(action, *roles)) == []
 
 
-def test_the_load_role_allows_loading_an_index(loaded):
-    check(loaded, "osrerank_load")
+def test_the_load_role_allows_loading_an_index(load_actions):
+    check(load_actions, "osrerank_load")
 
 
-def test_the_search_role_allows_search_and_msearch(node, loaded):
+def test_the_search_role_allows_search_and_msearch(node, load_actions):
     actions = node.run("search", "low blood pressure", "--index", "notes", "--rerank")
     with connect(node.url) as client:
         client.msearch(body=[{"index": "notes"}, {"query": {"match": {"text": "low"}}}])
     check(actions | node.actions(), "osrerank_search")
 
 
-def test_the_vectors_role_allows_a_side_index(node, loaded, no_folder, monkeypatch):
+def test_the_vectors_role_allows_a_side_index(node, load_actions, no_folder, monkeypatch):
     monkeypatch.setenv("OSRERANK_VECTORS_FOLDER", str(no_folder))
     for command in ("build", "status", "prune"):
         check(node.run("vectors", command, "--index", "notes"), "osrerank_vectors")
@@ -130,7 +130,7 @@ def test_the_vectors_role_allows_a_side_index(node, loaded, no_folder, monkeypat
     check(node.run("vectors", "drop", "--index", "notes"), "osrerank_vectors")
 
 
-def test_pipeline_needs_no_right_to_change_settings_that_are_set(node, loaded):
+def test_pipeline_needs_no_right_to_change_settings_that_are_set(node, load_actions):
     with running() as server, OpenSearch(node.url) as client:
         settings = json.loads(
             json.dumps(bodies("_cluster/")["settings"]).replace(

@@ -46,7 +46,7 @@ def client(engine_url: str, model: Path, no_folder: Path, monkeypatch: pytest.Mo
 
 
 @pytest.fixture
-def filed(engine_url: str, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
+def file_client(engine_url: str, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
     """A client that keeps vectors in a file, too, in the folder ``vectors``."""
     monkeypatch.setenv("OSRERANK_VECTORS_FOLDER", str(tmp_path / "vectors"))
     monkeypatch.setenv("OSRERANK_VECTORS", "index")
@@ -217,11 +217,11 @@ def test_a_build_by_a_date_field_reads_what_has_changed(
 
 
 def test_the_option_to_decides_where_a_build_stores_vectors(
-    filed: Client, engine_url: str, model: Path, index_name: str, monkeypatch: pytest.MonkeyPatch
+    file_client: Client, engine_url: str, model: Path, index_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fill(filed, index_name, DOCUMENTS)
-    assert build_vectors(filed, index_name, to="index").encoded == COUNT
-    built = build_vectors(filed, index_name, to="file")
+    fill(file_client, index_name, DOCUMENTS)
+    assert build_vectors(file_client, index_name, to="index").encoded == COUNT
+    built = build_vectors(file_client, index_name, to="file")
     assert (built.documents, built.encoded) == (COUNT, 0)  # this machine's file has what it encoded
     monkeypatch.setenv("OSRERANK_VECTORS", "off")
     with connect(engine_url, model=str(model)) as other, pytest.raises(ConfigError, match="not stored in file"):
@@ -229,11 +229,11 @@ def test_the_option_to_decides_where_a_build_stores_vectors(
 
 
 def test_a_side_index_without_its_index_is_named_and_pruned(
-    filed: Client, index_name: str, engine_url: str, model: Path
+    file_client: Client, index_name: str, engine_url: str, model: Path
 ) -> None:
     if engine_url.startswith("embedded"):
         pytest.skip("the embedded engine lists no hidden indices")
-    client = filed
+    client = file_client
     other = f"{index_name}-gone"
     fill(client, index_name, DOCUMENTS)
     fill(client, other, DOCUMENTS[:3])
@@ -266,8 +266,10 @@ def test_an_index_whose_data_stream_is_absent_has_a_side_index_that_pruning_keep
         client.indices.delete(index=restored)
 
 
-def test_the_vectors_commands_use_the_side_index(filed: Client, engine_url: str, index_name: str, model: Path) -> None:
-    client = filed
+def test_the_vectors_commands_use_the_side_index(
+    file_client: Client, engine_url: str, index_name: str, model: Path
+) -> None:
+    client = file_client
     fill(client, index_name, DOCUMENTS)
 
     def answer(*arguments: str) -> dict[str, Any]:

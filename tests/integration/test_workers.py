@@ -51,7 +51,7 @@ def group(broker: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Wor
 
 
 @pytest.fixture
-def remote(broker: str, group: WorkerGroup) -> Iterator[RemoteScorer]:
+def remote_scorer(broker: str, group: WorkerGroup) -> Iterator[RemoteScorer]:
     group.wait_for(2)
     scorer = RemoteScorer(broker, TINY, queue_chunks=64)
     yield scorer
@@ -59,17 +59,17 @@ def remote(broker: str, group: WorkerGroup) -> Iterator[RemoteScorer]:
 
 
 @pytest.fixture(scope="module")
-def local() -> Scorer:
+def local_scorer() -> Scorer:
     return load_scorer(TINY, backend="onnx", threads=1)
 
 
 @pytest.fixture(scope="module")
-def expected(local: Scorer) -> np.ndarray:
-    return local.score(QUERY, DOCUMENTS, TUPLES).values
+def expected(local_scorer: Scorer) -> np.ndarray:
+    return local_scorer.score(QUERY, DOCUMENTS, TUPLES).values
 
 
 @pytest.fixture
-def stand_in(broker: str, tmp_path: Path) -> Iterator[WorkerGroup]:
+def slow_worker(broker: str, tmp_path: Path) -> Iterator[WorkerGroup]:
     """One worker that needs a hundredth of a second for a pair, one pair at a time."""
     options = ("--seconds-per-pair", "0.01")
     with worker_group(broker, tmp_path, model=STAND_IN, module="tests.workers", options=options) as group:
@@ -77,21 +77,21 @@ def stand_in(broker: str, tmp_path: Path) -> Iterator[WorkerGroup]:
 
 
 @pytest.fixture
-def slow(broker: str, stand_in: WorkerGroup) -> Iterator[RemoteScorer]:
+def slow_scorer(broker: str, slow_worker: WorkerGroup) -> Iterator[RemoteScorer]:
     scorer = RemoteScorer(broker, STAND_IN, queue_chunks=4)
     yield scorer
     scorer.close()
 
 
 def test_scores_of_workers_equal_scores_of_this_process(
-    remote: RemoteScorer, local: Scorer, expected: np.ndarray
+    remote_scorer: RemoteScorer, local_scorer: Scorer, expected: np.ndarray
 ) -> None:
-    assert isinstance(remote, Scorer)
-    scores = remote.score(QUERY, DOCUMENTS, TUPLES)
+    assert isinstance(remote_scorer, Scorer)
+    scores = remote_scorer.score(QUERY, DOCUMENTS, TUPLES)
     assert scores.values.tobytes() == expected.tobytes()
     assert (scores.inferences, scores.reached, scores.failures) == (len(TUPLES), len(TUPLES), {})
-    assert (remote.identity, remote.advice) == (local.identity, local.advice)
-    np.testing.assert_array_equal(remote.probabilities(expected), local.probabilities(expected))
+    assert (remote_scorer.identity, remote_scorer.advice) == (local_scorer.identity, local_scorer.advice)
+    np.testing.assert_array_equal(remote_scorer.probabilities(expected), local_scorer.probabilities(expected))
 
 
 def test_a_search_is_reranked_by_workers(
@@ -110,29 +110,31 @@ def test_a_search_is_reranked_by_workers(
     assert responses[1]["hits"] == responses[0]["hits"]
 
 
-def test_a_text_of_any_length_reaches_a_worker_and_fails_nobody(remote: RemoteScorer) -> None:
+def test_a_text_of_any_length_reaches_a_worker_and_fails_nobody(remote_scorer: RemoteScorer) -> None:
     texts = ["the wing", "pressure " * 1_100_000, "x\U0001f600" * 1_500_000, "\ud800 heat"]  # 10 MB, 7.5 MB
     for query in ("wing", "wing " * 2_000_000):
-        found = remote.score(query, texts, TUPLES[:4])
+        found = remote_scorer.score(query, texts, TUPLES[:4])
         expected = load_scorer(TINY, backend="onnx", threads=1).score(query, texts, TUPLES[:4])
         assert not found.failures
         assert found.values.tobytes() == expected.values.tobytes()
         assert (found.truncated, found.query_truncated) == (expected.truncated, expected.query_truncated)
 
 
-def test_many_threads_share_few_connections(remote: RemoteScorer, broker: str, expected: np.ndarray) -> None:
-    remote.score(QUERY, DOCUMENTS, TUPLES)  # it listens for replies from its first call on
+def test_many_threads_share_few_connections(remote_scorer: RemoteScorer, broker: str, expected: np.ndarray) -> None:
+    remote_scorer.score(QUERY, DOCUMENTS, TUPLES)  # it listens for replies from its first call on
     redis = connect_redis(broker)
     held = len(redis.client_list())
     with ThreadPoolExecutor(16) as threads:
-        calls = [threads.submit(remote.score, QUERY, DOCUMENTS, TUPLES) for _ in range(80)]
+        calls = [threads.submit(remote_scorer.score, QUERY, DOCUMENTS, TUPLES) for _ in range(80)]
         found = [call.result() for call in calls]
     assert len(redis.client_list()) < held + 3 * 16 + 2  # a few for each thread, not one for each of the calls
     redis.close()
     assert all(scores.values.tobytes() == expected.tobytes() for scores in found)
 
 
-def test_a_client_works_on_both_sides_of_a_fork(remote: RemoteScorer, expected: np.ndarray, tmp_path: Path) -> None:
+def test_a_client_works_on_both_sides_of_a_fork(
+    remote_scorer: RemoteScorer, expected: np.ndarray, tmp_path: Path
+) -> None:
     """As under a server that loads the application and then forks: in a process of its own, this one has threads."""
     script = (
         "import os, sys\n"
@@ -146,17 +148,17 @@ def test_a_client_works_on_both_sides_of_a_fork(remote: RemoteScorer, expected: 
         "    os._exit(0 if same else 1)\n"
         "assert same and os.waitpid(child, 0)[1] == 0\n"
     )
-    command = [sys.executable, "-W", "ignore", "-c", script, remote._url, TINY]
+    command = [sys.executable, "-W", "ignore", "-c", script, remote_scorer._url, TINY]
     subprocess.run(
         command, check=True, timeout=60, cwd=servers.ROOT, env={**os.environ, "PYTHONPATH": str(servers.ROOT)}
     )
 
 
 def test_the_chunks_of_a_killed_worker_are_scored_by_another(
-    remote: RemoteScorer, group: WorkerGroup, expected: np.ndarray
+    remote_scorer: RemoteScorer, group: WorkerGroup, expected: np.ndarray
 ) -> None:
     with ThreadPoolExecutor(8) as threads:
-        calls = [threads.submit(remote.score, QUERY, DOCUMENTS, TUPLES) for _ in range(80)]
+        calls = [threads.submit(remote_scorer.score, QUERY, DOCUMENTS, TUPLES) for _ in range(80)]
         wait_until(calls[0].done)
         group.kill(group.processes[0])
         found = [call.result(30) for call in calls]
@@ -170,15 +172,15 @@ def is_held(broker: str, group: WorkerGroup) -> bool:
         return any(heartbeat.held for heartbeat in WorkerRegistry(redis, group.model, group.signer).heartbeats())
 
 
-def test_a_search_says_that_no_worker_is_left(stand_in: WorkerGroup, slow: RemoteScorer, broker: str) -> None:
+def test_a_search_says_that_no_worker_is_left(slow_worker: WorkerGroup, slow_scorer: RemoteScorer, broker: str) -> None:
     with ThreadPoolExecutor(1) as threads:
-        call = threads.submit(slow.score, "q", ["q"] * 100, [(n,) for n in range(100)])
-        wait_until(lambda: is_held(broker, stand_in))
-        stand_in.kill(stand_in.processes[0])
+        call = threads.submit(slow_scorer.score, "q", ["q"] * 100, [(n,) for n in range(100)])
+        wait_until(lambda: is_held(broker, slow_worker))
+        slow_worker.kill(slow_worker.processes[0])
         with pytest.raises(TaskFailed, match="no worker is left"):
             call.result(20)
     with pytest.raises(WorkerError, match="osrerank worker"):
-        slow.score("q", ["q"], [(0,)])
+        slow_scorer.score("q", ["q"], [(0,)])
 
 
 def test_a_search_without_workers_keeps_its_first_pass(broker: str, tmp_path: Path) -> None:
@@ -194,27 +196,29 @@ def test_a_search_without_workers_keeps_its_first_pass(broker: str, tmp_path: Pa
     client.close()
 
 
-def test_a_deadline_keeps_the_scores_that_workers_sent_in_time(slow: RemoteScorer) -> None:
+def test_a_deadline_keeps_the_scores_that_workers_sent_in_time(slow_scorer: RemoteScorer) -> None:
     started = time.monotonic()
     tuples = [(n,) for n in range(1_000)]  # ten chunks of a second each, two at a time in either order
-    scores = slow.score("q", ["q " * 40] * 1_000, tuples, deadline=Deadline.after_ms(5_000))
+    scores = slow_scorer.score("q", ["q " * 40] * 1_000, tuples, deadline=Deadline.after_ms(5_000))
     assert time.monotonic() - started < 8
     assert 100 <= scores.reached < 1_000
     assert np.isnan(scores.values[scores.reached :]).sum() >= 100
 
 
-def test_a_search_is_refused_at_once_if_too_many_chunks_wait(slow: RemoteScorer, broker: str) -> None:
+def test_a_search_is_refused_at_once_if_too_many_chunks_wait(slow_scorer: RemoteScorer, broker: str) -> None:
     hundred = (["q"] * 100, [(n,) for n in range(100)])
-    slow.score("q", *hundred)
-    wait_until(lambda: slow.workers().first.seconds_per_chunk > 0)  # the worker has learnt what a chunk costs
+    slow_scorer.score("q", *hundred)
+    wait_until(lambda: slow_scorer.workers().first.seconds_per_chunk > 0)  # the worker has learnt what a chunk costs
     with ThreadPoolExecutor(12) as threads, connect_redis(broker) as redis:
-        calls = [threads.submit(slow.score, "q", *hundred, deadline=Deadline.after_ms(60_000)) for _ in range(12)]
-        wait_until(lambda: redis.llen(slow.workers().first.queue) >= 4)
+        calls = [
+            threads.submit(slow_scorer.score, "q", *hundred, deadline=Deadline.after_ms(60_000)) for _ in range(12)
+        ]
+        wait_until(lambda: redis.llen(slow_scorer.workers().first.queue) >= 4)
         started = time.monotonic()
         with pytest.raises(Overloaded, match="busy"):
-            slow.score("q", *hundred, deadline=Deadline.after_ms(500))
+            slow_scorer.score("q", *hundred, deadline=Deadline.after_ms(500))
         with pytest.raises(Overloaded, match="are waiting"):
-            slow.score("q", *hundred)
+            slow_scorer.score("q", *hundred)
         assert time.monotonic() - started < 5  # the twelve take twelve
         refused = [call for call in calls if isinstance(call.exception(), Overloaded)]
         assert all(call.result().reached == 100 for call in calls if call not in refused)
@@ -297,11 +301,11 @@ def test_a_worker_survives_malformed_messages_in_its_queue(
 
 
 def test_a_chunk_that_cannot_be_scored_is_answered_without_its_text_in_the_log(
-    remote: RemoteScorer, group: WorkerGroup
+    remote_scorer: RemoteScorer, group: WorkerGroup
 ) -> None:
     with pytest.raises(TaskFailed, match="duo"):
-        remote.score("confidential question", ["confidential answer"] * 2, [(0, 1)])
-    remote.score("confidential question", ["confidential answer"], [(0,)])
+        remote_scorer.score("confidential question", ["confidential answer"] * 2, [(0, 1)])
+    remote_scorer.score("confidential question", ["confidential answer"], [(0,)])
     assert "scoring a chunk failed" in group.log()
     assert "confidential" not in group.log()
 

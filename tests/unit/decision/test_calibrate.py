@@ -34,7 +34,7 @@ def fitted(collection: Collection) -> Fitted:
 
 
 @pytest.fixture
-def calibrated(client: Client, fitted: Fitted) -> Client:
+def calibrated_client(client: Client, fitted: Fitted) -> Client:
     write_calibration(client.searcher.calibrations.file, INDEX, fitted.calibration)
     return client
 
@@ -67,10 +67,10 @@ def test_calibrate_prints_its_evidence_as_json(fitted: Fitted) -> None:
     assert sum(one["hits"] for one in said["after"]) == said["hits"]
 
 
-def test_hits_are_cut_and_counted_unless_the_precision_is_not_reached(calibrated: Client) -> None:
-    whole = calibrated.search(QUESTION, index=INDEX, size=20, rerank=True)
+def test_hits_are_cut_and_counted_unless_the_precision_is_not_reached(calibrated_client: Client) -> None:
+    whole = calibrated_client.search(QUESTION, index=INDEX, size=20, rerank=True)
     assert "cuts" not in whole["rerank"]
-    response = calibrated.search(QUESTION, index=INDEX, size=20, rerank={"min_probability": 0.5})
+    response = calibrated_client.search(QUESTION, index=INDEX, size=20, rerank={"min_probability": 0.5})
     (cut,) = response["rerank"]["cuts"]
     kept = response["hits"]["hits"]
     assert (cut["by"], cut["value"], cut["applied"]) == ("min_probability", 0.5, True)
@@ -78,29 +78,29 @@ def test_hits_are_cut_and_counted_unless_the_precision_is_not_reached(calibrated
     assert [hit["_id"] for hit in kept] == [hit["_id"] for hit in whole["hits"]["hits"]][: len(kept)]
     assert all(hit["_rerank"]["probability"] >= 0.5 for hit in kept)
     assert 1 <= len(kept) < 5
-    second = calibrated.search(QUESTION, index=INDEX, size=19, from_=1, rerank={"min_probability": 0.5})
+    second = calibrated_client.search(QUESTION, index=INDEX, size=19, from_=1, rerank={"min_probability": 0.5})
     assert second["rerank"]["cuts"] == response["rerank"]["cuts"]
     assert second["hits"]["hits"] == kept[1:]
-    response = calibrated.search(QUESTION, index=INDEX, rerank={"cutoff": {"precision": 0.999}})
+    response = calibrated_client.search(QUESTION, index=INDEX, rerank={"cutoff": {"precision": 0.999}})
     (cut,) = response["rerank"]["cuts"]
     assert (cut["by"], cut["hits"], cut["applied"]) == ("precision", 0, False)
     assert "no threshold reaches this precision" in cut["reason"]
-    response = calibrated.search(QUESTION, index=INDEX, rerank={"cutoff": {"precision": 0.5}})
+    response = calibrated_client.search(QUESTION, index=INDEX, rerank={"cutoff": {"precision": 0.5}})
     assert response["rerank"]["cuts"][0]["applied"] is True
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("change", ["model", "options", "mapping", "index"])
-def test_a_calibration_for_another_model_option_or_mapping_is_refused(calibrated, collection, change, caplog):
+def test_a_calibration_for_another_model_option_or_mapping_is_refused(calibrated_client, collection, change, caplog):
     asked = {"min_probability": 0.5, "cutoff": {"precision": 0.5}, "depth": 20}
     scorer = FunctionScorer() if change == "model" else None
     index = "*" if change == "index" else INDEX
     if change == "options":
         asked |= {"blend": "replace"}
     if change == "mapping":
-        content = json.loads(calibrated.searcher.calibrations.file.read_text("utf-8"))
+        content = json.loads(calibrated_client.searcher.calibrations.file.read_text("utf-8"))
         content["indexes"][INDEX]["mapping"] = "0" * 16
-        calibrated.searcher.calibrations.file.write_text(json.dumps(content))
+        calibrated_client.searcher.calibrations.file.write_text(json.dumps(content))
     with connect(collection.url, scorer=scorer) as other:
         response = other.search(QUESTION, index=index, size=20, rerank=asked)
         reasons = {"mapping": "another mapping of its fields", "index": r"no calibration of \*"}
@@ -152,7 +152,7 @@ def test_calibrate_refuses_too_few_judgments_and_an_index_without_reranking(
         calibrate(other, INDEX, collection.queries, collection.qrels)
 
 
-def test_a_damaged_calibration_file_is_named(calibrated: Client) -> None:
-    calibrated.searcher.calibrations.file.write_text("{")
-    response = calibrated.search(QUESTION, index=INDEX, rerank={"min_probability": 0.5})
+def test_a_damaged_calibration_file_is_named(calibrated_client: Client) -> None:
+    calibrated_client.searcher.calibrations.file.write_text("{")
+    response = calibrated_client.search(QUESTION, index=INDEX, rerank={"min_probability": 0.5})
     assert "osrerank.calibration.json is not a file of calibrations" in response["rerank"]["cuts"][0]["reason"]

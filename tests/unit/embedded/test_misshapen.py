@@ -17,7 +17,7 @@ MAPPINGS = {"properties": {"text": {"type": "text"}, "tag": {"type": "keyword"},
 
 
 @pytest.fixture(scope="module")
-def filled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenSearch]:
+def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenSearch]:
     folder: Path = tmp_path_factory.mktemp("misshapen")
     client = connect(f"embedded:{folder}")
     client.indices.create(index="a", body={"mappings": MAPPINGS})
@@ -73,10 +73,10 @@ def terms(**options: Any) -> dict[str, Any]:
     ],
     ids=lambda body: json.dumps(body)[:60],
 )
-def test_a_misshapen_search_is_refused(filled: OpenSearch, body: Any) -> None:
-    assert status(filled, "POST", "/a/_search", body) == 400
+def test_a_misshapen_search_is_refused(client: OpenSearch, body: Any) -> None:
+    assert status(client, "POST", "/a/_search", body) == 400
     lines = f"{{}}\n{json.dumps(body)}\n{{}}\n{{}}\n"
-    both = filled.transport.perform_request("POST", "/a/_msearch", body=lines)["responses"]
+    both = client.transport.perform_request("POST", "/a/_msearch", body=lines)["responses"]
     assert [response["status"] for response in both] == [400, 200]
 
 
@@ -96,19 +96,19 @@ def test_a_misshapen_search_is_refused(filled: OpenSearch, body: Any) -> None:
     ],
 )
 def test_a_misshapen_request_is_refused_and_writes_nothing(
-    filled: OpenSearch, method: str, path: str, body: Any
+    client: OpenSearch, method: str, path: str, body: Any
 ) -> None:
-    assert status(filled, method, path, body) == 400
-    assert not filled.indices.exists(index="new")
+    assert status(client, method, path, body) == 400
+    assert not client.indices.exists(index="new")
 
 
-def test_whole_numbers_are_compared_without_rounding(filled: OpenSearch) -> None:
+def test_whole_numbers_are_compared_without_rounding(client: OpenSearch) -> None:
     first = 9007199254740992
     for number in (first, first + 1):
-        filled.index(index="big", id=str(number), body={"n": number})
-    filled.indices.refresh(index="big")
+        client.index(index="big", id=str(number), body={"n": number})
+    client.indices.refresh(index="big")
     for bound in (first + 1, str(first + 1)):
-        hits = filled.search(index="big", body=query("range", {"n": {"gte": bound}}))["hits"]["hits"]
+        hits = client.search(index="big", body=query("range", {"n": {"gte": bound}}))["hits"]["hits"]
         assert [hit["_id"] for hit in hits] == [str(first + 1)]
 
 
@@ -151,18 +151,18 @@ def mutated(draw: st.DrawFn) -> dict[str, Any]:
 
 @given(st.sampled_from(VALID), st.from_regex(r"[a-z]{3,9}_unknown", fullmatch=True), st.data())
 def test_an_unknown_name_anywhere_in_a_search_is_refused_by_name(
-    filled: OpenSearch, valid: dict[str, Any], name: str, data: st.DataObject
+    client: OpenSearch, valid: dict[str, Any], name: str, data: st.DataObject
 ) -> None:
     body = copy.deepcopy(valid)
     objects = [body, *(container[key] for container, key in places(body) if isinstance(container[key], dict))]
     data.draw(st.sampled_from(objects), "object")[name] = 1
     with pytest.raises(RequestError) as refused:
-        filled.search(index="a", body=body)
+        client.search(index="a", body=body)
     assert name in refused.value.info["error"]["reason"]
 
 
 @pytest.mark.long
 @settings(max_examples=400, deadline=None)
 @given(mutated())
-def test_mutated_searches_are_answered_or_refused(filled: OpenSearch, body: dict[str, Any]) -> None:
-    assert status(filled, "POST", "/a/_search", json.dumps(body)) in (200, 400)
+def test_mutated_searches_are_answered_or_refused(client: OpenSearch, body: dict[str, Any]) -> None:
+    assert status(client, "POST", "/a/_search", json.dumps(body)) in (200, 400)

@@ -19,7 +19,7 @@ MAPPINGS = {
 
 
 @pytest.fixture(scope="module")
-def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenSearch]:
+def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenSearch]:
     """An index of one document, with an alias; no test changes it."""
     with connect(f"embedded:{tmp_path_factory.mktemp('refused')}") as client:
         client.indices.create(index="a", body={"mappings": MAPPINGS})
@@ -67,22 +67,22 @@ SEARCHES: list[tuple[str, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("named", "body"), SEARCHES, ids=str)
-def test_an_unsupported_search_clause_is_refused_by_name(small: OpenSearch, named: str, body: dict[str, Any]) -> None:
-    assert named in refusal(small, "POST", "/a/_search", body)
+def test_an_unsupported_search_clause_is_refused_by_name(client: OpenSearch, named: str, body: dict[str, Any]) -> None:
+    assert named in refusal(client, "POST", "/a/_search", body)
 
 
 @pytest.mark.parametrize("name", ["q", "scroll", "nonsense"])
-def test_an_unsupported_search_parameter_is_refused_by_name(small: OpenSearch, name: str) -> None:
-    assert f"[{name}]" in refusal(small, "POST", "/a/_search", {}, **{name: "1"})
+def test_an_unsupported_search_parameter_is_refused_by_name(client: OpenSearch, name: str) -> None:
+    assert f"[{name}]" in refusal(client, "POST", "/a/_search", {}, **{name: "1"})
 
 
-def test_unsupported_values_of_parameters_are_refused_by_name(small: OpenSearch) -> None:
-    assert "mine" in refusal(small, "POST", "/a/_search", {}, search_pipeline="mine")
-    assert "_foo" in refusal(small, "POST", "/a/_search", {}, preference="_foo")
-    assert "maybe" in refusal(small, "POST", "/a/_search", {}, ignore_unavailable="maybe")
-    assert "later" in refusal(small, "PUT", "/a/_doc/2", {}, refresh="later")
-    assert "-hits" in refusal(small, "POST", "/a/_search", {}, filter_path="-hits")
-    assert "open" in refusal(small, "GET", "/a", expand_wildcards="open")
+def test_unsupported_values_of_parameters_are_refused_by_name(client: OpenSearch) -> None:
+    assert "mine" in refusal(client, "POST", "/a/_search", {}, search_pipeline="mine")
+    assert "_foo" in refusal(client, "POST", "/a/_search", {}, preference="_foo")
+    assert "maybe" in refusal(client, "POST", "/a/_search", {}, ignore_unavailable="maybe")
+    assert "later" in refusal(client, "PUT", "/a/_doc/2", {}, refresh="later")
+    assert "-hits" in refusal(client, "POST", "/a/_search", {}, filter_path="-hits")
+    assert "open" in refusal(client, "GET", "/a", expand_wildcards="open")
 
 
 UNKNOWN = [
@@ -92,10 +92,10 @@ UNKNOWN = [
 
 
 @pytest.mark.parametrize(("method", "path"), UNKNOWN)
-def test_an_unsupported_route_is_refused_by_name(small: OpenSearch, method: str, path: str) -> None:
-    before = content(small)
-    assert path in refusal(small, method, path)
-    assert content(small) == before
+def test_an_unsupported_route_is_refused_by_name(client: OpenSearch, method: str, path: str) -> None:
+    before = content(client)
+    assert path in refusal(client, method, path)
+    assert content(client) == before
 
 
 CHANGES: list[tuple[str, str, str, Any, dict[str, Any]]] = [
@@ -165,18 +165,18 @@ CHANGES: list[tuple[str, str, str, Any, dict[str, Any]]] = [
 
 @pytest.mark.parametrize(("named", "method", "path", "body", "params"), CHANGES, ids=str)
 def test_a_refused_write_changes_nothing(
-    small: OpenSearch, named: str, method: str, path: str, body: Any, params: dict[str, Any]
+    client: OpenSearch, named: str, method: str, path: str, body: Any, params: dict[str, Any]
 ) -> None:
-    before = content(small)
-    assert named in refusal(small, method, path, body, **params)
-    assert content(small) == before
+    before = content(client)
+    assert named in refusal(client, method, path, body, **params)
+    assert content(client) == before
 
 
-def test_a_pattern_deletes_no_index_by_its_alias(small: OpenSearch) -> None:
-    small.indices.delete(index="alia*")
-    small.indices.delete(index="alias,missing", ignore_unavailable=True)
-    small.indices.delete(index="*,-a")
-    assert small.indices.exists(index="a")
+def test_a_pattern_deletes_no_index_by_its_alias(client: OpenSearch) -> None:
+    client.indices.delete(index="alia*")
+    client.indices.delete(index="alias,missing", ignore_unavailable=True)
+    client.indices.delete(index="*,-a")
+    assert client.indices.exists(index="a")
 
 
 @pytest.mark.parametrize(
@@ -198,13 +198,13 @@ def test_a_pattern_deletes_no_index_by_its_alias(small: OpenSearch) -> None:
         ("realtime", "/a/_doc/1?realtime=false", None),
     ],
 )
-def test_an_unsupported_read_request_is_refused_by_name(small: OpenSearch, named: str, path: str, body: Any) -> None:
+def test_an_unsupported_read_request_is_refused_by_name(client: OpenSearch, named: str, path: str, body: Any) -> None:
     place, _, params = path.partition("?")
     method = "GET" if body is None else "POST"
     given = dict([params.split("=")]) if params else {}
-    assert named in refusal(small, method, place, body, **given)
+    assert named in refusal(client, method, place, body, **given)
 
 
-def test_extensions_of_plugins_in_a_search_have_no_effect(small: OpenSearch) -> None:
+def test_extensions_of_plugins_in_a_search_have_no_effect(client: OpenSearch) -> None:
     ext = {"rerank": {"query_context": {"query_text": "x"}}, "ubi": {"query_id": "q"}}
-    assert small.search(index="a", body={"ext": ext}, search_pipeline="_none")["hits"]["total"]["value"] == 1
+    assert client.search(index="a", body={"ext": ext}, search_pipeline="_none")["hits"]["total"]["value"] == 1

@@ -23,7 +23,7 @@ class Page(NamedTuple):
 
 
 @pytest.fixture
-def small(tmp_path: Path) -> str:
+def collection_name(tmp_path: Path) -> str:
     library = pytest.importorskip("ir_datasets")
     formats = library.formats
 
@@ -60,38 +60,38 @@ def small(tmp_path: Path) -> str:
     return f"ir_datasets:{name}"
 
 
-def test_queries_judgments_and_candidates_of_ir_datasets_are_read(small: str) -> None:
-    assert [(query.query_id, query.text) for query in read_queries(small)] == [("q1", "red fox")]
-    assert read_qrels(small).judgments == {"q1": {"a": 2}}
-    assert [one.doc_id for one in read_run(small).rankings["q1"]] == ["a", "b"]
-    (only,) = read_candidates(small)
+def test_queries_judgments_and_candidates_of_ir_datasets_are_read(collection_name: str) -> None:
+    assert [(query.query_id, query.text) for query in read_queries(collection_name)] == [("q1", "red fox")]
+    assert read_qrels(collection_name).judgments == {"q1": {"a": 2}}
+    assert [one.doc_id for one in read_run(collection_name).rankings["q1"]] == ["a", "b"]
+    (only,) = read_candidates(collection_name)
     assert only.documents == (
         {"id": "a", "text": "a red fox", "title": "Foxes", "score": 2.5},
         {"id": "b", "text": "an old dog", "title": "Dogs", "score": 1.5},
     )
-    assert [one.documents for one in assemble(small, small, small)] == [only.documents]
+    assert [one.documents for one in assemble(collection_name, collection_name, collection_name)] == [only.documents]
 
 
-def test_documents_of_ir_datasets_are_read_as_json_lines(small: str) -> None:
-    source = next(open_paths(small))
+def test_documents_of_ir_datasets_are_read_as_json_lines(collection_name: str) -> None:
+    source = next(open_paths(collection_name))
     assert source.stream.readline() == b'{"doc_id": "a", "title": "Foxes", "text": "a red fox"}\n'
 
 
-def test_a_missing_part_of_an_ir_datasets_collection_is_named(small: str) -> None:
+def test_a_missing_part_of_an_ir_datasets_collection_is_named(collection_name: str) -> None:
     with pytest.raises(LoaderError, match="has no judgments"):
-        read_qrels(f"{small}-texts")
+        read_qrels(f"{collection_name}-texts")
     with pytest.raises(LoaderError, match="has no collection nowhere"):
         read_qrels("ir_datasets:nowhere")
 
 
-def test_documents_of_ir_datasets_are_indexed_and_a_load_is_resumed(small: str, tmp_path: Path) -> None:
+def test_documents_of_ir_datasets_are_indexed_and_a_load_is_resumed(collection_name: str, tmp_path: Path) -> None:
     from osrerank import connect
     from osrerank_loaders.collections.registry import LOADERS
     from osrerank_loaders.load.job import load
 
     with connect(f"embedded:{tmp_path}") as client:
-        assert load(client, "pages", LOADERS["jsonl"], [small]).indexed == 2
-        assert load(client, "pages", LOADERS["jsonl"], [small]).resumed_from == 2
+        assert load(client, "pages", LOADERS["jsonl"], [collection_name]).indexed == 2
+        assert load(client, "pages", LOADERS["jsonl"], [collection_name]).resumed_from == 2
         assert client.search("fox", index="pages")["hits"]["hits"][0]["_source"] == {
             "title": "Foxes",
             "text": "a red fox",

@@ -53,7 +53,7 @@ def folder(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def interrupted():
+def interrupted_encoder():
     """An encoder that is interrupted once, in its third batch."""
     batches = itertools.count(1)
 
@@ -64,8 +64,8 @@ def interrupted():
     return Letters(sleep=encode)
 
 
-def test_an_interrupted_build_continues_with_the_interrupted_batch(tmp_path, interrupted):
-    with connect(f"embedded:{tmp_path / 'engine'}", scorer=interrupted) as client:
+def test_an_interrupted_build_continues_with_the_interrupted_batch(tmp_path, interrupted_encoder):
+    with connect(f"embedded:{tmp_path / 'engine'}", scorer=interrupted_encoder) as client:
         fill(client, "notes", NOTES)
         with pytest.raises(KeyboardInterrupt):
             build_vectors(client, "notes")
@@ -119,8 +119,8 @@ def test_a_build_of_other_fields_reads_every_document(tmp_path):
         assert build_vectors(client, "notes").encoded == len(NOTES)
 
 
-def test_an_interrupted_build_by_a_date_field_reads_the_same_changes_again(interrupted):
-    with connect("http://localhost:9", scorer=interrupted, transport_class=Serverless) as client:
+def test_an_interrupted_build_by_a_date_field_reads_the_same_changes_again(interrupted_encoder):
+    with connect("http://localhost:9", scorer=interrupted_encoder, transport_class=Serverless) as client:
         with pytest.raises(KeyboardInterrupt):
             build_vectors(client, "canned", date_field="changed")
         for _ in range(2):

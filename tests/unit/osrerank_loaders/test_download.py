@@ -76,13 +76,13 @@ Serve = Callable[..., FileServer]
 
 
 @pytest.fixture
-def serve() -> Iterator[Serve]:
+def file_server() -> Iterator[Serve]:
     with ExitStack() as stack:
         yield lambda *given, **options: stack.enter_context(closing(FileServer(*given, **options)))
 
 
-def test_a_download_resumes_after_a_dropped_connection(serve: Serve, tmp_path: Path) -> None:
-    server = serve(drops=4)
+def test_a_download_resumes_after_a_dropped_connection(file_server: Serve, tmp_path: Path) -> None:
+    server = file_server(drops=4)
     seen: list[int] = []
     path = fetch(server.file(), tmp_path / "folder", patience=HURRIED, report=seen.append)
     assert path == tmp_path / "folder" / "collection.gz"
@@ -93,22 +93,24 @@ def test_a_download_resumes_after_a_dropped_connection(serve: Serve, tmp_path: P
     assert [item.name for item in path.parent.iterdir()] == ["collection.gz"]
 
 
-def test_a_server_without_ranges_or_with_another_content_type_is_downloaded_from(serve: Serve, tmp_path: Path) -> None:
-    server = serve(drops=1, ranges=False)
+def test_a_server_without_ranges_or_with_another_content_type_is_downloaded_from(
+    file_server: Serve, tmp_path: Path
+) -> None:
+    server = file_server(drops=1, ranges=False)
     assert fetch(server.file(), tmp_path, patience=HURRIED).read_bytes() == CONTENT
-    assert fetch(serve(kind="text/html").file(), tmp_path, patience=HURRIED).read_bytes() == CONTENT
+    assert fetch(file_server(kind="text/html").file(), tmp_path, patience=HURRIED).read_bytes() == CONTENT
 
 
-def test_an_unfinished_download_continues(serve: Serve, tmp_path: Path) -> None:
+def test_an_unfinished_download_continues(file_server: Serve, tmp_path: Path) -> None:
     (tmp_path / "collection.gz.part").write_bytes(CONTENT[:2_999_990])
-    server = serve()
+    server = file_server()
     assert fetch(server.file(), tmp_path, patience=HURRIED).read_bytes() == CONTENT
     assert server.asked == ["bytes=2999990-"]
 
 
-def test_an_existing_file_is_checked_and_not_downloaded(serve: Serve, tmp_path: Path) -> None:
+def test_an_existing_file_is_checked_and_not_downloaded(file_server: Serve, tmp_path: Path) -> None:
     (tmp_path / "collection.gz").write_bytes(CONTENT)
-    server = serve()
+    server = file_server()
     fetch(server.file(), tmp_path)
     assert server.asked == []
     (tmp_path / "collection.gz").write_bytes(CONTENT[:-1])
@@ -125,17 +127,17 @@ def test_an_existing_file_is_checked_and_not_downloaded(serve: Serve, tmp_path: 
     ],
     ids=["corrupt", "longer", "shorter"],
 )
-def test_a_download_with_another_checksum_is_refused(serve, tmp_path, content, error, said):
+def test_a_download_with_another_checksum_is_refused(file_server, tmp_path, content, error, said):
     with pytest.raises(error, match=said):
-        fetch(serve(content).file(), tmp_path, patience=replace(HURRIED, give_up_s=0.1))
+        fetch(file_server(content).file(), tmp_path, patience=replace(HURRIED, give_up_s=0.1))
     assert (list(tmp_path.iterdir()) == []) is (error is ChecksumError)  # an unfinished file stays
 
 
 @pytest.mark.parametrize(
     ("page", "kind"), [(b"<html>login</html>", ""), (b"Please log in here", "text/html; charset=x")]
 )
-def test_an_html_page_in_place_of_the_file_is_named(serve: Serve, tmp_path: Path, page: bytes, kind: str) -> None:
-    server = serve(page, ranges=False, kind=kind)
+def test_an_html_page_in_place_of_the_file_is_named(file_server: Serve, tmp_path: Path, page: bytes, kind: str) -> None:
+    server = file_server(page, ranges=False, kind=kind)
     with pytest.raises(LoaderError, match=r"answers with 18 bytes of HTML where 3\.0 MB are expected, such as a login"):
         fetch(server.file(), tmp_path, patience=HURRIED)
     with pytest.raises(LoaderError, match=r"answers with 18 bytes of HTML where collection\.gz is expected"):
@@ -144,22 +146,24 @@ def test_an_html_page_in_place_of_the_file_is_named(serve: Serve, tmp_path: Path
 
 
 @pytest.mark.parametrize(("known", "asked"), [({}, "bytes=0-"), ({"bytes": None}, "size")])
-def test_a_download_that_is_not_found_is_not_retried(serve: Serve, tmp_path: Path, known: dict, asked: str) -> None:
-    server = serve(status=404)
+def test_a_download_that_is_not_found_is_not_retried(
+    file_server: Serve, tmp_path: Path, known: dict, asked: str
+) -> None:
+    server = file_server(status=404)
     with pytest.raises(LoaderError, match="the server answers 404"):
         fetch(replace(server.file(), **known), tmp_path, patience=HURRIED)
     assert server.asked == [asked]
 
 
-def test_a_url_that_is_not_http_and_an_empty_file_are_refused(tmp_path: Path, serve: Serve) -> None:
+def test_a_url_that_is_not_http_and_an_empty_file_are_refused(tmp_path: Path, file_server: Serve) -> None:
     with pytest.raises(LoaderError, match="only http and https"):
         fetch(RemoteFile("passwd", "file:///etc/passwd", 10, ""), tmp_path)
     with pytest.raises(LoaderError, match="sends no Content-Length; add the file"):
-        fetch(replace(serve(b"").file(), bytes=None), tmp_path, patience=HURRIED)
+        fetch(replace(file_server(b"").file(), bytes=None), tmp_path, patience=HURRIED)
 
 
-def test_a_download_of_unknown_size_has_the_length_that_the_server_states(serve: Serve, tmp_path: Path) -> None:
-    server = serve(drops=2)  # the first question has no content
+def test_a_download_of_unknown_size_has_the_length_that_the_server_states(file_server: Serve, tmp_path: Path) -> None:
+    server = file_server(drops=2)  # the first question has no content
     unknown = replace(server.file(), bytes=None, md5=None)
     assert fetch(unknown, tmp_path, patience=HURRIED).read_bytes() == CONTENT
     assert server.asked == ["size", "bytes=0-", "bytes=1000000-"]
@@ -168,10 +172,10 @@ def test_a_download_of_unknown_size_has_the_length_that_the_server_states(serve:
 
 
 @pytest.mark.parametrize("tag", ["", '"first"', '"second"'])
-def test_two_versions_of_a_file_without_md5_are_not_joined(serve: Serve, tmp_path: Path, tag: str) -> None:
+def test_two_versions_of_a_file_without_md5_are_not_joined(file_server: Serve, tmp_path: Path, tag: str) -> None:
     (tmp_path / "collection.gz.part").write_bytes(bytes(1000) if tag != '"first"' else CONTENT[:1000])
     (tmp_path / "collection.gz.part.version").write_text('"first"')
-    server = serve()
+    server = file_server()
     server.tag = tag
     assert fetch(replace(server.file(), md5=None), tmp_path, patience=HURRIED).read_bytes() == CONTENT
     assert server.asked == ["size", "bytes=1000-" if tag == '"first"' else "bytes=0-"]
@@ -193,8 +197,8 @@ def test_every_file_that_reproduce_needs_can_be_downloaded() -> None:
         assert files == {(file.name, file.url) for file in (collection.qrels, *collection.candidates.values())}
 
 
-def test_a_users_catalogue_replaces_the_packages_list(serve, tmp_path):
-    file = serve().file()
+def test_a_users_catalogue_replaces_the_packages_list(file_server, tmp_path):
+    file = file_server().file()
     listed = {"mine": {"about": "of ours", "files": [{"name": file.name, "url": file.url}]}}
     catalogue = tmp_path / "catalogue.json"
     catalogue.write_text(json.dumps(listed))

@@ -25,16 +25,16 @@ def client_for(scorer=None, answer=TEXTS):
 
 
 @pytest.fixture
-def traced():
+def exporter():
     with recording() as exporter:
         yield exporter
 
 
-def test_a_search_is_a_trace_of_its_first_pass_and_its_stages(traced):
+def test_a_search_is_a_trace_of_its_first_pass_and_its_stages(exporter):
     with trace.get_tracer("application").start_as_current_span("request"):
         answer = client_for().search("salt", index="notes", rerank=True)
     assert answer["rerank"]["applied"] is True
-    found = told(traced)
+    found = told(exporter)
     assert tree(found) == [["request", [["osrerank.search", [*LOOKUPS, *FIRST_PASS]]]]]
     assert one(found, "osrerank.search").attributes == {"osrerank.index": "notes", "osrerank.applied": "true"}
     first, stage = one(found, "search notes"), one(found, "stage mono").attributes
@@ -47,17 +47,17 @@ def test_a_search_is_a_trace_of_its_first_pass_and_its_stages(traced):
     assert "salt" not in str(found)  # the query, or a document
 
 
-def test_a_search_without_reranking_is_not_traced(traced):
+def test_a_search_without_reranking_is_not_traced(exporter):
     with trace.get_tracer("application").start_as_current_span("request"):
         client_for().search("salt", index="notes")
-    assert tree(told(traced)) == [["request", []]]
+    assert tree(told(exporter)) == [["request", []]]
 
 
-def test_each_search_of_a_multi_search_has_a_span(traced):
+def test_each_search_of_a_multi_search_has_a_span(exporter):
     answer = {"took": 3, "responses": [response_of(TEXTS), response_of([])]}
     query = {"query": {"match": {"text": "salt"}}}
     client_for(answer=answer).msearch(body=[{"index": "notes"}, query, {"index": "notes"}, query], rerank=True)
-    found = told(traced)
+    found = told(exporter)
     reranked = [["osrerank.rerank", [["stage mono", []]]], ["osrerank.rerank", []]]
     assert tree(found) == [["osrerank.msearch", [*LOOKUPS, ["msearch", []], *reranked]]]
     assert one(found, "msearch").attributes["db.operation.batch.size"] == 2
@@ -65,25 +65,25 @@ def test_each_search_of_a_multi_search_has_a_span(traced):
     assert applied == ["true", "false"]
 
 
-def test_a_failed_stage_has_an_error_span_within_a_successful_search(traced):
+def test_a_failed_stage_has_an_error_span_within_a_successful_search(exporter):
     client_for(FunctionScorer(broken=True)).search("salt", index="notes", rerank=True)
-    found = told(traced)
+    found = told(exporter)
     stage, search = one(found, "stage mono"), one(found, "osrerank.search")
     assert (stage.is_error, stage.attributes["error.type"]) == (True, "osrerank.errors.InferenceError")
     assert (search.is_error, search.attributes["osrerank.applied"]) == (False, "false")
     assert search.events["osrerank.degraded"] == {"osrerank.applied": "false", "osrerank.reason.code": "scoring"}
 
 
-def test_a_search_that_raises_has_a_span_with_an_error(traced):
+def test_a_search_that_raises_has_a_span_with_an_error(exporter):
     client = client_for(FunctionScorer(broken=True))
     with pytest.raises(InferenceError):
         client.search("salt", index="notes", rerank={"on_failure": "raise"})
-    assert one(told(traced), "osrerank.search").attributes["error.type"] == "osrerank.errors.InferenceError"
+    assert one(told(exporter), "osrerank.search").attributes["error.type"] == "osrerank.errors.InferenceError"
 
 
-def test_the_span_of_a_partly_reranked_search_has_the_reason(traced):
+def test_the_span_of_a_partly_reranked_search_has_the_reason(exporter):
     client_for(FunctionScorer(unscorable=frozenset({"a secret"}))).search("salt", index="notes", rerank=True)
-    found = told(traced)
+    found = told(exporter)
     stage = one(found, "stage mono")
     assert stage.attributes["osrerank.stage.failed"] == 1
     assert stage.events["osrerank.degraded"] == {"osrerank.reason.code": "scoring"}
@@ -92,23 +92,23 @@ def test_the_span_of_a_partly_reranked_search_has_the_reason(traced):
     assert "secret" not in str(found)
 
 
-def test_queries_are_traced_only_on_request(traced, monkeypatch):
+def test_queries_are_traced_only_on_request(exporter, monkeypatch):
     monkeypatch.setenv("OSRERANK_TRACE_QUERIES", "true")
     client_for(FunctionScorer(broken=True)).search("salt", index="notes", rerank=True)
-    search = one(told(traced), "osrerank.search")
+    search = one(told(exporter), "osrerank.search")
     assert search.attributes["osrerank.query"] == "salt"
     assert search.events["osrerank.degraded"]["osrerank.reason"].startswith("mono: ")
 
 
-def test_ranking_texts_is_traced_in_any_thread(traced):
+def test_ranking_texts_is_traced_in_any_thread(exporter):
     together = threading.Barrier(2, timeout=10)
     ranker = Reranker(scorer=FunctionScorer(lambda _query, _text: float(together.wait() >= 0)))
     with trace.get_tracer("application").start_as_current_span("request"):
         ranker.rank_many(["salt", "water"], [TEXTS, TEXTS])
-    assert tree(told(traced)) == [["request", [["osrerank.rerank", [["stage mono", []]]]] * 2]]
+    assert tree(told(exporter)) == [["request", [["osrerank.rerank", [["stage mono", []]]]] * 2]]
 
 
-def test_the_asynchronous_client_keeps_searches_at_the_same_time_apart(traced, tmp_path):
+def test_the_asynchronous_client_keeps_searches_at_the_same_time_apart(exporter, tmp_path):
     async def searches():
         client = connect_async(f"embedded:{tmp_path}", scorer=FunctionScorer(), rerank=FIELDS)
         await client.index(index="notes", body={"text": "water"}, refresh=True)
@@ -116,13 +116,13 @@ def test_the_asynchronous_client_keeps_searches_at_the_same_time_apart(traced, t
         await client.close()
 
     asyncio.run(searches())
-    found = told(traced)
+    found = told(exporter)
     assert tree(found) == [["osrerank.search", [LOOKUPS[0], *FIRST_PASS]]] * 3
     systems = {span.attributes["db.system.name"] for span in found if span.name == "search notes"}
     assert systems == {"osrerank.embedded"}
 
 
-def test_the_spans_of_a_search_name_the_engine(traced):
+def test_the_spans_of_a_search_name_the_engine(exporter):
     rankings.client_for(TEXTS, engine="elasticsearch").search("salt", index="notes", rerank=True)
-    systems = {span.attributes["db.system.name"] for span in told(traced) if "db.system.name" in span.attributes}
+    systems = {span.attributes["db.system.name"] for span in told(exporter) if "db.system.name" in span.attributes}
     assert systems == {"elasticsearch"}

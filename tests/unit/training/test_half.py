@@ -37,7 +37,7 @@ def test_a_precision_that_the_machine_lacks_is_refused(monkeypatch: pytest.Monke
 
 
 @pytest.fixture
-def stopped(examples: Path, tmp_path: Path) -> Path:
+def stopped_state(examples: Path, tmp_path: Path) -> Path:
     """The state file of a training that was stopped after 4 of its 10 steps."""
     assert train(request(examples, tmp_path / "parts", HALF, **minutes(4))) is None
     return tmp_path / "parts.training" / "step-4" / "state.json"
@@ -55,9 +55,9 @@ def test_mixed_precision_learns_as_fp32_and_saves_fp32(examples: Path, tmp_path:
 
 @pytest.mark.slow
 def test_a_stopped_mixed_precision_training_resumes_bitwise_with_its_loss_scale(
-    examples: Path, tmp_path: Path, stopped: Path
+    examples: Path, tmp_path: Path, stopped_state: Path
 ) -> None:
-    state = json.loads(stopped.read_text())
+    state = json.loads(stopped_state.read_text())
     assert state["scaler"]["scale"] == 65536 / 2 ** state["skipped"]
     assert state["skipped"] < 4
     train(request(examples, tmp_path / "whole", HALF))
@@ -65,9 +65,11 @@ def test_a_stopped_mixed_precision_training_resumes_bitwise_with_its_loss_scale(
     assert curve(tmp_path / "parts") == curve(tmp_path / "whole")
 
 
-def test_training_steps_with_overflowing_gradients_are_skipped(examples: Path, tmp_path: Path, stopped: Path) -> None:
-    state = json.loads(stopped.read_text())
-    stopped.write_text(json.dumps({**state, "scaler": {**state["scaler"], "scale": 2.0**24}}))
+def test_training_steps_with_overflowing_gradients_are_skipped(
+    examples: Path, tmp_path: Path, stopped_state: Path
+) -> None:
+    state = json.loads(stopped_state.read_text())
+    stopped_state.write_text(json.dumps({**state, "scaler": {**state["scaler"], "scale": 2.0**24}}))
     said: list[str] = []
     trained = train(request(examples, tmp_path / "parts", HALF, report=said.append))
     assert trained is not None

@@ -52,7 +52,7 @@ class FaultyServer:
 
 
 @pytest.fixture
-def faulty() -> Iterator[Callable[[Script], FaultyServer]]:
+def faulty_server() -> Iterator[Callable[[Script], FaultyServer]]:
     with ExitStack() as stack:
 
         def start(script: Script) -> FaultyServer:
@@ -75,31 +75,31 @@ def item(status: int, reason: str = "") -> dict[str, Any]:
 
 @pytest.mark.parametrize("status", [429, 502, 503, 504])
 def test_a_bulk_request_is_repeated_if_the_server_is_busy(
-    faulty: Callable[[Script], FaultyServer], status: int
+    faulty_server: Callable[[Script], FaultyServer], status: int
 ) -> None:
-    server = faulty(lambda number, _ids: (status, {"error": "busy"}) if number < 3 else None)
+    server = faulty_server(lambda number, _ids: (status, {"error": "busy"}) if number < 3 else None)
     assert send(server.client, "i", entries(5), HURRIED) == BulkOutcome(5)
     assert len(server.requests) == 4
 
 
-def test_only_busy_documents_are_sent_again(faulty: Callable[[Script], FaultyServer]) -> None:
+def test_only_busy_documents_are_sent_again(faulty_server: Callable[[Script], FaultyServer]) -> None:
     def script(number: int, ids: list[str]) -> tuple[int, dict[str, Any]] | None:
         if number:
             return None
         statuses = [item(429, "queue is full") if int(doc_id) % 2 else item(201) for doc_id in ids]
         return 200, {"errors": True, "items": statuses}
 
-    server = faulty(script)
+    server = faulty_server(script)
     assert send(server.client, "i", entries(6), HURRIED) == BulkOutcome(6)
     assert server.requests == [["0", "1", "2", "3", "4", "5"], ["1", "3", "5"]]
 
 
 @pytest.mark.long
 def test_a_bulk_answer_after_the_timeout_loses_and_repeats_no_document(
-    faulty: Callable[[Script], FaultyServer],
+    faulty_server: Callable[[Script], FaultyServer],
 ) -> None:
     late = threading.Event()
-    server = faulty(lambda _number, _ids: None)
+    server = faulty_server(lambda _number, _ids: None)
     original = server.create
 
     def slow_once(documents: dict[str, Any]) -> dict[str, Any]:
@@ -124,7 +124,9 @@ def test_a_load_waits_for_a_missing_server_and_then_gives_up() -> None:
     client.close()
 
 
-def test_refused_documents_are_sent_again_alone_and_then_reported(faulty: Callable[[Script], FaultyServer]) -> None:
+def test_refused_documents_are_sent_again_alone_and_then_reported(
+    faulty_server: Callable[[Script], FaultyServer],
+) -> None:
     def script(_number: int, ids: list[str]) -> tuple[int, dict[str, Any]] | None:
         if not {"1", "2"} & set(ids):
             return None
@@ -133,31 +135,31 @@ def test_refused_documents_are_sent_again_alone_and_then_reported(faulty: Callab
         refused = {"1"} if alone else {"1", "2"}
         return 200, {"items": [item(400, "mapping") if doc_id in refused else item(201) for doc_id in ids]}
 
-    server = faulty(script)
+    server = faulty_server(script)
     outcome = send(server.client, "i", entries(4), HURRIED)
     assert outcome == BulkOutcome(3, rejected=(Rejection("1", 400, "some_exception: mapping"),))
     assert server.requests == [["0", "1", "2", "3"], ["1"], ["2"]]
 
 
-def test_a_bulk_request_that_is_too_large_is_split(faulty: Callable[[Script], FaultyServer]) -> None:
+def test_a_bulk_request_that_is_too_large_is_split(faulty_server: Callable[[Script], FaultyServer]) -> None:
     def script(_number: int, ids: list[str]) -> tuple[int, dict[str, Any]] | None:
         return (413, {"error": "too large"}) if len(ids) > 1 or ids == ["2"] else None
 
-    server = faulty(script)
+    server = faulty_server(script)
     outcome = send(server.client, "i", entries(4), HURRIED)
     assert outcome.created == 3
     assert [(refusal.doc_id, refusal.status) for refusal in outcome.rejected] == [("2", 413)]
 
 
-def test_a_forbidden_bulk_request_is_not_repeated(faulty: Callable[[Script], FaultyServer]) -> None:
-    server = faulty(lambda _number, _ids: (403, {"error": "forbidden"}))
+def test_a_forbidden_bulk_request_is_not_repeated(faulty_server: Callable[[Script], FaultyServer]) -> None:
+    server = faulty_server(lambda _number, _ids: (403, {"error": "forbidden"}))
     with pytest.raises(AuthorizationException):
         send(server.client, "i", entries(2), HURRIED)
     assert len(server.requests) == 1
 
 
-def test_batches_come_back_in_order_whatever_their_answers(faulty: Callable[[Script], FaultyServer]) -> None:
-    server = faulty(lambda number, _ids: (429, {"error": "busy"}) if number % 3 == 0 else None)
+def test_batches_come_back_in_order_whatever_their_answers(faulty_server: Callable[[Script], FaultyServer]) -> None:
+    server = faulty_server(lambda number, _ids: (429, {"error": "busy"}) if number % 3 == 0 else None)
     batches = [BulkBatch((made,), place) for place, made in enumerate(entries(40), 1)]
     ended = [batch.end for batch, _outcome in send_all(server.client, "i", batches, BulkOptions(patience=HURRIED))]
     assert ended == list(range(1, 41))

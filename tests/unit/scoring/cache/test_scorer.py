@@ -109,7 +109,7 @@ def _empty(client: Redis) -> None:
 
 
 @pytest.fixture
-def plain(scorer: CrossEncoder) -> np.ndarray:
+def plain_scores(scorer: CrossEncoder) -> np.ndarray:
     return scorer.score("pressure", DOCUMENTS, TUPLES).values
 
 
@@ -121,16 +121,16 @@ def test_cached_scores_expire_and_take_four_bytes(scorer: CrossEncoder, redis: R
 
 
 def test_cache_entries_that_are_no_scores_are_computed_again(
-    scorer: CrossEncoder, redis: Redis, plain: np.ndarray
+    scorer: CrossEncoder, redis: Redis, plain_scores: np.ndarray
 ) -> None:
     keys = score_keys(scorer.identity, "pressure", DOCUMENTS, TUPLES)
     redis.hset(YOUNG, mapping=dict(zip(keys, (b"", b"abcde", b"\x00\x00\xc0\x7f"), strict=False)))  # the last is a NaN
     scores = behind(scorer, redis).score("pressure", DOCUMENTS, TUPLES)
     assert scores.inferences == 4
-    np.testing.assert_array_equal(scores.values, plain)
+    np.testing.assert_array_equal(scores.values, plain_scores)
     redis.delete(YOUNG)
     redis.lpush(YOUNG, "a list")
-    np.testing.assert_array_equal(behind(scorer, redis).score("pressure", DOCUMENTS, TUPLES).values, plain)
+    np.testing.assert_array_equal(behind(scorer, redis).score("pressure", DOCUMENTS, TUPLES).values, plain_scores)
 
 
 def test_cached_scores_count_whatever_the_deadline(scorer: CrossEncoder, redis: Redis) -> None:
@@ -142,18 +142,18 @@ def test_cached_scores_count_whatever_the_deadline(scorer: CrossEncoder, redis: 
     assert np.isfinite(scores.values).tolist() == [True, False, False, True]
 
 
-def test_a_repeated_document_is_scored_once(scorer: CrossEncoder, redis: Redis, plain: np.ndarray) -> None:
+def test_a_repeated_document_is_scored_once(scorer: CrossEncoder, redis: Redis, plain_scores: np.ndarray) -> None:
     scores = behind(scorer, redis).score("pressure", [*DOCUMENTS, DOCUMENTS[0]], [*TUPLES, (4,), (0,)])
     assert (scores.inferences, scores.cached) == (4, 2)
-    np.testing.assert_array_equal(scores.values, plain[[0, 1, 2, 3, 0, 0]])
+    np.testing.assert_array_equal(scores.values, plain_scores[[0, 1, 2, 3, 0, 0]])
 
 
-def test_scores_are_cached_in_the_process_without_redis(scorer: CrossEncoder, plain: np.ndarray) -> None:
+def test_scores_are_cached_in_the_process_without_redis(scorer: CrossEncoder, plain_scores: np.ndarray) -> None:
     cached = behind(scorer, f"redis://127.0.0.1:{servers.free_port()}/0", local=3)
     cached.score("pressure", DOCUMENTS, TUPLES)
     again = cached.score("pressure", DOCUMENTS, TUPLES)
     assert (again.cached, again.inferences) == (3, 1)
-    np.testing.assert_array_equal(again.values, plain)
+    np.testing.assert_array_equal(again.values, plain_scores)
 
 
 @pytest.mark.parametrize(("form", "cached"), [("one-label", 3), ("bi-encoder", 0)])
@@ -278,23 +278,25 @@ def test_a_waiting_call_gets_no_score_of_a_changed_model(redis: Redis) -> None:
 
 
 def test_scores_are_computed_if_redis_is_absent(
-    scorer: CrossEncoder, plain: np.ndarray, caplog: pytest.LogCaptureFixture
+    scorer: CrossEncoder, plain_scores: np.ndarray, caplog: pytest.LogCaptureFixture
 ) -> None:
     cached = behind(scorer, f"redis://127.0.0.1:{servers.free_port()}/0")
     for _ in range(3):
-        np.testing.assert_array_equal(cached.score("pressure", DOCUMENTS, TUPLES).values, plain)
+        np.testing.assert_array_equal(cached.score("pressure", DOCUMENTS, TUPLES).values, plain_scores)
     assert len(caplog.records) == 1
 
 
 @pytest.mark.long
-def test_the_cache_is_used_again_after_redis_restarts(scorer: CrossEncoder, plain: np.ndarray, tmp_path: Path) -> None:
+def test_the_cache_is_used_again_after_redis_restarts(
+    scorer: CrossEncoder, plain_scores: np.ndarray, tmp_path: Path
+) -> None:
     port, clock = servers.free_port(), ManualClock()
     with servers.start_redis(servers.redis_binary(), tmp_path, port=port) as (url, process):
         cached = behind(scorer, url, pause_s=5, clock=clock)
         cached.score("pressure", DOCUMENTS, TUPLES)
         process.kill()
         process.wait(10)
-        np.testing.assert_array_equal(cached.score("pressure", DOCUMENTS, TUPLES).values, plain)
+        np.testing.assert_array_equal(cached.score("pressure", DOCUMENTS, TUPLES).values, plain_scores)
     clock.sleep(5)
     with servers.start_redis(servers.redis_binary(), tmp_path, port=port):
         first, second = (cached.score("pressure", DOCUMENTS, TUPLES) for _ in range(2))
@@ -303,13 +305,13 @@ def test_the_cache_is_used_again_after_redis_restarts(scorer: CrossEncoder, plai
 
 @pytest.mark.parametrize("speaks", [False, True])
 def test_a_silent_or_malfunctioning_redis_costs_at_most_its_timeout(
-    scorer: CrossEncoder, plain: np.ndarray, speaks: bool
+    scorer: CrossEncoder, plain_scores: np.ndarray, speaks: bool
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent, answering(lambda _: Reply({})) as confused:
         port = confused.server_port if speaks else silent.getsockname()[1]
         cached, started = behind(scorer, f"redis://127.0.0.1:{port}/0"), time.monotonic()
         for _ in range(2):
-            np.testing.assert_array_equal(cached.score("pressure", DOCUMENTS, TUPLES).values, plain)
+            np.testing.assert_array_equal(cached.score("pressure", DOCUMENTS, TUPLES).values, plain_scores)
         assert time.monotonic() - started < 2
 
 

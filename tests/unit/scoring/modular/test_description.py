@@ -50,7 +50,7 @@ Write = Callable[..., Path]
 
 
 @pytest.fixture
-def write(tmp_path: Path) -> Write:
+def layout(tmp_path: Path) -> Write:
     """Write Ettin's layout, with some fields of some files changed; a file that is None is left out."""
 
     def written(changes: dict[str, Any]) -> Path:
@@ -69,8 +69,8 @@ def modules(*types: str, paths: tuple[str, ...] = ("", "1_Pooling", "2_Dense")) 
     return [{"path": path, "type": kind} for path, kind in zip(paths, types, strict=False)]
 
 
-def test_ettins_layout_is_read(write: Write) -> None:
-    directory = write({})
+def test_ettins_layout_is_read(layout: Write) -> None:
+    directory = layout({})
     described = read_cross_encoder(directory)
     assert described is not None
     steps = (
@@ -86,17 +86,17 @@ def test_ettins_layout_is_read(write: Write) -> None:
     assert (card.head, card.max_tokens, card.query_prefix, card.onnx) == ("logit1", 8000, "", {})
 
 
-def test_older_fields_of_pooling_and_limits_are_read(write: Write) -> None:
+def test_older_fields_of_pooling_and_limits_are_read(layout: Write) -> None:
     older = {"pooling_mode": None, "pooling_mode_cls_token": False, "pooling_mode_mean_tokens": True}
     limits = {"max_seq_length": 300, "processing_kwargs": {"text": {"max_length": 200}}}
-    described = read_cross_encoder(write({"1_Pooling/config.json": older, "sentence_bert_config.json": limits}))
+    described = read_cross_encoder(layout({"1_Pooling/config.json": older, "sentence_bert_config.json": limits}))
     assert described is not None
     assert described.head is not None
     assert (described.head.pooling, described.max_tokens) == (("mean",), 200)
 
 
-def test_a_bi_encoder_has_no_description_of_a_cross_encoder(write: Write) -> None:
-    directory = write({"config_sentence_transformers.json": {"model_type": "SentenceTransformer"}})
+def test_a_bi_encoder_has_no_description_of_a_cross_encoder(layout: Write) -> None:
+    directory = layout({"config_sentence_transformers.json": {"model_type": "SentenceTransformer"}})
     assert read_cross_encoder(directory) is None
     with pytest.raises(ModelLoadError, match="module_output_name is 'scores'; here it must be 'sentence_embedding'"):
         read_card(directory)
@@ -142,9 +142,9 @@ TRANSFORMER, POOLING = f"{LIBRARY}transformer.Transformer", "sentence_transforme
     ],
 )
 def test_unknown_fields_of_a_modular_cross_encoder_are_refused_by_file_and_field(
-    write: Write, file: str, change: Any, reason: str
+    layout: Write, file: str, change: Any, reason: str
 ) -> None:
-    directory = write({file: change})
+    directory = layout({file: change})
     with pytest.raises(ModelLoadError, match=reason) as caught:
         read_card(directory)
     refused_file = {"out_features": "config.json"}.get(
@@ -154,8 +154,10 @@ def test_unknown_fields_of_a_modular_cross_encoder_are_refused_by_file_and_field
     assert caught.value.path == str(directory / refused_file)
 
 
-def test_a_prompt_that_pooling_leaves_out_is_refused(write: Write) -> None:
+def test_a_prompt_that_pooling_leaves_out_is_refused(layout: Write) -> None:
     prompt = {"prompts": {"rank": "find: "}, "default_prompt_name": "rank"}
-    directory = write({"config_sentence_transformers.json": prompt, "1_Pooling/config.json": {"include_prompt": False}})
+    directory = layout(
+        {"config_sentence_transformers.json": prompt, "1_Pooling/config.json": {"include_prompt": False}}
+    )
     with pytest.raises(ModelLoadError, match=r"1_Pooling/config\.json: include_prompt is false"):
         read_card(directory)

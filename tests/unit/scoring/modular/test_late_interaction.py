@@ -18,7 +18,7 @@ PUNCTUATION = tuple("!\"#$%&'()*+,-./:;")
 
 
 @pytest.fixture
-def changed(tmp_path: Path) -> Callable[..., Path]:
+def changed_model(tmp_path: Path) -> Callable[..., Path]:
     """Return a function that copies a saved model with some fields of a file set; None removes one."""
 
     def change(name: str, file: str, **fields: Any) -> Path:
@@ -78,21 +78,21 @@ def test_late_interaction_models_of_stanford_are_read() -> None:
     assert description.tokens.skipped[: len(PUNCTUATION)] == PUNCTUATION
 
 
-def test_without_metadata_lengths_and_markers_are_the_libraries_own(changed: Callable[..., Path]) -> None:
-    (changed("stanford", "config.json") / "artifact.metadata").unlink()
+def test_without_metadata_lengths_and_markers_are_the_libraries_own(changed_model: Callable[..., Path]) -> None:
+    (changed_model("stanford", "config.json") / "artifact.metadata").unlink()
     names = ("query_prefix", "document_prefix", "query_length", "document_length", "skiplist_words")
-    changed("pylate", MODEL, **dict.fromkeys(names), do_query_expansion=False)
+    changed_model("pylate", MODEL, **dict.fromkeys(names), do_query_expansion=False)
     for name, marker in (("stanford", "[unused0]"), ("pylate", "[Q] ")):
-        description = read_late_interaction(changed(name, "config.json"))
+        description = read_late_interaction(changed_model(name, "config.json"))
         assert (description.most_query_tokens, description.most_document_tokens) == (32, 180)
         assert description.tokens.query_marker == marker
         assert description.tokens.skipped[: len(PUNCTUATION)] == PUNCTUATION
     assert description.tokens.expanded_to == 0  # without expansion queries are not filled
 
 
-def test_a_prompt_behind_a_marker_stays_text(changed: Callable[..., Path]) -> None:
+def test_a_prompt_behind_a_marker_stays_text(changed_model: Callable[..., Path]) -> None:
     prompts = {"query": "[Q] search for ", "document": ""}
-    folder = changed("expanded", "config_sentence_transformers.json", prompts=prompts)
+    folder = changed_model("expanded", "config_sentence_transformers.json", prompts=prompts)
     description = read_late_interaction(folder)
     assert (description.tokens.query_marker, description.query_prefix) == ("[Q]", " search for ")
     assert (description.tokens.document_marker, description.document_prefix) == ("", "")
@@ -127,19 +127,19 @@ MASK, NORMAL, POOLING = (
     ],
 )
 def test_unknown_fields_of_a_late_interaction_model_are_refused(
-    changed: Callable[..., Path], name: str, file: str, fields: dict[str, Any], reason: str
+    changed_model: Callable[..., Path], name: str, file: str, fields: dict[str, Any], reason: str
 ) -> None:
-    folder = changed(name, file, **fields)
+    folder = changed_model(name, file, **fields)
     with pytest.raises(ModelLoadError, match=re.escape(reason)) as caught:
         read_late_interaction(folder)
     assert str(folder / file) in str(caught.value)
 
 
 def test_late_interaction_modules_that_are_missing_unknown_or_misplaced_are_refused(
-    changed: Callable[..., Path],
+    changed_model: Callable[..., Path],
 ) -> None:
     listed = json.loads((SAVED / "pooled" / "modules.json").read_text("utf-8"))
-    folder = changed("pooled", MODEL)
+    folder = changed_model("pooled", MODEL)
     for modules, reason in (
         ([module for module in listed if "Mask" not in module["type"]], "lists 0 modules of the type MultiVectorMask"),
         ([*listed[:-2], listed[-1], listed[-2]], "must be the last module, but Normalize is the last"),
@@ -151,7 +151,7 @@ def test_late_interaction_modules_that_are_missing_unknown_or_misplaced_are_refu
             read_late_interaction(folder)
 
 
-def test_a_late_interaction_model_without_its_expansion_token_is_refused(changed: Callable[..., Path]) -> None:
-    folder = changed("expanded", "tokenizer_config.json", mask_token="<fill>")
+def test_a_late_interaction_model_without_its_expansion_token_is_refused(changed_model: Callable[..., Path]) -> None:
+    folder = changed_model("expanded", "tokenizer_config.json", mask_token="<fill>")
     with pytest.raises(ModelLoadError, match="it lacks '<fill>'"):
         read_late_interaction(folder)

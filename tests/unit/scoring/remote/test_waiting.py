@@ -171,17 +171,17 @@ class Written:
 
 
 @pytest.fixture
-def written(redis_url: str) -> Iterator[Written]:
+def registry(redis_url: str) -> Iterator[Written]:
     with connect(redis_url) as redis:
         yield Written(redis, SIGNER)
 
 
-def test_a_signed_heartbeat_is_believed(written):
-    written.registry.renew(written.heartbeat("wörker"))
-    assert [heartbeat.worker for heartbeat in written.registry.heartbeats()] == ["wörker"]
-    assert written.registry.refused == ""
-    written.registry.remove("wörker")
-    assert written.registry.heartbeats() == ()
+def test_a_signed_heartbeat_is_believed(registry):
+    registry.registry.renew(registry.heartbeat("wörker"))
+    assert [heartbeat.worker for heartbeat in registry.registry.heartbeats()] == ["wörker"]
+    assert registry.registry.refused == ""
+    registry.registry.remove("wörker")
+    assert registry.registry.heartbeats() == ()
 
 
 @pytest.mark.parametrize(
@@ -194,27 +194,27 @@ def test_a_signed_heartbeat_is_believed(written):
         (SIGNER, {"queue": queue_of("other", "id/int8")}, "misplaced"),  # of another model's worker
     ],
 )
-def test_a_forged_or_copied_heartbeat_is_refused_and_named(written, signer, changed, reason):
-    before = written.refused(reason)
-    written.write(b"w1", signer.seal("heartbeat", written.heartbeat(**changed).encode()))
-    assert written.registry.heartbeats() == ()
-    assert written.refused(reason) == before + 1
-    assert written.registry.refused
+def test_a_forged_or_copied_heartbeat_is_refused_and_named(registry, signer, changed, reason):
+    before = registry.refused(reason)
+    registry.write(b"w1", signer.seal("heartbeat", registry.heartbeat(**changed).encode()))
+    assert registry.registry.heartbeats() == ()
+    assert registry.refused(reason) == before + 1
+    assert registry.registry.refused
 
 
-def test_a_client_says_why_it_trusts_no_worker(written, redis_url):
-    written.write(b"w1", written.heartbeat().encode())
-    scorer = RemoteScorer(redis_url, written.model, queue_chunks=4, signer=SIGNER)
+def test_a_client_says_why_it_trusts_no_worker(registry, redis_url):
+    registry.write(b"w1", registry.heartbeat().encode())
+    scorer = RemoteScorer(redis_url, registry.model, queue_chunks=4, signer=SIGNER)
     with pytest.raises(WorkerError, match="can be trusted: a message is not signed"):
         scorer.score("q", ["d"], [(0,)])
     scorer.close()
 
 
 @pytest.mark.parametrize("name", [b"\xff\xfe", b"", b"\x00", "\ud800".encode(errors="surrogatepass")])
-def test_a_worker_name_of_arbitrary_bytes_hides_no_other_worker(written, name):
-    written.registry.renew(written.heartbeat())
-    written.write(name, b"\xc1 nonsense")
-    assert [heartbeat.worker for heartbeat in written.registry.heartbeats()] == ["w1"]
-    written.redis.delete(f"{PREFIX}worker:".encode() + name)
-    assert [heartbeat.worker for heartbeat in written.registry.heartbeats()] == ["w1"]
-    assert written.redis.scard(f"{PREFIX}workers:{written.model}") == 1
+def test_a_worker_name_of_arbitrary_bytes_hides_no_other_worker(registry, name):
+    registry.registry.renew(registry.heartbeat())
+    registry.write(name, b"\xc1 nonsense")
+    assert [heartbeat.worker for heartbeat in registry.registry.heartbeats()] == ["w1"]
+    registry.redis.delete(f"{PREFIX}worker:".encode() + name)
+    assert [heartbeat.worker for heartbeat in registry.registry.heartbeats()] == ["w1"]
+    assert registry.redis.scard(f"{PREFIX}workers:{registry.model}") == 1
