@@ -70,8 +70,8 @@ class _RecordingClient:
 
     @property
     def searcher(self) -> Searcher:
-        """The searcher of this client's user: models, and what is cached of the indices that the user may see."""
-        return self._searcher.seen_by(self._headers)
+        """What the searches of this client's user share."""
+        return self._searcher.for_user(self._headers)
 
     def options(self, **options: Any) -> Self:
         """Return a client with other options, such as credentials, that reranks with the same models."""

@@ -6,7 +6,7 @@ from typing import Any
 from osrerank import Rerank, connect
 from osrerank.response import FIRST_PASS, Page, squash
 from osrerank.search.outcome import report_of
-from osrerank.search.plan import Asked, Plan
+from osrerank.search.plan import Plan, SearchCall
 from osrerank.search.report import write
 from osrerank.service import RerankService
 from osrerank.settings import Settings
@@ -58,7 +58,7 @@ def answer_of(
     page = page or Page()
     options = Rerank(explain=page.explain)
     service = RerankService(Settings.load(), BY_LENGTH)
-    plan = Plan(Asked(options=options), service, options=options, page=page)
+    plan = Plan(SearchCall(options=options), service, options=options, page=page)
     return write(response, report_of(response, outcome, plan, rerank_ms=rerank_ms))
 
 

@@ -8,7 +8,7 @@ from osrerank.errors import ConfigError
 from osrerank.options.rerank import Rerank
 from osrerank.retrieval.boosts import SCORED
 from osrerank.retrieval.fields import SearchFields
-from osrerank.search.plan import Asked, Query, RerankArgument, decoded, held_back, with_query
+from osrerank.search.plan import Query, RerankArgument, SearchCall, decoded, with_query, with_traffic_key
 from osrerank.search.run import search
 from osrerank.search.searcher import Searcher
 from osrerank.search.step import SearchRequest
@@ -48,18 +48,18 @@ def search_steps(
         Failed: the search engine refused the search.
         Raised: reranking failed and ``on_failure`` is ``"raise"``.
     """
-    searcher = searcher.seen_by(headers)
+    searcher = searcher.for_user(headers)
     options = Rerank.of(rerank, searcher.defaults.of(index))
     if options is None and query is None:
         return (yield SearchRequest(body, params))
     content = {} if body is None else decoded(body)
     if options is None and not isinstance(query, str):
         return (yield SearchRequest(with_query(query, content, SearchFields()), params))
-    held: Reason | None = None
+    plain_reason: Reason | None = None
     if options is not None:
-        options, held = held_back(options, query, content)
-    asked = Asked(query, content, params, index, options, held, is_json=isinstance(body, str | bytes))
-    return (yield from alone(search(asked, searcher), searcher.vectors))
+        options, plain_reason = with_traffic_key(options, query, content)
+    call = SearchCall(query, content, params, index, options, plain_reason, is_json=isinstance(body, str | bytes))
+    return (yield from alone(search(call, searcher), searcher.vectors))
 
 
 def multi_search_steps(
@@ -78,23 +78,25 @@ def multi_search_steps(
         ConfigError: the body has a header without a body, or the rerank options cannot be used.
         Failed: the search engine refused the multi-search.
     """
-    searcher = searcher.seen_by(params.get("headers"))
-    parts, is_json = lines_of(body), isinstance(body, str | bytes)
-    given = {**(params.get("params") or {}), **params}
-    shared = {name: given[name] for name in SHARED if given.get(name)}
-    searches = []
-    for place, (header, content) in enumerate(zip(parts[::2], parts[1::2], strict=True), start=1):
-        name, own = header.get("index", index), decoded(content or {})
-        options = Rerank.of(rerank, searcher.defaults.of(name)) or Rerank()
+    searcher = searcher.for_user(params.get("headers"))
+    lines, is_json = lines_of(body), isinstance(body, str | bytes)
+    all_params = {**(params.get("params") or {}), **params}
+    shared = {name: all_params[name] for name in SHARED if all_params.get(name)}
+    calls = []
+    for position, (header, line) in enumerate(zip(lines[::2], lines[1::2], strict=True), start=1):
+        searched_index, search_body = header.get("index", index), decoded(line or {})
+        options = Rerank.of(rerank, searcher.defaults.of(searched_index)) or Rerank()
         if options.rm3 is not None:
-            why = "rm3 sends requests before the search, and a multi-search is one request"
-            raise ConfigError(f"{why}; use search for these queries", setting="rerank.rm3", source="argument")
-        options, held = held_back(options, None, own)
-        searches.append(Asked(None, own, shared, name, options, held, place, header, is_json))
-    return (yield from _performed(searcher, searches))
+            reason = "rm3 sends requests before the search, and a multi-search is one request"
+            raise ConfigError(f"{reason}; use search for these queries", setting="rerank.rm3", source="argument")
+        options, plain_reason = with_traffic_key(options, None, search_body)
+        calls.append(
+            SearchCall(None, search_body, shared, searched_index, options, plain_reason, position, header, is_json)
+        )
+    return (yield from _multi_search(searcher, calls))
 
 
-def _performed(searcher: Searcher, searches: Sequence[Asked]) -> ClientSteps:
+def _multi_search(searcher: Searcher, calls: Sequence[SearchCall]) -> ClientSteps:
     """Run searches side by side: yield what a client performs, and return the answer of the multi-search.
 
     A search without a query text is sent unchanged, and its response says so. All searches whose first pass is
@@ -103,14 +105,14 @@ def _performed(searcher: Searcher, searches: Sequence[Asked]) -> ClientSteps:
 
     Args:
         searcher: the client's searcher.
-        searches: the searches, each with its header.
+        calls: the searches, each with its header.
 
     Raises:
         ConfigError: the rerank options cannot be used.
         Failed: the search engine refused the multi-search.
         Raised: reranking failed and ``on_failure`` is ``"raise"``.
     """
-    outcomes = yield from together([(asked.header, search(asked, searcher)) for asked in searches], searcher.vectors)
+    outcomes = yield from together([(call.header, search(call, searcher)) for call in calls], searcher.vectors)
     for outcome in outcomes.each:
         if isinstance(outcome, Failed) and isinstance(outcome.cause, Exception):
             raise outcome
@@ -130,15 +132,15 @@ def lines_of(body: Any) -> list[Mapping[str, Any]]:
         body = body.decode("utf-8")
     lines = [line for line in body.split("\n") if line.strip()] if isinstance(body, str) else list(body)
     try:
-        parts = [json.loads(line) if isinstance(line, str | bytes) else line for line in lines]
+        decoded_lines = [json.loads(line) if isinstance(line, str | bytes) else line for line in lines]
     except ValueError as error:
         raise ConfigError(
             f"a line of the multi-search is not JSON: {error}", setting="body", source="argument"
         ) from None
-    if len(parts) % 2:
+    if len(decoded_lines) % 2:
         raise ConfigError(
-            f"the multi-search has {len(parts)} lines; each search is a header and a body",
+            f"the multi-search has {len(decoded_lines)} lines; each search is a header and a body",
             setting="body",
             source="argument",
         )
-    return parts
+    return decoded_lines

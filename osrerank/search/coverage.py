@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from osrerank.search.searcher import Searcher
 
 SAMPLE, SLICES = 1_000, 10
-"""The most documents examined, and the number of slices of an embedded index from which they are drawn."""
+"""The most documents examined, and the number of slices of an embedded index from which they are interleaved."""
 AT_LEAST = 0.95
 """The share of an index's documents that must have vectors before the index counts as warm."""
 EVERY: Mapping[str, Any] = {"match_all": {}}

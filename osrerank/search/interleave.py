@@ -21,9 +21,9 @@ from osrerank.types.reasons import Warned
 logger = logging.getLogger(__name__)
 
 Team = Literal["A", "B"]
-OWN: Team = "A"
-"""The team of the search's own options; the other team has those of ``with``."""
-OTHER: Team = "B"
+TEAM_A: Team = "A"
+"""The team whose ranking the search's own options make; the options of ``with`` make the ranking of the other."""
+TEAM_B: Team = "B"
 
 
 class Pick(NamedTuple):
@@ -38,20 +38,20 @@ class Pick(NamedTuple):
     team: Team
 
 
-def team_draft(own: Sequence[str], others: Sequence[str], seed: str) -> list[Pick]:
+def team_draft(ids_a: Sequence[str], ids_b: Sequence[str], seed: str) -> list[Pick]:
     """Interleave two rankings of document ids into one list without duplicates; the same seed gives the same list.
 
     A prefix of the list depends only on prefixes of the rankings, so longer rankings continue the same list.
     """
     coin = random.Random(seed.encode("utf-8", "surrogatepass"))  # noqa: S311 - a repeatable draw, no secret
-    left = {OWN: iter(own), OTHER: iter(others)}
+    remaining = {TEAM_A: iter(ids_a), TEAM_B: iter(ids_b)}
     picked: dict[str, Team] = {}
-    while left:
-        order = (OWN, OTHER) if coin.random() < 0.5 else (OTHER, OWN)
+    while remaining:
+        order = (TEAM_A, TEAM_B) if coin.random() < 0.5 else (TEAM_B, TEAM_A)
         for team in order:
-            doc_id = next((candidate for candidate in left.get(team, ()) if candidate not in picked), None)
+            doc_id = next((candidate for candidate in remaining.get(team, ()) if candidate not in picked), None)
             if doc_id is None:
-                left.pop(team, None)
+                remaining.pop(team, None)
             else:
                 picked[doc_id] = team
     return [Pick(doc_id, team) for doc_id, team in picked.items()]
@@ -68,17 +68,17 @@ def session_of(interleave: Interleave) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Drawn:
-    """The interleaved list of a search, or why there is none.
+class InterleavedList:
+    """One page of a list that interleaves two rankings, or the reason why they were not interleaved.
 
     Attributes:
         name: the experiment's name.
-        obstacle: why the page is team A's own, or the first pass's; None if the list was drawn.
+        obstacle: why the page has team A's order, or the first pass's; None if the rankings were interleaved.
         hits: the page.
         teams: a letter for each hit of the page.
-        stages: what the stages of team B did.
+        stages: the reports of team B's stages.
         warnings: the warnings of both rankings.
-        candidates: those of team B.
+        candidates: the candidates of team B's ranking.
         max_score: the highest ``_score``.
     """
 
@@ -92,56 +92,59 @@ class Drawn:
     max_score: float | None = None
 
 
-def drawn_list(
+def interleaved_list(
     interleave: Interleave,
-    asked: Sequence[Rerank],
-    teams: tuple[Ranking, Ranking],
+    options: Sequence[Rerank],
+    rankings: tuple[Ranking, Ranking],
     response: Mapping[str, Any],
     page: Page,
-) -> Drawn:
+) -> InterleavedList:
     """Return a page of the list that interleaves both teams' rankings.
 
     If a team's ranking is incomplete, a comparison would be unfair to it, and there is no such list.
 
     Args:
-        interleave: the interleaving that the options ask for.
-        asked: the options of each team.
-        teams: the ranking of each team.
+        interleave: the experiment's name, the reader's key and the options of team B.
+        options: the options of each team.
+        rankings: the ranking of each team.
         response: the first pass's response.
         page: which part of the list to return.
     """
-    own, other = teams
-    each = zip((OWN, OTHER), teams, asked, strict=True)
-    missing = [f"team {team}: {_reason(ranking)}" for team, ranking, wanted in each if not _is_whole(ranking, wanted)]
-    if missing:
-        reason = "; ".join(missing)
+    ranking_a, ranking_b = rankings
+    incomplete = [
+        f"team {team}: {_reason(ranking)}"
+        for team, ranking, team_options in zip((TEAM_A, TEAM_B), rankings, options, strict=True)
+        if not _is_complete(ranking, team_options)
+    ]
+    if incomplete:
+        reason = "; ".join(incomplete)
         logger.warning("[not-interleaved] a search was not interleaved: %s", reason)
-        return Drawn(interleave.name, reason, candidates=other.candidates)
-    picks = team_draft(_ids(own), _ids(other), seed_of(interleave, own.query.text))
+        return InterleavedList(interleave.name, reason, candidates=ranking_b.candidates)
+    picks = team_draft(_ids(ranking_a), _ids(ranking_b), seed_of(interleave, ranking_a.query.text))
     ids = candidate_ids(response["hits"]["hits"])
-    raw = dict(zip(ids, response["hits"]["hits"], strict=True))
+    hits_by_id = dict(zip(ids, response["hits"]["hits"], strict=True))
     by_team = {
         team: {candidate.doc_id: candidate for candidate in ranking.candidates}
-        for team, ranking in zip((OWN, OTHER), teams, strict=True)
+        for team, ranking in zip((TEAM_A, TEAM_B), rankings, strict=True)
     }
     hits = []
     start = page.start([doc_id for doc_id, _ in picks], ids)
     shown = picks[start : start + page.size]
     for rank, (doc_id, team) in enumerate(shown, start=start + 1):
-        if doc_id not in raw:  # it was in the list when the first page was made, and is no longer found
+        if doc_id not in hits_by_id:  # it was in the list when the first page was made, and is no longer found
             continue
         candidate = by_team[team][doc_id]
-        hit = merged_hit(raw[doc_id], candidate, page, teams[team == OTHER].reports)
+        hit = merged_hit(hits_by_id[doc_id], candidate, page, rankings[team == TEAM_B].reports)
         ranks = {name: candidates[doc_id].rank for name, candidates in by_team.items()}
         hits.append(_as_picked(hit, rank, team, ranks, candidate))
-    return Drawn(
+    return InterleavedList(
         interleave.name,
         None,
         hits,
         "".join(team for _, team in shown),
-        other.reports,
-        tuple(dict.fromkeys([*own.warnings, *other.warnings])),
-        other.candidates,
+        ranking_b.reports,
+        tuple(dict.fromkeys([*ranking_a.warnings, *ranking_b.warnings])),
+        ranking_b.candidates,
         1.0 if picks else None,
     )
 
@@ -150,8 +153,8 @@ def _ids(ranking: Ranking) -> list[str]:
     return [candidate.doc_id for candidate in ranking.candidates]
 
 
-def _is_whole(ranking: Ranking, options: Rerank) -> bool:
-    """Return whether all that its options ask for was applied to a ranking."""
+def _is_complete(ranking: Ranking, options: Rerank) -> bool:
+    """Return whether all stages that the options ask for were applied to a ranking."""
     return options.pipeline == NO_STAGES or applied(ranking.reports) is True
 
 

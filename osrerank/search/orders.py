@@ -151,13 +151,13 @@ class PageOrder:
     Attributes:
         orders: keeps the orders.
         service: holds the models.
-        asked: the parts of the search that its hits and their order depend on, besides options and models; only their
-            digest is kept.
+        depends_on: the parts of the search that its hits and their order depend on, besides options and models; only
+            their digest is kept.
     """
 
     orders: Orders
     service: RerankService
-    asked: tuple[Any, ...]
+    depends_on: tuple[Any, ...]
 
     def read(
         self, first_pass: Ranking, hits: Sequence[Mapping[str, Any]], options: Rerank, recipe: Recipe | None
@@ -205,11 +205,11 @@ class PageOrder:
     def _key(self, options: Rerank) -> str:
         settings = self.service.settings
         models = settings.model, settings.vector_model, settings.duo_model, settings.backend
-        parts = [*map(_listed, self.asked), repr(options), repr(models)]
+        parts = [*map(_without_presentation, self.depends_on), repr(options), repr(models)]
         return hashlib.blake2b(json.dumps(parts, sort_keys=True, default=repr).encode(), digest_size=16).hexdigest()
 
 
-def _listed(part: Any) -> Any:
+def _without_presentation(part: Any) -> Any:
     """Return a part of a search without the options that only change how its hits are presented."""
     part = part.to_dict() if hasattr(part, "to_dict") else part
     if not isinstance(part, Mapping):
@@ -286,11 +286,14 @@ def _restored(order: Order, first_pass: Ranking, names: Sequence[str], identity:
     head = json.loads(order.head)
     if "" not in (identity, head["identity"]) and identity != head["identity"]:
         return None
-    left = dict(zip(names, first_pass.candidates, strict=True))
-    ordered = [_as_kept(left.pop(name) if name in left else _gone(name), *marks) for name, *marks in order.hits]
+    remaining = dict(zip(names, first_pass.candidates, strict=True))
+    ordered = [
+        _as_kept(remaining.pop(name) if name in remaining else _gone(name), failure, trace)
+        for name, failure, trace in order.hits
+    ]
     reports = tuple(_as_read(StageReport(**report)) for report in head["reports"])
     warnings = tuple(Warned(sentence, code) for sentence, code in head["warnings"])
-    return Ranking(first_pass.query, _renumbered([*ordered, *left.values()]), reports, warnings)
+    return Ranking(first_pass.query, _renumbered([*ordered, *remaining.values()]), reports, warnings)
 
 
 def _as_kept(hit: Candidate, failure: str, trace: Sequence[Sequence[Any]]) -> Candidate:
@@ -310,14 +313,14 @@ def _gone(name: str) -> Candidate:
 
 def _renumbered(hits: Sequence[Candidate]) -> tuple[Candidate, ...]:
     """Return hits with ranks from 1 in the given order; a hit's ``_score`` is lowered to the one before if higher."""
-    ranked, least = [], math.inf
+    renumbered, lowest = [], math.inf
     for rank, hit in enumerate(hits, start=1):
         *before, last = hit.trace
-        if last.level + last.unit > least:
-            last = last._replace(level=int(least), unit=least - int(least))
-        least = last.level + last.unit
-        ranked.append(hit._replace(rank=rank, trace=(*before, last)))
-    return tuple(ranked)
+        if last.level + last.unit > lowest:
+            last = last._replace(level=int(lowest), unit=lowest - int(lowest))
+        lowest = last.level + last.unit
+        renumbered.append(hit._replace(rank=rank, trace=(*before, last)))
+    return tuple(renumbered)
 
 
 def _as_read(report: StageReport) -> StageReport:

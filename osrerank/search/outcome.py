@@ -7,7 +7,7 @@ from typing import Any
 from osrerank.errors import ConfigError
 from osrerank.pipeline import applied, code_of, reasons
 from osrerank.response import page_of, unranked_page
-from osrerank.search.interleave import Drawn
+from osrerank.search.interleave import InterleavedList
 from osrerank.search.plan import NOT_ASKED, Plan
 from osrerank.search.report import Report, stage_as_json
 from osrerank.types import Ranking
@@ -18,7 +18,7 @@ def report_of(
     response: Mapping[str, Any],
     outcome: Ranking | Reason,
     plan: Plan,
-    drawn: Drawn | None = None,
+    interleaved: InterleavedList | None = None,
     *,
     rerank_ms: float = 0.0,
 ) -> Report:
@@ -28,7 +28,7 @@ def report_of(
         response: what the search engine answered.
         outcome: the hits, reranked; or why they were not.
         plan: the plan of the search.
-        drawn: the list of an interleaved search; None for other searches.
+        interleaved: the list of both teams; None if the search is not interleaved.
         rerank_ms: wall time since the response, in milliseconds.
 
     Raises:
@@ -36,15 +36,15 @@ def report_of(
     """
     if isinstance(outcome, Reason):
         report = unranked(response, outcome, plan)
-    elif drawn is not None and drawn.obstacle is None:
+    elif interleaved is not None and interleaved.obstacle is None:
         report = Report(
             applied=True,
             reason=None,
             code=None,
-            hits=drawn.hits,
+            hits=interleaved.hits,
             stages=outcome.reports,
-            warnings=drawn.warnings,
-            max_score=drawn.max_score,
+            warnings=interleaved.warnings,
+            max_score=interleaved.max_score,
         )
     elif applied(outcome.reports):
         report = _ranked(response, outcome, plan)
@@ -53,13 +53,19 @@ def report_of(
         report = replace(report, stages=outcome.reports, warnings=outcome.warnings)
     if isinstance(outcome, Ranking) or plan.page is not None:
         report = replace(report, explain=plan.options.explain, rerank_ms=rerank_ms)
-    if drawn is not None:
-        stages = [stage_as_json(stage, explain=plan.options.explain) for stage in drawn.stages]
-        own = {"teams": drawn.teams, "stages": stages, "name": drawn.name} if drawn.obstacle is None else {}
-        report = report.telling(interleave={"applied": not drawn.obstacle, "reason": drawn.obstacle, **own})
-    report = _with_fields(report, outcome, plan, drawn)
+    if interleaved is not None:
+        stages = [stage_as_json(stage, explain=plan.options.explain) for stage in interleaved.stages]
+        entry: dict[str, Any] = {"applied": not interleaved.obstacle, "reason": interleaved.obstacle}
+        if interleaved.obstacle is None:
+            entry |= {"teams": interleaved.teams, "stages": stages, "name": interleaved.name}
+        report = report.with_entries(interleave=entry)
+    report = _with_fields(report, outcome, plan, interleaved)
     traffic = plan.options.traffic
-    return report if traffic is None else report.telling(traffic={"share": traffic.share, "chosen": traffic.is_chosen})
+    return (
+        report
+        if traffic is None
+        else report.with_entries(traffic={"share": traffic.share, "chosen": traffic.is_chosen})
+    )
 
 
 def _why_unranked(ranking: Ranking) -> Reason:
@@ -79,7 +85,7 @@ def _ranked(response: Mapping[str, Any], ranking: Ranking, plan: Plan) -> Report
         ranking.reports,
         ranking.warnings,
         max_score=page.max_score,
-        more=page.removed,
+        entries=page.removed,
     )
 
 
@@ -89,21 +95,28 @@ def unranked(response: Mapping[str, Any], reason: Reason, plan: Plan) -> Report:
     return Report(applied=False, reason=str(reason), code=reason.code, hits=hits)
 
 
-def _with_fields(report: Report, outcome: Ranking | Reason, plan: Plan, drawn: Drawn | None) -> Report:
+def _with_fields(report: Report, outcome: Ranking | Reason, plan: Plan, interleaved: InterleavedList | None) -> Report:
     """Return the report with the fields that were read, and warnings about fields; raise them if asked to."""
-    texts: set[str] | None = None
+    fields_with_text: set[str] | None = None
     if isinstance(outcome, Ranking):
         left_out = {"fields_left_out": list(plan.fields.left_out)} if plan.fields.left_out else {}
-        report = report.telling(fields=list(plan.names), **left_out)
+        report = report.with_entries(fields=list(plan.names), **left_out)
         if plan.fields.groups and (by_index := plan.fields.by_index(plan.options.fields)):
-            report = report.telling(fields_by_index={name: list(own) for name, own in by_index.items()})
+            report = report.with_entries(fields_by_index={name: list(fields) for name, fields in by_index.items()})
         if plan.fields.options or plan.fields.warnings:
-            candidates = [*outcome.candidates, *(drawn.candidates if drawn is not None else ())]
-            texts = {one.field for candidate in candidates for one in candidate.sections if one.text.strip()}
+            candidates = [*outcome.candidates, *(interleaved.candidates if interleaved is not None else ())]
+            fields_with_text = {
+                section.field for candidate in candidates for section in candidate.sections if section.text.strip()
+            }
     elif outcome.code is ReasonCode.NO_TEXT:
-        report, texts = report.telling(fields=list(plan.names)), set()
-    complaints = plan.fields.complaints(texts)
-    if complaints and plan.options.on_failure == "raise" and plan.asked.held is None and outcome is not NOT_ASKED:
+        report, fields_with_text = report.with_entries(fields=list(plan.names)), set()
+    complaints = plan.fields.complaints(fields_with_text)
+    if (
+        complaints
+        and plan.options.on_failure == "raise"
+        and plan.call.plain_reason is None
+        and outcome is not NOT_ASKED
+    ):
         fix = "correct the name, or leave it out"
         raise ConfigError(f"{complaints[0]}: {fix}", setting="rerank.fields", source="argument")
     return replace(report, warnings=(*report.warnings, *plan.warnings, *plan.fields.warnings, *complaints))

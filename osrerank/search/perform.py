@@ -31,26 +31,26 @@ SHORTENED = Reason(
     ReasonCode.SHORTENED,
     "the search pipeline returns fewer hits than were asked for, or more: only the first page is, without sort",
 )
-UNNAMED = "the boosts of the query do not count: the search engine does not tell them"
+UNNAMED = "the boosts of the query do not count: the search engine does not return their scores"
 DEFINED = ("derived", "runtime_mappings")
 """Parts of a request that define fields."""
 
 
-def perform(plan: Plan, known: Searcher) -> Generator[SearchRequest, Any, tuple[Plan, Any]]:
+def perform(plan: Plan, searcher: Searcher) -> Generator[SearchRequest, Any, tuple[Plan, Any]]:
     """Yield the request of a search, and the caller's own if that one fails; return the response and its plan.
 
-    If the first pass is refused or incomplete, and the caller's own request may fare better, that one is sent; the plan
-    that comes back is then its plan, and says why. If the search pipeline changed the number of hits, a page of them
-    would overlap with the caller's other pages or leave a gap: the first page is then reranked within itself, and later
-    pages are the caller's own. A first pass that names the parts of the query is sent once more without names if it is
-    refused.
+    - If the first pass is refused or incomplete, and the caller's own request may succeed, that one is sent. The
+      returned plan is then the plan of that request, and has the reason.
+    - If the search pipeline changed the number of hits, a page of them would overlap with the caller's other pages or
+      leave a gap. Then the first page is reranked within itself, and later pages are the caller's own.
+    - A first pass that names the parts of the query is sent once more without names if it is refused.
 
     Raises:
         Failed: the caller's own request was refused, or the first pass was, for a reason that holds for both.
     """
     first = plan.first_pass
     if first is None:
-        return plan, (yield from _own_response(plan))
+        return plan, (yield from _callers_response(plan))
     try:
         response = yield _request(plan, first)
     except Failed as failed:
@@ -59,26 +59,25 @@ def perform(plan: Plan, known: Searcher) -> Generator[SearchRequest, Any, tuple[
     else:
         if not isinstance(response, Mapping):
             return plan, response
-        if lost := first.loss(response):
-            reason = Reason(ReasonCode.INCOMPLETE, "the first pass for reranking was incomplete", lost)
-            return (yield from _better(plan, response, reason))
-        return (yield from _joined(plan, first, response))
+        if loss := first.loss(response):
+            reason = Reason(ReasonCode.INCOMPLETE, "the first pass for reranking was incomplete", loss)
+            return (yield from _more_complete(plan, response, reason))
+        return (yield from _page_that_joins(plan, first, response))
     # outside the except block, so that an error of the second request does not carry the first one's traceback
     if first.boosts is not None:
-        untold = Reason(ReasonCode.BOOSTS, UNNAMED, refusal.foreign)
-        plan, response = yield from perform(plan.without_names(untold), known)
+        reason = Reason(ReasonCode.BOOSTS, UNNAMED, refusal.foreign)
+        plan, response = yield from perform(plan.without_names(reason), searcher)
         if plan.first_pass is not None:
-            known.unnamed.put(str(plan.asked.index), replace(untold, foreign=""))
+            searcher.without_named_scores.put(str(plan.call.index), replace(reason, foreign=""))
         return plan, response
     _warn(refusal)
-    own = plan.unranked(refusal)
-    return own, (yield from _own_response(own))
+    return (yield from _callers_own(plan, refusal))
 
 
-def _joined(
+def _page_that_joins(
     plan: Plan, first: FirstPass, response: Mapping[str, Any]
 ) -> Generator[SearchRequest, Any, tuple[Plan, Any]]:
-    """Return a first pass's response and its plan; if its page would not join with others, yield another request.
+    """Return a first pass's response and its plan; if its page would not join with other pages, yield another request.
 
     Args:
         plan: the plan of the search.
@@ -86,83 +85,90 @@ def _joined(
         response: what the search engine answered.
     """
     if first.after is not None:
-        return (yield from _continued(plan, first, response))
+        return (yield from _page_after(plan, first, response))
     if not first.is_shortened(response):
         return plan, response
     if first.page.is_first and not first.is_sorted:  # by sort values, the next page would begin within this one
-        whole = first.with_page_size()
-        request = _request(plan, whole)
-        return replace(plan, first_pass=whole, page=whole.page), (yield request)
-    own = plan.unranked(SHORTENED)
-    return own, (yield from _own_response(own))
+        first = first.with_page_size()
+        request = _request(plan, first)
+        return replace(plan, first_pass=first, page=first.page), (yield request)
+    return (yield from _callers_own(plan, SHORTENED))
 
 
-def _continued(
+def _page_after(
     plan: Plan, first: FirstPass, response: Mapping[str, Any]
 ) -> Generator[SearchRequest, Any, tuple[Plan, Any]]:
-    """Return the response and the plan of the page after a reranked hit; if it is below the depth, yield its own."""
-    if places := first.positions_of_after(response):
-        page = replace(first.page, after=places)
-        warnings = plan.warnings if len(places) == 1 else (*plan.warnings, TIED)
-        other = plan.other and replace(plan.other, page=page)
-        return replace(plan, page=page, first_pass=replace(first, page=page), warnings=warnings, other=other), response
-    own = plan.unranked(BELOW)
-    answer = yield from _own_response(own)
-    above = {_name(hit) for hit in unchecked_hits(response)[: first.depth]}
+    """Return the response and the plan of the page after the hit that ``search_after`` names.
+
+    If no reranked hit has these sort values, the page lies below the depth: yield the caller's own request.
+    """
+    if positions := first.positions_of_after(response):
+        page = replace(first.page, after=positions)
+        warnings = plan.warnings if len(positions) == 1 else (*plan.warnings, TIED)
+        team_b = plan.team_b and replace(plan.team_b, page=page)
+        first = replace(first, page=page)
+        return replace(plan, page=page, first_pass=first, warnings=warnings, team_b=team_b), response
+    plan, answer = yield from _callers_own(plan, BELOW)
+    reranked = {_key_of(hit) for hit in unchecked_hits(response)[: first.depth]}
     below = unchecked_hits(answer) if isinstance(answer, Mapping) else ()
-    if any(_name(hit) in above for hit in below):  # the hit is gone, or its score has changed
-        own = replace(own, warnings=(*own.warnings, MAY_NOT_JOIN))
-    return own, answer
+    if any(_key_of(hit) in reranked for hit in below):  # the named hit is gone, or its score has changed
+        plan = replace(plan, warnings=(*plan.warnings, MAY_NOT_JOIN))
+    return plan, answer
 
 
-def _name(hit: Any) -> tuple[Any, Any] | None:
+def _key_of(hit: Any) -> tuple[Any, Any] | None:
     return (hit.get("_index"), hit.get("_id")) if isinstance(hit, Mapping) else None
 
 
 def _request(plan: Plan, first: FirstPass) -> SearchRequest:
     """Return the request of a first pass; in a multi-search, its parameters are in its body, but for `SCORED`."""
     body, params = first.body, first.params
-    if plan.asked.place:
+    if plan.call.position:
         body = {**body, **{name: value for name, value in params.items() if name != SCORED}}
         params = {name: value for name, value in params.items() if name == SCORED}
-    return SearchRequest(plan.asked.as_given(body), params, is_first_pass=True)
+    return SearchRequest(plan.call.in_callers_form(body), params, is_first_pass=True)
 
 
-def _own_response(plan: Plan) -> Generator[SearchRequest, Any, Any]:
+def _callers_own(plan: Plan, reason: Reason) -> Generator[SearchRequest, Any, tuple[Plan, Any]]:
+    """Yield the caller's own request; return its response, and the plan that says why it is not reranked."""
+    plan = plan.unranked(reason)
+    return plan, (yield from _callers_response(plan))
+
+
+def _callers_response(plan: Plan) -> Generator[SearchRequest, Any, Any]:
     """Yield the caller's own request, once more if another search in the same request may be why it was refused."""
     try:
-        return (yield plan.own_request)
+        return (yield plan.callers_request)
     except Failed as failed:
         if not failed.is_shared or _refusal(failed) is None:
             raise
-    return (yield plan.own_request)
+    return (yield plan.callers_request)
 
 
-def _better(plan: Plan, response: Any, reason: Reason) -> Generator[SearchRequest, Any, tuple[Plan, Any]]:
+def _more_complete(plan: Plan, response: Any, reason: Reason) -> Generator[SearchRequest, Any, tuple[Plan, Any]]:
     """Yield the caller's own request; return the more complete of its response and the first pass's, with its plan.
 
     If as many shards failed in both, the first pass's response gets the failures of the caller's own request: their
     reasons may name the size.
     """
-    own = plan.unranked(reason)
     try:
-        answered = yield own.own_request
+        plain = yield plan.callers_request
     except Failed as failed:
-        if failed.timed_out or _refusal(failed) is None:  # it says nothing of the caller's request
+        if failed.timed_out or _refusal(failed) is None:  # it says nothing about the caller's request
             return plan, response
         raise
-    if plan.first_pass is None or not plan.first_pass.is_better(answered, response):
-        if 0 < failed_shards(response) == failed_shards(answered):
-            response = {**response, "_shards": answered["_shards"]}
+    if plan.first_pass is None or not plan.first_pass.is_better(plain, response):
+        if 0 < failed_shards(response) == failed_shards(plain):
+            response = {**response, "_shards": plain["_shards"]}
         return plan, response
     _warn(reason)
-    return own, answered
+    return plan.unranked(reason), plain
 
 
 def _refusal(failed: Failed) -> Reason | None:
-    """Return why the first pass was refused, if the caller's own request may fare better; else None.
+    """Return why the first pass was refused, if the caller's own request may succeed; else None.
 
-    It would not after 401 or 404, on overload, or if the cluster cannot be reached.
+    That would fail, too, after 401 or 404, on overload, or if the cluster cannot be reached.
     """
     if failed.status in (401, 404) or failed.is_overload or (failed.status is None and not failed.timed_out):
         return None
@@ -174,15 +180,15 @@ def _warn(reason: Reason) -> None:
         logger.warning("[first-pass-refused] a search is not reranked: %s; not logged again for a minute", reason)
 
 
-def hits_to_read(plan: Plan, response: Any, known: Searcher) -> Generator[Step, Any, tuple[Plan, Hits]]:
+def hits_to_read(plan: Plan, response: Any, searcher: Searcher) -> Generator[Step, Any, tuple[Plan, Hits]]:
     """Yield the request (usually none) that fetches the texts of hits, and return the hits as the model reads them.
 
-    The plan that comes back names the fields to read. If the texts cannot be fetched, it says why nothing is reranked.
+    The returned plan names the fields to read. If the texts cannot be fetched, it has the reason as its obstacle.
 
     Args:
         plan: the plan of the search.
         response: what the search engine answered.
-        known: what the client knows of its engine.
+        searcher: what the client's searches share.
 
     Raises:
         ResponseFormatError: the response is not as search responses are.
@@ -192,27 +198,28 @@ def hits_to_read(plan: Plan, response: Any, known: Searcher) -> Generator[Step, 
         return plan, ()
     hits: Hits = hits_of(response)
     if first.read_later and hits:
-        engine = yield from known.engine.find()
+        engine = yield from searcher.engine.find()
         try:
             texts = yield _request_for_texts(plan, first.read_later, hits, engine)
         except Failed as failed:
             code = ReasonCode.DEADLINE if failed.timed_out else ReasonCode.REFUSED
             reason = Reason(code, "the texts of the hits could not be fetched", failed.foreign)
             return replace(plan, obstacle=reason), hits
-        found = {(hit["_index"], hit["_id"]): hit for hit in hits_of(texts)}
-        documents = [found.get((hit["_index"], hit["_id"]), {}) for hit in hits]
+        by_key = {_key_of(document): document for document in hits_of(texts)}
+        documents = [by_key.get(_key_of(hit), {}) for hit in hits]
         hits = [
             {**hit, "_source": document.get("_source"), "fields": document.get("fields")}
             for hit, document in zip(hits, documents, strict=True)
         ]
     elif first.reads_source:  # ``fields`` may hold values of the caller's own
         hits = [{**hit, "fields": None} for hit in hits]
-    return (plan if plan.fields.read else plan.naming(hits)), hits
+    return (plan if plan.fields.read else plan.with_fields_of(hits)), hits
 
 
 def _request_for_texts(plan: Plan, names: Sequence[str], hits: Hits, engine: Engine) -> Texts:
     """Return the request for the documents with the hits' ids, in the hits' indices."""
-    indices, ids = sorted({str(hit["_index"]) for hit in hits}), sorted({hit["_id"] for hit in hits})
+    indices = sorted({str(hit["_index"]) for hit in hits})
+    ids = sorted({hit["_id"] for hit in hits})
     body = {
         "query": {"ids": {"values": ids}},
         "size": min(len(ids) * len(indices), 10_000),
@@ -226,28 +233,29 @@ def _request_for_texts(plan: Plan, names: Sequence[str], hits: Hits, engine: Eng
     return Texts(indices, body, plan.deadline)
 
 
-def fields_changed(plan: Plan, response: Any, known: Searcher) -> Generator[SideRequest, Any, bool]:
+def fields_changed(plan: Plan, response: Any, searcher: Searcher) -> Generator[SideRequest, Any, bool]:
     """Yield the requests that read the mapping again if the response casts doubt on it; return whether fields changed.
 
-    It does if the search found nothing, or hits without text, or hits with fields that the mapping lacks.
+    The response does so if the search found nothing, or hits without text, or hits with fields that the mapping lacks.
 
     Args:
         plan: the plan of the search.
         response: what the search engine answered.
-        known: what the client knows of its indices.
+        searcher: what the client's searches share.
     """
-    asked = plan.asked
+    call = plan.call
     try:
-        if not (_reads_nothing(plan, response) or known.fields.is_outdated(asked.index, asked.index_options, response)):
+        is_outdated = searcher.fields.is_outdated(call.index, call.index_options, response)
+        if not is_outdated and not _reads_nothing(plan, response):
             return False
-    except (AttributeError, TypeError):  # a response of another form, of which `hits_to_read` says where
+    except (AttributeError, TypeError):  # a malformed response, about which `hits_to_read` raises an error
         return False
-    newest = yield from look_up_fields(asked, known, anew=True)
+    newest = yield from look_up_fields(call, searcher, anew=True)
     return newest != plan.fields
 
 
 def _reads_nothing(plan: Plan, response: Mapping[str, Any]) -> bool:
-    """Return whether a search found no hits, or only hits without text, and other fields may give it some."""
+    """Return whether a search found no hits, or only hits without text, so that other fields might find some."""
     if plan.obstacle is not None and plan.obstacle.code not in NOT_TRIED:
         return False
     if plan.first_pass is None:

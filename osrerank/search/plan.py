@@ -60,7 +60,7 @@ NOT_EMBEDDED = Reason(ReasonCode.BOOSTS, "the boosts of the query do not count: 
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class SearchCall:
     """What the caller asks for.
 
     Attributes:
@@ -69,9 +69,10 @@ class Asked:
         params: the URL parameters.
         index: the index or indices.
         options: how it is reranked; None if it is not.
-        held: why it gets the plain response although the options ask for reranking; None for all other searches.
-        place: its place in a multi-search, from 1; 0 for a search by itself.
-        header: its header in the multi-search; None for a search by itself.
+        plain_reason: why it gets the plain response although the options ask for reranking; None if they do not, or if
+            it is reranked.
+        position: its position in a multi-search, from 1; 0 for a single search.
+        header: its header in the multi-search; None for a single search.
         is_json: whether the caller gave the body as JSON, which may have what cannot be encoded otherwise: half of a
             surrogate pair.
     """
@@ -81,8 +82,8 @@ class Asked:
     params: Mapping[str, Any] = field(default_factory=dict)
     index: Any = None
     options: Rerank | None = None
-    held: Reason | None = None
-    place: int = 0
+    plain_reason: Reason | None = None
+    position: int = 0
     header: Mapping[str, Any] | None = None
     is_json: bool = False
 
@@ -91,38 +92,38 @@ class Asked:
         """The parameters that decide which indices ``index`` names."""
         return index_options({**(self.header or {}), **self.params})
 
-    def as_given(self, body: Mapping[str, Any]) -> Mapping[str, Any] | str:
+    def in_callers_form(self, body: Mapping[str, Any]) -> Mapping[str, Any] | str:
         """Return a body in the form in which the caller gave it."""
         return json.dumps(body) if self.is_json else body
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Plan:
-    """How a search is carried out. The stages and the fields to read may be filled in after the response.
+    """How a search is performed and reranked. The stages and the fields to read may be filled in after the response.
 
     Attributes:
-        asked: the caller's search.
+        call: the caller's search.
         service: holds the models.
         body: the body of the caller's own request.
-        fields: the fields to search and to read. If none are to be read, those of the options are, or else those that
-            the hits have.
+        fields: the fields to search and to read. If it names none to read, the model reads those of the options, or
+            else text fields that the hits have.
         deadline: the deadline of the whole search.
         options: how the hits are reranked.
-        text: the query text that they are judged against; empty if there is none.
-        obstacle: why they are not reranked; None if nothing is known that prevents it.
+        text: the query text that the model reads; empty if there is none.
+        obstacle: why the hits are not reranked; None if nothing prevents it so far.
         first_pass: the request for the candidates; None if the caller's own request is sent.
-        page: the part of the hits that the caller wants; None for all that the response has.
+        page: which of the hits the caller wants; None for all hits of the response.
         recipe: the stages; None until their models are loaded.
         order: keeps the order of the hits for later pages; None if there is only one page.
         ubi: what to record for UBI; None if nothing is recorded, or the engine records it.
-        other: how the other ranking of an interleaved search is made; None if there is one ranking.
+        team_b: how the ranking of the other team of an interleaved search is made; None if there is one ranking.
         warnings: sentences that say where the answer will differ from the request.
         bm25: the scale of the first pass's scores.
         boosts: how the boosts of the query count; a reason if they do not; None if it has none, or they are ignored.
-        parts: what the text and the boosts of the query scored in each hit; None if that is not known.
+        score_parts: what the text and the boosts of the query scored in each hit; None if that is not known.
     """
 
-    asked: Asked
+    call: SearchCall
     service: RerankService
     body: Mapping[str, Any] = field(default_factory=dict)
     fields: SearchFields = field(default_factory=SearchFields)
@@ -135,21 +136,21 @@ class Plan:
     recipe: Recipe | None = None
     order: PageOrder | None = None
     ubi: UbiQuery | None = None
-    other: "Plan | None" = None
+    team_b: "Plan | None" = None
     warnings: tuple[Warned, ...] = ()
     bm25: Bm25Scale = PLAIN
     boosts: Boosts | Reason | None = None
-    parts: tuple[Parts, ...] | None = None
+    score_parts: tuple[Parts, ...] | None = None
 
     @property
     def offset(self) -> int:
         """How many hits are above the caller's page."""
-        return count_of(self.asked.params, self.asked.body, ("from", "from_"), 0) or 0
+        return count_of(self.call.params, self.call.body, ("from", "from_"), 0) or 0
 
     @property
-    def own_request(self) -> SearchRequest:
+    def callers_request(self) -> SearchRequest:
         """The caller's own request."""
-        return SearchRequest(self.asked.as_given(self.body), self.asked.params)
+        return SearchRequest(self.call.in_callers_form(self.body), self.call.params)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -165,17 +166,17 @@ class Plan:
         assert self.first_pass is not None
         first = self.first_pass
         params = {name: value for name, value in first.params.items() if name != SCORED}
-        if SCORED in self.asked.params:
-            params[SCORED] = self.asked.params[SCORED]
+        if SCORED in self.call.params:
+            params[SCORED] = self.call.params[SCORED]
         first = replace(first, body={**first.body, "query": self.body["query"]}, params=params, boosts=None)
-        return replace(self, first_pass=first).told(reason)
+        return replace(self, first_pass=first).with_score_parts(reason)
 
-    def told(self, boosts: tuple[Parts, ...] | Reason) -> Self:
-        """Return the plan with what the query's parts scored in each hit, or with the reason why that is not known."""
-        found: dict[str, Any] = {"boosts": boosts} if isinstance(boosts, Reason) else {"parts": boosts}
-        return replace(self, other=self.other and replace(self.other, **found), **found)
+    def with_score_parts(self, parts: tuple[Parts, ...] | Reason) -> Self:
+        """Return the plan with the scores of the query's parts in each hit, or with the reason why they are unknown."""
+        changed: dict[str, Any] = {"boosts": parts} if isinstance(parts, Reason) else {"score_parts": parts}
+        return replace(self, team_b=self.team_b and replace(self.team_b, **changed), **changed)
 
-    def naming(self, hits: Sequence[Mapping[str, Any]]) -> Self:
+    def with_fields_of(self, hits: Sequence[Mapping[str, Any]]) -> Self:
         """Return a plan that names the fields to read: those of the options, or else text fields found in the hits.
 
         Of many hits, a sample shows the fields: to read all texts twice would take longer than a deadline allows.
@@ -187,174 +188,176 @@ class Plan:
         return replace(self, fields=replace(self.fields, read=read))
 
 
-def make_plan(asked: Asked, known: Searcher, service: RerankService) -> Generator[Step, Any, Plan]:
+def make_plan(call: SearchCall, searcher: Searcher, service: RerankService) -> Generator[Step, Any, Plan]:
     """Yield the steps needed before a search's request (usually none), and return its plan.
 
     Args:
-        asked: the caller's search.
-        known: what the client knows of its indices.
+        call: the caller's search.
+        searcher: what the client's searches share.
         service: holds the models of the index.
 
     Raises:
         ConfigError: the options cannot be used; or the query has no single text, and the options say to raise.
         ValueError: both a query and a body with a query are given.
     """
-    options = asked.options or known.defaults.of(asked.index)
-    recipe, deadline = yield from _timed(asked, known, service)
-    fields = yield from look_up_fields(asked, known)
-    searched = shorten_to_clauses(asked.query, fields) if isinstance(asked.query, str) else asked.query
-    plan = Plan(asked, service, with_query(searched, asked.body, fields), fields, deadline, options, recipe=recipe)
-    if isinstance(searched, str) and searched != asked.query:
+    options = call.options or searcher.defaults.of(call.index)
+    recipe, deadline = yield from _timed(call, searcher, service)
+    fields = yield from look_up_fields(call, searcher)
+    searched = shorten_to_clauses(call.query, fields) if isinstance(call.query, str) else call.query
+    plan = Plan(call, service, with_query(searched, call.body, fields), fields, deadline, options, recipe=recipe)
+    if isinstance(searched, str) and searched != call.query:
         plan = _with_cut_query(plan, len(searched.split()))
-    if asked.options is None:
+    if call.options is None:
         return plan
-    if isinstance(asked.query, str):
-        plan = replace(plan, text=asked.query)
+    if isinstance(call.query, str):
+        plan = replace(plan, text=call.query)
     pipeline = UNREAD
     if not fields.timed_out:
-        pipeline = yield from known.pipelines.find(asked.index, {**(asked.header or {}), **asked.params}, asked.body)
-    if options.rm3 is not None and not pipeline.obstacle and asked.held is None:
+        pipeline = yield from searcher.pipelines.find(call.index, {**(call.header or {}), **call.params}, call.body)
+    if options.rm3 is not None and not pipeline.obstacle and call.plain_reason is None:
         plan = yield from _expanded(plan, searched, pipeline)
     if options.is_first_pass:
         return replace(plan, obstacle=NOT_ASKED)
-    if "ext" in plan.body and (yield from known.engine.find()).has_ext:
-        plan = replace(plan, ubi=UbiQuery.of(plan.body, asked.params), body=without_ubi(plan.body))
-    if asked.held is not None:
+    if "ext" in plan.body and (yield from searcher.engine.find()).has_ext:
+        plan = replace(plan, ubi=UbiQuery.of(plan.body, call.params), body=without_ubi(plan.body))
+    if call.plain_reason is not None:
         return _with_first_pass(plan, pipeline, None)
-    if (obstacle := (yield from _obstacle(plan, known))) is not None:
+    if (obstacle := (yield from _obstacle(plan, searcher))) is not None:
         return replace(plan, obstacle=obstacle, text="")
-    plan, thresholds = yield from _with_lookups(plan, known)
-    return (yield from _with_boosts(_with_first_pass(plan, pipeline, thresholds), known))
+    plan, thresholds = yield from _with_lookups(plan, searcher)
+    return (yield from _with_boosts(_with_first_pass(plan, pipeline, thresholds), searcher))
 
 
 def _with_cut_query(plan: Plan, count: int) -> Plan:
     """Return the plan of a search for the first words of a text, with a warning; log it if no report will have it."""
-    warning, index = Warned(CUT_QUERY.format(count), WarningCode.QUERY_CUT), plan.asked.index or "all indices"
-    if plan.asked.options is None and due.is_due((str(index), CUT_QUERY)):
+    warning, index = Warned(CUT_QUERY.format(count), WarningCode.QUERY_CUT), plan.call.index or "all indices"
+    if plan.call.options is None and due.is_due((str(index), CUT_QUERY)):
         logger.warning("[query-cut] search of %s: %s", index, warning)
     return replace(plan, warnings=(warning,))
 
 
-def look_up_fields(asked: Asked, known: Searcher, *, anew: bool = False) -> Generator[SideRequest, Any, SearchFields]:
+def look_up_fields(
+    call: SearchCall, searcher: Searcher, *, anew: bool = False
+) -> Generator[SideRequest, Any, SearchFields]:
     """Yield the requests that look a search's fields up (usually none), and return them.
 
     Args:
-        asked: the caller's search.
-        known: what the client knows of its indices.
+        call: the caller's search.
+        searcher: what the client's searches share.
         anew: whether to read the mapping again, even if it is cached.
     """
-    options = asked.options or known.defaults.of(asked.index)
+    options = call.options or searcher.defaults.of(call.index)
     return (
-        yield from known.fields_of(
+        yield from searcher.fields_of(
             options,
-            asked.index,
-            query=asked.query,
-            body=asked.body,
-            index_options=asked.index_options,
+            call.index,
+            query=call.query,
+            body=call.body,
+            index_options=call.index_options,
             anew=anew,
-            as_built=asked.options is not None,  # a plain search reads nothing
+            as_built=call.options is not None,  # a plain search reads nothing
         )
     )
 
 
-def _obstacle(plan: Plan, known: Searcher) -> Generator[Step, Any, Reason | None]:
+def _obstacle(plan: Plan, searcher: Searcher) -> Generator[Step, Any, Reason | None]:
     """Yield the request that tells the engine, if it matters and is not known; return why a search is not reranked.
 
     None is returned if neither the engine nor the models prevent it.
     """
-    if known.models is not None and (conflict := known.models.conflict(plan.asked.index)):
+    if searcher.models is not None and (conflict := searcher.models.conflict(plan.call.index)):
         return Reason(ReasonCode.MODELS, conflict)
-    if "ext" not in plan.asked.body:
+    if "ext" not in plan.call.body:
         return None
-    engine = yield from known.engine.find()
+    engine = yield from searcher.engine.find()
     if not engine.has_ext:
         return Reason(ReasonCode.REQUEST, f"{engine.value} refuses ext")
     return None
 
 
-def _with_lookups(plan: Plan, known: Searcher) -> Generator[Step, Any, tuple[Plan, Thresholds | None]]:
+def _with_lookups(plan: Plan, searcher: Searcher) -> Generator[Step, Any, tuple[Plan, Thresholds | None]]:
     """Yield the steps that look up the thresholds and, for sentences, the BM25 scale; return them with the plan."""
-    asked, options, thresholds = plan.asked, plan.options, None
+    call, options, thresholds = plan.call, plan.options, None
     if options.cutoff is not None or options.min_probability is not None:
-        written = plan.fields.written_into(options)
-        thresholds = yield from known.calibrations.of(written, asked.index, plan.service)
-    what = asked.query, asked.body, asked.params, asked.index, asked.header, known.authentication, thresholds
-    plan = replace(plan, order=PageOrder(known.orders, plan.service, what))
-    if not known.is_embedded and any(each.sentences is not None for each in options.rankings):
-        plan = replace(plan, bm25=(yield from known.bm25_scales.find(asked.index, plan.body, asked.index_options)))
+        with_fields = plan.fields.written_into(options)
+        thresholds = yield from searcher.calibrations.of(with_fields, call.index, plan.service)
+    depends_on = call.query, call.body, call.params, call.index, call.header, searcher.authentication, thresholds
+    plan = replace(plan, order=PageOrder(searcher.orders, plan.service, depends_on))
+    if not searcher.is_embedded and any(ranking.sentences is not None for ranking in options.rankings):
+        plan = replace(plan, bm25=(yield from searcher.bm25_scales.find(call.index, plan.body, call.index_options)))
     return plan, thresholds
 
 
 def _timed(
-    asked: Asked, known: Searcher, service: RerankService
+    call: SearchCall, searcher: Searcher, service: RerankService
 ) -> Generator[Computation, Any, tuple[Recipe | None, Deadline]]:
     """Yield the step that loads the models, if the deadline depends on their kind; return the stages and the deadline.
 
     If it does not, models that are not loaded yet are loaded while the search engine searches, and there are no stages
     meanwhile.
     """
-    options, clock = asked.options, service.clock
-    if options is None or options.is_first_pass or asked.held is not None:
+    options, clock = call.options, service.clock
+    if options is None or options.is_first_pass or call.plain_reason is not None:
         return None, Deadline.after_ms(None, clock)
-    rankings = [each for each in options.rankings if each.pipeline != NO_STAGES]
-    recipes = [service.kept_recipe(each) for each in rankings]
-    duration_ms, may_be_timed = options.named_deadline_ms, all(each.may_end_with_vectors for each in rankings)
-    if options.deadline_ms == "auto" and known.deadline_ms is not None and may_be_timed:
-        for at, each in enumerate(rankings):
-            if recipes[at] is None:
-                recipes[at] = yield Computation(partial(service.recipe, each))
+    rankings = [ranking for ranking in options.rankings if ranking.pipeline != NO_STAGES]
+    recipes = [service.kept_recipe(ranking) for ranking in rankings]
+    duration_ms, may_be_timed = options.named_deadline_ms, all(ranking.may_end_with_vectors for ranking in rankings)
+    if options.deadline_ms == "auto" and searcher.deadline_ms is not None and may_be_timed:
+        for number, ranking in enumerate(rankings):
+            if recipes[number] is None:
+                recipes[number] = yield Computation(partial(service.recipe, ranking))
         is_vectors = all(recipe is not None and recipe.compares is not None for recipe in recipes)
-        duration_ms = known.deadline_ms * (asked.place or 1) if is_vectors else None
+        duration_ms = searcher.deadline_ms * (call.position or 1) if is_vectors else None
     deadline = Deadline.after_ms(duration_ms, clock)
-    for each, recipe in zip(rankings, recipes, strict=True):
+    for ranking, recipe in zip(rankings, recipes, strict=True):
         if recipe is None:
-            service.begin(each)
+            service.begin(ranking)
     return recipes[0] if options.pipeline != NO_STAGES else None, deadline
 
 
 def _with_first_pass(plan: Plan, pipeline: SearchPipeline, thresholds: Thresholds | None) -> Plan:
     """Return the plan with its first pass, or with the reason why its hits cannot be reranked."""
-    asked, options = plan.asked, plan.options
+    call, options = plan.call, plan.options
     if "collapse" in plan.body:
         plan = replace(plan, warnings=(*plan.warnings, COLLAPSED))
     if options.query is not None:
         plan = replace(plan, text=options.query)
     depth = plan.service.depth(options)
-    found = first_pass_of(plan.body, asked.params, options, depth, plan.fields, pipeline, thresholds)
-    if isinstance(found, Reason):
-        return replace(plan, obstacle=found)
+    first_pass = first_pass_of(plan.body, call.params, options, depth, plan.fields, pipeline, thresholds)
+    if isinstance(first_pass, Reason):
+        return replace(plan, obstacle=first_pass)
     plan = _with_text(plan)
     if plan.obstacle is not None:
         return plan
-    if asked.held is not None:
-        return replace(plan, obstacle=asked.held)
+    if call.plain_reason is not None:
+        return replace(plan, obstacle=call.plain_reason)
     if plan.recipe is not None:
         plan.recipe.expect(plan.text)
-    plan = replace(plan, first_pass=found, page=found.page)
+    plan = replace(plan, first_pass=first_pass, page=first_pass.page)
     if options.interleave is None:
         return plan
-    own, other = options.rankings
-    recipe = None if other.pipeline == NO_STAGES else plan.service.kept_recipe(other)
-    return replace(plan, options=own, other=replace(plan, options=other, recipe=recipe))
+    options_a, options_b = options.rankings
+    recipe = None if options_b.pipeline == NO_STAGES else plan.service.kept_recipe(options_b)
+    return replace(plan, options=options_a, team_b=replace(plan, options=options_b, recipe=recipe))
 
 
-def _with_boosts(plan: Plan, known: Searcher) -> Generator[SideRequest, Any, Plan]:
+def _with_boosts(plan: Plan, searcher: Searcher) -> Generator[SideRequest, Any, Plan]:
     """Return the plan whose first pass tells the boosts of the caller's query, if it has any that are to count.
 
     In a multi-search, yield the requests that find the engine, if it is not known.
     """
-    if plan.first_pass is None or isinstance(plan.asked.query, str) or plan.options.boosts == "ignore":
+    if plan.first_pass is None or isinstance(plan.call.query, str) or plan.options.boosts == "ignore":
         return plan
-    boosts = boosts_of(plan.body, plan.asked.params, plan.text, plan.fields.exact)
+    boosts = boosts_of(plan.body, plan.call.params, plan.text, plan.fields.exact)
     first = plan.first_pass
     if isinstance(boosts, Boosts):
-        refusal = NOT_EMBEDDED if known.is_embedded else known.unnamed.get(str(plan.asked.index))
-        if plan.asked.place and not refusal:
-            engine = yield from known.engine.find()
+        refusal = NOT_EMBEDDED if searcher.is_embedded else searcher.without_named_scores.get(str(plan.call.index))
+        if plan.call.position and not refusal:
+            engine = yield from searcher.engine.find()
             refusal = None if engine.scores_names_in_multi_search else NOT_IN_MULTI_SEARCH
         first = first if refusal else first.with_names(boosts)
         boosts = refusal or boosts
-    return replace(plan, first_pass=first, boosts=boosts, other=plan.other and replace(plan.other, boosts=boosts))
+    return replace(plan, first_pass=first, boosts=boosts, team_b=plan.team_b and replace(plan.team_b, boosts=boosts))
 
 
 def _with_text(plan: Plan) -> Plan:
@@ -365,12 +368,12 @@ def _with_text(plan: Plan) -> Plan:
     """
     if plan.text or plan.options.query is not None:
         return plan
-    if typed := as_you_type(plan.body):
-        return replace(plan, obstacle=Reason(ReasonCode.AS_YOU_TYPE, typed))
+    if reason := as_you_type(plan.body):
+        return replace(plan, obstacle=Reason(ReasonCode.AS_YOU_TYPE, reason))
     try:
         return replace(plan, text=find_query_text(plan.body, plan.fields.exact))
     except ConfigError as error:
-        if plan.options.on_failure == "raise" and not plan.asked.place and plan.asked.held is None:
+        if plan.options.on_failure == "raise" and not plan.call.position and plan.call.plain_reason is None:
             raise
         return replace(plan, obstacle=Reason(ReasonCode.NO_QUERY, str(error)))
 
@@ -394,7 +397,7 @@ def _expanded(plan: Plan, text: Any, pipeline: SearchPipeline) -> Generator[Side
     Raises:
         ConfigError: the query is not a text.
     """
-    asked, rm3 = plan.asked, plan.options.rm3
+    call, rm3 = plan.call, plan.options.rm3
     assert rm3 is not None
     if not isinstance(text, str):
         raise ConfigError(
@@ -403,12 +406,12 @@ def _expanded(plan: Plan, text: Any, pipeline: SearchPipeline) -> Generator[Side
             source="argument",
         )
     name = rm3.field or _body_of([plain(name) for name in plan.fields.searched] or ["text"])
-    own = asked.params.get("search_pipeline", asked.body.get("search_pipeline", pipeline.replacement))
-    query = yield from expand(text, asked.index, rm3, asked.params, name, own)
+    own = call.params.get("search_pipeline", call.body.get("search_pipeline", pipeline.replacement))
+    query = yield from expand(text, call.index, rm3, call.params, name, own)
     if query is None:
         warning = Warned(NOT_EXPANDED.format(name), WarningCode.QUERY_UNEXPANDED)
         return replace(plan, warnings=(*plan.warnings, warning))
-    return replace(plan, body=with_query(query, asked.body, plan.fields))
+    return replace(plan, body=with_query(query, call.body, plan.fields))
 
 
 def _body_of(names: Sequence[str]) -> str:
@@ -431,8 +434,8 @@ def with_query(query: Any, body: Mapping[str, Any], fields: SearchFields) -> Map
     return {**body, "query": dict(query.to_dict() if hasattr(query, "to_dict") else query)}
 
 
-def held_back(options: Rerank, query: Any, body: Mapping[str, Any]) -> tuple[Rerank, Reason | None]:
-    """Return a search's options with ``traffic.key`` filled in, and the reason if it is held back, else None.
+def with_traffic_key(options: Rerank, query: Any, body: Mapping[str, Any]) -> tuple[Rerank, Reason | None]:
+    """Return a search's options with ``traffic.key`` filled in, and why its answer is the plain response, if it is.
 
     Args:
         options: the search's options.
@@ -455,11 +458,11 @@ def text_of_query(options: Rerank, query: Any, body: Mapping[str, Any]) -> str:
     if options.query is not None or isinstance(query, str):
         return query if options.query is None else options.query
     clause = query.to_dict() if hasattr(query, "to_dict") else query
-    whole = body if clause is None else {**body, "query": clause}
+    full_body = body if clause is None else {**body, "query": clause}
     try:
-        return find_query_text(whole)
+        return find_query_text(full_body)
     except ConfigError:
-        return json.dumps(whole.get("query"), sort_keys=True, default=str)
+        return json.dumps(full_body.get("query"), sort_keys=True, default=str)
 
 
 def decoded(body: Any) -> Mapping[str, Any]:

@@ -46,20 +46,20 @@ def read(hits: Hits, plan: Plan) -> Ranking | Reason:
     if (obstacle := _obstacle(hits, plan)) is not None:
         return obstacle
     by_index = plan.fields.by_index(plan.options.fields) if plan.fields.groups else None
-    found = parse(hits, Query(QUERY_ID, plan.text), plan.names, plan.options.separator, by_index)
-    if all(candidate.text is None for candidate in found.candidates):
+    ranking = parse(hits, Query(QUERY_ID, plan.text), plan.names, plan.options.separator, by_index)
+    if all(candidate.text is None for candidate in ranking.candidates):
         return Reason(ReasonCode.NO_TEXT, _no_text(plan.names, hits))
-    if plan.parts is not None:
-        found = with_parts(found, plan.parts)
-    return plan.bm25.applied(marked(found, hits), hits)
+    if plan.score_parts is not None:
+        ranking = with_parts(ranking, plan.score_parts)
+    return plan.bm25.applied(marked(ranking, hits), hits)
 
 
 def with_boosts(plan: Plan, response: Mapping[str, Any]) -> tuple[Plan, Mapping[str, Any]]:
-    """Return the plan with what the query's parts scored in each hit, and the response without the parts' names."""
+    """Return the plan with the scores of the query's parts in each hit, and the response without the parts' names."""
     if plan.first_pass is None or plan.first_pass.boosts is None:
         return plan, response
     parts, response = split_scores(response, plan.first_pass.boosts)
-    return plan.told(parts), response
+    return plan.with_score_parts(parts), response
 
 
 def _obstacle(hits: Hits, plan: Plan) -> Reason | None:
@@ -76,15 +76,15 @@ def _obstacle(hits: Hits, plan: Plan) -> Reason | None:
 
 
 def with_vectors(
-    found: Ranking | Reason, hits: Hits, plan: Plan, *, reads_sides: bool
+    ranking: Ranking | Reason, hits: Hits, plan: Plan, *, reads_sides: bool
 ) -> Generator[Computation | Records, Any, tuple[Plan, Ranking | Reason]]:
     """Yield the steps that find what the stages need; return the plan with its stages, and the ranking with vectors.
 
     A later page has the order that was kept for the first page, if one was; then nothing more is needed.
 
     Args:
-        found: the first pass's ranking, or why there is none.
-        hits: its hits.
+        ranking: the first pass's ranking, or why there is none.
+        hits: the first pass's hits.
         plan: how they are reranked.
         reads_sides: whether side indices may have vectors.
 
@@ -92,26 +92,26 @@ def with_vectors(
         ConfigError: the options do not fit the models.
     """
     order, is_later_page = plan.order, plan.page is not None and not plan.page.is_first
-    if isinstance(found, Reason) or plan.options.pipeline == NO_STAGES:
-        return plan, found
+    if isinstance(ranking, Reason) or plan.options.pipeline == NO_STAGES:
+        return plan, ranking
     if order is not None and is_later_page and not order.orders.is_empty:
-        kept = yield Computation(partial(order.read, found, hits, plan.options, plan.recipe))
-        if kept is not None:
-            return plan, kept
+        in_kept_order = yield Computation(partial(order.read, ranking, hits, plan.options, plan.recipe))
+        if in_kept_order is not None:
+            return plan, in_kept_order
     plan = yield from with_models(plan)
-    return plan, (yield from _read_vectors(found, hits, plan, reads_sides=reads_sides))
+    return plan, (yield from _read_vectors(ranking, hits, plan, reads_sides=reads_sides))
 
 
 def _read_vectors(
-    found: Ranking, hits: Hits, plan: Plan, *, reads_sides: bool
+    ranking: Ranking, hits: Hits, plan: Plan, *, reads_sides: bool
 ) -> Generator[Computation | Records, Any, Ranking]:
     """Yield the steps that read the stored vectors of candidates, and return the ranking with them.
 
-    The file of this machine is read first, then the side indices for what it lacks.
+    The file of this machine is read first, then the side indices for the vectors that it lacks.
     """
     if plan.recipe is None or (stage := plan.recipe.compares) is None or plan.deadline.passed:
-        return found
-    ranking: Ranking = yield Computation(partial(_stored, found, plan.recipe, stage, plan.deadline))
+        return ranking
+    ranking = yield Computation(partial(_with_stored, ranking, plan.recipe, stage, plan.deadline))
     if not reads_sides or ranking.vectors is None or not (lacking := ranking.vectors.lacking):
         return ranking
     pairs = zip(ranking.candidates, hits, strict=True)
@@ -123,24 +123,25 @@ def _read_vectors(
     return replace(ranking, vectors=ranking.vectors.with_known(received))
 
 
-def _stored(found: Ranking, recipe: Recipe, stage: VectorStage, deadline: Deadline) -> Ranking:
-    """Return the ranking with its candidates' keys, and those of their records that this machine has."""
-    return replace(found, vectors=stage.stored(found, recipe.most_depth, deadline))
+def _with_stored(ranking: Ranking, recipe: Recipe, stage: VectorStage, deadline: Deadline) -> Ranking:
+    """Return the ranking with the keys of its candidates' vector records, and the records that this machine has."""
+    return replace(ranking, vectors=stage.stored(ranking, recipe.most_depth, deadline))
 
 
-def rank(found: Ranking | Reason, plan: Plan) -> Ranking | Reason:
-    """Run the stages, unless the ranking has the order that was kept, and record the outcome in the trace.
+def rank(ranking: Ranking | Reason, plan: Plan) -> Ranking | Reason:
+    """Run the stages, unless the ranking is in the order that was kept, and record the outcome in the trace.
 
-    A `Reason` is returned as it is.
+    Args:
+        ranking: the first pass's hits with their vectors; or why they are not reranked, which is then returned.
+        plan: how they are reranked.
 
     Raises:
         ConfigError: a stage cannot do what the options ask for.
         Raised: a stage failed, and the options say to raise.
     """
-    with span("osrerank.rerank") if plan.asked.place else UNRECORDED:  # in a multi-search, each has a span of its own
-        ranking = found
-        if isinstance(found, Ranking) and not found.reports and plan.recipe is not None:
-            ranking = _after_stages(found, plan)
+    with span("osrerank.rerank") if plan.call.position else UNRECORDED:  # each search of a multi-search has a span
+        if isinstance(ranking, Ranking) and not ranking.reports and plan.recipe is not None:
+            ranking = _after_stages(ranking, plan)
         if isinstance(ranking, Reason):
             tell_outcome(applied=False, reason=str(ranking), code=ranking.code)
         else:
@@ -149,11 +150,11 @@ def rank(found: Ranking | Reason, plan: Plan) -> Ranking | Reason:
     return ranking
 
 
-def _after_stages(found: Ranking, plan: Plan) -> Ranking:
+def _after_stages(ranking: Ranking, plan: Plan) -> Ranking:
     """Return the ranking after all stages."""
     assert plan.recipe is not None
     try:
-        ranking = plan.recipe.rerank(found, plan.deadline, on_failure=plan.options.on_failure)
+        ranking = plan.recipe.rerank(ranking, plan.deadline, on_failure=plan.options.on_failure)
     except Exception as error:
         if plan.options.on_failure == "raise" and not isinstance(error, ConfigError):
             raise Raised(error) from error
@@ -167,6 +168,6 @@ def _after_stages(found: Ranking, plan: Plan) -> Ranking:
 
 def _no_text(names: Sequence[str], hits: Hits) -> str:
     """Return the reason why hits without text cannot be reranked; it lists the fields that they have."""
-    present = sorted({name for hit in hits for part in ("_source", "fields") for name in (hit.get(part) or {})})
-    there = f"the hits have {', '.join(present)}" if present else "the hits carry no _source"
-    return f"{NO_TEXT} ({', '.join(names)}): {there}; name the right ones as rerank={{'fields': [...]}}"
+    present = sorted({name for hit in hits for key in ("_source", "fields") for name in (hit.get(key) or {})})
+    fields = f"the hits have {', '.join(present)}" if present else "the hits carry no _source"
+    return f"{NO_TEXT} ({', '.join(names)}): {fields}; name the right ones as rerank={{'fields': [...]}}"

@@ -11,9 +11,9 @@ from osrerank.response import FIRST_PASS, Page, hits_of, squash
 from osrerank.retrieval.bm25_scale import scale_of
 from osrerank.retrieval.fields import SearchFields
 from osrerank.search.exact_names import exact_first
-from osrerank.search.interleave import Drawn, drawn_list
+from osrerank.search.interleave import InterleavedList, interleaved_list
 from osrerank.search.outcome import report_of
-from osrerank.search.plan import NOT_ASKED, Asked, Plan, RerankArgument
+from osrerank.search.plan import NOT_ASKED, Plan, RerankArgument, SearchCall
 from osrerank.search.rank import QUERY_ID, read
 from osrerank.search.report import write
 from osrerank.search.traced import rerank_span
@@ -90,20 +90,20 @@ def rank_response(
     own, *others = options.rankings
     page = Page(0, len(hits), (), options.min_score, options.explain)
     obstacle = NOT_ASKED if options.is_first_pass else None
-    plan = Plan(Asked(options=options), service, {}, SearchFields(), deadline, own, query, obstacle, page=page)
+    plan = Plan(SearchCall(options=options), service, {}, SearchFields(), deadline, own, query, obstacle, page=page)
     if options.sentences is not None:
         plan = replace(plan, bm25=scale_of(response))
     began_s = service.clock()
     with rerank_span(service, query):
-        plan = plan.naming(hits)
+        plan = plan.with_fields_of(hits)
         ranking = _ranked(hits, plan)
-        drawn: Drawn | None = None
+        interleaved: InterleavedList | None = None
         if others and options.interleave is not None and isinstance(ranking, Ranking):
-            other = _ranked(hits, replace(plan, options=others[0]).naming(hits))
+            other = _ranked(hits, replace(plan, options=others[0]).with_fields_of(hits))
             if isinstance(other, Ranking):
-                drawn = drawn_list(options.interleave, options.rankings, (ranking, other), content, page)
+                interleaved = interleaved_list(options.interleave, options.rankings, (ranking, other), content, page)
         rerank_ms = (service.clock() - began_s) * 1000
-        report = report_of(content, ranking, plan, drawn, rerank_ms=rerank_ms)
+        report = report_of(content, ranking, plan, interleaved, rerank_ms=rerank_ms)
         tell_outcome(applied=report.applied, reason=report.reason, code=report.code)
     return write(content, report)
 

@@ -20,11 +20,11 @@ class Report:
         hits: the hits of the page; None keeps those of the response.
         stages: what each stage did.
         warnings: sentences that say where the answer differs from the request.
-        explain: whether the pairs that a stage compared are told.
+        explain: whether the response has the pairs that a duo stage compared.
         rerank_ms: wall time that reranking took, in milliseconds; it is added to ``took``.
         max_score: the highest ``_score`` of all pages, if the hits were reranked.
-        more: further parts of ``response["rerank"]``.
-        ext: parts that are added to the response's ``ext``.
+        entries: further entries of ``response["rerank"]``: name -> value.
+        ext: entries that are added to the response's ``ext``.
     """
 
     applied: bool | str
@@ -36,27 +36,27 @@ class Report:
     explain: bool = False
     rerank_ms: float = 0.0
     max_score: float | None = None
-    more: Mapping[str, Any] = field(default_factory=dict)
+    entries: Mapping[str, Any] = field(default_factory=dict)
     ext: Mapping[str, Any] = field(default_factory=dict)
 
-    def telling(self, **more: Any) -> Self:
-        """Return the report with further parts of ``response["rerank"]``."""
-        return replace(self, more={**self.more, **more})
+    def with_entries(self, **entries: Any) -> Self:
+        """Return the report with further entries of ``response["rerank"]``."""
+        return replace(self, entries={**self.entries, **entries})
 
 
 def write(response: Mapping[str, Any], report: Report) -> dict[str, Any]:
     """Return a new response with the page of a report, and the report as ``response["rerank"]``.
 
     Totals, aggregations and suggestions stay as they are; ``took`` grows by the time of reranking, and ``ext`` may gain
-    parts.
+    entries.
     """
     answer = dict(response)
     is_ranked = report.applied is not False
     if is_ranked or "took" in response:
         answer["took"] = took_of(response) + round(report.rerank_ms)
     if report.hits is not None:
-        best = {"max_score": report.max_score} if is_ranked else {}
-        answer["hits"] = {**response["hits"], **best, "hits": list(report.hits)}
+        highest = {"max_score": report.max_score} if is_ranked else {}
+        answer["hits"] = {**response["hits"], **highest, "hits": list(report.hits)}
     if report.ext:
         answer["ext"] = {**(response.get("ext") or {}), **report.ext}
     answer["rerank"] = {
@@ -66,7 +66,7 @@ def write(response: Mapping[str, Any], report: Report) -> dict[str, Any]:
         "first_pass_took_ms": took_of(response),
         "warnings": list(map(str, report.warnings)),
         "stages": [stage_as_json(stage, explain=report.explain) for stage in report.stages],
-        **report.more,
+        **report.entries,
     }
     return answer
 

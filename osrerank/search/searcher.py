@@ -57,7 +57,7 @@ class Searcher:
         defaults: the given defaults, or those that were read.
         engine: finds the search engine.
         pipelines: finds the search pipelines that searches run under.
-        unnamed: indices whose engine refuses to tell the scores of named queries, with the reason; for a minute.
+        without_named_scores: index -> why its engine does not return the scores of named queries; kept for a minute.
         bm25_scales: finds the scale of searches' first-pass scores.
         fields: finds the fields to search and to read.
         calibrations: the calibrations of the indices' probabilities.
@@ -84,29 +84,29 @@ class Searcher:
         defaults = defaults or Defaults.load(settings)
         self.defaults = defaults.without_models("the client's own scorer") if service.is_given else defaults
         self.models = Services(self.service, self.defaults) if self.defaults.models else None
-        self._own = nullcontext(self.service)
+        self._own_service = nullcontext(self.service)
         self.engine = EngineFinder(engine or (Engine[settings.engine.upper()] if settings.engine else None))
         self.records = UbiRecords(is_embedded=is_embedded)
         self.orders = Orders(settings.redis_url.get_secret_value() if settings.redis_url else None, clock)
         self.shadows = Shadows(settings)
         self.deadline_ms: float | None = DEADLINE_MS
-        self._views = SharedCache(lambda: LRUCache[str, Searcher](MOST_USERS))
-        self._look_as(authentication)
+        self._by_user = SharedCache(lambda: LRUCache[str, Searcher](MOST_USERS))
+        self._set_user(authentication)
 
-    def _look_as(self, authentication: str) -> None:
-        """Begin to look at the indices with a user's rights."""
+    def _set_user(self, authentication: str) -> None:
+        """Forget what another user may see of the indices, and begin with this user's rights."""
         settings, clock = self.service.settings, self.service.clock
         self.authentication = authentication
         self.pipelines = SearchPipelines(self.engine, clock)
         self.bm25_scales = Bm25Scales(clock)
-        self.unnamed: ExpiringCache[str, Reason] = ExpiringCache(clock)
+        self.without_named_scores: ExpiringCache[str, Reason] = ExpiringCache(clock)
         has_sides = settings.vectors == "index" or (settings.vectors is None and not self.is_embedded)
         self.fields = FieldFinder(built=BuiltFields(self.engine, settings, has_sides=has_sides))
         self.calibrations = Calibrations(settings)
         self.vectors = SideVectors(self.engine, clock) if has_sides else None
 
-    def seen_by(self, headers: Mapping[str, str] | None) -> "Searcher":
-        """Return the searcher for a request's headers: it has what the user whom they tell may see of the indices.
+    def for_user(self, headers: Mapping[str, str] | None) -> "Searcher":
+        """Return the searcher of the user whose credentials a request has: it caches what that user may see.
 
         Args:
             headers: the headers of a request, in addition to those of the client's transport.
@@ -114,11 +114,11 @@ class Searcher:
         user = credentials_of(headers)
         if not user:
             return self
-        with self._views as views:
-            if user not in views:
-                views[user] = copy(self)
-                views[user]._look_as(f"{self.authentication}/{user}")  # noqa: SLF001 - the same class
-            return views[user]
+        with self._by_user as searchers:
+            if user not in searchers:
+                searchers[user] = copy(self)
+                searchers[user]._set_user(f"{self.authentication}/{user}")  # noqa: SLF001 - the same class
+            return searchers[user]
 
     def serving(self, index: Any, *, checked: bool = True) -> AbstractContextManager[RerankService]:
         """Return a context that yields the service of an index's model, and keeps the model loaded.
@@ -132,7 +132,7 @@ class Searcher:
         """
         if checked and self.models is not None and (reason := self.models.conflict(index)):
             raise ConfigError(reason, setting="model", source="settings file")
-        return self._own if self.models is None else self.models.of(index)
+        return self._own_service if self.models is None else self.models.of(index)
 
     def warm_up(self, index: Any = None) -> None:
         """Load the models that ``rerank=True`` uses in an index; without an index, the client's own models.
@@ -141,7 +141,7 @@ class Searcher:
             ConfigError: there are several indices, with different models.
             OsrerankError: as `RerankService.warm_up`.
         """
-        with self._own if index is None else self.serving(index) as service:
+        with self._own_service if index is None else self.serving(index) as service:
             service.warm_up(self.defaults.base if index is None else self.defaults.of(index))
 
     def close(self) -> None:
@@ -153,8 +153,8 @@ class Searcher:
 
     def forget_indices(self) -> None:
         """Read again what is cached of the indices: mappings, settings and search pipelines."""
-        with self._views as views:
-            searchers = [self, *views.values()]
+        with self._by_user as by_user:
+            searchers = [self, *by_user.values()]
         for searcher in searchers:
             searcher.fields.forget()
             searcher.pipelines.forget()
@@ -183,15 +183,21 @@ class Searcher:
             as_built: whether the fields that the last build of vectors read are read, where none are named; if not,
                 those that the mapping gives.
         """
-        own = None if isinstance(query, str) else searched_fields(queries_of(body) if query is None else query)
-        teams = [team.fields for team in options.rankings[1:] if team.fields != options.fields]
-        others = tuple(name for names in teams for name in caller_names(names))
+        searched = None if isinstance(query, str) else searched_fields(queries_of(body) if query is None else query)
+        team_fields = [team.fields for team in options.rankings[1:] if team.fields != options.fields]
+        team_names = tuple(name for fields in team_fields for name in caller_names(fields))
         defined: tuple[Leaf, ...] = ()
         if "derived" in body or "runtime_mappings" in body:
             leaves = leaves_of({"derived": body.get("derived"), "runtime": body.get("runtime_mappings")})
             defined = tuple(leaves.values())
         is_checked = isinstance(options.fields, CheckedNames)
         named = NamedFields(
-            caller_names(options.query_fields), caller_names(options.fields), own, others, defined, is_checked, as_built
+            caller_names(options.query_fields),
+            caller_names(options.fields),
+            searched,
+            team_names,
+            defined,
+            is_checked,
+            as_built,
         )
         return (yield from self.fields.find(index, named, index_options, anew=anew))

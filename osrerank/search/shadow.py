@@ -86,28 +86,28 @@ class Shadows:
         if self._dropped:
             self._write({"time": _now()})
 
-    def second_run(
-        self, text: str, index: Any, before: Sequence[str], steps: Generator[ClientStep, Any, tuple[Any, float]]
+    def shadow_run(
+        self, text: str, index: Any, plain_ids: Sequence[str], steps: Generator[ClientStep, Any, tuple[Any, float]]
     ) -> Generator[ClientStep, Any, dict[str, Any]]:
         """Yield the steps of a search that is run again with reranking, and return its record.
 
         Args:
             text: the query's text.
             index: the index or indices searched.
-            before: ids of the first hits that the caller got.
+            plain_ids: ids of the first hits that the caller got.
             steps: the steps of the reranked search; they return its response and the seconds that it took.
         """
         record: dict[str, Any] = {"time": _now(), "index": names_of(index), "query": digest_of(text)}
-        after: Sequence[str] = ()
+        reranked_ids: Sequence[str] = ()
         try:
             response, took_s = yield from steps
-            after = ids_of(hits_of(response))
-            record |= outcome_of(response, took_s) | changes(before, response)
+            reranked_ids = ids_of(hits_of(response))
+            record |= outcome_of(response, took_s) | changes(plain_ids, response)
         except Exception as error:  # noqa: BLE001 - the caller has the answer already
             reason = Reason.of(error)
             record |= {"applied": False, "reason": str(reason), "reason_code": reason.code}
         if self._has_texts:
-            return record | {"texts": {"query": text, "before": list(before), "after": list(after)}}
+            return record | {"texts": {"query": text, "before": list(plain_ids), "after": list(reranked_ids)}}
         return record | {"reason": None}  # it may contain another program's message, which may quote a text
 
     def _recorded(self, run: Callable[[], Mapping[str, Any]]) -> None:

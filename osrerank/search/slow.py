@@ -30,7 +30,7 @@ def build_command(index: str, note: str) -> str:
 
 
 def advise(
-    hits: Sequence[Mapping[str, Any]], stages: Sequence[StageReport], took_s: float, plan: Plan, known: Searcher
+    hits: Sequence[Mapping[str, Any]], stages: Sequence[StageReport], took_s: float, plan: Plan, searcher: Searcher
 ) -> Generator[Step, Any, None]:
     """Yield the steps that log what would make a search faster: if it was slow, or its documents lack vectors.
 
@@ -42,19 +42,19 @@ def advise(
         stages: what each stage did.
         took_s: time that the search took, its first pass included, in seconds.
         plan: of the search.
-        known: what the client knows.
+        searcher: what the client's searches share.
     """
     index = next((str(hit.get("_index")) for hit in hits), "")
     lines = [*_slow(stages, plan.options, took_s, index), *_lacking(stages, index)]
     if not lines:
         return
-    defaults, options = known.defaults.of(index), plan.options
-    is_own = not isinstance(plan.asked.query, str) or (options.fields, options.query_fields) != (
+    defaults, options = searcher.defaults.of(index), plan.options
+    has_own_fields = not isinstance(plan.call.query, str) or (options.fields, options.query_fields) != (
         defaults.fields,
         defaults.query_fields,
     )
-    if index and is_own and plan.names:
-        yield Later(_log(lines, index, plan.names, known))
+    if index and has_own_fields and plan.names:
+        yield Later(_log(lines, index, plan.names, searcher))
     else:
         for line in lines:
             line("")
@@ -64,37 +64,40 @@ Line = Callable[[str], None]
 """Logs a line, given what must be done before a build of vectors."""
 
 
-def _log(lines: Sequence[Line], index: str, read: Sequence[str], known: Searcher) -> Generator[SideRequest, Any, None]:
+def _log(
+    lines: Sequence[Line], index: str, read_fields: Sequence[str], searcher: Searcher
+) -> Generator[SideRequest, Any, None]:
     """Yield the requests that look up which fields a build reads, and log the lines."""
-    built = (yield from known.fields_of(known.defaults.of(index), index, as_built=False)).read
-    first = ""
-    if set(built) != set(read):
-        names = ", ".join(f'"{name}"' for name in read)
-        first = (
-            f"a build would read {', '.join(built) or 'no field'}, and this search reads {', '.join(read)}: "
+    build_fields = (yield from searcher.fields_of(searcher.defaults.of(index), index, as_built=False)).read
+    before_building = ""
+    if set(build_fields) != set(read_fields):
+        by_build, by_search = ", ".join(build_fields) or "no field", ", ".join(read_fields)
+        names = ", ".join(f'"{name}"' for name in read_fields)
+        before_building = (
+            f"a build would read {by_build}, and this search reads {by_search}: "
             f'first write fields = [{names}] under [index."{index}".rerank] in osrerank.toml, then '
         )
     for line in lines:
-        line(first)
+        line(before_building)
 
 
 def _slow(stages: Sequence[StageReport], options: Rerank, took_s: float, index: str) -> list[Line]:
     """Return the line on a slow search, if a stage took most of its time and none was logged in the last minute."""
-    stage = max(stages, key=lambda one: one.took_ms, default=None)
+    stage = max(stages, key=lambda stage: stage.took_ms, default=None)
     if took_s <= SLOW_S or stage is None or stage.took_ms / 1000 <= took_s / 2 or not due.is_due():
         return []
     return [partial(_slow_line, stage, options, took_s, index)]
 
 
-def _slow_line(stage: StageReport, options: Rerank, took_s: float, index: str, first: str) -> None:
-    done = f"{stage.inferences} inferences for {stage.candidates} candidates with {stage.model}"
-    parts = [done if stage.candidates else stage.reason, _remedy(stage, options, index, first)]
+def _slow_line(stage: StageReport, options: Rerank, took_s: float, index: str, before_building: str) -> None:
+    work = f"{stage.inferences} inferences for {stage.candidates} candidates with {stage.model}"
+    details = [work if stage.candidates else stage.reason, _remedy(stage, options, index, before_building)]
     logger.warning(
         "[slow-search] a search took %.1f s, %.1f s of them in the stage %s: %s (%s)",
         took_s,
         stage.took_ms / 1000,
         stage.name,
-        "; ".join(filter(None, parts)),
+        "; ".join(filter(None, details)),
         GUIDE,
     )
 
@@ -108,22 +111,22 @@ def _lacking(stages: Sequence[StageReport], index: str) -> list[Line]:
     return [partial(_lacking_line, note, index)]
 
 
-def _lacking_line(note: str, index: str, first: str) -> None:
+def _lacking_line(note: str, index: str, before_building: str) -> None:
     logger.warning(
         "[vectors-lacking] the deadline of a search passed before its documents were encoded; not logged again; "
         "%sbuild all vectors beforehand: %s",
-        first,
+        before_building,
         build_command(index or "NAME", note),
     )
 
 
-def _remedy(stage: StageReport, options: Rerank, index: str, first: str) -> str:
+def _remedy(stage: StageReport, options: Rerank, index: str, before_building: str) -> str:
     """Return what would make the slowest stage faster: stored vectors or, for a cross-encoder, other options."""
     note = "no text was encoded in time" if stage.name == "vectors" and stage.code is ReasonCode.DEADLINE else ""
     if lacked := stage.encoded + stage.lacking:
         note = f"{lacked} texts of this search had no stored vectors"
     if note and (lacked or not stage.known):
-        return f"{first}build the vectors beforehand: {build_command(index or 'NAME', note)}"
+        return f"{before_building}build the vectors beforehand: {build_command(index or 'NAME', note)}"
     if stage.name == "vectors":
         busy = "all vectors were known: the processor or the vector store is busy (osrerank_vectors_errors_total)"
         return busy if stage.known else ""
@@ -132,8 +135,8 @@ def _remedy(stage: StageReport, options: Rerank, index: str, first: str) -> str:
         name, depth = "duo_depth", options.duo_depth
     elif options.pipeline in VECTORS_MONO:
         name, depth = "mono_depth", options.mono_depth
-    ways = [f"a lower {name} than {depth} is less work"]
+    remedies = [f"a lower {name} than {depth} is less work"]
     if options.named_deadline_ms is None:
-        ways.append("deadline_ms bounds it")
-    ways.append("workers or a GPU (backend) do it faster")
-    return ", ".join(ways)
+        remedies.append("deadline_ms bounds it")
+    remedies.append("workers or a GPU (backend) do it faster")
+    return ", ".join(remedies)

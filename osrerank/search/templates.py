@@ -8,7 +8,7 @@ from osrerank.options.rerank import Rerank
 from osrerank.retrieval.requests import SideRequest
 from osrerank.search.calls import lines_of, multi_search_steps, search_steps
 from osrerank.search.outcome import unranked
-from osrerank.search.plan import Asked, Plan, RerankArgument, decoded
+from osrerank.search.plan import Plan, RerankArgument, SearchCall, decoded
 from osrerank.search.report import write
 from osrerank.search.run import Steps, follow_up
 from osrerank.search.searcher import Searcher
@@ -45,22 +45,22 @@ def template_steps(
         Raised: as for a search.
     """
     template = decoded(body)
-    found = yield from _rendered(template)
-    if not isinstance(found, Failed):
-        own = {name: value for name, value in params.items() if name not in IGNORED}
-        content = json.dumps(found) if isinstance(body, str | bytes) else found
+    rendered = yield from _rendered(template)
+    if not isinstance(rendered, Failed):
+        search_params = {name: value for name, value in params.items() if name not in IGNORED}
+        content = json.dumps(rendered) if isinstance(body, str | bytes) else rendered
         try:
             response = yield from search_steps(
-                searcher, None, content, own, index=index, rerank=rerank, headers=headers
+                searcher, None, content, search_params, index=index, rerank=rerank, headers=headers
             )
         except Failed as failed:
-            found = _refused(failed)
+            rendered = _if_bad_request(failed)
         else:
             has_status = isinstance(response, Mapping) and not params.get("filter_path")
             return {**response, "status": 200} if has_status else response
     # outside the except block, so that an error of this request does not carry the other's traceback
     response = yield SearchRequest(body, params, is_template=True)
-    return (yield from alone(_told(searcher, response, found, index, rerank), searcher.vectors))
+    return (yield from alone(_marked(searcher, response, rendered, index, rerank), searcher.vectors))
 
 
 def multi_template_steps(
@@ -83,34 +83,34 @@ def multi_template_steps(
         Failed: the search engine refused the request.
     """
     lines, is_json = lines_of(body), isinstance(body, str | bytes)
-    found: list[Mapping[str, Any] | Failed] = []
+    rendered: list[Mapping[str, Any] | Failed] = []
     for template in lines[1::2]:
-        found += [(yield from _rendered(decoded(template or {})))]
+        rendered += [(yield from _rendered(decoded(template or {})))]
 
-    def reranked(places: Sequence[int]) -> ClientSteps:
-        searches = [part for place in places for part in (lines[2 * place], found[place])]
-        content = "".join(f"{json.dumps(part)}\n" for part in searches) if is_json else searches
+    def reranked(numbers: Sequence[int]) -> ClientSteps:
+        searches = [line for number in numbers for line in (lines[2 * number], rendered[number])]
+        content = "".join(f"{json.dumps(line)}\n" for line in searches) if is_json else searches
         return multi_search_steps(searcher, content, index, rerank=rerank, params=params)
 
-    if not any(isinstance(one, Failed) for one in found):
+    if not any(isinstance(search_body, Failed) for search_body in rendered):
         try:
-            return (yield from reranked(range(len(found))))
+            return (yield from reranked(range(len(rendered))))
         except Failed as failed:
-            _refused(failed)
-    own = yield MultiSearchRequest(lines, is_template=True)
-    if not isinstance(own, Mapping) or {**(params.get("params") or {}), **params}.get("filter_path"):
-        return own
-    responses = list(own["responses"])
-    answered = [place for place, response in enumerate(responses) if "error" not in response]
-    if places := [place for place in answered if not isinstance(found[place], Failed)]:
-        answer = yield from reranked(places)
-        for place, response in zip(places, answer["responses"], strict=True):
-            responses[place] = response
-    for place in answered:
-        if isinstance(why := found[place], Failed):
-            steps = _told(searcher, responses[place], why, lines[2 * place].get("index", index), rerank)
-            responses[place] = yield from alone(steps, searcher.vectors)
-    return {**own, "responses": responses}
+            _if_bad_request(failed)
+    plain_answer = yield MultiSearchRequest(lines, is_template=True)
+    if not isinstance(plain_answer, Mapping) or {**(params.get("params") or {}), **params}.get("filter_path"):
+        return plain_answer
+    responses = list(plain_answer["responses"])
+    answered = [number for number, response in enumerate(responses) if "error" not in response]
+    if numbers := [number for number in answered if not isinstance(rendered[number], Failed)]:
+        answer = yield from reranked(numbers)
+        for number, response in zip(numbers, answer["responses"], strict=True):
+            responses[number] = response
+    for number in answered:
+        if isinstance(error := rendered[number], Failed):
+            steps = _marked(searcher, responses[number], error, lines[2 * number].get("index", index), rerank)
+            responses[number] = yield from alone(steps, searcher.vectors)
+    return {**plain_answer, "responses": responses}
 
 
 def _rendered(template: Mapping[str, Any]) -> Generator[SideRequest, Any, Mapping[str, Any] | Failed]:
@@ -128,29 +128,29 @@ def _rendered(template: Mapping[str, Any]) -> Generator[SideRequest, Any, Mappin
     body = answer.get("template_output") if isinstance(answer, Mapping) else None
     if not isinstance(body, Mapping):
         return Failed(answer, foreign="the search engine rendered it to something else than a search body")
-    rest = {name: value for name, value in body.items() if name not in FROM_REQUEST}
-    return {**rest, **{name: True for name in FROM_REQUEST if str(template.get(name)).lower() == "true"}}
+    search_body = {name: value for name, value in body.items() if name not in FROM_REQUEST}
+    return {**search_body, **{name: True for name in FROM_REQUEST if str(template.get(name)).lower() == "true"}}
 
 
-def _refused(failed: Failed) -> Failed:
-    """Return the error of a rendered search if the caller's own request tells best what is wrong with it.
+def _if_bad_request(failed: Failed) -> Failed:
+    """Return the error of a rendered search if its status is 400: the caller's own request then has a better message.
 
     Raises:
-        Failed: it has another reason, which holds for both.
+        Failed: the status is another one; the caller's own request would fail, too.
     """
     if failed.status != 400:
         raise failed
     return failed
 
 
-def _told(searcher: Searcher, response: Any, failed: Failed, index: Any, rerank: RerankArgument) -> Steps:
-    """Return the response of a template that could be searched, but not rendered; it says that it is not reranked."""
+def _marked(searcher: Searcher, response: Any, failed: Failed, index: Any, rerank: RerankArgument) -> Steps:
+    """Return the plain response of a template that could not be rendered, marked as not reranked."""
     if not isinstance(response, Mapping):
         return response
     reason = Reason(ReasonCode.REFUSED, "the template could not be rendered for reranking", failed.foreign)
     options = Rerank.of(rerank, searcher.defaults.of(index)) or Rerank()
     with searcher.serving(index, checked=False) as service:
-        plan = Plan(Asked(index=index, options=options), service, options=options, obstacle=reason)
+        plan = Plan(SearchCall(index=index, options=options), service, options=options, obstacle=reason)
         report = unranked(response, reason, plan)
         answer = write(response, report)
         yield from follow_up(reason, report, answer, plan, (), searcher)

@@ -60,7 +60,7 @@ class UbiRecords:
         self._pause = Pause(REST_S, clock=clock)
         self._has_index = False
 
-    def told(
+    def record(
         self, ubi: UbiQuery, report: Report, *, text: str, session: str, deadline: Deadline
     ) -> Generator[SideRequest, Any, Report]:
         """Yield the requests that record a search; return its report with the query id, as the plugin does.
@@ -84,9 +84,9 @@ class UbiRecords:
                 reason = yield from self._write(record, min(max(deadline.remaining_s(), LEAST_S), MOST_S))
         if reason:
             logger.warning("[ubi-lost] a search was not recorded in %s: %s", INDEX, reason)
-        named = {"query_id": ubi.query_id}
-        told = report.telling(ubi={"recorded": not reason, "reason": reason or None, **named})
-        return replace(told, ext={"ubi": named})
+        query_id = {"query_id": ubi.query_id}
+        report = report.with_entries(ubi={"recorded": not reason, "reason": reason or None, **query_id})
+        return replace(report, ext={"ubi": query_id})
 
     def _write(self, record: Mapping[str, Any], timeout_s: float) -> Generator[SideRequest, Any, str]:
         """Yield the requests that write a record; return why it was not written, "" if it was."""
@@ -128,13 +128,13 @@ def record_of(ubi: UbiQuery, report: Report, *, text: str = "", session: str = "
     Raises:
         KeyError: a hit has no ``_id``, or lacks the field that identifies it.
     """
-    drawn = report.more.get("interleave") or {}
-    own = {APPLIED: str(report.applied).lower(), FIRST_RANK: str(ubi.first_rank)}
-    if "traffic" in report.more:
-        own[CHOSEN] = str(report.more["traffic"]["chosen"]).lower()
-    if drawn.get("applied"):
-        own |= {TEAMS: drawn["teams"], SESSION: session, EXPERIMENT: drawn["name"]}
-    named = {"client_id": ubi.client_id, "application": ubi.application, "object_id_field": ubi.object_id_field}
+    interleaved = report.entries.get("interleave") or {}
+    attributes = {APPLIED: str(report.applied).lower(), FIRST_RANK: str(ubi.first_rank)}
+    if "traffic" in report.entries:
+        attributes[CHOSEN] = str(report.entries["traffic"]["chosen"]).lower()
+    if interleaved.get("applied"):
+        attributes |= {TEAMS: interleaved["teams"], SESSION: session, EXPERIMENT: interleaved["name"]}
+    optional = {"client_id": ubi.client_id, "application": ubi.application, "object_id_field": ubi.object_id_field}
     return {
         "timestamp": datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
         "query_id": ubi.query_id,
@@ -142,8 +142,8 @@ def record_of(ubi: UbiQuery, report: Report, *, text: str = "", session: str = "
         "query": ubi.query,
         "query_response_id": str(uuid.uuid4()),
         "query_response_hit_ids": [_object_id(hit, ubi.object_id_field) for hit in report.hits or ()],
-        "query_attributes": {**ubi.attributes, **own},
-        **{name: value for name, value in named.items() if value},
+        "query_attributes": {**ubi.attributes, **attributes},
+        **{name: value for name, value in optional.items() if value},
     }
 
 

@@ -18,7 +18,7 @@ from osrerank import Client, Rerank, connect
 from osrerank.errors import ConfigError
 from osrerank.retrieval.field_finder import FieldFinder
 from osrerank.retrieval.query_text import searched_fields
-from osrerank.search.plan import MOST_SAMPLED, Asked, Plan
+from osrerank.search.plan import MOST_SAMPLED, Plan, SearchCall
 from osrerank.service import RerankService
 from osrerank.settings import Settings
 from osrerank.testing import CannedTransport
@@ -292,6 +292,6 @@ def test_fields_are_sampled_from_many_hits(count: int) -> None:
     hits = [
         Read(_id=str(n), _source={"title": "Salt", "text": f"Salt raises the pressure, {n}."}) for n in range(count)
     ]
-    plan = Plan(Asked(options=Rerank()), RerankService(Settings.load(), BY_LENGTH)).naming(hits)
+    plan = Plan(SearchCall(options=Rerank()), RerankService(Settings.load(), BY_LENGTH)).with_fields_of(hits)
     assert plan.names == ("title", "text")
     assert Read.count <= 2 * MOST_SAMPLED

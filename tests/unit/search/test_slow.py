@@ -14,7 +14,7 @@ from osrerank import MonoStage, Pipeline, connect
 from osrerank._seldom import Seldom
 from osrerank.options.rerank import Rerank
 from osrerank.search import slow
-from osrerank.search.plan import Asked, Plan
+from osrerank.search.plan import Plan, SearchCall
 from osrerank.testing import FunctionScorer, ManualClock
 from osrerank.types import NEVER, Deadline, Ranking, StageReport
 from osrerank.types.reasons import ReasonCode
@@ -33,7 +33,7 @@ def due(monkeypatch: pytest.MonkeyPatch) -> None:
 def advise(stages: list[StageReport], took_s: float = 2.0, **options: Any) -> None:
     """Log what would help a search for a text."""
     with client_for([]) as client:
-        asked = Asked("low", index="notes", options=Rerank())
+        asked = SearchCall("low", index="notes", options=Rerank())
         plan = Plan(asked, client.searcher.service, options=Rerank(**options))
         assert list(slow.advise([{"_index": "notes"}], stages, took_s, plan, client.searcher)) == []
 

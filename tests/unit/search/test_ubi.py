@@ -27,14 +27,14 @@ def told(records: UbiRecords, report: Report = REPORT, deadline: Deadline = NEVE
     """Begin to record a search."""
     ubi = UbiQuery.of(BODY, {})
     assert ubi is not None
-    return records.told(ubi, report, text="", session="", deadline=deadline)
+    return records.record(ubi, report, text="", session="", deadline=deadline)
 
 
 def outcome(steps: Any, result: Any) -> dict[str, Any]:
     """Return what the response says of the record after the last request."""
     with pytest.raises(StopIteration) as end:
         steps.throw(result) if isinstance(result, Exception) else steps.send(result)
-    marks: dict[str, Any] = end.value.value.more["ubi"]
+    marks: dict[str, Any] = end.value.value.entries["ubi"]
     return marks
 
 
@@ -53,7 +53,7 @@ def test_a_ubi_record_has_the_page_and_the_searchs_report() -> None:
 
 def test_a_ubi_record_of_an_interleaved_page_has_teams_session_and_experiment() -> None:
     drawn = {"applied": True, "teams": "AB", "name": "bm25"}
-    found = record_of(query(), REPORT.telling(interleave=drawn), session="digest")["query_attributes"]
+    found = record_of(query(), REPORT.with_entries(interleave=drawn), session="digest")["query_attributes"]
     assert [found[f"osrerank_{name}"] for name in ("teams", "session", "experiment")] == ["AB", "digest", "bm25"]
 
 
@@ -77,7 +77,7 @@ def test_the_first_recorded_search_creates_the_ubi_index() -> None:
     assert asked[2].params["request_timeout"] == 2.0
     with pytest.raises(StopIteration) as end:
         steps.send({})
-    assert end.value.value.more["ubi"] == {"recorded": True, "reason": None, "query_id": "q1"}
+    assert end.value.value.entries["ubi"] == {"recorded": True, "reason": None, "query_id": "q1"}
     answer = write({"hits": {"hits": []}, "ext": {"other": 1}}, end.value.value)
     assert answer["ext"] == {"other": 1, "ubi": {"query_id": "q1"}}  # what the engine says of others stays
     assert next(told(records)).path == "/ubi_queries/_doc"
