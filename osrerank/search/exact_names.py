@@ -40,11 +40,12 @@ def marked(ranking: Ranking, hits: Hits) -> Ranking:
     if not words:
         return ranking
     candidates = list(ranking.candidates)
-    exact = [
-        position
-        for position, (candidate, hit) in enumerate(zip(candidates, hits, strict=True))
-        if any(len(name) <= longest and _has_words(name, words) for name in _names(candidate, hit))
-    ]
+    exact = []
+    for position, (candidate, hit) in enumerate(zip(candidates, hits, strict=True)):
+        for name in _names(candidate, hit):
+            if len(name) <= longest and _has_words(name, words):
+                exact.append(position)
+                break
     if not 0 < len(exact) <= MOST_EXACT:
         return ranking
     for position in exact:

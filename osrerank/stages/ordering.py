@@ -229,5 +229,6 @@ def reorder(
 
 def _ranked(scored: ScoredCandidate, stage: str, rank: int, level: int) -> Candidate:
     entry = StageScore(stage, scored.score, rank, scored.unit, scored.parts, scored.passage, level, scored.cut)
-    trace = (*scored.candidate.trace, entry)
-    return scored.candidate._replace(score=scored.score, rank=rank, trace=trace, failure="")
+    before = scored.candidate
+    trace = (*before.trace, entry)
+    return Candidate(before.doc_id, before.text, scored.score, rank, trace, "", before.sections)

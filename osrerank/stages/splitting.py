@@ -31,6 +31,9 @@ _SPACELESS_RUN = re.compile(_SPACELESS)
 _PIECE = re.compile(rf"(?<!\S)(?!\S*?{_SPACELESS})\S{{1,{LONGEST}}}(?!\S)|\S{{1,{PIECE}}}")
 _TWO_PIECES = re.compile(rf"(?:(?<!\w)(?!\w*?{_SPACELESS})\w{{1,{LONGEST}}}(?!\w)|\w{{1,{PIECE}}}|[^\w\s]){{1,2}}")
 _ASCII_SYMBOLS = string.punctuation.encode()
+_WORD_BYTES = bytes(ord(" ") if chr(byte).isspace() and byte < 128 else ord("x") for byte in range(256))
+"""Maps each byte of white space to a space, and each other byte to an x."""
+_LONG_RUN = b"x" * (LONGEST + 1)
 _SPACELESS_LEADS = bytes({0xE0, 0xE1, *range(0xE3, 0xF5)})
 """The first UTF-8 bytes of characters of scripts without spaces; dashes and quotation marks begin with others."""
 
@@ -46,28 +49,28 @@ def is_dense(text: str) -> bool:
 
 def has_symbols(text: str) -> bool:
     """Return whether more than a fifth of a text's characters are symbols, as in code without spaces."""
-    return _count(text, _ASCII_SYMBOLS) > SYMBOLS * len(text)
+    return _count(_encoded(text), _ASCII_SYMBOLS) > SYMBOLS * len(text)
 
 
-def _count(text: str, characters: bytes) -> int:
-    """Return how many bytes of a text's UTF-8 are in ``characters``."""
-    encoded = text.encode("utf-8", "surrogatepass")
-    return len(encoded) - len(encoded.translate(None, characters))
+def _encoded(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")
+
+
+def _count(encoded: bytes, wanted: bytes) -> int:
+    """Return how many bytes of a text's UTF-8 are among the wanted ones."""
+    return len(encoded) - len(encoded.translate(None, wanted))
 
 
 def _has_long_word(text: str) -> bool:
-    if not text.isascii() and _count(text, _SPACELESS_LEADS) > LONGEST_SPACELESS and _SPACELESS_RUN.search(text):
+    encoded = _encoded(text)
+    if (
+        len(encoded) > len(text)
+        and _count(encoded, _SPACELESS_LEADS) > LONGEST_SPACELESS
+        and _SPACELESS_RUN.search(text)
+    ):
         return True
-    offset, end = 0, len(text) - LONGEST
-    while offset < end:  # the word at `offset` is too long unless it ends within the next `LONGEST` characters
-        space = text.rfind(" ", offset, offset + LONGEST + 1)
-        if space < 0:
-            words = (text[offset : offset + LONGEST + 1] + ".").split()  # there may be other white space
-            if len(words[-1]) == LONGEST + 2:
-                return True
-            space = offset + LONGEST + 1 - len(words[-1])
-        offset = space + 1
-    return False
+    # a word of n characters has at least n bytes; other white space than ASCII's counts as a part of a word at first
+    return _LONG_RUN in encoded.translate(_WORD_BYTES) and any(len(word) > LONGEST for word in text.split())
 
 
 def words_of(text: str) -> Iterator[tuple[int, int]]:

@@ -148,13 +148,17 @@ class VectorStage:
         rows = rows_of([documents[document].records[passage] for document, passage in passages])
         logits = self.vectors.encoder.similarity(query, rows)
         by_document: dict[int, list[int]] = {}
-        for index, ((document, passage), is_finite) in enumerate(zip(passages, np.isfinite(logits), strict=True)):
+        for index, ((document, passage), is_finite) in enumerate(
+            zip(passages, np.isfinite(logits).tolist(), strict=True)
+        ):
             if is_finite:
                 by_document.setdefault(document, []).append(index)
             else:
                 documents[document].set_passage(passage, None, NOT_FINITE.format(model=self.vectors.encoder.model))
         values = logits.tolist()
-        best = [max(indices, key=values.__getitem__) for indices in by_document.values()]
+        best = [
+            max(indices, key=values.__getitem__) if len(indices) > 1 else indices[0] for indices in by_document.values()
+        ]
         scores, units, probabilities = self._aggregated(logits, by_document.values(), best)
         pairs = zip(logits[best].tolist(), probabilities.tolist(), strict=True)
         parts = [{"logit": logit, "probability": probability} for logit, probability in pairs]
