@@ -107,13 +107,14 @@ class Recipe:
             return {}
         first, *later = self.models
         blend = blend_of(self.options, first.model)
-        own, depends = first.model.identity, dict[str, Any]()
-        depends["scorer"] = own if first.vectors is None else f"{own}/{first.vectors.records.bits}"
-        depends["blend"] = None if blend is None else [blend.method, blend.weight]
+        scorer = first.model.identity
+        identity: dict[str, Any] = {}
+        identity["scorer"] = scorer if first.vectors is None else f"{scorer}/{first.vectors.records.bits}"
+        identity["blend"] = None if blend is None else [blend.method, blend.weight]
         if self.options.pipeline in VECTORS_MONO and later:
             mono = later[0].model
-            depends |= {"mono": mono.identity, "vectors_weight": mono.advice.vectors_weight}
-        return depends | ({"duo": later[-1].model.identity} if self.options.compares_pairs and later else {})
+            identity |= {"mono": mono.identity, "vectors_weight": mono.advice.vectors_weight}
+        return identity | ({"duo": later[-1].model.identity} if self.options.compares_pairs and later else {})
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,8 +174,10 @@ def recipe_of(options: Rerank, models: Sequence[Loaded]) -> Recipe:
     """
     first, *later = models
     assert isinstance(first, Ready)  # otherwise nothing would be reranked
-    asked = later[0] if options.pipeline in VECTORS_MONO else first
-    warning = "" if options.pipeline == AUTO_PIPELINE or isinstance(asked, Exception) else resolved(options, asked)[1]
+    checked_model = later[0] if options.pipeline in VECTORS_MONO else first
+    warning = ""
+    if options.pipeline != AUTO_PIPELINE and not isinstance(checked_model, Exception):
+        _, warning = resolved(options, checked_model)
     at_depth = partial(_pipeline, options, first, later)
     pipeline = at_depth(options.least_depth)
     compares = stage if isinstance(stage := pipeline.stages[0], VectorStage) else None
@@ -197,24 +200,24 @@ def failed_recipe(options: Rerank, error: Exception) -> Recipe:
 
 
 def resolved(options: Rerank, ready: Ready) -> tuple[str, str]:
-    """Return the pipeline that fits a model's kind, and a warning if it compares vectors where mono was asked for.
+    """Return the pipeline that fits a model's kind, and a warning if it compares vectors where mono was requested for.
 
     Raises:
         ConfigError: a pipeline that needs a cross-encoder was requested, and the model is an encoder.
         WorkerError: workers score, and there are none that tell the model's kind.
     """
-    model, asked = ready.model, str(options.pipeline)
-    own, kind = stage_name(model), model.advice.kind
+    model, requested = ready.model, str(options.pipeline)
+    first_stage, kind = stage_name(model), model.advice.kind
     kind = kind if kind == "bi-encoder" else f"{kind} model"
-    if options.pipeline in VECTORS_MONO and own == "vectors":
-        reason = f"the pipeline {asked} needs a cross-encoder, and {model.model} is a {kind}"
+    if options.pipeline in VECTORS_MONO and first_stage == "vectors":
+        reason = f"the pipeline {requested} needs a cross-encoder, and {model.model} is a {kind}"
         raise ConfigError(f"{reason}; {NAME_A_CROSS_ENCODER}", setting="rerank.pipeline", source="argument")
-    first, _, rest = asked.partition("-")
-    if first == "vectors":
-        return asked, ""
-    runs = "-".join(filter(None, (own, rest)))
-    warning = f"the pipeline {asked} ran as {runs}, because {model.model} is a {kind}: ask for {runs}"
-    return runs, warning if first == "mono" and own == "vectors" else ""
+    requested_first, _, later_stages = requested.partition("-")
+    if requested_first == "vectors":
+        return requested, ""
+    runs = "-".join(filter(None, (first_stage, later_stages)))
+    warning = f"the pipeline {requested} ran as {runs}, because {model.model} is a {kind}: ask for {runs}"
+    return runs, warning if requested_first == "mono" and first_stage == "vectors" else ""
 
 
 def stage_name(model: Scorer | Encoder) -> str:

@@ -102,17 +102,20 @@ class RerankService:
 
     def with_model(self, model: str) -> "RerankService":
         """Return a service that scores by another model, not loaded yet, and shares those for vectors and pairs."""
-        other = copy(self)
-        other.settings = self.settings.model_copy(update={"model": model})
-        other.first = LoadedModel(model, POINTWISE, other.settings, clock=self.clock, on_loaded=prepare)
-        other._recipes = SharedCache(lambda: LRUCache(MOST_RECIPES))  # noqa: SLF001 - its own class
+        service = copy(self)
+        service.settings = self.settings.model_copy(update={"model": model})
+        service.first = LoadedModel(model, POINTWISE, service.settings, clock=self.clock, on_loaded=prepare)
+        service._recipes = SharedCache(lambda: LRUCache(MOST_RECIPES))  # noqa: SLF001 - its own class
         if self.settings.model == self.settings.vector_model == DEFAULT_MODEL:
-            other.encoder = self.first  # not loaded twice
-        return other
+            service.encoder = self.first  # not loaded twice
+        return service
 
     def depth(self, options: Rerank) -> int:
         """Return how many candidates the first pass must return."""
-        depths = (one.most_depth if isinstance(one.pipeline, str) else one.pipeline.depth for one in options.rankings)
+        depths = (
+            ranking.most_depth if isinstance(ranking.pipeline, str) else ranking.pipeline.depth
+            for ranking in options.rankings
+        )
         return max(depths)
 
     def rerank(self, ranking: Ranking, options: Rerank, deadline: Deadline = NEVER) -> Ranking:
@@ -158,17 +161,17 @@ class RerankService:
         if not isinstance(options.pipeline, str):
             return Recipe(options.pipeline, options.pipeline.depth, options.pipeline.depth)
         key = tuple(getattr(options, name) for name in DECISIVE)
-        with self._recipes as kept:
-            found: Recipe | None = kept.get(key)
-        if found is not None or self.first.ready_now is None:
-            return found
+        with self._recipes as recipes:
+            kept: Recipe | None = recipes.get(key)
+        if kept is not None or self.first.ready_now is None:
+            return kept
         ready = [model.ready_now for model in self.models_of(options)]
-        loaded = [one for one in ready if one is not None and not isinstance(one.model, NeedsWorkers)]
+        loaded = [model for model in ready if model is not None and not isinstance(model.model, NeedsWorkers)]
         if len(loaded) < len(ready):
             return None
         recipe = recipe_of(options, loaded)
-        with self._recipes as kept:
-            kept[key] = recipe
+        with self._recipes as recipes:
+            recipes[key] = recipe
         return recipe
 
     def usable_recipe(self, options: Rerank, deadline: Deadline = NEVER) -> Recipe:
@@ -179,13 +182,13 @@ class RerankService:
             StillLoading: the first stage's model is not loaded by the deadline.
             ModelLoadError, MissingDependencyError, WorkerError: it cannot be used.
         """
-        if (kept := self.kept_recipe(options)) is not None:
-            return kept
+        if (recipe := self.kept_recipe(options)) is not None:
+            return recipe
         if options.pipeline not in VECTORS_MONO:
             self.first.ready(deadline)  # its kind decides which models the stages need
-        first, *others = models = self.models_of(options)
+        first, *later = models = self.models_of(options)
         loaded: list[Loaded] = [first.ready(deadline)]
-        for model in others:
+        for model in later:
             try:
                 loaded.append(model.ready(deadline))
             except Exception as error:  # noqa: BLE001 - its stage reports the error
@@ -290,8 +293,8 @@ class RerankService:
 
     def close(self) -> None:
         """Release the models loaded here, and the connections to the cache."""
-        with self._recipes as kept:
-            kept.clear()
+        with self._recipes as recipes:
+            recipes.clear()
         for model in (self.first, self.encoder, self._duo):
             model.close()
 

@@ -97,12 +97,12 @@ class Calibrations:
         return calibration
 
     def _mapping(self, name: str) -> Generator[SideRequest, Any, Mapping[str, Any]]:
-        known = self._mappings.get(name)
-        if known is not None:
-            return known
-        found: Mapping[str, Any] = yield SideRequest("GET", path_of(name, "_mapping"))
-        self._mappings.put(name, found)
-        return found
+        cached = self._mappings.get(name)
+        if cached is not None:
+            return cached
+        mappings: Mapping[str, Any] = yield SideRequest("GET", path_of(name, "_mapping"))
+        self._mappings.put(name, mappings)
+        return mappings
 
     def _of_file(self) -> dict[str, IndexCalibration]:
         """Return the file's calibrations by index name; the file is read only if it has changed."""
@@ -112,8 +112,8 @@ class Calibrations:
             return {}
         stamp = (state.st_mtime_ns, state.st_size)
         with self._lock:
-            known, calibrations = self._read
-        if stamp != known:
+            last_stamp, calibrations = self._read
+        if stamp != last_stamp:
             calibrations = read_calibrations(self.file)
             with self._lock:
                 self._read = stamp, calibrations

@@ -113,12 +113,12 @@ def _multi_search(searcher: Searcher, calls: Sequence[SearchCall]) -> ClientStep
         Raised: reranking failed and ``on_failure`` is ``"raise"``.
     """
     outcomes = yield from together([(call.header, search(call, searcher)) for call in calls], searcher.vectors)
-    for outcome in outcomes.each:
+    for outcome in outcomes.outcomes:
         if isinstance(outcome, Failed) and isinstance(outcome.cause, Exception):
             raise outcome
     if not outcomes.has_responses:
         return outcomes.envelope
-    responses = [outcome.cause if isinstance(outcome, Failed) else outcome for outcome in outcomes.each]
+    responses = [outcome.cause if isinstance(outcome, Failed) else outcome for outcome in outcomes.outcomes]
     return {**outcomes.envelope, "responses": responses}
 
 

@@ -1,7 +1,7 @@
 """Count the documents of an index that have stored vectors; nothing is encoded.
 
 Builds keep how far they came by sequence numbers, so the count is exact: only documents that changed since are looked
-at. If more of these than a sample has are left, or if no build kept its position, a sample is looked at.
+at. If those are more than a sample has, or if no build kept its position, a sample is looked at.
 
 Written as generators of steps, so that the synchronous and the asynchronous client send the same requests.
 """
@@ -89,24 +89,24 @@ class Coverage:
         return 1 - self.lacks / self.documents if self.documents else 1.0
 
     def __str__(self) -> str:
-        of = f"{self.documents:,} documents"
+        documents = f"{self.documents:,} documents"
         if not self.lacks:
             return (
-                f"none of a sample of {self.looked_at:,} of {of} lacks vectors"
+                f"none of a sample of {self.looked_at:,} of {documents} lacks vectors"
                 if self.is_sample
-                else (f"none of {of} lacks vectors")
+                else (f"none of {documents} lacks vectors")
             )
-        lack = f"{self.lacks:,} of {of} lack vectors"
+        lack = f"{self.lacks:,} of {documents} lack vectors"
         return f"about {lack}, by a sample of {self.looked_at:,}" if self.is_sample else lack
 
 
-def coverage(searcher: "Searcher", index: str, most: int = SAMPLE) -> Looking:
+def coverage(searcher: "Searcher", index: str, max_documents: int = SAMPLE) -> Looking:
     """Yield the steps that count an index's documents with and without vectors, and return its `Coverage`.
 
     Args:
         searcher: the searcher of the client that performs the steps.
         index: a name, an alias or a pattern.
-        most: the most documents to examine.
+        max_documents: the most documents to examine.
 
     Raises:
         ConfigError: the model has no vectors, the first stage scores sentences, or the indices have different models.
@@ -121,14 +121,14 @@ def coverage(searcher: "Searcher", index: str, most: int = SAMPLE) -> Looking:
         vectors = service.vectors_of(options)
         if vectors is None:
             raise no_vectors(service.model.model)
-        found = yield from _not_built(searcher, vectors, index, (defaults, fields), most)
-        if found is None:
+        not_built = yield from _not_built(searcher, vectors, index, (defaults, fields), max_documents)
+        if not_built is None:
             engine = yield from searcher.engine.find()
-            hits = yield from _sampled(index, fields, min(documents, most), documents, engine)
+            hits = yield from _sampled(index, fields, min(documents, max_documents), documents, engine)
             built = 0
         else:
-            hits, left = found
-            built = max(0, documents - left)
+            hits, count = not_built
+            built = max(0, documents - count)
         texts, known = yield Computation(partial(_examined, service, vectors, options, fields, hits))
         if searcher.vectors is not None:
             lacking = {key: name for key, name, _ in texts if key not in known}
@@ -147,7 +147,7 @@ def reading_of(options: Rerank, fields: SearchFields) -> str:
 
 
 def _not_built(
-    searcher: "Searcher", vectors: DocumentVectors, index: str, read: tuple[Rerank, SearchFields], most: int
+    searcher: "Searcher", vectors: DocumentVectors, index: str, reading: tuple[Rerank, SearchFields], max_documents: int
 ) -> Looking:
     """Yield the requests for the documents that no build has read; return some, and how many there are.
 
@@ -159,11 +159,11 @@ def _not_built(
         return None
     positions: dict[str, Position | None] = {}
     for name, shards in heads.items():
-        key = vectors.records.position_key(identity_of(name, shards), reading_of(*read))
+        key = vectors.records.position_key(identity_of(name, shards), reading_of(*reading))
         positions[name] = yield from _position(searcher, vectors, name, key)
     if not any(positions.values()):
         return None
-    left = {
+    open_ranges = {
         (name, number): ranges
         for name, shards in heads.items()
         for number, head in shards.items()
@@ -175,13 +175,13 @@ def _not_built(
     }
     hits: list[Mapping[str, Any]] = []
     engine = yield from searcher.engine.find()
-    count, size = 0, max(FEWEST, most // max(1, len(left)))
-    for (name, number), ranges in left.items():
+    count, size = 0, max(FEWEST, max_documents // max(1, len(open_ranges)))
+    for (name, number), ranges in open_ranges.items():
         query = in_ranges(ranges) if searcher.is_embedded else at_random(in_ranges(ranges))
-        body = body_of(read[1], size, query) | {"track_total_hits": True}
-        found = (yield shard_request(name, number, "_search", body, engine=engine))["hits"]
-        hits += found["hits"]
-        count += int(found["total"]["value"])
+        body = body_of(reading[1], size, query) | {"track_total_hits": True}
+        found_hits = (yield shard_request(name, number, "_search", body, engine=engine))["hits"]
+        hits += found_hits["hits"]
+        count += int(found_hits["total"]["value"])
     return hits, count
 
 
@@ -220,8 +220,8 @@ def is_warm(searcher: "Searcher", index: str, at_least: float) -> Looking:
         return False  # a model is not loaded
     if not models[0].is_encoder or options.is_first_pass:
         return True
-    found: Coverage = yield from coverage(searcher, index)
-    return found.share >= at_least
+    measured: Coverage = yield from coverage(searcher, index)
+    return measured.share >= at_least
 
 
 def texts_of(
@@ -235,8 +235,8 @@ def texts_of(
         fields: the fields that are read.
         hits: the documents.
     """
-    own, text_of = fields.by_index(options.fields), service.vector_stage(options).text_of
-    candidates = candidates_of(hits, fields.read, options.separator, own)
+    by_index, text_of = fields.by_index(options.fields), service.vector_stage(options).text_of
+    candidates = candidates_of(hits, fields.read, options.separator, by_index)
     return [(candidate, None if candidate.text is None else text_of(candidate)) for candidate in candidates]
 
 
@@ -267,8 +267,8 @@ def _sampled(index: str, fields: SearchFields, count: int, documents: int, engin
     hits: dict[tuple[str, str], Any] = {}
     for number in range(SLICES):  # the embedded engine has no random order
         body = {**body_of(fields, count // SLICES), "sort": ["_doc"], "search_after": [last * number // SLICES - 1]}
-        part = (yield SideRequest("POST", path, body))["hits"]["hits"]
-        hits |= {(hit["_index"], hit["_id"]): hit for hit in part}
+        slice_hits = (yield SideRequest("POST", path, body))["hits"]["hits"]
+        hits |= {(hit["_index"], hit["_id"]): hit for hit in slice_hits}
     return list(hits.values())
 
 
@@ -291,6 +291,6 @@ def _examined(
     )
 
 
-def _valid(vectors: DocumentVectors, found: Mapping[bytes, bytes]) -> set[bytes]:
+def _valid(vectors: DocumentVectors, contents: Mapping[bytes, bytes]) -> set[bytes]:
     """Store the valid records that came from side indices on this machine, and return their keys."""
-    return set(vectors.accept(found))
+    return set(vectors.accept(contents))

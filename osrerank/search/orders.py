@@ -82,7 +82,7 @@ class Orders:
     def __init__(self, redis_url: str | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         self._redis: Any = None if redis_url is None else open_redis(redis_url, connect_s=TIMEOUT_S, answer_s=TIMEOUT_S)
         self._calls = Pause(REST_S, self._report)
-        self._kept = SharedCache(lambda: TTLCache[str, bytes](MOST_BYTES, KEPT_S, clock, getsizeof=len))
+        self._orders = SharedCache(lambda: TTLCache[str, bytes](MOST_BYTES, KEPT_S, clock, getsizeof=len))
         self.is_empty = redis_url is None
 
     def read(self, key: str) -> Order | None:
@@ -95,10 +95,10 @@ class Orders:
             replies: list[Any] = self._calls.attempt(lambda: self._read_remote(key), [])
             if replies:
                 return _from_redis(replies[0]) if isinstance(replies[0], bytes) else None
-        with self._kept as kept:
-            content = kept.get(key)
+        with self._orders as orders:
+            content = orders.get(key)
             if content is not None:
-                kept[key] = content
+                orders[key] = content
         return None if content is None else Order(*marshal.loads(content))  # noqa: S302 - this process wrote it
 
     def write(self, key: str, order: Order) -> None:
@@ -111,17 +111,17 @@ class Orders:
             return
         if self._redis is not None:
             self._calls.attempt(lambda: self._redis.set(PREFIX + key, _for_redis(order), ex=KEPT_S), None)
-        with self._kept as kept:
-            kept[key] = content
+        with self._orders as orders:
+            orders[key] = content
             self.is_empty = False
 
     def drop(self, key: str) -> None:
         """Delete the order that is kept under a key, if there is one."""
         if self._redis is not None:
             self._calls.attempt(lambda: self._redis.unlink(PREFIX + key), None)
-        with self._kept as kept:
-            kept.pop(key, None)
-            self.is_empty = self._redis is None and not kept
+        with self._orders as orders:
+            orders.pop(key, None)
+            self.is_empty = self._redis is None and not orders
 
     def close(self) -> None:
         """Close the connections to Redis."""
@@ -205,16 +205,16 @@ class PageOrder:
     def _key(self, options: Rerank) -> str:
         settings = self.service.settings
         models = settings.model, settings.vector_model, settings.duo_model, settings.backend
-        parts = [*map(_without_presentation, self.depends_on), repr(options), repr(models)]
-        return hashlib.blake2b(json.dumps(parts, sort_keys=True, default=repr).encode(), digest_size=16).hexdigest()
+        values = [*map(_without_presentation, self.depends_on), repr(options), repr(models)]
+        return hashlib.blake2b(json.dumps(values, sort_keys=True, default=repr).encode(), digest_size=16).hexdigest()
 
 
-def _without_presentation(part: Any) -> Any:
+def _without_presentation(value: Any) -> Any:
     """Return a part of a search without the options that only change how its hits are presented."""
-    part = part.to_dict() if hasattr(part, "to_dict") else part
-    if not isinstance(part, Mapping):
-        return part
-    return {name: value for name, value in part.items() if name.lower() not in PRESENTATION}
+    value = value.to_dict() if hasattr(value, "to_dict") else value
+    if not isinstance(value, Mapping):
+        return value
+    return {name: entry for name, entry in value.items() if name.lower() not in PRESENTATION}
 
 
 def comes_again(ranking: Ranking, options: Rerank) -> bool:

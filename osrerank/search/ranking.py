@@ -56,12 +56,12 @@ def refuse_unused(rerank: RerankArgument, unused: Mapping[str, str]) -> None:
         unused: option -> the calls in which it has an effect.
 
     Raises:
-        ConfigError: such an option is given, or an option has a value that cannot be used.
+        ConfigError: such an option is caller_options, or an option has a value that cannot be used.
     """
-    plain = Rerank()
-    given = Rerank.of(rerank, plain) or plain
+    defaults = Rerank()
+    caller_options = Rerank.of(rerank, defaults) or defaults
     for option, where in unused.items():
-        if getattr(given, option) != getattr(plain, option):
+        if getattr(caller_options, option) != getattr(defaults, option):
             reason = f"rerank option {option} has no effect here: leave it out; it works in {where}"
             raise ConfigError(reason, setting=f"rerank.{option}", source="argument")
 
@@ -87,10 +87,12 @@ def rank_response(
         return dict(content)
     hits = hits_of(content)
     deadline = Deadline.after_ms(options.named_deadline_ms, service.clock)
-    own, *others = options.rankings
+    options_a, *others = options.rankings
     page = Page(0, len(hits), (), options.min_score, options.explain)
     obstacle = NOT_ASKED if options.is_first_pass else None
-    plan = Plan(SearchCall(options=options), service, {}, SearchFields(), deadline, own, query, obstacle, page=page)
+    plan = Plan(
+        SearchCall(options=options), service, {}, SearchFields(), deadline, options_a, query, obstacle, page=page
+    )
     if options.sentences is not None:
         plan = replace(plan, bm25=scale_of(response))
     began_s = service.clock()
@@ -99,9 +101,11 @@ def rank_response(
         ranking = _ranked(hits, plan)
         interleaved: InterleavedList | None = None
         if others and options.interleave is not None and isinstance(ranking, Ranking):
-            other = _ranked(hits, replace(plan, options=others[0]).with_fields_of(hits))
-            if isinstance(other, Ranking):
-                interleaved = interleaved_list(options.interleave, options.rankings, (ranking, other), content, page)
+            ranking_b = _ranked(hits, replace(plan, options=others[0]).with_fields_of(hits))
+            if isinstance(ranking_b, Ranking):
+                interleaved = interleaved_list(
+                    options.interleave, options.rankings, (ranking, ranking_b), content, page
+                )
         rerank_ms = (service.clock() - began_s) * 1000
         report = report_of(content, ranking, plan, interleaved, rerank_ms=rerank_ms)
         tell_outcome(applied=report.applied, reason=report.reason, code=report.code)
@@ -110,11 +114,11 @@ def rank_response(
 
 def _ranked(hits: Sequence[Mapping[str, Any]], plan: Plan) -> Ranking | Reason:
     """Return the hits of a response, reranked; or why they are not."""
-    found = read(hits, plan)
-    if isinstance(found, Reason) or plan.options.pipeline == NO_STAGES:
-        return found
+    ranking = read(hits, plan)
+    if isinstance(ranking, Reason) or plan.options.pipeline == NO_STAGES:
+        return ranking
     recipe = plan.service.recipe(plan.options, plan.deadline)
-    return exact_first(recipe.rerank(found, plan.deadline, on_failure=plan.options.on_failure))
+    return exact_first(recipe.rerank(ranking, plan.deadline, on_failure=plan.options.on_failure))
 
 
 def rank_texts(
@@ -149,8 +153,8 @@ def reranked(service: RerankService, options: Rerank, ranking: Ranking) -> Ranki
     """Rerank a ranking by the options' pipeline, in a span of its own."""
     with rerank_span(service, ranking.query.text):
         ranking = service.rerank(ranking, options, Deadline.after_ms(options.named_deadline_ms, service.clock))
-        told, code = reasons(ranking.reports), code_of(ranking.reports)
-        tell_outcome(applied=applied(ranking.reports), reason=told, code=code)
+        reports = ranking.reports
+        tell_outcome(applied=applied(reports), reason=reasons(reports), code=code_of(reports))
     return ranking
 
 

@@ -81,8 +81,8 @@ class Shadows:
     def close(self, wait_s: float = CLOSE_S) -> None:
         """Run the waiting searches, for at most ``wait_s`` seconds; drop the others, and log how many they were."""
         self._is_closed.set()
-        if left := self._queue.drain(wait_s):
-            logger.warning("[shadow-lost] %d shadow searches were not run in %g s, and were dropped", left, wait_s)
+        if dropped := self._queue.drain(wait_s):
+            logger.warning("[shadow-lost] %d shadow searches were not run in %g s, and were dropped", dropped, wait_s)
         if self._dropped:
             self._write({"time": _now()})
 
@@ -128,8 +128,8 @@ class Shadows:
     def _rest(self, seconds: float) -> None:
         """Rest for so long, but only while others search."""
         ends_at = time.monotonic() + seconds
-        while (left := min(ends_at, self._searched_at + QUIET_S) - time.monotonic()) > 0:
-            if self._is_closed.wait(left):
+        while (left_s := min(ends_at, self._searched_at + QUIET_S) - time.monotonic()) > 0:
+            if self._is_closed.wait(left_s):
                 return
 
     def _write(self, record: Mapping[str, Any]) -> None:
@@ -177,8 +177,8 @@ def outcome_of(response: Mapping[str, Any], took_s: float) -> dict[str, Any]:
     marks = response["rerank"]
     counts = {name: sum(stage.get(name, 0) for stage in marks["stages"]) for name in ("known", "encoded", "lacking")}
     times = {"ms": round(took_s * 1000, 1), "first_pass_ms": marks["first_pass_took_ms"]} if took_s else {}
-    told = {name: marks[name] for name in ("applied", "reason", "reason_code")}
-    return {**told, **times, **counts}
+    outcome = {name: marks[name] for name in ("applied", "reason", "reason_code")}
+    return {**outcome, **times, **counts}
 
 
 def changes(before: Sequence[str], response: Mapping[str, Any]) -> dict[str, Any]:

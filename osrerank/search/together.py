@@ -25,8 +25,8 @@ from osrerank.search.step import (
 from osrerank.search.vectors import SideVectors
 from osrerank.types.failed import Failed
 
-LEAST_S = 0.05
-"""The least time that a request for texts is given, in seconds."""
+MIN_TIMEOUT_S = 0.05
+"""The shortest timeout of a request for texts, in seconds."""
 ClientSteps = Generator[ClientStep, Any, Any]
 
 
@@ -69,12 +69,12 @@ class Outcomes(NamedTuple):
     """What came of several searches.
 
     Attributes:
-        each: the response of each search, or the `Failed` that ended it.
+        outcomes: the response of each search, or the `Failed` that ended it.
         envelope: the answer of the multi-search without its responses; empty for a search by itself.
         has_responses: whether that answer had responses; ``filter_path`` may hide them.
     """
 
-    each: list[Any]
+    outcomes: list[Any]
     envelope: dict[str, Any]
     has_responses: bool
 
@@ -93,9 +93,9 @@ def alone(
         Failed: the search engine refused the search.
     """
     outcomes = yield from together([(header, steps)], vectors)
-    if isinstance(outcomes.each[0], Failed):
-        raise outcomes.each[0]
-    return outcomes.each[0]
+    if isinstance(outcomes.outcomes[0], Failed):
+        raise outcomes.outcomes[0]
+    return outcomes.outcomes[0]
 
 
 def together(
@@ -117,7 +117,7 @@ def together(
             steps: list[Any] = [search.step for search in batch]
             if isinstance(steps[0], SearchRequest) and batch[0].header is not None:
                 request = _multi_search(batch)
-                answer = yield from _tried(request)
+                answer = yield from _attempt(request)
                 answers = _responses(answer, len(batch), any(step.is_first_pass for step in steps))
                 if request.params:
                     answers = [_as_asked(answer, step) for answer, step in zip(answers, steps, strict=True)]
@@ -127,7 +127,7 @@ def together(
             elif isinstance(steps[0], Records):
                 answers = yield from _records(steps, vectors)
             else:
-                answers = [(yield from _tried(steps[0]))] * len(batch)
+                answers = [(yield from _attempt(steps[0]))] * len(batch)
             for search, answer in zip(batch, answers, strict=True):
                 yield from search.advance(answer)
     finally:
@@ -142,16 +142,16 @@ def _next_batch(waiting: Sequence[_Search]) -> list[_Search]:
 
     If all wait for search requests, all are returned, so that one multi-search carries them.
     """
-    others = [search for search in waiting if not isinstance(search.step, SearchRequest)]
-    step = (others or waiting)[0].step
+    before_search = [search for search in waiting if not isinstance(search.step, SearchRequest)]
+    step = (before_search or waiting)[0].step
     if isinstance(step, SearchRequest | Texts | Records):
         return [search for search in waiting if type(search.step) is type(step)]
     if isinstance(step, SideRequest) and step.method == "GET":  # such as the mapping
         return [search for search in waiting if search.step == step]
-    return others[:1]
+    return before_search[:1]
 
 
-def _tried(step: ClientStep) -> Generator[ClientStep, Any, Any]:
+def _attempt(step: ClientStep) -> Generator[ClientStep, Any, Any]:
     """Yield a step; return its result, or the error that it raises."""
     try:
         return (yield step)
@@ -206,14 +206,14 @@ def _failed(response: Mapping[str, Any]) -> Failed:
 def _texts(steps: Sequence[Any]) -> Generator[ClientStep, Any, list[Any]]:
     """Yield the request for the texts of one search's hits, or of several searches' at once; return the answers."""
     left_s = min(step.deadline.remaining_s() for step in steps)
-    timeout = {} if left_s == math.inf else {"request_timeout": max(left_s, LEAST_S)}
+    timeout = {} if left_s == math.inf else {"request_timeout": max(left_s, MIN_TIMEOUT_S)}
     if len(steps) == 1:
         step = steps[0]
         request = SideRequest("POST", path_of(step.indices, "_search"), step.body, timeout)
-        return [(yield from _tried(request))]
+        return [(yield from _attempt(request))]
     lines = [line for step in steps for line in ({"index": step.indices}, step.body)]
     content = "".join(json.dumps(line) + "\n" for line in lines)
-    answer = yield from _tried(SideRequest("POST", "/_msearch", content, timeout))
+    answer = yield from _attempt(SideRequest("POST", "/_msearch", content, timeout))
     return _responses(answer, len(steps), has_first_pass=False)
 
 
@@ -223,7 +223,7 @@ def _records(steps: Sequence[Any], vectors: SideVectors | None) -> Generator[Cli
         return [{} for _ in steps]
     wanted = {key: index for step in steps for key, index in step.wanted.items()}
     try:
-        found = yield from vectors.fetch(wanted, lambda: min(step.deadline.remaining_s() for step in steps))
+        records = yield from vectors.fetch(wanted, lambda: min(step.deadline.remaining_s() for step in steps))
     except Exception as error:  # noqa: BLE001 - the searches deal with it
         return [error] * len(steps)
-    return [{key: found[key] for key in step.wanted if key in found} for step in steps]
+    return [{key: records[key] for key in step.wanted if key in records} for step in steps]

@@ -49,20 +49,20 @@ class UbiQuery:
         Raises:
             ConfigError: ``ext.ubi`` has something that the schema does not allow.
         """
-        given = (body.get("ext") or {}).get("ubi")
-        if given is None:
+        ubi = (body.get("ext") or {}).get("ubi")
+        if ubi is None:
             return None
-        if not isinstance(given, Mapping):
-            raise _unusable("ext.ubi", given, "an object with query_id, user_query and so on")
+        if not isinstance(ubi, Mapping):
+            raise _unusable("ext.ubi", ubi, "an object with query_id, user_query and so on")
         names = ("query_id", "client_id", "application", "object_id_field")
-        texts = {name: _short_text(given, name) for name in names}
-        attributes = given.get("query_attributes") or {}
+        texts = {name: _short_text(ubi, name) for name in names}
+        attributes = ubi.get("query_attributes") or {}
         if not isinstance(attributes, Mapping):
             raise _unusable("ext.ubi.query_attributes", attributes, "an object")
         offset = count_of(params, body, ("from", "from_"), 0) or 0
         return cls(
             texts.pop("query_id") or str(uuid.uuid4()),
-            _user_query(given.get("user_query")),
+            _user_query(ubi.get("user_query")),
             **texts,
             attributes=dict(attributes),
             query=json.dumps(without_ubi(body), ensure_ascii=False, default=str),
@@ -75,23 +75,23 @@ def without_ubi(body: Mapping[str, Any]) -> Mapping[str, Any]:
     ext = body.get("ext") or {}
     if "ubi" not in ext:
         return body
-    rest = {name: value for name, value in ext.items() if name != "ubi"}
-    kept = {name: value for name, value in body.items() if name != "ext"}
-    return {**kept, "ext": rest} if rest else kept
+    other_ext = {name: value for name, value in ext.items() if name != "ubi"}
+    without_ext = {name: value for name, value in body.items() if name != "ext"}
+    return {**without_ext, "ext": other_ext} if other_ext else without_ext
 
 
-def _user_query(given: Any) -> str:
+def _user_query(value: Any) -> str:
     """Return the user's query from a text, or from the object that newer versions of the plugin accept."""
-    text = given.get("text", "") if isinstance(given, Mapping) else given
+    text = value.get("text", "") if isinstance(value, Mapping) else value
     if text is None:
         return ""
     if not isinstance(text, str):
-        raise _unusable("ext.ubi.user_query", given, 'a text, or an object with "text"')
+        raise _unusable("ext.ubi.user_query", value, 'a text, or an object with "text"')
     return text
 
 
-def _short_text(given: Mapping[str, Any], name: str) -> str:
-    value = given.get(name)
+def _short_text(ubi: Mapping[str, Any], name: str) -> str:
+    value = ubi.get(name)
     if value is None:
         return ""
     if not isinstance(value, str) or len(value) > MOST_CHARACTERS:

@@ -145,11 +145,11 @@ class SideVectors:
             lacking: key of each record that this machine lacks -> the index of its document.
             left_s: returns the seconds until the deadline.
         """
-        wanted = {key: side_index(index) for key, index in lacking.items()}
-        names = [name for name in sorted(set(wanted.values())) if self._side(name).is_read]
+        side_of = {key: side_index(index) for key, index in lacking.items()}
+        names = [name for name in sorted(set(side_of.values())) if self._side(name).is_read]
         if not names:
             return {}
-        return (yield from self._found(names, [key for key, name in wanted.items() if name in names], left_s))
+        return (yield from self._found(names, [key for key, name in side_of.items() if name in names], left_s))
 
     def writing(
         self, records: Mapping[bytes, bytes], index_of: Mapping[bytes, str], model: str
