@@ -2,7 +2,7 @@
 
 from typing import Any
 
-MOST_CONNECTIONS = 1024
+MAX_CONNECTIONS = 1024
 """The most connections of a client, which needs one per thread that calls it at once; redis-py's default is 100."""
 
 
@@ -26,6 +26,6 @@ def open_redis(url: str, *, connect_s: float, answer_s: float, **options: Any) -
         socket_timeout=answer_s,
         retry=Retry(NoBackoff(), 0),
         retry_on_error=[ReadOnlyError],  # closes the connection, so that the next call reaches the new master
-        max_connections=MOST_CONNECTIONS,
+        max_connections=MAX_CONNECTIONS,
         **options,
     )

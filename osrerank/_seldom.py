@@ -9,7 +9,7 @@ from osrerank._caches import SharedCache
 
 EVERY_S = 60.0
 """The least time between two log lines of a kind, in seconds, by default."""
-MOST_KINDS = 1_000
+MAX_KINDS = 1_000
 """The most kinds of lines that are remembered; lines of more kinds may come more often."""
 
 
@@ -22,8 +22,8 @@ class Seldom:
     """
 
     def __init__(self, every_s: float = EVERY_S, clock: Callable[[], float] = time.monotonic) -> None:
-        self._logged = SharedCache(lambda: TTLCache[Hashable, bool](MOST_KINDS, every_s, clock))
-        self._unlogged = SharedCache(lambda: LRUCache[Hashable, int](MOST_KINDS))
+        self._logged = SharedCache(lambda: TTLCache[Hashable, bool](MAX_KINDS, every_s, clock))
+        self._unlogged = SharedCache(lambda: LRUCache[Hashable, int](MAX_KINDS))
 
     def is_due(self, kind: Hashable = None) -> bool:
         """Return whether to log a line of this kind now; a caller that gets True must log it."""

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from osrerank._platform import renew_after_fork
 from osrerank.errors import InferenceError
 
-MOST_WAIT_S = 60.0
+MAX_WAIT_S = 60.0
 """The longest time that the interpreter waits at exit for native code, in seconds: longer than any batch takes."""
 
 Value = TypeVar("Value")
@@ -56,7 +56,7 @@ class NativeCode:
     def end(self) -> None:
         """Let no other thread enter, and wait until none is inside, even if Ctrl-C is pressed meanwhile."""
         self._is_ending = True
-        ends_at = time.monotonic() + MOST_WAIT_S
+        ends_at = time.monotonic() + MAX_WAIT_S
         while (left_s := ends_at - time.monotonic()) > 0:
             with contextlib.suppress(KeyboardInterrupt), self._changed:
                 if self._changed.wait_for(lambda: not self._inside, left_s):

@@ -42,7 +42,7 @@ class Recipe:
     Attributes:
         pipeline: the stages.
         depth: how many candidates the first stage reranks, at least.
-        most_depth: likewise, at most: it goes on below ``depth`` as long as candidates have stored vectors.
+        max_depth: likewise, at most: it goes on below ``depth`` as long as candidates have stored vectors.
         compares: the first stage, if it compares vectors; else None.
         reads: the first stage's model, if candidates that it cannot read keep their order; else None.
         warnings: where the stages differ from what was asked for.
@@ -53,7 +53,7 @@ class Recipe:
 
     pipeline: StagePipeline
     depth: int
-    most_depth: int
+    max_depth: int
     compares: VectorStage | None = None
     reads: Scorer | Encoder | None = None
     warnings: tuple[Warned, ...] = ()
@@ -78,10 +78,10 @@ class Recipe:
         if self.reads is not None and (reason := unreadable_reason(ranking, self.reads)):
             return ranking.with_report(unread(reason))
         pipeline = self.pipeline
-        if self.compares is not None and self.at_depth is not None and self.most_depth > self.depth:
+        if self.compares is not None and self.at_depth is not None and self.max_depth > self.depth:
             if ranking.vectors is None:
-                ranking = replace(ranking, vectors=self.compares.stored(ranking, self.most_depth, deadline))
-            pipeline = self.at_depth(self.compares.known_depth(ranking, self.depth, self.most_depth))
+                ranking = replace(ranking, vectors=self.compares.stored(ranking, self.max_depth, deadline))
+            pipeline = self.at_depth(self.compares.known_depth(ranking, self.depth, self.max_depth))
         try:
             ranked = pipeline.rerank(ranking, deadline=deadline, on_failure=on_failure)
         except Exception as error:
@@ -179,12 +179,12 @@ def recipe_of(options: Rerank, models: Sequence[Loaded]) -> Recipe:
     if options.pipeline != AUTO_PIPELINE and not isinstance(checked_model, Exception):
         _, warning = resolved(options, checked_model)
     at_depth = partial(_pipeline, options, first, later)
-    pipeline = at_depth(options.least_depth)
+    pipeline = at_depth(options.min_depth)
     compares = stage if isinstance(stage := pipeline.stages[0], VectorStage) else None
     return Recipe(
         pipeline,
-        options.least_depth,
-        options.most_depth if compares is not None else options.least_depth,
+        options.min_depth,
+        options.max_depth if compares is not None else options.min_depth,
         compares,
         first.model if options.language_guard else None,
         (Warned(warning, WarningCode.PIPELINE_CHANGED),) if warning else (),
@@ -196,7 +196,7 @@ def recipe_of(options: Rerank, models: Sequence[Loaded]) -> Recipe:
 
 def failed_recipe(options: Rerank, error: Exception) -> Recipe:
     """Return the recipe of a search whose first model cannot be used: its only stage fails with the error."""
-    return Recipe(Pipeline((FailedStage(str(options.pipeline), error),)), options.least_depth, options.least_depth)
+    return Recipe(Pipeline((FailedStage(str(options.pipeline), error),)), options.min_depth, options.min_depth)
 
 
 def resolved(options: Rerank, ready: Ready) -> tuple[str, str]:

@@ -21,7 +21,7 @@ from osrerank.types import Candidate, Encoder, Scorer
 
 DEFAULTS = Rerank(blend="replace", depth=10_000)
 """The default options: the model alone orders all texts, because they may have scores of any kind, or none."""
-MOST_QUERIES = 8
+MAX_QUERIES = 8
 """The number of queries that are ranked at the same time, so that their pairs share batches."""
 
 Document = str | Mapping[str, Any]
@@ -172,7 +172,7 @@ class Reranker:
         """
         if len(queries) != len(documents):
             raise ValueError(f"there are {len(queries)} queries and {len(documents)} lists of documents")
-        threads, rank = DaemonThreads(MOST_QUERIES, "osrerank-rank"), partial(self.rank, top_k=top_k)
+        threads, rank = DaemonThreads(MAX_QUERIES, "osrerank-rank"), partial(self.rank, top_k=top_k)
         try:
             pairs = zip(queries, documents, strict=True)
             futures = [threads.submit(carried(rank), query, texts) for query, texts in pairs]

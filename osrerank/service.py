@@ -38,7 +38,7 @@ from osrerank.vectors.store import VectorStore
 
 SERVER_MS = 3_000.0
 """How long callers that can do without a rerank server wait for it at startup, in milliseconds."""
-MOST_RECIPES = 100
+MAX_RECIPES = 100
 """How many recipes are kept."""
 DECISIVE = (
     "pipeline", "depth", "mono_depth", "duo_depth", "pairs", "separator", "language_guard", "blend", "blend_weight",
@@ -94,7 +94,7 @@ class RerankService:
             has_index=has_index, on_loaded=prepare,
         )  # fmt: skip
         self._duo = LoadedModel(settings.duo_model or "", DUO, settings, duo_scorer, fix, clock)
-        self._recipes: SharedCache[LRUCache[Any, Recipe]] = SharedCache(lambda: LRUCache(MOST_RECIPES))
+        self._recipes: SharedCache[LRUCache[Any, Recipe]] = SharedCache(lambda: LRUCache(MAX_RECIPES))
 
     def also_read(self, stores: Sequence[VectorStore]) -> None:
         """Read these stores, too, for vectors of texts outside a search; called before a model is loaded."""
@@ -105,7 +105,7 @@ class RerankService:
         service = copy(self)
         service.settings = self.settings.model_copy(update={"model": model})
         service.first = LoadedModel(model, POINTWISE, service.settings, clock=self.clock, on_loaded=prepare)
-        service._recipes = SharedCache(lambda: LRUCache(MOST_RECIPES))  # noqa: SLF001 - its own class
+        service._recipes = SharedCache(lambda: LRUCache(MAX_RECIPES))  # noqa: SLF001 - its own class
         if self.settings.model == self.settings.vector_model == DEFAULT_MODEL:
             service.encoder = self.first  # not loaded twice
         return service
@@ -113,7 +113,7 @@ class RerankService:
     def depth(self, options: Rerank) -> int:
         """Return how many candidates the first pass must return."""
         depths = (
-            ranking.most_depth if isinstance(ranking.pipeline, str) else ranking.pipeline.depth
+            ranking.max_depth if isinstance(ranking.pipeline, str) else ranking.pipeline.depth
             for ranking in options.rankings
         )
         return max(depths)

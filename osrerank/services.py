@@ -14,14 +14,14 @@ from osrerank.service import RerankService
 
 logger = logging.getLogger(__name__)
 
-MOST = 3
+MAXIMUM = 3
 """The most models that a client keeps loaded, including its own."""
 
 
 class Services:
     """A service for each model that the settings file names; each model is loaded on first use.
 
-    At most `MOST` models are loaded at a time. Before another model is loaded, the least recently used one is
+    At most `MAXIMUM` models are loaded at a time. Before another model is loaded, the least recently used one is
     released; it is loaded again when needed. The client's own model and the models of running searches are never
     released, so more models may be loaded for a while. Safe to use from many threads.
 
@@ -84,15 +84,15 @@ class Services:
     def _make_room(self, needed: str) -> None:
         """Release idle models until another can be loaded; a thread closes each, an unloaded service replaces it."""
         loaded = [name for name in self.loaded if name != needed]
-        most_others = MOST - _is_loaded(self._client_service) - 1  # room for the needed model
+        max_others = MAXIMUM - _is_loaded(self._client_service) - 1  # room for the needed model
         idle = [name for name in loaded if not self._searches[name]]
-        for name in idle[: max(0, len(loaded) - most_others)]:
+        for name in idle[: max(0, len(loaded) - max_others)]:
             released, self._services[name] = self._services[name], self._client_service.with_model(name)
             threading.Thread(target=released.first.close, name="osrerank-release", daemon=True).start()
             if self._due.is_due():
                 logger.warning(
                     "[model-released] %s was released to make room for %s, and is loaded again for its next search: "
-                    "at most %d stay loaded; not logged again for a minute", name, needed, MOST
+                    "at most %d stay loaded; not logged again for a minute", name, needed, MAXIMUM
                 )  # fmt: skip
 
 

@@ -26,7 +26,7 @@ from osrerank.errors import ConfigError
 
 PREFIX = "OSRERANK_"
 DAY_S = 24 * 3600
-MOST_TTL_S = 3650 * DAY_S
+MAX_TTL_S = 3650 * DAY_S
 SECRETS_DIR = f"{PREFIX}SECRETS_DIR"
 """The variable that names a folder with a file for each secret, such as ``osrerank_redis_url``.
 
@@ -38,7 +38,7 @@ ONE_REDIS = (
     "Redis Sentinel and Redis Cluster are not supported: name one Redis, or an address that always leads to the master "
     "(a proxy or service in front of Sentinel), and put no Cluster there"
 )
-LEAST_KEY = 16
+MIN_KEY = 16
 """The least number of characters of a signing key; ``openssl rand -hex 32`` makes 64."""
 SETTINGS_FILE = Path("osrerank.toml")
 """The settings file if none is named: in the working directory, else in the user's configuration folder."""
@@ -137,13 +137,13 @@ class Settings(BaseSettings):
     broker_url: SecretStr | None = None
     backend: str = "auto"
     dtype: str = "auto"
-    cache_ttl_s: int = Field(default=7 * DAY_S, gt=1, le=MOST_TTL_S)
+    cache_ttl_s: int = Field(default=7 * DAY_S, gt=1, le=MAX_TTL_S)
     cache_mb: float = Field(default=256.0, ge=0, allow_inf_nan=False)
     cache_local_mb: float = Field(default=16.0, ge=0, allow_inf_nan=False)
     vectors: Literal["file", "index", "redis", "off"] | None = None
     vectors_folder: Path = Field(default_factory=lambda: user_folder("XDG_CACHE_HOME", ".cache") / "vectors")
     vectors_mb: float = Field(default=1024.0, ge=1, allow_inf_nan=False)
-    vectors_ttl_s: int = Field(default=30 * DAY_S, gt=1, le=MOST_TTL_S)
+    vectors_ttl_s: int = Field(default=30 * DAY_S, gt=1, le=MAX_TTL_S)
     vectors_profile: Literal["standard", "exact"] = "standard"
     vectors_key: SecretStr | None = None
     signing_key: SecretStr | None = None
@@ -182,8 +182,8 @@ class Settings(BaseSettings):
     @field_validator("signing_key")
     @classmethod
     def _are_keys(cls, keys: SecretStr | None) -> SecretStr | None:
-        if keys is not None and min(len(key.strip()) for key in keys.get_secret_value().split(",")) < LEAST_KEY:
-            raise ValueError(f"a key has at least {LEAST_KEY} characters; several are separated by commas")
+        if keys is not None and min(len(key.strip()) for key in keys.get_secret_value().split(",")) < MIN_KEY:
+            raise ValueError(f"a key has at least {MIN_KEY} characters; several are separated by commas")
         return keys
 
     @field_validator("broker_url", "redis_url")

@@ -8,7 +8,7 @@ from osrerank.evaluation.significance import letter
 
 # Unicode has no superscript q.
 SUPERSCRIPTS = str.maketrans("abcdefghijklmnoprstuvwxyz", "ᵃᵇᶜᵈᵉᶠᵍʰⁱʲᵏˡᵐⁿᵒᵖʳˢᵗᵘᵛʷˣʸᶻ")
-LEAST_P = 0.0001  # the smallest that four decimals can show
+MIN_P = 0.0001  # the smallest that four decimals can show
 COUNTS = ("NumQ", "NumRel", "NumRet")
 
 
@@ -98,4 +98,4 @@ def _value(measure: str, value: float) -> str:
 
 
 def _p_value(p_value: float) -> str:
-    return f"{p_value:.4f}" if p_value >= LEAST_P else f"<{LEAST_P}"
+    return f"{p_value:.4f}" if p_value >= MIN_P else f"<{MIN_P}"

@@ -13,12 +13,12 @@ from osrerank.client import Client, connection_options
 from osrerank.errors import ConfigError
 from osrerank.options.defaults import Defaults
 from osrerank.options.described import descriptions, first_sentence
-from osrerank.options.rerank import BLENDS, GROUPS, MOST_MS, NO_STAGES, PIPELINES, Rerank, RerankOptions
+from osrerank.options.rerank import BLENDS, GROUPS, MAX_MS, NO_STAGES, PIPELINES, Rerank, RerankOptions
 from osrerank.service import RerankService
 from osrerank.settings import Settings
 from osrerank.types import FailurePolicy
 
-DURATION = click.FloatRange(0, MOST_MS, min_open=True)
+DURATION = click.FloatRange(0, MAX_MS, min_open=True)
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 MODEL_SETTINGS = ("redis_url", "model", "vector_model", "duo_model", "backend", "dtype")

@@ -8,7 +8,7 @@ import click
 from osrerank.cli.options import allow_partial, client_of, rerank_arguments, rerank_options, run_form
 from osrerank.cli.sources import SOURCE
 
-MOST_HITS = 10_000
+MAX_HITS = 10_000
 """The most hits of a search by default: an index's setting max_result_window."""
 
 
@@ -21,7 +21,7 @@ MOST_HITS = 10_000
 )
 @click.option("--index", "-i", required=True, help="Index to search.")
 @click.option("--output", "-o", required=True, type=click.Path(dir_okay=False, path_type=Path), help="Run to write.")
-@click.option("--hits", default=1000, show_default=True, type=click.IntRange(1, MOST_HITS), help="Hits per query.")
+@click.option("--hits", default=1000, show_default=True, type=click.IntRange(1, MAX_HITS), help="Hits per query.")
 @click.option(
     "--exclude-query-ids",
     is_flag=True,
@@ -80,7 +80,7 @@ def _batch(client: Any, options: dict[str, Any]) -> Any:
     if rerank is not None and rerank.compares_pairs:
         rerank_argument = replace(rerank, explain=True)  # so that the side file has the pairs
     size, index, exclude = options["hits"], options["index"], options["exclude_query_ids"]
-    n_hits = min(size + exclude, MOST_HITS)
+    n_hits = min(size + exclude, MAX_HITS)
     source = {} if reranked else {"_source": False}  # a first pass needs only ids and scores
 
     def search(query: Any, started_s: float) -> Any:

@@ -12,7 +12,7 @@ from osrerank._optional import require
 from osrerank._signals import end_on_signals
 from osrerank.cli.options import DURATION
 from osrerank.errors import ConfigError
-from osrerank.options.rerank import MOST_MS
+from osrerank.options.rerank import MAX_MS
 
 NAMES = ("redis_url", "model", "vector_model", "duo_model", "backend", "dtype")
 PAGE_OPTIONS = ("hosts", "queries", "qrels", "save_judgments")
@@ -32,7 +32,7 @@ FILE = click.Path(exists=True, dir_okay=False)
 )
 @click.option(
     "--max-wait",
-    type=click.FloatRange(0, MOST_MS / 1000),
+    type=click.FloatRange(0, MAX_MS / 1000),
     metavar="SECONDS",
     help="Refuse requests (429) that would wait longer than this.  [default: their time limit]",
 )

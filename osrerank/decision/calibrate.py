@@ -28,7 +28,7 @@ from osrerank.thresholds.maps import Floats
 from osrerank.types import Qrels, Query
 
 FOLDS = 5
-LEAST_RELEVANT = 20
+MIN_RELEVANT = 20
 """The fewest relevant hits to which a probability is fitted."""
 MONO, BLEND = "mono", "blend"
 
@@ -121,7 +121,7 @@ def collect(client: Client, index: str, queries: Any, qrels: Qrels, options: Rer
     query_ids: list[str] = []
     stage = ""
     for query in queries:
-        response = client.search(query.text, index=index, size=options.most_depth, rerank=options, _source=False)
+        response = client.search(query.text, index=index, size=options.max_depth, rerank=options, _source=False)
         if not response["hits"]["hits"]:
             continue
         model = MONO if is_vectors_mono else response["rerank"]["stages"][0]["name"]
@@ -157,10 +157,10 @@ def fit(collected: Collected, folds: int = FOLDS) -> Fitted:
     """
     scored = collected.scored
     relevant, queries = int(scored.relevant.sum()), len(collected.query_ids)
-    if relevant < LEAST_RELEVANT or queries < 2 * folds or relevant == len(scored.relevant):
+    if relevant < MIN_RELEVANT or queries < 2 * folds or relevant == len(scored.relevant):
         raise EvaluationError(
             f"no probability can be fitted to {queries} judged queries with {relevant} relevant hits: it takes "
-            f"at least {2 * folds} queries, {LEAST_RELEVANT} relevant hits, and a hit that is not relevant"
+            f"at least {2 * folds} queries, {MIN_RELEVANT} relevant hits, and a hit that is not relevant"
         )
     parts = _numbered(collected.query_ids, folds)
     out = {name: held_out(scored, fit_map, parts) for name, fit_map in FITS.items()}

@@ -20,8 +20,8 @@ BINS = 15
 STEPS = 100
 NINETY_FIVE = 1.645
 """Standard errors between a mean and the lower end of its one-sided 95% interval."""
-LEAST_HITS = 25
-LEAST = 1e-6
+MIN_HITS = 25
+MINIMUM = 1e-6
 """Probabilities are kept this far from 0 and 1 in a log loss."""
 Flags = npt.NDArray[np.bool_]
 Groups = npt.NDArray[np.intp]
@@ -184,7 +184,7 @@ def precisions(probabilities: Floats, relevant: Flags, max_thresholds: int = 200
     return [
         (float(values[index]), promised(int(relevant_so_far[index]), int(index) + 1))
         for index in selected[::-1]
-        if index + 1 >= LEAST_HITS
+        if index + 1 >= MIN_HITS
     ]
 
 
@@ -203,5 +203,5 @@ def _logistic(values: Floats) -> Any:
 
 
 def _cross_entropy(probabilities: Floats, targets: Floats) -> float:
-    inside = np.clip(probabilities, LEAST, 1 - LEAST)
+    inside = np.clip(probabilities, MINIMUM, 1 - MINIMUM)
     return float(-(targets * np.log(inside) + (1 - targets) * np.log1p(-inside)).sum())

@@ -7,7 +7,7 @@ BEIR leaves such hits out. A query and a document may also share an id by chance
 from collections.abc import Mapping, Sequence
 
 TOP = 10
-LEAST_SHARE = 0.05
+MIN_SHARE = 0.05
 """The smallest share of queries with such a hit that is not put down to chance."""
 
 
@@ -18,4 +18,4 @@ def own_hits(rankings: Mapping[str, Sequence[str]]) -> int:
         rankings: query id -> document ids, best first.
     """
     count = sum(query_id in ranked[:TOP] for query_id, ranked in rankings.items())
-    return count if count >= LEAST_SHARE * len(rankings) else 0
+    return count if count >= MIN_SHARE * len(rankings) else 0

@@ -140,13 +140,13 @@ class _MpnetEncoder(_Encoder):
 
     def _all_biases(self) -> str:
         add, constant = self.graph.add, self.graph.constant
-        most_positions = len(self._weights["embeddings.position_embeddings.weight"])
-        distances = np.arange(1 - most_positions, most_positions)
+        max_positions = len(self._weights["embeddings.position_embeddings.weight"])
+        distances = np.arange(1 - max_positions, max_positions)
         table = self._weights["encoder.relative_attention_bias.weight"][buckets(distances)].T  # (heads, distances)
         scalar = add("Squeeze", [add("Shape", ["input_ids"], start=1, end=2), self._axis(0)])
         positions = add("Range", [constant("zero", np.array(0)), scalar, constant("one", np.array(1))])
         differences = add("Sub", [positions, add("Unsqueeze", [positions, self._axis(1)])])
-        indices = add("Add", [differences, constant("most", np.array(most_positions - 1))])
+        indices = add("Add", [differences, constant("most", np.array(max_positions - 1))])
         return add("Unsqueeze", [add("Gather", [constant("distances", table), indices], axis=1), self._axis(0)])
 
 

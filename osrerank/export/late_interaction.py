@@ -90,7 +90,7 @@ def read_late_interaction(directory: Path, name: str, overrides: EncoderOverride
         name=name,
         head="cosine",
         kind="late-interaction",
-        max_tokens=longest_sequence(config, description.most_document_tokens),
+        max_tokens=longest_sequence(config, description.max_document_tokens),
         max_query_tokens=longest_sequence(config, description.most_query_tokens),
         segment_rows=int(config.get("type_vocab_size", 0)),
         calibration=UNCALIBRATED,

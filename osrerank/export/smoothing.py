@@ -19,7 +19,7 @@ from osrerank.scoring.inputs import Tokens
 
 SHARE = 0.7
 """The share of the spread that moves into the weights; .7 has the least error (docs/research/inference.md)."""
-LEAST_SCALE = 0.25
+MIN_SCALE = 0.25
 """The least scale, relative to the median, so that channels that were small for all sequences do not grow far."""
 SUFFIX = ".smooth"
 
@@ -72,7 +72,7 @@ def channel_scales(activations: Floats, weights: Floats) -> Floats:
     tiny = np.finfo(np.float32).tiny
     scales = np.maximum(activations, tiny) ** SHARE / np.maximum(weights, tiny) ** (1 - SHARE)
     middle = float(np.median(scales)) or 1.0
-    return np.maximum(scales / middle, LEAST_SCALE).astype(np.float32)
+    return np.maximum(scales / middle, MIN_SCALE).astype(np.float32)
 
 
 def _states(product: Any) -> str:

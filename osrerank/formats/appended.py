@@ -17,7 +17,7 @@ class AppendedLines:
     """
 
     def __init__(self, path: Path, most_bytes: int) -> None:
-        self.path, self._most_bytes = path, most_bytes
+        self.path, self._max_bytes = path, most_bytes
 
     def append(self, line: str) -> None:
         """Append a line and a line break.
@@ -29,8 +29,8 @@ class AppendedLines:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         file = os.open(self.path, FLAGS, 0o600)
         try:
-            if os.fstat(file).st_size + len(content) > self._most_bytes:
-                raise OSError(f"the file is full ({self._most_bytes / 1e6:g} MB): move it away")
+            if os.fstat(file).st_size + len(content) > self._max_bytes:
+                raise OSError(f"the file is full ({self._max_bytes / 1e6:g} MB): move it away")
             if (written := os.write(file, content)) < len(content):
                 os.write(file, b"\n")  # so that the next line begins on its own
                 raise OSError(f"{written} of {len(content)} bytes were written")

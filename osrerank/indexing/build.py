@@ -36,7 +36,7 @@ from osrerank.vectors.position import Head, Lease, Position, identity_of
 
 StoreName = Literal["file", "redis", "index"]
 """Where vectors are stored: in a file, in Redis, or in a side index."""
-MOST_DOCUMENTS = 512
+MAX_DOCUMENTS = 512
 """The most documents that are read and encoded at a time."""
 QUICK_S = 1.0
 """If a batch takes less than this, the next one is twice as large; if it takes four times as long, half as large."""
@@ -314,11 +314,11 @@ class Builder:
         self, name: str, saved: StoredPosition, heads: Mapping[str, Head], report: Callable[[], None]
     ) -> None:
         """Build all changes of an index, with several leases at a time if workers encode; wait for other builders."""
-        most_leases, is_stopped = self._most_leases(), threading.Event()
-        threads, running = DaemonThreads(most_leases, "osrerank-build"), set[Future[None]]()
+        max_leases, is_stopped = self._most_leases(), threading.Event()
+        threads, running = DaemonThreads(max_leases, "osrerank-build"), set[Future[None]]()
         try:
             while running or saved.position.count_open(heads):
-                lease = self._claim(saved, heads) if len(running) < most_leases else None
+                lease = self._claim(saved, heads) if len(running) < max_leases else None
                 if lease is not None:
                     running.add(threads.submit(self._build, name, saved, lease, report, is_stopped))
                 elif running:
@@ -377,7 +377,7 @@ class Builder:
                     report()
                 took_s = time.monotonic() - began_s
                 if took_s < QUICK_S:
-                    size = min(2 * size, MOST_DOCUMENTS)
+                    size = min(2 * size, MAX_DOCUMENTS)
                 elif took_s > 4 * QUICK_S:
                     size = max(size // 2, BATCH)
 

@@ -117,7 +117,7 @@ def encoding_rate(vectors: DocumentVectors, texts: Sequence[ModelText]) -> Encod
 
 def duration(seconds: float) -> str:
     """Return a duration in words: "40 seconds", "9 minutes", "5 hours"."""
-    unit_s, unit = next((unit_s, unit) for most_s, unit_s, unit in UNITS if seconds < most_s)
+    unit_s, unit = next((unit_s, unit) for max_s, unit_s, unit in UNITS if seconds < max_s)
     count = max(1, round(seconds / unit_s))
     return f"{count:,} {unit}{'' if count == 1 else 's'}"
 

@@ -33,9 +33,9 @@ from osrerank.vectors.store import REST_S, Guard, Size
 
 KEEP_ALIVE = "5m"
 """The time for which the cluster keeps a scroll open between two requests."""
-MOST_RECENT = 10_000
+MAX_RECENT = 10_000
 """The number of recently written records that are kept in memory, about 7 MB."""
-MOST_MODELS = 100
+MAX_MODELS = 100
 """The most models whose records are counted."""
 
 logger = logging.getLogger(__name__)
@@ -89,7 +89,7 @@ class IndexStore:
         self._client, self.model = client, model
         self._form = RecordRequests(client.engine)
         self._guard = Guard(self.name, self.index, rest_s)
-        self._recent: LRUCache[bytes, bytes] = LRUCache(MOST_RECENT)  # reads find a record only after a refresh
+        self._recent: LRUCache[bytes, bytes] = LRUCache(MAX_RECENT)  # reads find a record only after a refresh
         self._lock = threading.Lock()
 
     def read(self, keys: Sequence[bytes]) -> dict[bytes, bytes]:
@@ -186,7 +186,7 @@ class IndexStore:
         """Return the number of records of each model; records that name no model are left out."""
         if not self._client.indices.exists(index=self.index):
             return {}
-        body = {"size": 0, "aggs": {"models": {"terms": {"field": MODEL, "size": MOST_MODELS}}}}
+        body = {"size": 0, "aggs": {"models": {"terms": {"field": MODEL, "size": MAX_MODELS}}}}
         response = self._client.search(index=self.index, body=body)
         buckets = response["aggregations"]["models"]["buckets"]
         return {bucket["key"]: int(bucket["doc_count"]) for bucket in buckets}

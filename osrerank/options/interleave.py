@@ -15,7 +15,7 @@ DIFFER = (
     "separator", "blend", "blend_weight", "passages", "sentences",
 )  # fmt: skip
 """The options in which the two rankings may differ: those that determine the order of the shared first pass's hits."""
-MOST_NAME = 100
+MAX_NAME = 100
 """The most characters of an experiment's name."""
 
 
@@ -39,8 +39,8 @@ class Interleave:
         if not is_name(self.key):
             raise unusable("interleave.key", self.key, "a text that is not empty, such as the session's id")
         name: Any = self.name  # a caller may pass anything
-        if not isinstance(name, str) or len(name) > MOST_NAME:
-            raise unusable("interleave.name", self.name, f"a text of at most {MOST_NAME} characters")
+        if not isinstance(name, str) or len(name) > MAX_NAME:
+            raise unusable("interleave.name", self.name, f"a text of at most {MAX_NAME} characters")
         if not isinstance(self.others, Mapping | tuple):
             raise unusable("interleave.with", self.others, "a dict of the options that differ")
         for option in dict(self.others):

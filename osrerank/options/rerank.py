@@ -32,7 +32,7 @@ DEPTH, AUTO_DEPTH = 100, 1_000
 """The least and the most candidates that the depth "auto" reranks."""
 MAX_DEPTH = 10_000
 """OpenSearch's default result window: no first pass returns more."""
-MOST_MS = 86_400_000
+MAX_MS = 86_400_000
 """The longest duration that an option may have, in milliseconds."""
 MAX_DUO_DEPTH = 1_000
 
@@ -195,12 +195,12 @@ class Rerank:
         return self.pipeline in (AUTO_PIPELINE, "vectors", "mono", NO_STAGES) and self.sentences is None
 
     @property
-    def least_depth(self) -> int:
+    def min_depth(self) -> int:
         """The least number of candidates that the first stage reranks."""
         return DEPTH if self.depth == "auto" else self.depth
 
     @property
-    def most_depth(self) -> int:
+    def max_depth(self) -> int:
         """The number of candidates that the first pass must return."""
         return AUTO_DEPTH if self.depth == "auto" else self.depth
 
@@ -320,8 +320,8 @@ _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "separator": (lambda value: isinstance(value, str), "a text"),
     "query_fields": (_are_names, "one or more field names, or None"),
     "deadline_ms": (
-        lambda value: value in ("auto", None) or (_is_number(value) and 0 < value <= MOST_MS),
-        f'a number of milliseconds above 0, at most {MOST_MS:,} (a day), None for no limit, or "auto"',
+        lambda value: value in ("auto", None) or (_is_number(value) and 0 < value <= MAX_MS),
+        f'a number of milliseconds above 0, at most {MAX_MS:,} (a day), None for no limit, or "auto"',
     ),
     "on_failure": (lambda value: value in ("first_pass", "raise"), '"first_pass" or "raise"'),
     "min_score": (lambda value: value is None or is_share(value), "a probability in [0, 1] or None"),

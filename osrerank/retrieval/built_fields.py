@@ -23,7 +23,7 @@ BATCH_SIZE = 30
 """The number of side indices in one request."""
 REQUEST_S = 2.0
 """The timeout of a request, in seconds."""
-MOST_INDICES = 100
+MAX_INDICES = 100
 """The most indices of the same name whose fields are stored."""
 
 FieldsByIndex = Mapping[str, tuple[str, ...]]
@@ -44,7 +44,7 @@ def fields_content(before: bytes, identity: str, read: Sequence[str]) -> bytes:
         read: the fields that the build read.
     """
     entries = [(name, names) for name, names in _parsed(before).items() if name != identity]
-    return json.dumps(dict([*entries[1 - MOST_INDICES :], (identity, read)]), separators=(",", ":")).encode()
+    return json.dumps(dict([*entries[1 - MAX_INDICES :], (identity, read)]), separators=(",", ":")).encode()
 
 
 def _parsed(content: bytes) -> FieldsByIndex:

@@ -10,7 +10,7 @@ from osrerank._caches import SharedCache
 
 KEPT_S = 60.0
 """The time after which a cached value expires, in seconds."""
-MOST_KEPT = 1_000
+MAX_KEPT = 1_000
 """The most values in a cache; a further one drops the least recently used."""
 
 Key = TypeVar("Key", bound=Hashable)
@@ -26,7 +26,7 @@ class ExpiringCache(Generic[Key, Value]):
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic, kept_s: float = KEPT_S) -> None:
-        self._values = SharedCache(lambda: TTLCache[Key, Value](MOST_KEPT, kept_s, clock))
+        self._values = SharedCache(lambda: TTLCache[Key, Value](MAX_KEPT, kept_s, clock))
 
     def get(self, key: Key) -> Value | None:
         """Return the key's value; None if it is missing or has expired."""

@@ -35,7 +35,7 @@ DAY_S = 86_400.0
 """The time, in seconds, after which it is logged again which fields an index has."""
 FRESH_S = 0.1
 """The time, in seconds, for which a mapping is not read again, even if it lacks a named field."""
-MOST_SETS = 1_000
+MAX_SETS = 1_000
 """The most sets of named fields that are cached for an index."""
 SHOWN = 20
 """The most names that a message lists."""
@@ -146,7 +146,7 @@ class FieldFinder:
             fields = SearchFields(warnings=(warning,))
         elif leaves_open:
             self._log_fields(index, fields)
-        if len(entry.fields) < MOST_SETS:
+        if len(entry.fields) < MAX_SETS:
             entry.fields[named] = fields
         return fields
 

@@ -10,7 +10,7 @@ from typing import Self
 
 from osrerank.options.rerank import Rerank
 from osrerank.retrieval.mapping import SEMANTIC_TEXT, TEXT_KINDS, Leaf, Leaves, lacking, nearest, plain, resolve
-from osrerank.retrieval.text_fields import MOST_FIELDS, text_fields, titles_first, whole_fields
+from osrerank.retrieval.text_fields import MAX_FIELDS, text_fields, titles_first, whole_fields
 from osrerank.types.reasons import Warned, WarningCode
 
 
@@ -173,7 +173,7 @@ class SearchFields:
 def index_groups(by_index: Mapping[str, Leaves]) -> tuple[IndexGroup, ...]:
     """Return each group of indices with the fields that a search without field names searches and reads."""
     return merge_groups(
-        index_group(names, whole_fields(texts)[:MOST_FIELDS], by_index[names[0]])
+        index_group(names, whole_fields(texts)[:MAX_FIELDS], by_index[names[0]])
         for texts, names in group_by_text_fields(by_index)
     )
 

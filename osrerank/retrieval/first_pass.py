@@ -15,7 +15,7 @@ from osrerank.thresholds.cut import Thresholds
 from osrerank.types.reasons import Reason, ReasonCode, Warned, WarningCode
 
 DEFAULT_SIZE = 10
-MOST_REASON = 200
+MAX_REASON = 200
 """The most characters of a shard's failure reason that a message shows."""
 COLLAPSED = Warned(
     "collapse shows each group by the hit that the first pass ranks highest, so a better member may stay hidden; "
@@ -165,7 +165,7 @@ def _first_failure(shards: Mapping[str, Any]) -> str:
     """Return the failure reason of the first failed shard, in parentheses; empty if the response has none."""
     failures: Sequence[Mapping[str, Any]] = shards.get("failures") or ({},)
     reason = failures[0].get("reason") or {}
-    return f" ({reason.get('type')}: {str(reason.get('reason'))[:MOST_REASON]})" if reason else ""
+    return f" ({reason.get('type')}: {str(reason.get('reason'))[:MAX_REASON]})" if reason else ""
 
 
 def first_pass_of(

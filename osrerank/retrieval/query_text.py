@@ -12,7 +12,7 @@ from osrerank.retrieval.retrievers import queries_of
 
 TIE_BREAKER = 0.5
 """The weight of the scores of all fields but the best one; BEIR's Elasticsearch baseline uses it for title and text."""
-MOST_CLAUSES = 1_000
+MAX_CLAUSES = 1_000
 """The most clauses of a query built from a text; OpenSearch's ``indices.query.bool.max_clause_count`` is 1,024."""
 EXPANDED = 20
 """The assumed number of fields that match a pattern, or that are an index's default fields."""
@@ -57,7 +57,7 @@ def shorten_to_clauses(text: str, fields: SearchFields) -> str:
         fields: the fields that it searches.
     """
     groups = [group.searched for group in fields.groups] or [fields.searched]
-    budget = max(MOST_CLAUSES // max(map(_field_count, groups)), 1)
+    budget = max(MAX_CLAUSES // max(map(_field_count, groups)), 1)
     if len(text) <= budget or sum(max(len(_word_ends(word)), 1) for word in text.split()) <= budget:
         return text
     kept_words = []

@@ -13,7 +13,7 @@ from typing import Any
 
 from osrerank.options.rm3 import Rm3
 from osrerank.retrieval.fields import SearchFields
-from osrerank.retrieval.query_text import MOST_CLAUSES, build_query
+from osrerank.retrieval.query_text import MAX_CLAUSES, build_query
 from osrerank.retrieval.requests import SideRequest, path_of
 from osrerank.retrieval.search_pipelines import under_pipeline
 
@@ -71,7 +71,7 @@ def expand(
     ]
     weights = expand_terms([token["token"] for token in analysed["tokens"]], feedback, rm3)
     # term clauses, because analysing the index terms again would change some of them
-    heaviest = _heaviest(weights, MOST_CLAUSES)
+    heaviest = _heaviest(weights, MAX_CLAUSES)
     clauses = [{"term": {name: {"value": term, "boost": weight}}} for term, weight in heaviest.items()]
     return {"bool": {"should": clauses}}
 

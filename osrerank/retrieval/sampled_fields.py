@@ -9,9 +9,9 @@ from typing import Any
 
 from osrerank.response import values_at
 from osrerank.retrieval.mapping import Leaf
-from osrerank.retrieval.text_fields import MOST_FIELDS, is_title
+from osrerank.retrieval.text_fields import MAX_FIELDS, is_title
 
-MOST_TITLES = 2
+MAX_TITLES = 2
 """The most titles among the fields that are chosen."""
 LONG_WORDS, SHORT_WORDS = 12, 3
 """A field whose values have at least 12 words (median) counts as long; with fewer than 3, it cannot be prose."""
@@ -19,8 +19,8 @@ TRUSTED = 5
 """The fewest values that can show whether values repeat."""
 SAME = 0.9
 """A text is a copy of another text, or of a part of it, if the other text has this share of its words."""
-MOST_WORDS = 300
-MOST_CHARACTERS = MOST_WORDS * 20
+MAX_WORDS = 300
+MAX_CHARACTERS = MAX_WORDS * 20
 """The most words, and the most characters, of a value that are examined."""
 _UNSPACED = re.compile(r"[\u0e00-\u0eff\u1000-\u109f\u3040-\u30ff\u3400-\u9fff]")
 _CODE = re.compile(r"^\S*[\d/:@#<>\\.,{}+=-]\S*$")
@@ -47,7 +47,7 @@ class SampledField:
     @cached_property
     def words(self) -> float:
         """The median number of words of a value; two characters of a script without spaces count as one word."""
-        counts = [len(_words(value)) + len(_UNSPACED.findall(value[:MOST_CHARACTERS])) / 2 for value in self.all_values]
+        counts = [len(_words(value)) + len(_UNSPACED.findall(value[:MAX_CHARACTERS])) / 2 for value in self.all_values]
         return statistics.median(counts) if counts else 0
 
     @cached_property
@@ -92,7 +92,7 @@ class SampledField:
 
 
 def _words(value: str) -> list[str]:
-    return _MARKUP.sub(" ", value[:MOST_CHARACTERS]).replace("_", " ").split()[:MOST_WORDS]
+    return _MARKUP.sub(" ", value[:MAX_CHARACTERS]).replace("_", " ").split()[:MAX_WORDS]
 
 
 def choose(leaves: Sequence[Leaf], sources: Sequence[Mapping[str, Any]]) -> tuple[Leaf, ...]:
@@ -108,7 +108,7 @@ def choose(leaves: Sequence[Leaf], sources: Sequence[Mapping[str, Any]]) -> tupl
     fields = [SampledField(leaf, tuple(values_of(source, leaf) for source in sources)) for leaf in leaves]
     filled = [field for field in fields if field.all_values]
     if not filled:
-        return tuple(leaves[:MOST_FIELDS])
+        return tuple(leaves[:MAX_FIELDS])
     chosen = _without_copies([field for field in filled if _is_text(field, filled)])
     if all(field.is_title for field in chosen):
         remaining = [field for field in filled if field not in chosen and not (chosen and _is_tag(field))]
@@ -196,9 +196,9 @@ def _covers(others: Sequence[SampledField], field: SampledField) -> bool:
 def _limit(chosen: Sequence[SampledField]) -> list[SampledField]:
     """Return at most five fields, at most two of them titles, in the order in which the model reads them."""
     ordered = sorted(chosen, key=_order)
-    titles = [field for field in ordered if field.is_title][:MOST_TITLES]
+    titles = [field for field in ordered if field.is_title][:MAX_TITLES]
     texts = [field for field in ordered if not field.is_title]
-    longest = sorted(texts, key=lambda field: -field.words)[: MOST_FIELDS - len(titles)]
+    longest = sorted(texts, key=lambda field: -field.words)[: MAX_FIELDS - len(titles)]
     return sorted([*titles, *longest], key=_order)
 
 

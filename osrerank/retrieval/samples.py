@@ -13,9 +13,9 @@ from osrerank.retrieval.text_fields import whole_fields
 
 SAMPLE = 20
 """The number of documents in a sample; as many again are read if the first ones lack some of the fields."""
-MOST_SAMPLED = 20
+MAX_SAMPLED = 20
 """The most groups of indices that are sampled; in further groups, field names and types decide."""
-MOST_CLAUSES = 200
+MAX_CLAUSES = 200
 """The most missing fields that the second request searches for."""
 
 
@@ -31,7 +31,7 @@ def sampled_groups(
     """
     groups = [(whole_fields(texts), names) for texts, names in group_by_text_fields(by_index)]
     samples: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
-    for texts, names in groups[:MOST_SAMPLED]:
+    for texts, names in groups[:MAX_SAMPLED]:
         if texts:
             samples[names] = yield from _sample(index, texts, names if len(groups) > 1 else (), pipeline)
     if not any(samples.values()):
@@ -58,7 +58,7 @@ def _sample(
         return sources
     unseen = [leaf.path for leaf in leaves if not any(values_of(source, leaf) for source in sources)]
     if unseen:
-        exist = [{"exists": {"field": path}} for path in unseen[:MOST_CLAUSES]]
+        exist = [{"exists": {"field": path}} for path in unseen[:MAX_CLAUSES]]
         second_response = yield request(must=[{"bool": {"should": exist}}])
         sources += [hit.get("_source") or {} for hit in hits_of(second_response)]
     return sources

@@ -11,7 +11,7 @@ from osrerank.vectors.index import PREFIX
 from osrerank.vectors.position import Head, heads_of_shards
 
 SEQ_NO = "_seq_no"
-MOST = 2**62
+MAXIMUM = 2**62
 """A number above every sequence number; the embedded engine does not tell the next number that it will give."""
 RIGHTS = "indices:monitor/stats and indices:admin/refresh"
 """The rights on an index that following its changes by sequence numbers needs."""
@@ -53,7 +53,7 @@ def _embedded_heads(index: str) -> Generator[SideRequest, Any, dict[str, dict[st
         body = {"size": 1, "sort": [{"_doc": "desc"}], "_source": False}
         hits = (yield SideRequest("POST", path_of(name, "_search"), body))["hits"]["hits"]
         last = sequence_number(hits[0], is_embedded=True) if hits else -1
-        heads_by_index[name] = {"0": Head(entry["settings"]["index"]["uuid"], last, MOST)}
+        heads_by_index[name] = {"0": Head(entry["settings"]["index"]["uuid"], last, MAXIMUM)}
     return {name: heads for name, heads in heads_by_index.items() if not name.startswith(PREFIX)}
 
 

@@ -8,7 +8,7 @@ from osrerank.retrieval.mapping import TEXT_KINDS, Leaf, Leaves
 TITLES = frozenset({"title", "headline", "heading", "headings", "subject", "caption", "name", "label"})
 TITLES |= {"titel", "titre", "titulo", "titolo"}
 """Words in the names of fields that hold a document's title."""
-MOST_FIELDS = 5
+MAX_FIELDS = 5
 """The most fields that are chosen."""
 _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 

@@ -33,7 +33,7 @@ class BiEncoder(LocalModel):
     ``scale * product + offset``.
     """
 
-    most_rows = 0
+    max_rows = 0
     """The most vectors of a document; 0 for models with a single vector for each document."""
 
     def __init__(

@@ -27,7 +27,7 @@ from osrerank.scoring.modular.token_vectors import TokenVectors
 from osrerank.scoring.modular.tokenizer_settings import TokenizerSettings
 from osrerank.scoring.saved_encoder import is_bi_encoder, read_bi_encoder
 
-MOST_QUERY_TOKENS = 64
+MAX_QUERY_TOKENS = 64
 """The most tokens of a query without a card; at most half of the sequence."""
 
 
@@ -132,7 +132,7 @@ def _fields_from_config(config: dict[str, Any], directory: Path) -> dict[str, An
     return {
         "head": _head_for_labels(cross_encoder.labels) if cross_encoder and has_own_head else _head(config),
         "max_tokens": max_tokens,
-        "max_query_tokens": min(MOST_QUERY_TOKENS, max_tokens // 2),
+        "max_query_tokens": min(MAX_QUERY_TOKENS, max_tokens // 2),
         "segment_rows": segment_rows if settings.gives_token_types else min(1, segment_rows),
         "truncation_side": settings.truncation_side,
         "query_prefix": cross_encoder.query_prefix if cross_encoder else "",

@@ -39,7 +39,7 @@ class LateInteraction(BiEncoder):
         self.tokens = card.tokens
         self._expansion = np.array(builder.ids_of([self.tokens.expansion] if self.tokens.expansion else []), np.int64)
         self._skipped = builder.ids_of(self.tokens.skipped)
-        self.most_rows = int(card.max_tokens // self.tokens.pool_factor) + 1
+        self.max_rows = int(card.max_tokens // self.tokens.pool_factor) + 1
 
     @functools.cached_property
     def key(self) -> str:

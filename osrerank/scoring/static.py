@@ -7,7 +7,7 @@ from typing import Any
 from osrerank._optional import require
 from osrerank.scoring.json_file import read_json
 from osrerank.scoring.model_files import CONFIG_FILE, TOKENIZER_FILE, WEIGHTS_FILE, weight_files
-from osrerank.scoring.modular.bi_encoder import MOST_TOKENS
+from osrerank.scoring.modular.bi_encoder import MAX_TOKENS
 from osrerank.scoring.modular.description import STATIC, file_error
 
 EMPTY_TEMPLATE = {
@@ -48,7 +48,7 @@ def table_config(rows: Any) -> dict[str, Any]:
         "model_type": STATIC,
         "vocab_size": tokens,
         "hidden_size": width,
-        "max_position_embeddings": MOST_TOKENS,
+        "max_position_embeddings": MAX_TOKENS,
     }
 
 

@@ -13,7 +13,7 @@ from osrerank.types import Candidate, Ranking, StageScore
 
 STAGE = "exact_name"
 """Name of the mark in the first pass's part of ``_rerank``, and of the entry of a hit that was moved up."""
-MOST_EXACT = 3
+MAX_EXACT = 3
 """If more hits than this have the name, it names none of them."""
 LONGEST = 4
 """A value this many times as long as the query, and a little longer, is not looked at."""
@@ -46,7 +46,7 @@ def marked(ranking: Ranking, hits: Hits) -> Ranking:
             if len(name) <= longest and _has_words(name, words):
                 exact.append(position)
                 break
-    if not 0 < len(exact) <= MOST_EXACT:
+    if not 0 < len(exact) <= MAX_EXACT:
         return ranking
     for position in exact:
         candidates[position] = candidates[position].with_first_parts({STAGE: True})

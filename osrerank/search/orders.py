@@ -32,7 +32,7 @@ from osrerank.types.reasons import Warned, WarningCode
 
 KEPT_S = 60
 """How long an order is kept after it was last used, in seconds."""
-MOST_BYTES, MOST_OF_ONE = 16_000_000, 1_000_000
+MAX_BYTES, MAX_OF_ONE = 16_000_000, 1_000_000
 """Size limits in bytes: of all orders in a process, and of a single order anywhere."""
 TIMEOUT_S, REST_S = 0.1, 10.0
 """How long Redis may take to answer, and how long it is not called after a failure, in seconds."""
@@ -45,7 +45,7 @@ PRESENTATION = {
     "opaque_id",
 }  # fmt: skip
 """Parts of a search that change only which hits and details it shows, not the order of its hits."""
-MOST_CONTENT = 50_000_000
+MAX_CONTENT = 50_000_000
 """The largest size of an order after decompression, in bytes."""
 MAY_NOT_JOIN = Warned(
     "this page may repeat or miss hits of earlier pages: it is not in the order of the first", WarningCode.PAGES_APART
@@ -82,7 +82,7 @@ class Orders:
     def __init__(self, redis_url: str | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         self._redis: Any = None if redis_url is None else open_redis(redis_url, connect_s=TIMEOUT_S, answer_s=TIMEOUT_S)
         self._calls = Pause(REST_S, self._report)
-        self._orders = SharedCache(lambda: TTLCache[str, bytes](MOST_BYTES, KEPT_S, clock, getsizeof=len))
+        self._orders = SharedCache(lambda: TTLCache[str, bytes](MAX_BYTES, KEPT_S, clock, getsizeof=len))
         self.is_empty = redis_url is None
 
     def read(self, key: str) -> Order | None:
@@ -106,7 +106,7 @@ class Orders:
         content = marshal.dumps(
             (order.head, order.hits)
         )  # JSON takes four times as long, and every first page is written
-        if len(content) > MOST_OF_ONE:
+        if len(content) > MAX_OF_ONE:
             self.drop(key)
             return
         if self._redis is not None:
@@ -275,7 +275,7 @@ def _for_redis(order: Order) -> bytes:
 
 
 def _from_redis(content: bytes) -> Order:
-    return Order(*json.loads(zlib.decompressobj().decompress(content, MOST_CONTENT)))
+    return Order(*json.loads(zlib.decompressobj().decompress(content, MAX_CONTENT)))
 
 
 def _restored(order: Order, first_pass: Ranking, names: Sequence[str], identity: str) -> Ranking | None:

@@ -47,7 +47,7 @@ NOT_CHOSEN = Reason(ReasonCode.SHARE, "the search is not in the share of searche
 CUT_QUERY = "the query has too many words for the search engine: it searches for the first {} of them"
 """Why a search for a long text may find less than it asks for; the model reads the whole text."""
 NOT_EXPANDED = "rm3 found no documents by the field {}, so the query is not expanded"
-MOST_SAMPLED = 30
+MAX_SAMPLED = 30
 """The most hits in which text fields are looked for, where no mapping shows them."""
 NOT_TRIED = (ReasonCode.NOT_ASKED, ReasonCode.SHADOW, ReasonCode.SHARE)
 """Reasons of searches for which reranking was not tried, so that they are no failures."""
@@ -183,7 +183,7 @@ class Plan:
         """
         if caller_names(self.options.fields):
             return replace(self, fields=SearchFields.named_by(self.options))
-        sample = hits[:: -(-len(hits) // MOST_SAMPLED) or 1]
+        sample = hits[:: -(-len(hits) // MAX_SAMPLED) or 1]
         read = fields_of([{**(hit.get("fields") or {}), **(hit.get("_source") or {})} for hit in sample])
         return replace(self, fields=replace(self.fields, read=read))
 

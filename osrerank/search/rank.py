@@ -125,7 +125,7 @@ def _read_vectors(
 
 def _with_stored(ranking: Ranking, recipe: Recipe, stage: VectorStage, deadline: Deadline) -> Ranking:
     """Return the ranking with the keys of its candidates' vector records, and the records that this machine has."""
-    return replace(ranking, vectors=stage.stored(ranking, recipe.most_depth, deadline))
+    return replace(ranking, vectors=stage.stored(ranking, recipe.max_depth, deadline))
 
 
 def rank(ranking: Ranking | Reason, plan: Plan) -> Ranking | Reason:

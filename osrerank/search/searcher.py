@@ -32,7 +32,7 @@ from osrerank.services import Services
 from osrerank.types.engine import Engine
 from osrerank.types.reasons import Reason
 
-MOST_USERS = 100
+MAX_USERS = 100
 """The most users of a client for whom it is remembered what they may see."""
 DEADLINE_MS = 1_000.0
 """Default deadline of a search by document vectors, in milliseconds, once the model is loaded."""
@@ -90,7 +90,7 @@ class Searcher:
         self.orders = Orders(settings.redis_url.get_secret_value() if settings.redis_url else None, clock)
         self.shadows = Shadows(settings)
         self.deadline_ms: float | None = DEADLINE_MS
-        self._by_user = SharedCache(lambda: LRUCache[str, Searcher](MOST_USERS))
+        self._by_user = SharedCache(lambda: LRUCache[str, Searcher](MAX_USERS))
         self._set_user(authentication)
 
     def _set_user(self, authentication: str) -> None:

@@ -32,9 +32,9 @@ due = Seldom()
 
 TOP = 10
 """How many of a page's hits are compared."""
-MOST_WAITING = 100
+MAX_WAITING = 100
 """How many searches may wait to be run again; others are dropped."""
-MOST_BYTES = 100_000_000
+MAX_BYTES = 100_000_000
 """Largest size of the file of records."""
 REST_FACTOR = 19.0
 """How long the thread rests after a shadow search while searches come, as a multiple of the search's time.
@@ -59,11 +59,11 @@ class Shadows:
 
     def __init__(self, settings: Settings, rest_factor: float = REST_FACTOR) -> None:
         path = settings.shadow_file
-        self._file = None if path is None else AppendedLines(path, MOST_BYTES)
+        self._file = None if path is None else AppendedLines(path, MAX_BYTES)
         self._has_texts, self._rest_factor = settings.shadow_texts, rest_factor
         self.renew()
         renew_after_fork(self)
-        self._queue = Background(MOST_WAITING, name="osrerank-shadow", on_drop=self._drop)
+        self._queue = Background(MAX_WAITING, name="osrerank-shadow", on_drop=self._drop)
         _all.add(self)
 
     def renew(self) -> None:

@@ -130,7 +130,7 @@ def _remedy(stage: StageReport, options: Rerank, index: str, before_building: st
     if stage.name == "vectors":
         busy = "all vectors were known: the processor or the vector store is busy (osrerank_vectors_errors_total)"
         return busy if stage.known else ""
-    name, depth = "depth", options.least_depth
+    name, depth = "depth", options.min_depth
     if stage.name == "duo":
         name, depth = "duo_depth", options.duo_depth
     elif options.pipeline in VECTORS_MONO:

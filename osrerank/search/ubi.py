@@ -26,7 +26,7 @@ APPLIED, TEAMS, SESSION, EXPERIMENT, FIRST_RANK, CHOSEN = (
     "osrerank_chosen",
 )  # fmt: skip
 """Names of osrerank's own ``query_attributes``; their values are texts, like those of the plugin."""
-LEAST_S, MOST_S = 0.1, 2.0
+MIN_S, MAX_S = 0.1, 2.0
 """The shortest and the longest timeout of the request that records a search, in seconds."""
 REST_S = 10.0
 """How long nothing is recorded after a failure, in seconds, so that searches do not wait for a failing engine."""
@@ -81,7 +81,7 @@ class UbiRecords:
             except KeyError as error:
                 reason = f"the hits lack {error.args[0]}"
             else:
-                reason = yield from self._write(record, min(max(deadline.remaining_s(), LEAST_S), MOST_S))
+                reason = yield from self._write(record, min(max(deadline.remaining_s(), MIN_S), MAX_S))
         if reason:
             logger.warning("[ubi-lost] a search was not recorded in %s: %s", INDEX, reason)
         query_id = {"query_id": ubi.query_id}

@@ -14,7 +14,7 @@ from typing import Any, Self
 from osrerank.errors import ConfigError
 from osrerank.retrieval.first_pass import count_of
 
-MOST_CHARACTERS = 100
+MAX_CHARACTERS = 100
 """The most characters of an id or a name, by the schema."""
 
 
@@ -94,8 +94,8 @@ def _short_text(ubi: Mapping[str, Any], name: str) -> str:
     value = ubi.get(name)
     if value is None:
         return ""
-    if not isinstance(value, str) or len(value) > MOST_CHARACTERS:
-        raise _unusable(f"ext.ubi.{name}", value, f"a text of at most {MOST_CHARACTERS} characters")
+    if not isinstance(value, str) or len(value) > MAX_CHARACTERS:
+        raise _unusable(f"ext.ubi.{name}", value, f"a text of at most {MAX_CHARACTERS} characters")
     return value
 
 

@@ -14,7 +14,7 @@ from osrerank.retrieval.engine_finder import EngineFinder
 from osrerank.retrieval.requests import SideRequest
 from osrerank.types.failed import Failed
 from osrerank.vectors.index import (
-    MOST_REPORTS,
+    MAX_REPORTS,
     READ_AT_ONCE,
     LackingCounts,
     RecordRequests,
@@ -31,9 +31,9 @@ SHORT_S = 0.05
 """If fewer seconds than this are left when a request times out, the deadline was short; the cluster is not to blame."""
 ABSENT_S = 60.0
 """How long a side index that is missing, or may not be read, is left alone, in seconds."""
-MOST_NAMES = 1000
+MAX_NAMES = 1000
 """For how many side indices it is remembered whether they exist and may be used."""
-MOST_LACKING = 500
+MAX_LACKING = 500
 """The most documents in a report of documents without vectors."""
 REPORTS_S = (5.0, 10.0, 20.0, 60.0)
 """The pause before the next report, in seconds; it grows while no builder takes the last report."""
@@ -84,13 +84,13 @@ class SideIndex:
         """Count documents, by index and id, that a search found without vectors; only the most frequent are kept."""
         with self._lock:
             self._lacking.update(documents)
-            if len(self._lacking) > 2 * MOST_LACKING:
-                self._lacking = Counter(dict(self._lacking.most_common(MOST_LACKING)))
+            if len(self._lacking) > 2 * MAX_LACKING:
+                self._lacking = Counter(dict(self._lacking.most_common(MAX_LACKING)))
 
     def most_lacking(self) -> list[tuple[tuple[str, str], int]]:
         """Return the documents that searches lacked most often, with their counts."""
         with self._lock:
-            return self._lacking.most_common(MOST_LACKING)
+            return self._lacking.most_common(MAX_LACKING)
 
     def forget_lacking(self, counts: Iterable[tuple[tuple[str, str], int]]) -> None:
         """Subtract counts that were reported."""
@@ -135,8 +135,8 @@ class SideVectors:
 
     def __init__(self, engine: EngineFinder, clock: Callable[[], float] = time.monotonic) -> None:
         self._engine = engine
-        self._side = lru_cache(MOST_NAMES)(partial(SideIndex, clock))
-        self._report_number = secrets.randbelow(MOST_REPORTS)
+        self._side = lru_cache(MAX_NAMES)(partial(SideIndex, clock))
+        self._report_number = secrets.randbelow(MAX_REPORTS)
 
     def fetch(self, lacking: Mapping[bytes, str], left_s: Callable[[], float]) -> Reading:
         """Yield the requests that read records from side indices, and return the records found, by key.

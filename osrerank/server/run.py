@@ -20,7 +20,7 @@ from osrerank.server.page.routes import ComparisonPage, add_page
 from osrerank.service import RerankService
 from osrerank.tracing.export import export_traces
 
-MOST_CONNECTIONS = 2_000
+MAX_CONNECTIONS = 2_000
 """The most connections at a time; further ones get status 503 at once."""
 KEEP_ALIVE_S = 30
 """The seconds after which an idle connection is closed: longer than a search, so that OpenSearch reuses it."""
@@ -127,7 +127,7 @@ def configuration(app: FastAPI, limits: ServerLimits) -> uvicorn.Config:
         access_log=False,
         server_header=False,
         http=PunctualProtocol,
-        limit_concurrency=MOST_CONNECTIONS,
+        limit_concurrency=MAX_CONNECTIONS,
         timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=int(limits.timeout_ms / 1000) + 1,
     )

@@ -52,9 +52,9 @@ SCRIPTS: Mapping[str, tuple[str, ...]] = {
     "zh": ("CJK", "BOPOMOFO"),
 }
 """ISO 639-1 code -> the first words of the Unicode names of the language's letters; other languages use Latin."""
-FIRST, MOST_TEXTS, LEAST_TEXTS = 10, 5, 2
+FIRST, MAX_TEXTS, MIN_TEXTS = 10, 5, 2
 """The number of top hits whose texts may be examined, the most texts examined, and the fewest with a clear language."""
-LEAST_CHARACTERS, MOST_CHARACTERS = 40, 300
+MIN_CHARACTERS, MAX_CHARACTERS = 40, 300
 """The fewest characters of a text that is examined, and the most that are examined of it."""
 SURE = 0.9
 """The least probability at which a language counts as clear."""
@@ -66,7 +66,7 @@ SAME = {
     "ms": "id",
 }
 """Language -> the language that it counts as, because a few lines do not distinguish them and models read both."""
-MOST_NAMED = 10
+MAX_NAMED = 10
 """The most languages of a model that a reason lists."""
 NAME_ONE = 'name a model for this index in the settings file: [index."NAME"] model = "..."'
 _KNOWN = frozenset({LATIN, *(script for scripts in SCRIPTS.values() for script in scripts)})
@@ -88,7 +88,7 @@ def unreadable_reason(ranking: Ranking, model: Scorer | Encoder) -> str:
     else:
         return ""
     fix = use_multilingual() if is_known else NAME_ONE
-    readable = ", ".join(languages) if len(languages) <= MOST_NAMED else f"{len(languages)} other languages"
+    readable = ", ".join(languages) if len(languages) <= MAX_NAMED else f"{len(languages)} other languages"
     reason = f"the {subject} mostly in {script}, and {model.model} reads {readable}"
     reason = f'{reason}; {fix}, or rerank all the same with {{"language_guard": False}}'
     if due.is_due((kind, model.model)):
@@ -110,23 +110,23 @@ def use_multilingual() -> str:
 
 def languages_of(texts: Iterable[str]) -> Counter[str]:
     """Return the number of texts in each language; short texts and texts without a clear language do not count."""
-    languages = (language_of(text[:MOST_CHARACTERS]) for text in texts if len(text) >= LEAST_CHARACTERS)
+    languages = (language_of(text[:MAX_CHARACTERS]) for text in texts if len(text) >= MIN_CHARACTERS)
     return Counter(language for language in languages if language)
 
 
 def _foreign(texts: Sequence[str], languages: tuple[str, ...]) -> str:
     """Return the most frequent unreadable language, if a model cannot read most of the first texts; else ""."""
-    examined = list(islice((text for text in texts if len(text) >= LEAST_CHARACTERS), MOST_TEXTS))
+    examined = list(islice((text for text in texts if len(text) >= MIN_CHARACTERS), MAX_TEXTS))
     read_count, foreign_counts = 0, Counter[str]()
     for text in examined:
-        language = language_of(text[:MOST_CHARACTERS])
+        language = language_of(text[:MAX_CHARACTERS])
         if is_read(language, languages):
             read_count += 1
         elif language:
             foreign_counts[language] += 1
         if read_count >= SHARE * len(examined):  # the others cannot outweigh these
             break
-    if read_count + foreign_counts.total() < LEAST_TEXTS or foreign_counts.total() <= SHARE * (
+    if read_count + foreign_counts.total() < MIN_TEXTS or foreign_counts.total() <= SHARE * (
         read_count + foreign_counts.total()
     ):
         return ""

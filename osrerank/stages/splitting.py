@@ -20,7 +20,7 @@ LONG_HYPHENS = re.compile(r"-{3,}")
 LONGEST, LONGEST_SPACELESS, PIECE = 40, 10, 3
 """The most characters of a word, and the most in a row from scripts without spaces. In a longer word, every three
 characters count as a word, because a model's tokenizer makes one to three tokens of them."""
-LEAST_DENSE, SYMBOLS = 200, 0.2
+MIN_DENSE, SYMBOLS = 200, 0.2
 """The fewest characters of a dense text, and the share of symbols above which a text is dense. In such a text, two
 symbols, or a symbol and the next word, count as a word, because a model's tokenizer makes a token of each symbol."""
 _SPACELESS = (
@@ -44,7 +44,7 @@ def is_dense(text: str) -> bool:
     A text is dense if a word has more than 40 characters, or more than 10 in a row from scripts without spaces, or if
     more than a fifth of its characters are symbols. Texts under 200 characters are never dense.
     """
-    return len(text) >= LEAST_DENSE and (has_symbols(text) or _has_long_word(text))
+    return len(text) >= MIN_DENSE and (has_symbols(text) or _has_long_word(text))
 
 
 def has_symbols(text: str) -> bool:

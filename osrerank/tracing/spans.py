@@ -23,7 +23,7 @@ Attributes = Mapping[str, str | bool | int | float | Sequence[str] | None]
 P = ParamSpec("P")
 T = TypeVar("T")
 
-MOST_CHARACTERS = 2_000
+MAX_CHARACTERS = 2_000
 """The most characters of an attribute."""
 PROPAGATOR = TraceContextTextMapPropagator()
 UNRECORDED = nullcontext(INVALID_SPAN)
@@ -131,9 +131,9 @@ def _begun(
 
 
 def _usable(attributes: Attributes) -> dict[str, Any]:
-    """Return the attributes that are not None, with texts cut to `MOST_CHARACTERS`."""
+    """Return the attributes that are not None, with texts cut to `MAX_CHARACTERS`."""
     return {
-        name: value[:MOST_CHARACTERS] if isinstance(value, str) else value
+        name: value[:MAX_CHARACTERS] if isinstance(value, str) else value
         for name, value in attributes.items()
         if value is not None
     }

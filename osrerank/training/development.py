@@ -25,8 +25,8 @@ BY_BEST = ("maxp", "firstp")
 """Aggregations that need only the passages' raw scores, no probabilities."""
 SHARE = 0.1
 """The largest share of the training time that measuring may take, unless the recipe sets ``evaluate_every``."""
-MEASUREMENTS, LEAST_MEASUREMENTS = 10, 2
-LEAST_QUERIES = 10
+MEASUREMENTS, MIN_MEASUREMENTS = 10, 2
+MIN_QUERIES = 10
 """The fewest queries that can tell better weights from worse."""
 TENTH = "measuring may take a tenth of the time"
 FIX = "evaluate_every=STEPS in the recipe measures all of them, every so many steps"
@@ -224,26 +224,26 @@ def schedule(development: Development, training: float, kind: Kind, max_tokens: 
         cost(example.query, texts, len(texts) * (len(texts) - 1 if kind == "duo" else 1), kind, max_tokens)
         for example, texts in zip(development.examples, development.texts(), strict=True)
     ]
-    most_cost, total_cost, count = SHARE / (1 - SHARE) * training, sum(costs), len(costs)
-    if total_cost * (MEASUREMENTS + 1) <= most_cost:
+    max_cost, total_cost, count = SHARE / (1 - SHARE) * training, sum(costs), len(costs)
+    if total_cost * (MEASUREMENTS + 1) <= max_cost:
         return Schedule(development, MEASUREMENTS, before=True, says=f"{count} queries choose the best weights")
-    if (times := int(most_cost // total_cost)) >= LEAST_MEASUREMENTS:
+    if (times := int(max_cost // total_cost)) >= MIN_MEASUREMENTS:
         times = min(times, MEASUREMENTS)
         says = f"{count} queries choose the best weights, measured {times} times: {TENTH}"
         return Schedule(development, times, before=False, says=says)
     able = [index for index, example in enumerate(development.examples) if example.relevant]
     mean = sum(costs[index] for index in able) / len(able)
-    query_count = min(len(able), int(most_cost / (LEAST_MEASUREMENTS * mean)))
-    while query_count and LEAST_MEASUREMENTS * sum(costs[index] for index in _spread(able, query_count)) > most_cost:
+    query_count = min(len(able), int(max_cost / (MIN_MEASUREMENTS * mean)))
+    while query_count and MIN_MEASUREMENTS * sum(costs[index] for index in _spread(able, query_count)) > max_cost:
         query_count -= 1
-    if query_count < (least := min(LEAST_QUERIES, len(able))):
+    if query_count < (least := min(MIN_QUERIES, len(able))):
         says = f"the last weights are kept: a tenth of the time is too little to measure even {least} of {count}"
-        return Schedule(None, LEAST_MEASUREMENTS, before=False, says=f"{says} queries; {FIX}")
+        return Schedule(None, MIN_MEASUREMENTS, before=False, says=f"{says} queries; {FIX}")
     subset = replace(development, examples=tuple(development.examples[index] for index in _spread(able, query_count)))
     says = (
-        f"{query_count} of {count} queries choose the best weights, measured {LEAST_MEASUREMENTS} times: {TENTH}; {FIX}"
+        f"{query_count} of {count} queries choose the best weights, measured {MIN_MEASUREMENTS} times: {TENTH}; {FIX}"
     )
-    return Schedule(subset, LEAST_MEASUREMENTS, before=False, says=says)
+    return Schedule(subset, MIN_MEASUREMENTS, before=False, says=says)
 
 
 def _spread(indices: Sequence[int], query_count: int) -> list[int]:

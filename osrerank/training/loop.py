@@ -44,7 +44,7 @@ LONGEST_WAIT = timedelta(hours=12)
 """How long the other processes wait for the first one, which alone measures and mines."""
 HAVE_FP16 = ("cuda",)
 """Types of devices that can train in fp16; on others the first steps overflow."""
-MOST_PARTS = 16
+MAX_PARTS = 16
 """The most parts that a loss has."""
 
 
@@ -57,7 +57,7 @@ class TrainingPlan:
         total: the number of steps of the whole training.
         folder: the folder of checkpoints and curve.
         fingerprint: a hash of the recipe, the data and the start, which determine the training.
-        most_measurements: how often the development set is measured at most, unless the recipe sets ``evaluate_every``.
+        max_measurements: how often the development set is measured at most, unless the recipe sets ``evaluate_every``.
         max_minutes: the minutes after which the training stops with a checkpoint, from which another call resumes; None
             for no limit.
         save_every_s: the seconds between checkpoints.
@@ -69,7 +69,7 @@ class TrainingPlan:
     total: int
     folder: Path
     fingerprint: str
-    most_measurements: int = MEASUREMENTS
+    max_measurements: int = MEASUREMENTS
     max_minutes: float | None = None
     save_every_s: float = SAVE_EVERY_S
     report: Callable[[str], None] = logger.info
@@ -78,7 +78,7 @@ class TrainingPlan:
     @property
     def evaluate_every(self) -> int:
         """The number of steps between measurements on the development set; the last step is measured, too."""
-        return self.recipe.evaluate_every or math.ceil(self.total / self.most_measurements)
+        return self.recipe.evaluate_every or math.ceil(self.total / self.max_measurements)
 
     @property
     def measurements(self) -> int:
@@ -185,9 +185,9 @@ class Machine:
         if self.processes == 1:
             return parts
         values = [parts[name] for name in sorted(parts)]
-        shared = torch.tensor(values + [0.0] * (MOST_PARTS - len(values)), device=self.device)
+        shared = torch.tensor(values + [0.0] * (MAX_PARTS - len(values)), device=self.device)
         distributed.all_reduce(shared)
-        names = sorted(parts) or [f"part {number}" for number in range(MOST_PARTS)]
+        names = sorted(parts) or [f"part {number}" for number in range(MAX_PARTS)]
         return dict(zip(names, shared.tolist(), strict=False))
 
 

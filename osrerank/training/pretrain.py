@@ -41,7 +41,7 @@ from osrerank.training.weights.models import build_network, put_weights, read_ch
 SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 FRAMES = (("[CLS]", "[SEP]", "[MASK]"), ("<s>", "</s>", "<mask>"))
 """The tokens that begin a sequence, end it and hide a piece: BERT's and RoBERTa's."""
-LEAST = 4
+MINIMUM = 4
 """The fewest pieces in a sequence."""
 IGNORED = -100
 """The target of a piece that is not hidden."""
@@ -112,7 +112,7 @@ class MaskedSteps:
         first, last, _ = self._frame
         token_ids = (self.tokenizer.encode(text, add_special_tokens=False).ids for text in texts)
         for piece_ids in self._packed(token_ids, last) if self.recipe.pack else self._cut(token_ids):
-            if len(piece_ids) >= LEAST:
+            if len(piece_ids) >= MINIMUM:
                 yield np.array([first, *piece_ids, last], dtype=np.int64)
 
     @property

@@ -10,7 +10,7 @@ from typing import Any, Protocol, Self, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
-MOST_S = 1e6
+MAX_S = 1e6
 """The longest time to a deadline, in seconds; every system can wait that long."""
 WITHDRAWN_AFTER_S = 0.1
 """The time within which `Deadline.wait` notices that the deadline was withdrawn, in seconds."""
@@ -56,7 +56,7 @@ class Deadline:
     """The time by which a call must answer.
 
     Attributes:
-        at_s: the deadline in seconds of ``clock``, at most `MOST_S` from now; None for never.
+        at_s: the deadline in seconds of ``clock``, at most `MAX_S` from now; None for never.
         withdrawn: a cheap function that returns whether nobody waits any more; the deadline then counts as passed.
         clock: a function that returns the time in seconds, which never decreases.
     """
@@ -69,7 +69,7 @@ class Deadline:
         if self.at_s is not None:
             if math.isnan(self.at_s):
                 raise ValueError("a deadline is a point in time, not NaN")
-            object.__setattr__(self, "at_s", min(self.at_s, self.clock() + MOST_S))
+            object.__setattr__(self, "at_s", min(self.at_s, self.clock() + MAX_S))
 
     @classmethod
     def after_ms(cls, duration_ms: float | None, clock: Callable[[], float] = time.monotonic) -> Self:
@@ -103,8 +103,8 @@ class Deadline:
         """Wait for an event; return whether it came before the deadline."""
         while not event.is_set() and not self.passed:
             remaining_s = self.remaining_s()
-            most_s = remaining_s if self.withdrawn is None else min(remaining_s, WITHDRAWN_AFTER_S)
-            event.wait(None if most_s == math.inf else max(0.0, most_s))
+            max_s = remaining_s if self.withdrawn is None else min(remaining_s, WITHDRAWN_AFTER_S)
+            event.wait(None if max_s == math.inf else max(0.0, max_s))
         return event.is_set()
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from osrerank._platform import renew_after_fork
 
-MOST_TASKS = 16
+MAX_TASKS = 16
 """The largest total weight of waiting tasks, by default."""
 CLOSE_S = 10.0
 """How long `Background.close` waits for tasks, in seconds."""
@@ -27,7 +27,7 @@ class Background:
 
     def __init__(
         self,
-        most: int = MOST_TASKS,
+        most: int = MAX_TASKS,
         *,
         newest_first: bool = False,
         name: str = "osrerank-vectors",

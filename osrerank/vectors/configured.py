@@ -78,11 +78,11 @@ def _redis(settings: Settings) -> VectorStore:
     if settings.redis_url is None:
         reason = "OSRERANK_VECTORS is redis, and OSRERANK_REDIS_URL is not set: set it to the URL of your Redis"
         raise ConfigError(reason, setting="redis_url", source="OSRERANK_REDIS_URL")
-    most_mb = min(settings.vectors_mb, settings.cache_mb or settings.vectors_mb)  # scores may take as much
+    max_mb = min(settings.vectors_mb, settings.cache_mb or settings.vectors_mb)  # scores may take as much
     url = settings.redis_url.get_secret_value()
     host = urlsplit(url).hostname
     if url.startswith("redis:") and host not in LOCAL_HOSTS:
         logger.warning(
             "[vectors-in-clear] vectors go to %s without TLS, and they reveal the documents: use rediss://", host
         )
-    return RedisStore(url, most_bytes=int(most_mb * MEGABYTE), ttl_s=settings.vectors_ttl_s)
+    return RedisStore(url, most_bytes=int(max_mb * MEGABYTE), ttl_s=settings.vectors_ttl_s)

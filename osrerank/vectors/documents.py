@@ -29,11 +29,11 @@ from osrerank.vectors.record import VectorRecord
 from osrerank.vectors.records import NOTHING, Records, TextRecord
 from osrerank.vectors.store import VECTORS_OFF, VectorStore
 
-MOST_LATE, MOST_LATE_WAITING = 256, 1024
+MAX_LATE, MAX_LATE_WAITING = 256, 1024
 """The most documents of one call, and of all calls, that wait to be encoded after their deadline."""
 AT_ONCE = 256
 """How many passages are encoded at a time if there is a deadline."""
-MOST_EXPECTED = 64
+MAX_EXPECTED = 64
 """The most queries that are encoded before their searches ask for the vectors."""
 WHOLE_TEXT: Sequence[Span | None] = (None,)
 """The spans of a text that is not cut into passages."""
@@ -95,7 +95,7 @@ class DocumentVectors:
         self.encoder, self._clock, self._sides = encoder, clock, sides
         by_tokens = encoder.advice.kind == "late-interaction"
         self.records = Records(encoder.key, encoder.dimensions, storage or VectorStorage(), by_tokens=by_tokens)
-        self._late_tasks = Background(MOST_LATE_WAITING, newest_first=True)
+        self._late_tasks = Background(MAX_LATE_WAITING, newest_first=True)
         self.renew()
         renew_after_fork(self)
 
@@ -104,7 +104,7 @@ class DocumentVectors:
         self._threads = DaemonThreads(usable_cores(), "osrerank-query")
         self._closed = threading.Event()
         self._running_searches: set[object] = set()
-        self._expected_queries: LRUCache[str, Future[Vectors]] = LRUCache(MOST_EXPECTED)
+        self._expected_queries: LRUCache[str, Future[Vectors]] = LRUCache(MAX_EXPECTED)
         self._lock = threading.Lock()
 
     @property
@@ -325,7 +325,7 @@ class DocumentVectors:
     def _encode_later(self, texts: Sequence[str | LongText]) -> None:
         """Encode texts that a deadline cut off in the background, and store their records."""
         if texts and self.store is not None:
-            late_texts = texts[:MOST_LATE]
+            late_texts = texts[:MAX_LATE]
             self._late_tasks.submit(functools.partial(self._remember_late, late_texts), len(late_texts))
 
     def _remember_late(self, texts: Sequence[str | LongText]) -> None:

@@ -92,7 +92,7 @@ class FileStore:
     ) -> None:
         self.folder = folder
         self._clock = clock
-        self._most_bytes = most_bytes
+        self._max_bytes = most_bytes
         self._ttl_s = ttl_s
         self._guard = Guard(self.name, str(folder), rest_s)
         self._generations: tuple[_Generation, ...] = ()
@@ -202,7 +202,7 @@ class FileStore:
     def _size(self) -> Size:
         with IN_LMDB:
             records = sum(map(_count, self._open()))
-        return Size(records, sum(file.stat().st_size for file in self.folder.glob(PATTERN)), self._most_bytes)
+        return Size(records, sum(file.stat().st_size for file in self.folder.glob(PATTERN)), self._max_bytes)
 
     def _prune(self, keys_to_keep: Iterable[Sequence[bytes]]) -> int:
         """Copy records to a new folder, dated like the oldest generation; then replace the old files by the new ones.
@@ -215,7 +215,7 @@ class FileStore:
             if not generations:
                 return 0
             folder = self.folder / PRUNED.format(os.getpid())
-            copy = FileStore(folder, most_bytes=self._most_bytes, ttl_s=self._ttl_s, clock=self._clock)
+            copy = FileStore(folder, most_bytes=self._max_bytes, ttl_s=self._ttl_s, clock=self._clock)
             try:
                 for keys in keys_to_keep:
                     with IN_LMDB:
@@ -319,7 +319,7 @@ class FileStore:
                 if (generation.file, generation.inode) == (file, file.stat().st_ino):
                     check_length(generation.environment, generation.page_bytes, file)
                     return generation
-        environment = open_lmdb(file, self._most_bytes // GENERATIONS)
+        environment = open_lmdb(file, self._max_bytes // GENERATIONS)
         try:
             created_s = self._read_created_s(environment)
         except BaseException:

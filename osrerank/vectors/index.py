@@ -29,7 +29,7 @@ BULK_BYTES = 4 << 20
 """The approximate size of the records of a bulk request, in bytes."""
 POSITION = "position-"
 """The prefix of the ids of documents that say how far builds came; unlike records, they have no field `MODEL`."""
-REPORT, MOST_REPORTS = "lacking-", 16
+REPORT, MAX_REPORTS = "lacking-", 16
 """The prefix of the ids of reports, which say which documents searches found without vectors, and their number."""
 EXISTS = "resource_already_exists_exception"
 """The type of the error that an engine returns when an index to be created exists."""
@@ -75,7 +75,7 @@ class RecordRequests(NamedTuple):
 
     def request_reports(self, index: str) -> PostRequest:
         """Return the request for the reports of documents without vectors."""
-        return self._by_ids([index], [f"{REPORT}{number}" for number in range(MOST_REPORTS)])
+        return self._by_ids([index], [f"{REPORT}{number}" for number in range(MAX_REPORTS)])
 
     def _by_ids(self, indices: Sequence[str], ids: Sequence[str], **options: Any) -> PostRequest:
         if self.engine.is_embedded:
@@ -143,7 +143,7 @@ def write_report(side: str, number: int, counts: Sequence[tuple[tuple[str, str],
 
     Args:
         side: the side index.
-        number: the number of the report, below `MOST_REPORTS`.
+        number: the number of the report, below `MAX_REPORTS`.
         counts: index and id of a document, and how often searches found it without a vector.
     """
     action = {"create": {"_index": side, "_id": f"{REPORT}{number}"}}

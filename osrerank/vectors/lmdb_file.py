@@ -8,9 +8,9 @@ import lmdb
 
 DAMAGES = (lmdb.CorruptedError, lmdb.InvalidError, lmdb.PageNotFoundError, lmdb.VersionMismatchError)
 """The errors that LMDB raises for a damaged file, and for a file that it did not write."""
-MOST_READERS = 1024
+MAX_READERS = 1024
 """The most threads that read a file at a time, in all processes."""
-LOCKS_BYTES = 64 * (MOST_READERS + 2)
+LOCKS_BYTES = 64 * (MAX_READERS + 2)
 """The size of LMDB's lock file: a cache line for each reader, and two for the header."""
 META_PAGES = 2
 """How many meta pages a file begins with; LMDB maps at least these."""
@@ -39,7 +39,7 @@ def open_lmdb(file: Path, most_bytes: int) -> lmdb.Environment:
         str(file),
         subdir=False,
         map_size=max(most_bytes, file.stat().st_size if file.exists() else 0),
-        max_readers=MOST_READERS,
+        max_readers=MAX_READERS,
         max_spare_txns=0,  # after a fork, closing would free the slot of the parent's transaction
         mode=0o600,
         metasync=False,

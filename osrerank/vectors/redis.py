@@ -65,7 +65,7 @@ class RedisStore:
     def __init__(self, redis: str | Any, *, most_bytes: int, ttl_s: float, rest_s: float = REST_S) -> None:
         is_url = isinstance(redis, str)
         self._redis: Any = open_redis(redis, connect_s=CONNECT_S, answer_s=ANSWER_S) if is_url else redis
-        self._most_bytes = most_bytes
+        self._max_bytes = most_bytes
         self._ttl_ms = int(ttl_s * 1000)
         self._record_bytes = FIRST_RECORD_BYTES
         self._guard = Guard(self.name, "Redis", rest_s)
@@ -112,7 +112,7 @@ class RedisStore:
             for batch in _split(list(records.items()), max(1, BATCH_BYTES // largest_bytes)):
                 arguments = [value for pair in batch for value in pair]
                 keys = (YOUNG, OLD, YOUNG_BYTES, OLD_BYTES)
-                bounds = (self._most_bytes // 2, self._ttl_ms, RECORD_OVERHEAD)
+                bounds = (self._max_bytes // 2, self._ttl_ms, RECORD_OVERHEAD)
                 self._redis.eval(WRITE, len(keys), *keys, *bounds, *arguments)
         except (OutOfMemoryError, ResponseError) as error:
             if "OOM" not in str(error) and not isinstance(error, OutOfMemoryError):
@@ -134,7 +134,7 @@ class RedisStore:
             pipeline.hlen(generation)
             pipeline.get(size_key)
         young, young_bytes, old, old_bytes = pipeline.execute()
-        return Size(young + old, int(young_bytes or 0) + int(old_bytes or 0), self._most_bytes)
+        return Size(young + old, int(young_bytes or 0) + int(old_bytes or 0), self._max_bytes)
 
     def _prune(self, keys_to_keep: Iterable[Sequence[bytes]]) -> int:
         """Copy the records to keep, and drop all others; the copies expire when the oldest record would have."""

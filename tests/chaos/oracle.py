@@ -15,7 +15,7 @@ from tests.workers import TINY
 DEPTH = 10
 QUERIES = 60
 DOCUMENTS = 500
-LEAST_GAP = 1e-4
+MIN_GAP = 1e-4
 """Between two scores of a query, so that no order hangs on the last digit of a float."""
 SAME = 1e-3
 GRACE_MS = 100.0
@@ -78,7 +78,7 @@ def expect(url: str, *, queries: int = QUERIES) -> dict[str, Expected]:
 
 
 def _clear(scores: Sequence[float]) -> bool:
-    return all(after - before > LEAST_GAP for before, after in pairwise(sorted(scores)))
+    return all(after - before > MIN_GAP for before, after in pairwise(sorted(scores)))
 
 
 @dataclass(frozen=True, slots=True)

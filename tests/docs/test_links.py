@@ -10,7 +10,7 @@ from tests.servers import ROOT
 DOCS = ROOT / "docs"
 GENERATED = ("cli.md", "reference.md", "api.md")
 WRITTEN = [page for page in sorted(DOCS.glob("*.md")) if page.name not in GENERATED]
-MOST_WORDS = 30
+MAX_WORDS = 30
 
 
 def without_code(page: Path) -> str:
@@ -38,7 +38,7 @@ def test_sentences_of_the_pages_are_short(page: Path) -> None:
     prose = re.sub(r"`[^`]*`", "code", prose)
     for paragraph in re.split(r"\n\s*\n|\n(?=\s*(?:-|\d+\.) )", prose):
         for sentence in re.split(r"(?<=[.!?:;])[*\])]*\s+(?=\S)", " ".join(paragraph.split())):
-            assert len(sentence.split()) <= MOST_WORDS, f"{page.name}: {sentence}"
+            assert len(sentence.split()) <= MAX_WORDS, f"{page.name}: {sentence}"
 
 
 def test_pages_named_by_the_program_and_the_readme_exist() -> None:

@@ -19,7 +19,7 @@ from osrerank.vectors.configured import VectorStorage
 from osrerank.vectors.documents import DocumentVectors
 from osrerank.vectors.record import ROUNDED
 from tests.memory_store import MemoryStore
-from tools.models.encoder_parity import SAVED, furthest, least_cosine, vectors
+from tools.models.encoder_parity import SAVED, furthest, min_cosine, vectors
 from tools.models.encoders import FORMS, TEXTS, read, restored
 
 FP32_BOUND, INT8_BOUND = 1e-5, 0.99
@@ -39,7 +39,7 @@ def test_each_backend_gives_the_vectors_of_sentence_transformers(name: str, vers
         assert furthest(vectors(checkpoint, way), theirs) < FP32_BOUND, way
     rounded = vectors(checkpoint, "int8")
     assert furthest(rounded, theirs) > FP32_BOUND
-    assert least_cosine(rounded, theirs) > INT8_BOUND
+    assert min_cosine(rounded, theirs) > INT8_BOUND
 
 
 @pytest.mark.long

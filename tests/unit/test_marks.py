@@ -9,7 +9,7 @@ import pytest
 
 from osrerank import Rerank, Reranker, connect
 from osrerank.errors import ConfigError, ResponseFormatError
-from osrerank.options.rerank import MOST_MS
+from osrerank.options.rerank import MAX_MS
 from osrerank.retrieval.fields import SearchFields
 from osrerank.retrieval.first_pass import FirstPass, first_pass_of
 from osrerank.scoring.cache.local import LocalStore, NullStore
@@ -109,8 +109,8 @@ def test_a_response_time_that_is_no_number_is_left_out(took: Any) -> None:
     assert (marks["applied"], marks["first_pass_took_ms"]) == (True, 0)
 
 
-@pytest.mark.parametrize("value", [math.inf, math.nan, 1e18, MOST_MS + 1, 0, -1, "5"])
+@pytest.mark.parametrize("value", [math.inf, math.nan, 1e18, MAX_MS + 1, 0, -1, "5"])
 def test_a_deadline_option_must_be_finite_and_bounded(value: Any) -> None:
     with pytest.raises(ConfigError, match=r"deadline_ms is .*; it must be a number of milliseconds above 0, at most"):
         Rerank(deadline_ms=value)
-    assert Rerank(deadline_ms=MOST_MS).deadline_ms == MOST_MS
+    assert Rerank(deadline_ms=MAX_MS).deadline_ms == MAX_MS

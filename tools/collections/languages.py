@@ -18,7 +18,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 from osrerank.formats.lines import numbered_objects
-from osrerank.stages.language_guard import LEAST_CHARACTERS, MOST_CHARACTERS, language_of, unreadable, unreadable_reason
+from osrerank.stages.language_guard import MAX_CHARACTERS, MIN_CHARACTERS, language_of, unreadable, unreadable_reason
 from osrerank.testing import FunctionScorer
 from osrerank.types import Advice, Candidate, Query, Ranking
 
@@ -26,7 +26,7 @@ LANGUAGES = ("de", "fr", "es", "nl", "it")
 DOCUMENTS, SEARCHES, HITS = 200, 200, 10
 TITLE = 60
 """Characters of a text that is as short as a product's name."""
-LEAST = 60
+MINIMUM = 60
 """Characters of a paragraph that is a document; the guard passes over the shortest of them."""
 ENGLISH = ("en",)
 
@@ -66,7 +66,7 @@ def paragraphs(folder: Path) -> list[str]:
     for page in sorted(folder.glob("*.html")):
         parser = Paragraphs()
         parser.feed(page.read_text("utf-8"))
-        texts |= dict.fromkeys(text for text in parser.texts if len(text) >= LEAST)
+        texts |= dict.fromkeys(text for text in parser.texts if len(text) >= MINIMUM)
     return list(texts)
 
 
@@ -78,8 +78,8 @@ def is_alarm(query: str, texts: Sequence[str]) -> bool:
 
 def row(name: str, texts: Sequence[str]) -> str:
     """Return the row of single texts: how many there are, are long enough, are told and are called foreign."""
-    long = [text for text in texts if len(text) >= LEAST_CHARACTERS]
-    told = [language for text in long if (language := language_of(text[:MOST_CHARACTERS]))]
+    long = [text for text in texts if len(text) >= MIN_CHARACTERS]
+    told = [language for text in long if (language := language_of(text[:MAX_CHARACTERS]))]
     foreign = sum(language not in ENGLISH for language in told)
     return f"| {name} | {len(texts):,} | {len(long):,} | {len(told):,} | {foreign:,} | {foreign / len(long):.2%} |"
 

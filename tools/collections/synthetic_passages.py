@@ -19,7 +19,7 @@ from osrerank.embedded.analysis.tokens import STOP_WORDS
 VOCABULARY = 500_000
 OFFSET = 2.7
 """Of the Zipf-Mandelbrot law: the word of rank r has a probability in proportion to 1 / (r + OFFSET)."""
-MEAN_WORDS, FEWEST_WORDS, MOST_WORDS = 56, 20, 180
+MEAN_WORDS, FEWEST_WORDS, MAX_WORDS = 56, 20, 180
 SYLLABLES = [consonant + vowel for consonant in "bdfgklmnprstvz" for vowel in "aeio"]
 AT_ONCE = 10_000
 
@@ -32,7 +32,7 @@ def passages(count: int, seed: int = 1) -> Iterator[str]:
     shares /= shares[-1]
     for start in range(0, count, AT_ONCE):
         size = min(AT_ONCE, count - start)
-        lengths = np.clip(draw.gamma(4.0, MEAN_WORDS / 4.0, size), FEWEST_WORDS, MOST_WORDS).astype(int)
+        lengths = np.clip(draw.gamma(4.0, MEAN_WORDS / 4.0, size), FEWEST_WORDS, MAX_WORDS).astype(int)
         drawn = words[np.searchsorted(shares, draw.random(int(lengths.sum())))]
         for own in np.split(drawn, np.cumsum(lengths)[:-1]):
             yield " ".join(own)

@@ -47,7 +47,7 @@ def furthest(ours: Sides, theirs: Sides) -> float:
     return max(float(np.abs(ours[side] - theirs[side]).max()) for side in theirs)
 
 
-def least_cosine(ours: Sides, theirs: Sides) -> float:
+def min_cosine(ours: Sides, theirs: Sides) -> float:
     """Return the least cosine of our vector of a text and theirs."""
     found = []
     for side, rows in theirs.items():
@@ -67,7 +67,7 @@ def main() -> None:
             for version, forms in versions.items():
                 checkpoint, theirs = restored(forms[name], Path(parent) / version / str(number)), forms[name]["vectors"]
                 exact = [furthest(vectors(checkpoint, way), theirs) for way in ("torch", "onnx")]
-                found.append((*exact, least_cosine(vectors(checkpoint, "int8"), theirs)))
+                found.append((*exact, min_cosine(vectors(checkpoint, "int8"), theirs)))
             torch, onnx, cosines = zip(*found, strict=True)
             print(f"| {name} | {max(torch):.1e} | {max(onnx):.1e} | {min(cosines):.4f} |")
 

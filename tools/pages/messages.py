@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 PACKAGES = ("osrerank", "index_loaders", "workers")
-LEAST_WORDS = 4
+MIN_WORDS = 4
 LEVELS = {"debug", "info", "warning", "error", "exception", "critical"}
 HELP = {"help", "short_help", "epilog", "description"}
 
@@ -24,7 +24,7 @@ def messages(file: Path) -> Iterator[tuple[int, str, str]]:
 def _messages(node: ast.AST, kind: str) -> Iterator[tuple[int, str, str]]:
     if isinstance(node, ast.Constant | ast.JoinedStr):
         text = _text(node)
-        if len(re.findall(r"\w+", text)) >= LEAST_WORDS and " " in text:
+        if len(re.findall(r"\w+", text)) >= MIN_WORDS and " " in text:
             yield node.lineno, kind, text
         return
     if isinstance(node, ast.FunctionDef) and any("command" in ast.unparse(one) for one in node.decorator_list):

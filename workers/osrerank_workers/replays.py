@@ -15,7 +15,7 @@ from osrerank.scoring.remote.messages import ChunkRequest
 
 UNBOUNDED_LIVES_S = 3600.0
 """The age from which a request without a deadline is refused, in seconds."""
-MOST_KEPT = 100_000
+MAX_KEPT = 100_000
 """The most requests that are remembered; beyond it, the least recent ones are forgotten."""
 
 
@@ -28,7 +28,7 @@ class Replays:
 
     def __init__(self, now_s: Callable[[], float] = time.time) -> None:
         self._now_s = now_s
-        self._seen = SharedCache(lambda: TLRUCache[str, tuple[int, float]](MOST_KEPT, _expiry_s, now_s))
+        self._seen = SharedCache(lambda: TLRUCache[str, tuple[int, float]](MAX_KEPT, _expiry_s, now_s))
 
     def admit(self, request: ChunkRequest) -> None:
         """Count a request, and refuse a replay.

@@ -23,7 +23,7 @@ from osrerank.decision.advice.sample import (
     vectors_blend,
 )
 from osrerank.decision.advice.template import QueryTemplate
-from osrerank.decision.advice.verdict import LEAST_QUERIES, Floats, Verdict, judge, too_few
+from osrerank.decision.advice.verdict import MIN_QUERIES, Floats, Verdict, judge, too_few
 from osrerank.errors import EvaluationError
 from osrerank.evaluation.own_ids import own_hits
 from osrerank.options.rerank import AUTO_PIPELINE, NO_STAGES, Rerank
@@ -160,7 +160,7 @@ def advise(
             reranked.
         EvaluationError: there are fewer than ten queries, no query has hits, or the measure is unknown.
     """
-    if len(queries) < LEAST_QUERIES:
+    if len(queries) < MIN_QUERIES:
         raise too_few(len(queries))
     current = present_setting(client, index)
     samples: dict[Sample, tuple[SampledQuery, ...]] = {}

@@ -175,11 +175,11 @@ def present_setting(client: Client, index: str) -> SearchSetting:
         identity = service.identity(alone)
         model = service.settings.model
         is_cross_encoder = service.resolve(Rerank())[0] == MONO_STAGE
-    present = SearchSetting(model, passages, options.least_depth, *_blend_of_identity(identity["blend"]))
+    present = SearchSetting(model, passages, options.min_depth, *_blend_of_identity(identity["blend"]))
     if options.is_first_pass:
         return replace(present, pipeline=NO_STAGES)
     if options.pipeline in VECTORS_MONO:
-        present = replace(present, pipeline="vectors-mono", mono_depth=min(options.mono_depth, options.least_depth))
+        present = replace(present, pipeline="vectors-mono", mono_depth=min(options.mono_depth, options.min_depth))
     elif is_cross_encoder and options.pipeline in VECTORS:
         present = replace(present, pipeline=VECTORS_STAGE)
     if _compares_pairs(options):
@@ -361,7 +361,7 @@ def _with_pairs(alone: Rerank, options: Rerank) -> Rerank:
     """Return the sampling options with the pipeline, depths and blend of the index."""
     names = ("pipeline", "mono_depth", "blend", "blend_weight")
     index_options: dict[str, Any] = {name: getattr(options, name) for name in names}
-    return replace(alone, **index_options, depth=options.least_depth)
+    return replace(alone, **index_options, depth=options.min_depth)
 
 
 def _candidates(

@@ -16,8 +16,8 @@ from osrerank.errors import EvaluationError
 from osrerank.evaluation.significance import paired_t_test
 
 ALPHA, POWER = 0.05, 0.8
-LEAST_QUERIES = 10
-MOST_QUERIES = 1_000_000
+MIN_QUERIES = 10
+MAX_QUERIES = 1_000_000
 TOLERANCE = 1e-12
 Outcome = Literal["helps", "hurts", "undecided"]
 Floats = npt.NDArray[np.float64]
@@ -65,7 +65,7 @@ def judge(before: Floats, after: Floats) -> Verdict:
     Raises:
         EvaluationError: there are fewer than ten queries.
     """
-    if len(before) < LEAST_QUERIES:
+    if len(before) < MIN_QUERIES:
         raise too_few(len(before))
     differences = after - before
     p_value = paired_t_test(differences)
@@ -92,7 +92,7 @@ def judge(before: Floats, after: Floats) -> Verdict:
 
 def too_few(queries: int) -> EvaluationError:
     """Return the error that says how many judged queries there are and how many are needed."""
-    return EvaluationError(f"{queries} judged queries are too few to judge by: at least {LEAST_QUERIES} are needed")
+    return EvaluationError(f"{queries} judged queries are too few to judge by: at least {MIN_QUERIES} are needed")
 
 
 def interval(values: Floats) -> tuple[float, float]:
@@ -114,7 +114,7 @@ def more_queries(differences: Floats) -> int | None:
     if mean <= TOLERANCE:
         return None
     needed = math.ceil((_reach() * deviation / mean) ** 2)
-    return max(1, needed - len(differences)) if needed <= MOST_QUERIES else None
+    return max(1, needed - len(differences)) if needed <= MAX_QUERIES else None
 
 
 def _reach() -> float:

@@ -15,7 +15,7 @@ from osrerank._optional import require
 from osrerank.decision.use.clicks import ShownPage
 from osrerank.errors import EvaluationError
 
-LEAST_SHARE = 0.55
+MIN_SHARE = 0.55
 """The smallest share of preferences worth finding, by default."""
 POWER = 0.8
 
@@ -59,7 +59,7 @@ class Preference:
 
 
 def preferences(
-    pages: Iterable[ShownPage], *, confidence: float = 0.95, least_share: float = LEAST_SHARE
+    pages: Iterable[ShownPage], *, confidence: float = 0.95, least_share: float = MIN_SHARE
 ) -> list[Preference]:
     """Return one preference for each experiment with interleaved pages, in the order of their names.
 

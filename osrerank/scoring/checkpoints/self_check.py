@@ -26,13 +26,13 @@ from osrerank.types import Encoder, Scorer, is_encoder
 
 SAMPLE = Path(__file__).parents[2] / "data" / "squad"
 QUESTIONS = 50
-LEAST_RIGHT = 45
+MIN_RIGHT = 45
 """The fewest questions whose answering paragraph must come first."""
-MOST_INVERTED = 10
+MAX_INVERTED = 10
 """If at most this many answering paragraphs come first, the order is inverted."""
-LEAST_MARGIN = 1.5
+MIN_MARGIN = 1.5
 """The least median margin, in logits as the head gives them."""
-MOST_UNKNOWN = 0.01
+MAX_UNKNOWN = 0.01
 """The largest share of unknown tokens."""
 SKIP = "if it is not trained yet or reads no English, give osrerank export --no-self-check"
 SKIP_ENCODER = "if it reads no English, osrerank export makes a graph of it, without this check"
@@ -180,9 +180,9 @@ def _cause(right: int, margin: float, unknown: float, card: ModelCard, *, is_mix
     causes = {
         "texts are lower-cased and the vocabulary has words with capitals: do_lower_case must be false": is_mixed,
         f"{unknown:.1%} of the tokens are unknown: the vocabulary belongs to another model, or it is of lower case and "
-        "texts are not lower-cased (do_lower_case)": unknown > MOST_UNKNOWN,
-        f"it hardly tells paragraphs apart: {lost}": abs(margin) < LEAST_MARGIN and not card.is_encoder,
-        f"the order is upside down: {swapped}": right <= MOST_INVERTED and not card.is_encoder,
-        f"it puts too few answering paragraphs first: {lost}": right < LEAST_RIGHT,
+        "texts are not lower-cased (do_lower_case)": unknown > MAX_UNKNOWN,
+        f"it hardly tells paragraphs apart: {lost}": abs(margin) < MIN_MARGIN and not card.is_encoder,
+        f"the order is upside down: {swapped}": right <= MAX_INVERTED and not card.is_encoder,
+        f"it puts too few answering paragraphs first: {lost}": right < MIN_RIGHT,
     }
     return next((cause for cause, applies in causes.items() if applies), "")

@@ -29,7 +29,7 @@ from osrerank.scoring.modular.head import HeadStep, Mode
 
 MODEL_TYPE = "SentenceTransformer"
 STATIC_EMBEDDING = "StaticEmbedding"
-MOST_TOKENS = 1 << 18
+MAX_TOKENS = 1 << 18
 """The most tokens of a StaticEmbedding's text, which has no limit: as many as `osrerank.scoring.inputs` reads
 characters."""
 QUERY_PROMPTS = ("query",)
@@ -117,7 +117,7 @@ def read_bi_encoder(directory: Path) -> BiEncoderDescription:
 def _static_limits(directory: Path) -> TokenLimits:
     """Return the token limit of a StaticEmbedding, from its tokenizer's truncation."""
     truncation = read_json(directory / TOKENIZER_FILE).get("truncation") or {}
-    return TokenLimits(int(truncation.get("max_length", MOST_TOKENS)))
+    return TokenLimits(int(truncation.get("max_length", MAX_TOKENS)))
 
 
 def _read_pooling(directory: Path, reader: ModuleReader, modules: Sequence[tuple[str, str]]) -> Mode:

@@ -82,7 +82,7 @@ class LateInteractionDescription:
         query_prefix: text that precedes every query, after the marker.
         document_prefix: text that precedes every document, after the marker.
         most_query_tokens: most tokens of a query, with special and filling tokens; None for the model's limit.
-        most_document_tokens: most tokens of a document, with special tokens; None for the model's limit.
+        max_document_tokens: most tokens of a document, with special tokens; None for the model's limit.
         tokens: markers, expansion, and which token vectors are kept.
     """
 
@@ -92,7 +92,7 @@ class LateInteractionDescription:
     query_prefix: str
     document_prefix: str
     most_query_tokens: int | None
-    most_document_tokens: int | None
+    max_document_tokens: int | None
     tokens: TokenVectors
 
 
@@ -153,7 +153,7 @@ class _SavedModules:
         projections, dimensions = self._projections()
         query_marker, query_prefix = self._marker_and_prefix("query", QUERY_PROMPTS)
         document_marker, document_prefix = self._marker_and_prefix("document", DOCUMENT_PROMPTS)
-        expansion, most_query_tokens, most_document_tokens = self._lengths(transformer)
+        expansion, most_query_tokens, max_document_tokens = self._lengths(transformer)
         tokens = TokenVectors(
             query_marker=query_marker,
             document_marker=document_marker,
@@ -168,7 +168,7 @@ class _SavedModules:
             query_prefix,
             document_prefix,
             most_query_tokens,
-            most_document_tokens,
+            max_document_tokens,
             tokens,
         )
 

@@ -26,14 +26,14 @@ class Chunk:
         documents: index of a document in the search -> its index in the chunk.
         cost: how many characters the model reads.
         characters: how many characters the whole texts have.
-        most_tuples: the most tuples that the chunk can hold.
+        max_tuples: the most tuples that the chunk can hold.
     """
 
     indices: list[int] = field(default_factory=list)
     documents: dict[int, int] = field(default_factory=dict)
     cost: int = 0
     characters: int = 0
-    most_tuples: int = MAX_CHUNK_TUPLES
+    max_tuples: int = MAX_CHUNK_TUPLES
 
     def tuples(self, tuples: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
         """Return the chunk's tuples, with indices into the chunk's own documents.
@@ -47,7 +47,7 @@ class Chunk:
         """Return whether a tuple with this many characters still fits; an empty chunk has room for any tuple."""
         if not self.indices:
             return True
-        return len(self.indices) < self.most_tuples and self.characters + characters <= MAX_CHUNK_CHARACTERS
+        return len(self.indices) < self.max_tuples and self.characters + characters <= MAX_CHUNK_CHARACTERS
 
     def add(self, index: int, documents: tuple[int, ...], lengths: Sequence[int]) -> None:
         """Add a tuple.
@@ -65,7 +65,7 @@ class Chunk:
 
 
 def divide(
-    documents: Sequence[str], tuples: Sequence[tuple[int, ...]], workers: int, *, most_tuples: int = MAX_CHUNK_TUPLES
+    documents: Sequence[str], tuples: Sequence[tuple[int, ...]], workers: int, *, max_tuples: int = MAX_CHUNK_TUPLES
 ) -> list[Chunk]:
     """Divide tuples into chunks of about equal cost, in rounds of one chunk for each worker.
 
@@ -76,7 +76,7 @@ def divide(
         documents: the texts.
         tuples: indices into the documents.
         workers: the number of workers, at least one.
-        most_tuples: the most tuples of a chunk.
+        max_tuples: the most tuples of a chunk.
     """
     lengths = [len(document) for document in documents]
     total = sum(_cost(indices, lengths) for indices in tuples)
@@ -86,7 +86,7 @@ def divide(
     for index, indices in enumerate(tuples):
         chunk = min(current, key=lambda chunk: chunk.cost, default=None)
         if chunk is None or not chunk.has_room(sum(lengths[document] for document in indices)):
-            current = [Chunk(most_tuples=most_tuples) for _ in range(width)]
+            current = [Chunk(max_tuples=max_tuples) for _ in range(width)]
             chunks += current
             chunk = current[0]
         chunk.add(index, indices, lengths)

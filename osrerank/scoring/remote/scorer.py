@@ -151,10 +151,8 @@ class RemoteScorer:
         if self.workers(deadline).first.identity != identity:
             return Encoded(self.identity, {})
         tuples = [(index,) for index in range(len(texts))]
-        most_tuples = max(1, min(MAX_CHUNK_TUPLES, MAX_VECTOR_BYTES // most_bytes))
-        workers_identity, answers = self._exchange(
-            "", texts, tuples, deadline, most_tuples=most_tuples, vector_bits=bits
-        )
+        max_tuples = max(1, min(MAX_CHUNK_TUPLES, MAX_VECTOR_BYTES // most_bytes))
+        workers_identity, answers = self._exchange("", texts, tuples, deadline, max_tuples=max_tuples, vector_bits=bits)
         contents: dict[int, bytes | str] = {}
         for chunk, answer in answers:
             if isinstance(answer, str):
@@ -170,7 +168,7 @@ class RemoteScorer:
         tuples: Sequence[tuple[int, ...]],
         deadline: Deadline,
         *,
-        most_tuples: int = MAX_CHUNK_TUPLES,
+        max_tuples: int = MAX_CHUNK_TUPLES,
         vector_bits: int = 0,
     ) -> tuple[str, list[tuple[Chunk, Reply | str | None]]]:
         """Send tuples to workers; return the identity of their model, and each chunk with its answer.
@@ -184,7 +182,7 @@ class RemoteScorer:
         identity = group.first.identity
         query, documents = text_to_send(query), [text_to_send(document) for document in documents]
         with self._share(len(group.heartbeats)) as workers:
-            chunks = divide(documents, tuples, workers, most_tuples=most_tuples)
+            chunks = divide(documents, tuples, workers, max_tuples=max_tuples)
             if not chunks:
                 return identity, []
             pending = [

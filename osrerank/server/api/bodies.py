@@ -17,16 +17,16 @@ from osrerank.server.api.numbers import Json
 
 READ_DEPTH = 3
 """The depth to which objects and lists are parsed: the body, its list of documents, and a document."""
-MOST_DEPTH = 64
+MAX_DEPTH = 64
 """The greatest depth of nested objects and lists."""
-MOST_DIGITS = 100
+MAX_DIGITS = 100
 """The most characters of a number."""
-MOST_KEYS = 1_000
+MAX_KEYS = 1_000
 """The most keys of an object that is parsed."""
-MOST_JSON_TEXT = 1 << 20
+MAX_JSON_TEXT = 1 << 20
 """The most characters of a value that stays JSON text."""
 CHUNK_BYTES = 1 << 20
-MOST_KEY = 32
+MAX_KEY = 32
 """The most characters of a key that an error message repeats."""
 
 SPACE = re.compile(r"[ \t\n\r]*")
@@ -72,12 +72,12 @@ def inflate(body: bytes, most_bytes: int) -> bytes:
             return bytes(content)
 
 
-def read_body(body: bytes, most_entries: int) -> dict[str, Any]:
+def read_body(body: bytes, max_entries: int) -> dict[str, Any]:
     """Parse a body that is a JSON object.
 
     Args:
         body: the bytes, in UTF-8 or another encoding that `json.detect_encoding` recognises.
-        most_entries: the most entries of a list.
+        max_entries: the most entries of a list.
 
     Raises:
         RefusedRequest: the body is not JSON (400), has too many entries (413), or is not an object (422). No message
@@ -87,7 +87,7 @@ def read_body(body: bytes, most_entries: int) -> dict[str, Any]:
         raise RefusedRequest(422, "the body: it is empty; send a JSON object")
     try:
         text = body.decode(json.detect_encoding(body), "surrogatepass")
-        return _Reader(text, most_entries).body()
+        return _Reader(text, max_entries).body()
     except UnicodeDecodeError:
         raise RefusedRequest(400, "the body is not JSON: its encoding is not UTF-8") from None
     except json.JSONDecodeError as error:
@@ -97,9 +97,9 @@ def read_body(body: bytes, most_entries: int) -> dict[str, Any]:
 class _Reader:
     """Parses a text from left to right; ``offset`` is the position of the next character."""
 
-    def __init__(self, text: str, most_entries: int) -> None:
+    def __init__(self, text: str, max_entries: int) -> None:
         self._text = text
-        self._most_entries = most_entries
+        self._max_entries = max_entries
 
     def body(self) -> dict[str, Any]:
         offset = self._space(0)
@@ -139,8 +139,8 @@ class _Reader:
             key, offset = scanstring(self._text, offset + 1, True)  # noqa: FBT003 - a C function
             if key in members:
                 raise RefusedRequest(422, f"{name or 'the body'}: a key occurs twice")
-            if len(members) == MOST_KEYS:
-                raise RefusedRequest(422, f"{name or 'the body'}: more than {MOST_KEYS} keys")
+            if len(members) == MAX_KEYS:
+                raise RefusedRequest(422, f"{name or 'the body'}: more than {MAX_KEYS} keys")
             offset = self._space(offset)
             if self._text[offset : offset + 1] != ":":
                 self._fail("a colon is missing", offset)
@@ -153,7 +153,7 @@ class _Reader:
         entries: list[Any] = []
 
         def entry(offset: int) -> int:
-            if len(entries) == self._most_entries:
+            if len(entries) == self._max_entries:
                 self._refuse_count(entries, name)
             value, offset = self._value(offset, depth, f"{name}.{len(entries)}")
             entries.append(value)
@@ -182,14 +182,14 @@ class _Reader:
             raise RefusedRequest(422, f"{name}.{wrong_index}: it must be a text, or an object with one")
         raise RefusedRequest(
             413,
-            f"{name}: a request may have {self._most_entries} of them, and there are more: send several requests",
+            f"{name}: a request may have {self._max_entries} of them, and there are more: send several requests",
         )
 
     def _scalar(self, offset: int) -> Parsed:
         number = NUMBER.match(self._text, offset)
         if number is not None and self._text[offset : offset + 2] != "-I":
-            if number.end() - offset > MOST_DIGITS:
-                raise RefusedRequest(422, f"the body: a number of more than {MOST_DIGITS} characters")
+            if number.end() - offset > MAX_DIGITS:
+                raise RefusedRequest(422, f"the body: a number of more than {MAX_DIGITS} characters")
             whole = number[2] is None and number[3] is None
             return int(number[1]) if whole else float(number[0]), number.end()
         word = WORD.match(self._text, offset)
@@ -216,7 +216,7 @@ class _Reader:
         """Return the offset of the character after an object or list."""
         text, start = self._text, offset
         closing: list[str] = []
-        while offset - start <= MOST_JSON_TEXT:
+        while offset - start <= MAX_JSON_TEXT:
             first = text[offset : offset + 1]
             if first == '"':
                 string = STRING.match(text, offset) or self._fail("a string has no end", offset)
@@ -224,8 +224,8 @@ class _Reader:
             elif first in CLOSES:
                 closing.append(CLOSES[first])
                 offset += 1
-                if depth + len(closing) > MOST_DEPTH:
-                    raise RefusedRequest(422, f"{name}: lists or objects are nested more than {MOST_DEPTH} deep")
+                if depth + len(closing) > MAX_DEPTH:
+                    raise RefusedRequest(422, f"{name}: lists or objects are nested more than {MAX_DEPTH} deep")
             elif not closing or first != closing.pop():
                 self._fail("a bracket has no counterpart", offset)
             else:
@@ -233,7 +233,7 @@ class _Reader:
                 if not closing:
                     return offset
             offset = PLAIN.match(text, offset).end()  # type: ignore[union-attr]
-        raise RefusedRequest(422, f"{name}: a list or an object within it has more than {MOST_JSON_TEXT} characters")
+        raise RefusedRequest(422, f"{name}: a list or an object within it has more than {MAX_JSON_TEXT} characters")
 
     def _space(self, offset: int) -> int:
         if self._text[offset : offset + 1] not in " \t\n\r":
@@ -251,4 +251,4 @@ def _has_text(entry: Any) -> bool:
 
 def _key_for_message(key: str) -> str:
     """Return a key for an error message if it looks like a field's name, else "a value"."""
-    return key if len(key) <= MOST_KEY and key.isascii() and key.isidentifier() else "a value"
+    return key if len(key) <= MAX_KEY and key.isascii() and key.isidentifier() else "a value"

@@ -18,7 +18,7 @@ from osrerank.errors import (
 )
 from osrerank.server.api.service import RETRY_AFTER_S, CutText
 
-MOST_FAULTS = 3
+MAX_FAULTS = 3
 """The most invalid fields of a request that an error names."""
 
 INDEX_PATTERN = r"^[^\s_.\-+,*?/\\\"<>|#:][^\s,*?/\\\"<>|#:]*$"
@@ -92,14 +92,14 @@ def body_of(status: int, message: str) -> dict[str, str]:
 
 
 def sentence_of(faults: Sequence[Mapping[str, Any]], *, depth: int) -> str:
-    """Describe pydantic's errors in one sentence, which names at most `MOST_FAULTS` fields.
+    """Describe pydantic's errors in one sentence, which names at most `MAX_FAULTS` fields.
 
     Args:
         faults: the errors that ``ValidationError.errors`` returns.
         depth: the number of leading parts of a field's path that the client does not know.
     """
     sentences = []
-    for fault in faults[:MOST_FAULTS]:
+    for fault in faults[:MAX_FAULTS]:
         path = ".".join(map(str, fault["loc"][depth:])) or "the body"
         sentences.append(f"{path}: {fault['msg'].removeprefix('Value error, ')}")
     return "; ".join(sentences)

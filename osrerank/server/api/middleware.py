@@ -210,7 +210,7 @@ class Incoming:
         return message
 
 
-async def refuse(refusal: RefusedRequest, send: Send, incoming: Incoming, most_s: float = LINGER_S) -> None:
+async def refuse(refusal: RefusedRequest, send: Send, incoming: Incoming, max_s: float = LINGER_S) -> None:
     """Refuse a request, and close its connection once the client has sent the whole body.
 
     A client that sends the whole body before it reads would not see the answer if the connection were closed earlier.
@@ -219,7 +219,7 @@ async def refuse(refusal: RefusedRequest, send: Send, incoming: Incoming, most_s
         refusal: the status and sentence to answer with.
         send: the function that sends a message.
         incoming: the function that receives the rest of the body, which is discarded.
-        most_s: the longest wait for the rest of the body, in seconds.
+        max_s: the longest wait for the rest of the body, in seconds.
     """
     content = encode(body_of(refusal.status, str(refusal)))
     headers = {"Content-Type": "application/json", "Content-Length": str(len(content)), "Connection": "close"}
@@ -228,7 +228,7 @@ async def refuse(refusal: RefusedRequest, send: Send, incoming: Incoming, most_s
     await send({"type": "http.response.start", "status": refusal.status, "headers": encoded})
     await send({"type": "http.response.body", "body": content, "more_body": True})
     with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(most_s):
+        async with asyncio.timeout(max_s):
             while not incoming.has_ended:
                 await incoming()
     await send({"type": "http.response.body", "body": b""})

@@ -14,14 +14,14 @@ METHODS = {
     for method in route.methods or ()
 }
 """Path of a route -> its method."""
-MOST_PARTS = max(path.count("/") for path in METHODS)
+MAX_PARTS = max(path.count("/") for path in METHODS)
 
 
 def no_route(path: str) -> str:
     """Return a sentence about a path without a route; the sentence does not repeat the path."""
     parts = [part for part in path.split("/") if part]
     without_repeats = [part for previous, part in pairwise(["", *parts]) if part != previous]
-    for candidate in (parts, without_repeats, *(parts[-count:] for count in range(MOST_PARTS, 0, -1))):
+    for candidate in (parts, without_repeats, *(parts[-count:] for count in range(MAX_PARTS, 0, -1))):
         route = f"/{'/'.join(candidate)}"
         if candidate and route in METHODS:
             return f"there is no such route, but {route}: the base URL has a slash, or a part such as /v1, too many"

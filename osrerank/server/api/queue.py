@@ -20,8 +20,8 @@ Value = TypeVar("Value")
 LARGE_AT_ONCE = 8
 """The most tasks of large requests (of several tasks) that run at once; small requests use the other threads."""
 TASK_S = 0.1
-LEAST_TASK_TOKENS = 2_048
-MOST_TASK_TOKENS = 65_536
+MIN_TASK_TOKENS = 2_048
+MAX_TASK_TOKENS = 65_536
 FIRST_TASK_TOKENS = 4_096
 """The number of tokens of a task until the rate is known."""
 MEMORY_S = 3.0
@@ -118,7 +118,7 @@ class TaskQueue:
         rate = self.rate.tokens_per_s
         if rate == math.inf:
             return FIRST_TASK_TOKENS
-        return int(min(max(rate * TASK_S, LEAST_TASK_TOKENS), MOST_TASK_TOKENS))
+        return int(min(max(rate * TASK_S, MIN_TASK_TOKENS), MAX_TASK_TOKENS))
 
     def wait_s(self, tokens: int) -> float:
         """Estimate how long a new request waits for other requests, in seconds; 0 if nothing runs.

@@ -40,14 +40,14 @@ class Busy(Overloaded):
     Args:
         message: the reason, which names what is waiting.
         wait_s: the estimated time until there is room, in seconds.
-        most_s: the longest time until all waiting requests are answered or timed out, in seconds.
+        max_s: the longest time until all waiting requests are answered or timed out, in seconds.
 
     Attributes:
         retry_after_s: the time after which to try again, in whole seconds.
     """
 
-    def __init__(self, message: str, wait_s: float, most_s: float) -> None:
-        self.retry_after_s = max(RETRY_AFTER_S, math.ceil(min(wait_s, most_s)))
+    def __init__(self, message: str, wait_s: float, max_s: float) -> None:
+        self.retry_after_s = max(RETRY_AFTER_S, math.ceil(min(wait_s, max_s)))
         super().__init__(f"{message}; try again in {self.retry_after_s} s")
 
 
@@ -161,17 +161,15 @@ class ApiService:
             return self._fault
         if self._held >= self.limits.max_held_documents:
             return f"{self._held} documents are waiting, as many as this server accepts"
-        wait_s, most_s = self._queue.wait_s(1 << 62), self._most_wait_s
-        return (
-            f"requests wait for {wait_s:.1f} s, longer than the {most_s:g} s that they may" if wait_s > most_s else ""
-        )
+        wait_s, max_s = self._queue.wait_s(1 << 62), self._max_wait_s
+        return f"requests wait for {wait_s:.1f} s, longer than the {max_s:g} s that they may" if wait_s > max_s else ""
 
     def close(self) -> None:
         """Wait for running tasks, and end the threads; a later question starts new ones."""
         self._queue.close()
 
     @property
-    def _most_wait_s(self) -> float:
+    def _max_wait_s(self) -> float:
         return min(self.limits.max_wait_s, self.limits.timeout_ms / 1000)
 
     def _find_fault(self) -> str:
@@ -196,12 +194,12 @@ class ApiService:
             raise Busy(f"{self._held} documents are waiting to be scored", self._queue.wait_s(1 << 62), request_s)
         wait_s = self._queue.wait_s(tokens)
         scoring_s = tokens / self._queue.rate.tokens_per_s
-        most_s = min(self.limits.max_wait_s, deadline.remaining_s() - scoring_s)
-        if wait_s > max(0.0, most_s):
+        max_s = min(self.limits.max_wait_s, deadline.remaining_s() - scoring_s)
+        if wait_s > max(0.0, max_s):
             raise Busy(
                 f"the request would wait for {wait_s:.1f} s and then take {scoring_s:.1f} s, which is too long for its "
                 "time limit or for --max-wait",
-                wait_s - most_s,
+                wait_s - max_s,
                 request_s,
             )
 

@@ -13,10 +13,10 @@ from osrerank.types import Section
 
 TERM_BEGINS, TERM_ENDS = "\ue000", "\ue001"
 """The characters around a word that the query matched; they are private-use characters, which are rare in texts."""
-MOST_CHARACTERS = 4_000
+MAX_CHARACTERS = 4_000
 """The most characters shown of a document's text: around the passage that decided its score, or from the beginning."""
 LEAD = 400
-"""The characters shown before that passage, if the text is longer than `MOST_CHARACTERS`."""
+"""The characters shown before that passage, if the text is longer than `MAX_CHARACTERS`."""
 CUTOFF = 10
 _MEASURES = (("nDCG", ndcg), ("RR", reciprocal_rank))
 
@@ -55,7 +55,7 @@ class ComparedDocument(BaseModel):
     title_parts: list[TextPart] = Field(description="The parts of the title, in order.")
     passage: PassageMark | None = Field(description="None if the document was not split.")
     parts: list[TextPart] = Field(
-        description=f"The parts of at most {MOST_CHARACTERS} characters of its text, in order."
+        description=f"The parts of at most {MAX_CHARACTERS} characters of its text, in order."
     )
     before: int = Field(description="Its rank in the first pass, from 1.")
     after: int = Field(description="Its rank after reranking, from 1.")
@@ -216,7 +216,7 @@ def _parts(
 ) -> list[TextPart]:
     """Return the texts of the sections in parts; the passage that decided and the query's words are marked."""
     parts: list[TextPart] = []
-    remaining = MOST_CHARACTERS
+    remaining = MAX_CHARACTERS
     for section in sections:
         is_marked = passage is not None and (section.field, section.value) == (passage["field"], passage.get("value"))
         span = (passage["start"], passage["end"]) if passage is not None and is_marked else (0, 0)

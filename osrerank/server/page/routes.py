@@ -33,13 +33,13 @@ from osrerank.server.page.vector_shares import VectorShares
 from osrerank.service import SERVER_MS, RerankService
 
 PATH = "/ui"
-MOST_DEPTH = 200
+MAX_DEPTH = 200
 BLEND = "blend"
-MOST_INDEXES = 200
-MOST_QUERIES = 1_000
+MAX_INDEXES = 200
+MAX_QUERIES = 1_000
 SEARCHES = 8
 """The most searches at a time; further ones wait."""
-MOST_WAITING = 32
+MAX_WAITING = 32
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
     "connect-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'; "
@@ -84,7 +84,7 @@ class PageConfig(BaseModel):
     model: str
     pipelines: list[PipelineEntry]
     default_depth: int = Field(description="The depth of `rerank=True` in the field index.")
-    most_depth: int
+    max_depth: int
     index: str = Field(description="The index that is searched by default; empty if there is none.")
     indexes: list[str]
     problem: str = Field(description="Why the indexes cannot be listed; empty if they can.")
@@ -132,11 +132,11 @@ class ComparisonPage:
             return list(self.indexes)
         rows = self.client.cat.indices(params={"format": "json"})
         names = sorted(row["index"] for row in rows if not row["index"].startswith("."))
-        return names[:MOST_INDEXES]
+        return names[:MAX_INDEXES]
 
     def depth_of(self, index: str) -> int:
-        """Return how many candidates ``rerank=True`` reranks in an index, at most `MOST_DEPTH`."""
-        return min(self.client.searcher.defaults.of(index).least_depth, MOST_DEPTH)
+        """Return how many candidates ``rerank=True`` reranks in an index, at most `MAX_DEPTH`."""
+        return min(self.client.searcher.defaults.of(index).min_depth, MAX_DEPTH)
 
     def search(
         self, query: str, index: str, pipeline: str, depth: int | None, *, passage_words: int, timeout_ms: float
@@ -255,13 +255,13 @@ async def config(http: HttpRequest) -> PageConfig:
         model=comparison.client.searcher.service.model_name,
         pipelines=[PipelineEntry(name=name, reason=reason) for name, reason in comparison.pipelines.items()],
         default_depth=comparison.depth_of(indexes[0] if indexes else ""),
-        most_depth=MOST_DEPTH,
+        max_depth=MAX_DEPTH,
         index=indexes[0] if indexes else "",
         indexes=indexes,
         problem=problem,
         queries=[
             QueryEntry(query_id=query.query_id, text=query.text, is_judged=judgments.is_judged(query.query_id))
-            for query in judgments.queries[:MOST_QUERIES]
+            for query in judgments.queries[:MAX_QUERIES]
         ],
         can_judge=judgments.can_judge,
     )
@@ -279,7 +279,7 @@ async def search(
         int | None,
         Parameter(
             ge=1,
-            le=MOST_DEPTH,
+            le=MAX_DEPTH,
             description="How many candidates are reranked; as many as `rerank=True` does if absent.",
         ),
     ] = None,
@@ -318,7 +318,7 @@ async def judge(http: HttpRequest, judgment: PageJudgment) -> Saved:
 
 async def _in_thread(http: HttpRequest, function: Callable[[], Answer]) -> Answer:
     limiter: anyio.CapacityLimiter = http.app.state.comparison_limiter
-    if limiter.statistics().tasks_waiting >= MOST_WAITING:
+    if limiter.statistics().tasks_waiting >= MAX_WAITING:
         raise RefusedRequest(429, "too many searches are waiting; try again in a second")
     return await anyio.to_thread.run_sync(function, limiter=limiter)
 

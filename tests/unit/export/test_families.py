@@ -16,9 +16,9 @@ WORDS = ["low", "blood", "pressure", "wing", "flow", "heat", "layer", "search", 
 QUERY = "low blood pressure"
 TEXTS = [" ".join(np.random.default_rng(seed).choice(WORDS, 6 + seed)) for seed in range(24)]
 PAIRS = [(QUERY, text) for text in TEXTS]
-LEAST_SHARED = 8
+MIN_SHARED = 8
 """Of the first ten."""
-MOST_ERROR = 0.3
+MAX_ERROR = 0.3
 """Root mean square of int8's differences, in standard deviations of the logits."""
 BY_HAND = ("RoBERTa", "DeBERTa-v2", "DeBERTa-v3")
 """Families that compute nearly what another does, and one that takes long."""
@@ -45,5 +45,5 @@ def test_int8_keeps_the_order_of_each_family(checkpoint: Path) -> None:
         scorer.close()
     np.testing.assert_allclose(found["fp32"], expected, atol=1e-3)
     shared = set(np.argsort(-expected)[:10]) & set(np.argsort(-found["int8"])[:10])
-    assert len(shared) >= LEAST_SHARED
-    assert np.sqrt(np.mean((found["int8"] - expected) ** 2)) < MOST_ERROR * expected.std()
+    assert len(shared) >= MIN_SHARED
+    assert np.sqrt(np.mean((found["int8"] - expected) ** 2)) < MAX_ERROR * expected.std()

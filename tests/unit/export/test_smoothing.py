@@ -8,7 +8,7 @@ import onnxruntime
 import pytest
 
 from osrerank.export.quantise import QuantisationRecipe, quantise
-from osrerank.export.smoothing import LEAST_SCALE, channel_scales, smooth
+from osrerank.export.smoothing import MIN_SCALE, channel_scales, smooth
 from osrerank.scoring.inputs import Tokens
 from tests.unit.export.graphs import of_words
 
@@ -44,7 +44,7 @@ def outputs(graph: object, seed: int) -> np.ndarray:
 
 def test_smoothing_scales_are_the_papers_with_a_median_of_one() -> None:
     activations, weights = np.array([1, 16, 1, 1e-9], dtype=np.float32), np.array([1, 1, 1, 1], dtype=np.float32)
-    assert channel_scales(activations, weights) == pytest.approx([1, 16**0.7, 1, LEAST_SCALE])
+    assert channel_scales(activations, weights) == pytest.approx([1, 16**0.7, 1, MIN_SCALE])
     assert channel_scales(np.ones(3, np.float32), np.array([1, 8, 1], np.float32))[1] == pytest.approx(8**-0.3)
 
 

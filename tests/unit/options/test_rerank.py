@@ -116,8 +116,8 @@ def test_an_unusable_option_is_shown_with_the_values_it_may_have(options, said):
 
 def test_an_open_depth_has_bounds():
     options = Rerank(depth="auto")
-    assert (options.least_depth, options.most_depth) == (100, 1000)
-    assert (Rerank(depth=7).least_depth, Rerank(depth=7).most_depth) == (7, 7)
+    assert (options.min_depth, options.max_depth) == (100, 1000)
+    assert (Rerank(depth=7).min_depth, Rerank(depth=7).max_depth) == (7, 7)
 
 
 def test_a_dict_of_options_overrides_the_defaults():

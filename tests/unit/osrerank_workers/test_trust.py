@@ -80,7 +80,7 @@ def test_a_copy_without_a_deadline_is_refused_after_an_hour(service, redis_url):
 
 
 def test_seen_requests_are_forgotten_after_expiry_and_bounded(service, monkeypatch):
-    monkeypatch.setattr(replays, "MOST_KEPT", 10)
+    monkeypatch.setattr(replays, "MAX_KEPT", 10)
     now = [time.time()]
     seen = Replays(lambda: now[0])
     for number in range(50):

@@ -18,9 +18,9 @@ from tests import servers
 
 MONO = "osrerank/monobert-l6"
 KINDS = {DEFAULT_MODEL: "bi-encoder", "osrerank/minilm-l6": "bi-encoder", MONO: "cross-encoder"}
-LEAST = {DEFAULT_MODEL: 0.5, "osrerank/minilm-l6": 0, MONO: 0.3}
+MINIMUM = {DEFAULT_MODEL: 0.5, "osrerank/minilm-l6": 0, MONO: 0.3}
 """Probability of the answer."""
-MOST_BYTES = 36_000_000
+MAX_BYTES = 36_000_000
 QUERY = "what causes low blood pressure"
 DOCUMENTS = (
     "Paris is the capital of France, on the river Seine.",
@@ -45,7 +45,7 @@ def test_each_shipped_model_is_in_the_package_with_its_origin(scorer: Scorer) ->
     assert "MS MARCO" in card.provenance["base_data"]
     assert ("SQuAD" in card.provenance["our_training"]) == (scorer.model == MONO)
     assert directory.parent == SHIPPED
-    assert sum(file.stat().st_size for file in directory.rglob("*") if file.is_file()) < MOST_BYTES
+    assert sum(file.stat().st_size for file in directory.rglob("*") if file.is_file()) < MAX_BYTES
 
 
 def test_all_shipped_models_have_the_size_that_the_readme_names() -> None:
@@ -59,7 +59,7 @@ def test_each_shipped_model_ranks_the_answer_first(scorer: Scorer) -> None:
     assert not scores.failures
     assert np.argsort(-scores.values)[:2].tolist() == [1, 2]
     probabilities = scorer.probabilities(scores.values)
-    assert probabilities[1] > max(2 * probabilities[2], LEAST[scorer.model])
+    assert probabilities[1] > max(2 * probabilities[2], MINIMUM[scorer.model])
     assert probabilities[3] < 0.1
     assert probabilities[0] < 0.01
 

@@ -7,7 +7,7 @@ import pytest
 
 from osrerank.testing import CannedTransport
 from osrerank.types import NEVER
-from osrerank.vectors.documents import MOST_EXPECTED, DocumentVectors
+from osrerank.vectors.documents import MAX_EXPECTED, DocumentVectors
 from tests.letters import Letters
 from tests.rankings import client_for
 
@@ -67,7 +67,7 @@ def test_a_query_of_two_simultaneous_searches_is_encoded_once(source):
 
 
 def test_encoded_queries_that_no_search_uses_are_forgotten(source):
-    texts = [f"query {number}" for number in range(MOST_EXPECTED + 1)]
+    texts = [f"query {number}" for number in range(MAX_EXPECTED + 1)]
     for text in texts:
         source.expect(text)
     for text in texts:

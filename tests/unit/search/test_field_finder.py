@@ -18,7 +18,7 @@ from osrerank import Client, Rerank, connect
 from osrerank.errors import ConfigError
 from osrerank.retrieval.field_finder import FieldFinder
 from osrerank.retrieval.query_text import searched_fields
-from osrerank.search.plan import MOST_SAMPLED, Plan, SearchCall
+from osrerank.search.plan import MAX_SAMPLED, Plan, SearchCall
 from osrerank.service import RerankService
 from osrerank.settings import Settings
 from osrerank.testing import CannedTransport
@@ -294,4 +294,4 @@ def test_fields_are_sampled_from_many_hits(count: int) -> None:
     ]
     plan = Plan(SearchCall(options=Rerank()), RerankService(Settings.load(), BY_LENGTH)).with_fields_of(hits)
     assert plan.names == ("title", "text")
-    assert Read.count <= 2 * MOST_SAMPLED
+    assert Read.count <= 2 * MAX_SAMPLED

@@ -17,7 +17,7 @@ from prometheus_client import REGISTRY
 from osrerank import Client, connect
 from osrerank.aio import connect_async
 from osrerank.search.plan import IN_SHADOW
-from osrerank.search.shadow import MOST_WAITING, REST_FACTOR, Shadows, digest_of
+from osrerank.search.shadow import MAX_WAITING, REST_FACTOR, Shadows, digest_of
 from osrerank.settings import Settings
 from osrerank.testing import FunctionScorer
 from tests.articles import fill
@@ -162,16 +162,16 @@ def test_no_search_waits_for_a_full_shadow_queue_and_dropped_searches_are_counte
         fill(client, "notes", NOTES)
         client.search("blood pressure", index="notes", rerank=SHADOW)
         assert begun.wait(60)
-        found = [client.search("blood pressure", index="notes", rerank=SHADOW) for _ in range(MOST_WAITING + 5)]
+        found = [client.search("blood pressure", index="notes", rerank=SHADOW) for _ in range(MAX_WAITING + 5)]
         queued = [one["rerank"]["traffic"]["queued"] for one in found]
-        assert queued == [True] * MOST_WAITING + [False] * 5
+        assert queued == [True] * MAX_WAITING + [False] * 5
         assert not file.exists()  # they were answered before the first of them was reranked
         assert count("dropped") == dropped + 5
         client.searcher.shadows.close(0.2)
-        assert count("dropped") == dropped + 5 + MOST_WAITING + 1
+        assert count("dropped") == dropped + 5 + MAX_WAITING + 1
         assert "[shadow-lost] 101 shadow searches were not run in 0.2 s, and were dropped" in caplog.text
         hold.set()
-    assert sum(line.get("dropped", 0) for line in records(file, 1)) == 5 + MOST_WAITING + 1
+    assert sum(line.get("dropped", 0) for line in records(file, 1)) == 5 + MAX_WAITING + 1
 
 
 def test_closing_a_client_runs_waiting_shadow_searches(client: Client, file: Path) -> None:

@@ -19,7 +19,7 @@ from osrerank.scoring.inputs import InputBuilder
 from osrerank.search.calls import multi_search_steps, search_steps
 from osrerank.search.searcher import Searcher
 from osrerank.search.step import Computation, Later, MultiSearchRequest, SearchRequest
-from osrerank.search.vectors import MOST_LACKING, SideIndex, SideVectors
+from osrerank.search.vectors import MAX_LACKING, SideIndex, SideVectors
 from osrerank.service import RerankService
 from osrerank.settings import Settings
 from osrerank.testing import ArithmeticEncoder, FunctionScorer, ManualClock
@@ -278,13 +278,13 @@ def test_a_multi_search_reads_vectors_of_all_searches_in_one_request():
 
 def test_only_the_most_frequent_documents_are_counted() -> None:
     side = SideIndex(time.monotonic, SIDE)
-    for number in range(20 * MOST_LACKING):
+    for number in range(20 * MAX_LACKING):
         side.count_lacking([("i", "often"), ("i", str(number))])
     counts = side.most_lacking()
-    assert len(counts) == MOST_LACKING
-    assert counts[0] == (("i", "often"), 20 * MOST_LACKING)
+    assert len(counts) == MAX_LACKING
+    assert counts[0] == (("i", "often"), 20 * MAX_LACKING)
     side.forget_lacking(counts)
-    assert len(side.most_lacking()) <= 2 * MOST_LACKING - len(counts)
+    assert len(side.most_lacking()) <= 2 * MAX_LACKING - len(counts)
 
 
 def test_a_user_who_may_not_write_reports_nothing() -> None:

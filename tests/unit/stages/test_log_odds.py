@@ -122,7 +122,7 @@ def test_redis_keeps_second_logit_and_log_odds_signed_or_not() -> None:
 def test_workers_send_second_logit_and_log_odds() -> None:
     texts = ["low", "wing", "heat"]
     tuples = [(0,), (1,), (2,)]
-    chunks = divide(texts, tuples, 1, most_tuples=2)
+    chunks = divide(texts, tuples, 1, max_tuples=2)
     scores = [BOTH.score("q", [texts[index] for index in chunk.documents], chunk.tuples(tuples)) for chunk in chunks]
     replies = [Reply.decode(Reply("1", "w", "m", score).encode()).scores for score in scores]
     joined = join_answers(3, chunks, replies, "m")

@@ -10,9 +10,9 @@ from osrerank.errors import EndpointError
 from osrerank.scoring.backends.http.dialects import Dialect, Scale
 
 LARGEST = float(np.finfo(np.float32).max)
-LEAST_PROBABILITY = 1e-38
+MIN_PROBABILITY = 1e-38
 """Smaller probabilities, such as 0, are raised to this one, whose logit is -87.5."""
-MOST_PROBABILITY = 1 - 2**-53
+MAX_PROBABILITY = 1 - 2**-53
 """Larger probabilities, such as 1, are lowered to this one, whose logit is 36.7."""
 UNSCORED_HEADER = "x-rerank-unscored"
 """Header in which ``osrerank serve`` counts the documents that its model failed on; they are last in the answer."""
@@ -96,6 +96,6 @@ def _logit(score: Any, scale: Scale) -> float | None:
                 f'the server\'s score {score:g} is no probability: write scores = "logit" in [http] of osrerank.toml'
             )
             raise WrongScaleError(reason)
-        probability = min(max(float(score), LEAST_PROBABILITY), MOST_PROBABILITY)
+        probability = min(max(float(score), MIN_PROBABILITY), MAX_PROBABILITY)
         return math.log(probability) - math.log1p(-probability)
     return float(score)

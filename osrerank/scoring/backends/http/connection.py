@@ -26,7 +26,7 @@ from osrerank.types import Deadline
 CONNECTIONS = 32
 """The most concurrent requests, and the most connections that are kept open."""
 CONNECT_S = 3.0
-MOST_S = 60.0
+MAX_S = 60.0
 """The timeout of an answer, if a search has no deadline."""
 ATTEMPTS = 4
 FIRST_WAIT_S = 0.1
@@ -39,10 +39,10 @@ LONGEST_BACKOFF_S = 10.0
 LONGEST_RETRY_AFTER_S = 86_400.0
 """The upper bound of a ``Retry-After``."""
 NO_REST = (-math.inf, "")
-MOST_BYTES = 64 << 20
+MAX_BYTES = 64 << 20
 """The largest size of an answer."""
 CHUNK_BYTES = 4096
-MOST_REASON = 200
+MAX_REASON = 200
 """The most characters of a server's own message in ours."""
 BUSY = frozenset({HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.BAD_GATEWAY, HTTPStatus.SERVICE_UNAVAILABLE})
 AWAY = BUSY | {HTTPStatus.INTERNAL_SERVER_ERROR, HTTPStatus.GATEWAY_TIMEOUT}
@@ -71,12 +71,12 @@ class Options(TypedDict, total=False):
 
     Attributes:
         tells_time: whether a header tells the server the remaining time, which ``osrerank serve`` understands.
-        most_s: timeout of one answer, in seconds.
+        max_s: timeout of one answer, in seconds.
         attempts: the most attempts to send the request.
     """
 
     tells_time: bool
-    most_s: float
+    max_s: float
     attempts: int
 
 
@@ -86,7 +86,7 @@ class _Request(NamedTuple):
     deadline: Deadline
     content: bytes | None = None
     tells_time: bool = False
-    most_s: float = MOST_S
+    max_s: float = MAX_S
     attempts: int = ATTEMPTS
 
 
@@ -232,7 +232,7 @@ class Connection:
     def _exchange(self, request: "_Request") -> tuple[int, Mapping[str, str], bytes]:
         """Do what `_send` does, within its span."""
         deadline = request.deadline
-        timeout_s = min(request.most_s, deadline.remaining_s())
+        timeout_s = min(request.max_s, deadline.remaining_s())
         timeout = urllib3.Timeout(connect=min(CONNECT_S, timeout_s), read=timeout_s)
         headers = {"Content-Type": "application/json", "Accept": "application/json", **trace_headers()}
         if request.tells_time and deadline.at_s:
@@ -260,7 +260,7 @@ class Connection:
         except ProtocolError:
             raise _HungUp(f"the rerank server {self._host} closed the connection without an answer") from None
         except HTTPError as error:
-            reason = str(error)[:MOST_REASON] if isinstance(error, SSLError) else type(error).__name__
+            reason = str(error)[:MAX_REASON] if isinstance(error, SSLError) else type(error).__name__
             raise EndpointError(f"the rerank server {self._host} cannot be reached ({reason})") from None
 
     def _read(self, response: Any, deadline: Deadline) -> bytes:
@@ -304,8 +304,8 @@ class Connection:
 
     def _check(self, deadline: Deadline, size: int = 0) -> None:
         """Raise if the deadline has passed, the connection is closed, or an answer of this many bytes is too large."""
-        if size > MOST_BYTES:
-            raise EndpointError(f"the answer of {self._host} is larger than {MOST_BYTES >> 20} MiB")
+        if size > MAX_BYTES:
+            raise EndpointError(f"the answer of {self._host} is larger than {MAX_BYTES >> 20} MiB")
         if self._closed.is_set():
             raise InferenceError(f"the connection to {self._host} is closed")
         if deadline.passed:
@@ -351,7 +351,7 @@ class Connection:
         except (ValueError, RecursionError):
             return ""
         message = " ".join(message.split())
-        return (message.replace(self._key, "***") if self._key else message)[:MOST_REASON]
+        return (message.replace(self._key, "***") if self._key else message)[:MAX_REASON]
 
 
 class _HungUp(Exception):  # noqa: N818 - an event

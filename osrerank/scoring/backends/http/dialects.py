@@ -45,7 +45,7 @@ class Dialect:
         list_key: key of the list in the answer; "" if the answer is the list.
         score_key: key of an entry's score; the key of its index in the request is always ``index``.
         scale: scale of the scores.
-        most_documents: the most documents of a request.
+        max_documents: the most documents of a request.
         needs_model: whether a request must name the model.
     """
 
@@ -55,7 +55,7 @@ class Dialect:
     list_key: str
     score_key: str
     scale: Scale
-    most_documents: int
+    max_documents: int
     needs_model: bool = False
 
 

@@ -23,7 +23,7 @@ from osrerank.scoring.inputs import MAX_TEXT_CHARACTERS
 from osrerank.tracing.spans import carried
 from osrerank.types import NEVER, Advice, Deadline, Scores
 
-MOST_BATCH_CHARACTERS = 4 << 20
+MAX_BATCH_CHARACTERS = 4 << 20
 """The most characters of a request's documents, together."""
 DETECTION_S = 3.0
 """The timeout of a request that finds out the server's dialect or health."""
@@ -79,7 +79,7 @@ class EndpointScorer:
         self._lock = threading.Lock()
         self._detecting = threading.Lock()
         self._dialect = self._target.dialect
-        self._most_documents = self._target.batch or (self._dialect.most_documents if self._dialect else 0)
+        self._max_documents = self._target.batch or (self._dialect.max_documents if self._dialect else 0)
 
     @property
     def model(self) -> str:
@@ -200,7 +200,7 @@ class EndpointScorer:
                 batch.failures |= part.failures
         if accepted < len(batch.indices) and not refused:
             with self._lock:
-                self._most_documents = min(self._most_documents, accepted)
+                self._max_documents = min(self._max_documents, accepted)
             logger.info("%s takes %d documents at a time, not %d", self._target.host, accepted, len(batch.indices))
         return batch
 
@@ -222,7 +222,7 @@ class EndpointScorer:
         indices: list[int] = []
         characters = 0
         for index, text in enumerate(texts):
-            is_full = len(indices) == self._most_documents or characters + len(text) > MOST_BATCH_CHARACTERS
+            is_full = len(indices) == self._max_documents or characters + len(text) > MAX_BATCH_CHARACTERS
             if indices and is_full:
                 yield EndpointBatch(indices, texts[indices[0] : index])
                 indices, characters = [], 0
@@ -280,7 +280,7 @@ class EndpointScorer:
         try:
             if self._dialect is None:
                 dialect = self._detect_dialect(deadline, attempts)
-                self._most_documents = self._most_documents or dialect.most_documents
+                self._max_documents = self._max_documents or dialect.max_documents
                 self._dialect = dialect
                 logger.info("%s speaks the dialect %s", self._target.host, dialect.name)
             return self._dialect
@@ -289,11 +289,11 @@ class EndpointScorer:
 
     def _detect_dialect(self, deadline: Deadline, attempts: int) -> Dialect:
         for path, dialect_from in (("/info", dialect_from_info), ("/v1/models", dialect_from_models)):
-            content = self._connection.get(self._target.base + path, deadline, most_s=DETECTION_S, attempts=attempts)
+            content = self._connection.get(self._target.base + path, deadline, max_s=DETECTION_S, attempts=attempts)
             dialect = dialect_from(content)
             if dialect is not None:
-                if dialect.name == "tei" and not self._most_documents:
-                    self._most_documents = _tei_batch_size(content)
+                if dialect.name == "tei" and not self._max_documents:
+                    self._max_documents = _tei_batch_size(content)
                 return dialect
         reason = f"{self._target.host} does not say which dialect it speaks: name it in [http] of osrerank.toml"
         raise EndpointError(reason, model=self.model)

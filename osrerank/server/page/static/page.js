@@ -54,7 +54,7 @@ async function start() {
 
 function offer(config) {
   at("model").textContent = config.model;
-  at("depth").max = config.most_depth;
+  at("depth").max = config.max_depth;
   at("indexes").replaceChildren(...config.indexes.map((name) => make("option", { value: name })));
   const usable = config.pipelines.filter((one) => one.reason === "");
   at("pipelines").replaceChildren(...usable.map(({ name }) => pipelineChoice(name)));

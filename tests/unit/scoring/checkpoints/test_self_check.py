@@ -12,7 +12,7 @@ import pytest
 from osrerank.errors import ModelLoadError
 from osrerank.export.export_model import ExportOptions, export_model
 from osrerank.scoring.card import ModelCard
-from osrerank.scoring.checkpoints.self_check import LEAST_RIGHT, QUESTIONS, examples, require_self_check, run_self_check
+from osrerank.scoring.checkpoints.self_check import MIN_RIGHT, QUESTIONS, examples, require_self_check, run_self_check
 from osrerank.scoring.model_files import SHIPPED, tokenizer_file
 from osrerank.scoring.registry import load_scorer
 from osrerank.testing import FunctionScorer, overlap
@@ -30,7 +30,7 @@ def test_each_self_check_example_has_an_answer_and_another_paragraph() -> None:
         overlap(example.question, example.answering) > overlap(example.question, example.other)
         for example in examples()
     )
-    assert right >= LEAST_RIGHT  # even words tell them apart
+    assert right >= MIN_RIGHT  # even words tell them apart
 
 
 def trained_like(query: str, text: str) -> float:

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from osrerank.server.api.bodies import MOST_KEYS, inflate, read_body
+from osrerank.server.api.bodies import MAX_KEYS, inflate, read_body
 from osrerank.server.api.errors import RefusedRequest
 from osrerank.server.api.numbers import Json
 
-MOST = 50
+MAXIMUM = 50
 SCALARS = st.none() | st.booleans() | st.integers(-(10**20), 10**20) | st.floats(allow_nan=False) | st.text()
 DOCUMENTS = st.lists(SCALARS | st.dictionaries(st.text(), SCALARS, max_size=5), max_size=8)
 CASES = {
@@ -23,7 +23,7 @@ CASES = {
     "digits": (b'{"top_n":' + b"7" * 1_000_000 + b"}", 422, "characters"),
     "twice": (b'{"query":"a","query":"b"}', 422, "twice"),
     "twice within": (b'{"documents":[{"text":"a","text":"b"}]}', 422, "documents.0: a key occurs twice"),
-    "keys": (("{" + ",".join(f'"{at}":7' for at in range(MOST_KEYS + 1)) + "}").encode(), 422, "keys"),
+    "keys": (("{" + ",".join(f'"{at}":7' for at in range(MAX_KEYS + 1)) + "}").encode(), 422, "keys"),
     "not built": (b'{"documents":[{"m":[' + b",".join([b"[]"] * 400_000) + b"]}]}", 422, "documents.0"),
     "numbers not built": (b'{"documents":[{"m":[' + b"7," * 1_000_000 + b"7]}]}", 422, "documents.0"),
     "digits not built": (b'{"documents":[{"m":[' + b"7" * 10_000 + b"]}]}", 422, "documents.0"),
@@ -47,28 +47,28 @@ def refusal(function, *arguments):
 def test_bodies_are_read_as_pythons_json_reads_them(content):
     for indent in (None, 1):
         body = json.dumps(content, indent=indent).encode()
-        assert read_body(body, MOST) == json.loads(body)
+        assert read_body(body, MAXIMUM) == json.loads(body)
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-32"])
 def test_bodies_in_utf_8_16_and_32_are_read(encoding):
-    assert read_body('{"query": "dürfen"}'.encode(encoding), MOST) == {"query": "dürfen"}
+    assert read_body('{"query": "dürfen"}'.encode(encoding), MAXIMUM) == {"query": "dürfen"}
 
 
 def test_unread_numbers_of_a_body_are_returned_as_written():
     body = b'{"documents":[{"m": [ 1.50, {"a" :"\\u00e9"} ]}]}'
-    assert read_body(body, MOST) == {"documents": [{"m": Json('[ 1.50, {"a" :"\\u00e9"} ]')}]}
+    assert read_body(body, MAXIMUM) == {"documents": [{"m": Json('[ 1.50, {"a" :"\\u00e9"} ]')}]}
 
 
 def test_unread_values_of_a_body_are_returned_as_ascii_json():
     body = '{"documents":[{"text":"a","m":{"x":[0.5,"]}\\"é",{}, NaN]},"n":[]},{"text":"b"}]}'.encode()
     documents = [{"text": "a", "m": Json('{"x": [0.5, "]}\\"\\u00e9", {}, null]}'), "n": Json("[]")}, {"text": "b"}]
-    assert read_body(body, MOST) == {"documents": documents}
+    assert read_body(body, MAXIMUM) == {"documents": documents}
 
 
 @pytest.mark.parametrize("body", NOT_JSON)
 def test_bodies_that_are_not_json_are_refused(body):
-    status, message = refusal(read_body, body, MOST)
+    status, message = refusal(read_body, body, MAXIMUM)
     assert status == 400
     assert message.startswith("the body is not JSON")
 

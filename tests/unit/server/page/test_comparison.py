@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from osrerank.server.page.comparison import LEAD, MOST_CHARACTERS, TERM_BEGINS, TERM_ENDS, _cut, compare
+from osrerank.server.page.comparison import LEAD, MAX_CHARACTERS, TERM_BEGINS, TERM_ENDS, _cut, compare
 from osrerank.server.page.judgments import Judgments
 from osrerank.types import Qrels, Query
 
@@ -66,14 +66,14 @@ def test_a_long_text_is_cut_around_the_deciding_passage(length, data):
     end = data.draw(st.integers(start, length))
     first = data.draw(st.integers(0, length))
     term = (first, min(first + 5, length))
-    parts = _cut(text, (start, end), MOST_CHARACTERS, [term])
+    parts = _cut(text, (start, end), MAX_CHARACTERS, [term])
     joined = "".join(part.text for part in parts).strip("…")
     assert joined in text
-    assert len(joined) == min(length, MOST_CHARACTERS)
+    assert len(joined) == min(length, MAX_CHARACTERS)
     assert "".join(part.text for part in parts if part.is_term) in text[slice(*term)]
     marked = "".join(part.text for part in parts if part.marked)
     assert text[start:end].startswith(marked.strip("…"))
-    assert len(marked) == min(end - start, MOST_CHARACTERS - LEAD) or len(marked) > MOST_CHARACTERS - LEAD
+    assert len(marked) == min(end - start, MAX_CHARACTERS - LEAD) or len(marked) > MAX_CHARACTERS - LEAD
 
 
 def test_the_comparison_marks_the_words_that_the_query_matched():

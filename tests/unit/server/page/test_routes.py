@@ -16,7 +16,7 @@ from osrerank.server.api.app import create_app
 from osrerank.server.api.limits import ServerLimits
 from osrerank.server.api.middleware import PAGE
 from osrerank.server.page.judgments import Judgments
-from osrerank.server.page.routes import ASSETS, MOST_DEPTH, PATH, ComparisonPage, add_page, usable_pipelines
+from osrerank.server.page.routes import ASSETS, MAX_DEPTH, PATH, ComparisonPage, add_page, usable_pipelines
 from osrerank.server.page.vector_shares import VectorShares
 from osrerank.service import RerankService
 from osrerank.settings import Settings
@@ -67,7 +67,7 @@ def test_the_search_route_returns_both_orders_at_the_depth_of_the_index(page, in
     index.searcher.defaults = Defaults(Rerank(depth=70), {"lakes": Rerank(depth=300)})
     browser = page(indexes=("ponds", "lakes"))
     assert browser.get(f"{PATH}/config").json()["default_depth"] == ask(browser).json()["depth"] == 70
-    assert ask(browser, index="lakes").json()["depth"] == MOST_DEPTH
+    assert ask(browser, index="lakes").json()["depth"] == MAX_DEPTH
 
 
 def test_readiness_checks_vectors_only_on_request(tmp_path):

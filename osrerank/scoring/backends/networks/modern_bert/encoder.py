@@ -85,7 +85,7 @@ class ModernBertEncoder(nn.Module):
     def __init__(self, shape: ModernBertShape, most_tokens: int) -> None:
         super().__init__()
         self._width = shape.width
-        self._most_tokens = most_tokens
+        self._max_tokens = most_tokens
         self.word = nn.Embedding(shape.vocabulary, shape.hidden)
         self.norm = nn.LayerNorm(shape.hidden, eps=shape.epsilon, bias=shape.has_norm_bias)
         self.layers = nn.ModuleList(ModernBertLayer(shape, index) for index in range(len(shape.windows)))
@@ -103,7 +103,7 @@ class ModernBertEncoder(nn.Module):
             InferenceError: the model has no embedding for an id, or a sequence is too long.
         """
         check_ids("token", packed.ids, self.word.num_embeddings)
-        check_ids("position", packed.positions, self._most_tokens)
+        check_ids("position", packed.positions, self._max_tokens)
         return [packed.ids, packed.positions]
 
     def states(self, ids: Sequence[Tensor], bounds: Bounds, attention: Attention) -> Tensor:
