@@ -145,7 +145,7 @@ def _settings(run: "ScoredRun", width: int, options: dict[str, Any]) -> "dict[st
     k1 = options["k1"] or tuple(sorted({*(k for k in K1 if k < width), width}))
     sizes = tuple(dict.fromkeys(chain.from_iterable(options["sample_sizes"]))) or (SAMPLE_SIZE,)
     for base in options["duo_k0"] or (depth,):
-        for pairs in options["pairs"] or PAIR_AGGREGATIONS[:-1]:
+        for pairs in options["pairs"] or [name for name in PAIR_AGGREGATIONS if name != "sample"]:
             for size in sizes if pairs == "sample" else sizes[:1]:
                 drawn = f" of {size}" if pairs == "sample" and len(sizes) > 1 else ""
                 label = f"duoBERT {pairs.capitalize()}{drawn}, k0 = {base}"

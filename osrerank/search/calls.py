@@ -55,10 +55,10 @@ def search_steps(
     content = {} if body is None else decoded(body)
     if options is None and not isinstance(query, str):
         return (yield SearchRequest(with_query(query, content, SearchFields()), params))
-    plain_reason: Reason | None = None
+    exclusion: Reason | None = None
     if options is not None:
-        options, plain_reason = with_traffic_key(options, query, content)
-    call = SearchCall(query, content, params, index, options, plain_reason, is_json=isinstance(body, str | bytes))
+        options, exclusion = with_traffic_key(options, query, content)
+    call = SearchCall(query, content, params, index, options, exclusion, is_json=isinstance(body, str | bytes))
     return (yield from alone(search(call, searcher), searcher.vectors))
 
 
@@ -89,9 +89,9 @@ def multi_search_steps(
         if options.rm3 is not None:
             reason = "rm3 sends requests before the search, and a multi-search is one request"
             raise ConfigError(f"{reason}; use search for these queries", setting="rerank.rm3", source="argument")
-        options, plain_reason = with_traffic_key(options, None, search_body)
+        options, exclusion = with_traffic_key(options, None, search_body)
         calls.append(
-            SearchCall(None, search_body, shared, searched_index, options, plain_reason, position, header, is_json)
+            SearchCall(None, search_body, shared, searched_index, options, exclusion, position, header, is_json)
         )
     return (yield from _multi_search(searcher, calls))
 

@@ -76,7 +76,7 @@ class Orders:
         clock: returns seconds.
 
     Attributes:
-        is_empty: whether certainly no order is kept.
+        is_empty: True if no order is kept; False if one may be.
     """
 
     def __init__(self, redis_url: str | None = None, clock: Callable[[], float] = time.monotonic) -> None:
@@ -217,14 +217,14 @@ def _without_presentation(value: Any) -> Any:
     return {name: entry for name, entry in value.items() if name.lower() not in PRESENTATION}
 
 
-def comes_again(ranking: Ranking, options: Rerank) -> bool:
+def is_reproducible(ranking: Ranking, options: Rerank) -> bool:
     """Return whether the same search will give the same order: all stages were applied, or none was meant to be."""
     return options.depth != "auto" and (not ranking.reports or applied(ranking.reports) is True)
 
 
-def doubted(ranking: Ranking, options: Rerank) -> Ranking:
+def with_join_warning(ranking: Ranking, options: Rerank) -> Ranking:
     """Return the ranking that was computed for a later page, with a warning if it may differ from the first page's."""
-    if comes_again(ranking, options):
+    if is_reproducible(ranking, options):
         return ranking
     return replace(ranking, warnings=(*ranking.warnings, MAY_NOT_JOIN))
 

@@ -111,12 +111,7 @@ def _with_fields(report: Report, outcome: Ranking | Reason, plan: Plan, interlea
     elif outcome.code is ReasonCode.NO_TEXT:
         report, fields_with_text = report.with_entries(fields=list(plan.names)), set()
     complaints = plan.fields.complaints(fields_with_text)
-    if (
-        complaints
-        and plan.options.on_failure == "raise"
-        and plan.call.plain_reason is None
-        and outcome is not NOT_ASKED
-    ):
+    if complaints and plan.options.on_failure == "raise" and plan.call.exclusion is None and outcome is not NOT_ASKED:
         fix = "correct the name, or leave it out"
         raise ConfigError(f"{complaints[0]}: {fix}", setting="rerank.fields", source="argument")
     return replace(report, warnings=(*report.warnings, *plan.warnings, *plan.fields.warnings, *complaints))

@@ -11,7 +11,7 @@ from osrerank.retrieval.boosts import SCORED
 from osrerank.retrieval.first_pass import FirstPass, failed_shards, total_of, unchecked_hits
 from osrerank.retrieval.requests import SideRequest
 from osrerank.search.orders import MAY_NOT_JOIN
-from osrerank.search.plan import NOT_TRIED, Plan, look_up_fields
+from osrerank.search.plan import NOT_ATTEMPTED, Plan, look_up_fields
 from osrerank.search.searcher import Searcher
 from osrerank.search.step import SearchRequest, Step, Texts
 from osrerank.types.engine import Engine
@@ -233,7 +233,7 @@ def _request_for_texts(plan: Plan, names: Sequence[str], hits: Hits, engine: Eng
     return Texts(indices, body, plan.deadline)
 
 
-def fields_changed(plan: Plan, response: Any, searcher: Searcher) -> Generator[SideRequest, Any, bool]:
+def fields_have_changed(plan: Plan, response: Any, searcher: Searcher) -> Generator[SideRequest, Any, bool]:
     """Yield the requests that read the mapping again if the response casts doubt on it; return whether fields changed.
 
     The response does so if the search found nothing, or hits without text, or hits with fields that the mapping lacks.
@@ -256,7 +256,7 @@ def fields_changed(plan: Plan, response: Any, searcher: Searcher) -> Generator[S
 
 def _reads_nothing(plan: Plan, response: Mapping[str, Any]) -> bool:
     """Return whether a search found no hits, or only hits without text, so that other fields might find some."""
-    if plan.obstacle is not None and plan.obstacle.code not in NOT_TRIED:
+    if plan.obstacle is not None and plan.obstacle.code not in NOT_ATTEMPTED:
         return False
     if plan.first_pass is None:
         return total_of(response, unknown=1) == 0

@@ -49,8 +49,8 @@ CUT_QUERY = "the query has too many words for the search engine: it searches for
 NOT_EXPANDED = "rm3 found no documents by the field {}, so the query is not expanded"
 MAX_SAMPLED = 30
 """The most hits in which text fields are looked for, where no mapping shows them."""
-NOT_TRIED = (ReasonCode.NOT_ASKED, ReasonCode.SHADOW, ReasonCode.SHARE)
-"""Reasons of searches for which reranking was not tried, so that they are no failures."""
+NOT_ATTEMPTED = (ReasonCode.NOT_ASKED, ReasonCode.SHADOW, ReasonCode.SHARE)
+"""Reasons of searches that were not to be reranked; they do not count as failures."""
 
 
 NOT_IN_MULTI_SEARCH = Reason(
@@ -69,8 +69,8 @@ class SearchCall:
         params: the URL parameters.
         index: the index or indices.
         options: how it is reranked; None if it is not.
-        plain_reason: why it gets the plain response although the options ask for reranking; None if they do not, or if
-            it is reranked.
+        exclusion: why it is excluded from reranking although the options ask for it: shadow mode, or its share of the
+            traffic; else None.
         position: its position in a multi-search, from 1; 0 for a single search.
         header: its header in the multi-search; None for a single search.
         is_json: whether the caller gave the body as JSON, which may have what cannot be encoded otherwise: half of a
@@ -82,7 +82,7 @@ class SearchCall:
     params: Mapping[str, Any] = field(default_factory=dict)
     index: Any = None
     options: Rerank | None = None
-    plain_reason: Reason | None = None
+    exclusion: Reason | None = None
     position: int = 0
     header: Mapping[str, Any] | None = None
     is_json: bool = False
@@ -214,13 +214,13 @@ def make_plan(call: SearchCall, searcher: Searcher, service: RerankService) -> G
     pipeline = UNREAD
     if not fields.timed_out:
         pipeline = yield from searcher.pipelines.find(call.index, {**(call.header or {}), **call.params}, call.body)
-    if options.rm3 is not None and not pipeline.obstacle and call.plain_reason is None:
+    if options.rm3 is not None and not pipeline.obstacle and call.exclusion is None:
         plan = yield from _expanded(plan, searched, pipeline)
     if options.is_first_pass:
         return replace(plan, obstacle=NOT_ASKED)
     if "ext" in plan.body and (yield from searcher.engine.find()).has_ext:
         plan = replace(plan, ubi=UbiQuery.of(plan.body, call.params), body=without_ubi(plan.body))
-    if call.plain_reason is not None:
+    if call.exclusion is not None:
         return _with_first_pass(plan, pipeline, None)
     if (obstacle := (yield from _obstacle(plan, searcher))) is not None:
         return replace(plan, obstacle=obstacle, text="")
@@ -297,7 +297,7 @@ def _timed(
     meanwhile.
     """
     options, clock = call.options, service.clock
-    if options is None or options.is_first_pass or call.plain_reason is not None:
+    if options is None or options.is_first_pass or call.exclusion is not None:
         return None, Deadline.after_ms(None, clock)
     rankings = [ranking for ranking in options.rankings if ranking.pipeline != NO_STAGES]
     recipes = [service.kept_recipe(ranking) for ranking in rankings]
@@ -329,8 +329,8 @@ def _with_first_pass(plan: Plan, pipeline: SearchPipeline, thresholds: Threshold
     plan = _with_text(plan)
     if plan.obstacle is not None:
         return plan
-    if call.plain_reason is not None:
-        return replace(plan, obstacle=call.plain_reason)
+    if call.exclusion is not None:
+        return replace(plan, obstacle=call.exclusion)
     if plan.recipe is not None:
         plan.recipe.expect(plan.text)
     plan = replace(plan, first_pass=first_pass, page=first_pass.page)
@@ -373,7 +373,7 @@ def _with_text(plan: Plan) -> Plan:
     try:
         return replace(plan, text=find_query_text(plan.body, plan.fields.exact))
     except ConfigError as error:
-        if plan.options.on_failure == "raise" and not plan.call.position and plan.call.plain_reason is None:
+        if plan.options.on_failure == "raise" and not plan.call.position and plan.call.exclusion is None:
             raise
         return replace(plan, obstacle=Reason(ReasonCode.NO_QUERY, str(error)))
 

@@ -13,8 +13,9 @@ from osrerank.response import Hits, has_own_order, has_repeats, parse
 from osrerank.retrieval.boosts import apply_boosts, split_scores, with_parts
 from osrerank.retrieval.first_pass import SORTED
 from osrerank.search.exact_names import exact_first, marked
-from osrerank.search.orders import doubted
+from osrerank.search.orders import with_join_warning
 from osrerank.search.plan import Plan, with_models
+from osrerank.search.searcher import Searcher
 from osrerank.search.step import Computation, Records
 from osrerank.stages.ordering import NO_TEXT
 from osrerank.stages.vectors import VectorStage
@@ -29,7 +30,7 @@ QUERY_ID = "search"
 NO_HITS = Reason(ReasonCode.NO_HITS, "there are no hits")
 REPEATED = Reason(
     ReasonCode.REPEATED,
-    "a hit comes twice: a hybrid query needs a search pipeline that normalises its scores (search_pipeline=...)",
+    "the same hit appears twice: a hybrid query needs a pipeline that normalises its scores (search_pipeline=...)",
 )
 
 
@@ -54,8 +55,8 @@ def read(hits: Hits, plan: Plan) -> Ranking | Reason:
     return plan.bm25.applied(marked(ranking, hits), hits)
 
 
-def with_boosts(plan: Plan, response: Mapping[str, Any]) -> tuple[Plan, Mapping[str, Any]]:
-    """Return the plan with the scores of the query's parts in each hit, and the response without the parts' names."""
+def extract_boost_scores(plan: Plan, response: Mapping[str, Any]) -> tuple[Plan, Mapping[str, Any]]:
+    """Move the scores of the query's text and boosts from the response's hits into the plan; return both."""
     if plan.first_pass is None or plan.first_pass.boosts is None:
         return plan, response
     parts, response = split_scores(response, plan.first_pass.boosts)
@@ -76,17 +77,17 @@ def _obstacle(hits: Hits, plan: Plan) -> Reason | None:
 
 
 def with_vectors(
-    ranking: Ranking | Reason, hits: Hits, plan: Plan, *, reads_sides: bool
+    ranking: Ranking | Reason, hits: Hits, plan: Plan, searcher: Searcher
 ) -> Generator[Computation | Records, Any, tuple[Plan, Ranking | Reason]]:
     """Yield the steps that find what the stages need; return the plan with its stages, and the ranking with vectors.
 
-    A later page has the order that was kept for the first page, if one was; then nothing more is needed.
+    If the order of the first page was saved, a later page gets it, and no models or vectors are needed.
 
     Args:
         ranking: the first pass's ranking, or why there is none.
         hits: the first pass's hits.
         plan: how they are reranked.
-        reads_sides: whether side indices may have vectors.
+        searcher: its side indices, if it has any, are asked for vectors that this machine lacks.
 
     Raises:
         ConfigError: the options do not fit the models.
@@ -99,11 +100,11 @@ def with_vectors(
         if in_kept_order is not None:
             return plan, in_kept_order
     plan = yield from with_models(plan)
-    return plan, (yield from _read_vectors(ranking, hits, plan, reads_sides=reads_sides))
+    return plan, (yield from _read_vectors(ranking, hits, plan, searcher))
 
 
 def _read_vectors(
-    ranking: Ranking, hits: Hits, plan: Plan, *, reads_sides: bool
+    ranking: Ranking, hits: Hits, plan: Plan, searcher: Searcher
 ) -> Generator[Computation | Records, Any, Ranking]:
     """Yield the steps that read the stored vectors of candidates, and return the ranking with them.
 
@@ -112,7 +113,7 @@ def _read_vectors(
     if plan.recipe is None or (stage := plan.recipe.compares) is None or plan.deadline.passed:
         return ranking
     ranking = yield Computation(partial(_with_stored, ranking, plan.recipe, stage, plan.deadline))
-    if not reads_sides or ranking.vectors is None or not (lacking := ranking.vectors.lacking):
+    if searcher.vectors is None or ranking.vectors is None or not (lacking := ranking.vectors.lacking):
         return ranking
     pairs = zip(ranking.candidates, hits, strict=True)
     index_of = {candidate.doc_id: str(hit.get("_index")) for candidate, hit in pairs if candidate.doc_id in lacking}
@@ -163,7 +164,7 @@ def _after_stages(ranking: Ranking, plan: Plan) -> Ranking:
         ranking = apply_boosts(ranking, plan.boosts)
     ranking = exact_first(ranking)
     is_later_page = plan.page is not None and not plan.page.is_first
-    return doubted(ranking, plan.options) if is_later_page and plan.order is not None else ranking
+    return with_join_warning(ranking, plan.options) if is_later_page and plan.order is not None else ranking
 
 
 def _no_text(names: Sequence[str], hits: Hits) -> str:

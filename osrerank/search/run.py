@@ -1,12 +1,12 @@
 """Run a search: the one flow that all clients and engines share. Only a plain request without reranking bypasses it.
 
 `search` is a generator. It yields requests and computations, receives their results, and does no input or output
-itself. To change it, look here:
+itself. Where a ranking cannot be made, a `Reason` takes its place and flows on. To change a search, look here:
 
-- A client (`osrerank.client`, `osrerank.elastic`) performs the steps; a new engine or client library is a new driver
-  (`osrerank.driver`), and `osrerank.types.engine` says how engines differ.
-- An option is declared in `osrerank.options.rerank`, and read where the search is planned, `osrerank.search.plan`.
-- A stage is a module of `osrerank.stages`, and `osrerank.recipe` puts stages in a row.
+- A client library: a client (`osrerank.client`, `osrerank.elastic`) performs the steps through `osrerank.driver`.
+- A search engine: the properties of `osrerank.types.engine.Engine` say how engines differ.
+- An option: it is declared in `osrerank.options.rerank`, and read where the search is planned, `osrerank.search.plan`.
+- A stage: a module of `osrerank.stages`; `osrerank.recipe` puts stages in a row.
 """
 
 import logging
@@ -20,11 +20,11 @@ from osrerank.metrics import BOOSTS, NOT_RERANKED, RERANK_SECONDS, SEARCHES
 from osrerank.response import Hits, candidate_ids
 from osrerank.retrieval.boosts import STAGE as BOOSTS_STAGE
 from osrerank.search.interleave import InterleavedList, interleaved_list, session_of
-from osrerank.search.orders import comes_again
+from osrerank.search.orders import is_reproducible
 from osrerank.search.outcome import report_of, unranked
-from osrerank.search.perform import fields_changed, hits_to_read, perform
-from osrerank.search.plan import IN_SHADOW, NOT_TRIED, Plan, SearchCall, make_plan, text_of_query
-from osrerank.search.rank import rank, read, with_boosts, with_vectors
+from osrerank.search.perform import fields_have_changed, hits_to_read, perform
+from osrerank.search.plan import IN_SHADOW, NOT_ATTEMPTED, Plan, SearchCall, make_plan, text_of_query
+from osrerank.search.rank import extract_boost_scores, rank, read, with_vectors
 from osrerank.search.report import Report, write
 from osrerank.search.searcher import Searcher
 from osrerank.search.shadow import ids_of
@@ -54,30 +54,31 @@ def search(call: SearchCall, searcher: Searcher) -> Steps:
         Failed: the search engine refused the caller's own request.
         Raised: a stage failed, and the options say to raise.
     """
-    with searcher.serving(call.index, checked=False) as service:  # the plan says so if the indices' models differ
+    with searcher.serving(call.index, checked=False) as service:  # if the indices' models differ, the plan has a reason
         plan = yield from make_plan(call, searcher, service)
         plan, response = yield from perform(plan, searcher)
-        if (yield from fields_changed(plan, response, searcher)):
-            plan = yield from make_plan(call, searcher, service)  # by the mapping that was just read again
+        if (yield from fields_have_changed(plan, response, searcher)):
+            plan = yield from make_plan(call, searcher, service)  # again, with the newest mapping
             plan, response = yield from perform(plan, searcher)
         if call.options is None or not isinstance(response, Mapping):
             return response
-        began_s = service.clock()
+        reranking_began_s = service.clock()
         try:
-            plan, response = with_boosts(plan, response)
+            plan, response = extract_boost_scores(plan, response)
             plan, hits = yield from hits_to_read(plan, response, searcher)
             ranking = yield Computation(partial(read, hits, plan))
-            plan, ranking = yield from with_vectors(ranking, hits, plan, reads_sides=searcher.vectors is not None)
+            plan, ranking = yield from with_vectors(ranking, hits, plan, searcher)
             reranked = yield Computation(partial(rank, ranking, plan))
             interleaved = yield from _interleaved(reranked, hits, plan, response, searcher)
-            report = report_of(response, reranked, plan, interleaved, rerank_ms=(service.clock() - began_s) * 1000)
-            report = yield from record(report, plan, searcher)
+            rerank_ms = (service.clock() - reranking_began_s) * 1000
+            report = report_of(response, reranked, plan, interleaved, rerank_ms=rerank_ms)
+            report = yield from record_search(report, plan, searcher)
             answer = write(response, report)
             yield from follow_up(reranked, report, answer, plan, hits, searcher)
         except (ConfigError, Raised):  # a stage whose failure the caller wants raised, or options that fit no model
-            _count("false", service.clock() - began_s, call)
+            _count("false", service.clock() - reranking_began_s, call)
             raise
-        except Exception as error:  # noqa: BLE001 - the caller gets the search engine's answer, whatever goes wrong here
+        except Exception as error:  # noqa: BLE001 - after the engine's response, no error of ours may cost it
             answer = write(response, _report_of_error(error, response, plan))
         return answer
 
@@ -98,11 +99,11 @@ def _interleaved(
         return None
     team_b = replace(plan.team_b, fields=plan.fields)
     ranking = yield Computation(partial(read, hits, team_b))
-    team_b, ranking = yield from with_vectors(ranking, hits, team_b, reads_sides=searcher.vectors is not None)
+    team_b, ranking = yield from with_vectors(ranking, hits, team_b, searcher)
     reranked_b: Ranking | Reason = yield Computation(partial(rank, ranking, team_b))
     if isinstance(reranked_b, Reason):
         return None
-    yield from _keep_order(reranked_b, team_b, hits)
+    yield from _save_order(reranked_b, team_b, hits)
     options = plan.call.options
     assert options is not None
     assert options.interleave is not None
@@ -110,15 +111,15 @@ def _interleaved(
     return interleaved_list(options.interleave, options.rankings, (reranked, reranked_b), response, plan.page)
 
 
-def record(report: Report, plan: Plan, searcher: Searcher) -> Generator[Step, Any, Report]:
-    """Yield the steps that record a search for UBI and queue its shadow run; return the report that says so."""
+def record_search(report: Report, plan: Plan, searcher: Searcher) -> Generator[Step, Any, Report]:
+    """Yield the steps that record a search for UBI and queue its shadow run; add both outcomes to the report."""
     if plan.ubi is not None:
         interleave = plan.call.options and plan.call.options.interleave
         session = session_of(interleave) if interleave else ""
         report = yield from searcher.records.record(
             plan.ubi, report, text=plan.text, session=session, deadline=plan.deadline
         )
-    if plan.call.plain_reason is IN_SHADOW and report.hits is not None:
+    if plan.call.exclusion is IN_SHADOW and report.hits is not None:
         queued = yield Shadow(_shadow_run(report, plan, searcher))
         report = report.with_entries(traffic={**report.entries["traffic"], "queued": queued})
     return report
@@ -133,7 +134,7 @@ def _shadow_run(report: Report, plan: Plan, searcher: Searcher) -> ClientSteps:
         if report.code != ReasonCode.SHADOW:  # it cannot be reranked
             return write({"hits": {"hits": []}}, report), 0.0
         started_s = plan.service.clock()
-        reranked_call = replace(call, body=without_ubi(call.body), plain_reason=None)
+        reranked_call = replace(call, body=without_ubi(call.body), exclusion=None)
         response = yield from search(reranked_call, searcher)
         return response, plan.service.clock() - started_s
 
@@ -149,21 +150,21 @@ def follow_up(
     hits: Hits,
     searcher: Searcher,
 ) -> Generator[Step, Any, None]:
-    """Yield the steps that keep the order and write new vectors; count the search, and log its warnings and failures.
+    """Yield the steps that save the order and write new vectors; count the search, and log its warnings and failures.
 
     Args:
         reranked: the ranking after all stages, or why the hits were not reranked.
         report: what happened in the search.
-        answer: the response that the caller gets.
+        answer: the response to return.
         plan: the plan of the search.
         hits: the first pass's hits.
         searcher: what the client's searches share.
     """
     if isinstance(reranked, Ranking):
-        yield from _keep_order(reranked, plan, hits)
+        yield from _save_order(reranked, plan, hits)
         yield from _write_vectors(reranked, plan, hits, searcher)
     searcher.fields.warn(plan.call.index, [text for text in report.warnings if text not in plan.fields.warnings])
-    if report.code in NOT_TRIED:
+    if report.code in NOT_ATTEMPTED:
         return
     for stage in report.stages:
         if stage.name == BOOSTS_STAGE:
@@ -171,22 +172,25 @@ def follow_up(
             if not stage.applied:
                 logger.info("a search is reranked without its boosts: %s", stage.reason)
     took_s = report.rerank_ms / 1000
-    _count("no_hits" if report.code == ReasonCode.NO_HITS else str(report.applied).lower(), took_s, plan.call)
     whole_s = took_s + answer["rerank"]["first_pass_took_ms"] / 1000
     if whole_s > SLOW_S or report.applied is not True:
         shown_hits = answer.get("hits", {}).get("hits", ())  # filter_path may hide them
         yield from advise(shown_hits, report.stages, whole_s, plan, searcher)
+    _count("no_hits" if report.code == ReasonCode.NO_HITS else str(report.applied).lower(), took_s, plan.call)
     if report.applied is not True:
         NOT_RERANKED.labels(str(report.code)).inc()
         logger.info("a search was not fully reranked: %s", report.reason)
 
 
-def _keep_order(reranked: Ranking, plan: Plan, hits: Hits) -> Generator[Computation, Any, None]:
-    """Yield the step that keeps a first page's order if a later page might be in another, or that drops an old one."""
+def _save_order(reranked: Ranking, plan: Plan, hits: Hits) -> Generator[Computation, Any, None]:
+    """Yield the step that saves a first page's order, if a later page might be ranked differently.
+
+    If it cannot be, the order that an earlier search saved is dropped.
+    """
     order, page = plan.order, plan.page
     if order is None or page is None or not page.is_first:
         return
-    if plan.deadline.at_s is not None or not comes_again(reranked, plan.options):
+    if plan.deadline.at_s is not None or not is_reproducible(reranked, plan.options):
         yield Computation(partial(order.keep, reranked, candidate_ids(hits), hits, plan.options, plan.recipe))
     elif not order.orders.is_empty:
         yield Computation(partial(order.drop, plan.options))
@@ -213,7 +217,7 @@ def _write_vectors(reranked: Ranking, plan: Plan, hits: Hits, searcher: Searcher
 
 
 def _count(applied: str, took_s: float, call: SearchCall) -> None:
-    """Count a search in the metrics; shadow runs have metrics of their own."""
+    """Count a search in the metrics, by "true", "false", "partial" or "no_hits"; shadow runs have their own metrics."""
     if call.options is None or not call.options.in_shadow:
         SEARCHES.labels(applied).inc()
         RERANK_SECONDS.observe(took_s)
@@ -221,13 +225,14 @@ def _count(applied: str, took_s: float, call: SearchCall) -> None:
 
 def _report_of_error(error: Exception, response: Mapping[str, Any], plan: Plan) -> Report:
     """Return the report of a search in which an unexpected error was raised, and log the error."""
-    reason = Reason(ReasonCode.INTERNAL, f"osrerank made a mistake ({type(error).__name__}): the log has the traceback")
+    name = type(error).__name__
+    reason = Reason(ReasonCode.INTERNAL, f"internal error in osrerank ({name}); the log has the traceback")
     if isinstance(error, ResponseFormatError):
         reason = Reason(ReasonCode.RESPONSE, "the response cannot be reranked", str(error))
         logger.warning("[response-unread] a search is not reranked: %s", error)
     else:
         logger.error("[internal] a search is answered without reranking; please report this", exc_info=error)
-    if plan.call.plain_reason is None:
+    if plan.call.exclusion is None:
         _count("false", 0.0, plan.call)
         NOT_RERANKED.labels(str(reason.code)).inc()
     return unranked(response, reason, plan)

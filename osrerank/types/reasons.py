@@ -43,7 +43,7 @@ class ReasonCode(StrEnum):
     SHORTENED = "shortened"
     """The search pipeline returns more or fewer hits than were asked for, and this is not the first page."""
     REPEATED = "repeated"
-    """The same hit comes twice."""
+    """The same hit appears twice."""
     REFUSED = "refused"
     """OpenSearch refused the first pass's request, or the texts of the hits could not be fetched."""
     INCOMPLETE = "incomplete"

@@ -232,7 +232,7 @@ def test_a_response_with_a_repeated_hit_is_not_reranked():
     answer = response_of(["a", "bbb"])
     answer["hits"]["hits"].append(dict(answer["hits"]["hits"][0]))
     response = client_for(answer).search("low", index="i", rerank=True)
-    assert "comes twice" in response["rerank"]["reason"]
+    assert "appears twice" in response["rerank"]["reason"]
 
 
 def test_a_hybrid_query_keeps_the_search_pipeline_of_its_index():

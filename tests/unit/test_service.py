@@ -1,9 +1,11 @@
 """The service of a model: which stage a model runs in, and when documents are cut into passages."""
 
+import dataclasses
+
 import pytest
 
 from osrerank.options.rerank import Rerank
-from osrerank.service import RerankService
+from osrerank.service import DECISIVE, RerankService
 from osrerank.settings import Settings
 from osrerank.testing import FunctionScorer
 from osrerank.types import NEVER, Advice, Ranking
@@ -72,3 +74,13 @@ def test_pipeline_mono_with_a_bi_encoder_runs_as_vectors_with_a_warning() -> Non
     assert [report.name for report in ranking.reports] == ["vectors"]
     (warning,) = ranking.warnings
     assert warning.startswith("the pipeline mono ran as vectors, because testing/function is a bi-encoder")
+
+
+def test_each_option_either_decides_the_stages_or_is_read_elsewhere_in_a_search() -> None:
+    read_elsewhere = {
+        "query", "query_fields", "fields", "traffic", "deadline_ms", "on_failure", "explain", "rm3",
+        "min_score", "min_probability", "cutoff", "interleave", "boosts",
+    }  # fmt: skip
+    options = {option.name for option in dataclasses.fields(Rerank)}
+    assert options == read_elsewhere | {*DECISIVE}  # a kept recipe would serve other values of an option in neither
+    assert not read_elsewhere & {*DECISIVE}

@@ -132,7 +132,7 @@ def in_a_multi_search(options: Any, **client: Any) -> Any:
 
 DRIVERS = (searched, in_asyncio, in_a_multi_search)
 MODELS = ("scorer", "duo", "stage", "pipeline", "query", "document", "similarity", "probabilities")
-STEPS = ("hits_to_read", "read", "with_vectors", "rank", "report_of", "record", "follow_up")
+STEPS = ("hits_to_read", "read", "with_vectors", "rank", "report_of", "record_search", "follow_up")
 
 
 FIRST = [f"d{number}" for number in range(10)]
