@@ -42,7 +42,7 @@ class Recipe:
     Attributes:
         pipeline: the stages.
         depth: how many candidates the first stage reranks, at least.
-        max_depth: likewise, at most: it goes on below ``depth`` as long as candidates have stored vectors.
+        max_depth: how many it reranks at most: below ``depth``, as long as candidates have stored vectors.
         compares: the first stage, if it compares vectors; else None.
         reads: the first stage's model, if candidates that it cannot read keep their order; else None.
         warnings: where the stages differ from what was asked for.
@@ -204,7 +204,7 @@ def resolved(options: Rerank, ready: Ready) -> tuple[str, str]:
 
     Raises:
         ConfigError: a pipeline that needs a cross-encoder was requested, and the model is an encoder.
-        WorkerError: workers score, and there are none that tell the model's kind.
+        WorkerError: workers score, and none of them runs to report the model's kind.
     """
     model, requested = ready.model, str(options.pipeline)
     first_stage, kind = stage_name(model), model.advice.kind

@@ -57,8 +57,8 @@ class RerankService:
     Args:
         settings: models, backend, threads, Redis.
         scorer: used instead of the settings' model; the caller closes it.
-        duo_scorer: likewise, instead of the settings' ``duo_model``.
-        encoder: likewise, instead of the settings' ``vector_model``.
+        duo_scorer: used instead of the settings' ``duo_model``; the caller closes it.
+        encoder: used instead of the settings' ``vector_model``; the caller closes it.
         clock: returns the time in seconds, for deadlines.
         has_index: whether the documents are in an index; if not, vectors are kept in the settings' Redis, if any.
 
@@ -302,7 +302,7 @@ class RerankService:
         """Return the stages' models, in order; a settings' model not loaded yet is assumed to suit the first stage.
 
         Raises:
-            WorkerError: workers score, and there are none that tell the model's kind.
+            WorkerError: workers score, and none of them runs to report the model's kind.
         """
         if not isinstance(options.pipeline, str):
             return []

@@ -99,7 +99,7 @@ def multi_search_steps(
 def _multi_search(searcher: Searcher, calls: Sequence[SearchCall]) -> ClientSteps:
     """Run searches side by side: yield what a client performs, and return the answer of the multi-search.
 
-    A search without a query text is sent unchanged, and its response says so. All searches whose first pass is
+    A search without a query text is sent unchanged, and its response has the reason. All searches whose first pass is
     refused or incomplete are sent once more as the caller wrote them, in one request. Error responses stay as they
     are.
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from osrerank.search.searcher import Searcher
 
 SAMPLE, SLICES = 1_000, 10
-"""The most documents examined, and the number of slices of an embedded index from which they are interleaved."""
+"""The size of a sample of documents, and the number of slices of an embedded index from which it is drawn."""
 AT_LEAST = 0.95
 """The share of an index's documents that must have vectors before the index counts as warm."""
 EVERY: Mapping[str, Any] = {"match_all": {}}
@@ -106,7 +106,7 @@ def coverage(searcher: "Searcher", index: str, max_documents: int = SAMPLE) -> L
     Args:
         searcher: the searcher of the client that performs the steps.
         index: a name, an alias or a pattern.
-        max_documents: the most documents to examine.
+        max_documents: the maximum number of documents to examine.
 
     Raises:
         ConfigError: the model has no vectors, the first stage scores sentences, or the indices have different models.
@@ -155,7 +155,7 @@ def _not_built(
     """
     try:
         heads: Heads = yield from read_heads(index, is_embedded=searcher.is_embedded)
-    except (ConfigError, Failed):  # a sample tells
+    except (ConfigError, Failed):  # then a sample is examined
         return None
     positions: dict[str, Position | None] = {}
     for name, shards in heads.items():
@@ -186,7 +186,7 @@ def _not_built(
 
 
 def _position(searcher: "Searcher", vectors: DocumentVectors, index: str, key: bytes) -> Looking:
-    """Yield the request for how far builds of an index came, and return it; None if nothing says so."""
+    """Yield the request that reads the saved position of an index's builds, and return it; None if there is none."""
     content, store = b"", vectors.store
     if searcher.vectors is not None:
         form = RecordRequests((yield from searcher.engine.find()))

@@ -1,4 +1,4 @@
-"""Keep the hits whose whole name is the query at least where the first pass has them."""
+"""Keep each hit whose whole name is the query at its rank in the first pass, or above."""
 
 import re
 import unicodedata
@@ -27,7 +27,7 @@ def words_of(text: str) -> list[str]:
 
 
 def _has_words(name: str, words: Sequence[str]) -> bool:
-    """Return whether a name has these words and no others; most names are told apart without being normalised."""
+    """Return whether a name has exactly these words; most names are excluded without being normalised."""
     return (not name.isascii() or words[0] in name.casefold()) and words_of(name) == words
 
 

@@ -101,7 +101,7 @@ def interleaved_list(
 ) -> InterleavedList:
     """Return a page of the list that interleaves both teams' rankings.
 
-    If a team's ranking is incomplete, a comparison would be unfair to it, and there is no such list.
+    If a team's ranking is incomplete, the comparison would be unfair, so the rankings are not interleaved.
 
     Args:
         interleave: the experiment's name, the reader's key and the options of team B.

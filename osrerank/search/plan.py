@@ -48,15 +48,18 @@ CUT_QUERY = "the query has too many words for the search engine: it searches for
 """Why a search for a long text may find less than it asks for; the model reads the whole text."""
 NOT_EXPANDED = "rm3 found no documents by the field {}, so the query is not expanded"
 MAX_SAMPLED = 30
-"""The most hits in which text fields are looked for, where no mapping shows them."""
+"""The maximum number of hits in which text fields are looked for if the mapping cannot be read."""
 NOT_ATTEMPTED = (ReasonCode.NOT_ASKED, ReasonCode.SHADOW, ReasonCode.SHARE)
 """Reasons of searches that were not to be reranked; they do not count as failures."""
 
 
 NOT_IN_MULTI_SEARCH = Reason(
-    ReasonCode.BOOSTS, "the boosts of the query do not count: OpenSearch tells them in no multi-search; use search"
+    ReasonCode.BOOSTS,
+    "the boosts of the query do not count: OpenSearch returns no per-clause scores in a multi-search; use search",
 )
-NOT_EMBEDDED = Reason(ReasonCode.BOOSTS, "the boosts of the query do not count: the embedded engine does not tell them")
+NOT_EMBEDDED = Reason(
+    ReasonCode.BOOSTS, "the boosts of the query do not count: the embedded engine returns no per-clause scores"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,7 +264,7 @@ def look_up_fields(
 
 
 def _obstacle(plan: Plan, searcher: Searcher) -> Generator[Step, Any, Reason | None]:
-    """Yield the request that tells the engine, if it matters and is not known; return why a search is not reranked.
+    """Yield the request that finds out the engine, if that matters; return why a search is not reranked.
 
     None is returned if neither the engine nor the models prevent it.
     """
@@ -342,7 +345,7 @@ def _with_first_pass(plan: Plan, pipeline: SearchPipeline, thresholds: Threshold
 
 
 def _with_boosts(plan: Plan, searcher: Searcher) -> Generator[SideRequest, Any, Plan]:
-    """Return the plan whose first pass tells the boosts of the caller's query, if it has any that are to count.
+    """Return the plan whose first pass returns the boosts' scores, if the caller's query has boosts that are to count.
 
     In a multi-search, yield the requests that find the engine, if it is not known.
     """

@@ -33,7 +33,7 @@ from osrerank.types.engine import Engine
 from osrerank.types.reasons import Reason
 
 MAX_USERS = 100
-"""The most users of a client for whom it is remembered what they may see."""
+"""The maximum number of users for whom a client caches what they may see."""
 DEADLINE_MS = 1_000.0
 """Default deadline of a search by document vectors, in milliseconds, once the model is loaded."""
 NO_BODY: Mapping[str, Any] = {}

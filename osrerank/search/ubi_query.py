@@ -15,7 +15,7 @@ from osrerank.errors import ConfigError
 from osrerank.retrieval.first_pass import count_of
 
 MAX_CHARACTERS = 100
-"""The most characters of an id or a name, by the schema."""
+"""The maximum length of an id or a name in the schema, in characters."""
 
 
 @dataclass(frozen=True, slots=True)

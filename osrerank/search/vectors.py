@@ -34,7 +34,7 @@ ABSENT_S = 60.0
 MAX_NAMES = 1000
 """For how many side indices it is remembered whether they exist and may be used."""
 MAX_LACKING = 500
-"""The most documents in a report of documents without vectors."""
+"""The maximum number of documents in a report of missing vectors."""
 REPORTS_S = (5.0, 10.0, 20.0, 60.0)
 """The pause before the next report, in seconds; it grows while no builder takes the last report."""
 REPORT_EXISTS = 409
@@ -88,7 +88,7 @@ class SideIndex:
                 self._lacking = Counter(dict(self._lacking.most_common(MAX_LACKING)))
 
     def most_lacking(self) -> list[tuple[tuple[str, str], int]]:
-        """Return the documents that searches lacked most often, with their counts."""
+        """Return the documents whose vectors were missing most often, with their counts."""
         with self._lock:
             return self._lacking.most_common(MAX_LACKING)
 
@@ -168,7 +168,7 @@ class SideVectors:
         return self._write(by_name, model) if by_name else None
 
     def reporting(self, lacking: Iterable[tuple[str, str]]) -> Generator[SideRequest, Any, None] | None:
-        """Count documents without vectors; return the steps that tell builders of them, None while it is not time.
+        """Count documents without vectors; return the requests that report them to builders, None if no report is due.
 
         Args:
             lacking: the index and the id of each document that a search found without a vector.
