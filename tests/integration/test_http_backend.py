@@ -144,8 +144,8 @@ def test_a_worker_may_ask_a_rerank_server(server, engine, expected, redis_url, t
 
 FAULTS = [
     (Reply({"message": "defect"}, 500), "answered 500: defect"),
-    (Reply(None), "closed the connection without an answer"),
-    (Reply({"results": []}), "the server's answer has no score for it"),
+    (Reply(None), "closed the connection without a response"),
+    (Reply({"results": []}), "the server's response has no score for it"),
 ]
 
 

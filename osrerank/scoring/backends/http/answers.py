@@ -1,4 +1,4 @@
-"""Read a rerank server's answer: the logits of the documents, and the reasons why some have none."""
+"""Read a rerank server's response: the documents' logits, and why some documents have no logit."""
 
 import math
 from collections.abc import Mapping
@@ -15,43 +15,45 @@ MIN_PROBABILITY = 1e-38
 MAX_PROBABILITY = 1 - 2**-53
 """Larger probabilities, such as 1, are lowered to this one, whose logit is 36.7."""
 UNSCORED_HEADER = "x-rerank-unscored"
-"""Header in which ``osrerank serve`` counts the documents that its model failed on; they are last in the answer."""
+"""Header in which ``osrerank serve`` counts the documents that its model failed on; they come last in the response."""
 
 
 class WrongScaleError(EndpointError):
-    """The scores do not have the scale that the settings name."""
+    """The scores do not have the scale in the settings."""
 
 
 def read_scores(
     dialect: Dialect, scale: Scale, content: Any, count: int, headers: Mapping[str, str]
 ) -> tuple[dict[int, float], dict[int, str]]:
-    """Return the logits of the documents by their indices in the request, and why others have none.
+    """Return the logits by document index, and by index the reasons why other documents have no logit.
 
     Args:
-        dialect: dialect of the answer.
-        scale: scale of the answer's scores.
-        content: JSON of the answer.
+        dialect: dialect of the response.
+        scale: scale of the response's scores.
+        content: JSON of the response.
         count: number of documents in the request.
-        headers: headers of the answer.
+        headers: headers of the response.
 
     Raises:
-        EndpointError: the answer does not follow the dialect, or scores a document twice or one that was not sent.
+        EndpointError: the response does not follow the dialect, or scores a document twice or one that was not sent.
         WrongScaleError: the scores should be probabilities, and one is not.
     """
     scores: dict[int, Any] = {}
     for entry in _entries(dialect, content):
         index = entry.get("index") if isinstance(entry, dict) else None
         if not isinstance(index, int) or isinstance(index, bool) or dialect.score_key not in entry:
-            reason = f"the server's answer has an entry without index and {dialect.score_key}"
+            reason = f"the server's response has an entry without index or {dialect.score_key}"
             raise EndpointError(f"{reason}{_hint(dialect)}")
         if not 0 <= index < count:
-            raise EndpointError(f"the server scored document {index}, but was sent the documents 0 to {count - 1}")
+            raise EndpointError(
+                f"the server scored document {index}, but the request had only documents 0 to {count - 1}"
+            )
         if index in scores:
-            raise EndpointError(f"the server's answer scores document {index} twice")
+            raise EndpointError(f"the server's response scores document {index} twice")
         scores[index] = entry[dialect.score_key]
     unscored = _unscored_count(headers) if dialect.name == "osrerank" else 0
     failures = dict.fromkeys(list(scores)[len(scores) - unscored :], "the server's model failed on it")
-    failures |= {index: "the server's answer has no score for it" for index in range(count) if index not in scores}
+    failures |= {index: "the server's response has no score for it" for index in range(count) if index not in scores}
     logits: dict[int, float] = {}
     for index, score in scores.items():
         if index not in failures:
@@ -64,17 +66,17 @@ def read_scores(
 
 
 def _entries(dialect: Dialect, content: Any) -> list[Any]:
-    """Return the list in an answer that has an entry for each document."""
+    """Return the response's list, which has an entry for each document."""
     if dialect.list_key:
         content = content.get(dialect.list_key) if isinstance(content, dict) else None
     if not isinstance(content, list):
         missing = f"no list {dialect.list_key}" if dialect.list_key else "no list"
-        raise EndpointError(f"the server's answer has {missing}{_hint(dialect)}")
+        raise EndpointError(f"the server's response has {missing}{_hint(dialect)}")
     return content
 
 
 def _hint(dialect: Dialect) -> str:
-    return f": it does not speak the dialect {dialect.name}, name its dialect in [http] of osrerank.toml"
+    return f": the server does not use the dialect {dialect.name}; set its dialect in [http] of osrerank.toml"
 
 
 def _unscored_count(headers: Mapping[str, str]) -> int:
@@ -86,14 +88,14 @@ def _logit(score: Any, scale: Scale) -> float | None:
     """Return a score as a logit that is finite in float32; None if the score is not a number.
 
     Raises:
-        WrongScaleError: the score should be a probability, and is not.
+        WrongScaleError: the score should be a probability, but is not.
     """
     if not isinstance(score, int | float) or isinstance(score, bool) or not -LARGEST <= score <= LARGEST:
         return None
     if scale == "probability":
         if not 0 <= score <= 1:
             reason = (
-                f'the server\'s score {score:g} is no probability: write scores = "logit" in [http] of osrerank.toml'
+                f'the server\'s score {score:g} is not a probability: set scores = "logit" in [http] of osrerank.toml'
             )
             raise WrongScaleError(reason)
         probability = min(max(float(score), MIN_PROBABILITY), MAX_PROBABILITY)

@@ -1,4 +1,4 @@
-"""Describe the requests and answers of rerank servers, with an entry of `DIALECTS` for each protocol.
+"""Describe the requests and responses of rerank servers; `DIALECTS` has an entry for each protocol.
 
 The servers' public documentation specifies them:
 
@@ -8,7 +8,7 @@ The servers' public documentation specifies them:
 - text-embeddings-inference (TEI): https://huggingface.github.io/text-embeddings-inference/
 - vLLM: https://docs.vllm.ai/en/latest/models/pooling_models/scoring/
 
-All servers take a key as ``Authorization: Bearer``.
+All servers accept a key as ``Authorization: Bearer``.
 """
 
 from collections.abc import Callable, Sequence
@@ -42,10 +42,10 @@ class Dialect:
         name: name of the dialect, as in ``dialect`` of ``[http]`` in the settings file.
         path: path of the requests, below the server's address.
         body: function that makes the JSON of a request.
-        list_key: key of the list in the answer; "" if the answer is the list.
+        list_key: key of the list in the response; "" if the response itself is the list.
         score_key: key of an entry's score; the key of its index in the request is always ``index``.
         scale: scale of the scores.
-        max_documents: the most documents of a request.
+        max_documents: maximum number of documents in a request.
         needs_model: whether a request must name the model.
     """
 

@@ -14,7 +14,7 @@ logger = logging.getLogger(__name__)
 
 
 def load(settings: Settings, model: str) -> Scorer:
-    """Return a scorer that uses a model on the rerank server in the settings; the scorer sends nothing before a call.
+    """Return a scorer for a model on the rerank server in the settings. It sends nothing before its first call.
 
     Raises:
         ConfigError: as `check`.
@@ -27,7 +27,7 @@ def load(settings: Settings, model: str) -> Scorer:
 
 
 def check(settings: Settings) -> None:
-    """Check that the settings name a rerank server, and a model if its dialect needs one.
+    """Check that the settings have a rerank server's URL, and a model if the dialect needs it.
 
     Raises:
         ConfigError: the settings have no address, or lack the model's name that the dialect needs.

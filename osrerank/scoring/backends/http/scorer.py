@@ -15,7 +15,7 @@ from osrerank._threads import DaemonThreads
 from osrerank.errors import DeadlineExceeded, EndpointError, InferenceError, OsrerankError, ScoringError
 from osrerank.metrics import ENDPOINT_REQUESTS, HALVINGS
 from osrerank.scoring.backends.http.answers import WrongScaleError, read_scores
-from osrerank.scoring.backends.http.connection import ATTEMPTS, CONNECTIONS, PATIENCE_S, TOO_LARGE, Connection
+from osrerank.scoring.backends.http.connection import ATTEMPTS, CONNECTIONS, RETRY_BUDGET_S, TOO_LARGE, Connection
 from osrerank.scoring.backends.http.dialects import Dialect, EndpointRequest
 from osrerank.scoring.backends.http.target import Target, dialect_from_info, dialect_from_models
 from osrerank.scoring.card import logistic
@@ -24,9 +24,9 @@ from osrerank.tracing.spans import carried
 from osrerank.types import NEVER, Advice, Deadline, Scores
 
 MAX_BATCH_CHARACTERS = 4 << 20
-"""The most characters of a request's documents, together."""
+"""The maximum number of characters of all documents in a request."""
 DETECTION_S = 3.0
-"""The timeout of a request that finds out the server's dialect or health."""
+"""The timeout of a request that detects the server's dialect or checks its health."""
 
 logger = logging.getLogger(__name__)
 
@@ -62,7 +62,7 @@ class EndpointScorer:
 
     Args:
         target: the server.
-        key: key that is sent as a bearer token; "" for none.
+        key: key that is sent as a bearer token; "" to send no key.
     """
 
     def __init__(self, target: Target, key: str = "") -> None:
@@ -72,7 +72,7 @@ class EndpointScorer:
         renew_after_fork(self)
 
     def renew(self) -> None:
-        """Start without connections and threads; after a fork, those of the parent process cannot be used."""
+        """Start without connections and threads. A forked process cannot use those of its parent."""
         self._connection = Connection(self._target.host, self._key)
         self._threads: DaemonThreads | None = None
         self._closed = False
@@ -119,22 +119,22 @@ class EndpointScorer:
             wait(futures, timeout=None if deadline.at_s is None else max(0.0, deadline.remaining_s()))
         finally:
             for future in futures:
-                future.cancel()  # those without a thread; the others end at the deadline
+                future.cancel()  # batches without a thread are dropped; running ones end at the deadline
         return self._gather(len(tuples), batches, futures)
 
     def probabilities(self, logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
-        """Return the sigmoid of logits ``(n,)``, which gives a server's probabilities back."""
+        """Return the probabilities of logits ``(n,)``, by the sigmoid."""
         return logistic(logits)
 
     def check_server(self, deadline: Deadline = NEVER) -> None:
         """Check that the server can score: by its health check, or after a failure by scoring a short document.
 
         Raises:
-            DeadlineExceeded: the server does not answer in time.
-            EndpointError, Overloaded: the server cannot be reached, or refuses; `retryable` tells whether a retry may
-                help.
+            DeadlineExceeded: the server does not respond in time.
+            EndpointError, Overloaded: the server cannot be reached or refuses; `retryable` states whether a retry
+                may help.
         """
-        self._connection.check_rest()
+        self._connection.check_backoff()
         dialect = self._dialect_of_server(deadline, attempts=1)
         path = "/ready" if dialect.name == "osrerank" else "/health"
         if self._connection.is_healthy(self._target.base + path, deadline.within_ms(1000 * DETECTION_S)):
@@ -145,8 +145,8 @@ class EndpointScorer:
             raise EndpointError(probe.failures[0], model=self.model)
 
     def insist(self) -> None:
-        """Retry calls without a deadline for minutes, if the server is busy, or is away after it has answered."""
-        self._connection.patience_s = PATIENCE_S
+        """Retry calls without a deadline for `RETRY_BUDGET_S`, if the server is busy or becomes unavailable."""
+        self._connection.retry_budget_s = RETRY_BUDGET_S
 
     def close(self) -> None:
         with self._lock:
@@ -175,7 +175,7 @@ class EndpointScorer:
         """
         waiting, refused, accepted = deque([batch]), 0, 0
         while waiting:
-            from_end = refused > 0 and not accepted  # continue at the other end, far from the refused document
+            from_end = refused > 0 and not accepted  # continue at the end, far from the refused document
             part = waiting.pop() if from_end else waiting.popleft()
             try:
                 self._send(dialect, query, part, deadline)
@@ -201,7 +201,7 @@ class EndpointScorer:
         if accepted < len(batch.indices) and not refused:
             with self._lock:
                 self._max_documents = min(self._max_documents, accepted)
-            logger.info("%s takes %d documents at a time, not %d", self._target.host, accepted, len(batch.indices))
+            logger.info("%s accepts %d documents in a request, not %d", self._target.host, accepted, len(batch.indices))
         return batch
 
     def _send(
@@ -212,13 +212,13 @@ class EndpointScorer:
         body = dialect.body(EndpointRequest(query, batch.texts, self._target.model, scale))
         address = self._target.address(dialect)
         is_ours = dialect.name == "osrerank"
-        answer = self._connection.post(address, body, deadline, tells_time=is_ours, attempts=attempts)
-        logits, failures = read_scores(dialect, scale, answer.content, len(batch.indices), answer.headers)
+        response = self._connection.post(address, body, deadline, send_deadline=is_ours, attempts=attempts)
+        logits, failures = read_scores(dialect, scale, response.content, len(batch.indices), response.headers)
         batch.logits |= {batch.indices[position]: logit for position, logit in logits.items()}
         batch.failures |= {batch.indices[position]: reason for position, reason in failures.items()}
 
     def _divide(self, texts: Sequence[str]) -> Iterator[EndpointBatch]:
-        """Yield batches of as many documents and characters as the server takes, in order."""
+        """Yield the documents in order, in batches that the server accepts by number and characters."""
         indices: list[int] = []
         characters = 0
         for index, text in enumerate(texts):
@@ -236,7 +236,7 @@ class EndpointScorer:
         """Return the scores and failures of the batches that were scored in time.
 
         Raises:
-            ScoringError: all batches failed, or the scores do not have the scale that the settings name.
+            ScoringError: all batches failed, or the scores do not have the scale in the settings.
         """
         values = np.full(count, np.nan, dtype=np.float32)
         failures: dict[int, str] = {}
@@ -267,11 +267,11 @@ class EndpointScorer:
         return Scores(values, failures, min(late, default=count), inferences=scored, identity=self.identity)
 
     def _dialect_of_server(self, deadline: Deadline, *, attempts: int = ATTEMPTS) -> Dialect:
-        """Return the server's dialect; if its address does not imply one, the first call detects it.
+        """Return the server's dialect. If the address does not imply it, the first call detects it.
 
         Raises:
             DeadlineExceeded: the time ran out.
-            EndpointError, Overloaded: the server cannot be reached, or its answers do not show its dialect.
+            EndpointError, Overloaded: the server cannot be reached, or its responses do not show its dialect.
         """
         if self._dialect is not None:
             return self._dialect
@@ -282,20 +282,20 @@ class EndpointScorer:
                 dialect = self._detect_dialect(deadline, attempts)
                 self._max_documents = self._max_documents or dialect.max_documents
                 self._dialect = dialect
-                logger.info("%s speaks the dialect %s", self._target.host, dialect.name)
+                logger.info("%s uses the dialect %s", self._target.host, dialect.name)
             return self._dialect
         finally:
             self._detecting.release()
 
     def _detect_dialect(self, deadline: Deadline, attempts: int) -> Dialect:
         for path, dialect_from in (("/info", dialect_from_info), ("/v1/models", dialect_from_models)):
-            content = self._connection.get(self._target.base + path, deadline, max_s=DETECTION_S, attempts=attempts)
+            content = self._connection.get(self._target.base + path, deadline, timeout_s=DETECTION_S, attempts=attempts)
             dialect = dialect_from(content)
             if dialect is not None:
                 if dialect.name == "tei" and not self._max_documents:
                     self._max_documents = _tei_batch_size(content)
                 return dialect
-        reason = f"{self._target.host} does not say which dialect it speaks: name it in [http] of osrerank.toml"
+        reason = f"{self._target.host} does not report its dialect: set dialect in [http] of osrerank.toml"
         raise EndpointError(reason, model=self.model)
 
 
@@ -310,11 +310,11 @@ def _error_of(future: "Future[EndpointBatch]") -> OsrerankError | None:
 
 
 def _tei_batch_size(info: object) -> int:
-    """Return the most documents of a request to TEI, from its ``/info``; 0 if it does not say."""
+    """Return TEI's maximum number of documents in a request, from its ``/info``; 0 if it is not there."""
     size = info.get("max_client_batch_size") if isinstance(info, dict) else None
     return size if isinstance(size, int) and size > 0 else 0
 
 
 def text_to_send(text: str) -> str:
-    """Return the beginning of a text, as long as any model reads, with "?" for unpaired surrogates."""
+    """Cut a text to the maximum that a model reads, and replace unpaired surrogates with "?"."""
     return text[: MAX_TEXT_CHARACTERS + 1].encode("utf-8", "replace").decode("utf-8")

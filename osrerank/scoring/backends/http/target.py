@@ -1,4 +1,4 @@
-"""Find the rerank server in the settings, and its dialect: by its address, or by its answers about itself."""
+"""Read the rerank server's address from the settings, and find its dialect by its address or its responses."""
 
 import hashlib
 from dataclasses import dataclass
@@ -12,9 +12,9 @@ from osrerank.settings_file import HttpSettings
 
 AUTO = "auto"
 HOSTS = {"cohere.com": "cohere-v2", "cohere.ai": "cohere-v2", "jina.ai": "jina", "voyageai.com": "voyage"}
-"""Host, which stands for its subdomains too -> dialect."""
+"""Host -> dialect; subdomains of the host have the same dialect."""
 PATHS = {"/v1/score": "vllm-score", "/score": "vllm-score", "/v2/rerank": "cohere-v2", "/v1/rerank": "jina"}
-"""Suffix of an address -> dialect; several dialects have ``/rerank``, so that one tells nothing."""
+"""Suffix of an address -> dialect; ``/rerank`` is not listed, because several dialects use it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,10 +23,10 @@ class Target:
 
     Attributes:
         url: address of the server, without a slash at the end.
-        dialect: dialect of the server; None if only the server can tell it.
+        dialect: dialect of the server; None if it must be detected from the server's responses.
         model: the server's name for the model; "" lets the server choose.
         scores: scale ``probability`` or ``logit``, or ``auto`` for the dialect's scale.
-        batch: the most documents of a request; 0 for the dialect's limit.
+        batch: maximum number of documents in a request; 0 for the dialect's limit.
     """
 
     url: str
@@ -40,8 +40,8 @@ class Target:
         """Return the server that the settings describe.
 
         Args:
-            settings: settings that name the file with the address, in ``[http]``.
-            model: the model of the search; a default model is not sent, because no other server has it.
+            settings: settings; the address is in ``[http]`` of their settings file.
+            model: the model of the search; the default model is not sent, because other servers do not have it.
 
         Raises:
             ConfigError: the settings file cannot be read or has no address, or the settings lack the model's name that
@@ -49,7 +49,7 @@ class Target:
         """
         http = HttpSettings.load(settings)
         if http.url is None:
-            reason = "the backend http needs a rerank server: write url in [http] of osrerank.toml"
+            reason = "the backend http needs a rerank server: set url in [http] of osrerank.toml"
             raise ConfigError(reason, setting="http.url", source=str(settings.find_settings_file() or SETTINGS_FILE))
         url = http.url.rstrip("/")
         name = _dialect_of_address(url) if http.dialect == AUTO else http.dialect
@@ -72,7 +72,7 @@ class Target:
 
     @property
     def identity(self) -> str:
-        """The identity of address, dialect, model and scale; the client cannot know what else the scores depend on."""
+        """The hash of address, dialect, model and scale, which is all that the client knows about the scores."""
         dialect = AUTO if self.dialect is None else self.dialect.name
         text = f"{self.url}\n{dialect}\n{self.model}\n{self.scores}"
         return f"http/{dialect}/{hashlib.blake2b(text.encode(), digest_size=16).hexdigest()}"
@@ -93,21 +93,21 @@ class Target:
 
 
 def dialect_from_info(content: Any) -> Dialect | None:
-    """Return the dialect of a server from its answer to ``/info``; None unless it is TEI or ``osrerank serve``."""
+    """Return the dialect of a server from its ``/info``; None if it is neither TEI nor ``osrerank serve``."""
     if not isinstance(content, dict) or "max_client_batch_size" not in content:
         return None
     return DIALECTS["osrerank" if "max_body_bytes" in content else "tei"]
 
 
 def dialect_from_models(content: Any) -> Dialect | None:
-    """Return the dialect of a server from its answer to ``/v1/models``; None unless it is vLLM."""
+    """Return the dialect of a server from its ``/v1/models``; None if it is not vLLM."""
     models = content.get("data") if isinstance(content, dict) else None
     owners = [model.get("owned_by") for model in models if isinstance(model, dict)] if isinstance(models, list) else []
     return DIALECTS["vllm"] if "vllm" in owners else None
 
 
 def _dialect_of_address(url: str) -> str:
-    """Return the name of the dialect that an address implies; "" if it implies none."""
+    """Return the name of the dialect that an address implies; "" if it does not imply a dialect."""
     address = urlsplit(url)
     host = address.hostname or ""
     for domain, dialect in HOSTS.items():

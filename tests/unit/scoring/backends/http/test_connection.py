@@ -10,7 +10,7 @@ from prometheus_client import REGISTRY
 from urllib3.exceptions import ReadTimeoutError
 
 from osrerank.errors import DeadlineExceeded, EndpointError, InferenceError, Overloaded
-from osrerank.scoring.backends.http.connection import PATIENCE_S, Connection, retry_after_s
+from osrerank.scoring.backends.http.connection import RETRY_BUDGET_S, Connection, retry_after_s
 from osrerank.types import NEVER, Deadline
 from tests.rerank_server import Reply, answering, by_length
 from tests.servers import free_port
@@ -105,7 +105,7 @@ def test_a_broken_connection_is_replaced(scorer_of, no_waiting):
     ids=["nothing", "html", "cut off", "no text", "deep", "null"],
 )
 def test_an_answer_that_is_not_json_is_an_error(scorer_of, body):
-    with answering(lambda _received: Reply(body)) as server, pytest.raises(EndpointError, match="answer"):
+    with answering(lambda _received: Reply(body)) as server, pytest.raises(EndpointError, match="response"):
         score(scorer_of(server.url))
 
 
@@ -127,7 +127,7 @@ def test_without_a_deadline_a_rerank_server_has_a_minute_to_answer(scorer_of, mo
         raise ReadTimeoutError(pool, url, "")
 
     monkeypatch.setattr(urllib3.PoolManager, "request", late)
-    with pytest.raises(EndpointError, match="did not answer in time"):
+    with pytest.raises(EndpointError, match="did not respond in time"):
         score(scorer_of("http://127.0.0.1:9"))
 
 
@@ -201,7 +201,7 @@ class Patient:
     def __init__(self):
         self.now_s = 0.0
         self.connection = Connection("the host", "", clock=lambda: self.now_s, wait=self.wait)
-        self.connection.patience_s = PATIENCE_S
+        self.connection.retry_budget_s = RETRY_BUDGET_S
 
     def wait(self, seconds):
         self.now_s += seconds
@@ -225,7 +225,7 @@ def test_a_batch_waits_for_a_restarting_server_but_not_for_one_that_never_answer
         patient.post(server.url)
     with pytest.raises(EndpointError, match="cannot be reached"):
         patient.post(server.url)
-    assert PATIENCE_S - 20 < patient.now_s < PATIENCE_S + 20
+    assert RETRY_BUDGET_S - 20 < patient.now_s < RETRY_BUDGET_S + 20
     waited_s = patient.now_s
     with pytest.raises(EndpointError):
         patient.post(server.url)
@@ -252,7 +252,7 @@ def test_a_server_that_exceeds_the_sent_deadline_is_late_and_has_not_failed(scor
 def test_an_error_with_status_200_has_the_servers_message(answered, message):
     with answering(lambda _received: Reply(answered)) as server:
         connection = Connection("there", "")
-        with pytest.raises(EndpointError, match=f"answered 200, but with: {message}") as caught:
+        with pytest.raises(EndpointError, match=f"sent status 200 with an error: {message}") as caught:
             connection.post(server.url, {}, NEVER)
         connection.close()
     assert caught.value.status == 200

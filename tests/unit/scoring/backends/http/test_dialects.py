@@ -108,29 +108,32 @@ def logits_of(content, count=3, *, dialect="tei", scale="logit", **headers):
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        ({"error": "no"}, "has no list: it does not speak the dialect tei, name its dialect in "),
+        ({"error": "no"}, "has no list: the server does not use the dialect tei; set its dialect in "),
         ("scores", "has no list"),
-        ([0.5, 0.1], "has an entry without index and score"),
+        ([0.5, 0.1], "has an entry without index or score"),
         ([{"index": "0", "score": 1}], "has an entry without index"),
         ([{"index": True, "score": 1}], "has an entry without index"),
-        ([{"index": 0}], "without index and score"),
-        ([{"index": 3, "score": 1}], "scored document 3, but was sent the documents 0 to 2"),
-        ([{"index": -1, "score": 1}], "scored document -1, but was sent the documents 0 to 2"),
+        ([{"index": 0}], "without index or score"),
+        ([{"index": 3, "score": 1}], "scored document 3, but the request had only documents 0 to 2"),
+        ([{"index": -1, "score": 1}], "scored document -1, but the request had only documents 0 to 2"),
         ([*tei(1.0, 2.0), {"index": 0, "score": 5.0}], "scores document 0 twice"),
-        ([*tei(1.0, 2.0, 3.0), {"index": 3, "score": 5.0}], "scored document 3, but was sent the documents 0 to 2"),
+        (
+            [*tei(1.0, 2.0, 3.0), {"index": 3, "score": 5.0}],
+            "scored document 3, but the request had only documents 0 to 2",
+        ),
     ],
 )
 def test_an_answer_with_impossible_indices_or_scores_is_refused(content, reason):
     with pytest.raises(EndpointError, match=reason):
         logits_of(content)
-    with pytest.raises(EndpointError, match="has no list results: it does not speak the dialect vllm"):
+    with pytest.raises(EndpointError, match="has no list results: the server does not use the dialect vllm"):
         logits_of(tei(1.0), dialect="vllm")
-    with pytest.raises(EndpointError, match=r"score 3\.2 is no probability: write scores = \"logit\""):
+    with pytest.raises(EndpointError, match=r"score 3\.2 is not a probability: set scores = \"logit\""):
         logits_of(tei(0.5, 3.2), scale="probability")
 
 
 def test_a_document_without_a_valid_score_fails_alone():
-    left_out = dict.fromkeys((0, 1), "the server's answer has no score for it")
+    left_out = dict.fromkeys((0, 1), "the server's response has no score for it")
     assert logits_of([{"index": 2, "score": 1.5}]) == ({2: 1.5}, left_out)
     content = json.loads('[{"index": 0, "score": NaN}, {"index": 1, "score": 2}, {"index": 2, "score": -Infinity}]')
     logits, failures = logits_of(content)

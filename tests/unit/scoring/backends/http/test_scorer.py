@@ -135,7 +135,7 @@ def test_scores_on_an_unexpected_scale_are_refused(scorer_of):
         )
 
     texts = [*["even"] * 256, "odd"]
-    with answering(answer) as server, pytest.raises(EndpointError, match='write scores = "logit"'):
+    with answering(answer) as server, pytest.raises(EndpointError, match='set scores = "logit"'):
         scorer_of(server.url, "vllm").score("q", texts, all_of(texts))
 
 
@@ -261,7 +261,7 @@ def test_no_error_shows_credentials_of_the_address_or_the_key(target, url):
 
 
 def test_missing_settings_of_a_rerank_server_are_named_when_a_client_is_made(settings_of):
-    with pytest.raises(ConfigError, match=r"needs a rerank server: write url in \[http\] of osrerank.toml"):
+    with pytest.raises(ConfigError, match=r"needs a rerank server: set url in \[http\] of osrerank.toml"):
         connect("http://localhost:9", backend="http")
     with pytest.raises(ConfigError, match="dialect cohere-v2 needs the server's name for the model: set --model"):
         Target.of(settings_of("https://api.cohere.com", "auto"), Settings.load().model)
@@ -300,5 +300,5 @@ def test_a_vllm_server_is_recognised_by_its_models(scorer_of):
         scores = scorer_of(server.url, "auto").score("q", ["a", "b"], TWO)
     assert scores.values.tolist() == pytest.approx([0.0, 2.1972246])
     silent = answering(lambda _received: Reply({"detail": "Not Found"}, 404))  # which is not guessed
-    with silent as server, pytest.raises(EndpointError, match="which dialect it speaks: name it in"):
+    with silent as server, pytest.raises(EndpointError, match="does not report its dialect: set dialect in"):
         scorer_of(server.url, "auto").score("q", ["a"], [(0,)])
