@@ -15,7 +15,7 @@ from osrerank.service import RerankService
 logger = logging.getLogger(__name__)
 
 MAXIMUM = 3
-"""The most models that a client keeps loaded, including its own."""
+"""Maximum number of models that a client keeps loaded, including its own."""
 
 
 class Services:
@@ -53,7 +53,7 @@ class Services:
         if len(names) == 1:
             return ""
         reason = f"the indices of this search may have different models ({', '.join(sorted(names))})"
-        return f"{reason}: search them one by one, leave some out (shop-*,-shop-de*), or give them one model"
+        return f"{reason}: search them one by one, leave some out (shop-*,-shop-de*), or set one model for all"
 
     @contextmanager
     def of(self, index: Any) -> Iterator[RerankService]:

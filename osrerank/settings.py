@@ -39,7 +39,7 @@ ONE_REDIS = (
     "(a proxy or service in front of Sentinel), and put no Cluster there"
 )
 MIN_KEY = 16
-"""The least number of characters of a signing key; ``openssl rand -hex 32`` makes 64."""
+"""The minimum number of characters of a signing key; ``openssl rand -hex 32`` makes 64."""
 SETTINGS_FILE = Path("osrerank.toml")
 """The settings file if none is named: in the working directory, else in the user's configuration folder."""
 
@@ -107,8 +107,8 @@ class Settings(BaseSettings):
         signing_key: the secret with which clients and workers sign their messages and the scores in Redis, so that
             nobody without it can write any. Of several secrets, separated by commas, the first signs and all are
             accepted, so that a key can be changed without a restart of all processes at once.
-        queue_chunks: the most chunks that may wait for each worker; a search that would exceed it is refused as
-            overloaded.
+        queue_chunks: the maximum number of chunks that may wait for each worker; a search beyond it is refused
+            as overloaded.
         worker_tasks: the number of chunks that a worker scores at a time; 0 chooses by its device.
         metrics_port: the port of a worker's Prometheus metrics; 0 for none.
         probe_port: the port where a worker answers ``/live`` and ``/ready`` over HTTP; 0 for none.

@@ -30,7 +30,7 @@ class HttpSettings(BaseModel):
             ``vllm-score`` or ``osrerank``; ``auto`` decides by the address, else by what the server says about itself.
         scores: the scale of the server's scores: ``probability`` in [0, 1], or ``logit``; ``auto`` for the dialect's
             usual scale.
-        batch: the most documents in a request to the server; 0 for the number that the dialect's servers accept.
+        batch: the maximum number of documents in a request; 0 uses the maximum of the dialect's servers.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, hide_input_in_errors=True)
@@ -75,7 +75,7 @@ class HttpSettings(BaseModel):
             key = ".".join(str(part) for part in first["loc"])
             reason = first["msg"].removeprefix("Value error, ")
             if first["type"] == "extra_forbidden":
-                reason = f"there is no such key; known are {', '.join(cls.model_fields)}"
+                reason = f"unknown key; the known keys are {', '.join(cls.model_fields)}"
             setting = f"http.{key}" if key else "http"
             raise ConfigError(f"{file} [http] {key}: {reason}", setting=setting, source=str(file)) from None
 

@@ -122,7 +122,7 @@ def _grouped(database: sqlite3.Connection) -> Iterator[dict[str, Any]]:
 
 
 def _candidate(doc_id: str, title: str, text: str, score: float | None) -> dict[str, Any]:
-    """Return a candidate as JSON, without a title or score if it has none."""
+    """Return a candidate as JSON, without a title or score if the candidate lacks it."""
     return {
         "doc_id": doc_id,
         **({"title": title} if title else {}),

@@ -75,7 +75,7 @@ __all__ = ["convert", "download", "index"]
 def index(defaults: dict[str, Any], /, **options: Any) -> None:
     """Load a published collection into an index, from files, folders, archives, or - for standard input.
 
-    Compressed files (gz, xz, zst, bz2) and tar archives need not be unpacked. To resume an interrupted load, give the
+    Compressed files (gz, xz, zst, bz2) and tar archives need not be unpacked. To resume an interrupted load, run the
     same command again.
     """
     from osrerank_loaders.command import load_collection

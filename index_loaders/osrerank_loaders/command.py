@@ -14,7 +14,7 @@ from osrerank_loaders.load.bulk import BulkOptions
 from osrerank_loaders.load.job import LoadOptions, Summary, load
 from osrerank_loaders.load.mapping import IndexOptions
 from osrerank_loaders.load.progress import download_progress, load_progress
-from osrerank_loaders.load.retry import Patience
+from osrerank_loaders.load.retry import RetryBudget
 
 
 def load_collection(connect: Callable[..., OpenSearch], options: Mapping[str, Any]) -> Summary:
@@ -43,7 +43,7 @@ def _options(options: Mapping[str, Any]) -> LoadOptions:
         bulk=BulkOptions(
             max_bytes=int(options["bulk_mb"] * (1 << 20)),
             in_flight=options["in_flight"],
-            patience=Patience(give_up_s=options["give_up_s"]),
+            retry_budget=RetryBudget(give_up_s=options["give_up_s"]),
         ),
     )
 

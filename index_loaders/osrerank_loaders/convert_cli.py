@@ -102,7 +102,7 @@ def trec_car_queries(paths: tuple[str, ...], level: Any, style: Any, *, pages: b
     """Write TREC-CAR's queries, from outlines or pages, as queries.tsv.
 
     On the level hierarchical, a page with paragraphs before its first heading is a query, too. Outlines have no
-    paragraphs: for v2.0, name page files instead, or give --pages.
+    paragraphs: for v2.0, pass page files instead, or set --pages.
     """
     from osrerank.formats.common_layout import write_queries
     from osrerank_loaders.collections import trec_car_topics as car

@@ -14,7 +14,7 @@ from typing import Annotated
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from osrerank.errors import ChecksumError, LoaderError
-from osrerank_loaders.load.retry import Patience
+from osrerank_loaders.load.retry import RetryBudget
 
 _CHUNK_BYTES = 1 << 20
 _PAGES = frozenset({"text/html", "application/xhtml+xml"})
@@ -75,7 +75,7 @@ def fetch(
     remote: RemoteFile,
     folder: Path,
     *,
-    patience: Patience | None = None,
+    retry_budget: RetryBudget | None = None,
     report: Callable[[int], None] = lambda _bytes: None,
 ) -> Path:
     """Download a file, or the part that is missing; check its size and MD5, if they are published, and return its path.
@@ -83,7 +83,7 @@ def fetch(
     Args:
         remote: the file to download.
         folder: the folder to save it in; an incomplete file has the suffix ``.part``.
-        patience: how long to retry while the server drops the connection without progress.
+        retry_budget: how long to retry while the server drops the connection without progress.
         report: a function that is called with the number of bytes on disk.
 
     Raises:
@@ -96,10 +96,10 @@ def fetch(
         return target
     folder.mkdir(parents=True, exist_ok=True)
     part = target.with_name(f"{target.name}.part")
-    patience = patience or Patience()
+    retry_budget = retry_budget or RetryBudget()
     version = ""
     if remote.bytes is None or remote.md5 is None:
-        size, version = _described(remote, patience)
+        size, version = _described(remote, retry_budget)
         remote = replace(remote, bytes=remote.bytes or size)
     label = part.with_name(f"{part.name}.version")
     if remote.md5 is None and not _is_of(
@@ -108,12 +108,12 @@ def fetch(
         part.unlink(missing_ok=True)
         label.write_text(version, encoding="utf-8")
     part.touch()
-    wait, before = patience.waits(remote.url), -1
+    wait, before = retry_budget.waits(remote.url), -1
     while (on_disk := part.stat().st_size) < (remote.bytes or 0):
         if on_disk > before >= 0:  # the last attempt made progress
-            wait = patience.waits(remote.url)
+            wait = retry_budget.waits(remote.url)
         before = on_disk
-        if (problem := _append(remote, part, version, patience.timeout_s, report)) is not None:
+        if (problem := _append(remote, part, version, retry_budget.timeout_s, report)) is not None:
             wait(problem)
     _check(part, remote)
     part.rename(target)
@@ -132,7 +132,7 @@ def sha256_of(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _described(remote: RemoteFile, patience: Patience) -> tuple[int, str]:
+def _described(remote: RemoteFile, retry_budget: RetryBudget) -> tuple[int, str]:
     """Ask the server for a file's size and version: a strong ETag, else the date of its last change."""
     descriptions: list[tuple[int, str]] = []
 
@@ -146,8 +146,8 @@ def _described(remote: RemoteFile, patience: Patience) -> tuple[int, str]:
         is_strong = bool(tag) and not tag.startswith("W/")
         descriptions.append((length, tag if is_strong else answer.headers["Last-Modified"] or ""))
 
-    wait = patience.waits(remote.url)
-    while (problem := _ask(remote, "HEAD", {}, patience.timeout_s, keep)) is not None:
+    wait = retry_budget.waits(remote.url)
+    while (problem := _ask(remote, "HEAD", {}, retry_budget.timeout_s, keep)) is not None:
         wait(problem)
     return descriptions[0]
 

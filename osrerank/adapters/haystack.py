@@ -24,9 +24,9 @@ class OsrerankRanker:
     A document that was not scored comes last and has no score.
 
     Args:
-        model: the model's directory, hub id or shipped name; None for the settings' model.
-        top_k: how many documents to return; None for all.
-        score_threshold: the least probability of a returned document; it leaves out documents without a score.
+        model: the model's directory, hub id or shipped name; None uses the settings' model.
+        top_k: how many documents to return; None returns all.
+        score_threshold: the minimum probability of a returned document; it leaves out documents without a score.
         options: the search options, fields of ``osrerank.Rerank`` such as ``deadline_ms`` and ``on_failure``.
         scorer: the scorer to use instead of a model; it is not serialised.
     """

@@ -29,9 +29,9 @@ class OsrerankRerank(BaseDocumentCompressor):
     model_config = ConfigDict(arbitrary_types_allowed=True, extra="forbid")
 
     model: str | None = Field(
-        None, description="The model's directory, hub id or shipped name; None for the settings' model."
+        None, description="The model's directory, hub id or shipped name; None uses the settings' model."
     )
-    top_n: int | None = Field(None, ge=1, description="How many documents to return; None for all.")
+    top_n: int | None = Field(None, ge=1, description="How many documents to return; None returns all.")
     options: dict[str, Any] = Field(default_factory=dict, description="Fields of osrerank.Rerank, such as deadline_ms.")
     scorer: Scorer | None = Field(None, exclude=True, description="The scorer to use instead of a model.")
     _ranker: Reranker = PrivateAttr()

@@ -29,9 +29,9 @@ class OsrerankRerank(BaseNodePostprocessor):
     """
 
     model: str | None = Field(
-        None, description="The model's directory, hub id or shipped name; None for the settings' model."
+        None, description="The model's directory, hub id or shipped name; None uses the settings' model."
     )
-    top_n: int | None = Field(None, ge=1, description="How many nodes to return; None for all.")
+    top_n: int | None = Field(None, ge=1, description="How many nodes to return; None returns all.")
     keep_retrieval_score: bool = Field(
         default=False, description='Whether to keep the retriever\'s score in metadata["retrieval_score"].'
     )
@@ -55,7 +55,7 @@ class OsrerankRerank(BaseNodePostprocessor):
         if not nodes:
             return []
         if query_bundle is None:
-            raise ValueError("reranking needs the query: give query_str or query_bundle")
+            raise ValueError("reranking needs the query: pass query_str or query_bundle")
         top_n = self.top_n or len(nodes)
         start = ReRankStartEvent(query=query_bundle, nodes=nodes, top_n=top_n, model_name=self._ranker.model)
         dispatcher.event(start)

@@ -22,7 +22,7 @@ class OsrerankReRanker(pt.Transformer):  # type: ignore[misc] # pyterrier has no
     returns no texts, put ``pt.text.get_text(dataset)`` between both.
 
     Args:
-        model: the model's directory, hub id or shipped name; None for the settings' model.
+        model: the model's directory, hub id or shipped name; None uses the settings' model.
         scorer: the scorer or encoder of your own to use instead of a model.
         options: the search options, fields of ``osrerank.Rerank`` such as ``pipeline`` and ``blend``.
     """

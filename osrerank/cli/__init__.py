@@ -49,7 +49,7 @@ class LazyGroup(click.Group):
         return sorted({*COMMANDS, *(entry.name for entry in entry_points(group=GROUP))})
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse the group's options; refuse any option, also of the command that follows, that is given twice."""
+        """Parse the group's options; refuse any option that is set twice, also among the options of the command."""
         arguments = list(args)
         remaining = super().parse_args(ctx, args)
         if not ctx.resilient_parsing:
@@ -70,7 +70,7 @@ class LazyGroup(click.Group):
 
 
 def _refuse_repeated(command: click.Command, context: click.Context, arguments: list[str]) -> None:
-    """Refuse an option of a command or subcommand that is given twice; click would silently use the last one."""
+    """Refuse an option of a command or subcommand that is set twice; click would silently use the last value."""
     try:
         _values, remaining, order = command.make_parser(context).parse_args(arguments)
     except click.UsageError:
@@ -80,7 +80,7 @@ def _refuse_repeated(command: click.Command, context: click.Context, arguments: 
             continue
         if option.secondary_opts or not option.is_flag:  # a repeated flag contradicts nothing
             names = "/".join([*option.opts, *option.secondary_opts])
-            raise click.UsageError(f"{names} is given {times} times; give it once", context)
+            raise click.UsageError(f"{names} is set {times} times; set it once", context)
     if isinstance(command, click.Group) and remaining:
         subcommand = command.get_command(context, remaining[0])
         if subcommand is not None:

@@ -71,7 +71,7 @@ def execute(
         partial_before = sum(record.is_partial for record in checkpoint.records(ids))
         if partial_before and not allow_partial:
             reason = f"{side_file} has {partial_before} partly reranked queries from a run with --allow-partial"
-            raise EvaluationError(f"{reason}: give --allow-partial again, or delete the file")
+            raise EvaluationError(f"{reason}: pass --allow-partial again, or delete the file")
         if not failures or skip_failed:
             have_hits = _write(output, tag, form, checkpoint, batch.queries)
             checkpoint.finish(ids)
@@ -133,7 +133,7 @@ def digest(queries: Sequence[Query]) -> str:
 def resolved(arguments: RerankArgument, defaults: Rerank, reranker: RerankService) -> dict[str, Any]:
     """Return all options and settings that determine an order, by name, including those of the settings file.
 
-    This loads the model, because another model may have the same name; its identity tells them apart.
+    This loads the model, because another model may have the same name; its identity distinguishes them.
     """
     options = Rerank.of(arguments, defaults)
     if options is None:

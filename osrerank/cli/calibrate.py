@@ -39,7 +39,7 @@ def calibrate(
 
     The queries are searched with the index's options. The map is Platt's or an isotonic one, whichever fits held-out
     queries better. It is valid only for this model, these options and these fields; a search with others is not cut
-    off, and its response says so.
+    off, and its response reports that.
     """
     from osrerank.decision.calibrate import calibrate as fitted_to
     from osrerank.evaluation.plots import check_plot, plot_reliability
@@ -81,7 +81,7 @@ def _say(file: Path, index: str, fitted: "Fitted", *, as_json: bool) -> None:
     click.echo(f"{file}: {index}, {fitted.calibration.map.name}, by " + _COUNTS.format(**evidence))
     click.echo("expected calibration error {ece_before:.4f} before, {ece_after:.4f} after".format(**evidence))
     for precision in (0.5, 0.7, 0.9):
-        least = fitted.calibration.least_probability(precision)
+        least = fitted.calibration.threshold_for(precision)
         threshold = "not reached" if least is None else f"hits with a probability of at least {least:.3f}"
         click.echo(f"precision {precision:g}: {threshold}")
 

@@ -29,7 +29,7 @@ def distill(layers: int | tuple[int, ...] | None, student: Path | None, **option
     from osrerank.training.fit import distill as fit
 
     if layers is None and student is None:
-        raise click.UsageError("give --layers or --student")
+        raise click.UsageError("pass --layers or --student")
     if isinstance(layers, int) and student is not None:
         raise click.UsageError(
             "a --student has its own layers; list in --layers those of the teacher to learn from, such as 1,2,5,6"

@@ -32,7 +32,7 @@ FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 @click.option(
     "--complete",
     is_flag=True,
-    help="Average over all judged queries (trec_eval -c), counting 0 for those that a run lacks.",
+    help="Average over all judged queries (trec_eval -c), counting 0 for queries that a run lacks.",
 )
 @click.option(
     "-l", "--relevance-level", default=1, show_default=True, help="Lowest grade that counts as relevant (trec_eval -l)."
@@ -158,7 +158,9 @@ def _warn_of_different_queries(evaluations: "Sequence[Evaluation]") -> None:
     answered = {evaluation.run: set().union(*evaluation.per_query.values()) for evaluation in evaluations}
     if len({frozenset(queries) for queries in answered.values()}) > 1:
         counts = ", ".join(f"{run} {len(queries)}" for run, queries in answered.items())
-        click.echo(f"Warning: the runs answer different judged queries ({counts}); --complete counts all", err=True)
+        click.echo(
+            f"Warning: the runs cover different judged queries ({counts}); set --complete to count all", err=True
+        )
 
 
 def _warn_of_partial_queries(paths: Sequence[Path]) -> None:

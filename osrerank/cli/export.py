@@ -109,7 +109,7 @@ def export(
     from osrerank.export.export_model import ExportOptions, export_model
 
     if (candidates is None) != (qrels is None):
-        raise click.UsageError("--candidates and --qrels go together; give both or neither")
+        raise click.UsageError("--candidates and --qrels go together; pass both or neither")
     judged = None if candidates is None or qrels is None else (candidates, qrels)
     options["vector_model"] = click.get_current_context().obj["vector_model"] or Settings.load().vector_model
     export_options = ExportOptions(head=head or "", precision=precision or "", **options)  # type: ignore[arg-type] # click's choices are checked

@@ -78,7 +78,7 @@ def named_options(first: str) -> Callable[..., dict[str, Any] | None]:
             elif not (equals and name and content):
                 raise click.BadParameter(f"{part!r} is not NAME=VALUE")
             if name in values:
-                raise click.BadParameter(f"{name} is given twice; give it once")
+                raise click.BadParameter(f"{name} is set twice; set it once")
             values[name] = _number_or_text(content)
         return values
 

@@ -128,7 +128,7 @@ def _engine(context: click.Context) -> Engine:
     from osrerank.settings import Settings
 
     if embedded_folder(Settings.load(url=context.obj["url"])) is not None:
-        raise ConfigError("the embedded engine has no pipelines: give a server's --url", setting="url", source="flag")
+        raise ConfigError("the embedded engine has no pipelines: set --url to a server", setting="url", source="flag")
     with closing(client_of(context)) as client:
         return client.engine
 

@@ -39,7 +39,7 @@ def pretrain(source: Path | None, new: dict[str, Any] | None, **options: Any) ->
     from osrerank.training.recipes import Recipe
 
     if (source is None) == (new is None):
-        raise click.UsageError("give one of --init-from and --new")
+        raise click.UsageError("pass one of --init-from and --new")
     recipe = Recipe.of(options["recipe"], "masked")
     start = source or _new_start(new or {}, options)
     directory = fit(

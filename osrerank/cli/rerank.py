@@ -97,5 +97,5 @@ def _read(options: dict[str, Any]) -> Any:
         return candidate_lists(options["candidates"])
     if all(parts_of_run) and not options["candidates"] and has_one_corpus:
         return assemble(*parts_of_run)
-    reason = "give either --candidates, or --run with --queries and one of --corpus and --index"
+    reason = "pass either --candidates, or --run with --queries and one of --corpus and --index"
     raise ConfigError(reason, setting="candidates", source="flag")

@@ -9,7 +9,7 @@ from osrerank.cli.options import allow_partial, client_of, rerank_arguments, rer
 from osrerank.cli.sources import SOURCE
 
 MAX_HITS = 10_000
-"""The most hits of a search by default: an index's setting max_result_window."""
+"""Maximum number of hits of a search by default: the default of the index setting max_result_window."""
 
 
 @click.command()

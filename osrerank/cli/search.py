@@ -10,7 +10,7 @@ from osrerank.cli.options import client_of, rerank_arguments, rerank_options, se
 from osrerank.response import hit_text
 
 SNIPPET = 160
-"""The most characters of a text that are shown."""
+"""Maximum number of characters shown of a text."""
 
 
 @click.command()

@@ -22,9 +22,13 @@ FILE = click.Path(exists=True, dir_okay=False)
 @click.command()
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on; 0.0.0.0 for all.")
 @click.option("--port", default=8088, show_default=True, type=click.IntRange(1, 65535), help="Port to listen on.")
-@click.option("--max-documents", type=click.IntRange(1), help="Most documents of a request.  [default: 10000]")
-@click.option("--max-body-mb", type=click.IntRange(1), help="Most megabytes of a request.  [default: 32]")
-@click.option("--max-queue", type=click.IntRange(1), help="Most documents waiting or being scored.  [default: 20000]")
+@click.option(
+    "--max-documents", type=click.IntRange(1), help="Maximum number of documents in a request.  [default: 10000]"
+)
+@click.option("--max-body-mb", type=click.IntRange(1), help="Maximum size of a request in megabytes.  [default: 32]")
+@click.option(
+    "--max-queue", type=click.IntRange(1), help="Maximum number of documents waiting or being scored.  [default: 20000]"
+)
 @click.option(
     "--timeout-ms",
     type=DURATION,
@@ -144,7 +148,7 @@ def _judgments(queries: str | None, qrels: str | None, folder: Path | None = Non
     from osrerank.server.page.judgments import Judgments
 
     if qrels is not None and queries is None:
-        message = "--qrels has only the ids of queries: give their texts with --queries"
+        message = "--qrels has only query ids: pass the query texts with --queries"
         raise ConfigError(message, setting="qrels", source="flag")
     choices, judged = read_queries(queries) if queries else (), read_qrels(qrels) if qrels else None
     return Judgments(choices, judged, folder)

@@ -34,7 +34,7 @@ class IntegersParam(click.ParamType[tuple[int, ...]]):
         self._least = least
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
-        """Parse the numbers, and refuse those below the least."""
+        """Parse the numbers, and refuse numbers below the minimum."""
         if isinstance(value, tuple):
             return value
         parts = [part.strip() for part in value.split(",")]
@@ -69,7 +69,9 @@ class IntegersParam(click.ParamType[tuple[int, ...]]):
     help="How many others --pairs sample compares each candidate with, one curve each.  [default: 10]",
 )
 @click.option("--seed", default=0, show_default=True, help="Seed of the samples.")
-@click.option("--complete", is_flag=True, help="Average over all judged queries, counting 0 for those that RUN lacks.")
+@click.option(
+    "--complete", is_flag=True, help="Average over all judged queries, counting 0 for queries that RUN lacks."
+)
 @click.option(
     "--plot", type=click.Path(dir_okay=False, path_type=Path), help="Draw the curves to a .svg, .png or .pdf."
 )

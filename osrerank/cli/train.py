@@ -28,7 +28,7 @@ def _split(text: str) -> dict[str, str]:
         if not (equals and name and content):
             raise click.BadParameter(f"{part!r} is not NAME=VALUE")
         if name in options:
-            raise click.BadParameter(f"{name} is given twice; give it once")
+            raise click.BadParameter(f"{name} is set twice; set it once")
         options[name] = content
     return options
 

@@ -24,11 +24,11 @@ def examples_of(options: dict[str, Any], client: Callable[[], Client]) -> Iterat
         click.UsageError: the options contradict each other.
     """
     if sum(bool(options[name]) for name in ("data", "index", "squad")) != 1:
-        raise click.UsageError("give one of --data, --index and --squad")
+        raise click.UsageError("pass one of --data, --index and --squad")
     if options["index"] and not (options["queries"] and options["qrels"]):
         raise click.UsageError("--index needs --queries and --qrels")
     if options["judge"] and not options["passages"]:
-        raise click.UsageError("--filter chooses passages: give --passages too")
+        raise click.UsageError("--filter chooses passages: pass --passages too")
     return _changed(_read(options, client), options)
 
 

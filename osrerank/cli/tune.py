@@ -1,4 +1,4 @@
-"""``osrerank tune``: learn Birch's weights of the best sentences and the first pass by cross-validation."""
+"""``osrerank tune``: learn by cross-validation how Birch weights the best sentences and the first pass."""
 
 import json
 from collections.abc import Sequence
@@ -48,7 +48,7 @@ STEPS = 10
     is_flag=True,
     help="Try values of 0 to .9 for a and the weights, as Birch's code does, instead of 0 to 1.",
 )
-@click.option("--plot", type=OUTPUT, help="Plot AP against a, the share of the first pass, to a .svg, .png or .pdf.")
+@click.option("--plot", type=OUTPUT, help="Plot AP against a, the weight of the first pass, to a .svg, .png or .pdf.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
 @click.pass_obj
 def tune(obj: dict[str, Any], /, **options: Any) -> None:
@@ -58,8 +58,8 @@ def tune(obj: dict[str, Any], /, **options: Any) -> None:
     osrerank run --queries topics.tsv --index news --output birch.run --depth 1000 --sentences a=0.5
     osrerank tune qrels.txt birch.run.jsonl --folds folds.json --output tuned.run --plot ap.svg
 
-    RUN is the side file of a run that was reranked by sentences; with which a and weights does not matter. Each fold
-    gets the weights with the best AP on the other folds. OUTPUT.weights.json has the weights of all folds.
+    RUN is the side file of a run that was reranked by sentences, with any a and weights. Each fold gets the weights
+    with the best AP on the other folds. OUTPUT.weights.json has the weights of all folds.
     """
     from osrerank.evaluation.side_file import read_records
     from osrerank.evaluation.tune import held_out_run, read_evidence
@@ -67,7 +67,7 @@ def tune(obj: dict[str, Any], /, **options: Any) -> None:
     from osrerank.formats.trec import write_run
 
     evidence = read_evidence(read_records(options["run"]), scores=options["scores"])
-    folds = _learned(evidence, options)
+    folds = _learn_weights(evidence, options)
     output = options["output"]
     write_run(output, held_out_run(evidence, folds, output.stem))
     summary = json.dumps(_summary(folds), indent=2)
@@ -78,8 +78,8 @@ def tune(obj: dict[str, Any], /, **options: Any) -> None:
         _show(folds)
 
 
-def _learned(evidence: "Sequence[Evidence]", options: dict[str, Any]) -> "list[Fold[Weights]]":
-    """Learn the weights of each fold; with ``--plot``, also plot AP against a, the share of the first pass."""
+def _learn_weights(evidence: "Sequence[Evidence]", options: dict[str, Any]) -> "list[Fold[Weights]]":
+    """Learn the weights of each fold; with ``--plot``, also plot AP against a, the weight of the first pass."""
     from osrerank.errors import EvaluationError
     from osrerank.evaluation.folds import block_folds, read_folds
     from osrerank.evaluation.tune import by_share, cross_validate, grid, precisions
@@ -89,7 +89,7 @@ def _learned(evidence: "Sequence[Evidence]", options: dict[str, Any]) -> "list[F
     settings = grid(options["sentences"], shares)
     by_query = precisions(evidence, read_qrels(options["qrels"]), settings)
     if not options["folds"] and len(by_query) < options["k"]:
-        reason = f"{len(by_query)} judged queries are too few for {options['k']} folds; give a lower --k"
+        reason = f"{len(by_query)} judged queries are too few for {options['k']} folds; set a lower --k"
         raise EvaluationError(reason)
     folds = read_folds(options["folds"]) if options["folds"] else block_folds(by_query, options["k"])
     learned = cross_validate(by_query, folds, settings)

@@ -95,7 +95,7 @@ def status(context: click.Context, /, *, index: str | None, at_least: float | No
     This example builds a new model's vectors while the old model serves, and switches when almost all are there.
     """
     if index is None and at_least is not None:
-        raise click.UsageError("--at-least needs an index: name it with --index")
+        raise click.UsageError("--at-least needs an index: set --index")
     sizes, build = _status(context, index, measured=at_least is None)
     if wants_json(context):
         click.echo(json.dumps({**sizes, **({} if build is None else build.as_json())}))
@@ -150,7 +150,7 @@ def prune(context: click.Context, /, *, indexes: tuple[str, ...], all_indexes: b
     from osrerank.indexing.prune import prune_everything, prune_indexes
 
     if all_indexes == bool(indexes):
-        raise click.UsageError("name indexes with --index, or give --all")
+        raise click.UsageError("set --index, or pass --all")
     with closing(client_of(context)) as client:
         count = prune_everything(client) if all_indexes else prune_indexes(client, indexes)
     click.echo(json.dumps({"records": count}) if wants_json(context) else f"{count:,} records are left")

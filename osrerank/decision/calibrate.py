@@ -96,7 +96,9 @@ def calibrate(
     options = replace(client.options_of(index), min_score=None, min_probability=None, cutoff=None, on_failure="raise")
     options = replace(options, explain=False, deadline_ms=None)
     if options.pipeline == NO_STAGES or not isinstance(options.pipeline, str):
-        reason = f"the pipeline of {index} is none or your own, so there is no probability to calibrate: set auto"
+        reason = (
+            f"the pipeline of {index} is none or custom, so it has no probability to calibrate: set pipeline = auto"
+        )
         raise ConfigError(reason, setting="rerank.pipeline", source="settings file")
     judged = [query for query in queries if query.query_id in qrels.judgments]
     collected = collect(client, index, advance(judged), qrels, options)
@@ -132,7 +134,9 @@ def collect(client: Client, index: str, queries: Any, qrels: Qrels, options: Rer
         rows += _rows(len(query_ids), response, qrels.judgments[query.query_id], model, stage)
         query_ids.append(query.query_id)
     if not rows:
-        raise EvaluationError(f"no judged query found anything in {index}: are the judgments of this index's queries?")
+        raise EvaluationError(
+            f"no judged query has hits in {index}: are the queries and judgments meant for this index?"
+        )
     numbers, scores, before, relevant = (np.array(column) for column in zip(*rows, strict=True))
     return Collected(ScoredHits(scores, relevant, numbers.astype(np.intp)), before, tuple(query_ids), stage)
 

@@ -174,7 +174,7 @@ def precisions(probabilities: Floats, relevant: Flags, max_thresholds: int = 200
     Args:
         probabilities: each hit's probability ``(n,)``, from a map that was fitted to other queries.
         relevant: whether each hit is relevant ``(n,)``.
-        max_thresholds: the most thresholds to return; they divide the relevant hits into equal shares.
+        max_thresholds: the maximum number of thresholds to return; they divide the relevant hits into equal shares.
     """
     order = np.argsort(-probabilities, kind="stable")
     values, relevant_so_far = probabilities[order], np.cumsum(relevant[order])

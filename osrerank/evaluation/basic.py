@@ -17,7 +17,7 @@ def ndcg(ranked: Sequence[str], relevance: Mapping[str, int], cutoff: int = 10) 
 
 
 def reciprocal_rank(ranked: Sequence[str], relevance: Mapping[str, int], cutoff: int = 10) -> float:
-    """Return 1 / rank of the first relevant document, 0 when there is none within the cutoff."""
+    """Return 1 / rank of the first relevant document, 0 if no relevant document is within the cutoff."""
     for rank, doc_id in enumerate(ranked[:cutoff], start=1):
         if relevance.get(doc_id, 0) > 0:
             return 1 / rank

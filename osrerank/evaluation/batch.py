@@ -46,7 +46,7 @@ def run_queries(
         advance: called after each query.
 
     Returns:
-        The queries that failed or were not tried, in the order of the query set. The checkpoint has none of them.
+        The queries that failed or were not tried, in the order of the query set. The checkpoint does not contain them.
     """
     waiting = iter([query for query in queries if query.query_id not in checkpoint])
     failed: dict[str, Failure] = {}

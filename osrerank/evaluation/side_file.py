@@ -132,7 +132,7 @@ def records_with_offsets(path: Path) -> Iterator[tuple[int, QueryRecord]]:
             if number > 1:
                 yield offset, QueryRecord.from_json(value)
             elif not isinstance(value, dict) or value.get("osrerank_run") != FORMAT:
-                raise EvaluationError(f"{path}: not a side file of `osrerank run`; give the file that ends in .jsonl")
+                raise EvaluationError(f"{path}: not a side file of `osrerank run`; pass the file that ends in .jsonl")
             offset += len(line)
     if number < 2:
         raise EvaluationError(f"{path}: no query has been run yet")
@@ -152,7 +152,7 @@ def record_at(path: Path, offset: int, query_id: str) -> QueryRecord:
     except (ValueError, KeyError, TypeError):
         record = None
     if record is None or record.query_id != query_id:
-        raise EvaluationError(f"{path} was changed while it was read; give the command again")
+        raise EvaluationError(f"{path} was changed while it was read; run the command again")
     return record
 
 
@@ -165,7 +165,7 @@ def read_options(path: Path) -> Mapping[str, Any]:
     with path.open("rb") as lines:
         header = _decoded(path, 1, lines.readline())
     if not isinstance(header, dict) or header.get("osrerank_run") != FORMAT:
-        raise EvaluationError(f"{path}: not a side file of `osrerank run`; give the file that ends in .jsonl")
+        raise EvaluationError(f"{path}: not a side file of `osrerank run`; pass the file that ends in .jsonl")
     options: Mapping[str, Any] = header.get("options", {})
     return options
 
@@ -186,7 +186,7 @@ def _decoded(path: Path, number: int, line: bytes) -> Any:
     try:
         return json.loads(line)
     except ValueError as error:
-        remedy = "give the side file, which ends in .jsonl; if this is it, delete it and run again"
+        remedy = "pass the side file, which ends in .jsonl; if this file is the side file, delete it and run again"
         raise EvaluationError(f"{path}, line {number}: damaged: {error}; {remedy}") from None
 
 

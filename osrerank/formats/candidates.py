@@ -255,7 +255,7 @@ def _with_score(documents: IdTable, doc_id: str, score: float) -> dict[str, Any]
 
 
 def _entry_problem(query_id: str, text: object, documents: Sequence[Mapping[str, Any]]) -> str:
-    """Return a sentence about the first problem of an entry; "" if it has none."""
+    """Return a sentence about the first problem of an entry; "" if the entry is valid."""
     if not isinstance(text, str) or not text.strip():
         return f"query {query_id} has no text"
     problems = (id_problem(query_id, of_query=True), *(id_problem(document["id"]) for document in documents))

@@ -33,7 +33,7 @@ def write_atomically(path: Path, lines: Iterable[str]) -> None:
     temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         with temporary.open("wb") as raw:
-            if path.suffix == ".gz":  # without name and time inside, equal runs give equal files
+            if path.suffix == ".gz":  # the header has no name or time, so that equal runs write equal files
                 with gzip.GzipFile(filename="", mode="wb", fileobj=raw, mtime=0) as stream:
                     stream.writelines(line.encode() for line in lines)
             else:

@@ -146,7 +146,7 @@ class IdTable:
         return self.get(row_id) is not None
 
     def get(self, row_id: str) -> IdRow | None:
-        """Return the first row with an id; None if there is none.
+        """Return the first row with an id; None if no row has it.
 
         Raises:
             LoaderError: the file is damaged.

@@ -1,7 +1,7 @@
 """Read collections of the package ir_datasets like files: ``ir_datasets:NAME`` stands for a path.
 
 MacAvaney et al.: Simplified data wrangling with ir_datasets, SIGIR 2021, arXiv 2103.02280. The package downloads a
-collection on first use. Its records become lines in formats that our readers know.
+collection on first use. Its records become lines in formats that osrerank's readers accept.
 """
 
 import io
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 PREFIX = "ir_datasets:"
 Part = Literal["docs", "queries", "qrels", "scoreddocs"]
-"""A kind of records in a collection: documents, queries, judgments, or the candidates published with it."""
-_KIND_NAMES: dict[Part, str] = {
+"""A part of a collection: its documents, queries, judgments, or the candidates published with it."""
+_PART_NAMES: dict[Part, str] = {
     "docs": "documents",
     "queries": "queries",
     "qrels": "judgments",
@@ -32,11 +32,11 @@ def is_dataset(name: object) -> bool:
     return str(name).startswith(PREFIX)
 
 
-def dataset_of(name: str, kind: Part) -> Any:
-    """Return the ir_datasets object of a collection that has records of this kind.
+def dataset_of(name: str, part: Part) -> Any:
+    """Return the ir_datasets object of a collection that has this part.
 
     Raises:
-        LoaderError: there is no such collection, or it has no records of this kind.
+        LoaderError: ir_datasets has no such collection, or the collection lacks the part.
         MissingDependencyError: ir_datasets is not installed.
     """
     library = require("ir_datasets", extra="ir-datasets")
@@ -46,13 +46,13 @@ def dataset_of(name: str, kind: Part) -> Any:
     except KeyError:
         reason = f"{name}: ir_datasets has no collection {collection}; its list: https://ir-datasets.com"
         raise LoaderError(reason, file=name) from None
-    if not getattr(dataset, f"has_{kind}")():
-        raise LoaderError(f"{name}: the collection {collection} of ir_datasets has no {_KIND_NAMES[kind]}", file=name)
+    if not getattr(dataset, f"has_{part}")():
+        raise LoaderError(f"{name}: the collection {collection} of ir_datasets has no {_PART_NAMES[part]}", file=name)
     return dataset
 
 
 def stream_of(name: str, part: Part) -> IO[bytes]:
-    """Return a collection's records of one kind as a stream of lines: JSON for texts, TREC's columns for ids.
+    """Return a part of a collection as a stream of lines: JSON for texts, TREC's columns for ids.
 
     Raises:
         LoaderError, MissingDependencyError: as `dataset_of`.

@@ -67,7 +67,7 @@ def record_error(source: SourceFile, reason: str, *, line: int | None = None, by
 
 
 def refusal_of(name: str, head: bytes) -> FormatError | None:
-    """Return the error for a text in UTF-16 or UTF-32, judged by its first bytes; None for other files."""
+    """Return the error for a text in UTF-16 or UTF-32, recognised by its first bytes; None for other files."""
     if not (_UTF16.match(head) or head.startswith(codecs.BOM_UTF32_BE)):
         return None
     wide = "UTF-32" if b"\0\0" in head[:8] else "UTF-16"
@@ -282,7 +282,7 @@ def _unpack(name: str, stream: IO[bytes], patterns: Patterns, meter: Meter | Non
 
 
 def _head(stream: IO[bytes]) -> bytes:
-    """Read the first bytes; a pipe may give them in pieces."""
+    """Read the first bytes; a pipe may return them in pieces."""
     head = b""
     while len(head) < HEAD_BYTES and (chunk := stream.read(HEAD_BYTES - len(head))):
         head += chunk

@@ -1,6 +1,6 @@
-"""Read PyTerrier's tables as the CSV that ``frame.to_csv`` writes; such a file has ``qid`` in its first line.
+"""Read PyTerrier's tables from CSV, as ``frame.to_csv`` writes it; the header line has the column ``qid``.
 
-A result has the columns ``qid``, ``docno`` and ``score``; candidates with texts also have ``query`` and ``text``. A
+A run has the columns ``qid``, ``docno`` and ``score``; candidates with texts also have ``query`` and ``text``. A
 query set has ``qid`` and ``query``, and judgments have ``qid``, ``docno`` and ``label``. Other columns are ignored.
 """
 
@@ -14,7 +14,7 @@ QID, QUERY, DOCNO, TEXT, SCORE, LABEL = "qid", "query", "docno", "text", "score"
 
 
 def is_table(source: SourceFile) -> bool:
-    """Return whether a file begins with the names of a table's columns; no bytes of it are consumed."""
+    """Return whether the first line of a file is a table's header; the stream's position stays at its start."""
     first = source.stream.peek(HEAD_BYTES)[:HEAD_BYTES].splitlines()[:1]
     names = [name.strip(b'" ') for line in first for name in line.split(b",")]
     return QID.encode() in names and len(names) > 1
@@ -32,12 +32,12 @@ def table_rows(source: SourceFile, columns: Sequence[str]) -> Iterator[tuple[int
     """
     reader = csv.DictReader(io.TextIOWrapper(source.stream, "utf-8", newline=""), strict=True)
     try:
-        if lacking := [name for name in columns if name not in (reader.fieldnames or ())]:
+        if missing := [name for name in columns if name not in (reader.fieldnames or ())]:
             columns_found = ", ".join(filter(None, reader.fieldnames or ()))
-            raise record_error(source, f"the table lacks the column {lacking[0]}; it has {columns_found}", line=1)
+            raise record_error(source, f"the table lacks the column {missing[0]}; it has {columns_found}", line=1)
         for row in reader:
             if None in row or None in row.values():
-                expected = f"expected {len(reader.fieldnames or ())} fields, as the first line has"
+                expected = f"expected {len(reader.fieldnames or ())} fields, as in the header line"
                 raise record_error(source, expected, line=reader.line_num)
             yield reader.line_num, row
     except csv.Error as error:

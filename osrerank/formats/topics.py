@@ -1,4 +1,4 @@
-"""Read query sets: TSV, JSON lines, TREC topics, CACM documents or TREC-CAR ids, told apart by their first bytes."""
+"""Read query sets: TSV, JSON lines, TREC topics, CACM documents or TREC-CAR ids, distinguished by their first bytes."""
 
 import re
 from collections.abc import Iterator, Sequence

@@ -254,7 +254,7 @@ def strictly_decreasing(scores: Iterable[float]) -> list[np.float32]:
     """Return scores ``(n,)`` as 32-bit floats; each is lowered, if necessary, to stay below its predecessor."""
     lowered: list[np.float32] = []
     ceiling = np.float32(np.inf)
-    with np.errstate(over="ignore"):  # a score below the least float becomes -inf, which is refused at the end
+    with np.errstate(over="ignore"):  # a score below the minimum float becomes -inf, which is refused at the end
         for score in scores:
             if not abs(score) <= _FLOAT32_MAX:
                 raise EvaluationError(f"the score {score} does not fit in a run's 32 bits; rescale the scores")

@@ -1,4 +1,4 @@
-"""The calibration of an index: its map and evidence, its file, and digests that tell whether it still applies."""
+"""The calibration of an index: its map and evidence, its file, and digests that show whether it still applies."""
 
 import hashlib
 import json
@@ -32,7 +32,7 @@ class IndexCalibration:
         map: the map from that score to the probability.
         model: the digest of the models and options that made the scores (`model_digest`).
         mapping: the digest of the fields that are searched and read (`mapping_digest`).
-        precisions: pairs ``(least probability, precision of the hits at or above it)``, by rising probability. Each
+        precisions: pairs ``(minimum probability, precision of the hits that reach it)``, by rising probability. Each
             precision is the lower end of a 95% interval, measured on judgments that the map was not fitted to.
         evidence: numbers for a reader: queries, hits, relevant hits, expected calibration errors.
     """
@@ -49,15 +49,15 @@ class IndexCalibration:
         scores = [entry.score for entry in candidate.trace if entry.stage == self.stage]
         return float(self.map.of(np.array(scores[-1:]))[0]) if scores else None
 
-    def least_probability(self, precision: float) -> float | None:
-        """Return the lowest threshold whose hits reach a precision; None if no threshold's hits do."""
-        reached = (least for least, measured in self.precisions if measured >= precision)
-        return next(reached, None)
+    def threshold_for(self, precision: float) -> float | None:
+        """Return the lowest probability threshold that reaches a precision; None if no threshold reaches it."""
+        thresholds = (threshold for threshold, reached_precision in self.precisions if reached_precision >= precision)
+        return next(thresholds, None)
 
     @property
     def highest_precision(self) -> float:
         """The highest precision that a threshold reaches."""
-        return max((measured for _, measured in self.precisions), default=0.0)
+        return max((precision for _, precision in self.precisions), default=0.0)
 
     def as_json(self) -> dict[str, Any]:
         """Return the index's entry in the calibration file."""
@@ -71,7 +71,7 @@ class IndexCalibration:
         Raises:
             KeyError, TypeError, ValueError: the entry is not a calibration.
         """
-        pairs = tuple((float(least), float(measured)) for least, measured in content["precisions"])
+        pairs = tuple((float(threshold), float(precision)) for threshold, precision in content["precisions"])
         if not all(math.isfinite(value) for pair in pairs for value in pair):
             raise ValueError("precisions has a value that is not a number")
         return cls(**{**content, "map": map_from_json(content["map"]), "precisions": pairs})
@@ -83,7 +83,7 @@ def calibration_file(settings: Settings) -> Path:
 
 
 def read_calibrations(file: Path) -> dict[str, IndexCalibration]:
-    """Read the calibrations of all indices, by index name; return none if there is no file.
+    """Read the calibrations of all indices, by index name; the result is empty if there is no file.
 
     Raises:
         ConfigError: the file cannot be read.
@@ -97,13 +97,14 @@ def read_calibrations(file: Path) -> dict[str, IndexCalibration]:
         return {index: IndexCalibration.from_json(entry) for index, entry in content["indexes"].items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         reason = (
-            f"{file} is not a file of calibrations ({type(error).__name__}: {error}): delete it and calibrate again"
+            f"{file} is not a valid calibration file ({type(error).__name__}: {error}): delete it and run osrerank "
+            "calibrate again"
         )
         raise ConfigError(reason, setting="calibration", source=str(file)) from None
 
 
 def write_calibration(file: Path, index: str, calibration: IndexCalibration) -> None:
-    """Write an index's calibration over its old one, and keep those of other indices.
+    """Write an index's calibration in place of its old one, and keep the other indices' calibrations.
 
     Raises:
         ConfigError: the file exists and cannot be read.
@@ -127,10 +128,10 @@ def model_digest(identity: Mapping[str, object], options: Rerank) -> str:
 
 
 def mapping_digest(mappings: Mapping[str, Any], options: Rerank) -> str:
-    """Return a digest of the mappings of the fields that a search searches and reads; other fields may change.
+    """Return a digest of the mappings of the fields that a search queries or uses as model input.
 
     Args:
-        mappings: the engine's response to ``_mapping``. Index names do not count, so that an alias may move to another
+        mappings: the engine's response to ``_mapping``. Index names are ignored, so that an alias may move to another
             index.
         options: the search's options, with fields.
     """

@@ -77,7 +77,7 @@ class Thresholds:
     ) -> tuple[list[Candidate], Cut]:
         if self.calibration is None:
             return candidates, Cut("precision", precision, reason=self.refusal)
-        least = self.calibration.least_probability(precision)
+        least = self.calibration.threshold_for(precision)
         if least is None:
             most = self.calibration.highest_precision
             reason = f"no threshold reaches this precision on the index's judgments; the highest is {most:.3f}"

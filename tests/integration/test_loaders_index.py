@@ -14,12 +14,12 @@ from osrerank_loaders.collections.registry import LOADERS
 from osrerank_loaders.load.bulk import BulkOptions
 from osrerank_loaders.load.job import LoadOptions, Summary, load
 from osrerank_loaders.load.mapping import IndexOptions
-from osrerank_loaders.load.retry import Patience
+from osrerank_loaders.load.retry import RetryBudget
 from tests.unit.osrerank_loaders.collections.test_readers import GOLDEN
 
 pytestmark = pytest.mark.integration
 
-SMALL = BulkOptions(max_documents=7, patience=Patience(give_up_s=20))
+SMALL = BulkOptions(max_documents=7, retry_budget=RetryBudget(give_up_s=20))
 
 
 def collection(folder: Path, count: int, *, bad: bool = False) -> Path:
@@ -91,7 +91,7 @@ def test_duplicate_ids_are_named(engine: OpenSearch, index_name: str, tmp_path: 
 def test_an_index_of_another_program_is_not_touched(engine: OpenSearch, index_name: str, tmp_path: Path) -> None:
     engine.indices.create(index=index_name, body={"mappings": {"properties": {"text": {"type": "text"}}}})
     with pytest.raises(
-        LoaderError, match=r"exists and was not made by osrerank index; choose another --index, give --rec"
+        LoaderError, match=r"exists and was not made by osrerank index; choose another --index, pass --rec"
     ):
         load_passages(engine, index_name, collection(tmp_path, 5))
     assert load_passages(engine, index_name, collection(tmp_path, 5), recreate=True).indexed == 5

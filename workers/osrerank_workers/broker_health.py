@@ -46,5 +46,5 @@ class BrokerHealth:
 
     @property
     def reason(self) -> str:
-        """Why the broker cannot be used; empty if it can, or while the failures are no older than `DEAD_AFTER_S`."""
+        """Why the broker is unusable; empty if it is usable or has failed for `DEAD_AFTER_S` seconds at most."""
         return self._error if self._pause.failures and self._clock() - self._failing_since > DEAD_AFTER_S else ""

@@ -102,7 +102,7 @@ class Consumer(CeleryConsumer):  # type: ignore[misc]
 
 
 def wait(seconds: float) -> None:
-    """Sleep; stop the worker at once if it is told to stop meanwhile."""
+    """Sleep; stop the worker at once if a stop is requested meanwhile."""
     ends_at = time.monotonic() + seconds
     while time.monotonic() < ends_at:
         state.maybe_shutdown()

@@ -37,7 +37,7 @@ class QueueCollector(Collector):
     def describe(self) -> Iterator[Metric]:
         """Yield the metrics without values, so that registration does not wait for the broker."""
         yield GaugeMetricFamily(DEPTH, "Chunks that wait in the queue of a worker's model.")
-        yield GaugeMetricFamily(OLDEST, "Time since the oldest waiting chunk was sent; 0 if none waits.")
+        yield GaugeMetricFamily(OLDEST, "Time since the oldest waiting chunk was sent; 0 if no chunk waits.")
 
     def collect(self) -> Iterator[Metric]:
         depth, oldest = self.describe()

@@ -16,7 +16,7 @@ from osrerank.scoring.remote.messages import ChunkRequest
 UNBOUNDED_LIVES_S = 3600.0
 """The age from which a request without a deadline is refused, in seconds."""
 MAX_KEPT = 100_000
-"""The most requests that are remembered; beyond it, the least recent ones are forgotten."""
+"""Maximum number of requests remembered; beyond it, the oldest requests are forgotten."""
 
 
 class Replays:

@@ -158,7 +158,7 @@ class WorkerService:
         self._redis.close()
 
     def hold(self, chunk: str) -> None:
-        """Note that this worker has taken a chunk; the heartbeat says so, and the client does not send it again."""
+        """Note that this worker has taken a chunk; the heartbeat reports it, so the client does not resend it."""
         with self._lock:
             self._held.add(chunk)
 

@@ -32,9 +32,9 @@ class Loader:
         k1: BM25's term frequency saturation, as published for this collection.
         b: BM25's length normalisation, as published for this collection.
         fields: the mappings of the metadata fields.
-        open_fields: whether other fields may occur and are mapped dynamically.
-        is_users: whether the format is for users' own collections, for which no k1 and b are published.
-        may_be_left_out: whether a file without any document of the collection is no error.
+        allows_other_fields: whether other fields may occur and are mapped dynamically.
+        is_for_own_collections: whether users load their own collections, without published k1 and b.
+        may_be_left_out: whether a file without any document of the collection is allowed.
         read_contents: a function like ``read`` that also fills the field ``contents`` with what Anserini indexes; None
             if that is the title and text.
     """
@@ -46,8 +46,8 @@ class Loader:
     k1: float = 0.9
     b: float = 0.4
     fields: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    open_fields: bool = False
-    is_users: bool = False
+    allows_other_fields: bool = False
+    is_for_own_collections: bool = False
     may_be_left_out: bool = False
     read_contents: Read | None = None
 

@@ -2,7 +2,7 @@
 
 The id is in ``id``, ``_id``, ``doc_id`` or ``docid``, and the text in ``text``, ``contents`` or ``body``; ``title`` is
 optional. Other fields become metadata, and so do the fields of an object named ``metadata``, as in BEIR. A line with
-``id_str`` is a tweet: ``id_str`` is its id, and ``full_text`` is preferred to ``text``, which may be cut.
+``id_str`` is a tweet: ``id_str`` is its id, and ``full_text`` is preferred to ``text``, which may be truncated.
 """
 
 from collections.abc import Iterator, Mapping
@@ -63,13 +63,13 @@ JSONL = Loader(
     about='JSON lines {"id", "text", "title"?, ...}',
     read=read_jsonl,
     files=("*.jsonl", "*.json", "*.jl", "*.ndjson"),
-    open_fields=True,
-    is_users=True,
+    allows_other_fields=True,
+    is_for_own_collections=True,
 )
 BEIR = Loader(
     name="beir",
     about="A BEIR data set: its folder or archive, or its corpus.jsonl",
     read=read_jsonl,
     files=("corpus.jsonl",),
-    open_fields=True,
+    allows_other_fields=True,
 )

@@ -55,7 +55,7 @@ def read_trec(source: SourceFile, *, contents: bool = False) -> Iterator[Record]
 def read_robust04(source: SourceFile, *, contents: bool = False) -> Iterator[Record]:
     """Read the SGML documents of TREC disks 4 and 5, except those of the Congressional Record.
 
-    A file with the Congressional Record alone yields nothing, which is no error.
+    A file with the Congressional Record alone yields nothing, which is not an error.
     """
     is_empty = True
     for record in _read_sgml(source, LATIN_1, contents=contents):

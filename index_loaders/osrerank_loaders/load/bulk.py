@@ -16,7 +16,7 @@ from opensearchpy import OpenSearch
 from opensearchpy.exceptions import TransportError
 
 from osrerank.types import Document
-from osrerank_loaders.load.retry import RETRIED_STATUSES, Patience, passing
+from osrerank_loaders.load.retry import RETRIED_STATUSES, RetryBudget, passing
 
 _CONFLICT, _TOO_LARGE, _BAD_REQUEST = 409, 413, 400
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
@@ -27,16 +27,16 @@ class BulkOptions:
     """How documents are sent.
 
     Attributes:
-        max_bytes: the most bytes of a request; a larger document gets a request of its own.
-        max_documents: the most documents of a request.
+        max_bytes: the maximum size of a request in bytes; a larger document gets a request of its own.
+        max_documents: the maximum number of documents in a request.
         in_flight: the number of requests at a time.
-        patience: how long to wait for a server that is busy or does not answer.
+        retry_budget: how long to wait for a server that is busy or does not respond.
     """
 
     max_bytes: int = 4 << 20
     max_documents: int = 2000
     in_flight: int = 4
-    patience: Patience = field(default_factory=Patience)
+    retry_budget: RetryBudget = field(default_factory=RetryBudget)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,7 @@ def send_all(
     pending: deque[tuple[BulkBatch, Future[BulkOutcome]]] = deque()
     with ThreadPoolExecutor(options.in_flight, thread_name_prefix="bulk") as pool:
         for batch in batches:
-            pending.append((batch, pool.submit(send, client, index, batch.entries, options.patience)))
+            pending.append((batch, pool.submit(send, client, index, batch.entries, options.retry_budget)))
             while len(pending) > options.in_flight or (pending and pending[0][1].done()):
                 first, outcome = pending.popleft()
                 yield first, outcome.result()
@@ -112,28 +112,30 @@ def send_all(
             yield first, outcome.result()
 
 
-def send(client: OpenSearch, index: str, entries: Sequence[BulkEntry], patience: Patience) -> BulkOutcome:
-    """Send entries in one request; send them again while the server is busy, and refused ones once more alone."""
-    outcome, refused = _send_until_answered(client, index, entries, patience)
+def send(client: OpenSearch, index: str, entries: Sequence[BulkEntry], retry_budget: RetryBudget) -> BulkOutcome:
+    """Send entries in one request, again while the server is busy; then send each refused entry once more by itself."""
+    outcome, refused = _send_until_answered(client, index, entries, retry_budget)
     if len(entries) == 1:
         return dataclasses.replace(outcome, rejected=tuple(rejection for _entry, rejection in refused))
     for entry_refused, _rejection in refused:
-        alone = send(client, index, (entry_refused,), patience)
+        sent_singly = send(client, index, (entry_refused,), retry_budget)
         outcome = BulkOutcome(
-            outcome.created + alone.created, outcome.present + alone.present, outcome.rejected + alone.rejected
+            outcome.created + sent_singly.created,
+            outcome.present + sent_singly.present,
+            outcome.rejected + sent_singly.rejected,
         )
     return outcome
 
 
 def _send_until_answered(
-    client: OpenSearch, index: str, entries: Sequence[BulkEntry], patience: Patience
+    client: OpenSearch, index: str, entries: Sequence[BulkEntry], retry_budget: RetryBudget
 ) -> tuple[BulkOutcome, list[tuple[BulkEntry, Rejection]]]:
     """Send entries again until each is in the index or refused; return the outcome and the refused entries."""
     created, present, refused = 0, [], []
-    remaining, wait = entries, patience.waits()
+    remaining, wait = entries, retry_budget.waits()
     while remaining:
         retried, busy = [], ""
-        for item, status, reason in _attempt(client, index, remaining, patience.timeout_s):
+        for item, status, reason in _attempt(client, index, remaining, retry_budget.timeout_s):
             if status in RETRIED_STATUSES:
                 retried.append(item)
                 busy = reason

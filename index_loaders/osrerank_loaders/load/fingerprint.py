@@ -1,4 +1,4 @@
-"""Compute digests of some bytes of inputs, which tell apart inputs of the same name and size."""
+"""Compute digests of some bytes of inputs, which distinguish inputs of the same name and size."""
 
 import hashlib
 import secrets
@@ -40,7 +40,7 @@ def _digest_of(name: str) -> str:
 
 
 def _first_of_stdin() -> tuple[bytes, bytes]:
-    """Return the first block of standard input, and the bytes that cannot be read again; a file has none."""
+    """Return the first block of standard input, and the bytes that cannot be read again; a file has no such bytes."""
     stream = sys.stdin.buffer
     start = stream.tell() if stream.seekable() else None
     first = stream.read(BLOCK_BYTES)

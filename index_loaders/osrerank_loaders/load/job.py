@@ -117,8 +117,8 @@ class _Load:
         report: Report,
     ) -> None:
         self._engine = engine_of(client)
-        self._patience = dataclasses.replace(options.bulk.patience, server=self._engine)
-        options = dataclasses.replace(options, bulk=dataclasses.replace(options.bulk, patience=self._patience))
+        self._retry_budget = dataclasses.replace(options.bulk.retry_budget, server=self._engine)
+        options = dataclasses.replace(options, bulk=dataclasses.replace(options.bulk, retry_budget=self._retry_budget))
         self._client, self._index, self._loader, self._options, self._report = client, index, loader, options, report
         self._files = files_of(paths, loader.files)
         self._fingerprints = fingerprints(self._files)
@@ -164,10 +164,10 @@ class _Load:
         fixed += ("repair_encoding",) * self._options.repair_encoding
         fresh = LoadState.begin(self._loader.name, self._files, fixed, self._fingerprints.digests)
         if self._options.recreate:
-            self._patience.call(lambda: self._client.indices.delete(index=self._index, ignore_unavailable=True))
-        if not self._patience.call(lambda: self._client.indices.exists(index=self._index)):
+            self._retry_budget.call(lambda: self._client.indices.delete(index=self._index, ignore_unavailable=True))
+        if not self._retry_budget.call(lambda: self._client.indices.exists(index=self._index)):
             self._create(fresh)
-        stored = read_state(self._client, self._index, self._patience)
+        stored = read_state(self._client, self._index, self._retry_budget)
         if stored is None or not stored.same_load(fresh):
             raise LoaderError(_taken(self._index, stored))
         if stored.digests != fresh.digests:
@@ -188,7 +188,7 @@ class _Load:
         with warnings.catch_warnings(record=True) as warned:
             warnings.simplefilter("always", OpenSearchWarning)
             try:
-                self._patience.call(lambda: self._client.indices.create(index=self._index, body=body))
+                self._retry_budget.call(lambda: self._client.indices.create(index=self._index, body=body))
             except RequestError as error:
                 if error.error != _EXISTS:  # the first answer was lost, and the repeated request finds the index
                     raise
@@ -205,10 +205,10 @@ class _Load:
             if all_accepted:
                 state = dataclasses.replace(state, records=batch.end)
             if all_accepted and time.monotonic() - written_at > self._options.checkpoint_s:
-                state.write(self._client, self._index, self._patience)
+                state.write(self._client, self._index, self._retry_budget)
                 written_at = time.monotonic()
             self._report(batch.end, self._meter.bytes_read)
-        state.write(self._client, self._index, self._patience)
+        state.write(self._client, self._index, self._retry_budget)
         return state
 
     def _note(self, batch: BulkBatch, outcome: BulkOutcome) -> None:
@@ -220,7 +220,7 @@ class _Load:
 
     def _checked(self, reading: Reading, resumed_from: int) -> Summary:
         """Compare the number of documents in the index with the records read, and explain a difference."""
-        self._patience.call(lambda: self._client.indices.refresh(index=self._index))
+        self._retry_budget.call(lambda: self._client.indices.refresh(index=self._index))
         indexed = self._count()
         duplicates = reading.read - reading.skipped - self._failed - indexed
         problems = [note] if (note := self._repair.note) else []
@@ -236,7 +236,7 @@ class _Load:
         if self._failed and self._failed + reading.skipped > self._options.skip_bad:
             raise self._bulk_error(f"{self._engine} refused {self._failed} documents")
         if duplicates + self._failed + reading.skipped > self._options.skip_bad:
-            raise CorpusFormatError(f"{problems[-1]}; to accept this, give --skip-bad")
+            raise CorpusFormatError(f"{problems[-1]}; to skip such records, pass --skip-bad")
         return Summary(
             reading.read,
             indexed,
@@ -262,15 +262,15 @@ class _Load:
         )
 
     def _count(self) -> int:
-        return int(self._patience.call(lambda: self._client.count(index=self._index))["count"])
+        return int(self._retry_budget.call(lambda: self._client.count(index=self._index))["count"])
 
     def _finish(self, reached: LoadState, summary: Summary) -> None:
         """Change the index to its settings for searching, and mark the load as complete."""
         if self._options.force_merge:
             merge = {"max_num_segments": 1, "request_timeout": 24 * 3600}
-            self._patience.call(lambda: self._client.indices.forcemerge(index=self._index, params=merge))
+            self._retry_budget.call(lambda: self._client.indices.forcemerge(index=self._index, params=merge))
         settings = settings_when_loaded(self._options.index)
-        self._patience.call(lambda: self._client.indices.put_settings(index=self._index, body=settings))
+        self._retry_budget.call(lambda: self._client.indices.put_settings(index=self._index, body=settings))
         state = dataclasses.replace(
             reached,
             records=summary.read,
@@ -279,7 +279,7 @@ class _Load:
             failed=summary.failed,
             duplicates=summary.duplicates,
         )
-        state.write(self._client, self._index, self._patience)
+        state.write(self._client, self._index, self._retry_budget)
 
 
 def _taken(index: str, stored: LoadState | None) -> str:
@@ -290,13 +290,13 @@ def _taken(index: str, stored: LoadState | None) -> str:
         names = ", ".join((*stored.files[:_FIRST], *stored.options))
         origin = f"holds another load (loader {stored.loader}, files {names})"
     return (
-        f"index {index} exists and {origin}; choose another --index, give --recreate to delete it and load it again, "
-        "or give the files and options that it was loaded with"
+        f"index {index} exists and {origin}; choose another --index, pass --recreate to delete it and load it again, "
+        "or pass the files and options that it was loaded with"
     )
 
 
 def _changed(index: str, difference: str) -> str:
     return (
-        f"index {index} was loaded from files of the same names, but {difference}; choose another --index, give "
-        "--recreate to delete the index and load it again, or give the content that it was loaded from"
+        f"index {index} was loaded from files of the same names, but {difference}; choose another --index, pass "
+        "--recreate to delete the index and load it again, or pass the content that it was loaded from"
     )

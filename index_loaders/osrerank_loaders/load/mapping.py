@@ -20,10 +20,10 @@ class IndexOptions:
     """How the index is created.
 
     Attributes:
-        k1: BM25's k1; None for the loader's.
-        b: BM25's b; None for the loader's.
+        k1: BM25's k1; None uses the loader's value.
+        b: BM25's b; None uses the loader's value.
         shards: the number of shards; with more than one, term statistics and so scores differ by shard.
-        replicas: the number of replicas after the load; None for one if the cluster has a second node, else none.
+        replicas: the number of replicas after the load; None means 1 if the cluster has a second node, else 0.
         contents: whether to add a field ``contents`` with all of a document that Anserini indexes.
         language: the language of the texts, one of `LANGUAGES`.
     """
@@ -56,11 +56,11 @@ def index_body(
     fields = {name: text if field.get("analyzer") == ENGLISH else field for name, field in loader.fields.items()}
     mappings: dict[str, Any] = {
         "_meta": meta,
-        "dynamic": loader.open_fields,
+        "dynamic": loader.allows_other_fields,
         "properties": {"title": text, "text": text, **({CONTENTS: text} if options.contents else {}), **fields},
     }
     settings: dict[str, Any] = {"number_of_shards": options.shards, **_LOADING}
-    if not (fixed_similarity and loader.is_users and options.k1 is None and options.b is None):
+    if not (fixed_similarity and loader.is_for_own_collections and options.k1 is None and options.b is None):
         settings["similarity"] = {"default": _similarity(loader, options)}
     if options.language in SNOWBALL:
         settings["analysis"] = _analysis(options.language)

@@ -17,13 +17,13 @@ RETRIED_STATUSES = frozenset({429, 502, 503, 504})
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
-    """How a call is retried.
+class RetryBudget:
+    """How often and how long a call is retried.
 
     Attributes:
         first_s: the pause before the first retry, in seconds; it doubles each time, plus up to a half at random.
-        longest_s: the longest pause, in seconds, before that addition.
-        give_up_s: the time after which a call is not retried any more, in seconds.
+        longest_s: the maximum pause, in seconds, before the random addition.
+        give_up_s: the time after which a call is no longer retried, in seconds.
         timeout_s: the timeout of an attempt, in seconds.
         server: the server's name in messages.
         clock: a function that returns the time in seconds.
@@ -42,7 +42,7 @@ class Patience:
         """Repeat an attempt until it succeeds, and return its result.
 
         Raises:
-            LoaderError: the server was busy or did not answer for ``give_up_s`` seconds.
+            LoaderError: the server was busy or did not respond for ``give_up_s`` seconds.
             TransportError: the server refused the request for another reason.
         """
         wait = self.waits()
@@ -62,8 +62,8 @@ class Patience:
             nonlocal pause_s
             if self.clock() + pause_s > give_up_at:
                 raise LoaderError(
-                    f"{server or self.server} has not answered for {self.give_up_s:g} s ({reason}); "
-                    "nothing done so far is lost: give the same command again to go on"
+                    f"{server or self.server} has not responded for {self.give_up_s:g} s ({reason}); "
+                    "no finished work is lost: run the same command again to continue"
                 )
             self.sleep(pause_s * random.uniform(1, 1.5))  # noqa: S311 - spreads retries, guards nothing
             pause_s = min(2 * pause_s, self.longest_s)

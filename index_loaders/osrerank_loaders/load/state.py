@@ -11,7 +11,7 @@ from typing import Any, Self
 from opensearchpy import OpenSearch
 
 from osrerank.formats.sources import not_on_disk
-from osrerank_loaders.load.retry import Patience
+from osrerank_loaders.load.retry import RetryBudget
 
 _KEY = "osrerank_load"
 
@@ -58,14 +58,14 @@ class LoadState:
         """Return the state as the mapping's ``_meta``."""
         return {_KEY: asdict(self)}
 
-    def write(self, client: OpenSearch, index: str, patience: Patience) -> None:
+    def write(self, client: OpenSearch, index: str, retry_budget: RetryBudget) -> None:
         """Write the state into the index's mapping."""
-        patience.call(lambda: client.indices.put_mapping(index=index, body={"_meta": self.as_meta()}))
+        retry_budget.call(lambda: client.indices.put_mapping(index=index, body={"_meta": self.as_meta()}))
 
 
-def read_state(client: OpenSearch, index: str, patience: Patience) -> LoadState | None:
+def read_state(client: OpenSearch, index: str, retry_budget: RetryBudget) -> LoadState | None:
     """Read the state from the index's mapping; return None if the index was not created by a loader."""
-    mapping = patience.call(lambda: client.indices.get_mapping(index=index))
+    mapping = retry_budget.call(lambda: client.indices.get_mapping(index=index))
     (only,) = mapping.values()
     meta = only["mappings"].get("_meta", {}).get(_KEY)
     if meta is None:

@@ -1,5 +1,6 @@
-"""Say whether reranking helps on an index: search judged queries, test the current setting, recommend a better one.
+"""Test whether reranking helps on an index, and recommend a setting: search judged queries and compare settings.
 
+A setting is a depth, a blend and a pipeline; a sample is the hits of all judged queries from one way of searching.
 Depths and blends are computed from one search of each query. Other fields, other models and a query of the caller's own
 can be compared, too; each of these searches every query once more.
 """
@@ -11,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from osrerank.client import Client
-from osrerank.decision.advice.choose import Choice, choose, measured
+from osrerank.decision.advice.choose import Choice, choose, measure_setting
 from osrerank.decision.advice.sample import (
     DEPTHS,
     Sample,
@@ -50,9 +51,9 @@ class IndexAdvice:
         choice: the best setting, its promised value on unseen queries, and whether that beats the current setting.
         judged: share of the top ten hits that have a judgment: in the first pass, and reranked.
         others: hits of each judged query with other fields, another model or the caller's own query.
-        compared: the best setting of the present sample, then of each other one; empty unless alternatives were
-            compared.
-        lacking: how many of the documents judged relevant are not in the index, and how many are judged relevant.
+        compared: the best setting of the present sample, then the best setting of each alternative; empty if there
+            were no alternatives.
+        lacking: the number of documents judged relevant that the index lacks, and the number judged relevant.
         own_hits: how many queries have a document with the query's own id as first hit.
     """
 
@@ -112,10 +113,10 @@ class Alternatives:
     """The fields, models and query to compare with an index's present ones.
 
     Attributes:
-        fields: lists of fields, each read in place of the present ones.
+        fields: lists of fields; each list replaces the present fields as model input.
         clients: clients that search the same index with other models.
         template: the caller's own query.
-        reader: a client with the present model, for searches that read ``fields``; None for the present client.
+        reader: the client that searches with ``fields``, which has the present model; None uses the client of `advise`.
     """
 
     fields: Sequence[Sequence[str]] = ()
@@ -146,7 +147,7 @@ def advise(
 
     Args:
         client: client of the index.
-        index: its name.
+        index: name of the index to search.
         queries: query set, as `judged_queries` returns it.
         qrels: judgments.
         measure: name of the measure, as in ir-measures; higher is better.
@@ -166,9 +167,10 @@ def advise(
     samples: dict[Sample, tuple[SampledQuery, ...]] = {}
     tried: dict[Sample, list[SearchSetting]] = {}
 
-    def look(
+    def add_sample(
         searched: Client, present: SearchSetting, fields: Sequence[str] = (), template: QueryTemplate | None = None
     ) -> None:
+        """Search all queries in one way, and note the settings that can be computed from their hits."""
         depth, key = max(*depths, present.depth), present.sample
         samples[key] = tuple(
             search_sample(
@@ -187,20 +189,20 @@ def advise(
         has_first_pass = len(samples) == 1 or template is not None
         tried[key] = [setting for setting in settings if has_first_pass or not setting.is_first_pass]
 
-    look(client, current)
+    add_sample(client, current)
     sampled = samples[current.sample]
     if not any(query_hits.candidates for query_hits in sampled):
         raise EvaluationError(f"no query has hits in {index}: are they queries for this index?")
     reranking = replace(current, pipeline=AUTO_PIPELINE) if current.is_first_pass else current
     for fields in alternatives.fields:
-        look(alternatives.reader or client, replace(reranking, fields=tuple(fields)), fields)
+        add_sample(alternatives.reader or client, replace(reranking, fields=tuple(fields)), fields)
     for other in alternatives.clients:
-        look(other, present_setting(other, index))
+        add_sample(other, present_setting(other, index))
     if (template := alternatives.template) is not None:
-        look(client, replace(reranking, query=template.name), (), template)
-    before = measured(sampled, qrels, measure, None)
+        add_sample(client, replace(reranking, query=template.name), (), template)
+    before = measure_setting(sampled, qrels, measure, None)
     values = {
-        setting: measured(samples[key], qrels, measure, setting)
+        setting: measure_setting(samples[key], qrels, measure, setting)
         for key, settings in tried.items()
         for setting in settings
     }
@@ -228,7 +230,7 @@ def advise(
 
 
 def _lacking(client: Client, index: str, qrels: Qrels, query_ids: Sequence[str]) -> tuple[int, int]:
-    """Return how many of the documents judged relevant are not in the index, and how many are judged relevant."""
+    """Return the number of documents judged relevant that the index lacks, and the number judged relevant."""
     relevant = sorted(
         {doc_id for query_id in query_ids for doc_id, grade in qrels.judgments[query_id].items() if grade > 0}
     )

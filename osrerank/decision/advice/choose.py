@@ -38,7 +38,9 @@ class Choice:
     by_fold: tuple[SearchSetting, ...]
 
 
-def measured(sampled: Sequence[SampledQuery], qrels: Qrels, measure: str, setting: SearchSetting | None) -> Floats:
+def measure_setting(
+    sampled: Sequence[SampledQuery], qrels: Qrels, measure: str, setting: SearchSetting | None
+) -> Floats:
     """Return a measure's value for each query when its hits are ranked by a setting; None is the first pass.
 
     Raises:

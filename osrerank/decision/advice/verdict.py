@@ -1,4 +1,4 @@
-"""Decide whether reranking helps, by a paired t-test, and say how many queries would decide it.
+"""Decide whether reranking helps, by a paired t-test, and estimate how many queries a decision needs.
 
 The number of queries is that of a two-sided test with a power of 80%, by the normal approximation (Sakai: Statistical
 reform in information retrieval?, SIGIR Forum 2014).
@@ -35,9 +35,9 @@ class Verdict:
         low, high: ends of the 95% confidence interval of the mean difference.
         p_value: two-tailed p-value of the test.
         better, equal, worse: number of queries whose value rises, stays the same or falls.
-        more_queries: how many more queries would decide it with a power of 80%, if the difference is as measured; 0 if
-            it is decided, None if no number would suffice.
-        detectable: smallest difference that this many queries detect with that power.
+        more_queries: number of further queries that would decide with a power of 80%, if the difference is as measured.
+            It is 0 if the test has decided, and None if more than a million queries would be needed.
+        detectable: smallest difference that the present number of queries detects with a power of 80%.
     """
 
     outcome: Outcome
@@ -91,8 +91,8 @@ def judge(before: Floats, after: Floats) -> Verdict:
 
 
 def too_few(queries: int) -> EvaluationError:
-    """Return the error that says how many judged queries there are and how many are needed."""
-    return EvaluationError(f"{queries} judged queries are too few to judge by: at least {MIN_QUERIES} are needed")
+    """Return the error for too few judged queries; it states their number and the number needed."""
+    return EvaluationError(f"{queries} judged queries are too few for a test: at least {MIN_QUERIES} are needed")
 
 
 def interval(values: Floats) -> tuple[float, float]:
@@ -109,7 +109,7 @@ def student(count: int) -> float:
 
 
 def more_queries(differences: Floats) -> int | None:
-    """Return how many more queries would decide, if mean and spread stay as measured; None if more than a million."""
+    """Return how many further queries would decide, if mean and spread stay the same; None if over a million."""
     mean, deviation = abs(float(differences.mean())), float(differences.std(ddof=1))
     if mean <= TOLERANCE:
         return None

@@ -1,4 +1,4 @@
-"""Tell which of two interleaved rankings users prefer, how sure that is, and how many sessions would show it.
+"""Test which of two interleaved rankings users prefer, and estimate how many sessions a decision needs.
 
 Radlinski, Kurup, Joachims: How does clickthrough data reflect retrieval quality?, CIKM 2008, section 4: a session
 prefers the team whose documents got more of its clicks. Under the null hypothesis a session with a preference is a coin
@@ -35,7 +35,7 @@ class Preference:
         p_value: the two-tailed p-value of the exact binomial test that users prefer neither.
         winner: ``A`` or ``B``; empty if the interval contains 0.5.
         needed: how many sessions would show a share as far from 0.5 as ``least_share``, with a power of 0.8.
-        needed_as_seen: how many sessions would show the share that was seen; None if that is 0.5.
+        needed_as_seen: number of sessions that would confirm the observed share; None if the share is 0.5.
         least_share: the smallest share of preferences that the caller finds worth finding.
     """
 
@@ -81,7 +81,7 @@ def preferences(
             counts[0] += clicked.count("A")
             counts[1] += clicked.count("B")
     if not balances:
-        reason = "no page is interleaved: search with rerank={'interleave': ...} and ext.ubi, or give lines with teams"
+        reason = "no page is interleaved: search with rerank={'interleave': ...} and ext.ubi, or pass lines with teams"
         raise EvaluationError(reason)
     return [_preference(name, balances[name], confidence, least_share) for name in sorted(balances)]
 

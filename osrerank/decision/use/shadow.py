@@ -33,7 +33,7 @@ class ShadowReport:
         new_hits: how many of the first ten hits are new with reranking -> number of reranked searches.
         first_changed: how many searches have another first hit with reranking.
         moved: for each search, how many of the first ten hits change their rank.
-        farthest: for each search, the most ranks by which one of these hits moves.
+        farthest: for each search, the maximum number of ranks by which one of its hits moves.
         ms: for each search, its wall time with reranking, in milliseconds.
         first_pass_ms: for each search, the time of its first pass as OpenSearch reports it, in milliseconds.
         known: how many documents had stored vectors.
@@ -119,7 +119,7 @@ def change(record: Record) -> tuple[int, int, int]:
 
 
 def spread(values: Sequence[float]) -> dict[str, float]:
-    """Return the median and the 95th percentile of values; 0 if there are none."""
+    """Return the median and the 95th percentile of values; 0 if there are no values."""
     ordered = sorted(values)
     positions = {name: math.ceil(share * len(ordered)) - 1 for name, share in (("p50", 0.5), ("p95", 0.95))}
     return {name: float(ordered[index]) if ordered else 0.0 for name, index in positions.items()}
@@ -151,7 +151,7 @@ def read_report(paths: Iterable[Path]) -> ShadowReport:
 
 
 def _problem(path: Path, number: int, line: Record) -> FormatError | None:
-    """Return the error that says why a line is not a record of a search in shadow mode; None if it is one."""
+    """Return the error in a line that is not a record of a search in shadow mode; None if the line is valid."""
     wrong = [name for name in NUMBERS if name in line and not _is_number(line[name])]
     needed = ["query", "index", "applied"] if "query" in line else ["time", "dropped"]
     if line.get("hits"):

@@ -10,7 +10,7 @@ from osrerank.decision.use.shadow import ShadowReport, new_hits, spread
 TITLE = "Searches in shadow mode"
 COLUMNS = ("", "searches", "share")
 REASONS = 5
-"""How many reasons are shown, the most frequent first."""
+"""Maximum number of reasons shown; the page lists them by decreasing frequency."""
 
 
 def headline(report: ShadowReport) -> str:

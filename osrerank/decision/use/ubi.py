@@ -154,5 +154,5 @@ def _documents(client: Client, index: str, source: UbiSource) -> Iterator[Mappin
         for hit in scroll_hits(client, index, body):
             yield hit["_source"]
     except NotFoundError:
-        reason = f"there is no index {index}: name the one that has UBI's documents, or give a file of clicks"
+        reason = f"there is no index {index}: set the index that has UBI's documents, or pass a file of clicks"
         raise EvaluationError(reason) from None

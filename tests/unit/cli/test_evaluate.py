@@ -37,7 +37,7 @@ def test_evaluate_says_how_many_queries_it_averaged_and_warns_of_different_queri
     good = folder / "good.run"
     good.write_text("".join(line for line in good.read_text().splitlines(keepends=True) if not line.startswith("q4")))
     assert evaluated(folder).stderr.startswith(
-        "Warning: the runs answer different judged queries (weak 5, good 4); --complete counts all"
+        "Warning: the runs cover different judged queries (weak 5, good 4); set --complete to count all"
     )
     assert evaluated(folder, "--complete").stderr == ""
 

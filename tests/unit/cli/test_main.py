@@ -49,19 +49,19 @@ def test_errors_of_commands_are_one_sentence(arguments, code, sentence, capsys):
 @pytest.mark.parametrize(
     ("arguments", "twice"),
     [
-        (["--url", "a", "--url", "b", "doctor"], "--url is given 2 times"),
-        (["run", "--pairs", "sample,seed=1", "--pairs", "sample,seed=2"], "--pairs is given 2 times"),
-        (["run", "-o", "a", "--output", "b"], "--output/-o is given 2 times"),
-        (["search", "x", "--no-rerank", "--rerank"], "--rerank/--no-rerank is given 2 times"),
-        (["train", "mono", "--recipe", "icip", "--recipe", "birch"], "--recipe is given 2 times"),
-        (["convert", "queries", "x", "-o", "a", "-o", "b"], "--output/-o is given 2 times"),
-        (["run", "--passages", "maxp,limit=5,limit=6"], "limit is given twice"),
-        (["train", "mono", "--data", "triples=a,triples=b"], "triples is given twice"),
+        (["--url", "a", "--url", "b", "doctor"], "--url is set 2 times"),
+        (["run", "--pairs", "sample,seed=1", "--pairs", "sample,seed=2"], "--pairs is set 2 times"),
+        (["run", "-o", "a", "--output", "b"], "--output/-o is set 2 times"),
+        (["search", "x", "--no-rerank", "--rerank"], "--rerank/--no-rerank is set 2 times"),
+        (["train", "mono", "--recipe", "icip", "--recipe", "birch"], "--recipe is set 2 times"),
+        (["convert", "queries", "x", "-o", "a", "-o", "b"], "--output/-o is set 2 times"),
+        (["run", "--passages", "maxp,limit=5,limit=6"], "limit is set twice"),
+        (["train", "mono", "--data", "triples=a,triples=b"], "triples is set twice"),
     ],
 )
 def test_an_option_given_twice_is_refused(arguments, twice, capsys):
     assert run(*arguments) == 2
-    assert f"{twice}; give it once" in capsys.readouterr().err
+    assert f"{twice}; set it once" in capsys.readouterr().err
 
 
 def test_a_server_that_does_not_answer_is_named_once_and_debug_shows_the_traceback(capsys):

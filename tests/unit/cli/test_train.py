@@ -68,7 +68,7 @@ def test_train_prepares_a_teachers_scores(examples: Path, tmp_path: Path) -> Non
     [
         ("data OUT", "give one of --data, --index and --squad"),
         ("data OUT --index notes", "--index needs --queries and --qrels"),
-        ("data OUT --data examples=IN --filter m", "give --passages too"),
+        ("data OUT --data examples=IN --filter m", "pass --passages too"),
         ("data OUT --data examples=IN --passages auto", "auto works only in searches"),
         ("mono --init-from MODEL --data examples=IN --output OUT --recipe monobart", "monobart"),
         ("mono --init-from MODEL --data tripels=IN --output OUT", "is not a kind of data"),
@@ -88,7 +88,7 @@ def test_train_refuses_unusable_options_as_bad_usage(arguments, said, examples, 
 def test_distill_and_pretrain_need_exactly_one_start(examples, tmp_path, capsys):
     command = ("distill", "--init-from", MODEL, "--data", f"examples={examples}", "--output", tmp_path / "out")
     assert run(*command) == 2
-    assert "give --layers or --student" in capsys.readouterr().err
+    assert "pass --layers or --student" in capsys.readouterr().err
     assert run(*command, "--layers", 1, "--student", MODEL) == 2
     assert "a --student has its own layers" in capsys.readouterr().err
     assert run(*command, "--layers", "2,1") == 2

@@ -18,10 +18,10 @@ from osrerank.errors import ChecksumError, LoaderError
 from osrerank.evaluation.published import COLLECTIONS
 from osrerank_loaders.cli import download
 from osrerank_loaders.download import RemoteFile, fetch, published
-from osrerank_loaders.load.retry import Patience
+from osrerank_loaders.load.retry import RetryBudget
 
 CONTENT = random.Random(7).randbytes(3_000_000)
-HURRIED = Patience(first_s=0.001, longest_s=0.01, give_up_s=1, timeout_s=5)
+HURRIED = RetryBudget(first_s=0.001, longest_s=0.01, give_up_s=1, timeout_s=5)
 
 
 class FileServer:
@@ -84,7 +84,7 @@ def file_server() -> Iterator[Serve]:
 def test_a_download_resumes_after_a_dropped_connection(file_server: Serve, tmp_path: Path) -> None:
     server = file_server(drops=4)
     seen: list[int] = []
-    path = fetch(server.file(), tmp_path / "folder", patience=HURRIED, report=seen.append)
+    path = fetch(server.file(), tmp_path / "folder", retry_budget=HURRIED, report=seen.append)
     assert path == tmp_path / "folder" / "collection.gz"
     assert path.read_bytes() == CONTENT
     assert server.asked[:2] == ["bytes=0-", "bytes=1000000-"]
@@ -97,14 +97,14 @@ def test_a_server_without_ranges_or_with_another_content_type_is_downloaded_from
     file_server: Serve, tmp_path: Path
 ) -> None:
     server = file_server(drops=1, ranges=False)
-    assert fetch(server.file(), tmp_path, patience=HURRIED).read_bytes() == CONTENT
-    assert fetch(file_server(kind="text/html").file(), tmp_path, patience=HURRIED).read_bytes() == CONTENT
+    assert fetch(server.file(), tmp_path, retry_budget=HURRIED).read_bytes() == CONTENT
+    assert fetch(file_server(kind="text/html").file(), tmp_path, retry_budget=HURRIED).read_bytes() == CONTENT
 
 
 def test_an_unfinished_download_continues(file_server: Serve, tmp_path: Path) -> None:
     (tmp_path / "collection.gz.part").write_bytes(CONTENT[:2_999_990])
     server = file_server()
-    assert fetch(server.file(), tmp_path, patience=HURRIED).read_bytes() == CONTENT
+    assert fetch(server.file(), tmp_path, retry_budget=HURRIED).read_bytes() == CONTENT
     assert server.asked == ["bytes=2999990-"]
 
 
@@ -123,13 +123,13 @@ def test_an_existing_file_is_checked_and_not_downloaded(file_server: Serve, tmp_
     [
         (CONTENT[1:] + b"!", ChecksumError, "its MD5 is [0-9a-f]{32}, published is [0-9a-f]{32}; it is deleted"),
         (CONTENT + b"more", ChecksumError, "published are 3,000,000"),
-        (CONTENT[:1000], LoaderError, "has not answered for 0.1 s .*same command again"),
+        (CONTENT[:1000], LoaderError, "has not responded for 0.1 s .*same command again"),
     ],
     ids=["corrupt", "longer", "shorter"],
 )
 def test_a_download_with_another_checksum_is_refused(file_server, tmp_path, content, error, said):
     with pytest.raises(error, match=said):
-        fetch(file_server(content).file(), tmp_path, patience=replace(HURRIED, give_up_s=0.1))
+        fetch(file_server(content).file(), tmp_path, retry_budget=replace(HURRIED, give_up_s=0.1))
     assert (list(tmp_path.iterdir()) == []) is (error is ChecksumError)  # an unfinished file stays
 
 
@@ -139,9 +139,9 @@ def test_a_download_with_another_checksum_is_refused(file_server, tmp_path, cont
 def test_an_html_page_in_place_of_the_file_is_named(file_server: Serve, tmp_path: Path, page: bytes, kind: str) -> None:
     server = file_server(page, ranges=False, kind=kind)
     with pytest.raises(LoaderError, match=r"answers with 18 bytes of HTML where 3\.0 MB are expected, such as a login"):
-        fetch(server.file(), tmp_path, patience=HURRIED)
+        fetch(server.file(), tmp_path, retry_budget=HURRIED)
     with pytest.raises(LoaderError, match=r"answers with 18 bytes of HTML where collection\.gz is expected"):
-        fetch(replace(server.file(), bytes=None, md5=None), tmp_path, patience=HURRIED)
+        fetch(replace(server.file(), bytes=None, md5=None), tmp_path, retry_budget=HURRIED)
     assert server.asked == ["bytes=0-", "size", "bytes=0-"]
 
 
@@ -151,7 +151,7 @@ def test_a_download_that_is_not_found_is_not_retried(
 ) -> None:
     server = file_server(status=404)
     with pytest.raises(LoaderError, match="the server answers 404"):
-        fetch(replace(server.file(), **known), tmp_path, patience=HURRIED)
+        fetch(replace(server.file(), **known), tmp_path, retry_budget=HURRIED)
     assert server.asked == [asked]
 
 
@@ -159,13 +159,13 @@ def test_a_url_that_is_not_http_and_an_empty_file_are_refused(tmp_path: Path, fi
     with pytest.raises(LoaderError, match="only http and https"):
         fetch(RemoteFile("passwd", "file:///etc/passwd", 10, ""), tmp_path)
     with pytest.raises(LoaderError, match="sends no Content-Length; add the file"):
-        fetch(replace(file_server(b"").file(), bytes=None), tmp_path, patience=HURRIED)
+        fetch(replace(file_server(b"").file(), bytes=None), tmp_path, retry_budget=HURRIED)
 
 
 def test_a_download_of_unknown_size_has_the_length_that_the_server_states(file_server: Serve, tmp_path: Path) -> None:
     server = file_server(drops=2)  # the first question has no content
     unknown = replace(server.file(), bytes=None, md5=None)
-    assert fetch(unknown, tmp_path, patience=HURRIED).read_bytes() == CONTENT
+    assert fetch(unknown, tmp_path, retry_budget=HURRIED).read_bytes() == CONTENT
     assert server.asked == ["size", "bytes=0-", "bytes=1000000-"]
     fetch(unknown, tmp_path)  # it is there
     assert len(server.asked) == 3
@@ -177,7 +177,7 @@ def test_two_versions_of_a_file_without_md5_are_not_joined(file_server: Serve, t
     (tmp_path / "collection.gz.part.version").write_text('"first"')
     server = file_server()
     server.tag = tag
-    assert fetch(replace(server.file(), md5=None), tmp_path, patience=HURRIED).read_bytes() == CONTENT
+    assert fetch(replace(server.file(), md5=None), tmp_path, retry_budget=HURRIED).read_bytes() == CONTENT
     assert server.asked == ["size", "bytes=1000-" if tag == '"first"' else "bytes=0-"]
     assert [path.name for path in tmp_path.iterdir()] == ["collection.gz"]
 

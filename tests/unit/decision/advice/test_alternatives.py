@@ -127,7 +127,7 @@ def test_hits_that_are_the_querys_own_document_are_named_or_left_out(url: str) -
 
 
 def test_too_few_queries_are_refused_before_a_search(url: str) -> None:
-    with connect(url) as client, pytest.raises(EvaluationError, match=r"^4 judged queries are too few to judge by"):
+    with connect(url) as client, pytest.raises(EvaluationError, match=r"^4 judged queries are too few for a test"):
         advise(client, INDEX, QUERIES[:4], QRELS)
 
 

@@ -15,10 +15,10 @@ from osrerank.testing import ManualClock
 from osrerank.types import Document
 from osrerank_loaders.load.bulk import BulkBatch, BulkEntry, BulkOptions, BulkOutcome, Rejection, entry, send, send_all
 from osrerank_loaders.load.reading import Reading
-from osrerank_loaders.load.retry import Patience
+from osrerank_loaders.load.retry import RetryBudget
 from tests.rerank_server import Received, Reply, answering
 
-HURRIED = Patience(first_s=0.001, longest_s=0.01, give_up_s=2, timeout_s=0.5)
+HURRIED = RetryBudget(first_s=0.001, longest_s=0.01, give_up_s=2, timeout_s=0.5)
 Script = Callable[[int, list[str]], tuple[int, dict[str, Any]] | None]
 
 
@@ -118,8 +118,8 @@ def test_a_bulk_answer_after_the_timeout_loses_and_repeats_no_document(
 def test_a_load_waits_for_a_missing_server_and_then_gives_up() -> None:
     client, clock = OpenSearch(["http://127.0.0.1:9"], max_retries=0), ManualClock()
     began_s = clock()
-    with pytest.raises(LoaderError, match=r"OpenSearch has not answered for 300 s .* give the same command again"):
-        send(client, "i", entries(1), Patience(clock=clock, sleep=clock.sleep))
+    with pytest.raises(LoaderError, match=r"OpenSearch has not responded for 300 s .* run the same command again"):
+        send(client, "i", entries(1), RetryBudget(clock=clock, sleep=clock.sleep))
     assert 290 < clock() - began_s <= 302.5
     client.close()
 
@@ -161,7 +161,7 @@ def test_a_forbidden_bulk_request_is_not_repeated(faulty_server: Callable[[Scrip
 def test_batches_come_back_in_order_whatever_their_answers(faulty_server: Callable[[Script], FaultyServer]) -> None:
     server = faulty_server(lambda number, _ids: (429, {"error": "busy"}) if number % 3 == 0 else None)
     batches = [BulkBatch((made,), place) for place, made in enumerate(entries(40), 1)]
-    ended = [batch.end for batch, _outcome in send_all(server.client, "i", batches, BulkOptions(patience=HURRIED))]
+    ended = [batch.end for batch, _outcome in send_all(server.client, "i", batches, BulkOptions(retry_budget=HURRIED))]
     assert ended == list(range(1, 41))
     assert len(server.kept) == 40
 
