@@ -63,12 +63,12 @@ def show_progress(task: str, unit: str) -> Iterator[Callable[[int, int], None]]:
     screen = Console(stderr=True)
     columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[rate]:,.0f} " + f"{unit}/s"), TimeLeft())
     with Progress(*columns, console=screen, disable=not screen.is_terminal) as bar:
-        begun, lines = bar.add_task(task, total=None, rate=0.0), ProgressLines()
+        task_id, lines = bar.add_task(task, total=None, rate=0.0), ProgressLines()
 
         def report(done: int, count: int) -> None:
             elapsed_s = bar.tasks[0].elapsed or 0.0
             rate = done / elapsed_s if elapsed_s else 0.0
-            bar.update(begun, completed=done, total=count, rate=rate)
+            bar.update(task_id, completed=done, total=count, rate=rate)
             lines.report(done, count, unit)
 
         yield report

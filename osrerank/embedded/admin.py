@@ -15,7 +15,7 @@ from osrerank.embedded.errors import (
     as_whole,
     illegal,
     no_such_index,
-    only,
+    reject_unknown_keys,
     unsupported,
 )
 from osrerank.embedded.mapping import values
@@ -54,7 +54,7 @@ def information(engine: Engine) -> Json:
 
 def create_index(engine: Engine, name: str, body: Json) -> tuple[Json, list[str]]:
     """Create an index with its settings and mappings; return the response and warnings."""
-    only("create index", body, frozenset({"settings", "mappings"}))
+    reject_unknown_keys("create index", body, frozenset({"settings", "mappings"}))
     settings = normal_settings(as_object(body.get("settings", {}), "settings"))
     warnings = _similarity_warnings(name, settings)
     engine.create(name, as_object(body.get("mappings", {}), "mappings"), settings)
@@ -102,9 +102,9 @@ def _nested(settings: Mapping[str, Any]) -> Json:
 def _similarity_warnings(name: str, settings: Json) -> list[str]:
     """Return a warning if an index asks for BM25 constants that the engine does not use."""
     similarities = as_object(settings["index"].get("similarity", {}), "index.similarity")
-    only("index.similarity", similarities, frozenset({"default"}))
+    reject_unknown_keys("index.similarity", similarities, frozenset({"default"}))
     body = as_object(similarities.get("default", {}), "index.similarity.default")
-    only("index.similarity.default", body, frozenset({"type", "k1", "b"}))
+    reject_unknown_keys("index.similarity.default", body, frozenset({"type", "k1", "b"}))
     if body.get("type", "BM25") != "BM25":
         raise illegal(f"[index.similarity.default.type] is BM25 in the embedded engine, found [{body['type']}]")
     k1, b = (as_number(body.get(key, normal), f"similarity.{key}") for key, normal in (("k1", K1), ("b", B)))
@@ -243,7 +243,7 @@ def _alias_steps(engine: Engine, action: Any) -> list[tuple[str, IndexRow, str]]
     if not isinstance(action, dict) or len(action) != 1 or next(iter(action)) not in ("add", "remove"):
         raise illegal(f"an alias action is [add] or [remove] in the embedded engine, found {action!r:.100}")
     ((kind, body),) = action.items()
-    only(f"aliases {kind}", as_object(body, kind), frozenset({"index", "alias"}))
+    reject_unknown_keys(f"aliases {kind}", as_object(body, kind), frozenset({"index", "alias"}))
     index, alias = (as_name(body.get(key), f"{kind}.{key}") for key in ("index", "alias"))
     if not _ALIAS.fullmatch(alias):
         raise _invalid_alias(alias, 'must not begin with _, - or +, or have a space or one of "*\\<|,>/?#:')

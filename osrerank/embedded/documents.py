@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 from uuid import uuid4
 
-from osrerank.embedded.errors import Fault, Json, as_list, as_object, illegal, only, parsed_json
+from osrerank.embedded.errors import Fault, Json, as_list, as_object, illegal, parsed_json, reject_unknown_keys
 from osrerank.embedded.storage.engine import Engine
 from osrerank.embedded.storage.index import LiveIndex
 from osrerank.embedded.storage.store import StoredDocument
@@ -86,7 +86,7 @@ class WriteBatch:
 
 
 def write_one(engine: Engine, write: Callable[[WriteBatch], Json], refresh: str) -> Json:
-    """Make one write durable, and visible if ``refresh`` says so; return its response with ``status``."""
+    """Make one write durable, and visible if ``refresh`` is set; return its response with ``status``."""
     with engine.writing():
         batch = WriteBatch(engine)
         answer = write(batch)
@@ -181,7 +181,7 @@ def _simple(value: Any, key: str, number: int) -> str:
 
 
 def get(engine: Engine, name: str, doc_id: str) -> Json:
-    """Answer a get with the latest write, refreshed or not; ``found`` is false if there is none."""
+    """Answer a get with the latest write, refreshed or not; ``found`` is false if the document does not exist."""
     live = engine.live(engine.single(name))
     row = engine.store.get(live.row, doc_id)
     if row is None or row.source is None:
@@ -199,12 +199,12 @@ def get(engine: Engine, name: str, doc_id: str) -> Json:
 
 def mget(engine: Engine, default_index: str | None, body: Json) -> Json:
     """Answer ``_mget``: each document as `get` returns it, or its error."""
-    only("mget", body, frozenset({"docs", "ids"}))
+    reject_unknown_keys("mget", body, frozenset({"docs", "ids"}))
     requested = [as_object(entry, "docs") for entry in as_list(body.get("docs", []), "docs")]
     requested += [{"_id": doc_id} for doc_id in as_list(body.get("ids", []), "ids")]
     problems = [] if requested else ["no documents to get"]
     for number, entry in enumerate(requested):
-        only("mget docs", entry, frozenset({"_index", "_id"}))
+        reject_unknown_keys("mget docs", entry, frozenset({"_index", "_id"}))
         if isinstance(entry.get("_id"), dict | list):
             raise illegal(f"[_id] of doc {number} is not a simple value")
         problems += [

@@ -129,8 +129,8 @@ def as_whole(value: Any, name: str) -> int:
     return int(number)
 
 
-def only(clause: str, body: Mapping[str, Any], allowed: frozenset[str]) -> None:
-    """Raise a 400 if a clause has an unknown key; the reason names both."""
+def reject_unknown_keys(clause: str, body: Mapping[str, Any], allowed: frozenset[str]) -> None:
+    """Raise a 400 if a clause has an unknown key; the message has the clause and the key."""
     for key in body:
         if key not in allowed:
-            raise parsing(f"[{clause}] does not support [{key}] in the embedded engine; it knows {sorted(allowed)}")
+            raise parsing(f"[{clause}] does not support [{key}] in the embedded engine; it supports {sorted(allowed)}")

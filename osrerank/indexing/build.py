@@ -21,7 +21,7 @@ from osrerank.client import Client
 from osrerank.errors import ConfigError, OsrerankError, Overloaded, WorkerError
 from osrerank.indexing.date_field import Changes
 from osrerank.indexing.documents import BATCH, DocumentBatch, batch_of, batches_of, vectors_of
-from osrerank.indexing.lacking import Backlog
+from osrerank.indexing.missing_vectors import Backlog
 from osrerank.indexing.side_index import IndexStore, side_stores
 from osrerank.indexing.stored_position import FilePosition, SidePosition, StoredPosition
 from osrerank.retrieval.built_fields import fields_content, fields_key
@@ -314,7 +314,7 @@ class Builder:
         self, name: str, saved: StoredPosition, heads: Mapping[str, Head], report: Callable[[], None]
     ) -> None:
         """Build all changes of an index, with several leases at a time if workers encode; wait for other builders."""
-        max_leases, is_stopped = self._most_leases(), threading.Event()
+        max_leases, is_stopped = self._max_leases(), threading.Event()
         threads, running = DaemonThreads(max_leases, "osrerank-build"), set[Future[None]]()
         try:
             while running or saved.position.count_open(heads):
@@ -333,8 +333,8 @@ class Builder:
             is_stopped.set()
             threads.close(wait=False)
 
-    def _most_leases(self) -> int:
-        """Return the most leases that this builder may have at a time: one, or some for each worker that encodes."""
+    def _max_leases(self) -> int:
+        """Return the maximum number of simultaneous leases: one, or several for each worker that encodes."""
         encoder = self._vectors.encoder
         if not isinstance(encoder, NeedsWorkers):
             return 1

@@ -25,7 +25,7 @@ def fields_to_send(client: Client, index: str, named: Sequence[str] = ()) -> tup
     """
     with explained(STEP):
         if not _mappings(client, index):
-            raise InstallError(f"there is no index {index}: create it first, or name another one", step=STEP)
+            raise InstallError(f"there is no index {index}: create it first, or use another index", step=STEP)
         fields = client.fields_of(index, rerank={"fields": list(named), "query_fields": list(named)} if named else True)
     read_names = ", ".join(fields.read) or "no text"
     by_endpoint = client.engine.reranks_by_endpoint

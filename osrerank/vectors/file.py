@@ -73,7 +73,7 @@ class FileStore:
 
     Args:
         folder: the folder; it is created if it does not exist, and only its user can read it.
-        most_bytes: the most bytes that all files together may take.
+        most_bytes: the maximum size of all files together, in bytes.
         ttl_s: how long a record is kept at most, in seconds.
         rest_s: the pause after a failure of reading, or of writing, in seconds.
         clock: returns the seconds of the wall clock, which all processes share.

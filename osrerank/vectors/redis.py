@@ -55,7 +55,7 @@ class RedisStore:
 
     Args:
         redis: a URL, or a client made with ``decode_responses=False``.
-        most_bytes: the most memory that records may take.
+        most_bytes: the maximum memory that records may take, in bytes.
         ttl_s: how long a record is kept at most, in seconds.
         rest_s: the pause after a failure, in seconds.
     """

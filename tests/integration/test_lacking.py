@@ -9,7 +9,7 @@ import pytest
 
 from osrerank import Client, connect
 from osrerank.indexing.build import build_vectors
-from osrerank.indexing.lacking import Backlog
+from osrerank.indexing.missing_vectors import Backlog
 from osrerank.indexing.side_index import IndexStore, side_stores
 from osrerank.testing import ManualClock
 from osrerank.types import NEVER, Deadline, Side, Vectors

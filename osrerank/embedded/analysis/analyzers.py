@@ -6,7 +6,7 @@ from typing import Any
 
 from osrerank.embedded.analysis import tokens
 from osrerank.embedded.analysis.stems import SNOWBALL
-from osrerank.embedded.errors import Json, as_list, as_object, illegal, only
+from osrerank.embedded.errors import Json, as_list, as_object, illegal, reject_unknown_keys
 
 Filter = Callable[[str], str]
 
@@ -43,7 +43,7 @@ class Analyzers:
 
     def __init__(self, settings: Json | None = None) -> None:
         analysis = as_object({} if settings is None else settings, "analysis")
-        only("analysis", analysis, frozenset({"analyzer", "filter"}))
+        reject_unknown_keys("analysis", analysis, frozenset({"analyzer", "filter"}))
         filters = as_object(analysis.get("filter", {}), "analysis.filter")
         self._filters = {name: _filter(name, body) for name, body in filters.items()}
         analyzers = as_object(analysis.get("analyzer", {}), "analysis.analyzer")
@@ -66,7 +66,9 @@ class Analyzers:
         return tokens.chain(TOKENIZERS[tokenizer], chosen_filters)
 
     def _analyzer(self, name: str, body: Any) -> tokens.Analyzer:
-        only(f"analyzer {name}", as_object(body, f"analyzer {name}"), frozenset({"type", "tokenizer", "filter"}))
+        reject_unknown_keys(
+            f"analyzer {name}", as_object(body, f"analyzer {name}"), frozenset({"type", "tokenizer", "filter"})
+        )
         if name in ("default", "default_search"):
             raise illegal(f"the embedded engine has no analyzer [{name}] for all fields: name one in each field")
         if body.get("type", "custom") != "custom":
@@ -87,7 +89,7 @@ class Analyzers:
 
 def _filter(name: str, body: Any) -> Filter:
     """Return a configured filter; ``snowball`` is the only type."""
-    only(f"filter {name}", as_object(body, f"filter {name}"), frozenset({"type", "language"}))
+    reject_unknown_keys(f"filter {name}", as_object(body, f"filter {name}"), frozenset({"type", "language"}))
     if body.get("type") != "snowball":
         raise illegal(f"filter [{name}] has the type [{body.get('type')}]; the embedded engine knows [snowball]")
     language = str(body.get("language"))

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from osrerank.embedded.errors import Fault, Json, as_object, as_whole, illegal, only, unsupported
+from osrerank.embedded.errors import Fault, Json, as_object, as_whole, illegal, reject_unknown_keys, unsupported
 from osrerank.embedded.mapping import values
 
 Column = Literal["text", "keyword", "long", "double"]
@@ -87,7 +87,7 @@ class IndexFields:
     """
 
     def __init__(self, mappings: Json) -> None:
-        only("mappings", mappings, frozenset({"properties", "dynamic", "_meta"}))
+        reject_unknown_keys("mappings", mappings, frozenset({"properties", "dynamic", "_meta"}))
         self.is_dynamic = mappings.get("dynamic", "true") == "true"
         self.mappings = mappings
         self.by_path = {field_.path: field_ for field_ in _walk("", mappings)}
@@ -254,7 +254,7 @@ def _walk(prefix: str, body: Json) -> Iterator[Field]:
     for name, inner in body.get("properties", {}).items():
         path = prefix + name
         if inner.get("type", "object") == "object":
-            only(f"mapping of {path}", inner, _PARAMETERS["object"])
+            reject_unknown_keys(f"mapping of {path}", inner, _PARAMETERS["object"])
             _flag(inner, "enabled", path)
             yield from _walk(path + ".", inner)
             continue
@@ -280,7 +280,7 @@ def _field(path: str, source: str, body: Json) -> Field:
         raise Fault(400, "mapper_parsing_exception", reason)
     if not path.count(".") and path in METADATA:
         raise illegal(f"[{path}] is a metadata field, and cannot be mapped")
-    only(f"mapping of {path}", body, _PARAMETERS.get(kind, frozenset({"type"})))
+    reject_unknown_keys(f"mapping of {path}", body, _PARAMETERS.get(kind, frozenset({"type"})))
     indexed, counted = _flag(body, "index", path), _flag(body, "doc_values", path)
     if kind == "keyword" and counted and not indexed:
         raise unsupported(f"[index: false] of [{path}] with doc values", "add [doc_values: false]")

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from osrerank.embedded.errors import Json, as_name, only, parsing
+from osrerank.embedded.errors import Json, as_name, parsing, reject_unknown_keys
 from osrerank.embedded.mapping import values
 from osrerank.embedded.mapping.fields import IndexFields, leaves
 
@@ -62,7 +62,7 @@ def source_filter(body_filter: Any, params: Mapping[str, str] | None = None) -> 
     """Return the filter that a body's ``_source`` and the URL's parameters ask for; the URL's win.
 
     Raises:
-        Fault: 400; ``_source`` is no boolean, pattern, list of patterns, or object with includes and excludes.
+        Fault: 400; ``_source`` is not a boolean, pattern, list of patterns, or object with includes and excludes.
     """
     params = params or {}
     if "_source" in params:
@@ -78,7 +78,7 @@ def _from_body(body_filter: Any) -> tuple[list[str], list[str]]:
     if body_filter is None or isinstance(body_filter, bool):
         return [], []
     if isinstance(body_filter, dict):
-        only("_source", body_filter, frozenset({"includes", "excludes"}))
+        reject_unknown_keys("_source", body_filter, frozenset({"includes", "excludes"}))
         return _patterns(body_filter.get("includes", [])), _patterns(body_filter.get("excludes", []))
     return _patterns(body_filter), []
 

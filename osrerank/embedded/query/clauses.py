@@ -6,7 +6,7 @@ from typing import Any
 
 from tantivy import Query as TQuery
 
-from osrerank.embedded.errors import Json, as_number, only, parsing
+from osrerank.embedded.errors import Json, as_number, parsing, reject_unknown_keys
 from osrerank.embedded.mapping.values import as_text
 from osrerank.embedded.storage.shard import FieldTotals
 
@@ -34,7 +34,7 @@ def single_field(clause: str, body: Json, value_key: str | None, allowed: frozen
         if value_key is None:
             raise parsing(f"[{clause}] query malformed: the options of [{path}] are {options!r:.100}")
         options = {value_key: options}
-    only(clause, options, allowed)
+    reject_unknown_keys(clause, options, allowed)
     if value_key is not None and options.get(value_key) is None:
         raise parsing(f"[{clause}] query on [{path}] has no [{value_key}]")
     if value_key is not None and isinstance(options[value_key], dict | list):

@@ -6,7 +6,7 @@ from typing import Any
 from tantivy import Occur
 from tantivy import Query as TQuery
 
-from osrerank.embedded.errors import Json, only, parsing
+from osrerank.embedded.errors import Json, parsing, reject_unknown_keys
 from osrerank.embedded.query.clauses import as_clauses
 from osrerank.embedded.query.leaf_queries import LeafQueries
 from osrerank.embedded.storage.index import Snapshot
@@ -50,7 +50,7 @@ class Compiler(LeafQueries):
         return self._clauses[name](body)
 
     def _bool(self, body: Json) -> TQuery:
-        only("bool", body, frozenset({"must", "should", "must_not", "filter"}))
+        reject_unknown_keys("bool", body, frozenset({"must", "should", "must_not", "filter"}))
         must = [(Occur.Must, self.compile(clause)) for clause in as_clauses(body.get("must"))]
         must += [
             (Occur.Must, TQuery.const_score_query(self.compile(clause), 0.0))
@@ -72,5 +72,5 @@ class Compiler(LeafQueries):
         return compiled
 
     def _match_all(self, body: Json) -> TQuery:
-        only("match_all", body, frozenset())
+        reject_unknown_keys("match_all", body, frozenset())
         return TQuery.const_score_query(TQuery.all_query(), 1.0)

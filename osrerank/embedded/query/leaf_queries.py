@@ -11,7 +11,7 @@ from tantivy import Occur
 from tantivy import Query as TQuery
 
 from osrerank.embedded.analysis.tokens import GAP
-from osrerank.embedded.errors import Fault, Json, as_name, as_number, only, parsing, unsupported
+from osrerank.embedded.errors import Fault, Json, as_name, as_number, parsing, reject_unknown_keys, unsupported
 from osrerank.embedded.mapping import values
 from osrerank.embedded.mapping.fields import METADATA, Field
 from osrerank.embedded.query.clauses import (
@@ -133,7 +133,7 @@ class LeafQueries:
         return TQuery.boolean_query([(Occur.Should, query) for query in scored]) if scored else TQuery.empty_query()
 
     def _multi_match(self, body: Json) -> TQuery:
-        only("multi_match", body, frozenset({"query", "fields", "type", "tie_breaker", "lenient"}))
+        reject_unknown_keys("multi_match", body, frozenset({"query", "fields", "type", "tie_breaker", "lenient"}))
         if body.get("query") is None or isinstance(body["query"], dict | list):
             raise parsing("No text specified for multi_match query")
         if body.get("type", "best_fields") != "best_fields":
@@ -241,7 +241,7 @@ class LeafQueries:
         return TQuery.const_score_query(TQuery.boolean_query(clauses), 1.0)
 
     def _ids(self, body: Json) -> TQuery:
-        only("ids", body, frozenset({"values"}))
+        reject_unknown_keys("ids", body, frozenset({"values"}))
         return self._with_ids(as_clauses(body.get("values")), 1.0)
 
     def _with_ids(self, requested: list[Any], boost: float) -> TQuery:
@@ -254,7 +254,7 @@ class LeafQueries:
         return TQuery.const_score_query(TQuery.all_query() if is_named else TQuery.empty_query(), boost)
 
     def _exists(self, body: Json) -> TQuery:
-        only("exists", body, frozenset({"field"}))
+        reject_unknown_keys("exists", body, frozenset({"field"}))
         if "field" not in body:
             raise parsing("[exists] must be provided with a [field]")
         path = as_name(body["field"], "exists.field")

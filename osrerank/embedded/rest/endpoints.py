@@ -1,7 +1,7 @@
 """Register the endpoints: each takes the request to a REST path of OpenSearch and returns its response."""
 
 from osrerank.embedded import admin, documents
-from osrerank.embedded.errors import Fault, Json, illegal, only, parsing
+from osrerank.embedded.errors import Fault, Json, illegal, parsing, reject_unknown_keys
 from osrerank.embedded.rest.routing import Response, RestRequest, Router, understood
 from osrerank.embedded.search import execute, term_vectors
 
@@ -53,7 +53,7 @@ def _msearch(request: RestRequest) -> Response:
         )
     heads = [RestRequest(request.engine, "POST", {}, {}, line).json() for line in lines[::2]]
     for head in heads:
-        only("msearch header", head, frozenset({"index"}))
+        reject_unknown_keys("msearch header", head, frozenset({"index"}))
     answers = [_one_search(request, head, body) for head, body in zip(heads, lines[1::2], strict=True)]
     return Response({"took": sum(answer.get("took", 0) for answer in answers), "responses": answers}, is_own=True)
 
@@ -169,7 +169,7 @@ def _get_alias(request: RestRequest) -> Response:
 
 @router.route("PUT POST", "/{index}/_alias/{name}")
 def _put_alias(request: RestRequest) -> Response:
-    only("alias", request.json(), frozenset())
+    reject_unknown_keys("alias", request.json(), frozenset())
     action = {"index": str(request.index), "alias": request.path["name"]}
     return Response(admin.change_aliases(request.engine, [{"add": action}]))
 
@@ -177,7 +177,7 @@ def _put_alias(request: RestRequest) -> Response:
 @router.route("POST", "/_aliases")
 def _aliases(request: RestRequest) -> Response:
     body = request.json()
-    only("aliases", body, frozenset({"actions"}))
+    reject_unknown_keys("aliases", body, frozenset({"actions"}))
     return Response(admin.change_aliases(request.engine, body.get("actions")))
 
 

@@ -12,8 +12,8 @@ from osrerank.embedded.errors import (
     as_whole,
     illegal,
     no_field_data,
-    only,
     parsing,
+    reject_unknown_keys,
     unsupported,
 )
 from osrerank.embedded.mapping import values
@@ -43,7 +43,7 @@ def _counted(name: str, body: Json, snapshots: list[tuple[Snapshot, tantivy.Quer
     options = body.get("terms")
     if not isinstance(options, dict) or "field" not in options:
         raise parsing(f"aggregation [{name}] needs a [terms] object with a [field]")
-    only("terms", options, frozenset({"field", "size"}))
+    reject_unknown_keys("terms", options, frozenset({"field", "size"}))
     path = as_name(options["field"], f"aggs.{name}.terms.field")
     size = as_whole(options.get("size", 10), "terms.size")
     if not 0 < size <= MAX_BUCKETS:

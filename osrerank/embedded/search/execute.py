@@ -49,7 +49,7 @@ class SearchPlan:
     Attributes:
         count_to: the number up to which hits are counted; None for no total.
         in_order: ``asc`` or ``desc`` for the order of insertion; None for another order.
-        by_field: the field whose values order the documents, and whether the greatest come first; None for another
+        by_field: the field whose values order the documents, and whether the largest come first; None for another
             order.
         after: the sort value after which the page begins; None for a page that begins at ``start``.
     """
@@ -281,7 +281,7 @@ def _find_by_field(
 ) -> tuple[list[MatchingDocument], int]:
     """Return the documents ordered by a field's values, those without a value last, and how many match.
 
-    If a document has several values, the least counts in an ascending order, the greatest in a descending one.
+    If a document has several values, an ascending order uses the smallest, a descending order the largest.
     """
     valued: list[MatchingDocument] = []
     without: list[MatchingDocument] = []

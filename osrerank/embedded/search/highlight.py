@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 
 from osrerank.embedded.analysis.tokens import Token
-from osrerank.embedded.errors import Json, as_name, as_object, as_whole, illegal, only, unsupported
+from osrerank.embedded.errors import Json, as_name, as_object, as_whole, illegal, reject_unknown_keys, unsupported
 from osrerank.embedded.mapping.fields import Field, leaves
 from osrerank.embedded.storage.index import Snapshot
 
@@ -39,13 +39,13 @@ class Highlighter:
     """
 
     def __init__(self, body: Json, snapshot: Snapshot, terms: Mapping[str, set[str]]) -> None:
-        only("highlight", as_object(body, "highlight"), _OPTIONS | {"fields"})
+        reject_unknown_keys("highlight", as_object(body, "highlight"), _OPTIONS | {"fields"})
         self._snapshot = snapshot
         self._terms = terms
         common = {key: value for key, value in body.items() if key != "fields"}
         self._wanted: dict[str, tuple[Field, Json]] = {}
         for pattern, options in as_object(body.get("fields", {}), "highlight.fields").items():
-            only(f"highlight of {pattern}", as_object(options, f"highlight.fields.{pattern}"), _OPTIONS)
+            reject_unknown_keys(f"highlight of {pattern}", as_object(options, f"highlight.fields.{pattern}"), _OPTIONS)
             for field in snapshot.fields.matching(pattern):
                 if field.column in ("text", "keyword"):
                     self._wanted[field.path] = (field, {**common, **options})

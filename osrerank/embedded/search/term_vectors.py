@@ -6,7 +6,7 @@ from collections import Counter
 
 from osrerank.embedded.analysis.analyzers import Analyzers
 from osrerank.embedded.analysis.tokens import GAP, Analyzer
-from osrerank.embedded.errors import Fault, Json, as_list, as_name, as_object, illegal, only, unsupported
+from osrerank.embedded.errors import Fault, Json, as_list, as_name, as_object, illegal, reject_unknown_keys, unsupported
 from osrerank.embedded.storage.engine import Engine
 from osrerank.embedded.storage.index import Snapshot, field_analyzer
 from osrerank.embedded.storage.shard import JOIN
@@ -30,14 +30,16 @@ _TYPES = (
 
 def many_term_vectors(engine: Engine, body: Json) -> Json:
     """Answer ``_mtermvectors``: the terms of documents' text fields with their frequencies."""
-    only("mtermvectors", body, frozenset({"docs"}))
+    reject_unknown_keys("mtermvectors", body, frozenset({"docs"}))
     requests = [as_object(entry, "docs") for entry in as_list(body.get("docs"), "docs")]
     for request in requests:
-        only("mtermvectors docs", request, frozenset({"_index", "_id", "fields", "term_statistics", *_DETAILS}))
+        reject_unknown_keys(
+            "mtermvectors docs", request, frozenset({"_index", "_id", "fields", "term_statistics", *_DETAILS})
+        )
         if listed := [key for key in _DETAILS if request.get(key, True) is not False]:
-            raise unsupported(f"[{listed[0]}] in [mtermvectors]", f"give {listed[0]}: false")
+            raise unsupported(f"[{listed[0]}] in [mtermvectors]", f"set {listed[0]} to false")
         if not isinstance(request.get("term_statistics", False), bool):
-            raise illegal(f"[term_statistics] is true or false, found [{request['term_statistics']}]")
+            raise illegal(f"[term_statistics] must be true or false, found [{request['term_statistics']}]")
     return {"docs": [_document(engine, request) for request in requests]}
 
 
@@ -48,9 +50,9 @@ def _document(engine: Engine, request: Json) -> Json:
     except Fault as fault:
         return {"_index": name, "_id": doc_id, "error": fault.body()["error"]}
     row = engine.store.get(engine.live(snapshot.name).row, doc_id)
-    head: Json = {"_index": snapshot.name, "_id": doc_id, "_version": row.version if row else 0, "took": 0}
+    identity: Json = {"_index": snapshot.name, "_id": doc_id, "_version": row.version if row else 0, "took": 0}
     if row is None or row.source is None:
-        return {**head, "found": False}
+        return {**identity, "found": False}
     texts = snapshot.fields.extract(json.loads(row.source))
     vectors = {}
     for path in as_list(request.get("fields"), "fields"):
@@ -58,11 +60,11 @@ def _document(engine: Engine, request: Json) -> Json:
         if field is None:
             continue
         if field.column != "text":
-            raise unsupported(f"the field [{path}] in [mtermvectors]", "name text fields")
+            raise unsupported(f"the field [{path}] in [mtermvectors]", "use text fields")
         analyzer = snapshot.analyzer(field)
         if counts := Counter(term for text in texts.get(path, ()) for term in analyzer.terms(text) if term != GAP):
             vectors[path] = _vector(snapshot, path, counts, statistics=request.get("term_statistics", False))
-    return {**head, "found": True, "term_vectors": vectors}
+    return {**identity, "found": True, "term_vectors": vectors}
 
 
 def _vector(snapshot: Snapshot, path: str, counts: Counter[str], *, statistics: bool) -> Json:
@@ -82,17 +84,17 @@ def _vector(snapshot: Snapshot, path: str, counts: Counter[str], *, statistics: 
 
 def analyze(engine: Engine, name: str | None, body: Json) -> Json:
     """Answer ``_analyze``: the tokens of a text, with their types and offsets."""
-    only("analyze", body, frozenset({"text", "field", "tokenizer", "filter"}))
+    reject_unknown_keys("analyze", body, frozenset({"text", "field", "tokenizer", "filter"}))
     text = as_name(body.get("text"), "text")
-    tokens = _chosen(engine, name, body).tokens(text)
-    words = body.get("tokenizer", "standard") != "standard"
+    tokens = _request_analyzer(engine, name, body).tokens(text)
+    has_one_type = body.get("tokenizer", "standard") != "standard"
     return {
         "tokens": [
             {
                 "token": token.term,
                 "start_offset": _offset(text, token.start),
                 "end_offset": _offset(text, token.end),
-                "type": "word" if words else _type(text[token.start : token.end]),
+                "type": "word" if has_one_type else _type(text[token.start : token.end]),
                 "position": token.position,
             }
             for token in tokens
@@ -115,7 +117,7 @@ def _type(word: str) -> str:
     return "<NUM>" if all(letter.isdecimal() or not letter.isalnum() for letter in word) else "<ALPHANUM>"
 
 
-def _chosen(engine: Engine, name: str | None, body: Json) -> Analyzer:
+def _request_analyzer(engine: Engine, name: str | None, body: Json) -> Analyzer:
     if "field" not in body:
         analyzers = engine.live(engine.single(name)).analyzers if name else Analyzers()
         return analyzers.composed(body.get("tokenizer"), body.get("filter", []))
@@ -124,5 +126,5 @@ def _chosen(engine: Engine, name: str | None, body: Json) -> Analyzer:
     live = engine.live(engine.single(name))
     field = live.fields.by_path.get(as_name(body["field"], "field"))
     if field is None or field.column != "text":
-        raise unsupported(f"[field: {body['field']}] in [analyze]", "name a text field of the index")
+        raise unsupported(f"[field: {body['field']}] in [analyze]", "use a text field of the index")
     return field_analyzer(live.analyzers, field)

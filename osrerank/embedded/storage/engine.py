@@ -195,7 +195,7 @@ class Engine:
         with self._write_lock:
             if self._writer.is_held or not self._writer.try_acquire():
                 return
-            self._settle()
+            self._read_foreign_writes()
             live.refresh()
             live.close_writer()
             self._writer.release()
@@ -218,14 +218,14 @@ class Engine:
             if self._closed:
                 raise Fault(503, "node_closed_exception", f"the client of {self.folder} is closed: connect again")
             if self.store.read_only:
-                reason = f"the embedded folder {self.folder} is read-only: check its rights, or choose another"
+                reason = f"the embedded folder {self.folder} is read-only: check its permissions, or use another folder"
                 raise Fault(403, "cluster_block_exception", reason)
             if not self._writer.is_held:
                 self._writer.acquire()
-                self._settle()
+                self._read_foreign_writes()
             yield
 
-    def _settle(self) -> None:
+    def _read_foreign_writes(self) -> None:
         """Read what other processes wrote while this one did not hold the lock."""
         for name in self.store.indices():
             self.live(name).settle()
@@ -295,8 +295,12 @@ class Engine:
                 self._limit_writers(live)
                 try:
                     live.feed(rows)
-                except Fault as fault:  # the documents are safe in the store; the next refresh tries again
-                    log.warning("documents of [%s] wait to become searchable: %s", live.row.name, fault.reason)
+                except Fault as fault:  # the store has the documents; the next refresh tries again
+                    log.warning(
+                        "stored documents of [%s] are not searchable until a refresh succeeds: %s",
+                        live.row.name,
+                        fault.reason,
+                    )
             self._start_refresher()
 
     def refresh(self, live: LiveIndex) -> None:
@@ -319,7 +323,11 @@ class Engine:
                 open_indices[0].refresh()
                 open_indices[0].close_writer()
             except (Fault, *BROKEN) as error:  # its documents are in the store; its next refresh tries again
-                log.warning("documents of [%s] wait to become searchable: %s", open_indices[0].row.name, error)
+                log.warning(
+                    "stored documents of [%s] are not searchable until a refresh succeeds: %s",
+                    open_indices[0].row.name,
+                    error,
+                )
                 open_indices[0].close_writer(wait=False)
 
     def _start_refresher(self) -> None:
@@ -339,7 +347,11 @@ class Engine:
                             self.refresh(live)
                 except Exception as error:  # noqa: BLE001 - the next turn tries again; the other indices need this thread
                     if not isinstance(error, Fault):
-                        log.warning("documents of [%s] wait to become searchable: %s", live.row.name, error)
+                        log.warning(
+                            "stored documents of [%s] are not searchable until a refresh succeeds: %s",
+                            live.row.name,
+                            error,
+                        )
 
 
 def refresh_interval_s(settings: Json) -> float | None:

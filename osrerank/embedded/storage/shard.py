@@ -24,14 +24,15 @@ from osrerank.embedded.storage.store import StoredDocument
 ID, SOURCE, SEQ, PRESENT = "_id", "_source", "_seq", "_present"
 SEPARATOR = "\x1f"
 LENGTH, DISTINCT = SEPARATOR + "length", SEPARATOR + "distinct"
-"""Marks in ``PRESENT``: a text field's path, one of these, and the number of its terms or of its different terms."""
+"""Parts of a token in ``PRESENT``: a text field's path, `LENGTH` and its number of terms, or `DISTINCT` and its number
+of different terms."""
 JOIN = "\x1e"
 """Separates a term, its frequency and the length of its document in a token."""
 EVERY = "*"
-"""The mark in ``PRESENT`` of every document; its frequency is the number that BM25 uses, with deleted documents."""
+"""The token of every document in ``PRESENT``. Its frequency is BM25's document count, with deleted documents."""
 WRITER_BYTES = 64_000_000
 VALUE_GAP = [GAP] * 100
-"""Separates the values of a text field, so that no phrase spans two (OpenSearch's position_increment_gap)."""
+"""Separates a text field's values, so that no phrase matches across two (OpenSearch's position_increment_gap)."""
 
 log = logging.getLogger(__name__)
 
@@ -60,9 +61,9 @@ class FieldTotals(NamedTuple):
     """Lucene's statistics of a text field, over the documents that have a term in it, including deleted ones.
 
     Attributes:
-        documents: how many documents there are.
-        tokens: how many terms they have in the field, together.
-        pairs: how many pairs of a document and one of its different terms there are.
+        documents: the number of documents.
+        tokens: the total number of terms that these documents have in the field.
+        pairs: the number of pairs of a document and one of its different terms.
     """
 
     documents: int
@@ -71,10 +72,10 @@ class FieldTotals(NamedTuple):
 
 
 def encode_length(length: int) -> int:
-    """Return a length as Lucene stores it in a byte: exact up to 24; a greater excess keeps only four bits."""
+    """Return a length as Lucene stores it in a byte: exact up to 24; of the excess, the four highest bits."""
     excess = length - 24
-    cut = max(0, excess.bit_length() - 4)
-    return length if excess <= 0 else 24 + (excess >> cut << cut)
+    dropped_bits = max(0, excess.bit_length() - 4)
+    return length if excess <= 0 else 24 + (excess >> dropped_bits << dropped_bits)
 
 
 class CheckedSearcher:
@@ -241,7 +242,7 @@ class Shard:
         document.add_unsigned(self.lengths[path], encoded_length)
 
     def _add_values(self, document: tantivy.Document, path: str, values: list[Any]) -> None:
-        """Add values in ascending order, because an ascending sort uses the least."""
+        """Add values in ascending order, because an ascending sort uses the smallest."""
         adders: dict[str, Callable[[str, Any], None]] = {
             "keyword": document.add_text,
             "long": document.add_integer,

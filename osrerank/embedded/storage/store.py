@@ -253,7 +253,9 @@ def storage_fault(folder: Path, message: str) -> Fault:
         reason = f"the disk of the embedded folder {folder} is full or failing ({message}): free space and try again"
         return Fault(429, "cluster_block_exception", reason)
     if any(sign in lower for sign in ("readonly", "read-only", "unable to open", "permission denied")):
-        reason = f"the embedded folder {folder} cannot be written ({message}): check its rights, or choose another"
+        reason = (
+            f"the embedded folder {folder} cannot be written ({message}): check its permissions, or use another folder"
+        )
         return Fault(403, "cluster_block_exception", reason)
     if any(sign in lower for sign in ("malformed", "not a database")):
         reason = (

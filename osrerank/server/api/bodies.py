@@ -46,7 +46,7 @@ Parsed = tuple[Any, int]
 """A parsed value, and the offset of the character after it."""
 
 
-def inflate(body: bytes, most_bytes: int) -> bytes:
+def inflate(body: bytes, max_bytes: int) -> bytes:
     """Decompress a gzip body; stop as soon as the content is too large.
 
     Raises:
@@ -60,13 +60,15 @@ def inflate(body: bytes, most_bytes: int) -> bytes:
                 chunk = inflater.decompress(body, CHUNK_BYTES)
                 body = inflater.unconsumed_tail
                 content += chunk
-                if len(content) > most_bytes:
-                    reason = f"the decompressed body is larger than {most_bytes} bytes: send fewer or shorter documents"
+                if len(content) > max_bytes:
+                    reason = f"the decompressed body is larger than {max_bytes} bytes: send fewer or shorter documents"
                     raise RefusedRequest(413, reason)
                 if not chunk and not body and not inflater.eof:
                     raise RefusedRequest(400, "the gzip body is incomplete: send all of it")
         except zlib.error:
-            raise RefusedRequest(400, "the body is not gzip, although its Content-Encoding says so") from None
+            raise RefusedRequest(
+                400, "the body is not gzip, which its Content-Encoding states: correct the header"
+            ) from None
         body = inflater.unused_data
         if not body:
             return bytes(content)
@@ -77,7 +79,7 @@ def read_body(body: bytes, max_entries: int) -> dict[str, Any]:
 
     Args:
         body: the bytes, in UTF-8 or another encoding that `json.detect_encoding` recognises.
-        max_entries: the most entries of a list.
+        max_entries: the maximum number of entries of a list.
 
     Raises:
         RefusedRequest: the body is not JSON (400), has too many entries (413), or is not an object (422). No message

@@ -35,11 +35,11 @@ class DialectRoute(APIRoute):
             if kind and not is_json(kind):  # Go's clients often send none
                 raise RefusedRequest(415, NOT_JSON)
             body = await http.body()
-            most = http.app.state.service.limits.max_documents
+            max_entries = http.app.state.service.limits.max_documents
             if len(body) <= INLINE_BYTES:
-                request = _validated(body, dialect, most, depth)
+                request = _validated(body, dialect, max_entries, depth)
             else:
-                request = await asyncio.to_thread(_validated, body, dialect, most, depth)
+                request = await asyncio.to_thread(_validated, body, dialect, max_entries, depth)
             response: Response = await endpoint(http, request, _timeout_ms(http))
             return response
 
@@ -56,19 +56,19 @@ def is_json(kind: str) -> bool:
     return kind == "application/json" or kind.endswith("+json")
 
 
-def _validated(body: bytes, dialect: TypeAdapter[BaseModel], most: int, depth: int) -> BaseModel:
+def _validated(body: bytes, dialect: TypeAdapter[BaseModel], max_entries: int, depth: int) -> BaseModel:
     """Parse and validate a body.
 
     Args:
         body: the body as it was received.
         dialect: the validator of the dialect.
-        most: the most entries of a list.
+        max_entries: the maximum number of entries of a list.
         depth: the number of leading parts of an error's path that the client does not know.
 
     Raises:
         RefusedRequest: the body is not JSON, or not a request of the dialect.
     """
-    content = read_body(body, most)
+    content = read_body(body, max_entries)
     try:
         return dialect.validate_python(content)
     except ValidationError as error:

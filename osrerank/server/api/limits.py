@@ -6,16 +6,17 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class ServerLimits:
-    """The limits of a server; requests beyond them are refused, never cut.
+    """The limits of a server; requests beyond them are refused, never truncated.
 
     Attributes:
-        max_body_bytes: the largest size of one request, in bytes.
-        max_documents: the most documents of one request.
-        max_held_bytes: the most bytes of all requests that are being read or answered.
-        max_held_documents: the most documents that wait or are being scored; a single request is always accepted.
-        max_wait_s: the longest time that a request may be expected to wait before it is scored, in seconds; its own
-            time limit counts, too.
-        timeout_ms: the time limit of a request that sets none, and the longest that one may set, in milliseconds.
+        max_body_bytes: the maximum size of one request, in bytes.
+        max_documents: the maximum number of documents in one request.
+        max_held_bytes: the maximum size of all requests in progress together, in bytes.
+        max_held_documents: the maximum number of documents that wait or are being scored. A request that arrives when
+            there are no others is always accepted.
+        max_wait_s: the maximum estimated wait of a request before it is scored, in seconds. A request that
+            cannot be scored within its own timeout is refused, too.
+        timeout_ms: the default and the maximum timeout of a request, in milliseconds.
         body_timeout_s: the timeout of a request's body, in seconds.
         threads: the number of requests, or parts of them, that are scored at once; the scorer merges their batches.
     """

@@ -24,7 +24,7 @@ def separate(values: Sequence[float], keys: Sequence[float], *, lowest: float = 
     Args:
         values: the values ``(n,)``, never increasing.
         keys: the sort keys ``(n,)``, never increasing; values with equal keys become equal numbers.
-        lowest: the least number; at most ``1e7 * (values[0] - lowest)`` different numbers fit above it.
+        lowest: the smallest number; at most ``1e7 * (values[0] - lowest)`` different numbers fit above it.
 
     Returns:
         Multiples of 1e-7 ``(n,)``, never increasing. A number is less than the one before it, in float32, too, if its

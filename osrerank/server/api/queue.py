@@ -100,7 +100,7 @@ class TaskQueue:
     """Runs tasks of many requests on threads. All methods are for one event loop.
 
     Args:
-        threads: the most tasks that run at once.
+        threads: the maximum number of tasks that run at once.
         clock: a function that returns the time in seconds, which never decreases.
     """
 

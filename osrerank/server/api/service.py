@@ -160,7 +160,7 @@ class ApiService:
         if self._fault:
             return self._fault
         if self._held >= self.limits.max_held_documents:
-            return f"{self._held} documents are waiting, as many as this server accepts"
+            return f"{self._held} documents are waiting, the maximum of this server"
         wait_s, max_s = self._queue.wait_s(1 << 62), self._max_wait_s
         return f"requests wait for {wait_s:.1f} s, longer than the {max_s:g} s that they may" if wait_s > max_s else ""
 

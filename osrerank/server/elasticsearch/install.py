@@ -151,7 +151,7 @@ class Installer:
         if refusal is not None and endpoint is None:
             raise refusal
         reason = f"the inference endpoint {self._name} was removed, or installed with other settings, at the same time"
-        raise InstallError(f"{reason}: look at osrerank pipeline status, then install again")
+        raise InstallError(f"{reason}: run osrerank pipeline status, then install again")
 
     def find(self) -> dict[str, Any] | None:
         """Return the endpoint's settings; None if no endpoint has the name.

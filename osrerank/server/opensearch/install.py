@@ -166,15 +166,15 @@ class Installer:
             with contextlib.suppress(InstallError):  # the first failure is the one to report
                 self._undo(model_id, target)
             raise
-        while (installation := self._settle(replaceable_ids)) is not None:
+        while (installation := self._clean_up(replaceable_ids)) is not None:
             is_installed = self._is_installed(installation, spec)
             if installation == self.find():  # it did not change meanwhile
                 break
         if installation is None or not is_installed:
             reason = f"the search pipeline {self._name} was removed, or installed otherwise, at the same time"
-            raise InstallError(f"{reason}: look at osrerank pipeline status, then install again")
+            raise InstallError(f"{reason}: run osrerank pipeline status, then install again")
         self._models.remove_left({*self._models.ids()} - replaceable_ids, self._model_id)
-        self._settle(replaceable_ids)  # another installation may have stored its model only now
+        self._clean_up(replaceable_ids)  # another installation may have stored its model only now
 
     def _store(self, target: Installation) -> None:
         """Create or overwrite the search pipeline."""
@@ -192,7 +192,7 @@ class Installer:
                 self._templates.remove(name)
         self._models.remove({model_id})
 
-    def _settle(self, replaceable_ids: Collection[str | None]) -> Installation | None:
+    def _clean_up(self, replaceable_ids: Collection[str | None]) -> Installation | None:
         """Update drifted templates, remove the models that the pipeline does not call, and return the installation.
 
         None is returned if the pipeline no longer exists.
@@ -212,7 +212,7 @@ class Installer:
 
     def _pipeline(self) -> dict[str, Any] | None:
         """Return the definition of the search pipeline; None if it does not exist."""
-        with explained("look at the search pipeline"):
+        with explained("read the search pipeline"):
             try:
                 content = self._client.transport.perform_request("GET", f"/_search/pipeline/{self._name}")
             except NotFoundError:

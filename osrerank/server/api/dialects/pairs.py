@@ -32,13 +32,15 @@ class ScoreRequest(DialectRequest):
         validation_alias=AliasChoices("text_2", "documents", "items", "data_2"),
         description='The documents; also named "documents", "items" or "data_2".',
     )
-    model: str | None = Field(None, description="Ignored: the server has one model, which the answer names.")
+    model: str | None = Field(None, description="Ignored: the server has one model, which the response names.")
 
     @model_validator(mode="after")
     def _are_pairs(self) -> "ScoreRequest":
         queries, documents = _listed(self.text_1), _listed(self.text_2)
         if not documents or len(queries) not in (1, len(documents)):
-            raise ValueError(f"{len(queries)} texts cannot be paired with {len(documents)}: send one, or as many")
+            raise ValueError(
+                f"{len(queries)} queries for {len(documents)} documents: send one query, or one per document"
+            )
         return self
 
     def questions(self) -> list[Question]:
