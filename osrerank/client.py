@@ -378,14 +378,14 @@ class ChangeObserver:
         if not may_change_indices(method, url):
             return send()
         try:
-            answer = send()
+            response = send()
         finally:  # a request that failed may have changed some indices
             self._on_change()
-        return self._finish(answer) if inspect.isawaitable(answer) else answer
+        return self._finish(response) if inspect.isawaitable(response) else response
 
-    async def _finish(self, answer: Awaitable[Any]) -> Any:
+    async def _finish(self, response: Awaitable[Any]) -> Any:
         try:
-            return await answer
+            return await response
         finally:
             self._on_change()
 

@@ -43,17 +43,17 @@ BYTE_PRODUCTS = {"avx512_vnni", "avx_vnni", "amx_int8", "asimddp", "i8mm"}
 FEATURES = ("avx2", "avx512f", "avx512_bf16", *sorted(BYTE_PRODUCTS))
 """Processor features that decide the speed of models: wide registers, and products of bytes."""
 SERVER_MS = 15_000.0
-"""The time in which a rerank server must score a pair, in milliseconds."""
-NO_SERVER_FIX = "start the server, or give its address with --url or OSRERANK_URL"
-NO_INDEX_FIX = "make the index with osrerank index, or name another"
+"""The timeout of scoring a pair on a rerank server, in milliseconds."""
+NO_SERVER_FIX = "start the server, or set its address with --url or OSRERANK_URL"
+NO_INDEX_FIX = "create the index with osrerank index, or pass another --index"
 FIXES_OF_STATUS: dict[int, str] = {
     HTTPStatus.UNAUTHORIZED: "correct the user and the password: --url or OSRERANK_URL, https://USER:PASSWORD@HOST:PORT",
-    HTTPStatus.PROXY_AUTHENTICATION_REQUIRED: "name the user and the password of the proxy",
+    HTTPStatus.PROXY_AUTHENTICATION_REQUIRED: "set the user and the password of the proxy",
     HTTPStatus.METHOD_NOT_ALLOWED: "correct the address: no search engine answers there",
 }
 BUSY_STATUSES = (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE)
 REDIS_S = 2.0
-"""The timeouts for connecting to Redis, and for its answer, in seconds."""
+"""The timeouts for connecting to Redis and for its response, in seconds."""
 PROBE_KEY = "osrerank:doctor"
 QUEUE_KEYS = ("_kombu.binding.osrerank", "unacked", "osrerank:queue")
 """Keys with the prefixes of Celery's queues; a user who may not read them cannot use the broker."""
@@ -182,7 +182,7 @@ def _model(settings: Settings, index: str) -> Iterator[Finding]:
 
 
 def _model_fix(settings: Settings, index: str) -> str:
-    """Return the fix for a model that cannot be loaded; it depends on where the model is named."""
+    """Return the fix for a model that cannot be loaded; it depends on where the model is set."""
     if settings.model == DEFAULT_MODEL:
         return "install osrerank again: this model is part of it"
     with suppress(ConfigError):  # the check of the engine reports it
@@ -193,11 +193,11 @@ def _model_fix(settings: Settings, index: str) -> str:
 
 
 def engine_fix(error: Exception, absent: str = "correct the address: no search engine answers there") -> str:
-    """Return the fix for an error of the search engine or of the connection to it; "" if the error names the fix.
+    """Return the fix for an error of the search engine or of the connection to it; "" if the error has the fix.
 
     Args:
-        error: an exception of opensearch-py, or another one.
-        absent: the fix if the engine answers that the requested object does not exist.
+        error: any exception.
+        absent: the fix if the requested object does not exist (404).
     """
     failed = failed_of(error)
     status = failed.status
@@ -209,8 +209,8 @@ def engine_fix(error: Exception, absent: str = "correct the address: no search e
     if status == HTTPStatus.NOT_FOUND:
         return absent
     if status in BUSY_STATUSES:
-        return "wait until the server has less to do or has started, and look at its log"
-    default = "look at the logs of the server and of any proxy in front of it" if status >= 500 else ""
+        return "wait until the server has started or is less busy, and read its log"
+    default = "read the logs of the server and of any proxy in front of it" if status >= 500 else ""
     return FIXES_OF_STATUS.get(status, default)
 
 
@@ -250,7 +250,7 @@ def _rerank_server(settings: Settings) -> Finding:
 def _loaded_model(settings: Settings, card: Any, backend: Any) -> Finding:
     name = backend.name
     if settings.backend != "auto":
-        reason = f"the settings say {settings.backend}"
+        reason = f"the settings have {settings.backend}"
     elif name == "onnx":
         reason = f"the model has graphs ({', '.join(card.onnx)})"
     else:
@@ -292,10 +292,10 @@ def _engine(settings: Settings, index: str) -> Iterator[Finding]:
             return
         facts = {"distribution": version.get("distribution", "elasticsearch"), "version": version["number"]}
         location = f"the embedded engine in {folder}" if (folder := embedded_folder(settings)) else _hosts(client)
-        answers = f"{location} answers as {facts['distribution']} {facts['version']}"
-        yield Finding("engine", "ok", answers, facts={**facts, "at": location})
+        sentence = f"{location} answers as {facts['distribution']} {facts['version']}"
+        yield Finding("engine", "ok", sentence, facts={**facts, "at": location})
         if not index:
-            yield Finding("index", "absent", "no index was named; name one with --index")
+            yield Finding("index", "absent", "no index was checked; set one with --index")
         else:
             yield _fields(client, index)
             yield from _search_pipeline(client, index)
@@ -311,7 +311,7 @@ def _hosts(client: Client) -> str:
 
 
 def _fields(client: Client, index: str) -> Finding:
-    """Report an index's text fields, and which of them are searched and read."""
+    """Report an index's text fields, and which of them are searched and which are the model's input."""
     try:
         mappings = client.indices.get_mapping(index=index)
     except Exception as error:  # noqa: BLE001 - whatever the engine answers is the finding
@@ -325,7 +325,7 @@ def _fields(client: Client, index: str) -> Finding:
     if warnings or not read:
         listed = ", ".join(fields) or "none"
         reason = f"{index}: {'; '.join(warnings) or 'it has no field to read'}; its text fields: {listed}"
-        return Finding("index", "failed", reason, "name the fields with --fields or in the settings file", facts)
+        return Finding("index", "failed", reason, "set the fields with --fields or in the settings file", facts)
     sentence = f"searched: {', '.join(searched)}; read: {', '.join(read)}"
     sentence += f"; left out: {', '.join(left_out)}" if left_out else ""
     return Finding("index", "ok", f"{index}: text fields {', '.join(fields)}; {sentence}", facts=facts)
@@ -441,8 +441,8 @@ def _info_of(client: Any, section: str) -> Mapping[str, Any]:
     from redis.exceptions import NoPermissionError  # noqa: PLC0415 - only where it is configured
 
     with suppress(NoPermissionError):
-        answer: Mapping[str, Any] = client.info(section)
-        return answer
+        response: Mapping[str, Any] = client.info(section)
+        return response
     return {}
 
 
@@ -463,7 +463,7 @@ def _workers(settings: Settings) -> Finding:
         fix = redis_fix(error, "start the broker's Redis")
         return Finding("workers", "failed", f"the broker does not answer: {message}", fix)
     if not heartbeats:
-        return Finding("workers", "failed", f"no worker of {settings.model} answers", "start one: osrerank worker")
+        return Finding("workers", "failed", f"no worker of {settings.model} answers", "run osrerank worker")
     names = [str(heartbeat.worker) for heartbeat in heartbeats]
     return Finding("workers", "ok", f"{len(names)} answer: {', '.join(names)}", facts={"workers": names})
 

@@ -1,4 +1,4 @@
-"""Perform the steps of searches: the code that the clients of all engines and libraries share."""
+"""Perform the steps of searches (requests and computations that `osrerank.search` yields), for all client libraries."""
 
 import asyncio
 from abc import abstractmethod
@@ -52,7 +52,7 @@ class SyncDriver(Driver):
 
         Args:
             steps: yields requests and computations.
-            send: sends a request, and returns the answer.
+            send: sends a request and returns its response.
         """
         try:
             step = next(steps)
@@ -83,7 +83,7 @@ class SyncDriver(Driver):
 
         Args:
             steps: yields requests and computations.
-            index: the index that its searches name; None if it has no searches.
+            index: the index that the requests search; None if no request is a search.
         """
         return self._perform(steps, self._sender(index))
 
@@ -112,7 +112,7 @@ class SyncDriver(Driver):
         """Rerank the hits of any ``_search`` response, OpenSearch's or Elasticsearch's, with the client's model.
 
         All hits are reranked, as one page. The given response is not changed. If it is sorted by a field, without
-        scores, the result keeps its order, and says why.
+        scores, the result keeps its order and reports the reason.
 
         Raises:
             ConfigError: an option cannot be used, or has no effect without a search.

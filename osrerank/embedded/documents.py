@@ -89,17 +89,17 @@ def write_one(engine: Engine, write: Callable[[WriteBatch], Json], refresh: str)
     """Make one write durable, and visible if ``refresh`` is set; return its response with ``status``."""
     with engine.writing():
         batch = WriteBatch(engine)
-        answer = write(batch)
+        response = write(batch)
         batch.commit()
-        return _refreshed(engine, batch, answer, refresh)
+        return _refreshed(engine, batch, response, refresh)
 
 
-def _refreshed(engine: Engine, batch: WriteBatch, answer: Json, refresh: str) -> Json:
+def _refreshed(engine: Engine, batch: WriteBatch, response: Json, refresh: str) -> Json:
     if refresh == "false":
-        return answer
+        return response
     for live in batch.touched:
         engine.refresh(live)
-    return {**answer, "forced_refresh": True} if refresh != "wait_for" else answer
+    return {**response, "forced_refresh": True} if refresh != "wait_for" else response
 
 
 def bulk(engine: Engine, default_index: str | None, body: str, refresh: str) -> Json:

@@ -29,7 +29,7 @@ from osrerank.vectors.index import (
     side_index,
     write_records,
 )
-from osrerank.vectors.store import REST_S, Guard, Size
+from osrerank.vectors.store import PAUSE_S, Guard, Size
 
 KEEP_ALIVE = "5m"
 """The time for which the cluster keeps a scroll open between two requests."""
@@ -58,13 +58,13 @@ def scroll_hits(client: Client, index: str, body: Mapping[str, Any]) -> Iterator
             page = client.search(body={**body, "search_after": page[-1]["sort"]}, index=index)["hits"]["hits"]
         return
     params = {"scroll": KEEP_ALIVE, **engine.no_pipeline}  # an index may have a default pipeline
-    answer = client.search(body=body, index=index, params=params)
+    response = client.search(body=body, index=index, params=params)
     try:
-        while page := answer["hits"]["hits"]:
+        while page := response["hits"]["hits"]:
             yield from page
-            answer = client.scroll(body={"scroll_id": answer["_scroll_id"], "scroll": KEEP_ALIVE})
+            response = client.scroll(body={"scroll_id": response["_scroll_id"], "scroll": KEEP_ALIVE})
     finally:
-        client.clear_scroll(body={"scroll_id": [answer["_scroll_id"]]})
+        client.clear_scroll(body={"scroll_id": [response["_scroll_id"]]})
 
 
 class IndexStore:
@@ -74,7 +74,7 @@ class IndexStore:
         client: a client of the engine; the caller closes it.
         indices: the application's indices whose vectors it stores: one index, or all indices of a data stream.
         model: the label of the model that writes.
-        rest_s: the pause after a failed read, or a failed write, in seconds.
+        pause_s: the pause after a failed read, or a failed write, in seconds.
 
     Attributes:
         indices: the application's indices.
@@ -84,11 +84,11 @@ class IndexStore:
 
     name = "index"
 
-    def __init__(self, client: Client, indices: Sequence[str], *, model: str = "", rest_s: float = REST_S) -> None:
+    def __init__(self, client: Client, indices: Sequence[str], *, model: str = "", pause_s: float = PAUSE_S) -> None:
         self.indices, self.index = indices, side_index(indices[0])
         self._client, self.model = client, model
         self._form = RecordRequests(client.engine)
-        self._guard = Guard(self.name, self.index, rest_s)
+        self._guard = Guard(self.name, self.index, pause_s)
         self._recent: LRUCache[bytes, bytes] = LRUCache(MAX_RECENT)  # reads find a record only after a refresh
         self._lock = threading.Lock()
 
@@ -141,8 +141,8 @@ class IndexStore:
         """Return a stored position as bytes, empty if there is none, and its version for `write_position`."""
         self.refresh()
         path, params, body = self._form.request_positions([self.index], [key])
-        answer = self._client.transport.perform_request("POST", path, params=params, body=body)
-        content, hit = self._form.read_position(answer)
+        response = self._client.transport.perform_request("POST", path, params=params, body=body)
+        content, hit = self._form.read_position(response)
         return content, (hit["_seq_no"], hit["_primary_term"]) if "_seq_no" in hit else None
 
     def write_position(self, key: bytes, content: bytes, version: Any) -> Any:
@@ -158,10 +158,10 @@ class IndexStore:
             )
         body = {FIELD: base64.b64encode(content).decode()}
         try:
-            answer = self._client.index(index=self.index, id=f"{POSITION}{key.hex()}", body=body, params=params)
+            response = self._client.index(index=self.index, id=f"{POSITION}{key.hex()}", body=body, params=params)
         except ConflictError:
             return None
-        return answer["_seq_no"], answer["_primary_term"]
+        return response["_seq_no"], response["_primary_term"]
 
     def take_reports(self) -> LackingCounts:
         """Return how often searches found documents without vectors, and delete these reports.
@@ -171,8 +171,8 @@ class IndexStore:
         path, params, body = self._form.request_reports(self.index)
         counts = LackingCounts()
         try:
-            answer = self._client.transport.perform_request("POST", path, params=params, body=body)
-            if reports := self._form.read_reports(answer):
+            response = self._client.transport.perform_request("POST", path, params=params, body=body)
+            if reports := self._form.read_reports(response):
                 deletions = [{"delete": {"_index": self.index, "_id": doc_id}} for doc_id in reports]
                 entries = [item["delete"] for item in self._client.bulk(body=deletions)["items"]]
                 for entry in entries:
@@ -212,8 +212,8 @@ class IndexStore:
         hits = scroll_hits(self._client, self.index, body)
         ids_to_delete = (hit["_id"] for hit in hits if hit["_id"] not in ids_to_keep)
         while ids := list(islice(ids_to_delete, READ_AT_ONCE)):
-            answer = self._client.bulk(body=[{"delete": {"_index": self.index, "_id": doc_id}} for doc_id in ids])
-            if reason := refusal(answer, "delete"):
+            response = self._client.bulk(body=[{"delete": {"_index": self.index, "_id": doc_id}} for doc_id in ids])
+            if reason := refusal(response, "delete"):
                 raise OsrerankError(f"{self.index} was pruned only in part: {reason}")
         return self.size().records
 

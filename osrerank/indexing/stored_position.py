@@ -61,13 +61,13 @@ class SidePosition(StoredPosition):
 
     def update(self, change: Callable[[Position], tuple[Position, Any]]) -> Any:
         while True:
-            new, answer = change(self.position)
+            new, result = change(self.position)
             if new == self.position:
-                return answer
+                return result
             version = self._side.write_position(self._key, new.write(), self._version)
             if version is not None:
                 self.position, self._version = new, version
-                return answer
+                return result
             self.load()
 
 
@@ -90,11 +90,11 @@ class FilePosition(StoredPosition):
 
     def update(self, change: Callable[[Position], tuple[Position, Any]]) -> Any:
         files = self._store.files()  # listed first, so that the next load rejects this position if a file gets deleted
-        new, answer = change(self.load())
+        new, result = change(self.load())
         if new != self.position:
             self.position = replace(new, files=files)
             self._store.write({self._key: self.position.write()})
-        return answer
+        return result
 
 
 def _read(content: bytes, source: str) -> Position:

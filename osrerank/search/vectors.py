@@ -23,7 +23,7 @@ from osrerank.vectors.index import (
     write_records,
     write_report,
 )
-from osrerank.vectors.store import REST_S, Guard
+from osrerank.vectors.store import PAUSE_S, Guard
 
 REQUEST_S, WRITE_S = 2.0, 10.0
 """The longest timeouts in seconds: of a request that reads vectors, and of one that writes them after the answer."""
@@ -64,7 +64,7 @@ class SideIndex:
         self.name = name
         self.is_there, self.may_write = False, True
         self.absent = Pause(ABSENT_S, clock=clock)
-        self.failures = Guard("index", name, REST_S)
+        self.failures = Guard("index", name, PAUSE_S)
         self.reports = Pause(REPORTS_S, clock=clock)
         self._forbidden: set[str] = set()
         self._lacking: LackingCounts = Counter()

@@ -65,7 +65,7 @@ def restrict(app: FastAPI, *, hosts: Iterable[str] | None, origins: Sequence[str
     Args:
         app: the server's application.
         hosts: the names of the server; None for any name.
-        origins: the origins of other sites whose pages may read its answers.
+        origins: the origins of other sites whose pages may read its responses.
     """
     if origins:
         exposed = [REQUEST_ID, UNSCORED, TRUNCATED, "Retry-After"]

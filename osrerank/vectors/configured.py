@@ -69,7 +69,7 @@ def _file(settings: Settings) -> VectorStore | None:
         if due.is_due("home"):
             logger.warning("[vectors-away] document vectors are not stored: %s; or set OSRERANK_VECTORS=off", error)
         return None
-    return file_store(folder, most_bytes=int(settings.vectors_mb * MEGABYTE), ttl_s=settings.vectors_ttl_s)
+    return file_store(folder, max_bytes=int(settings.vectors_mb * MEGABYTE), ttl_s=settings.vectors_ttl_s)
 
 
 def _redis(settings: Settings) -> VectorStore:
@@ -85,4 +85,4 @@ def _redis(settings: Settings) -> VectorStore:
         logger.warning(
             "[vectors-in-clear] vectors go to %s without TLS, and they reveal the documents: use rediss://", host
         )
-    return RedisStore(url, most_bytes=int(max_mb * MEGABYTE), ttl_s=settings.vectors_ttl_s)
+    return RedisStore(url, max_bytes=int(max_mb * MEGABYTE), ttl_s=settings.vectors_ttl_s)

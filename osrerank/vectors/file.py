@@ -1,8 +1,8 @@
 """Store records in LMDB files that the processes of a machine share, with many readers and one writer at a time.
 
-Each file is a generation. New records go to the youngest generation. When it has half of the bytes allowed, or is half
-as old as records may get, a new generation is begun, and only the two youngest are kept. So reading writes nothing, and
-the bound holds.
+Each file is a generation. New records go to the youngest generation. When it has half of the maximum bytes, or half of
+the maximum age, a new generation is created, and only the two youngest are kept. So reads never write, and the store
+never exceeds its maximum size.
 """
 
 import logging
@@ -22,17 +22,17 @@ import lmdb
 from osrerank._pause import Answer
 from osrerank._platform import ForkGate, fork_safe_lock, renew_after_fork
 from osrerank.vectors.lmdb_file import DAMAGES, check_length, is_damage, open_lmdb
-from osrerank.vectors.store import REST_S, Guard, Size
+from osrerank.vectors.store import PAUSE_S, Guard, Size
 
 NAME, PATTERN = "vectors-{:06d}.lmdb", f"vectors-{6 * '[0-9]'}.lmdb"
 PRUNED = "pruned-{}"
 """The folder into which a process copies records while it prunes."""
 GENERATIONS = 2
-"""How many generations are kept."""
+"""The number of generations that are kept."""
 CREATED = b"created"
-"""The key of the time at which a generation was begun, in seconds; the keys of records are longer."""
+"""The key of the time at which a generation was created, in seconds; the keys of records are longer."""
 POSITION = b"position-"
-"""The prefix of the keys of entries in which builds keep how far they came."""
+"""The prefix of the keys under which builds store their positions."""
 MOUNTS = Path("/proc/self/mounts")
 REMOTE_SYSTEMS = frozenset({"nfs", "nfs4", "cifs", "smb3", "9p", "fuse.sshfs", "glusterfs", "ceph", "lustre", "afs"})
 """The network file systems; LMDB does not support files that several machines map."""
@@ -53,7 +53,7 @@ class _Generation:
     Attributes:
         file: the file's path.
         inode: the file's inode, by which it differs from a later file of the same name.
-        created_s: the time at which the generation was begun, in seconds of the wall clock.
+        created_s: the time at which the generation was created, in seconds of the wall clock.
         environment: LMDB's environment. Python closes it when nothing refers to it, so never while a thread reads.
         page_bytes: the size of the file's pages.
     """
@@ -73,9 +73,9 @@ class FileStore:
 
     Args:
         folder: the folder; it is created if it does not exist, and only its user can read it.
-        most_bytes: the maximum size of all files together, in bytes.
-        ttl_s: how long a record is kept at most, in seconds.
-        rest_s: the pause after a failure of reading, or of writing, in seconds.
+        max_bytes: the maximum size of all files together, in bytes.
+        ttl_s: the maximum age of a record, in seconds.
+        pause_s: the pause after a failure of reading, or of writing, in seconds.
         clock: returns the seconds of the wall clock, which all processes share.
     """
 
@@ -85,16 +85,16 @@ class FileStore:
         self,
         folder: Path,
         *,
-        most_bytes: int,
+        max_bytes: int,
         ttl_s: float,
-        rest_s: float = REST_S,
+        pause_s: float = PAUSE_S,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.folder = folder
         self._clock = clock
-        self._max_bytes = most_bytes
+        self._max_bytes = max_bytes
         self._ttl_s = ttl_s
-        self._guard = Guard(self.name, str(folder), rest_s)
+        self._guard = Guard(self.name, str(folder), pause_s)
         self._generations: tuple[_Generation, ...] = ()
         self._changed_ns = -1
         self._opening, self._writing = threading.RLock(), threading.Lock()
@@ -215,7 +215,7 @@ class FileStore:
             if not generations:
                 return 0
             folder = self.folder / PRUNED.format(os.getpid())
-            copy = FileStore(folder, most_bytes=self._max_bytes, ttl_s=self._ttl_s, clock=self._clock)
+            copy = FileStore(folder, max_bytes=self._max_bytes, ttl_s=self._ttl_s, clock=self._clock)
             try:
                 for keys in keys_to_keep:
                     with IN_LMDB:
@@ -230,7 +230,7 @@ class FileStore:
                 shutil.rmtree(copy.folder, ignore_errors=True)
 
     def _finish(self, created_s: float) -> list[Path]:
-        """Set the time at which the generations were begun, and close them; return their files, the oldest first."""
+        """Set the creation time of the generations, and close them; return their files, the oldest first."""
         with IN_LMDB:
             generations = self._open()
             for generation in generations:
@@ -328,7 +328,7 @@ class FileStore:
         return _Generation(file, file.stat().st_ino, created_s, environment, environment.stat()["psize"])
 
     def _read_created_s(self, environment: lmdb.Environment) -> float:
-        """Return the time at which a generation was begun; write the current time into a new file."""
+        """Return the creation time of a generation; write the current time into a new file."""
         with environment.begin() as transaction:
             created = transaction.get(CREATED)
         if created is None:
@@ -338,7 +338,7 @@ class FileStore:
         try:
             return float(created)
         except ValueError as error:
-            raise lmdb.CorruptedError("the time at which it was begun is not a number") from error
+            raise lmdb.CorruptedError("its creation time is not a number") from error
 
     def _begin(self, keep: int = GENERATIONS) -> tuple[_Generation, ...]:
         """Begin a generation, and delete all but the ``keep`` youngest; return the generations that are left."""
@@ -358,13 +358,13 @@ _stores: "weakref.WeakValueDictionary[Path, FileStore]" = weakref.WeakValueDicti
 _making = fork_safe_lock()
 
 
-def file_store(folder: Path, *, most_bytes: int, ttl_s: float) -> FileStore:
-    """Return this process's only store of a folder; the first call sets its bounds."""
+def file_store(folder: Path, *, max_bytes: int, ttl_s: float) -> FileStore:
+    """Return this process's only store of a folder. The first call sets its maximum size and age."""
     resolved = folder.expanduser().resolve()
     with _making:
         store = _stores.get(resolved)
         if store is None:
-            store = _stores[resolved] = FileStore(resolved, most_bytes=most_bytes, ttl_s=ttl_s)
+            store = _stores[resolved] = FileStore(resolved, max_bytes=max_bytes, ttl_s=ttl_s)
         return store
 
 
@@ -401,7 +401,7 @@ def _refuse_remote(folder: Path) -> None:
         OSError: the folder is on a network file system.
     """
     if (kind := _file_system(folder)) in REMOTE_SYSTEMS:
-        raise OSError(f"it is on a network file system ({kind}); name a local folder with OSRERANK_VECTORS_FOLDER")
+        raise OSError(f"it is on a network file system ({kind}); set OSRERANK_VECTORS_FOLDER to a local folder")
 
 
 def _file_system(folder: Path) -> str:

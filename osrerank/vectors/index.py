@@ -24,19 +24,19 @@ OLD_SUFFIX = "-osrerank-vectors"
 FIELD, MODEL = "record", "model"
 """The fields of the documents of a side index: the record, and the label of its model."""
 READ_AT_ONCE = 250
-"""The most records of a read request: some 100 KB in the profile ``standard``."""
+"""The maximum number of records of a read request: some 100 KB in the profile ``standard``."""
 BULK_BYTES = 4 << 20
 """The approximate size of the records of a bulk request, in bytes."""
 POSITION = "position-"
-"""The prefix of the ids of documents that say how far builds came; unlike records, they have no field `MODEL`."""
+"""The prefix of the ids of documents with the positions of builds; unlike records, they have no field `MODEL`."""
 REPORT, MAX_REPORTS = "lacking-", 16
-"""The prefix of the ids of reports, which say which documents searches found without vectors, and their number."""
+"""The prefix of the ids of reports, which list documents that lacked vectors in searches, and their maximum number."""
 EXISTS = "resource_already_exists_exception"
 """The type of the error that an engine returns when an index to be created exists."""
 PostRequest = tuple[str, dict[str, Any], dict[str, Any]]
 """The path, the URL parameters and the body of a POST request."""
 LackingCounts = Counter[tuple[str, str]]
-"""Index and id of a document -> how often searches found it without a vector."""
+"""Index and id of a document -> the number of searches in which it lacked a vector."""
 
 
 def side_index(index: str) -> str:
@@ -70,7 +70,7 @@ class RecordRequests(NamedTuple):
         return self._by_ids(sorted(indices), [key.hex() for key in keys], track_total_hits=False, sort=["_doc"])
 
     def request_positions(self, indices: Sequence[str], keys: Sequence[bytes]) -> PostRequest:
-        """Return the request for what builds store of themselves under these keys."""
+        """Return the request for the positions of builds under these keys."""
         return self._by_ids(indices, [f"{POSITION}{key.hex()}" for key in keys], seq_no_primary_term=True)
 
     def request_reports(self, index: str) -> PostRequest:
@@ -83,34 +83,34 @@ class RecordRequests(NamedTuple):
         body = {"size": len(ids), "query": {"ids": {"values": ids}}, **self.record_fields(), **options}
         return f"/{','.join(indices)}/_search", {"ignore_unavailable": "true", **self.engine.no_pipeline}, body
 
-    def read_position(self, answer: Mapping[str, Any]) -> tuple[bytes, Mapping[str, Any]]:
-        """Return the content in an answer to `request_positions` of one key, and its hit; both empty without a hit."""
-        hits = self._hits(answer)
+    def read_position(self, response: Mapping[str, Any]) -> tuple[bytes, Mapping[str, Any]]:
+        """Return the content in a response to `request_positions` of one key, and its hit; both empty without a hit."""
+        hits = self._hits(response)
         return (self._content(hits[0]), hits[0]) if hits else (b"", {})
 
-    def read_positions(self, answer: Mapping[str, Any]) -> dict[bytes, bytes]:
-        """Return the contents in an answer to `request_positions`, by key."""
-        hits = self._hits(answer)
+    def read_positions(self, response: Mapping[str, Any]) -> dict[bytes, bytes]:
+        """Return the contents in a response to `request_positions`, by key."""
+        hits = self._hits(response)
         return self._contents({**hit, "_id": hit["_id"].removeprefix(POSITION)} for hit in hits)
 
-    def read_reports(self, answer: Mapping[str, Any]) -> dict[str, LackingCounts]:
-        """Return the counts in an answer to `request_reports`, by the id of the report."""
-        contents = ((hit["_id"], self._content(hit)) for hit in self._hits(answer))
+    def read_reports(self, response: Mapping[str, Any]) -> dict[str, LackingCounts]:
+        """Return the counts in a response to `request_reports`, by the id of the report."""
+        contents = ((hit["_id"], self._content(hit)) for hit in self._hits(response))
         return {doc_id: _parse_report(content) for doc_id, content in contents if content}
 
-    def read_records(self, answer: Mapping[str, Any]) -> dict[bytes, bytes]:
-        """Return the records in an answer to `request_records`, by key; other documents are left out."""
-        return self._contents(self._hits(answer))
+    def read_records(self, response: Mapping[str, Any]) -> dict[bytes, bytes]:
+        """Return the records in a response to `request_records`, by key; other documents are left out."""
+        return self._contents(self._hits(response))
 
-    def _hits(self, answer: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
-        hits: Sequence[Mapping[str, Any]] = answer["docs"] if self.engine.is_embedded else answer["hits"]["hits"]
+    def _hits(self, response: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+        hits: Sequence[Mapping[str, Any]] = response["docs"] if self.engine.is_embedded else response["hits"]["hits"]
         return hits
 
-    def is_there(self, answer: Mapping[str, Any]) -> bool:
-        """Return whether an answer to `request_records` shows that at least one of the side indices exists."""
+    def is_there(self, response: Mapping[str, Any]) -> bool:
+        """Return whether a response to `request_records` shows that at least one of the side indices exists."""
         if self.engine.is_embedded:
-            return any("error" not in hit for hit in answer["docs"])
-        return bool(answer.get("_shards", {}).get("total", 1))
+            return any("error" not in hit for hit in response["docs"])
+        return bool(response.get("_shards", {}).get("total", 1))
 
     def record_fields(self) -> dict[str, Any]:
         """Return the part of a search body that asks for the records of hits."""
@@ -144,7 +144,7 @@ def write_report(side: str, number: int, counts: Sequence[tuple[tuple[str, str],
     Args:
         side: the side index.
         number: the number of the report, below `MAX_REPORTS`.
-        counts: index and id of a document, and how often searches found it without a vector.
+        counts: index and id of a document, and the number of searches in which it lacked a vector.
     """
     action = {"create": {"_index": side, "_id": f"{REPORT}{number}"}}
     content = json.dumps([[index, doc_id, count] for (index, doc_id), count in counts])
@@ -175,14 +175,14 @@ def write_records(index: str, records: Mapping[bytes, bytes], model: str) -> Ite
         yield "".join(lines)
 
 
-def refusal(answer: Mapping[str, Any], action: str = "index") -> str:
+def refusal(response: Mapping[str, Any], action: str = "index") -> str:
     """Return the reason why a bulk request refused records, without quoting them; empty if it accepted all records.
 
     Args:
-        answer: the answer to the request.
+        response: the response to the request.
         action: the action of the request; deleting a record that does not exist is not a refusal.
     """
-    entries = [item[action] for item in answer["items"]]
+    entries = [item[action] for item in response["items"]]
     accepted_statuses = (404,) if action == "delete" else ()
     refused = [entry for entry in entries if entry["status"] >= 300 and entry["status"] not in accepted_statuses]
     if not refused:

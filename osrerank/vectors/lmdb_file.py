@@ -22,12 +22,12 @@ VERSIONS = frozenset({1, 3})
 """The versions of the file format of LMDB 0.9 and 1.0."""
 
 
-def open_lmdb(file: Path, most_bytes: int) -> lmdb.Environment:
+def open_lmdb(file: Path, max_bytes: int) -> lmdb.Environment:
     """Open a file for reading and writing; create it if it does not exist.
 
     Args:
         file: the file; LMDB keeps a lock file beside it.
-        most_bytes: the file's maximum size; for a file that is already larger, its current size.
+        max_bytes: the file's maximum size; for a file that is already larger, its current size.
 
     Raises:
         OSError: the disk is full.
@@ -38,7 +38,7 @@ def open_lmdb(file: Path, most_bytes: int) -> lmdb.Environment:
     environment = lmdb.open(
         str(file),
         subdir=False,
-        map_size=max(most_bytes, file.stat().st_size if file.exists() else 0),
+        map_size=max(max_bytes, file.stat().st_size if file.exists() else 0),
         max_readers=MAX_READERS,
         max_spare_txns=0,  # after a fork, closing would free the slot of the parent's transaction
         mode=0o600,

@@ -13,7 +13,7 @@ from typing import Any
 from redis.exceptions import OutOfMemoryError, RedisError, ResponseError
 
 from osrerank._redis import open_redis
-from osrerank.vectors.store import REST_S, Guard, Size
+from osrerank.vectors.store import PAUSE_S, Guard, Size
 
 PREFIX = "{osrerank:vectors:1}:"
 """The prefix of all keys. Its number changes with the format of the entries; its braces keep all keys in one slot."""
@@ -21,7 +21,7 @@ YOUNG, OLD, YOUNG_BYTES, OLD_BYTES = (PREFIX + name for name in ("young", "old",
 KEPT, KEPT_BYTES = (PREFIX + name for name in ("kept", "kept-bytes"))
 """The records that pruning has copied so far, and their size."""
 CONNECT_S, ANSWER_S = 0.2, 0.5
-"""The timeouts of a connection and of an answer, in seconds."""
+"""The timeouts of a connection and of a response, in seconds."""
 BATCH_BYTES = 1 << 20
 """The approximate limit of a reply and of a request, in bytes."""
 RECORD_OVERHEAD = 100
@@ -55,20 +55,20 @@ class RedisStore:
 
     Args:
         redis: a URL, or a client made with ``decode_responses=False``.
-        most_bytes: the maximum memory that records may take, in bytes.
+        max_bytes: the maximum memory that records may take, in bytes.
         ttl_s: how long a record is kept at most, in seconds.
-        rest_s: the pause after a failure, in seconds.
+        pause_s: the pause after a failure, in seconds.
     """
 
     name = "redis"
 
-    def __init__(self, redis: str | Any, *, most_bytes: int, ttl_s: float, rest_s: float = REST_S) -> None:
+    def __init__(self, redis: str | Any, *, max_bytes: int, ttl_s: float, pause_s: float = PAUSE_S) -> None:
         is_url = isinstance(redis, str)
         self._redis: Any = open_redis(redis, connect_s=CONNECT_S, answer_s=ANSWER_S) if is_url else redis
-        self._max_bytes = most_bytes
+        self._max_bytes = max_bytes
         self._ttl_ms = int(ttl_s * 1000)
         self._record_bytes = FIRST_RECORD_BYTES
-        self._guard = Guard(self.name, "Redis", rest_s)
+        self._guard = Guard(self.name, "Redis", pause_s)
 
     def read(self, keys: Sequence[bytes]) -> dict[bytes, bytes]:
         return self._guard.read.attempt(lambda: self._read(keys), {}) if keys else {}

@@ -11,7 +11,7 @@ from prometheus_client import Counter
 from osrerank._pause import Pause
 from osrerank.errors import OsrerankError
 
-REST_S = 10.0
+PAUSE_S = 10.0
 """The pause after a failure, in seconds."""
 VECTORS_OFF = "vectors are off: set OSRERANK_VECTORS=file, index or redis"
 
@@ -74,16 +74,16 @@ class Guard:
     Args:
         store: the store's name in metrics.
         location: the store's folder, index or server in log lines.
-        rest_s: the length of a pause, in seconds.
+        pause_s: the length of a pause, in seconds.
 
     Attributes:
         read: the pause of reading.
         write: the pause of writing; reading does not pause with it, because a full store can still be read.
     """
 
-    def __init__(self, store: str, location: str, rest_s: float = REST_S) -> None:
-        self._store, self._location, self._rest_s = store, location, rest_s
-        self.read, self.write = (Pause(rest_s, partial(self._report, action)) for action in ("read", "write"))
+    def __init__(self, store: str, location: str, pause_s: float = PAUSE_S) -> None:
+        self._store, self._location, self._rest_s = store, location, pause_s
+        self.read, self.write = (Pause(pause_s, partial(self._report, action)) for action in ("read", "write"))
 
     @contextmanager
     def raising(self, *errors: type[Exception]) -> Iterator[None]:

@@ -26,7 +26,7 @@ KEPT = records(100)
 
 
 def opened(folder: Path) -> FileStore:
-    return FileStore(folder, most_bytes=4 * MEGABYTE, ttl_s=3600)
+    return FileStore(folder, max_bytes=4 * MEGABYTE, ttl_s=3600)
 
 
 @pytest.fixture(scope="module")
@@ -130,7 +130,7 @@ def test_a_vector_file_cut_while_open_is_deleted_before_the_next_read(
 
 
 def test_of_two_vector_files_only_the_damaged_file_is_deleted(tmp_path: Path) -> None:
-    store = FileStore(tmp_path, most_bytes=MEGABYTE, ttl_s=3600)
+    store = FileStore(tmp_path, max_bytes=MEGABYTE, ttl_s=3600)
     for start in range(0, 400, 50):
         store.write(records(50, start=start))
     there = len(store.read(list(records(400))))

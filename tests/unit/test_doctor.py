@@ -40,7 +40,7 @@ def test_the_doctor_reports_each_part_of_a_sound_deployment(url: str) -> None:
     statuses = {part: finding.status for part, finding in by_part.items()}
     assert statuses == dict.fromkeys(sound, "ok") | dict.fromkeys(absent, "absent")
     assert by_part["model"].facts["precision"] == "fp32"
-    assert "the settings say onnx" in by_part["model"].found
+    assert "the settings have onnx" in by_part["model"].found
     assert by_part["scored pair"].facts["took_ms"] > 0
     folder = url.removeprefix("embedded:")
     assert by_part["engine"].found.startswith(f"the embedded engine in {folder} answers as opensearch 3.")

@@ -180,7 +180,7 @@ def quality(folder: Path, models: Sequence[str], factors: Sequence[float]) -> No
 def kept_in_a_file(encoder: BiEncoder) -> Iterator[DocumentVectors]:
     """Yield an encoder's source of vectors, which keeps them in a file of its own."""
     with tempfile.TemporaryDirectory() as folder:
-        store = FileStore(Path(folder), most_bytes=1 << 32, ttl_s=86_400)
+        store = FileStore(Path(folder), max_bytes=1 << 32, ttl_s=86_400)
         vectors = DocumentVectors(encoder, VectorStorage(store, ROUNDED))
         try:
             yield vectors

@@ -74,10 +74,10 @@ def _count(snapshot: Snapshot, query: tantivy.Query, path: str) -> tuple[dict[An
         return {}, 0
     column = snapshot.shard.names[path]
     terms = {"field": column, "size": MAX_BUCKETS, "segment_size": MAX_BUCKETS}
-    answer = snapshot.searcher.aggregate(query, {"it": {"terms": terms}})["it"]
+    response = snapshot.searcher.aggregate(query, {"it": {"terms": terms}})["it"]
     cast = int if field.column == "long" else float if field.column == "double" else str
-    bucket_counts = {cast(bucket["key"]): bucket["doc_count"] for bucket in answer["buckets"]}
-    return bucket_counts, int(answer.get("sum_other_doc_count") or 0)
+    bucket_counts = {cast(bucket["key"]): bucket["doc_count"] for bucket in response["buckets"]}
+    return bucket_counts, int(response.get("sum_other_doc_count") or 0)
 
 
 def _key(key: Any, field: Field | None) -> Json:

@@ -320,12 +320,12 @@ def _best(
     limit = needed + 1
     everything = max(1, index_query.snapshot.searcher.num_docs)
     while True:
-        answer = index_query.snapshot.searcher.search(index_query.filtered, min(limit, everything), count=count)
-        hits = answer.hits
+        result = index_query.snapshot.searcher.search(index_query.filtered, min(limit, everything), count=count)
+        hits = result.hits
         complete = len(hits) < limit or limit >= everything
         if complete or hits[-1][0] < hits[needed - 1][0]:
             ranked = _as_documents(number, index_query, hits)
-            return sorted(ranked, key=lambda scored: (-scored[0], scored[1].seq))[:needed], _counted(answer)
+            return sorted(ranked, key=lambda scored: (-scored[0], scored[1].seq))[:needed], _counted(result)
         limit *= 4
 
 
@@ -351,9 +351,9 @@ def _count(index_query: IndexQuery) -> int:
     return _counted(index_query.snapshot.searcher.search(index_query.filtered, 1, count=True))
 
 
-def _counted(answer: Any) -> int:
+def _counted(result: Any) -> int:
     """Return how many documents matched; tantivy's type stubs lack the attribute."""
-    return int(answer.count or 0)
+    return int(result.count or 0)
 
 
 def _show(page: list[MatchingDocument], index_queries: list[IndexQuery], plan: SearchPlan) -> list[Json]:

@@ -14,7 +14,7 @@ from typing import Any
 from osrerank.errors import ConfigError
 
 REQUEST_ID = "X-Request-Id"
-"""The header with a request's id, the client's or a new one; every answer has it."""
+"""The header of every response with the request's id, which the client sets or the server creates."""
 USABLE_ID = re.compile(r"[\x21-\x7e]{1,128}")
 RECORD = "osrerank.record"
 """The key of an ASGI scope under which a route stores what the log should have of its request."""

@@ -34,7 +34,7 @@ class ErrorBody(BaseModel):
     error_type: str = Field(description="Validation, Authentication, Overloaded, Timeout, Unhealthy or Backend.")
 
 
-class RefusedRequest(Exception):  # noqa: N818 - an answer, not a defect
+class RefusedRequest(Exception):  # noqa: N818 - a refusal, not a defect
     """A request that is refused with a status and a sentence."""
 
     def __init__(self, status: int, message: str) -> None:

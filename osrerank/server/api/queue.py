@@ -45,7 +45,7 @@ class TokenRate:
     """Measures how many tokens are scored a second; idle time does not count, and recent seconds count most.
 
     Args:
-        clock: a function that returns the time in seconds, which never decreases.
+        clock: returns a monotonic time in seconds.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -101,11 +101,11 @@ class TaskQueue:
 
     Args:
         threads: the maximum number of tasks that run at once.
-        clock: a function that returns the time in seconds, which never decreases.
+        clock: returns a monotonic time in seconds.
     """
 
     def __init__(self, threads: int, clock: Callable[[], float] = time.monotonic) -> None:
-        self._most = threads
+        self._max_tasks = threads
         self._threads: DaemonThreads | None = None
         self._jobs: list[_Job[Any]] = []
         self._running = self._running_large = 0
@@ -167,7 +167,7 @@ class TaskQueue:
             self._running += 1
             self._running_large += job.is_large
             self.rate.start(task.tokens)
-            self._threads = self._threads or DaemonThreads(self._most, "osrerank-serve")
+            self._threads = self._threads or DaemonThreads(self._max_tasks, "osrerank-serve")
             loop = asyncio.get_running_loop()
             try:
                 future = asyncio.wrap_future(self._threads.submit(task.compute), loop=loop)
@@ -177,9 +177,9 @@ class TaskQueue:
             future.add_done_callback(functools.partial(self._end, job, index, task))
 
     def _next(self) -> _Job[Any] | None:
-        if self._running >= self._most:
+        if self._running >= self._max_tasks:
             return None
-        is_full = self._running_large >= min(LARGE_AT_ONCE, self._most)
+        is_full = self._running_large >= min(LARGE_AT_ONCE, self._max_tasks)
         startable = [job for job in self._jobs if job.waiting and not (job.is_large and is_full)]
         return min(startable, key=lambda job: job.next_tag, default=None)
 

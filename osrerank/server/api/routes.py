@@ -140,7 +140,9 @@ async def _answer(http: HttpRequest, request: DialectRequest, header_ms: float |
         TRUNCATED: sum(judgement.truncated for judgement in judgements),
     }
     headers = {name: str(count) for name, count in counts.items() if count}
-    return Response(encode(request.answer(judgements, service.model)), media_type="application/json", headers=headers)
+    return Response(
+        encode(request.build_response(judgements, service.model)), media_type="application/json", headers=headers
+    )
 
 
 async def _client_left(http: HttpRequest) -> None:
@@ -149,13 +151,13 @@ async def _client_left(http: HttpRequest) -> None:
 
 
 class Alive(BaseModel):
-    """The answer of a server that runs."""
+    """The response of a running server."""
 
     status: str
 
 
 class Readiness(BaseModel):
-    """The answer of a server that has loaded its model and accepts requests."""
+    """The response of a server that has loaded its model and accepts requests."""
 
     status: str
     model: str

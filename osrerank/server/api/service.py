@@ -1,4 +1,4 @@
-"""Score the questions of many clients at once, within limits of number and time. It knows nothing of HTTP."""
+"""Score questions (a query and its documents) of many clients at once, within limits; independent of HTTP."""
 
 import asyncio
 import functools
@@ -23,13 +23,13 @@ from osrerank.types.values import BLANK
 from osrerank.types.vectors import NeedsServer
 
 RETRY_AFTER_S = 1
-"""The least time after which a refused client should retry, in seconds."""
+"""The minimum Retry-After of a refused request, in seconds."""
 TOKEN_CHARACTERS = 4
 """The estimated number of characters of a token."""
 OVERHEAD_TOKENS = 16
-"""The estimated cost of a document besides its text, in tokens."""
+"""The estimated cost of a document in addition to its text, in tokens."""
 CHECK_S, CHECK_SERVER_S = 0.03, 0.5
-"""The longest waits of `ApiService.check` for a model of this process, and of another server, in seconds."""
+"""The timeouts of `ApiService.check` for a model of this process and for a remote one, in seconds."""
 CHECK_MS = 6_000.0
 """The timeout of a request that checks whether another server can score, in milliseconds."""
 
@@ -38,9 +38,9 @@ class Busy(Overloaded):
     """Too many documents are waiting.
 
     Args:
-        message: the reason, which names what is waiting.
+        message: the reason.
         wait_s: the estimated time until there is room, in seconds.
-        max_s: the longest time until all waiting requests are answered or timed out, in seconds.
+        max_s: the maximum of that time, in seconds.
 
     Attributes:
         retry_after_s: the time after which to try again, in whole seconds.
@@ -51,8 +51,8 @@ class Busy(Overloaded):
         super().__init__(f"{message}; try again in {self.retry_after_s} s")
 
 
-class CutText(ScoringError):  # noqa: N818 - an answer, not a defect
-    """A text would have to be cut to fit the model, which the client refuses."""
+class CutText(ScoringError):  # noqa: N818 - a refusal, not a defect
+    """A text would have to be truncated, which the client does not allow."""
 
 
 class _Terms(NamedTuple):
@@ -73,13 +73,13 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """The documents of a question by relevance.
+    """The scores and the order of a question's documents.
 
     Attributes:
         order: the indices of the documents, best first; ties and unscored documents are in the client's order.
         probabilities: the probabilities ``(n,)`` in the client's order, in [0, 1], multiples of 1e-7.
         logits: the logits ``(n,)`` in the client's order, unbounded.
-        unscored: the number of documents without a score; they come last, with lower numbers than all others.
+        unscored: the number of documents without a score; they come last, with the lowest numbers.
         cached: the number of scores that came from the cache.
         truncated: the number of documents that were longer than the model reads.
     """
@@ -119,14 +119,14 @@ class ApiService:
         Args:
             questions: the questions of one request.
             deadline: the deadline of the response.
-            whole: whether to refuse a text that the model cannot read whole.
+            whole: whether to refuse texts that the model would truncate.
 
         Raises:
-            CutText: ``whole`` is set, and a text is longer than the model reads or this is not known.
-            Busy: too many documents are waiting, or the answer is not expected in time.
+            CutText: ``whole`` is set, and a text would be truncated, or it is unknown whether it would be.
+            Busy: too many documents are waiting, or the response would come too late.
             DeadlineExceeded: not all documents could be scored in time.
             ScoringError: the model cannot be loaded, or failed on every document of a question.
-            WorkerError: the workers did not answer.
+            WorkerError: the workers did not reply.
         """
         if whole and self.reranker.settings.backend == HTTP:
             raise CutText("the rerank server behind this one does not report cut texts: leave truncate out")
@@ -149,12 +149,12 @@ class ApiService:
             HELD.dec(count)
 
     async def check(self) -> str:
-        """Return the reason why requests cannot be answered now, empty if they can; nothing is scored."""
+        """Return the reason why requests cannot be served now, or an empty string; nothing is scored."""
         if self._checking is None or self._checking.done():
             before, self._checking = self._checking, asyncio.get_running_loop().run_in_executor(None, self._find_fault)
             self._fault = self._fault if before is None else before.result()
-        is_far = self.reranker.settings.backend == HTTP
-        done, _ = await asyncio.wait([self._checking], timeout=CHECK_SERVER_S if is_far else CHECK_S)
+        is_remote = self.reranker.settings.backend == HTTP
+        done, _ = await asyncio.wait([self._checking], timeout=CHECK_SERVER_S if is_remote else CHECK_S)
         if done:
             self._fault = self._checking.result()
         if self._fault:
@@ -186,7 +186,7 @@ class ApiService:
         return "" if identity else "the model has no identity"
 
     def _admit(self, count: int, tokens: int, deadline: Deadline) -> None:
-        """Refuse a request that would be answered too late; if nothing waits, every request is accepted."""
+        """Refuse a request whose response would come too late. If nothing waits, every request is accepted."""
         if not self._held:
             return
         request_s = self.limits.timeout_ms / 1000
@@ -204,15 +204,15 @@ class ApiService:
             )
 
     async def _score_all(self, questions: Sequence[Question], terms: "_Terms", *, tokens: int = 0) -> list[Judgement]:
-        """Score questions in tasks of ``tokens`` tokens each, 0 for the usual number; return their judgements."""
+        """Score questions in tasks of about ``tokens`` tokens; 0 is the queue's default. Return their judgements."""
         parts_by_question = [_parts(question, tokens or self._queue.task_tokens) for question in questions]
         tasks = [
             QueuedTask(_tokens(part), carried(functools.partial(self._score, part, terms)))
             for parts_of_question in parts_by_question
             for part in parts_of_question
         ]
-        answers = iter(await self._queue.run(tasks))
-        scores = [[next(answers) for _ in parts_of_question] for parts_of_question in parts_by_question]
+        results = iter(await self._queue.run(tasks))
+        scores = [[next(results) for _ in parts_of_question] for parts_of_question in parts_by_question]
         scored_parts = [part for outcomes in scores for part in outcomes if isinstance(part, Scores)]
         identities = {part.identity for part in scored_parts if part.identity}
         if len(identities) > 1 and not tokens:  # the model changed meanwhile; one model must score a whole question
@@ -233,7 +233,7 @@ class ApiService:
             with span(
                 "osrerank.score", {"gen_ai.operation.name": "rerank", "gen_ai.rerank.candidate.count": n_documents}
             ):
-                cached = not terms.whole  # cached scores do not tell whether a text was cut
+                cached = not terms.whole  # cached scores do not record whether a text was truncated
                 scores = self.reranker.score(question.query, question.documents, terms.deadline, cached=cached)
         except InferenceError as error:
             terms.scored.append(n_documents)
@@ -295,7 +295,7 @@ def _join_scores(scores: Sequence[Scores | InferenceError], parts: Sequence[Ques
 
 
 def judgement(model: Scorer | Encoder, scores: Scores) -> Judgement:
-    """Turn a model's scores into the numbers and the order that clients get.
+    """Turn a model's scores into the probabilities, logits and order of a response.
 
     Raises:
         InferenceError: no document could be scored, and at least one is not blank.

@@ -39,7 +39,7 @@ def server_span(scope: Mapping[str, Any], request_id: str, *, queries: bool) -> 
 
 
 def tell_answer(span: Span, scope: Mapping[str, Any], status: int) -> None:
-    """Set a request's route and the status of its answer; a status from 500 up marks the span as failed."""
+    """Set a request's route and the status of its response; a status from 500 up marks the span as failed."""
     route = getattr(scope.get("route"), "path", None)
     if route is not None:
         span.update_name(f"{scope['method']} {route}")

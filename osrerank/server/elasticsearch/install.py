@@ -257,5 +257,5 @@ class Installer:
 
     def _request(self, method: str, name: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
         path = f"{ROOT}/{name}"
-        answer: dict[str, Any] = self._client.transport.perform_request(method, path, body=body, timeout=TIMEOUT_S)
-        return answer
+        response: dict[str, Any] = self._client.transport.perform_request(method, path, body=body, timeout=TIMEOUT_S)
+        return response

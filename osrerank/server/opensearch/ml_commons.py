@@ -175,8 +175,8 @@ class Models:
         """
         step = "score a pair through OpenSearch"
         with explained_of_server(step):
-            answer = self._request("POST", f"_predict/text_similarity/{model_id}", PROBE)
-        outputs = answer["inference_results"][0]["output"]
+            response = self._request("POST", f"_predict/text_similarity/{model_id}", PROBE)
+        outputs = response["inference_results"][0]["output"]
         if len(outputs) != len(PROBE["text_docs"]):
             raise InstallError(f"{step}: the server gave {len(outputs)} scores for two texts", step=step)
 
@@ -253,5 +253,5 @@ class Models:
         return {key: source["name"] for key, source in described.items()}
 
     def _request(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        answer: dict[str, Any] = self._client.transport.perform_request(method, f"{ROOT}/{path}", body=body)
-        return answer
+        response: dict[str, Any] = self._client.transport.perform_request(method, f"{ROOT}/{path}", body=body)
+        return response

@@ -36,7 +36,7 @@ def writing(first):
         failed.append(store.write({key(number): bytes(2000) for number in range(first, first + 20)}) < 20)
 
 folder, forks = Path(sys.argv[1]), int(sys.argv[2])
-store = FileStore(folder, most_bytes=40_000_000, ttl_s=3600)
+store = FileStore(folder, max_bytes=40_000_000, ttl_s=3600)
 store.write({key(number): bytes(2000) for number in range(100)})
 stop, failed = threading.Event(), []
 threads = [threading.Thread(target=reading) for _ in range(2)]
@@ -76,7 +76,7 @@ from osrerank import _platform
 from osrerank.vectors.file import IN_LMDB, FileStore
 
 _platform.FORK_WAIT_S = 0.1
-store = FileStore(Path(sys.argv[1]), most_bytes=4_000_000, ttl_s=3600)
+store = FileStore(Path(sys.argv[1]), max_bytes=4_000_000, ttl_s=3600)
 store.write({bytes(16): b"a record"})
 inside, leave = threading.Event(), threading.Event()
 

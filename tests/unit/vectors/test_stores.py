@@ -36,7 +36,7 @@ def records(count: int, start: int = 0) -> dict[bytes, bytes]:
 
 @pytest.fixture
 def store(tmp_path: Path) -> FileStore:
-    return FileStore(tmp_path / "vectors", most_bytes=4 * MEGABYTE, ttl_s=3600)
+    return FileStore(tmp_path / "vectors", max_bytes=4 * MEGABYTE, ttl_s=3600)
 
 
 @pytest.fixture(params=["file", "memory", pytest.param("Redis", marks=pytest.mark.server)])
@@ -44,7 +44,7 @@ def every_store(request: pytest.FixtureRequest, store: FileStore) -> Iterator[Ve
     """A store of each kind in turn, empty."""
     made: VectorStore = store if request.param == "file" else MemoryStore()
     if request.param == "Redis":
-        made = RedisStore(request.getfixturevalue("redis_url"), most_bytes=4 * MEGABYTE, ttl_s=3600)
+        made = RedisStore(request.getfixturevalue("redis_url"), max_bytes=4 * MEGABYTE, ttl_s=3600)
         made.drop()
     yield made
     made.drop()
@@ -92,7 +92,7 @@ def test_a_failed_pruning_leaves_all_vectors(every_store: VectorStore) -> None:
 
 
 def test_pruning_reads_both_generations_and_keeps_the_age_of_vectors(tmp_path: Path) -> None:
-    store = FileStore(tmp_path / "vectors", most_bytes=MEGABYTE, ttl_s=3600)
+    store = FileStore(tmp_path / "vectors", max_bytes=MEGABYTE, ttl_s=3600)
     for start in range(0, 400, 50):
         store.write(records(50, start=start))
     assert len(list(store.folder.glob("vectors-*.lmdb"))) == 2
@@ -142,7 +142,7 @@ def test_a_record_larger_than_the_file_is_not_stored(store: FileStore, caplog: p
 
 def test_a_vector_record_expires(tmp_path: Path) -> None:
     clock = ManualClock()
-    store = FileStore(tmp_path, most_bytes=4 * MEGABYTE, ttl_s=3600, clock=clock)
+    store = FileStore(tmp_path, max_bytes=4 * MEGABYTE, ttl_s=3600, clock=clock)
     store.write(records(1))
     clock.sleep(1900)  # the next generation
     store.write(records(1, start=1))
@@ -156,15 +156,15 @@ def test_a_vector_record_expires(tmp_path: Path) -> None:
 
 
 def test_a_process_opens_one_store_for_a_vector_folder(tmp_path: Path) -> None:
-    first = file_store(tmp_path / "a", most_bytes=MEGABYTE, ttl_s=60)
-    assert file_store(tmp_path / "b" / ".." / "a", most_bytes=MEGABYTE, ttl_s=60) is first
-    assert file_store(tmp_path / "b", most_bytes=MEGABYTE, ttl_s=60) is not first
+    first = file_store(tmp_path / "a", max_bytes=MEGABYTE, ttl_s=60)
+    assert file_store(tmp_path / "b" / ".." / "a", max_bytes=MEGABYTE, ttl_s=60) is first
+    assert file_store(tmp_path / "b", max_bytes=MEGABYTE, ttl_s=60) is not first
 
 
 OPEN = """
 from pathlib import Path
 from osrerank.vectors.file import FileStore
-store = FileStore(Path({!r}), most_bytes={}, ttl_s=3600)
+store = FileStore(Path({!r}), max_bytes={}, ttl_s=3600)
 """
 WRITE = """
 for number in range({}, {}):
@@ -173,9 +173,9 @@ for number in range({}, {}):
 """
 
 
-def elsewhere(folder: Path, code: str, most_bytes: int = 4 * MEGABYTE) -> str:
+def elsewhere(folder: Path, code: str, max_bytes: int = 4 * MEGABYTE) -> str:
     """Return what another process prints that has the store open."""
-    command = [sys.executable, "-c", OPEN.format(str(folder), most_bytes) + code]
+    command = [sys.executable, "-c", OPEN.format(str(folder), max_bytes) + code]
     return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
 
 
@@ -198,7 +198,7 @@ def test_a_larger_file_limit_of_another_process_is_adopted(store: FileStore, cap
     assert store.write(records(10)) == 10  # the file is mapped at 2 MB
     for last in (2_000, 4_000):
         many = f"store.write({{n.to_bytes(16, 'big'): bytes(2000) for n in range({last})}})"
-        elsewhere(store.folder, many, most_bytes=64 * MEGABYTE)
+        elsewhere(store.folder, many, max_bytes=64 * MEGABYTE)
         assert len(store.read([key(number) for number in range(last)])) == last
     assert store.write(records(10, start=9_000)) == 10
     assert len(store.read([key(number) for number in (3_999, 9_000)])) == 2
@@ -265,7 +265,7 @@ def test_a_process_closes_a_vector_file_that_another_found_damaged(store: FileSt
 
 def test_an_unusable_vector_folder_is_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "taken").write_text("a file")
-    store = FileStore(tmp_path / "taken" / "vectors", most_bytes=MEGABYTE, ttl_s=60)
+    store = FileStore(tmp_path / "taken" / "vectors", max_bytes=MEGABYTE, ttl_s=60)
     with caplog.at_level(logging.WARNING):
         for _ in range(3):
             assert store.write(records(1)) == 0
@@ -307,8 +307,8 @@ def client(redis_url: str) -> Iterator[Redis]:
     client.close()
 
 
-def opened(redis_url: str, *, most_bytes: int = 4 * MEGABYTE, ttl_s: float = 3600) -> RedisStore:
-    return RedisStore(redis_url, most_bytes=most_bytes, ttl_s=ttl_s)
+def opened(redis_url: str, *, max_bytes: int = 4 * MEGABYTE, ttl_s: float = 3600) -> RedisStore:
+    return RedisStore(redis_url, max_bytes=max_bytes, ttl_s=ttl_s)
 
 
 def test_pruning_redis_keeps_the_age_of_vectors_and_leaves_no_empty_key(redis_url: str, client: Redis) -> None:
@@ -349,7 +349,7 @@ def test_a_record_is_gone_from_redis_after_its_time(redis_url: str, client: Redi
 
 
 def test_large_records_are_written_to_redis_in_pieces(redis_url: str, client: Redis) -> None:
-    store = opened(redis_url, most_bytes=100 * MEGABYTE)
+    store = opened(redis_url, max_bytes=100 * MEGABYTE)
     many = {record: bytes(300_000) for record in records(40)}
     assert store.write(many) == 40
     assert store.read(list(many)) == many
@@ -389,7 +389,7 @@ def test_a_full_redis_gets_back_the_memory_of_vectors(tmp_path: Path, caplog: py
         servers.start_redis(servers.redis_binary(), tmp_path, options=options) as (url, _),
         Redis.from_url(url) as client,
     ):
-        store = RedisStore(url, most_bytes=100 * MEGABYTE, ttl_s=3600, rest_s=0.0)
+        store = RedisStore(url, max_bytes=100 * MEGABYTE, ttl_s=3600, pause_s=0.0)
         with caplog.at_level(logging.WARNING):
             written = []
             for start in range(0, 5000, 50):

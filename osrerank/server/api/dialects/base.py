@@ -53,7 +53,7 @@ class DialectRequest(BaseModel, ABC):
         """Return the request's questions."""
 
     @abstractmethod
-    def answer(self, judgements: Sequence[Judgement], model: str) -> Any:
+    def build_response(self, judgements: Sequence[Judgement], model: str) -> Any:
         """Return the dialect's response from the judgements, in the order of the questions."""
 
 

@@ -40,7 +40,7 @@ class CohereRequest(RankFieldsRequest):
     def texts(self) -> tuple[str, ...]:
         return texts_of("documents", self.documents, self.rank_fields)
 
-    def answer(self, judgements: Sequence[Judgement], model: str) -> Any:
+    def build_response(self, judgements: Sequence[Judgement], model: str) -> Any:
         judgement = judgements[0]
         returns_documents = _is_jinas(self.model) if self.return_documents is None else self.return_documents
         results: list[dict[str, Any]] = []
@@ -145,7 +145,7 @@ class VoyageRequest(DialectRequest):
     def questions(self) -> list[Question]:
         return [Question(self.query, tuple(self.documents))]
 
-    def answer(self, judgements: Sequence[Judgement], model: str) -> Any:
+    def build_response(self, judgements: Sequence[Judgement], model: str) -> Any:
         scores = judgements[0].probabilities
         order = judgements[0].order[: self.top_k]
         results: list[dict[str, Any]] = [{"index": index, "relevance_score": scores[index]} for index in order]

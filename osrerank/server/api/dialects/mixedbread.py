@@ -34,7 +34,7 @@ class MixedbreadRequest(RankFieldsRequest):
     def texts(self) -> tuple[str, ...]:
         return texts_of("input", self.input, self.rank_fields)
 
-    def answer(self, judgements: Sequence[Judgement], model: str) -> Any:
+    def build_response(self, judgements: Sequence[Judgement], model: str) -> Any:
         scores = judgements[0].probabilities
         order = judgements[0].order if self.top_k in (None, ALL) else judgements[0].order[: self.top_k]
         results: list[dict[str, Any]] = [

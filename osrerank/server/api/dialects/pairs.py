@@ -46,7 +46,7 @@ class ScoreRequest(DialectRequest):
     def questions(self) -> list[Question]:
         return group_by_query(self._pairs())
 
-    def answer(self, judgements: Sequence[Judgement], model: str) -> Any:
+    def build_response(self, judgements: Sequence[Judgement], model: str) -> Any:
         scores = probabilities_of(self._pairs(), judgements)
         return {
             "id": uuid.uuid4().hex,
@@ -100,7 +100,7 @@ class ClassifyRequest(DialectRequest):
     def questions(self) -> list[Question]:
         return group_by_query(self._pairs())
 
-    def answer(self, judgements: Sequence[Judgement], model: str) -> Any:  # noqa: ARG002 - this dialect names none
+    def build_response(self, judgements: Sequence[Judgement], model: str) -> Any:  # noqa: ARG002 - this dialect names none
         return [{"label": "LABEL_0", "score": score} for score in probabilities_of(self._pairs(), judgements)]
 
     def _pairs(self) -> list[tuple[str, str]]:

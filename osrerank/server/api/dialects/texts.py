@@ -35,7 +35,7 @@ class TeiRequest(DialectRequest):
     def questions(self) -> list[Question]:
         return [Question(self.query, tuple(self.texts))]
 
-    def answer(self, judgements: Sequence[Judgement], model: str) -> Any:  # noqa: ARG002 - this dialect names none
+    def build_response(self, judgements: Sequence[Judgement], model: str) -> Any:  # noqa: ARG002 - this dialect names none
         values = judgements[0].logits if self.raw_scores else judgements[0].probabilities
         results: list[dict[str, Any]] = []
         for index in judgements[0].order[: self.top_n or None]:
@@ -62,7 +62,7 @@ class WeaviateRequest(DialectRequest):
     def questions(self) -> list[Question]:
         return [Question(self.query, tuple(self.documents))]
 
-    def answer(self, judgements: Sequence[Judgement], model: str) -> Any:  # noqa: ARG002 - this dialect names none
+    def build_response(self, judgements: Sequence[Judgement], model: str) -> Any:  # noqa: ARG002 - this dialect names none
         pairs = zip(self.documents, judgements[0].probabilities, strict=True)
         return {"query": self.query, "scores": [{"document": text, "score": value} for text, value in pairs]}
 
