@@ -35,7 +35,7 @@ Docker and Kubernetes mount secrets in this form.
 DEFAULT_MODEL = "osrerank/e5-small"
 """The model that ships inside the package; ``osrerank.scoring.locate`` finds it."""
 ONE_REDIS = (
-    "Redis Sentinel and Redis Cluster are not supported: name one Redis, or an address that always leads to the master "
+    "Redis Sentinel and Redis Cluster are not supported: use one Redis, or an address that always leads to the master "
     "(a proxy or service in front of Sentinel), and put no Cluster there"
 )
 MIN_KEY = 16

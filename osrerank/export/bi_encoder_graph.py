@@ -100,8 +100,8 @@ def _bert_names(weights: Weights) -> dict[str, npt.NDArray[np.float32]]:
     renamed = {}
     for name, array in weights.items():
         plain = next((name.removeprefix(prefix) for prefix in PREFIXES if name.startswith(prefix)), name)
-        for theirs, ours in MPNET.items():
-            plain = plain.replace(f".{theirs}.", f".{ours}.")
+        for mpnet_name, bert_name in MPNET.items():
+            plain = plain.replace(f".{mpnet_name}.", f".{bert_name}.")
         module, _, parameter = plain.rpartition(".")
         renamed[f"{module}.{OLDER.get(parameter, parameter)}"] = array
     return renamed

@@ -1,4 +1,4 @@
-"""Fit a model card's calibration and first-pass weight on judged candidates."""
+"""Fit a model card's calibration and first-pass weight on candidates with relevance judgments."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -94,7 +94,7 @@ def read_judged(scorer: Scorer, before: Calibration, candidates: Path, qrels: Qr
 
 
 def fit_judged(judged: Sequence[JudgedQuery]) -> Calibration:
-    """Fit the map from raw scores to logits on judged candidates.
+    """Fit the map from raw scores to logits on candidates with relevance judgments.
 
     Raises:
         EvaluationError: all scored candidates are relevant or none is, or relevant ones do not score higher.
@@ -150,10 +150,10 @@ def after_vectors(
         card: the encoder's card.
         depth: how many candidates the cross-encoder reads.
     """
-    return [_after_vectors(*pair, card, depth) for pair in zip(judged, by_vectors, strict=True)]
+    return [_rerank_after_vectors(*pair, card, depth) for pair in zip(judged, by_vectors, strict=True)]
 
 
-def _after_vectors(mono: JudgedQuery, vectors: JudgedQuery, card: ModelCard, depth: int) -> JudgedQuery:
+def _rerank_after_vectors(mono: JudgedQuery, vectors: JudgedQuery, card: ModelCard, depth: int) -> JudgedQuery:
     logits = card.calibration.scale * vectors.raw + card.calibration.offset
     logits = np.where(np.isnan(logits), -np.inf, logits)
     order = np.argsort(-(logits + card.first_pass_weight * vectors.first_pass), kind="stable")

@@ -142,7 +142,7 @@ def export_model(
     if is_router(source):
         return _export_routes(source, output, options, judged, report)
     if is_foreign:
-        with _as_ours(source, output, options) as ready:
+        with _converted(source, output, options) as ready:
             return _export(ready, output, options, judged, report, sha256="")
     checkpoint = convert_if_needed(source, options.head)
     return _export(checkpoint.directory, output, options, judged, report, sha256=checkpoint.sha256)
@@ -160,7 +160,7 @@ def _export_routes(
     with tempfile.TemporaryDirectory(dir=output.parent, prefix=f".{output.name}.") as parent:
         routes, queries = split(source, Path(parent)), Path(parent) / "made" / "query"
         export_model(routes["query"], queries, options)
-        with _as_ours(routes["document"], output, options) as ready:
+        with _converted(routes["document"], output, options) as ready:
             return _export(ready, output, options, judged, report, sha256="", queries=queries)
 
 
@@ -228,12 +228,12 @@ def new_directory(output: Path) -> Iterator[Path]:
 def _check(options: ExportOptions, judged: tuple[Path, Path] | None) -> None:
     """Refuse options that contradict each other."""
     if options.kind == "duo" and judged is not None:
-        message = "a duo model compares two documents, so it cannot be calibrated on judged documents; leave them out"
+        message = "a duo model compares two documents, so judgments cannot calibrate it; leave them out"
         raise ConfigError(message, setting="candidates", source="argument")
 
 
 @contextmanager
-def _as_ours(source: Path, output: Path, options: ExportOptions) -> Iterator[Path]:
+def _converted(source: Path, output: Path, options: ExportOptions) -> Iterator[Path]:
     """Yield a temporary copy of an encoder that another library saved, with a card."""
     overrides = options.pooling, options.query_prefix, options.document_prefix, options.dimensions, options.pool_factor
     read_source = read_late_interaction if is_late_interaction(source) else read_bi_encoder

@@ -65,7 +65,7 @@ class Graph:
 
     nodes: list[Any] = field(default_factory=list)
     constants: dict[str, Any] = field(default_factory=dict)
-    nodes_made: int = 0
+    node_count: int = 0
 
     def constant(self, name: str, array: Array) -> str:
         """Add an array under a name, if the name is new, and return the name."""
@@ -83,11 +83,11 @@ class Graph:
     ) -> list[str]:
         """Add a node with several outputs."""
         onnx = require("onnx", extra="onnx")
-        name = name or f"{operator}.{self.nodes_made}"
-        self.nodes_made += 1
-        outputs_made = [f"{name}.{index}" for index in range(outputs)]
-        self.nodes.append(onnx.helper.make_node(operator, inputs, outputs_made, name=name, domain=domain, **attributes))
-        return outputs_made
+        name = name or f"{operator}.{self.node_count}"
+        self.node_count += 1
+        output_names = [f"{name}.{index}" for index in range(outputs)]
+        self.nodes.append(onnx.helper.make_node(operator, inputs, output_names, name=name, domain=domain, **attributes))
+        return output_names
 
     def model(self, inputs: Mapping[str, Shape], outputs: Mapping[str, tuple[str, Shape]]) -> Any:
         """Return the graph as an ``onnx.ModelProto``.
@@ -141,39 +141,42 @@ class BertGraph:
         return add_head(self.graph, states, head, self._weights)
 
     def _layer(self, states: str, layer: int, *, only_first: bool = False) -> str:
-        name, ours = f"encoder.layer.{layer}", f"layers.{layer}"
+        weights_name, node_name = f"encoder.layer.{layer}", f"layers.{layer}"
         rows = self._first(states) if only_first else states
-        inputs = self._projections(states, rows, name, ours)
+        inputs = self._projections(states, rows, weights_name, node_name)
         bias = self._attention_bias(only_first=only_first)
         inputs += ["", "", bias] if bias else []
         context = self.graph.add("MultiHeadAttention", inputs, domain=RUNTIME, num_heads=self._heads)
-        return self._after(context, rows, layer)
+        return self._feed_forward(context, rows, layer)
 
     def _attention_bias(self, *, only_first: bool) -> str:  # noqa: ARG002 - a subclass uses it
         """Return the bias that is added to the attention logits; "" for BERT, which has no such bias."""
         return ""
 
-    def _after(self, context: str, rows: str, layer: int) -> str:
-        """Return the next states from the states and the attention's context."""
-        name, ours = f"encoder.layer.{layer}", f"layers.{layer}"
-        attended = self._linear(context, f"{ours}.attended", [f"{name}.attention.output.dense"])
-        states = self._norm([attended, rows], f"{name}.attention.output.LayerNorm")
-        wide = self._product(states, f"{ours}.widen", [f"{name}.intermediate.dense"])
-        offset = self.graph.constant(f"{ours}.widen.bias", self._weights[f"{name}.intermediate.dense.bias"])
+    def _feed_forward(self, context: str, rows: str, layer: int) -> str:
+        """Add attention output, feed-forward network and both norms, and return the layer's states."""
+        weights_name, node_name = f"encoder.layer.{layer}", f"layers.{layer}"
+        attended = self._linear(context, f"{node_name}.attended", [f"{weights_name}.attention.output.dense"])
+        states = self._norm([attended, rows], f"{weights_name}.attention.output.LayerNorm")
+        wide = self._product(states, f"{node_name}.widen", [f"{weights_name}.intermediate.dense"])
+        offset = self.graph.constant(
+            f"{node_name}.widen.bias", self._weights[f"{weights_name}.intermediate.dense.bias"]
+        )
         wide = self.graph.add("BiasGelu", [wide, offset], domain=RUNTIME)
         return self._norm(
-            [self._linear(wide, f"{ours}.narrow", [f"{name}.output.dense"]), states], f"{name}.output.LayerNorm"
+            [self._linear(wide, f"{node_name}.narrow", [f"{weights_name}.output.dense"]), states],
+            f"{weights_name}.output.LayerNorm",
         )
 
-    def _projections(self, states: str, rows: str, name: str, ours: str) -> list[str]:
+    def _projections(self, states: str, rows: str, weights_name: str, node_name: str) -> list[str]:
         """Return the queries of ``rows``, and the keys and values of ``states``."""
-        query, *key_value = (f"{name}.attention.self.{projection}" for projection in ("query", "key", "value"))
+        query, *key_value = (f"{weights_name}.attention.self.{projection}" for projection in ("query", "key", "value"))
         if rows == states:
-            together = self._linear(states, f"{ours}.projections", [query, *key_value])
+            together = self._linear(states, f"{node_name}.projections", [query, *key_value])
             return self.graph.split("Split", [together], 3, axis=2, num_outputs=3)
-        together = self._linear(states, f"{ours}.keys_values", key_value)
+        together = self._linear(states, f"{node_name}.keys_values", key_value)
         keys_values = self.graph.split("Split", [together], 2, axis=2, num_outputs=2)
-        return [self._linear(rows, f"{ours}.query", [query]), *keys_values]
+        return [self._linear(rows, f"{node_name}.query", [query]), *keys_values]
 
     def _embedded(self, positions: str, segments: str) -> str:
         words = self._table("word", "input_ids")
@@ -200,14 +203,16 @@ class BertGraph:
         total = self.graph.add("Sum", terms)
         return self.graph.add("LayerNormalization", [total, scale, offset], axis=-1, epsilon=self._epsilon)
 
-    def _linear(self, states: str, ours: str, theirs: Sequence[str]) -> str:
+    def _linear(self, states: str, node_name: str, weights_names: Sequence[str]) -> str:
         """Return the product of the states with concatenated matrices, plus the biases."""
-        bias = np.concatenate([self._weights[f"{name}.bias"] for name in theirs])
-        return self.graph.add("Add", [self._product(states, ours, theirs), self.graph.constant(f"{ours}.bias", bias)])
+        bias = np.concatenate([self._weights[f"{name}.bias"] for name in weights_names])
+        return self.graph.add(
+            "Add", [self._product(states, node_name, weights_names), self.graph.constant(f"{node_name}.bias", bias)]
+        )
 
-    def _product(self, states: str, ours: str, theirs: Sequence[str]) -> str:
-        matrix = np.concatenate([self._weights[f"{name}.weight"] for name in theirs]).T
-        return self.graph.add("MatMul", [states, self.graph.constant(f"{ours}.weight", matrix)], ours)
+    def _product(self, states: str, node_name: str, weights_names: Sequence[str]) -> str:
+        matrix = np.concatenate([self._weights[f"{name}.weight"] for name in weights_names]).T
+        return self.graph.add("MatMul", [states, self.graph.constant(f"{node_name}.weight", matrix)], node_name)
 
     def _first(self, states: str) -> str:
         """Return the states of [CLS] ``(n, 1, hidden)``."""

@@ -91,7 +91,7 @@ def read_late_interaction(directory: Path, name: str, overrides: EncoderOverride
         head="cosine",
         kind="late-interaction",
         max_tokens=longest_sequence(config, description.max_document_tokens),
-        max_query_tokens=longest_sequence(config, description.most_query_tokens),
+        max_query_tokens=longest_sequence(config, description.max_query_tokens),
         segment_rows=int(config.get("type_vocab_size", 0)),
         calibration=UNCALIBRATED,
         first_pass_weight=FIRST_PASS_WEIGHT * UNCALIBRATED.scale,

@@ -84,7 +84,7 @@ class ModernBertGraph:
         return self._norm(states, EMBEDDINGS["final_norm"])
 
     def _layer(self, states: str, layer: int, *, only_first: bool) -> str:
-        add, names = self.graph.add, {ours: f"layers.{layer}.{theirs}" for ours, theirs in LAYER.items()}
+        add, names = self.graph.add, {part: f"layers.{layer}.{name}" for part, name in LAYER.items()}
         name = f"layers.{layer}"
         normed = self._norm(states, names["attention_norm"]) if layer else states
         together = self._linear(normed, f"{name}.projections", names["projections"])
@@ -230,12 +230,14 @@ class ModernBertGraph:
         inputs = [states, self._axis(0), *self._rotations[theta]]  # from position 0 on
         return self.graph.add("RotaryEmbedding", inputs, domain=RUNTIME, num_heads=self._shape.heads)
 
-    def _linear(self, states: str, ours: str, theirs: str) -> str:
-        matrix = self.graph.constant(f"{ours}.weight", self._weights[f"{theirs}.weight"].T)
-        product = self.graph.add("MatMul", [states, matrix], ours)
-        if f"{theirs}.bias" not in self._weights:
+    def _linear(self, states: str, node_name: str, weights_name: str) -> str:
+        matrix = self.graph.constant(f"{node_name}.weight", self._weights[f"{weights_name}.weight"].T)
+        product = self.graph.add("MatMul", [states, matrix], node_name)
+        if f"{weights_name}.bias" not in self._weights:
             return product
-        return self.graph.add("Add", [product, self.graph.constant(f"{ours}.bias", self._weights[f"{theirs}.bias"])])
+        return self.graph.add(
+            "Add", [product, self.graph.constant(f"{node_name}.bias", self._weights[f"{weights_name}.bias"])]
+        )
 
     def _norm(self, states: str, name: str) -> str:
         names = ["weight", *(["bias"] if self._shape.has_norm_bias else [])]

@@ -24,16 +24,16 @@ MIN_WEIGHTS = 1024
 Largest = Mapping[str, npt.NDArray[np.float32]]
 
 
-def separate_outliers(model: Any, sequences: Iterable[Tokens], channels: int, least_gain: float) -> None:
-    """Split matrix products of an fp32 ``onnx.ModelProto``, in place, so that outlying channels have their own.
+def separate_outliers(model: Any, sequences: Iterable[Tokens], channels: int, min_gain: float) -> None:
+    """Split matrix products of an fp32 ``onnx.ModelProto`` in place: one product has the outlying channels.
 
     The graph's output stays the same, up to rounding.
 
     Args:
         model: a model whose inputs are fields of `osrerank.scoring.inputs.PaddedBatch`.
         sequences: sequences whose largest activations show which channels are outliers.
-        channels: the most channels to separate in a product.
-        least_gain: factor by which the scale must shrink for a product to be split.
+        channels: maximum number of channels to separate in a product.
+        min_gain: factor by which the scale must shrink for a product to be split.
     """
     onnx = require("onnx", extra="onnx")
     weights = {tensor.name: tensor for tensor in model.graph.initializer}
@@ -41,7 +41,7 @@ def separate_outliers(model: Any, sequences: Iterable[Tokens], channels: int, le
     largest = largest_activations(model, [node.input[0] for node in products], sequences)
     nodes = []
     for node in model.graph.node:
-        outlying_channels = _outliers(largest[node.input[0]], channels, least_gain) if node in products else []
+        outlying_channels = _outliers(largest[node.input[0]], channels, min_gain) if node in products else []
         if not outlying_channels:
             nodes.append(node)
             continue
@@ -51,7 +51,7 @@ def separate_outliers(model: Any, sequences: Iterable[Tokens], channels: int, le
         constants = {"places": np.array(outlying_channels), "weight": weight[outlying_channels], "kept": mask}
         for name, array in constants.items():
             model.graph.initializer.append(onnx.numpy_helper.from_array(array, outlying(node.name, name)))
-        nodes += _divided(onnx.helper.make_node, node)
+        nodes += _split_product(onnx.helper.make_node, node)
     del model.graph.node[:]
     model.graph.node.extend(nodes)
 
@@ -104,20 +104,20 @@ def outlying(product: str, constant: str) -> str:
     return f"{product}{SUFFIX}.{constant}"
 
 
-def _outliers(largest: npt.NDArray[np.float32], channels: int, least_gain: float) -> list[int]:
-    """Return the largest channels, in order; none if the next ones are about as large."""
+def _outliers(largest: npt.NDArray[np.float32], channels: int, min_gain: float) -> list[int]:
+    """Return the largest channels, in order; an empty list if the next channels are about as large."""
     order = np.argsort(-largest, kind="stable")
-    if channels < 1 or len(order) <= channels or largest[order[0]] < least_gain * largest[order[channels]]:
+    if channels < 1 or len(order) <= channels or largest[order[0]] < min_gain * largest[order[channels]]:
         return []
     return sorted(int(channel) for channel in order[:channels])
 
 
-def stands_out(largest: npt.NDArray[np.float32], channels: int, least_gain: float) -> bool:
-    """Return whether the largest channels are at least ``least_gain`` times as large as the next one."""
-    return bool(_outliers(largest, channels, least_gain))
+def stands_out(largest: npt.NDArray[np.float32], channels: int, min_gain: float) -> bool:
+    """Return whether the largest channels are at least ``min_gain`` times as large as the next one."""
+    return bool(_outliers(largest, channels, min_gain))
 
 
-def _divided(make_node: Any, node: Any) -> list[Any]:
+def _split_product(make_node: Any, node: Any) -> list[Any]:
     """Return the nodes that replace a product: one product for outlying channels, one for the others, and their sum."""
     states, weight = node.input
     name = f"{node.name}{SUFFIX}"

@@ -26,11 +26,11 @@ class QuantisationRecipe:
 
     Attributes:
         reduce_range: whether weights have 7 bits, so that 16-bit sums cannot overflow on CPUs without VNNI.
-        outliers: number of the largest channels of a product's input that may be outliers; 0 for none.
+        outliers: maximum number of outlier channels of a product's input. 0 treats no channel as an outlier.
         outlying: treatment of outlier channels. ``apart`` keeps them in fp32; ``smooth`` moves the spread of all
-            channels into the weights (`osrerank.export.smoothing`), which is faster; with "", the export takes
+            channels into the weights (`osrerank.export.smoothing`), which is faster; with "", the export uses
             ``smooth`` for cross-encoders and ``apart`` for bi-encoders.
-        outlier_gain: least ratio of the largest channel to the first one after the ``outliers`` largest. With a higher
+        outlier_gain: minimum ratio of the largest channel to the largest one that is not an outlier. With a higher
             ratio, fewer products have outliers, which is faster for short inputs.
     """
 

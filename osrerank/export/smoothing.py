@@ -18,15 +18,15 @@ from osrerank.export.outliers import MIN_WEIGHTS, largest_activations, products_
 from osrerank.scoring.inputs import Tokens
 
 SHARE = 0.7
-"""The share of the spread that moves into the weights; .7 has the least error (docs/research/inference.md)."""
+"""The share of the spread that moves into the weights; 0.7 has the lowest error (docs/research/inference.md)."""
 MIN_SCALE = 0.25
-"""The least scale, relative to the median, so that channels that were small for all sequences do not grow far."""
+"""The minimum scale, relative to the median. It keeps channels that were small for all sequences small."""
 SUFFIX = ".smooth"
 
 Floats = npt.NDArray[np.float32]
 
 
-def smooth(model: Any, sequences: Iterable[Tokens], channels: int, least_gain: float) -> None:
+def smooth(model: Any, sequences: Iterable[Tokens], channels: int, min_gain: float) -> None:
     """Smooth the inputs of matrix products of an fp32 ``onnx.ModelProto``, in place.
 
     The output stays the same, up to rounding. Products that share an input share its scales. Products without outlying
@@ -35,8 +35,8 @@ def smooth(model: Any, sequences: Iterable[Tokens], channels: int, least_gain: f
     Args:
         model: a model whose inputs are fields of `osrerank.scoring.inputs.PaddedBatch`.
         sequences: sequences whose largest activations determine the scales.
-        channels: the most channels that may be outliers.
-        least_gain: least ratio of the largest channel to the first one that is no outlier.
+        channels: maximum number of outlier channels.
+        min_gain: minimum ratio of the largest channel to the largest one that is not an outlier.
     """
     onnx = require("onnx", extra="onnx")
     weights = {tensor.name: tensor for tensor in model.graph.initializer}
@@ -47,7 +47,7 @@ def smooth(model: Any, sequences: Iterable[Tokens], channels: int, least_gain: f
     factors: dict[str, Any] = {}
     for states, group in groupby(sorted(products, key=_states), key=_states):
         nodes = list(group)
-        if not stands_out(largest[states], channels, least_gain):
+        if not stands_out(largest[states], channels, min_gain):
             continue
         matrices = [onnx.numpy_helper.to_array(weights[node.input[1]]) for node in nodes]
         scales = channel_scales(largest[states], np.max([np.abs(matrix).max(axis=1) for matrix in matrices], axis=0))

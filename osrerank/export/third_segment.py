@@ -1,11 +1,11 @@
 """Add a third row to the token type table, which BERT's checkpoints lack and duoBERT's second document needs.
 
-Nogueira et al. 2019 (arXiv 1910.14424, section 3.3) give query, first and second document a segment each. The tables
-of BERT's checkpoints have two rows. The released duoBERT kept two: its lookup, a product with one-hot vectors of length
-two, gives zeros for segment 2, in training and in use. So there are two ways to start:
+In Nogueira et al. 2019 (arXiv 1910.14424, section 3.3), query, first and second document have a segment each. The
+tables of BERT's checkpoints have two rows. The released duoBERT kept two rows. Its lookup multiplies by one-hot vectors
+of length two, so the embedding of segment 2 is zero, in training and in use. The third row can start in two ways:
 
-- ``zeros``: what the released code computes. Training either keeps the row at zero, or learns from there.
-- ``copy``: the second document begins as the first one, as the paper's text, with an embedding for each, suggests.
+- ``zeros``: as the released code computes. Training either keeps the row at zero or changes it.
+- ``copy``: a copy of the first document's row, as the paper's text, with an embedding for each segment, suggests.
 """
 
 import json
@@ -43,10 +43,10 @@ def write_with_third_row(source: Path, folder: Path, start: ThirdRow) -> None:
     Args:
         source: a Hugging Face directory.
         folder: an empty directory.
-        start: how the row starts.
+        start: initial values of the third row.
 
     Raises:
-        ModelLoadError: the checkpoint has no token type table of two rows.
+        ModelLoadError: the checkpoint does not have one token type table of two rows.
     """
     safetensors: Any = require("safetensors.torch", extra="torch")
     config = read_config(source)
@@ -62,7 +62,7 @@ def write_with_third_row(source: Path, folder: Path, start: ThirdRow) -> None:
         }
         safetensors.save_file(changed, folder / name, metadata={"format": "pt"})
     if widened != 1:
-        reason = f"{source} has {widened} token type tables of two rows; a duo model is made of a BERT with one"
+        reason = f"{source} has {widened} token type tables of two rows; a duo model needs a BERT with one such table"
         raise ModelLoadError(reason, path=str(source))
 
 

@@ -35,7 +35,7 @@ def batch_size(lengths: Iterable[int], budget_tokens: int, *, packed: bool = Fal
 
     Args:
         lengths: the length of each sequence, in tokens.
-        budget_tokens: the most tokens of a batch; a longer sequence is a batch of its own.
+        budget_tokens: maximum number of tokens in a batch; a longer sequence is a batch of its own.
         packed: whether the batch has no padding, and costs the sum of the lengths. A padded batch costs the longest
             length times the number of sequences.
     """
@@ -357,7 +357,7 @@ class Throughput:
         self.seconds_per_token = latest if average == 0 else (1 - WEIGHT) * average + WEIGHT * latest
 
     def budget_tokens(self, max_tokens: int, deadline: Deadline) -> int:
-        """Return the most tokens of a batch: ``max_tokens``, or fewer, so that it takes a quarter of the time left."""
+        """Return the maximum tokens of a batch: ``max_tokens``, or fewer, to take a quarter of the time left."""
         if deadline.at_s is None or self.seconds_per_token == 0:
             return max_tokens
         return max(1, int(min(max_tokens, deadline.remaining_s() / 4 / self.seconds_per_token)))

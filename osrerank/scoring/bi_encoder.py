@@ -34,7 +34,7 @@ class BiEncoder(LocalModel):
     """
 
     max_rows = 0
-    """The most vectors of a document; 0 for models with a single vector for each document."""
+    """The maximum number of vectors of a document; 0 for models with one vector for each document."""
 
     def __init__(
         self,

@@ -76,18 +76,18 @@ class ModelCard:
         head: what the model computes. ``logit1``: one logit; ``logits2``: two logits, of which index 1 means relevant;
             ``next-sentence``: BERT's two next-sentence logits, of which index 1 is the score, without softmax, as in
             Birch; ``cosine``: the cosine of an encoder's two vectors; ``dot``: their dot product.
-        max_tokens: the most tokens of a sequence (for an encoder, of each document), special tokens included.
-        max_query_tokens: the most tokens of the query, [CLS] and [SEP] included.
-        length_rule: ``paper``: a cross-encoder fills ``max_tokens``, and each document of a duo model gets half of what
-            the longest query leaves. ``released`` follows the published code: a cross-encoder leaves one token unused,
-            and each document of a duo model gets half of what the actual query leaves.
-        segment_rows: rows of the segment embeddings: 2 for a cross-encoder, 3 for a duo model. 1 if all tokens have the
-            first segment, because it is the only one or the tokenizer sets no token types; 0 without segments.
+        max_tokens: maximum number of tokens in a sequence (for an encoder, in a document), with special tokens.
+        max_query_tokens: maximum number of tokens in the query, with [CLS] and [SEP].
+        length_rule: ``paper``: a cross-encoder uses all ``max_tokens``. A duo model reserves ``max_query_tokens`` for
+            the query, and each document gets half of the remaining tokens. ``released`` follows the published code: a
+            cross-encoder leaves one token unused, and a duo model reserves only the query's actual tokens.
+        segment_rows: number of segment embeddings: 2 for a cross-encoder, 3 for a duo model, 1 if the model has one
+            segment or the tokenizer sets no token types, 0 for a model without segments.
         truncation_side: ``right`` cuts the end of a long text, ``left`` its beginning.
         normalization: ``tokenizer``: `tokenizers` normalises texts as the tokenizer's file says; ``sentencepiece``:
             `osrerank.scoring.charsmap` normalises them by the character map in that file.
         calibration: the map from a raw score to a logit.
-        first_pass_weight: the logits that the query's best first-pass score adds in a linear blend; 0 turns it off.
+        first_pass_weight: the logits that the best first-pass score adds in a linear blend. 0 turns the blend off.
         onnx: precision (``int8``, ``fp32``) -> the graph's file, relative to the directory.
         pooling: bi-encoder only. ``cls``: a text's vector is the hidden state of [CLS]; ``mean``: the mean of all
             hidden states; ``max``: their largest values; ``weightedmean``: a mean in which the n-th token counts n
@@ -135,7 +135,8 @@ class ModelCard:
                 raise ValueError(f"{name} is {getattr(self, name)!r}; it must be one of {', '.join(choices)}")
         bound = "at most" if self.is_encoder else "below"
         longest = self.max_query_tokens if self.kind == "late-interaction" else self.max_tokens
-        if not 3 < self.max_query_tokens < longest + self.is_encoder:
+        max_allowed = longest if self.is_encoder else longest - 1
+        if not 3 < self.max_query_tokens <= max_allowed:
             reason = f"max_query_tokens is {self.max_query_tokens}; it must be above 3 and {bound} max_tokens"
             raise ValueError(f"{reason}, which is {self.max_tokens}")
         for precision, graph in self.onnx.items():

@@ -28,7 +28,7 @@ from osrerank.scoring.modular.tokenizer_settings import TokenizerSettings
 from osrerank.scoring.saved_encoder import is_bi_encoder, read_bi_encoder
 
 MAX_QUERY_TOKENS = 64
-"""The most tokens of a query without a card; at most half of the sequence."""
+"""The maximum query tokens of a model without a card; at most half of the sequence."""
 
 
 def read_card(directory: Path, *, name: str = "") -> ModelCard:

@@ -14,7 +14,7 @@ from typing import Self
 from tokenizers import Tokenizer, normalizers
 
 MAX_PAIRS = 1 << 16
-"""The most pairs of characters whose replacement is cached; to look one up in the trie takes a step for each byte."""
+"""The maximum number of cached character pairs. A lookup in the trie instead takes a step for each byte."""
 
 
 class CharacterMap:

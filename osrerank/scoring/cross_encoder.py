@@ -1,4 +1,4 @@
-"""Cross-encoders: the model reads query and document together and gives one logit (monoBERT).
+"""Cross-encoders: the model reads query and document together and computes one logit (monoBERT).
 
 Nogueira, Cho: Passage Re-ranking with BERT, 2019, arXiv:1901.04085, section 2.
 """
@@ -18,7 +18,7 @@ from osrerank.types import NEVER, Deadline, Scores
 from osrerank.types.scores import QUERY_CUT
 
 WINDOW, WINDOW_TOKENS = 4096, 512
-"""The most sequences in memory for a model that reads ``WINDOW_TOKENS`` (32 MiB); fewer if it reads more."""
+"""The maximum number of sequences in memory (32 MiB) if a model reads ``WINDOW_TOKENS``; fewer if it reads more."""
 
 
 class CrossEncoder(LocalModel):

@@ -1,4 +1,4 @@
-"""Duo models: the model reads a query and two documents together and gives the logit of p_ij (duoBERT).
+"""Duo models: the model reads a query and two documents together and computes the logit of p_ij (duoBERT).
 
 Nogueira, Yang, Cho, Lin: Multi-Stage Document Ranking with BERT, 2019, arXiv:1910.14424, section 3.3.
 """
@@ -8,7 +8,7 @@ from osrerank.scoring.inputs import Pieces, Tokens
 
 
 class Duo(CrossEncoder):
-    """Scores tuples ``(i, j)``: ``[CLS] q [SEP] d_i [SEP] d_j [SEP]`` gives the logit that i is more relevant than j.
+    """Scores tuples ``(i, j)``: ``[CLS] q [SEP] d_i [SEP] d_j [SEP]`` yields the logit that i is more relevant than j.
 
     Batches, heads and calibration are those of a cross-encoder.
     """

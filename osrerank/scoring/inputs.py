@@ -29,7 +29,7 @@ from osrerank.scoring.template import pair_template, single_template
 CHARACTERS_PER_PIECE = 8
 """First estimate of the length of a word piece, in characters; English pieces have four to five."""
 MAX_TEXT_CHARACTERS = 1 << 18
-"""The most characters of a text that are read; only white space, or a single word, has under 512 pieces in them."""
+"""The maximum number of characters read from a text. Only white space or a single word has under 512 pieces in them."""
 
 Ids = npt.NDArray[np.int64]
 
@@ -312,7 +312,7 @@ def padded(sequences: Sequence[Tokens], pad_id: int = 0, *, multiple: int = 1, m
         sequences: the rows of the batch.
         pad_id: id of the padding token.
         multiple: the batch's width is rounded up to a multiple of this, but not above ``max_width``.
-        max_width: the most tokens that the model can read.
+        max_width: maximum number of tokens that the model can read.
     """
     lengths = np.array([len(tokens.ids) for tokens in sequences])
     longest = int(lengths.max())

@@ -20,9 +20,9 @@ from osrerank.scoring.model_files import CARD_FILE, CONFIG_FILE, digest, tokeniz
 CHUNK = {"bi-encoder": 16, "late-interaction": 16, "cross-encoder": 16, "duo": 128}
 """Kind of model -> how many sequences are tokenised at a time, while the previous ones are computed."""
 CHUNK_CHARACTERS = 1 << 17
-"""The most characters that are tokenised at a time; a single longer text is tokenised alone."""
+"""The maximum number of characters tokenised at a time. A longer text is tokenised by itself."""
 LARGE_CHUNK = 256
-"""The most sequences that are tokenised at a time for a GPU, which would be idle with few sequences."""
+"""The maximum number of sequences tokenised at a time for a GPU. It is high to keep the GPU busy."""
 USUAL_TOKENS = 128
 """Length of a usual sequence, which converts a backend's budget from tokens to sequences."""
 

@@ -33,7 +33,7 @@ WEIGHTS = (
 )
 """File patterns in order of preference: only the first list of which a hub repository has a file is downloaded."""
 DEFAULT_MAX_TOKENS = 512
-"""The most tokens of a sequence if the model's files set no limit, except for the families in `LONG_FAMILIES`."""
+"""The maximum tokens of a sequence if the model's files set no limit; `LONG_FAMILIES` has exceptions."""
 LONG_FAMILIES = ("modernbert",)
 """The ``model_type`` of families that were trained with longer sequences."""
 _BERT = {
@@ -183,7 +183,7 @@ def foreign_graphs(directory: Path) -> dict[str, str]:
 
 
 def longest_sequence(config: Mapping[str, Any], limit: int | None) -> int:
-    """Return the most tokens of a sequence: ``limit`` from the model's files, at most the number of positions."""
+    """Return the maximum tokens of a sequence: the files' ``limit``, but at most the number of positions."""
     positions = int(config.get("max_position_embeddings", DEFAULT_MAX_TOKENS)) - first_position(config)
     default = positions if config.get("model_type") in LONG_FAMILIES else DEFAULT_MAX_TOKENS
     return min(positions, limit or default)

@@ -14,7 +14,7 @@ from osrerank.types.values import BLANK, is_blank
 from osrerank.types.vectors import Part
 
 GROUP_SIZE = 256
-"""The most parts that are cut before they are scored, under a deadline."""
+"""The maximum number of parts to cut before scoring them, under a deadline."""
 
 
 class DocumentPart(NamedTuple):

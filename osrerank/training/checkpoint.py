@@ -27,7 +27,7 @@ class State:
         step: how many steps are done.
         best: the best measure on the development set so far; None before the first measurement.
         best_step: how many steps were done when the best measure was reached.
-        fingerprint: a hash of the recipe, the data and the start, which determine the training.
+        fingerprint: a hash of the recipe, the data and the starting checkpoint, which determine the training.
         skipped: how many steps changed nothing, because gradients overflowed in fp16.
         scaler: the state of the loss scaler in fp16; empty for other precisions.
     """
@@ -45,7 +45,7 @@ class Checkpoints:
 
     Args:
         folder: the training's folder.
-        fingerprint: a hash of the recipe, the data and the start, which determine the training.
+        fingerprint: a hash of the recipe, the data and the starting checkpoint, which determine the training.
     """
 
     def __init__(self, folder: Path, fingerprint: str) -> None:
@@ -75,7 +75,7 @@ class Checkpoints:
             shutil.rmtree(before)
 
     def restore(self, trained: Mapping[str, nn.Parameter], optimiser: torch.optim.Optimizer) -> State | None:
-        """Restore the weights and running means of the newest checkpoint and return its state; None if there is none.
+        """Restore the weights and running means of the newest checkpoint and return its state; None without one.
 
         Raises:
             ConfigError: the checkpoint belongs to a training with another fingerprint.
@@ -85,14 +85,14 @@ class Checkpoints:
             return None
         state = State(**json.loads((newest / STATE_FILE).read_text(encoding="utf-8")))
         if state.fingerprint != self._fingerprint:
-            fix = f"give the recipe, data and start that it began with, or remove {self._folder}"
+            fix = f"use the same recipe, data and starting checkpoint to continue it, or remove {self._folder}"
             raise ConfigError(f"{self._folder} holds another unfinished training: {fix}", setting="output")
         restore_weights(newest / WEIGHTS_FILE, trained)
-        means = load_file(newest / OPTIMISER_FILE)
+        averages = load_file(newest / OPTIMISER_FILE)
         for name, parameter in trained.items():
             for mean in NAMES:
-                if f"{name}/{mean}" in means:
-                    optimiser.state[parameter][mean] = means[f"{name}/{mean}"].to(parameter.device)
+                if f"{name}/{mean}" in averages:
+                    optimiser.state[parameter][mean] = averages[f"{name}/{mean}"].to(parameter.device)
         for group in optimiser.param_groups:
             group["steps"] = state.step - state.skipped
         return state

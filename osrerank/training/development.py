@@ -24,12 +24,12 @@ MEASURES = {"nDCG": ndcg, "RR": reciprocal_rank, "AP": average_precision}
 BY_BEST = ("maxp", "firstp")
 """Aggregations that need only the passages' raw scores, no probabilities."""
 SHARE = 0.1
-"""The largest share of the training time that measuring may take, unless the recipe sets ``evaluate_every``."""
+"""The maximum share of the training time for measuring, unless the recipe sets ``evaluate_every``."""
 MEASUREMENTS, MIN_MEASUREMENTS = 10, 2
 MIN_QUERIES = 10
-"""The fewest queries that can tell better weights from worse."""
-TENTH = "measuring may take a tenth of the time"
-FIX = "evaluate_every=STEPS in the recipe measures all of them, every so many steps"
+"""The minimum number of queries that distinguish better weights from worse ones."""
+TENTH = "measuring may take at most a tenth of the time"
+FIX = "set evaluate_every=STEPS in the recipe to measure all of them after every STEPS steps"
 TOKEN_CHARACTERS = 5
 """How many characters an English word piece has, with the space after it; used to estimate cost."""
 
@@ -40,7 +40,7 @@ class NetworkScorer:
 
     Attributes:
         device: the network's device.
-        budget_tokens: the most padded tokens in a batch.
+        budget_tokens: maximum number of padded tokens in a batch.
         autocast: returns a context in which matrix products have the training's precision.
     """
 
@@ -91,7 +91,7 @@ class Development:
         examples: each query's candidates, in the first pass's order, with their relevance.
         measure: ``nDCG@k``, ``RR@k``, ``AP@k`` or ``AP``. A relevant document that is not among the candidates counts
             as missed.
-        depth: how many candidates from the top are reordered; those below keep their ranks.
+        depth: how many candidates from the top are reordered; the candidates below keep their ranks.
         passages: how long documents are cut into passages, and how the passages' scores are aggregated; None if
             documents are scored whole.
     """
@@ -126,20 +126,18 @@ class Development:
         for example, document, scores in zip(self.examples, cut, scoring.documents(trainee, passages), strict=True):
             of_documents = runs([len(document_passages) for document_passages in document], scores)
             values.append(
-                self._measured(
-                    example, [self._put_together(passage_scores, trainee) for passage_scores in of_documents]
-                )
+                self._measure(example, [self._aggregate(passage_scores, trainee) for passage_scores in of_documents])
             )
         return float(np.mean(values))
 
     def check(self, kind: Kind) -> None:
-        """Refuse passages that a kind of model cannot be measured with.
+        """Refuse a passage aggregation that does not work with a kind of model.
 
         Raises:
-            ConfigError: passages are aggregated by their probabilities, and a duo model gives sums, which are none.
+            ConfigError: the aggregation needs probabilities, but the scores of a duo model are sums.
         """
         if self.passages and self.passages.aggregation not in BY_BEST and kind == "duo":
-            reason = f"dev-passages: {self.passages.aggregation} needs probabilities; for a duo model give maxp"
+            reason = f"dev-passages: {self.passages.aggregation} needs probabilities, which a duo model lacks; set maxp"
             raise ConfigError(reason, setting="dev-passages")
 
     def texts(self) -> list[tuple[str, ...]]:
@@ -151,7 +149,7 @@ class Development:
 
     def first_pass(self) -> float:
         """Return the mean measure of the candidates in the order in which they were read."""
-        return float(np.mean([self._measured(example, []) for example in self.examples]))
+        return float(np.mean([self._measure(example, []) for example in self.examples]))
 
     def _cut(self, example: Example) -> list[list[str]]:
         """Return, for each document that is reordered, its passages."""
@@ -160,7 +158,7 @@ class Development:
         depth = min(self.depth, len(example.documents))
         return [passages_in(example, index, self.passages) for index in range(depth)]
 
-    def _put_together(self, scores: Sequence[float], trainee: Trainee) -> float:
+    def _aggregate(self, scores: Sequence[float], trainee: Trainee) -> float:
         """Return a document's score, aggregated from its passages' scores."""
         if self.passages is None or self.passages.aggregation in BY_BEST:
             return max(scores)
@@ -170,7 +168,7 @@ class Development:
         aggregate = AGGREGATIONS[self.passages.aggregation]
         return aggregate(logits.astype(np.float64), probabilities, self.passages.k).score
 
-    def _measured(self, example: Example, scores: Sequence[float]) -> float:
+    def _measure(self, example: Example, scores: Sequence[float]) -> float:
         order = sorted(range(len(scores)), key=lambda index: -scores[index])  # stable: ties keep the first pass's order
         ranked = [str(index) for index in (*order, *range(len(scores), len(example.documents)))]
         relevance = {str(index): grade for index, grade in enumerate(example.relevance)}
@@ -218,7 +216,7 @@ def schedule(development: Development, training: float, kind: Kind, max_tokens: 
         development: the whole set.
         training: the cost of the training's sequences, as `cost` estimates it.
         kind: the kind of the model.
-        max_tokens: the most tokens in a sequence.
+        max_tokens: maximum number of tokens in a sequence.
     """
     costs = [
         cost(example.query, texts, len(texts) * (len(texts) - 1 if kind == "duo" else 1), kind, max_tokens)

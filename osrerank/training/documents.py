@@ -50,7 +50,7 @@ def passages_in(example: Example, index: int, options: Passages) -> list[str]:
     """Cut a document of an example into passages, as a search does.
 
     Raises:
-        FormatError: the options sample passages by document ids, and the example has none.
+        FormatError: the options sample passages by document ids, but the example has no ids.
     """
     if options.policy == "sampled" and not example.doc_ids:
         fix = "read candidates or a run, whose documents have ids, or set policy=first"

@@ -95,7 +95,7 @@ def train(request: TrainingRequest, kind: Kind | None = None) -> Path | None:
 
     Args:
         request: the training.
-        kind: the kind of the model; None for the recipe's kind or, if it has none, the start's.
+        kind: the kind of the model; None for the recipe's kind or, if it sets no kind, that of the starting checkpoint.
 
     Raises:
         ConfigError: the output exists, or recipe, data and start do not fit together.
@@ -171,7 +171,9 @@ def count(sources: Sequence[ExampleSource], recipe: Recipe, assembly: Assembly, 
         number = 0
         for number, example in enumerate(source.read(), start=1):  # noqa: B007 - the last number is the count
             if recipe.soft and example.documents and not example.scores:
-                raise EvaluationError(f"{example.location}: soft=true learns from scores, and the example has none")
+                raise EvaluationError(
+                    f"{example.location}: soft=true learns from scores, but the example has no scores"
+                )
             for chosen in drawn(example, recipe, rng):
                 sequence_count = assembly.count(chosen)
                 sequences += sequence_count

@@ -45,7 +45,7 @@ LONGEST_WAIT = timedelta(hours=12)
 HAVE_FP16 = ("cuda",)
 """Types of devices that can train in fp16; on others the first steps overflow."""
 MAX_PARTS = 16
-"""The most parts that a loss has."""
+"""The maximum number of parts of a loss."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class TrainingPlan:
         recipe: the hyperparameters.
         total: the number of steps of the whole training.
         folder: the folder of checkpoints and curve.
-        fingerprint: a hash of the recipe, the data and the start, which determine the training.
+        fingerprint: a hash of the recipe, the data and the starting checkpoint, which determine the training.
         max_measurements: how often the development set is measured at most, unless the recipe sets ``evaluate_every``.
         max_minutes: the minutes after which the training stops with a checkpoint, from which another call resumes; None
             for no limit.
@@ -99,7 +99,7 @@ class Machine:
 
     def __init__(self, precision: str) -> None:
         accelerate: Any = require("accelerate", extra="torch")
-        # Accelerate joins processes on the CPU only if it is told to use the CPU.
+        # Accelerate joins processes on the CPU only if `cpu` is set.
         current = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
         is_cpu = current is None or bool(accelerate.utils.parse_flag_from_env("ACCELERATE_USE_CPU"))
         self.precision = precision = _precision(precision, "cpu" if current is None or is_cpu else current.type)

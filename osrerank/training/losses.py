@@ -1,4 +1,4 @@
-"""The losses of trainings; each is a mean over sequences or lists. Logits are what a head gives.
+"""The losses of trainings; each is a mean over sequences or lists. Logits are the outputs of the head.
 
 Pointwise cross-entropy: Nogueira and Cho 2019 (arXiv 1901.04085, eq. 1), and over pairs of documents Nogueira et al.
 2019 (arXiv 1910.14424, eq. 2). Listwise softmax cross-entropy: Gao, Dai, Callan: Rethink training of BERT rerankers in

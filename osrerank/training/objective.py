@@ -41,7 +41,7 @@ class RankingObjective(Objective):
     """Learns from labels, from the scores in the examples, or from both; over single sequences or over lists.
 
     Args:
-        network: gives logits ``(n, labels)``.
+        network: returns logits ``(n, labels)``.
         head: the kind of head, which says what the logits mean.
         recipe: the recipe; its ``loss``, ``soft``, ``hard`` and ``temperature`` are used.
     """

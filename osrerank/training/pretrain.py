@@ -42,7 +42,7 @@ SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 FRAMES = (("[CLS]", "[SEP]", "[MASK]"), ("<s>", "</s>", "<mask>"))
 """The tokens that begin a sequence, end it and hide a piece: BERT's and RoBERTa's."""
 MINIMUM = 4
-"""The fewest pieces in a sequence."""
+"""The minimum number of pieces in a sequence."""
 IGNORED = -100
 """The target of a piece that is not hidden."""
 AS_MASK, AS_ANY = 0.8, 0.1
@@ -98,7 +98,7 @@ class MaskedSteps:
     Attributes:
         tokenizer: the tokenizer of the model.
         recipe: the recipe; its batch, lengths, share of hidden pieces, packing and seed are used.
-        budget_tokens: the most padded tokens in a lot.
+        budget_tokens: maximum number of padded tokens in a lot.
         pad_id: the id of the padding token.
     """
 

@@ -29,11 +29,11 @@ class Recipe:
             each relevant document with ``negatives`` others; ``top``, the first ``depth`` documents with their labels;
             or ``all``.
         negatives: how many others to sample for each relevant document, with ``list``.
-        depth: how many of the others, from the top, are sampled from; with ``top``, how many documents are used.
+        depth: how many of the highest-ranked others to sample from; with ``top``, how many documents to use.
         mine_at: the share of the steps after which the model itself orders each example's others, so that the hardest
-            come first; 0 for never.
+            come first. 0 turns this off.
         head: the head of a cross-encoder or duo model: "logits2", "logit1", "next-sentence"; empty for the
-            checkpoint's, or "logits2" if it has none. A bi-encoder keeps its own head.
+            checkpoint's, or "logits2" if the checkpoint has no head. A bi-encoder keeps its own head.
         kind: "cross-encoder" trains one from any checkpoint; empty for the checkpoint's kind.
         third_row: how the third row of a duo model's token type table starts, if the checkpoint has two rows: as
             "zeros" that are trained, as "frozen" zeros as in the released duoBERT, or as a "copy" of the second row.
@@ -41,12 +41,12 @@ class Recipe:
         batch: the number of sequences in a step.
         steps: the number of steps; 0 to follow ``epochs``.
         epochs: the number of passes over the data if ``steps`` is 0.
-        rate: the highest learning rate.
+        rate: the maximum learning rate.
         warmup: the number of warm-up steps; a number below 1 is their share of all steps.
         decay_from: where the decay of the learning rate is measured from: "start" or "warmup"
             (`optimiser.learning_rate`).
         weight_decay, beta1, beta2, eps, bias_correction: the parameters of Adam.
-        clip: the largest norm of the gradient; 0 for no limit.
+        clip: the maximum norm of the gradient. 0 sets no limit.
         dropout: the dropout probability in training; bi-encoders are trained without dropout.
         freeze: "embeddings" keeps the embedding tables as they are; empty trains everything.
         shuffle: the size of the shuffle buffer, in examples.
@@ -54,7 +54,7 @@ class Recipe:
         precision: the precision of the matrix products; weights stay fp32. "mixed" is bf16 on the CPU and on GPUs that
             have it, else fp16. With "fp16", which needs CUDA, the loss is scaled, so that small gradients are not lost,
             and a step whose gradients overflow is left out.
-        budget_tokens: the most padded tokens in a forward pass; a step that has more takes several.
+        budget_tokens: the maximum number of padded tokens in a forward pass. A step with more takes several passes.
         measure: the measure on the development set by which the best weights are chosen.
         evaluate_every: the number of steps between measurements on the whole development set; 0 measures at most ten
             times, on a part of the set if necessary, so that measuring takes at most a tenth of the time.
@@ -126,7 +126,7 @@ class Recipe:
         """Return a preset with changes: ``{"name": preset, field: value}``.
 
         Raises:
-            ConfigError: there is no such preset or field, or the value cannot be used.
+            ConfigError: the preset or field does not exist, or the value is not valid.
         """
         changes = dict(options or {})
         name = str(changes.pop("name", default))

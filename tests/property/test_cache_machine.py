@@ -85,7 +85,7 @@ class CacheMachine(RuleBasedStateMachine):
             self.caching.pop(name).close()
             self.caches.pop(name).disconnect()
         port = self.world.proxies.links["redis"].port
-        remote = RemoteStore(f"redis://127.0.0.1:{port}/0", ttl_s=60, most_bytes=60 * 110, pause_s=0.02)
+        remote = RemoteStore(f"redis://127.0.0.1:{port}/0", ttl_s=60, max_bytes=60 * 110, pause_s=0.02)
         self.caches[name] = CachedScorer(self.world.scorers[name], remote, LocalStore(30 * LOCAL_ENTRY_BYTES))
         self.caching[name] = connect(f"embedded:{self.world.folder}", scorer=self.caches[name])
 

@@ -80,7 +80,7 @@ def test_errors_in_the_threads_that_read_replies_and_the_registry_reach_the_call
     delivery = Delivery(broken, broken, broken, Signer())
     chunk = PendingChunk("c1", "queue", b"", NEVER)
     delivery.deliver([chunk], NEVER)
-    assert str(chunk.answer) == "the replies of workers could not be read (ValueError: an answer of another kind)"
+    assert str(chunk.outcome) == "the replies of workers could not be read (ValueError: an answer of another kind)"
     delivery.close()
     broken: Any = Broken()
     with pytest.raises(WorkerError, match="broker"):

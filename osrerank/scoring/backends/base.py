@@ -36,7 +36,7 @@ class Backend(Protocol):
 
     @property
     def budget_tokens(self) -> int:
-        """The most tokens of a batch; 1 if the backend computes one sequence at a time."""
+        """The maximum number of tokens in a batch; 1 if the backend computes one sequence at a time."""
 
     @property
     def packed(self) -> bool:

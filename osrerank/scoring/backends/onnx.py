@@ -95,7 +95,7 @@ class OnnxBackend:
         labels = 2 if card.head in {"logits2", "next-sentence"} else 1
         shape = session.get_outputs()[0].shape
         if len(shape) != 2 or (isinstance(shape[1], int) and shape[1] != labels):
-            reason = f"{file} gives an output of shape {shape}; a head of the form {card.head} gives (n, {labels})"
+            reason = f"{file} has an output of shape {shape}, but the card's head {card.head} needs (n, {labels})"
             raise ModelLoadError(reason, model=card.name, path=str(file))
 
     def close(self) -> None:
@@ -132,11 +132,11 @@ class EncoderBackend(OnnxBackend):
         output = _output(session)
         if output is None or (output != VECTOR and not card.is_bi_encoder):
             names = ", ".join(entry.name for entry in session.get_outputs())
-            reason = f"{file} gives {names}; a bi-encoder's graph gives {VECTOR} or {' or '.join(STATES)}"
+            reason = f"{file} has the outputs {names}, but a bi-encoder's graph needs {VECTOR} or {' or '.join(STATES)}"
             raise ModelLoadError(f"{reason}; run osrerank export on the model", model=card.name, path=str(file))
         size = next(entry.shape[-1] for entry in session.get_outputs() if entry.name == output)
         if output == VECTOR and card.dimensions not in (0, size):
-            reason = f"{file} gives vectors of {size} numbers, and the card's dimensions are {card.dimensions}"
+            reason = f"{file} computes vectors of {size} dimensions, but the card has {card.dimensions}"
             raise ModelLoadError(f"{reason}; export the model again with --dimensions", model=card.name, path=str(file))
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from osrerank.scoring.backends.networks.engine import DeviceNetwork  # imports torch
 
 BUDGET_TOKENS = {"cpu": 2048, "cuda": 32768}
-"""Device -> the most tokens of a batch."""
+"""Device -> maximum number of tokens in a batch."""
 THREADS = {"cpu": 1, "cuda": 2}
 """Device -> threads that compute batches; with a GPU, one thread prepares a batch while the GPU computes another."""
 
@@ -75,7 +75,7 @@ class TorchBackend:
 
     @classmethod
     def load(cls, directory: Path, card: ModelCard, *, threads: int = 0, dtype: str = "auto") -> Self:
-        """Load a network from the directory's safetensors, or from the weights in its ONNX graph if it has none.
+        """Load a network from the directory's safetensors, or if it has no safetensors, from its ONNX graph.
 
         Args:
             directory: the model's directory.

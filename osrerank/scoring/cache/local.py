@@ -1,4 +1,4 @@
-"""Keep the most recently used scores in this process, within a bounded memory."""
+"""Keep the most recently used scores in this process, within a memory limit."""
 
 from collections.abc import Mapping, Sequence
 from typing import Protocol
@@ -44,11 +44,11 @@ class LocalStore:
     """The most recently used scores, in this process.
 
     Args:
-        most_bytes: memory that the scores may take, in bytes; 0 turns the cache off.
+        max_bytes: memory that the scores may take, in bytes; 0 turns the cache off.
     """
 
-    def __init__(self, most_bytes: float) -> None:
-        self._max_entries = int(most_bytes / LOCAL_ENTRY_BYTES)
+    def __init__(self, max_bytes: float) -> None:
+        self._max_entries = int(max_bytes / LOCAL_ENTRY_BYTES)
         self._scores = SharedCache(lambda: LRUCache[bytes, CachedScore](self._max_entries))
 
     def read(self, keys: Sequence[bytes]) -> dict[bytes, CachedScore]:

@@ -24,7 +24,7 @@ from osrerank.types.scores import QUERY_CUT
 MEGABYTE = 1_000_000
 
 HITS = Count("osrerank_score_cache_hits", "Scores that need not be computed, by where they were.", ["where"])
-MISSES = Count("osrerank_score_cache_misses", "Scores that were asked of the cache and not there.")
+MISSES = Count("osrerank_score_cache_misses", "Scores that were not in the cache.")
 
 
 def behind_cache(scorer: Scorer, settings: Settings) -> "CachedScorer":
@@ -35,7 +35,7 @@ def behind_cache(scorer: Scorer, settings: Settings) -> "CachedScorer":
         from osrerank.scoring.cache.store import RemoteStore  # noqa: PLC0415 - imports redis
 
         url, signer = settings.redis_url.get_secret_value(), EntrySigner(keys_of(settings.signing_key))
-        store = RemoteStore(url, ttl_s=settings.cache_ttl_s, most_bytes=settings.cache_mb * MEGABYTE, signer=signer)
+        store = RemoteStore(url, ttl_s=settings.cache_ttl_s, max_bytes=settings.cache_mb * MEGABYTE, signer=signer)
     return CachedScorer(scorer, store, LocalStore(settings.cache_local_mb * MEGABYTE))
 
 
@@ -95,7 +95,7 @@ class CachedScorer:
             computed = self._compute(claimed_keys, keys, query, documents, tuples, deadline)
         finally:
             self._in_flight.complete(claimed_keys, computed.scores if computed.identity in ("", identity) else {})
-        if computed.identity not in ("", identity):  # the model was replaced in between: cached scores are void
+        if computed.identity not in ("", identity):  # the model was replaced meanwhile: its cached scores are not valid
             return self._scorer.score(query, documents, tuples, deadline=deadline)
         waited = {key: pending.wait(deadline) for key, pending in pending_scores.items()}
         awaited = {key: score for key, score in waited.items() if score is not None}
@@ -109,8 +109,8 @@ class CachedScorer:
             computed = computed.plus(computed_later)
         self._local.write({**awaited, **computed.scores})
         self._remote.write({**to_renew, **computed.scores})
-        counts = Counts.total(computed.answers)
-        counts["cached"] += _count_spared(keys, cached, computed.scores)
+        counts = Counts.total(computed.calls)
+        counts["cached"] += _count_saved(keys, cached, computed.scores)
         return _join_scores(keys, {**cached, **computed.scores}, computed.failures, tuples, identity, counts)
 
     def close(self) -> None:
@@ -164,7 +164,7 @@ class _Computed:
     Attributes:
         scores: key -> score.
         failures: key -> why the scorer has no score.
-        answers: what the scorer returned.
+        calls: what the scorer returned, for each call.
         identity: the identity of the model that computed the scores; empty if no score was needed.
     """
 
@@ -172,18 +172,18 @@ class _Computed:
         self,
         scores: Mapping[bytes, CachedScore],
         failures: Mapping[bytes, str] | None = None,
-        answers: tuple[Scores, ...] = (),
+        calls: tuple[Scores, ...] = (),
         identity: str = "",
     ) -> None:
         self.scores = dict(scores)
         self.failures = dict(failures or {})
-        self.answers = answers
+        self.calls = calls
         self.identity = identity
 
     def plus(self, other: "_Computed") -> "_Computed":
         """Return the scores of both together."""
         scores, failures = {**self.scores, **other.scores}, {**self.failures, **other.failures}
-        return _Computed(scores, failures, (*self.answers, *other.answers), self.identity)
+        return _Computed(scores, failures, (*self.calls, *other.calls), self.identity)
 
 
 def _join_scores(
@@ -224,7 +224,7 @@ def _hash(content: bytes) -> bytes:
     return hashlib.blake2b(content, digest_size=16).digest()
 
 
-def _count_spared(
+def _count_saved(
     keys: Sequence[bytes], cached: Mapping[bytes, CachedScore], computed: Mapping[bytes, CachedScore]
 ) -> int:
     """Count the tuples that needed no computation: their score was cached, or an equal tuple of the call has it."""

@@ -16,7 +16,7 @@ SIGNATURE_BYTES = 16
 LOG_EVERY_S = 60.0
 """Interval between two log lines with the same reason, in seconds."""
 REASONS = {
-    "unsigned": "it is not signed: give all processes that share the cache the OSRERANK_SIGNING_KEY",
+    "unsigned": "it is not signed: set the same OSRERANK_SIGNING_KEY for all processes that share the cache",
     "wrong_key": "it is not signed with a known OSRERANK_SIGNING_KEY, or it was altered",
     "no_key": "it is signed, and this process has no OSRERANK_SIGNING_KEY",
 }

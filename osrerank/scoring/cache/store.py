@@ -61,7 +61,7 @@ class RemoteStore:
     Args:
         redis: a URL, or a client made with ``decode_responses=False``.
         ttl_s: how long a score stays after its last use, in seconds.
-        most_bytes: memory that scores may take, in bytes.
+        max_bytes: memory that scores may take, in bytes.
         pause_s: the pause after a failure of Redis, in seconds.
         signer: signs the scores and checks their signatures; None for scores without signatures.
         clock: returns seconds.
@@ -72,7 +72,7 @@ class RemoteStore:
         redis: str | Any,
         *,
         ttl_s: int,
-        most_bytes: float,
+        max_bytes: float,
         pause_s: float = PAUSE_S,
         signer: EntrySigner | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -80,7 +80,7 @@ class RemoteStore:
         self._signer = signer or EntrySigner()
         self._redis = connect(redis) if isinstance(redis, str) else redis
         self._ttl_s = ttl_s
-        self._max_entries = max(1, int(most_bytes / 2 / (REMOTE_ENTRY_BYTES + self._signer.added_bytes)))
+        self._max_entries = max(1, int(max_bytes / 2 / (REMOTE_ENTRY_BYTES + self._signer.added_bytes)))
         self._pause_s = pause_s
         self._calls, self._writes = (Pause(pause_s, self._report, clock) for _ in range(2))
 
@@ -91,10 +91,10 @@ class RemoteStore:
         pipeline = self._redis.pipeline(transaction=False)
         pipeline.hmget(YOUNG, keys)
         pipeline.hmget(OLD, keys)
-        answer = self._calls.attempt(pipeline.execute, None)
-        if not _fits(answer, len(keys)):
+        replies = self._calls.attempt(pipeline.execute, None)
+        if not _fits(replies, len(keys)):
             return {}, {}
-        young, old = (_decoded(keys, stored, self._signer) for stored in answer or ())
+        young, old = (_decode(keys, stored, self._signer) for stored in replies or ())
         to_renew = {key: value for key, value in old.items() if key not in young}
         return {**young, **to_renew}, to_renew
 
@@ -125,7 +125,7 @@ class RemoteStore:
         with contextlib.suppress(ResponseError):  # Redis has no young generation
             self._redis.rename(YOUNG, OLD)
 
-    def _report(self, error: Exception, is_first: bool) -> None:  # noqa: FBT001 - as `Pause` gives it
+    def _report(self, error: Exception, is_first: bool) -> None:  # noqa: FBT001 - `Pause` calls it so
         ERRORS.inc()
         if is_first:
             logger.warning(
@@ -138,12 +138,12 @@ def connect(url: str) -> Any:
     return open_redis(url, connect_s=TIMEOUT_S, answer_s=TIMEOUT_S)
 
 
-def _fits(answer: object, size: int) -> bool:
-    """Return whether an answer has the form of two HMGET replies."""
+def _fits(replies: object, size: int) -> bool:
+    """Return whether an object has the form of two HMGET replies."""
     return (
-        isinstance(answer, list)
-        and len(answer) == 2
-        and all(isinstance(values, list) and len(values) == size for values in answer)
+        isinstance(replies, list)
+        and len(replies) == 2
+        and all(isinstance(values, list) and len(values) == size for values in replies)
     )
 
 
@@ -151,7 +151,7 @@ def _packed(value: CachedScore) -> bytes:
     return THREE_NUMBERS.pack(*value) if isinstance(value, tuple) else ONE_NUMBER.pack(value)
 
 
-def _decoded(keys: Sequence[bytes], stored: Sequence[object], signer: EntrySigner) -> dict[bytes, CachedScore]:
+def _decode(keys: Sequence[bytes], stored: Sequence[object], signer: EntrySigner) -> dict[bytes, CachedScore]:
     """Return the valid scores among stored values, by key; count values that are not scores as errors."""
     scores: dict[bytes, CachedScore] = {}
     formats = {form.size + added: form for form in (ONE_NUMBER, THREE_NUMBERS) for added in (0, SIGNATURE_BYTES)}

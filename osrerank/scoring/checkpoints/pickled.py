@@ -22,7 +22,7 @@ NESTED = ("state_dict", "model_state_dict", "model")
 PARALLEL = "module."
 OLD_NAMES = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
 BUFFERS = ("position_ids", "token_type_ids")
-"""Suffixes of the names of buffers that old versions of transformers saved; they are no weights."""
+"""Suffixes of the names of buffers that old versions of transformers saved; they are not weights."""
 
 
 def pickled_files(directory: Path) -> list[Path]:
@@ -48,7 +48,7 @@ def pickled_files(directory: Path) -> list[Path]:
     files = sorted(file for file in directory.glob("*") if file.suffix in SUFFIXES or is_pickled(file))
     if len(files) > 1:
         names = ", ".join(file.name for file in files)
-        reason = f"{directory} has several files of PyTorch weights ({names}); name one of them, such as {files[0]}"
+        reason = f"{directory} has several PyTorch weight files ({names}); pass one of them, such as {files[0]}"
         raise ModelLoadError(reason, path=str(directory))
     return files
 
@@ -74,8 +74,8 @@ def _read_tensors(file: Path) -> Mapping[str, Any]:
         raise ModelLoadError(f"{file} cannot be read as PyTorch weights: {error}", path=str(file)) from error
     tensors = {name: value for name, value in _named_values(content) if isinstance(value, torch.Tensor)}
     if not tensors:
-        has = ", ".join(map(str, list(content)[:3])) if isinstance(content, Mapping) else type(content).__name__
-        raise ModelLoadError(f"{file} has no tensors, but {has}", path=str(file))
+        found = ", ".join(map(str, list(content)[:3])) if isinstance(content, Mapping) else type(content).__name__
+        raise ModelLoadError(f"{file} has no tensors; it contains {found}", path=str(file))
     return tensors
 
 
@@ -118,7 +118,7 @@ def _unsafe_pickle(file: Path, refusal: Exception) -> str:
     quoted = shlex.quote(code) if {*code} & {*'"$`\\'} else f'"{code}"'
     fix = (
         "if you trust its author to run code on this machine, run this where the file's classes are installed: "
-        f"python -c {quoted} and then name {target} as the model"
+        f"python -c {quoted} and then pass {target} as the model"
     )
     return f"{file} is a pickle of more than tensors{detail}, which would run code when it is read; {fix}"
 

@@ -27,15 +27,15 @@ from osrerank.types import Encoder, Scorer, is_encoder
 SAMPLE = Path(__file__).parents[2] / "data" / "squad"
 QUESTIONS = 50
 MIN_RIGHT = 45
-"""The fewest questions whose answering paragraph must come first."""
+"""The minimum number of questions whose answering paragraph must come first."""
 MAX_INVERTED = 10
 """If at most this many answering paragraphs come first, the order is inverted."""
 MIN_MARGIN = 1.5
-"""The least median margin, in logits as the head gives them."""
+"""The minimum median margin, in uncalibrated logits."""
 MAX_UNKNOWN = 0.01
-"""The largest share of unknown tokens."""
-SKIP = "if it is not trained yet or reads no English, give osrerank export --no-self-check"
-SKIP_ENCODER = "if it reads no English, osrerank export makes a graph of it, without this check"
+"""The maximum share of unknown tokens."""
+SKIP = "if the model is not trained yet or does not read English, run osrerank export --no-self-check"
+SKIP_ENCODER = "if the model does not read English, run osrerank export, which writes its graph without this check"
 
 
 class CheckedQuestion(NamedTuple):
@@ -51,7 +51,7 @@ class SelfCheck(NamedTuple):
 
     Attributes:
         right: number of questions, of `QUESTIONS`, whose answering paragraph came before the random one.
-        margin: median difference of the two paragraphs' logits, as the head gives them; negative in the wrong order.
+        margin: median difference of the two paragraphs' uncalibrated logits; negative if the order is wrong.
         unknown: share of [UNK] among the tokens of all texts.
         head: form of the model's head.
         label: index of the output that is the score.
@@ -140,7 +140,7 @@ def examples() -> tuple[CheckedQuestion, ...]:
 
 
 def _margin(scorer: Scorer | Encoder, card: ModelCard, example: CheckedQuestion) -> float:
-    """Return how far the answering paragraph is ahead, in logits as the head gives them."""
+    """Return the uncalibrated logit of the answering paragraph minus that of the random one."""
     texts = [example.answering, example.other]
     if is_encoder(scorer):
         query, documents = scorer.encode([example.question], "query"), scorer.encode(texts, "document")
@@ -173,16 +173,17 @@ def _cause(right: int, margin: float, unknown: float, card: ModelCard, *, is_mix
     swapped = "the labels are swapped"
     if card.head == "next-sentence":
         swapped = "in this next-sentence head, output 0 means relevant, not output 1"
-    lost = "its head was lost or is not trained"
+    wrong_weights = "its head was lost or is not trained"
     if card.is_encoder:
-        lost = "its graph or its pooling belongs to another model"
-    lost += ", or the vocabulary belongs to another model"
+        wrong_weights = "its graph or its pooling belongs to another model"
+    wrong_weights += ", or the vocabulary belongs to another model"
     causes = {
-        "texts are lower-cased and the vocabulary has words with capitals: do_lower_case must be false": is_mixed,
-        f"{unknown:.1%} of the tokens are unknown: the vocabulary belongs to another model, or it is of lower case and "
+        "texts are lower-cased, but the vocabulary has words with capitals: set do_lower_case to false": is_mixed,
+        f"{unknown:.1%} of the tokens are unknown: the vocabulary belongs to another model, or it is lower-cased and "
         "texts are not lower-cased (do_lower_case)": unknown > MAX_UNKNOWN,
-        f"it hardly tells paragraphs apart: {lost}": abs(margin) < MIN_MARGIN and not card.is_encoder,
+        f"it scores answering and random paragraphs almost equally: {wrong_weights}": abs(margin) < MIN_MARGIN
+        and not card.is_encoder,
         f"the order is upside down: {swapped}": right <= MAX_INVERTED and not card.is_encoder,
-        f"it puts too few answering paragraphs first: {lost}": right < MIN_RIGHT,
+        f"it puts too few answering paragraphs first: {wrong_weights}": right < MIN_RIGHT,
     }
     return next((cause for cause, applies in causes.items() if applies), "")

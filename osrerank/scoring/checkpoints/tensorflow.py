@@ -1,4 +1,4 @@
-"""Read TensorFlow checkpoints of BERT, and give their weights transformers' names.
+"""Read TensorFlow checkpoints of BERT, and rename their weights to transformers' names.
 
 Google, dl4marco-bert and duobert released such checkpoints. A directory has ``bert_config.json``, ``vocab.txt`` and
 ``model.ckpt-N.index`` with its data files. Classifiers have ``output_weights`` ``(labels, hidden)`` and
@@ -41,7 +41,7 @@ def read_tensorflow(directory: Path) -> tuple[Arrays, dict[str, Any]]:
     """Return a checkpoint's weights under transformers' names, and its config.
 
     Raises:
-        ModelLoadError: `checkpoint_of` cannot tell which checkpoint to read, or the checkpoint cannot be read.
+        ModelLoadError: `checkpoint_of` cannot decide which checkpoint to read, or the checkpoint cannot be read.
         MissingDependencyError: the extra ``torch`` is not installed.
     """
     prefix = checkpoint_of(directory)

@@ -30,8 +30,8 @@ from osrerank.scoring.modular.head import HeadStep, Mode
 MODEL_TYPE = "SentenceTransformer"
 STATIC_EMBEDDING = "StaticEmbedding"
 MAX_TOKENS = 1 << 18
-"""The most tokens of a StaticEmbedding's text, which has no limit: as many as `osrerank.scoring.inputs` reads
-characters."""
+"""The maximum number of tokens in a StaticEmbedding's text, which has no limit of its own. It equals the number of
+characters that `osrerank.scoring.inputs` reads."""
 QUERY_PROMPTS = ("query",)
 DOCUMENT_PROMPTS = ("document", "passage", "corpus")
 """Names of each side's prompts; the first prompt that is not empty counts."""

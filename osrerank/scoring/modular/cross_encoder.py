@@ -31,7 +31,7 @@ MODEL_TYPE = "CrossEncoder"
 OUTPUT_ACTIVATIONS = ("Identity", "Sigmoid")
 """Activations of the whole model. The logit is the same before both; its probability is the sigmoid."""
 SCORES = "scores"
-"""Output name of the last module, which gives the logits."""
+"""Output name of the last module, which computes the logits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class CrossEncoderDescription:
     Attributes:
         head: pooling and steps after the encoder; None if the model is a transformers classifier.
         labels: number of the head's outputs; 0 for a classifier, whose config has it.
-        max_tokens: most tokens of a sequence; None if the files set no limit.
+        max_tokens: maximum number of tokens in a sequence; None if the files set no limit.
         query_prefix: text that precedes every query.
         descriptions: JSON files that the description was read from, relative to the directory.
         weights: safetensors of the modules, relative to the directory.
@@ -59,7 +59,7 @@ def read_cross_encoder(directory: Path) -> CrossEncoderDescription | None:
     """Return the description of a cross-encoder; None if sentence-transformers did not save one in the directory.
 
     Raises:
-        ModelLoadError: a file cannot be read, or sets a field that osrerank does not know; the message names it.
+        ModelLoadError: a file cannot be read, or sets a field that osrerank does not know.
     """
     if model_type(directory) != MODEL_TYPE:
         return None
@@ -73,7 +73,7 @@ def read_cross_encoder(directory: Path) -> CrossEncoderDescription | None:
     task = transformer_task(directory)
     if (task == CLASSIFIERS) == bool(modules):
         reason = f"transformer_task is {task!r}, and {MODULES_FILE} has {len(modules) + 1} modules"
-        fix = "a classifier must be the only module, and an encoder must not"
+        fix = "a classifier must be the only module; an encoder must be followed by others"
         raise file_error(directory / TRANSFORMER_FILE, f"{reason}; {fix}")
     reader = ModuleReader(directory)
     head, labels = _read_head(directory, reader, modules) if modules else (None, 0)
@@ -90,7 +90,9 @@ def _read_head(directory: Path, reader: ModuleReader, modules: Sequence[tuple[st
     """Return the head, and the number of its outputs."""
     pooling = reader.read_pooling(modules)
     if (last_kind := modules[-1][0]) != "Dense":
-        raise file_error(directory / MODULES_FILE, f"the last module is a {last_kind}; a Dense must give the scores")
+        raise file_error(
+            directory / MODULES_FILE, f"the last module is a {last_kind}; it must be a Dense, which computes the scores"
+        )
     steps, labels = reader.read_steps(modules[1:], last_output=SCORES)
     return Head(tuple(steps), pooling), labels
 

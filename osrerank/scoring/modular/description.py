@@ -27,7 +27,7 @@ GRAPH_FAMILIES = ("bert", "roberta", "xlm-roberta", "camembert", "mpnet", "moder
 FAMILIES = (*GRAPH_FAMILIES, "distilbert", "electra", "albert", "deberta-v2")
 """``model_type`` of the encoders that other modules may follow."""
 STATIC = "static-embedding"
-"""The ``model_type`` that osrerank gives to a StaticEmbedding, a table of token vectors without a config."""
+"""osrerank's ``model_type`` for a StaticEmbedding, a table of token vectors without a config."""
 LATER_MODULES = ("Pooling", "Dense", "LayerNorm", "Normalize", "Dropout")
 """Modules that may follow the transformer of a bi-encoder or a cross-encoder."""
 WEIGHTED = ("Dense", "LayerNorm")
@@ -78,7 +78,7 @@ Content = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class TokenLimits:
-    """The most tokens of a sequence, of a query and of a document; None if the model's files set no limit."""
+    """The maximum numbers of tokens in a sequence, a query and a document; None if the files set no limit."""
 
     sequence: int | None
     query: int | None = None
@@ -263,7 +263,7 @@ def list_modules(
 
 
 def transformer_settings(directory: Path, more_fields: Collection[str] = ()) -> tuple[Path, Content]:
-    """Return the file of a transformer's settings and its content, which is empty if there is no such file.
+    """Return the file of a transformer's settings and its content; empty if the file does not exist.
 
     Args:
         directory: the transformer's directory.
@@ -311,7 +311,7 @@ def transformer_task(directory: Path, more_fields: Collection[str] = ()) -> str:
 
 
 def limits_of(directory: Path, more_fields: Collection[str] = ()) -> TokenLimits:
-    """Return the least of the limits in a transformer's files, as the library applies them."""
+    """Return the lowest of the limits in a transformer's files, as the library applies them."""
     _, settings = transformer_settings(directory, more_fields)
     tokenizer_file = directory / TOKENIZER_SETTINGS_FILE
     limit = settings.get("max_seq_length")

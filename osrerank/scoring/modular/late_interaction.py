@@ -81,8 +81,8 @@ class LateInteractionDescription:
         dimensions: size of a token's vector; 0 for the size of the state.
         query_prefix: text that precedes every query, after the marker.
         document_prefix: text that precedes every document, after the marker.
-        most_query_tokens: most tokens of a query, with special and filling tokens; None for the model's limit.
-        max_document_tokens: most tokens of a document, with special tokens; None for the model's limit.
+        max_query_tokens: maximum tokens in a query, with special and filling tokens; None for the model's limit.
+        max_document_tokens: maximum tokens in a document, with special tokens; None for the model's limit.
         tokens: markers, expansion, and which token vectors are kept.
     """
 
@@ -91,7 +91,7 @@ class LateInteractionDescription:
     dimensions: int
     query_prefix: str
     document_prefix: str
-    most_query_tokens: int | None
+    max_query_tokens: int | None
     max_document_tokens: int | None
     tokens: TokenVectors
 
@@ -153,7 +153,7 @@ class _SavedModules:
         projections, dimensions = self._projections()
         query_marker, query_prefix = self._marker_and_prefix("query", QUERY_PROMPTS)
         document_marker, document_prefix = self._marker_and_prefix("document", DOCUMENT_PROMPTS)
-        expansion, most_query_tokens, max_document_tokens = self._lengths(transformer)
+        expansion, max_query_tokens, max_document_tokens = self._lengths(transformer)
         tokens = TokenVectors(
             query_marker=query_marker,
             document_marker=document_marker,
@@ -167,7 +167,7 @@ class _SavedModules:
             dimensions,
             query_prefix,
             document_prefix,
-            most_query_tokens,
+            max_query_tokens,
             max_document_tokens,
             tokens,
         )
@@ -187,7 +187,7 @@ class _SavedModules:
         return marker, prompt.removeprefix(marker)
 
     def _lengths(self, transformer: Path) -> tuple[dict[str, Any], int | None, int | None]:
-        """Return the expansion of queries, and the most tokens of a query and of a document."""
+        """Return the query expansion, and the maximum numbers of tokens in a query and a document."""
         if self._is_pylate:
             query, document = _lengths_in(self._model, ("query_length", "document_length"))
             is_on = self._model.get("do_query_expansion") is not False
@@ -203,8 +203,8 @@ class _SavedModules:
         expansion = self._vocabulary.expansion(
             content["length"], attends=bool(content.get("attend")), token=content.get("token")
         )
-        most_query_tokens = int(content["length"]) if strategy == "fixed" else limits.query or limits.sequence
-        return expansion, most_query_tokens, limits.document or limits.sequence
+        max_query_tokens = int(content["length"]) if strategy == "fixed" else limits.query or limits.sequence
+        return expansion, max_query_tokens, limits.document or limits.sequence
 
     def _projections(self) -> tuple[tuple[Projection, ...], int]:
         """Return the projections of the Dense modules, and the size of the last one's output; 0 without a Dense."""
@@ -229,7 +229,7 @@ class _SavedModules:
         check_field(file, "bias", content.get("bias", True), expected=False)
         weights = f"{folder}/{MODULE_WEIGHTS_FILE}"
         if not (self._directory / weights).exists():
-            fix = "save the model with safe_serialization=True, for osrerank reads no pickled weights here"
+            fix = "save the model with safe_serialization=True, because osrerank does not read pickled weights here"
             raise file_error(self._directory / weights, f"it is missing; {fix}")
         is_square = content.get("in_features") == content.get("out_features")
         residual = ("same" if is_square else "residual") if content.get("use_residual") else ""
@@ -294,7 +294,7 @@ def _read_stanford(directory: Path) -> LateInteractionDescription:
 
 
 def _lengths_in(content: Content, fields: tuple[str, str]) -> tuple[int, int]:
-    """Return the most tokens of a query and of a document, from the two fields or else by default."""
+    """Return the maximum numbers of tokens in a query and a document: the two fields, or the defaults."""
     query, document = (
         int(content.get(field) or default) for field, default in zip(fields, DEFAULT_LENGTHS, strict=True)
     )
@@ -325,7 +325,7 @@ class _Vocabulary:
         return token in self._tokens
 
     def tokens_among(self, words: Sequence[str]) -> tuple[str, ...]:
-        """Return those words that are tokens."""
+        """Return the words that are tokens."""
         return tuple(word for word in words if self.has(word))
 
     def split_marker(self, prompt: str) -> tuple[str, str]:

@@ -16,7 +16,7 @@ class TokenVectors:
         expanded_to: number of tokens to which shorter queries are filled.
         attends_to_expansion: whether the query's own tokens attend to the filling tokens.
         skipped: tokens of a document whose vectors are dropped, such as punctuation.
-        pool_factor: about how many of a document's vectors are merged into one; 1 merges none.
+        pool_factor: about how many of a document's vectors are merged into one; 1 turns merging off.
     """
 
     query_marker: str = ""
@@ -29,7 +29,7 @@ class TokenVectors:
 
     def __post_init__(self) -> None:
         if bool(self.expansion) != (self.expanded_to > 0):
-            raise ValueError(f"expansion is {self.expansion!r} and expanded_to {self.expanded_to}; name both or none")
+            raise ValueError(f"expansion is {self.expansion!r} and expanded_to {self.expanded_to}; set both or neither")
         if not self.pool_factor >= 1:
             raise ValueError(f"pool_factor is {self.pool_factor}; it must be 1 or above")
 

@@ -10,9 +10,9 @@ from osrerank.scoring.modular.description import TOKENIZER_FILE, TOKENIZER_SETTI
 
 TruncationSide = Literal["right", "left"]
 NO_TOKEN_TYPES = ("DistilBert", "Roberta", "XLMRoberta", "MPNet", "Camembert", "BigBird")
-"""Families whose tokenizers give no token types by default, in any version of transformers."""
+"""Families whose tokenizers return no token types by default, in all versions of transformers."""
 TOKEN_TYPES = ("Bert", "Canine", "CodeGen", "Deberta", "DebertaV2", "FNet", "LayoutLMv2", "MarkupLM", "Tapas")
-"""The only families whose tokenizers give token types by default in transformers 5; in 4, most families do."""
+"""The only families whose tokenizers return token types by default in transformers 5. In 4, most families do."""
 SIDES: tuple[TruncationSide, ...] = ("right", "left")
 
 
@@ -21,7 +21,7 @@ class TokenizerSettings:
     """The settings of a tokenizer.
 
     Attributes:
-        limit: most tokens of a sequence; None for no limit.
+        limit: maximum number of tokens in a sequence; None for no limit.
         gives_token_types: whether the model gets token types; if not, all tokens have type 0.
         truncation_side: side on which a long text is cut.
     """
@@ -44,7 +44,7 @@ class TokenizerSettings:
 
 
 def _gives_token_types(content: Mapping[str, Any]) -> bool:
-    """Return whether transformers, in the version that saved the tokenizer, gives the model token types."""
+    """Return whether the transformers version that saved the tokenizer passes token types to the model."""
     if (names := content.get("model_input_names")) is not None:
         return "token_type_ids" in names
     tokenizer_class = str(content.get("tokenizer_class") or "")

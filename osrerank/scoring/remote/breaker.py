@@ -20,7 +20,7 @@ class BrokerAccess(Enum):
 
 
 class Breaker:
-    """A circuit breaker: closed while the broker answers, open after a failure, half open for one probe after a pause.
+    """A circuit breaker: closed while the broker replies, open after a failure, half open for one probe after a pause.
 
     Args:
         clock: returns seconds; for tests.
@@ -46,13 +46,13 @@ class Breaker:
             return BrokerAccess.PROBE
 
     def close(self) -> None:
-        """Record that the broker answered, and close the circuit."""
+        """Record that the broker replied, and close the circuit."""
         with self._lock:
             self._probing = False
             self._pause.end()
 
     def trip(self, *, probed: bool = False) -> None:
-        """Record that the broker did not answer, and open the circuit; concurrent failures count as one.
+        """Record that the broker did not reply, and open the circuit; concurrent failures count as one.
 
         Args:
             probed: whether the probe failed.
@@ -62,4 +62,4 @@ class Breaker:
                 self._probing = False
             elif self.is_open:
                 return
-            self._pause.begin(ConnectionError("the broker does not answer"))
+            self._pause.begin(ConnectionError("the broker does not reply"))

@@ -16,21 +16,21 @@ from osrerank._redis import open_redis
 from osrerank.errors import ConfigError, WorkerError
 from osrerank.settings import ONE_REDIS
 
-CONNECT_S = 1.0
+CONNECT_TIMEOUT_S = 1.0
 """Timeout of connecting to the broker, in seconds."""
-ANSWER_S = 5.0
+REPLY_TIMEOUT_S = 5.0
 """Timeout of a reply to Celery, in seconds; longer than any of its blocking commands."""
-PLAIN_ANSWER_S = 2.0
+PLAIN_REPLY_TIMEOUT_S = 2.0
 """Timeout of a reply to the plain client, in seconds; shorter, because its callers have deadlines."""
 CONNECTIONS = 64
 CLUSTER_ERRORS = (ClusterCrossSlotError, ClusterDownError, MovedError)
 """The errors of a Redis that is a node of a cluster."""
 FIXES = {
-    "READONLY": "it is a replica; name an address that always leads to the master",
-    "MASTERDOWN": "it is a replica; name an address that always leads to the master",
-    "NOPERM": "give its user the rights that the page on workers lists",
-    "NOAUTH": "name its password",
-    "WRONGPASS": "name its password",
+    "READONLY": "it is a replica; set an address that always leads to the master",
+    "MASTERDOWN": "it is a replica; set an address that always leads to the master",
+    "NOPERM": "its user lacks rights; grant the rights listed in docs/workers.md",
+    "NOAUTH": "set its password in the URL",
+    "WRONGPASS": "set its password in the URL",
     "OOM": "it is full; raise its maxmemory",
     "MISCONF": "it cannot write to its disk; free space, or repair the disk",
     "LOADING": "it is still loading its data; wait until it has finished",
@@ -77,19 +77,19 @@ def check_mode(redis: Any) -> None:
         WorkerError: the Redis is a node of a Redis Cluster, or a Sentinel.
     """
     try:
-        answer = redis.execute_command("HELLO")
+        reply = redis.execute_command("HELLO")
     except ResponseError:  # Redis is older than 6, or forbids the command to this user
         return
-    fields = answer if isinstance(answer, dict) else dict(zip(answer[::2], answer[1::2], strict=True))
+    fields = reply if isinstance(reply, dict) else dict(zip(reply[::2], reply[1::2], strict=True))
     mode = bytes(fields.get(b"mode", b"standalone")).decode()
     if mode != "standalone":
         raise WorkerError(f"the broker is a Redis in {mode} mode: {ONE_REDIS}")
 
 
 def explain_failure(error: BaseException) -> str:
-    """Return a sentence that says that the broker does not answer, and how to fix it; it does not show the URL."""
-    is_of_cluster = isinstance(error, CLUSTER_ERRORS) and not isinstance(error, MasterDownError)
-    if is_of_cluster or "unknown command" in str(error):
+    """Return a sentence that states that the broker does not reply and how to fix it, without its URL."""
+    is_cluster_error = isinstance(error, CLUSTER_ERRORS) and not isinstance(error, MasterDownError)
+    if is_cluster_error or "unknown command" in str(error):
         return f"the broker is a node of a Redis Cluster, or a Sentinel: {ONE_REDIS}"
     code = error_code(error)
     fix = FIXES.get(code, "look at its Redis" if code else "start its Redis")
@@ -99,15 +99,15 @@ def explain_failure(error: BaseException) -> str:
     )
 
 
-def redis_fix(error: BaseException, away: str) -> str:
+def redis_fix(error: BaseException, default: str) -> str:
     """Return how to fix an error of Redis.
 
     Args:
         error: redis-py's error, or an error that it caused.
-        away: the fix if Redis did not answer.
+        default: the fix if Redis did not reply.
     """
     code = error_code(error) or (error_code(error.__cause__) if error.__cause__ else "")
-    return FIXES.get(code, "look at its log") if code else away
+    return FIXES.get(code, "look at its log") if code else default
 
 
 def error_code(error: BaseException) -> str:
@@ -120,7 +120,7 @@ def error_code(error: BaseException) -> str:
 def connect(url: str) -> Any:
     """Return a plain Redis client for replies and heartbeats; it connects on first use."""
     keepalive = {} if url.startswith("unix:") else {"socket_keepalive": True}
-    return open_redis(url, connect_s=CONNECT_S, answer_s=PLAIN_ANSWER_S, **keepalive)
+    return open_redis(url, connect_s=CONNECT_TIMEOUT_S, answer_s=PLAIN_REPLY_TIMEOUT_S, **keepalive)
 
 
 def _address(url: str) -> dict[str, Any]:
@@ -137,8 +137,8 @@ def _address(url: str) -> dict[str, Any]:
     settings: dict[str, Any] = {
         "broker_transport_options": {
             **{name: options[name] for name in SHARED_OPTIONS if name in options},
-            "socket_connect_timeout": options.get("socket_connect_timeout", CONNECT_S),
-            "socket_timeout": max(options.get("socket_timeout", 0.0), ANSWER_S),
+            "socket_connect_timeout": options.get("socket_connect_timeout", CONNECT_TIMEOUT_S),
+            "socket_timeout": max(options.get("socket_timeout", 0.0), REPLY_TIMEOUT_S),
             "socket_keepalive": options.get("socket_keepalive", True),
         }
     }
@@ -152,7 +152,7 @@ def _address(url: str) -> dict[str, Any]:
         tls_options = {name: value for name, value in options.items() if name.startswith("ssl_")}
         verification = str(tls_options.get("ssl_cert_reqs", "required")).lower().removeprefix("cert_")
         if verification not in CERTIFICATES:
-            raise _url_error(f"ssl_cert_reqs is {verification}, and must be none, optional or required")
+            raise _url_error(f"ssl_cert_reqs is {verification}; it must be none, optional or required")
         tls_options["ssl_cert_reqs"] = CERTIFICATES[verification]
         tls_options.setdefault("ssl_check_hostname", verification != "none")
         settings["broker_use_ssl"] = tls_options
@@ -179,7 +179,7 @@ def _options(url: str, scheme: str) -> dict[str, Any]:
     if unknown_options := sorted({*options} - known_options):
         hint = "options of TLS belong to rediss://"
         if unknown_options[0] not in tls_options:
-            hint = f"it takes {', '.join(sorted(OPTIONS))}"
+            hint = f"the options are {', '.join(sorted(OPTIONS))}"
         raise _url_error(f"{unknown_options[0]} is not an option of a broker URL; {hint}")
     return options
 

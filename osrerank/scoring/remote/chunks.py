@@ -8,11 +8,11 @@ import numpy as np
 from osrerank.types import Counts, Scores
 
 MAX_CHUNK_TUPLES = 100
-"""The most tuples of a chunk."""
+"""The maximum number of tuples in a chunk."""
 MAX_CHUNK_CHARACTERS = 1 << 20
-"""The most characters of a chunk's texts, so that its message stays below the workers' size limit."""
+"""The maximum number of characters in a chunk's texts, so that its message stays below the workers' size limit."""
 MIN_WORKER_CHARACTERS = 4_000
-"""The least work for another worker, in characters; to send less costs more than to compute it."""
+"""The minimum work for another worker, in characters. Sending less costs more than computing it."""
 READ_CHARACTERS = 4_000
 """About how many characters of a text a model reads; a longer text costs no more to score."""
 
@@ -26,7 +26,7 @@ class Chunk:
         documents: index of a document in the search -> its index in the chunk.
         cost: how many characters the model reads.
         characters: how many characters the whole texts have.
-        max_tuples: the most tuples that the chunk can hold.
+        max_tuples: maximum number of tuples in the chunk.
     """
 
     indices: list[int] = field(default_factory=list)
@@ -76,7 +76,7 @@ def divide(
         documents: the texts.
         tuples: indices into the documents.
         workers: the number of workers, at least one.
-        max_tuples: the most tuples of a chunk.
+        max_tuples: maximum number of tuples in a chunk.
     """
     lengths = [len(document) for document in documents]
     total = sum(_cost(indices, lengths) for indices in tuples)
@@ -93,28 +93,28 @@ def divide(
     return [chunk for chunk in chunks if chunk.indices]
 
 
-def join_answers(size: int, chunks: Sequence[Chunk], answers: Sequence[Scores | str | None], identity: str) -> Scores:
+def join_replies(size: int, chunks: Sequence[Chunk], replies: Sequence[Scores | str | None], identity: str) -> Scores:
     """Join the chunks' scores into one `Scores` for all tuples of a search.
 
     Args:
         size: the number of tuples of the search.
         chunks: the chunks that the tuples were divided into.
-        answers: for each chunk, its scores, or the error, or None if no answer came in time.
+        replies: for each chunk, its scores, an error as a `str`, or None if no reply came in time.
         identity: identity of the model.
     """
     values = np.full(size, np.nan, dtype=np.float32)
     failures: dict[int, str] = {}
     cuts = np.zeros(size, dtype=np.uint8)
-    for chunk, answer in zip(chunks, answers, strict=True):
-        if isinstance(answer, str):
-            failures |= dict.fromkeys(chunk.indices, answer)
-        elif answer is not None:
-            values[chunk.indices] = answer.values
-            failures |= {chunk.indices[index]: reason for index, reason in answer.failures.items()}
-            if answer.cuts is not None:
-                cuts[chunk.indices] = answer.cuts
-    scored = [answer for answer in answers if isinstance(answer, Scores)]
-    odds = Scores.joined_odds(answers, [chunk.indices for chunk in chunks], size)
+    for chunk, reply in zip(chunks, replies, strict=True):
+        if isinstance(reply, str):
+            failures |= dict.fromkeys(chunk.indices, reply)
+        elif reply is not None:
+            values[chunk.indices] = reply.values
+            failures |= {chunk.indices[index]: reason for index, reason in reply.failures.items()}
+            if reply.cuts is not None:
+                cuts[chunk.indices] = reply.cuts
+    scored = [reply for reply in replies if isinstance(reply, Scores)]
+    odds = Scores.joined_odds(replies, [chunk.indices for chunk in chunks], size)
     reached = _count_leading(values, failures)
     return Scores(values, failures, reached, identity, odds, cuts, **Counts.total(scored))
 

@@ -1,7 +1,7 @@
 """Deliver chunks to workers and collect their replies, for all threads of a process.
 
 Requests go out through Celery. All replies to a process arrive in one Redis list, its reply queue, which one thread
-reads. So a call opens neither a connection nor a subscription. A chunk counts as lost if it has no answer, no live
+reads. So a call opens neither a connection nor a subscription. A chunk counts as lost if it has no reply, no live
 worker holds it, and it is no longer in the queue. A lost chunk is sent again, because Celery's own redelivery takes an
 hour on Redis.
 """
@@ -32,7 +32,7 @@ LOST_AFTER_S = 2.5 * BEAT_S
 GIVE_UP_S = 4.0
 """Seconds without a worker, or without the broker, after which calls stop waiting."""
 MAX_LOSSES = 3
-"""How many workers may die while they hold a chunk before it is given up; the chunk may be what kills them."""
+"""How many workers may die while they hold a chunk before it is given up; the chunk itself may kill them."""
 MAX_SENDS = 6
 """How often a chunk is sent before it is given up."""
 NO_WORKER = "no worker is left"
@@ -49,7 +49,7 @@ class PendingChunk:
         queue: the queue that the chunk was put into.
         message: the encoded request.
         deadline: the deadline of the search.
-        answer: the reply, or an error as a `str`; None while the chunk waits.
+        outcome: the reply, or an error as a `str`; None while the chunk waits.
         order: the chunk's number among all chunks that this process has sent.
         sends: how often the chunk was sent.
         unseen_since: the time since which no worker has held the chunk; None while a worker holds it, or while it may
@@ -64,7 +64,7 @@ class PendingChunk:
     queue: str
     message: bytes
     deadline: Deadline
-    answer: Reply | str | None = None
+    outcome: Reply | str | None = None
     order: int = 0
     sends: int = 0
     unseen_since: float | None = None
@@ -74,15 +74,15 @@ class PendingChunk:
     task: str = SCORE
     _call: "_Call | None" = field(default=None, repr=False)
 
-    def settle(self, answer: Reply | str) -> None:
-        """Set the answer, and tell the call that waits for the chunk."""
-        self.answer = answer
+    def complete(self, outcome: Reply | str) -> None:
+        """Set the outcome, and count it for the call that waits for the chunk."""
+        self.outcome = outcome
         if self._call is not None:
-            self._call.count_answer()
+            self._call.count_outcome()
 
 
 class _Call:
-    """A call that waits until all of its chunks have an answer."""
+    """A call that waits until all of its chunks have an outcome."""
 
     def __init__(self, chunks: Iterable[PendingChunk]) -> None:
         self._remaining = 0
@@ -92,8 +92,8 @@ class _Call:
             pending._call = self  # noqa: SLF001 - a class of this module
             self._remaining += 1
 
-    def count_answer(self) -> None:
-        """Count a chunk's answer, and wake the call after the last one."""
+    def count_outcome(self) -> None:
+        """Count a chunk's outcome, and wake the call after the last chunk."""
         with self._lock:
             self._remaining -= 1
             if self._remaining == 0:
@@ -138,9 +138,9 @@ class Delivery:
     def deliver(
         self, chunks: Sequence[PendingChunk], deadline: Deadline, admit: Callable[[], None] = lambda: None
     ) -> None:
-        """Send chunks, and wait until all have an answer or the deadline has passed.
+        """Send chunks, and wait until all have an outcome or the deadline has passed.
 
-        Under a deadline, another thread sends, so that a broker that does not answer causes no further delay.
+        Under a deadline, another thread sends, so that a broker that does not reply causes no further delay.
 
         Args:
             chunks: the chunks of one call.
@@ -164,7 +164,7 @@ class Delivery:
             deadline.wait(call.done)
         finally:
             self._forget(chunks)
-        late = sum(pending.answer is None for pending in chunks)
+        late = sum(pending.outcome is None for pending in chunks)
         CHUNKS_LATE.inc(late)
 
     def _send_all(self, chunks: Sequence[PendingChunk], deadline: Deadline, admit: Callable[[], None]) -> None:
@@ -183,7 +183,7 @@ class Delivery:
             self._closed = True
             self._changed.notify_all()
         for pending in list(self._pending.values()):
-            self._settle(pending, "the client was closed")
+            self._complete(pending, "the client was closed")
         if self._thread is not None:
             self._thread.join(BEAT_S * 4)
 
@@ -245,40 +245,42 @@ class Delivery:
                 time.sleep(0.1)
             except Exception as error:  # the thread must go on: without it, no call would get a reply
                 logger.exception("[replies-unread] the replies of workers could not be read")
-                for pending in self._unanswered():
-                    self._settle(pending, f"the replies of workers could not be read ({type(error).__name__}: {error})")
+                for pending in self._waiting_chunks():
+                    self._complete(
+                        pending, f"the replies of workers could not be read ({type(error).__name__}: {error})"
+                    )
                 time.sleep(0.1)
 
     def _receive(self, message: bytes) -> None:
-        """Give a reply to its call; ignore a reply that comes too late, and a second reply to a chunk."""
+        """Pass a reply to its call; ignore a reply that comes too late, and a second reply to a chunk."""
         try:
             reply = Reply.decode(self._signer.open("reply", message))
         except PayloadError as error:
             count_refusal("reply", error)
             return
         pending = self._pending.get(reply.chunk)
-        if pending is None or pending.answer is not None:
+        if pending is None or pending.outcome is not None:
             return
         self._popped[pending.queue] = max(self._popped.get(pending.queue, 0), pending.order)
-        self._settle(pending, reply)
+        self._complete(pending, reply)
 
-    def _settle(self, pending: PendingChunk, answer: Reply | str) -> None:
-        if pending.answer is None:
-            pending.settle(answer)
+    def _complete(self, pending: PendingChunk, outcome: Reply | str) -> None:
+        if pending.outcome is None:
+            pending.complete(outcome)
 
     def _resend_lost(self) -> None:
-        """Send lost chunks again, and give up chunks for which no worker is left."""
+        """Resend lost chunks, and give up chunks for which no worker is live."""
         self._checked_at = self._clock()
         heartbeats = self._registry.heartbeats()
         served_queues = {heartbeat.queue for heartbeat in heartbeats if heartbeat.taking or heartbeat.held}
         self._give_up_unless_served(served_queues, NO_WORKER)
         held_ids = {chunk for heartbeat in heartbeats for chunk in heartbeat.held}
-        waiting = {queue: self._redis.llen(queue) for queue in {pending.queue for pending in self._unanswered()}}
-        for pending in self._unanswered():
+        waiting = {queue: self._redis.llen(queue) for queue in {pending.queue for pending in self._waiting_chunks()}}
+        for pending in self._waiting_chunks():
             if pending.chunk_id in held_ids:
                 pending.is_held = True
                 self._popped[pending.queue] = max(self._popped.get(pending.queue, 0), pending.order)
-        for pending in self._unanswered():
+        for pending in self._waiting_chunks():
             may_wait = waiting.get(pending.queue, 0) > 0 and pending.order > self._popped.get(pending.queue, 0)
             if pending.chunk_id in held_ids or may_wait:
                 pending.unseen_since = None
@@ -290,15 +292,16 @@ class Delivery:
     def _send_again(self, pending: PendingChunk) -> None:
         if pending.deadline.passed:
             return
-        pending.losses += pending.is_held
+        if pending.is_held:
+            pending.losses += 1
         if pending.losses >= MAX_LOSSES or pending.sends >= MAX_SENDS:
-            self._settle(pending, LOST)
+            self._complete(pending, LOST)
             return
         CHUNKS_RESENT.inc()
         try:
             self._send(pending)
         except WorkerError as error:
-            self._settle(pending, str(error))
+            self._complete(pending, str(error))
 
     def _give_up_unless_served(self, served_queues: Collection[str], reason: str) -> None:
         """Give up the chunks of queues from which no worker has taken for a while.
@@ -310,11 +313,11 @@ class Delivery:
         now = self._clock()
         for queue in served_queues:
             self._last_served_at[queue] = now
-        for pending in self._unanswered():
+        for pending in self._waiting_chunks():
             if now - self._last_served_at.get(pending.queue, now) > GIVE_UP_S:
-                self._settle(pending, reason)
+                self._complete(pending, reason)
 
-    def _unanswered(self) -> list[PendingChunk]:
-        """Return the chunks that wait for an answer."""
+    def _waiting_chunks(self) -> list[PendingChunk]:
+        """Return the chunks that wait for a reply."""
         with self._changed:
-            return [pending for pending in self._pending.values() if pending.answer is None]
+            return [pending for pending in self._pending.values() if pending.outcome is None]

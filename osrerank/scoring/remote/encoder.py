@@ -12,7 +12,7 @@ from osrerank.types import NEVER, Advice, Deadline, Side, Vectors
 from osrerank.types.vectors import Floats, Rows
 from osrerank.vectors.record import Bits, VectorRecord, record_bytes, rows_of
 
-OTHER_MODEL = "workers run another {model} than this process: give both the same model and version"
+OTHER_MODEL = "workers run another {model} than this process: use the same model and version for both"
 
 
 class RemoteEncoder:
@@ -57,15 +57,15 @@ class RemoteEncoder:
         if side == "query":
             return self._encoder.encode(texts, side, deadline=deadline)
         record_size = record_bytes(self._bits, self.dimensions, self._encoder.max_rows)
-        answer = self._workers.encode_documents(
-            texts, identity=self.identity, bits=self._bits, most_bytes=record_size, deadline=deadline
+        encoded = self._workers.encode_documents(
+            texts, identity=self.identity, bits=self._bits, max_bytes=record_size, deadline=deadline
         )
-        if answer.identity != self.identity:
+        if encoded.identity != self.identity:
             raise InferenceError(OTHER_MODEL.format(model=self.model), model=self.model)
         by_tokens = self.advice.kind == "late-interaction"
-        failures = {index: content for index, content in answer.contents.items() if isinstance(content, str)}
+        failures = {index: content for index, content in encoded.contents.items() if isinstance(content, str)}
         records: dict[int, VectorRecord] = {}
-        for index, content in answer.contents.items():
+        for index, content in encoded.contents.items():
             record = VectorRecord.parse(memoryview(content))[0] if isinstance(content, bytes) else None
             if record is not None and record.fits(self.dimensions, self._bits, by_tokens=by_tokens):
                 records[index] = record
@@ -88,7 +88,7 @@ class RemoteEncoder:
         return self._encoder.chunks(query, texts)
 
     def find_workers(self, deadline: Deadline = NEVER) -> int:
-        """Return how many workers there are, as `osrerank.types.NeedsWorkers.find_workers`."""
+        """Return the number of live workers, as `osrerank.types.NeedsWorkers.find_workers`."""
         return self._workers.find_workers(deadline)
 
     def close(self) -> None:

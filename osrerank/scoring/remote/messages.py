@@ -36,11 +36,11 @@ MAX_VECTOR_BYTES = 4 << 20
 SCORE, ENCODE = "osrerank.score", "osrerank.encode"
 """The names of the two Celery tasks."""
 MAX_REQUEST_TUPLES = 1_000
-"""The most tuples of a request."""
+"""The maximum number of tuples in a request."""
 MAX_TUPLE_DOCUMENTS = 2
-"""The most documents of a tuple: a duo model compares two."""
+"""The maximum number of documents in a tuple: a duo model compares two."""
 MAX_NAME_CHARACTERS = 512
-"""The most characters of an id or a name."""
+"""The maximum number of characters in an id or a name."""
 FLOAT = struct.Struct("<f")
 
 Content = TypeVar("Content")

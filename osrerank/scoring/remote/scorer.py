@@ -20,7 +20,7 @@ from osrerank.metrics import OVERLOADED
 from osrerank.scoring.card import logistic
 from osrerank.scoring.inputs import MAX_TEXT_CHARACTERS
 from osrerank.scoring.remote.broker import celery_app, connect
-from osrerank.scoring.remote.chunks import MAX_CHUNK_TUPLES, Chunk, divide, join_answers
+from osrerank.scoring.remote.chunks import MAX_CHUNK_TUPLES, Chunk, divide, join_replies
 from osrerank.scoring.remote.delivery import Delivery, PendingChunk
 from osrerank.scoring.remote.messages import MAX_VECTOR_BYTES, ChunkRequest, Heartbeat, Reply
 from osrerank.scoring.remote.signing import UNSIGNED_RISK, Signer
@@ -72,7 +72,7 @@ class _Admission:
 class RemoteScorer:
     """Scores tuples on workers; safe to use from many threads, and after a fork.
 
-    The tuples of a call are divided among the workers. Tuples whose chunk has no answer at the deadline count as not
+    The tuples of a call are divided among the workers. Tuples whose chunk has no reply at the deadline count as not
     reached; tuples of a lost chunk count as failed. All workers of a call have the same model identity, so that an
     upgrade of the model never mixes scores. While a worker has the identity of the previous call, that one is used.
 
@@ -124,17 +124,17 @@ class RemoteScorer:
         Raises:
             Overloaded: too many chunks are waiting, or they would take longer than the time left.
             TaskFailed: no chunk could be scored.
-            WorkerError: there is no worker, or no broker.
+            WorkerError: no worker is live, or the broker does not reply.
         """
-        identity, answers = self._exchange(query, documents, tuples, deadline)
-        if not answers:
+        identity, outcomes = self._exchange(query, documents, tuples, deadline)
+        if not outcomes:
             return Scores(np.empty(0, dtype=np.float32), identity=identity)
-        chunks = [chunk for chunk, _ in answers]
-        scores = [answer.scores if isinstance(answer, Reply) else answer for _, answer in answers]
-        return join_answers(len(tuples), chunks, scores, identity)
+        chunks = [chunk for chunk, _ in outcomes]
+        scores = [outcome.scores if isinstance(outcome, Reply) else outcome for _, outcome in outcomes]
+        return join_replies(len(tuples), chunks, scores, identity)
 
     def encode_documents(
-        self, texts: Sequence[str], *, identity: str, bits: Bits, most_bytes: int, deadline: Deadline = NEVER
+        self, texts: Sequence[str], *, identity: str, bits: Bits, max_bytes: int, deadline: Deadline = NEVER
     ) -> Encoded:
         """Encode documents on workers; if the workers have another model, send nothing and return no vectors.
 
@@ -142,7 +142,7 @@ class RemoteScorer:
             texts: the documents' texts.
             identity: identity of the model that the workers must have.
             bits: bits of each number in a vector.
-            most_bytes: the largest size of a document's record, in bytes.
+            max_bytes: maximum size of a document's record, in bytes.
             deadline: as for `score`.
 
         Raises:
@@ -151,14 +151,16 @@ class RemoteScorer:
         if self.workers(deadline).first.identity != identity:
             return Encoded(self.identity, {})
         tuples = [(index,) for index in range(len(texts))]
-        max_tuples = max(1, min(MAX_CHUNK_TUPLES, MAX_VECTOR_BYTES // most_bytes))
-        workers_identity, answers = self._exchange("", texts, tuples, deadline, max_tuples=max_tuples, vector_bits=bits)
+        max_tuples = max(1, min(MAX_CHUNK_TUPLES, MAX_VECTOR_BYTES // max_bytes))
+        workers_identity, outcomes = self._exchange(
+            "", texts, tuples, deadline, max_tuples=max_tuples, vector_bits=bits
+        )
         contents: dict[int, bytes | str] = {}
-        for chunk, answer in answers:
-            if isinstance(answer, str):
-                contents |= dict.fromkeys(chunk.indices, answer)
-            elif answer is not None:
-                contents |= zip(chunk.indices, answer.vectors or (), strict=True)
+        for chunk, outcome in outcomes:
+            if isinstance(outcome, str):
+                contents |= dict.fromkeys(chunk.indices, outcome)
+            elif outcome is not None:
+                contents |= zip(chunk.indices, outcome.vectors or (), strict=True)
         return Encoded(workers_identity, {index: content for index, content in contents.items() if content})
 
     def _exchange(
@@ -171,9 +173,9 @@ class RemoteScorer:
         max_tuples: int = MAX_CHUNK_TUPLES,
         vector_bits: int = 0,
     ) -> tuple[str, list[tuple[Chunk, Reply | str | None]]]:
-        """Send tuples to workers; return the identity of their model, and each chunk with its answer.
+        """Send tuples to workers; return the identity of their model, and each chunk with its outcome.
 
-        An answer is a reply with scores or vectors, an error as a `str`, or None if no reply came in time.
+        An outcome is a reply with scores or vectors, an error as a `str`, or None if no reply came in time.
 
         Raises:
             Overloaded, TaskFailed, WorkerError: as `score`.
@@ -194,13 +196,13 @@ class RemoteScorer:
                 self._delivery.deliver(pending, deadline, lambda: self._admit(group, admission, deadline))
             finally:
                 self._leave(admission)
-        answers = [
-            _checked_answer(pending_chunk, len(chunk.indices), identity)
+        outcomes = [
+            _checked_reply(pending_chunk, len(chunk.indices), identity)
             for pending_chunk, chunk in zip(pending, chunks, strict=True)
         ]
-        if all(isinstance(answer, str) for answer in answers):
-            raise TaskFailed(f"no worker could score the texts: {answers[0]}", task_id=pending[0].chunk_id)
-        return identity, list(zip(chunks, answers, strict=True))
+        if all(isinstance(outcome, str) for outcome in outcomes):
+            raise TaskFailed(f"no worker could score the texts: {outcomes[0]}", task_id=pending[0].chunk_id)
+        return identity, list(zip(chunks, outcomes, strict=True))
 
     def probabilities(self, logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
         """Return the probabilities ``(n,)`` of logits that the workers have calibrated, by the logistic function."""
@@ -216,7 +218,7 @@ class RemoteScorer:
             self._process = 0
 
     def find_workers(self, deadline: Deadline = NEVER) -> int:
-        """Return how many workers there are, as `osrerank.types.NeedsWorkers.find_workers`."""
+        """Return the number of live workers, as `osrerank.types.NeedsWorkers.find_workers`."""
         return len(self.workers(deadline).heartbeats)
 
     def workers(self, deadline: Deadline = NEVER) -> WorkerGroup:
@@ -232,7 +234,7 @@ class RemoteScorer:
     def _share(self, workers: int) -> Iterator[int]:
         """Yield the number of workers for one call: all of them, or fewer while other calls run.
 
-        Idle workers answer many small chunks sooner, but each chunk costs a message. With as many calls as workers, all
+        Idle workers score many small chunks sooner, but each chunk costs a message. With as many calls as workers, all
         workers are busy anyway.
         """
         with self._lock:
@@ -331,14 +333,14 @@ def text_to_send(text: str) -> str:
     return text[: MAX_TEXT_CHARACTERS + 1]
 
 
-def _checked_answer(pending: PendingChunk, size: int, identity: str) -> Reply | str | None:
+def _checked_reply(pending: PendingChunk, size: int, identity: str) -> Reply | str | None:
     """Return a chunk's reply if it is complete; else the error as a `str`, or None if no reply came."""
-    reply = pending.answer
+    reply = pending.outcome
     if not isinstance(reply, Reply):
         return reply
     content = reply.vectors if reply.scores is None else reply.scores.values
     if content is None:
         return reply.error or "the worker gave no reason"
     if reply.identity != identity:
-        return "a worker with another model answered"
+        return "a worker with another model replied"
     return reply if len(content) == size else f"a worker returned {len(content)} scores or vectors for {size} texts"

@@ -28,7 +28,7 @@ LOG_EVERY_S = 60.0
 """Interval between log lines about the same kind of refusal, in seconds; a metric counts every refusal."""
 UNSIGNED_RISK = (
     "OSRERANK_SIGNING_KEY is not set: whoever can write to the broker can forge scores and divert requests; "
-    "give clients and workers the same key"
+    "set the same key for clients and workers"
 )
 
 logger = logging.getLogger(__name__)
@@ -53,7 +53,7 @@ class Signer:
         return cls(keys_of(settings.signing_key))
 
     def seal(self, kind: Kind, message: bytes) -> bytes:
-        """Return a message with its signature in front; without keys, the message alone."""
+        """Return a message with its signature in front; without keys, the message unchanged."""
         if not self.signs:
             return message
         return SIGNED + hmac.digest(self._keys[kind][0], message, "sha256") + message
@@ -72,7 +72,7 @@ class Signer:
         if not sealed.startswith(SIGNED):
             if self.signs:
                 raise PayloadError(
-                    "a message is not signed: give its sender the OSRERANK_SIGNING_KEY", reason="unsigned"
+                    "a message is not signed: set OSRERANK_SIGNING_KEY for its sender", reason="unsigned"
                 )
             return sealed
         if not self.signs:

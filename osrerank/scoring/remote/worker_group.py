@@ -1,4 +1,4 @@
-"""Keep track of the workers to which a client may send chunks, and fail fast while their broker does not answer."""
+"""Keep track of the workers to which a client may send chunks, and fail fast while their broker does not reply."""
 
 import logging
 import threading
@@ -11,7 +11,7 @@ from redis import RedisError
 from osrerank.errors import WorkerError
 from osrerank.metrics import BROKER_AWAY, BROKER_FAILURES, WORKERS
 from osrerank.scoring.remote.breaker import Breaker, BrokerAccess
-from osrerank.scoring.remote.broker import CONNECT_S, PLAIN_ANSWER_S, explain_failure
+from osrerank.scoring.remote.broker import CONNECT_TIMEOUT_S, PLAIN_REPLY_TIMEOUT_S, explain_failure
 from osrerank.scoring.remote.messages import Heartbeat
 from osrerank.scoring.remote.worker_registry import BEAT_S, WorkerRegistry
 from osrerank.types import NEVER, Deadline
@@ -24,7 +24,7 @@ MAX_STALE_S = 4.0
 """Age up to which searches use the list while it is read again, in seconds; longer than the broker's timeouts."""
 PROBE_WAIT_S = 0.05
 """How long a search waits for a probe, or for a newer list of workers, in seconds; it can go on without either."""
-STILL_WAITING = "the broker did not answer before a search's deadline, and the client still waits for its answer"
+STILL_WAITING = "the broker did not reply before a search's deadline, and the client still waits for its reply"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class LiveWorkers:
     """Finds the live workers of a model for a client process; safe to use from many threads.
 
     After the broker fails, a `Breaker` prevents further calls. Background threads probe the broker and read the
-    registry, so that no search waits beyond its deadline for a broker that does not answer.
+    registry, so that no search waits beyond its deadline for a broker that does not reply.
 
     Args:
         registry: the registry of the model's workers.
@@ -97,18 +97,18 @@ class LiveWorkers:
             deadline: the latest time to wait for the broker, if no recent list of workers exists.
 
         Raises:
-            WorkerError: there are no workers, or the broker does not answer. The error comes at once while the circuit
+            WorkerError: there are no workers, or the broker does not reply. The error comes at once while the circuit
                 is open, or after another search has waited in vain for the same answer.
         """
         if self._breaker.attempt() is BrokerAccess.PROBE:
             self._start_probe()
-        self._refuse_while_away()
+        self._raise_while_open()
         group = self._group
         if group is not None and self._clock() - self._read_at < FRESH_S:
             return group
         if group is not None and self._clock() - self._read_at < MAX_STALE_S:
             self._read_in_background()
-            self._refuse_while_away()
+            self._raise_while_open()
             group = self._group
         else:
             group = self._read_now(group, deadline)
@@ -119,7 +119,7 @@ class LiveWorkers:
     def _read_now(self, group: WorkerGroup | None, deadline: Deadline) -> WorkerGroup | None:
         """Read the registry and return the workers; concurrent callers share one reading."""
         with self._lock:
-            self._refuse_while_away()  # a caller that comes after a failed reading does not start another
+            self._raise_while_open()  # a caller that comes after a failed reading does not start another
             if self._group is not None and self._group is not group:
                 return self._group
             reading = self._running_reading() or self._start_reading()
@@ -128,7 +128,7 @@ class LiveWorkers:
         if not deadline.wait(reading):
             self._abandoned_reading = reading
             raise WorkerError(STILL_WAITING)
-        self._refuse_while_away()
+        self._raise_while_open()
         return self._group
 
     def _read_in_background(self) -> None:
@@ -164,7 +164,7 @@ class LiveWorkers:
         finally:
             ended.set()
 
-    def _refuse_while_away(self) -> None:
+    def _raise_while_open(self) -> None:
         if self._breaker.is_open:
             raise WorkerError(self._failure)
 
@@ -176,9 +176,9 @@ class LiveWorkers:
     def close(self) -> None:
         """Wait for the background threads to end."""
         if self._probing is not None:
-            self._probing.join(CONNECT_S + PLAIN_ANSWER_S)
+            self._probing.join(CONNECT_TIMEOUT_S + PLAIN_REPLY_TIMEOUT_S)
         if self._reading is not None:
-            self._reading.wait(CONNECT_S + PLAIN_ANSWER_S)
+            self._reading.wait(CONNECT_TIMEOUT_S + PLAIN_REPLY_TIMEOUT_S)
 
     def _record_failure(self, error: Exception, *, probed: bool = False) -> None:
         BROKER_FAILURES.inc()
@@ -186,7 +186,7 @@ class LiveWorkers:
         self._failure = explain_failure(error)
         if not self._breaker.is_open:
             self._failed_at = self._clock()
-            logger.warning("[broker-away] %s; searches keep their first pass until it answers", self._failure)
+            logger.warning("[broker-away] %s; searches keep their first-pass order until it replies", self._failure)
         self._group = None
         self._breaker.trip(probed=probed)
 
@@ -207,7 +207,7 @@ class LiveWorkers:
         except Exception as error:  # noqa: BLE001 - any error leaves the circuit open
             self._record_failure(error, probed=True)
         else:
-            logger.info("the broker answers again after %.1f s", self._clock() - self._failed_at)
+            logger.info("the broker replies again after %.1f s", self._clock() - self._failed_at)
             self._breaker.close()
 
     def _read_registry(self) -> None:
@@ -232,5 +232,5 @@ class LiveWorkers:
         if self._breaker.is_open:
             return self._failure
         if refused := self._registry.refused:
-            return f"there is no worker of {self._name} that can be trusted: {refused}"
+            return f"there is no worker of {self._name} whose messages are accepted: {refused}"
         return f"there is no worker of {self._name}: start one with osrerank worker"

@@ -29,7 +29,7 @@ def queue_of(model: str, identity: str) -> str:
 
 
 class BrokerClock:
-    """Tells the time of the Redis server, so that the clocks of clients and workers need not agree.
+    """Converts times to the Redis server's clock, so that the clocks of clients and workers need not agree.
 
     Whenever the registry is read or written, the offset from this process' monotonic clock is measured. The error is at
     most half a round trip, plus the drift since then.
@@ -39,16 +39,16 @@ class BrokerClock:
         self._offset_s = 0.0
         self.is_set = False
 
-    def adjust(self, answer: tuple[int, int], asked_at: float, answered_at: float) -> None:
+    def adjust(self, reply: tuple[int, int], asked_at: float, replied_at: float) -> None:
         """Set the clock by a reply of the server.
 
         Args:
-            answer: the reply to ``TIME``: seconds and microseconds.
+            reply: the reply to ``TIME``: seconds and microseconds.
             asked_at: the time before the call, by this process' monotonic clock.
-            answered_at: the time after the call, by the same clock.
+            replied_at: the time after the call, by the same clock.
         """
-        seconds, microseconds = answer
-        self._offset_s = seconds + microseconds / 1e6 - (asked_at + answered_at) / 2
+        seconds, microseconds = reply
+        self._offset_s = seconds + microseconds / 1e6 - (asked_at + replied_at) / 2
         self.is_set = True
 
     def to_server(self, monotonic_s: float) -> float:
@@ -90,7 +90,7 @@ class WorkerRegistry:
         self._timed(pipeline)
 
     def remove(self, worker: str) -> None:
-        """Take a worker out of the registry."""
+        """Remove a worker from the registry."""
         pipeline = self._redis.pipeline(transaction=False)
         pipeline.delete(_key(worker.encode()))
         pipeline.srem(self._names, worker)
@@ -147,10 +147,10 @@ class WorkerRegistry:
         """Execute a pipeline, set the clock by the server's time, and return the pipeline's replies."""
         pipeline.time()
         asked_at = time.monotonic()
-        answers: list[Any]
-        *answers, server_time = pipeline.execute()
+        replies: list[Any]
+        *replies, server_time = pipeline.execute()
         self.clock.adjust(server_time, asked_at, time.monotonic())
-        return answers
+        return replies
 
 
 def _key(worker: bytes) -> bytes:

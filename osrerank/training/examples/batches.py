@@ -82,7 +82,7 @@ class Assembly(Protocol):
         """Turns texts into sequences."""
 
     def count(self, example: Example) -> int:
-        """Return how many sequences the example gives."""
+        """Return the number of sequences of the example."""
 
     def sequences(self, example: Example) -> list[Made]:
         """Return the example's sequences with their targets."""
@@ -126,7 +126,7 @@ class Steps:
     Attributes:
         assembly: makes the sequences.
         batch: the number of sequences in a step; its last example may add a few more.
-        budget_tokens: the most padded tokens in a lot; a list with more becomes a lot by itself.
+        budget_tokens: maximum number of padded tokens in a lot; a longer list is a lot by itself.
         pad_id: the id of the padding token.
         lists: whether an example's sequences stay together, as a listwise loss needs.
         teacher: makes the teacher's sequences; None if they are the student's.
@@ -205,7 +205,7 @@ def plan(lists: Sequence[Sequence[Tokens]], budget_tokens: int, *, multiple: int
 
     Args:
         lists: lists of sequences; a list is never divided.
-        budget_tokens: the most padded tokens in a batch.
+        budget_tokens: maximum number of padded tokens in a batch.
         multiple: a batch's width is a multiple of this.
     """
     longest = [max(len(tokens.ids) for tokens in sequences) for sequences in lists]

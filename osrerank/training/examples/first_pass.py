@@ -16,7 +16,7 @@ from osrerank.training.examples.lists import Example, TitledText, titled
 from osrerank.types import Qrels, Query
 
 FEWEST_WORDS = 3
-"""The fewest words in a question; SQuAD has questions of a letter or two."""
+"""The minimum number of words in a question; SQuAD has questions of one or two letters."""
 BULK = 2000
 """How many lines a bulk request has, two for each document."""
 

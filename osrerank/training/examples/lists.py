@@ -17,7 +17,7 @@ class TitledText(NamedTuple):
 
     Attributes:
         full_text: the text as a model reads it: title and text with a space between them.
-        title: the title, as it was read; empty if there is none.
+        title: the title, as it was read; empty if the document has no title.
     """
 
     full_text: str
@@ -144,7 +144,7 @@ def _texts(value: Mapping[str, Any], name: str, count: int, path: Path, line: in
 
 
 def _scores(values: Any, count: int, path: Path, line: int) -> tuple[float, ...]:
-    """Return a teacher's scores, one for each document; empty if the line has none."""
+    """Return a teacher's scores, one for each document; empty if the line has no scores."""
     if not isinstance(values, list | tuple) or not all(
         type(value) in {int, float} and math.isfinite(value) for value in values
     ):
@@ -183,7 +183,7 @@ def titled(fields: Mapping[str, Any]) -> TitledText:
     """Join a document's ``title`` and ``text``.
 
     Raises:
-        KeyError: there is no text.
+        KeyError: the document has no text.
         TypeError: text or title is not a string.
     """
     title = fields.get("title") or ""

@@ -19,8 +19,8 @@ Pass = Callable[[], Iterable[Example]]
 def drawn(example: Example, recipe: Recipe, rng: random.Random) -> Iterator[Example]:
     """Yield the parts of an example to train on, as the recipe's ``draw`` says.
 
-    ``balanced`` and ``list`` give a part for each relevant document, with others sampled without replacement from the
-    first ``depth``; an example without a relevant document or without others gives nothing. ``top`` and ``all`` give
+    ``balanced`` and ``list`` yield a part for each relevant document, with others sampled without replacement from the
+    first ``depth``; an example without a relevant document or without others yields nothing. ``top`` and ``all`` yield
     one part.
     """
     if recipe.draw == "all":

@@ -42,7 +42,7 @@ def open_source(options: Mapping[str, Any]) -> ExampleSource:
     """Return the source that the options describe; the first option is ``{kind: file}``.
 
     Raises:
-        ConfigError: there is no such kind or option, or an option that the kind needs is missing.
+        ConfigError: the kind or an option is unknown, or an option that the kind needs is missing.
         FormatError: the file of a collection, in which texts are looked up, is malformed.
     """
     kind = next(iter(options), "")

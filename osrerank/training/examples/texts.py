@@ -18,7 +18,7 @@ from osrerank.training.examples.lists import TitledText, titled
 logger = logging.getLogger(__name__)
 
 KEPT_BYTES = 256 << 20
-"""The least file size whose line offsets are stored next to the file; a smaller file is read again in a second."""
+"""The minimum size of files whose line offsets are stored next to the file. Smaller files are read again each time."""
 KEPT_SUFFIX = ".ids.sqlite"
 
 
@@ -33,7 +33,7 @@ class TextFile:
         path: the file, which is not compressed. JSON lines have ``id`` (or ``_id``, ``doc_id``, ``query_id``), ``text``
             (or ``query``) and perhaps ``title``, which comes before the text. The first column is the id, and the
             others are joined by spaces; of four columns, the second is left out: it is MS MARCO's URL.
-        kept_bytes: the least file size whose offsets are stored next to the file.
+        kept_bytes: minimum size of files whose offsets are stored next to the file.
 
     Raises:
         FormatError: a line is malformed, or an id appears twice.
@@ -49,7 +49,9 @@ class TextFile:
         weakref.finalize(self, self._file.close)
         head = self._file.read(HEAD_BYTES)
         if head.startswith(PACKED):
-            raise FormatError(f"{path}: unpack it first; its lines are read in any order", file=str(path))
+            raise FormatError(
+                f"{path} is compressed; unpack it first, because its lines are read in any order", file=str(path)
+            )
         if (refused := refusal_of(str(path), head)) is not None:
             raise refused
         self._offsets = self._sorted_offsets(is_kept=path.stat().st_size >= kept_bytes)
@@ -72,7 +74,7 @@ class TextFile:
         """Return a text with its title.
 
         Raises:
-            KeyError: there is no text with that id.
+            KeyError: no text has that id.
             FormatError: the line has no text, or the file has changed since its offsets were sorted.
         """
         row = self._offsets.get(text_id)
@@ -101,7 +103,11 @@ class TextFile:
             try:
                 return IdTable.made(offsets_file, key, self._rows(), check=self._refuse_repeats)
             except LoaderError as error:
-                logger.warning("the ids of %s have to be sorted each time: %s", self._path.name, error)
+                logger.warning(
+                    "the ids of %s are sorted again on each start, because the result could not be stored: %s",
+                    self._path.name,
+                    error,
+                )
         offsets = IdTable.temporary(self._rows())
         self._refuse_repeats(offsets)
         return offsets
@@ -130,7 +136,7 @@ def _id_of(line: bytes, value: dict[str, object] | None, path: Path, number: int
             (str(value[name]) for name in ("id", "_id", "doc_id", "query_id", "id_str") if name in value), ""
         )
     else:
-        text_id = _decoded(line.partition(b"\t")[0], path, number).strip() if b"\t" in line else ""
+        text_id = _decode(line.partition(b"\t")[0], path, number).strip() if b"\t" in line else ""
     if not text_id:
         raise bad_line(path, number, "expected JSON with an id, or `id<TAB>text`")
     return text_id
@@ -138,7 +144,7 @@ def _id_of(line: bytes, value: dict[str, object] | None, path: Path, number: int
 
 def _text_of(line: bytes, value: dict[str, object] | None, path: Path, number: int) -> TitledText:
     if value is None:
-        columns = _decoded(line, path, number).rstrip("\r\n").split("\t")
+        columns = _decode(line, path, number).rstrip("\r\n").split("\t")
         if len(columns) == 4:
             return titled({"title": columns[2], "text": columns[3]})
         return TitledText(" ".join(columns[1:]).strip())
@@ -161,7 +167,7 @@ def _value(line: bytes, path: Path, number: int) -> dict[str, object] | None:
     return value
 
 
-def _decoded(line: bytes, path: Path, number: int) -> str:
+def _decode(line: bytes, path: Path, number: int) -> str:
     try:
         return line.decode("utf-8")
     except UnicodeDecodeError as error:

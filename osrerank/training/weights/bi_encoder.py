@@ -1,4 +1,4 @@
-"""Wrap a bi-encoder for training, as a network that gives logits like all others."""
+"""Wrap a bi-encoder for training, as a network that computes logits like all others."""
 
 from torch import Tensor, nn
 

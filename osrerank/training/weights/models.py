@@ -55,7 +55,7 @@ class Trainee:
     """A model that can be trained.
 
     Attributes:
-        network: the network, which takes `PaddedBatch`'s fields by name and gives logits ``(n, labels)``.
+        network: the network, which takes `PaddedBatch`'s fields by name and returns logits ``(n, labels)``.
         card: the model card, which says how the model reads texts and what its output means.
         builder: turns texts into sequences, as in scoring.
         config: the content of ``config.json``.
@@ -82,13 +82,13 @@ class Trainee:
 
 
 def load_trainee(source: Path, recipe: Recipe, *, kind: Kind | None = None, name: str = "") -> Trainee:
-    """Read a checkpoint and give it the recipe's head, kind and lengths; new weights are drawn by the recipe's seed.
+    """Read a checkpoint and apply the recipe's head, kind and lengths; new weights are drawn by the recipe's seed.
 
     Args:
         source: a directory with ``config.json``, ``tokenizer.json`` and safetensors: an encoder, a masked language
             model or a reranker; one of ours may have its weights in its graph.
         recipe: the recipe of the training; with an empty ``head`` or ``kind`` the source's is kept.
-        kind: the kind that the model must have; None for the recipe's or, if it has none, the source's.
+        kind: the kind that the model must have; None for the recipe's or, if it sets no kind, the source's.
         name: the name for the model's card; empty for the directory's name.
 
     Raises:
@@ -126,7 +126,7 @@ def _card(source: Path, recipe: Recipe, wanted_kind: Kind | None, name: str) -> 
         head = "cosine"
         if present is None or not present.is_bi_encoder:
             reason = f"{source} is not a bi-encoder: it has neither a card nor sentence-transformers' files"
-            fix = "osrerank export --pooling gives it a card"
+            fix = "run osrerank export --pooling, which writes its card"
             raise ConfigError(f"{reason}; {fix}", setting="recipe.kind", source="argument")
         _check_plain(source, present)
     else:
@@ -163,7 +163,7 @@ def _present_card(source: Path, name: str) -> ModelCard | None:
 
 
 def _segment_rows(source: Path, kind: str, config: Mapping[str, Any], present: ModelCard | None) -> int:
-    """Return how many segments the model reads: one if its tokenizer gives no token types, for a duo model three."""
+    """Return how many segments the model reads: one if its tokenizer returns no token types, three for a duo model."""
     rows = int(config.get("type_vocab_size", 2))
     if kind == "duo":
         return max(3, rows)
@@ -192,15 +192,15 @@ def check_loss(card: ModelCard, recipe: Recipe) -> None:
     """Refuse a loss that does not fit the head.
 
     Raises:
-        ConfigError: the loss is pointwise, and the head gives cosines.
+        ConfigError: the loss is pointwise, but the head computes cosines.
     """
     if card.head == "cosine" and recipe.loss == "pointwise":
-        reason = "a model that gives cosines learns from lists only: set loss=listwise,draw=list in the recipe"
+        reason = "a model that computes cosines learns from lists only: set loss=listwise,draw=list in the recipe"
         raise ConfigError(reason, setting="recipe.loss")
 
 
 def _query_tokens(present: ModelCard | None, recipe: Recipe) -> int:
-    """Return the most tokens in a query: the recipe's number, or that of a bi-encoder, which reads queries alone."""
+    """Return the maximum tokens of a query: the recipe's; for a bi-encoder, the card's, up to ``max_tokens``."""
     if present is None or not present.is_bi_encoder:
         return recipe.max_query_tokens
     return min(present.max_query_tokens, recipe.max_tokens)
@@ -250,7 +250,7 @@ def _classifier(source: Path, card: ModelCard, recipe: Recipe) -> tuple[Classifi
 def _with_head(weights: dict[str, Tensor], card: ModelCard, source: Path) -> dict[str, Tensor]:
     """Return a reranker's weights, with its trained head renamed to the card's head if the two heads are alike.
 
-    If the trained head cannot be kept, a warning says so.
+    If the trained head cannot be kept, log a warning.
     """
     trained = read_card(source).head if _is_reranker(source) else card.head
     if trained == card.head:

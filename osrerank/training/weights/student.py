@@ -21,7 +21,7 @@ def select_layers(trainee: Trainee, kept_layers: tuple[int, ...], name: str) -> 
         name: the student's name.
 
     Raises:
-        ConfigError: there is no such layer.
+        ConfigError: the teacher has no such layer.
     """
     count = int(trainee.config["num_hidden_layers"])
     _check_layers(count, kept_layers)
@@ -61,7 +61,7 @@ def stand_ins(teacher: int, kept_layers: Sequence[int]) -> tuple[int, ...]:
     teacher. Layers count from 0.
 
     Raises:
-        ConfigError: there is no such layer.
+        ConfigError: the teacher has no such layer.
     """
     _check_layers(teacher, kept_layers)
     return (*(following - 1 for following in kept_layers[1:]), teacher - 1)

@@ -13,11 +13,11 @@ from osrerank.options.sentences import Sentences
 from osrerank.scoring.cache.local import LocalStore, NullStore
 from osrerank.scoring.cache.scorer import CachedScorer
 from osrerank.scoring.cache.signing import EntrySigner
-from osrerank.scoring.cache.store import _decoded, _packed
+from osrerank.scoring.cache.store import _decode, _packed
 from osrerank.scoring.card import ModelCard, logistic
 from osrerank.scoring.cross_encoder import CrossEncoder
 from osrerank.scoring.inputs import InputBuilder
-from osrerank.scoring.remote.chunks import divide, join_answers
+from osrerank.scoring.remote.chunks import divide, join_replies
 from osrerank.scoring.remote.messages import Reply
 from osrerank.server.api.service import judgement
 from osrerank.stages.mono import MonoStage
@@ -116,7 +116,7 @@ def test_redis_keeps_second_logit_and_log_odds_signed_or_not() -> None:
     for signer in (EntrySigner(), EntrySigner([b"k" * 32])):
         stored = {b"a": 0.5, b"b": (0.5, -2.0, 129)}
         values = [signer.seal(key, _packed(value)) for key, value in stored.items()]
-        assert _decoded([*stored], values, signer) == stored
+        assert _decode([*stored], values, signer) == stored
 
 
 def test_workers_send_second_logit_and_log_odds() -> None:
@@ -125,5 +125,5 @@ def test_workers_send_second_logit_and_log_odds() -> None:
     chunks = divide(texts, tuples, 1, max_tuples=2)
     scores = [BOTH.score("q", [texts[index] for index in chunk.documents], chunk.tuples(tuples)) for chunk in chunks]
     replies = [Reply.decode(Reply("1", "w", "m", score).encode()).scores for score in scores]
-    joined = join_answers(3, chunks, replies, "m")
+    joined = join_replies(3, chunks, replies, "m")
     assert (joined.values.tolist(), joined.log_odds.tolist()) == ([-1.0, 1.0, 0.25], [2.0, -1.0, -0.25])

@@ -50,7 +50,7 @@ class PackedEngine:
 
 
 class TokenEngine(PackedEngine):
-    """Runs osrerank's own forward pass for late interaction, which gives a vector for each token."""
+    """Runs osrerank's own forward pass for late interaction, which returns a vector for each token."""
 
     def __call__(self, sequences: Sequence[Tokens]) -> Rows:
         ends = np.cumsum([len(tokens.ids) for tokens in sequences])

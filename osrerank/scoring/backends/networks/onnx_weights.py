@@ -75,7 +75,7 @@ def _tensors(arrays: Mapping[str, Array]) -> dict[str, Tensor]:
 
 
 class _GraphWeights:
-    """The constants of a graph, under the names that `osrerank.export.graph` gives them."""
+    """The constants of a graph, under the names that `osrerank.export.graph` uses."""
 
     def __init__(self, constants: Mapping[str, Array]) -> None:
         self._constants = constants

@@ -37,7 +37,7 @@ TUPLES = [(index,) for index in range(4)]
 
 def behind(scorer: Scorer, redis: Redis | str, *, most: int = 10_000, local: int = 0, **options: Any) -> CachedScorer:
     """The scorer behind a cache of so many scores, in Redis and in the process."""
-    remote = RemoteStore(redis, **{"ttl_s": 60, "most_bytes": most * REMOTE_ENTRY_BYTES, **options})
+    remote = RemoteStore(redis, **{"ttl_s": 60, "max_bytes": most * REMOTE_ENTRY_BYTES, **options})
     return CachedScorer(scorer, remote, LocalStore(local * LOCAL_ENTRY_BYTES))
 
 
@@ -174,7 +174,7 @@ def test_the_least_recently_used_score_leaves_the_process_cache() -> None:
 
 
 def test_the_cache_in_redis_is_bounded_and_keeps_used_scores(redis: Redis) -> None:
-    store = RemoteStore(redis, ttl_s=60, most_bytes=100 * REMOTE_ENTRY_BYTES)
+    store = RemoteStore(redis, ttl_s=60, max_bytes=100 * REMOTE_ENTRY_BYTES)
     for start in range(0, 1_000, 10):
         store.write({b"%d" % number: float(number) for number in range(start, start + 10)})
         found, fading = store.read([b"0"])
@@ -191,7 +191,7 @@ def age(redis: Redis, seconds: int) -> None:
 
 
 def test_old_scores_make_room_for_new_scores(redis: Redis) -> None:
-    store = RemoteStore(redis, ttl_s=60, most_bytes=1e6)
+    store = RemoteStore(redis, ttl_s=60, max_bytes=1e6)
     store.write({b"a": 1.0})
     age(redis, 31)
     store.write({b"b": 2.0})  # more than half of the time has passed: both are old now
@@ -206,7 +206,7 @@ def test_a_full_redis_gets_back_what_scores_took(tmp_path: Path) -> None:
     with servers.start_redis(servers.redis_binary(), tmp_path) as (url, _process):
         client = connect(url)
         clock = ManualClock()
-        store = RemoteStore(url, ttl_s=60, most_bytes=1e7, pause_s=5, clock=clock)
+        store = RemoteStore(url, ttl_s=60, max_bytes=1e7, pause_s=5, clock=clock)
         store.write({b"%d" % number: 1.0 for number in range(10_000)})
         client.rename(YOUNG, OLD)
         client.config_set("maxmemory-policy", "noeviction")

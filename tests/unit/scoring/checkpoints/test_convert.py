@@ -121,7 +121,7 @@ def test_with_several_checkpoints_in_a_folder_one_must_be_named(tmp_path: Path) 
     second_network = checkpoints.network("next-sentence", seed=2)
     torch.save(second_network, source / "saved.mb_1")
     with pytest.raises(
-        ModelLoadError, match=r"\(saved.mb_1, saved.msmarco_mb_1\); name one of them, such as .*saved.mb_1"
+        ModelLoadError, match=r"\(saved.mb_1, saved.msmarco_mb_1\); pass one of them, such as .*saved.mb_1"
     ):
         convert_if_needed(source)
     directory = convert_if_needed(locate(str(source / "saved.mb_1"))).directory
@@ -218,7 +218,7 @@ def test_a_pickle_that_runs_code_is_refused(tmp_path: Path, monkeypatch: pytest.
     ("damage", "reason"),
     [
         (lambda source: (source / PICKLE).write_bytes(b"PK\x03\x04cut"), "cannot be read as PyTorch"),
-        (lambda source: torch.save({"epoch": 3}, source / PICKLE), "has no tensors, but epoch"),
+        (lambda source: torch.save({"epoch": 3}, source / PICKLE), "has no tensors; it contains epoch"),
         (lambda source: without(source, "architectures", "model_type") and _rename(source), "add the architectures"),
         (
             lambda source: checkpoints.write_config(source, {"weight_map": {"bert.x": SHARD}}, f"{PICKLE}.index.json"),

@@ -53,7 +53,11 @@ def test_a_model_that_ranks_passes_the_self_check() -> None:
         (CARD, lambda query, text: -trained_like(query, text), "upside down: the labels are swapped"),
         (ModelCard("tried", "next-sentence"), lambda query, text: -trained_like(query, text), f"upside down: in {NSP}"),
         (CARD, lambda query, text: len(text) % 17 - len(query) % 5, "its head was lost or is not trained"),
-        (CARD, overlap, "it hardly tells paragraphs apart: its head was lost"),  # in the right order, but not far apart
+        (
+            CARD,
+            overlap,
+            "it scores answering and random paragraphs almost equally: its head was lost",
+        ),  # in the right order, but not far apart
     ],
 )
 def test_a_model_that_does_not_rank_is_refused_with_the_cause(
@@ -120,7 +124,7 @@ def next_sentence_the_other_way(folder: Path) -> None:
 
 FAULTS: dict[Callable[[Path], None], str] = {
     swapped_labels: "the labels are swapped",
-    cased_vocabulary: "do_lower_case must be false",
+    cased_vocabulary: "set do_lower_case to false",
     no_lower_case: "tokens are unknown",
     lost_head: "its head was lost or is not trained",
     next_sentence_the_other_way: "output 0 means relevant, not output 1",

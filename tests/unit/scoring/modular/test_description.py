@@ -117,7 +117,11 @@ TRANSFORMER, POOLING = f"{LIBRARY}transformer.Transformer", "sentence_transforme
             modules(TRANSFORMER, f"{LIBRARY}dense.Dense", paths=("", "2_Dense")),
             "there must be one Pooling",
         ),
-        ("modules.json", modules(TRANSFORMER, POOLING), "the last module is a Pooling; a Dense must give the scores"),
+        (
+            "modules.json",
+            modules(TRANSFORMER, POOLING),
+            "the last module is a Pooling; it must be a Dense, which computes the scores",
+        ),
         ("modules.json", modules(TRANSFORMER, paths=("0_Transformer",)), "the path '0_Transformer'"),
         ("modules.json", modules(TRANSFORMER, POOLING, paths=("", "../1_Pooling")), "the path '../1_Pooling'"),
         (BERT, {"transformer_task": "sequence-classification", "modality_config": {}}, r"modules\.json has 5 modules"),

@@ -45,7 +45,7 @@ def test_late_interaction_models_of_sentence_transformers_are_read() -> None:
     description = read_late_interaction(SAVED / "expanded")
     assert description.tokens == TokenVectors("[Q]", "[D]", "[MASK]", 16, skipped=(".", ",", "!", ";", "(", ")", ":"))
     assert (description.query_prefix, description.document_prefix) == (" ", " ")
-    assert (description.most_query_tokens, description.max_document_tokens, description.dimensions) == (16, 48, 16)
+    assert (description.max_query_tokens, description.max_document_tokens, description.dimensions) == (16, 48, 16)
     assert description.projections == (Projection("1_Dense/model.safetensors", "linear"),)
 
 
@@ -54,7 +54,7 @@ def test_text_prompts_residual_layers_and_pooling_are_read() -> None:
     tokens = TokenVectors(expansion="[MASK]", expanded_to=8, attends_to_expansion=True, pool_factor=2)
     assert description.tokens == tokens
     assert (description.query_prefix, description.document_prefix) == ("the query ", "the document ")
-    assert (description.most_query_tokens, description.max_document_tokens) == (24, 40)
+    assert (description.max_query_tokens, description.max_document_tokens) == (24, 40)
     assert [module.residual for module in description.projections] == ["residual", "residual"]
 
 
@@ -73,7 +73,7 @@ def test_late_interaction_models_of_pylate_are_read() -> None:
 def test_late_interaction_models_of_stanford_are_read() -> None:
     description = read_late_interaction(SAVED / "stanford")
     assert (description.tokens.query_marker, description.tokens.document_marker) == ("[unused0]", "[unused1]")
-    assert (description.most_query_tokens, description.max_document_tokens, description.dimensions) == (20, 44, 16)
+    assert (description.max_query_tokens, description.max_document_tokens, description.dimensions) == (20, 44, 16)
     assert description.projections == (Projection("model.safetensors", "linear"),)
     assert description.tokens.skipped[: len(PUNCTUATION)] == PUNCTUATION
 
@@ -84,7 +84,7 @@ def test_without_metadata_lengths_and_markers_are_the_libraries_own(changed_mode
     changed_model("pylate", MODEL, **dict.fromkeys(names), do_query_expansion=False)
     for name, marker in (("stanford", "[unused0]"), ("pylate", "[Q] ")):
         description = read_late_interaction(changed_model(name, "config.json"))
-        assert (description.most_query_tokens, description.max_document_tokens) == (32, 180)
+        assert (description.max_query_tokens, description.max_document_tokens) == (32, 180)
         assert description.tokens.query_marker == marker
         assert description.tokens.skipped[: len(PUNCTUATION)] == PUNCTUATION
     assert description.tokens.expanded_to == 0  # without expansion queries are not filled

@@ -16,11 +16,11 @@ from redis.exceptions import ResponseError
 from osrerank.errors import ConfigError, WorkerError
 from osrerank.scoring.remote import chunks
 from osrerank.scoring.remote.breaker import PAUSES_S, Breaker, BrokerAccess
-from osrerank.scoring.remote.broker import PLAIN_ANSWER_S, celery_app, error_code, explain_failure
-from osrerank.scoring.remote.chunks import divide, join_answers
+from osrerank.scoring.remote.broker import PLAIN_REPLY_TIMEOUT_S, celery_app, error_code, explain_failure
+from osrerank.scoring.remote.chunks import divide, join_replies
 from osrerank.scoring.remote.delivery import PendingChunk
 from osrerank.scoring.remote.messages import Reply
-from osrerank.scoring.remote.scorer import RemoteScorer, _checked_answer
+from osrerank.scoring.remote.scorer import RemoteScorer, _checked_reply
 from osrerank.scoring.remote.worker_registry import BrokerClock
 from osrerank.testing import ManualClock
 from osrerank.types import NEVER, Scores
@@ -71,13 +71,13 @@ def test_options_of_a_brokers_url_reach_celery_and_its_timeout_stays_above_its_w
     [
         (
             "redis://host?decode_responses=true",
-            "decode_responses is not an option of a broker URL; it takes client_name, db,",
+            "decode_responses is not an option of a broker URL; the options are client_name, db,",
         ),
         (
             "redis://host?ssl_cert_reqs=none",
             "ssl_cert_reqs is not an option of a broker URL; options of TLS belong to rediss:",
         ),
-        ("rediss://host?ssl_cert_reqs=maybe", "ssl_cert_reqs is maybe, and must be none, optional or required"),
+        ("rediss://host?ssl_cert_reqs=maybe", "ssl_cert_reqs is maybe; it must be none, optional or required"),
         ("redis://host?db=first", "Invalid value for 'db'"),
         ("redis://:pass/word@host", "the port is not a number; percent-encode the password"),
     ],
@@ -93,10 +93,13 @@ def test_an_unknown_option_of_a_broker_url_is_named_without_the_password(url, re
 @pytest.mark.parametrize(
     ("answer", "fix"),
     [
-        ("READONLY You can't write against a read only replica.", "(READONLY): it is a replica; name an address"),
-        ("MASTERDOWN Link with MASTER is down", "(MASTERDOWN): it is a replica; name an address"),
-        ("NOPERM this user has no permissions to run the 'brpop' command", "(NOPERM): give its user the rights"),
-        ("NOAUTH Authentication required.", "(NOAUTH): name its password"),
+        ("READONLY You can't write against a read only replica.", "(READONLY): it is a replica; set an address"),
+        ("MASTERDOWN Link with MASTER is down", "(MASTERDOWN): it is a replica; set an address"),
+        (
+            "NOPERM this user has no permissions to run the 'brpop' command",
+            "(NOPERM): its user lacks rights; grant the rights",
+        ),
+        ("NOAUTH Authentication required.", "(NOAUTH): set its password in the URL"),
         ("MISCONF Redis is configured to save RDB snapshots", "(MISCONF): it cannot write to its disk"),
         ("OOM command not allowed when used memory", "(OOM): it is full"),
         ("NOREPLICAS Not enough good replicas", "(NOREPLICAS): look at its Redis"),
@@ -154,8 +157,8 @@ def test_ten_minutes_without_a_broker_take_few_probes():
 def test_a_reply_with_another_number_of_scores_is_ignored():
     reply = Reply("c1", "w1", "model", Scores(np.ones(1, dtype=np.float32)))
     chunk = PendingChunk("c1", "queue", b"", NEVER, reply)
-    assert _checked_answer(chunk, 1, "model") is reply
-    assert _checked_answer(chunk, 3, "model") == "a worker returned 1 scores or vectors for 3 texts"
+    assert _checked_reply(chunk, 1, "model") is reply
+    assert _checked_reply(chunk, 3, "model") == "a worker returned 1 scores or vectors for 3 texts"
 
 
 @pytest.mark.long
@@ -168,7 +171,7 @@ def test_all_searches_together_wait_once_for_a_silent_broker():
         took_s = time.monotonic() - started
         scorer.close()
     assert {type(failure) for failure in failures} == {WorkerError}
-    assert took_s < 2 * PLAIN_ANSWER_S
+    assert took_s < 2 * PLAIN_REPLY_TIMEOUT_S
 
 
 def test_calls_at_the_same_time_share_the_workers():
@@ -218,7 +221,7 @@ def test_replies_of_workers_are_joined():
     found = divide(["x" * 3_000] * 6, [(n,) for n in range(6)], 3)
     assert [chunk.indices for chunk in found] == [[0, 3], [1, 4], [2, 5]]
     first = Scores(np.array([1.0, np.nan], dtype=np.float32), {1: "odd"}, inferences=2, truncated=1)
-    scores = join_answers(6, found, [first, "lost", None], "id")
+    scores = join_replies(6, found, [first, "lost", None], "id")
     np.testing.assert_array_equal(scores.values, np.array([1, *[np.nan] * 5], dtype=np.float32))
     assert scores.failures == {1: "lost", 3: "odd", 4: "lost"}
     assert (scores.reached, scores.attempted, scores.inferences, scores.identity) == (2, [0, 1, 3, 4], 2, "id")

@@ -117,8 +117,8 @@ def test_a_chunk_is_given_up_once_no_worker_takes_from_its_queue_or_has_chunks_o
     beats = [replace(heartbeat(*held), taking=False)]
     broker, clock = Queue(), ManualClock()
     until_s = clock() + GIVE_UP_S + 4 * BEAT_S
-    chunk = deliver(beats, broker, clock, lambda chunk: chunk.answer is not None or clock() > until_s)
-    assert (chunk.answer == NO_WORKER) == (not held)
+    chunk = deliver(beats, broker, clock, lambda chunk: chunk.outcome is not None or clock() > until_s)
+    assert (chunk.outcome == NO_WORKER) == (not held)
 
 
 def test_a_chunk_that_a_worker_holds_is_waited_for() -> None:
@@ -131,7 +131,7 @@ def test_a_chunk_that_a_worker_holds_is_waited_for() -> None:
 def test_a_chunk_is_given_up_after_seconds_without_any_worker() -> None:
     broker, clock = Queue(), ManualClock()
     began_s = clock()
-    assert deliver([], broker, clock, lambda chunk: chunk.answer is not None).answer == NO_WORKER
+    assert deliver([], broker, clock, lambda chunk: chunk.outcome is not None).outcome == NO_WORKER
     assert clock() - began_s > GIVE_UP_S
 
 
@@ -140,11 +140,11 @@ def test_a_chunk_with_which_three_workers_died_is_given_up() -> None:
 
     def is_given_up(chunk: PendingChunk) -> bool:
         beats[:] = [heartbeat() if chunk.is_held else heartbeat("c1")]  # who takes it dies, and another worker lives
-        return chunk.answer is not None
+        return chunk.outcome is not None
 
     broker = Queue()
     chunk = deliver(beats, broker, ManualClock(), is_given_up)
-    assert (chunk.answer, chunk.losses, broker.sent) == (LOST, 3, ["c1"] * 3)
+    assert (chunk.outcome, chunk.losses, broker.sent) == (LOST, 3, ["c1"] * 3)
 
 
 SIGNER, FORGER = Signer([b"the-key-of-both-sides"]), Signer([b"the-key-of-an-attacker"])
@@ -205,7 +205,7 @@ def test_a_forged_or_copied_heartbeat_is_refused_and_named(registry, signer, cha
 def test_a_client_says_why_it_trusts_no_worker(registry, redis_url):
     registry.write(b"w1", registry.heartbeat().encode())
     scorer = RemoteScorer(redis_url, registry.model, queue_chunks=4, signer=SIGNER)
-    with pytest.raises(WorkerError, match="can be trusted: a message is not signed"):
+    with pytest.raises(WorkerError, match="whose messages are accepted: a message is not signed"):
         scorer.score("q", ["d"], [(0,)])
     scorer.close()
 

@@ -163,7 +163,7 @@ def test_an_unwritable_folder_only_costs_time_for_offsets(tmp_path: Path, caplog
     (tmp_path / "c.tsv.ids.sqlite").mkdir()
     (tmp_path / "c.tsv.ids.sqlite" / "held").touch()
     assert TextFile(path, kept_bytes=1)["d1"] == "one"
-    assert "ids of c.tsv have to be sorted each time" in caplog.text
+    assert "ids of c.tsv are sorted again on each start" in caplog.text
     assert sorted(path.name for path in tmp_path.iterdir()) == ["c.tsv", "c.tsv.ids.sqlite"]
 
 

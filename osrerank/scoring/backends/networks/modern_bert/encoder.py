@@ -79,13 +79,13 @@ class ModernBertEncoder(nn.Module):
 
     Args:
         shape: shape of the encoder.
-        most_tokens: most tokens of a sequence.
+        max_tokens: maximum number of tokens in a sequence.
     """
 
-    def __init__(self, shape: ModernBertShape, most_tokens: int) -> None:
+    def __init__(self, shape: ModernBertShape, max_tokens: int) -> None:
         super().__init__()
         self._width = shape.width
-        self._max_tokens = most_tokens
+        self._max_tokens = max_tokens
         self.word = nn.Embedding(shape.vocabulary, shape.hidden)
         self.norm = nn.LayerNorm(shape.hidden, eps=shape.epsilon, bias=shape.has_norm_bias)
         self.layers = nn.ModuleList(ModernBertLayer(shape, index) for index in range(len(shape.windows)))
