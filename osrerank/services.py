@@ -14,19 +14,19 @@ from osrerank.service import RerankService
 
 logger = logging.getLogger(__name__)
 
-MAXIMUM = 3
+MAX_MODELS = 3
 """Maximum number of models that a client keeps loaded, including its own."""
 
 
 class Services:
     """A service for each model that the settings file names; each model is loaded on first use.
 
-    At most `MAXIMUM` models are loaded at a time. Before another model is loaded, the least recently used one is
+    At most `MAX_MODELS` models are loaded at a time. Before another model is loaded, the least recently used one is
     released; it is loaded again when needed. The client's own model and the models of running searches are never
     released, so more models may be loaded for a while. Safe to use from many threads.
 
     Args:
-        own: the service of the client's own model, which all other indices use.
+        client_service: the service of the client's own model, for indices without a model of their own.
         defaults: the defaults, which name the models of indices.
     """
 
@@ -44,7 +44,7 @@ class Services:
 
     @property
     def loaded(self) -> list[str]:
-        """The loaded models except the client's own, the least recently used first."""
+        """The loaded models except the client's own, least recently used first."""
         return [name for name, service in list(self._services.items()) if _is_loaded(service)]
 
     def conflict(self, index: Any) -> str:
@@ -84,7 +84,7 @@ class Services:
     def _make_room(self, needed: str) -> None:
         """Release idle models until another can be loaded; a thread closes each, an unloaded service replaces it."""
         loaded = [name for name in self.loaded if name != needed]
-        max_others = MAXIMUM - _is_loaded(self._client_service) - 1  # room for the needed model
+        max_others = MAX_MODELS - _is_loaded(self._client_service) - 1  # room for the needed model
         idle = [name for name in loaded if not self._searches[name]]
         for name in idle[: max(0, len(loaded) - max_others)]:
             released, self._services[name] = self._services[name], self._client_service.with_model(name)
@@ -92,7 +92,7 @@ class Services:
             if self._due.is_due():
                 logger.warning(
                     "[model-released] %s was released to make room for %s, and is loaded again for its next search: "
-                    "at most %d stay loaded; not logged again for a minute", name, needed, MAXIMUM
+                    "at most %d stay loaded; not logged again for a minute", name, needed, MAX_MODELS
                 )  # fmt: skip
 
 

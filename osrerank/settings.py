@@ -75,16 +75,16 @@ class Settings(BaseSettings):
     Attributes:
         url: the address of the index: ``http(s)://[user:password@]host:port``, several separated by commas, or
             ``embedded:FOLDER``.
-        engine: the search engine at that URL, ``opensearch`` or ``elasticsearch``; None to ask the server.
+        engine: the search engine at that URL, ``opensearch`` or ``elasticsearch``. None asks the server.
         api_key: Elasticsearch's API key, in the encoded form in which Elasticsearch shows it.
-        redis_url: the Redis for the score cache; None for a cache in this process alone. It is also the broker of the
-            backend ``workers``, unless ``broker_url`` names another.
-        broker_url: the Redis through which clients and workers exchange messages; None for ``redis_url``.
+        redis_url: the Redis for the score cache. None keeps the cache in this process only. The backend ``workers`` also
+            uses this Redis as its broker, unless ``broker_url`` is set.
+        broker_url: the Redis through which clients and workers exchange messages. None uses ``redis_url``.
         model: the model that scores candidates: a shipped model's name, a directory in Hugging Face layout, or a hub
             id.
         vector_model: the bi-encoder of the stage ``vectors`` if ``model`` is a cross-encoder; named in the same way.
         duo_model: the model that compares pairs of candidates, for ``mono-duo`` and ``vectors-duo``; named in the same
-            way, None for none.
+            way. None disables these pipelines.
         backend: the backend that computes scores: ``onnx``, ``torch``, ``workers`` for ``osrerank worker`` processes,
             or ``http`` for the rerank server that the settings file names under ``[http]``; ``auto`` chooses ``onnx``
             if the model has a graph, else ``torch``.
@@ -92,8 +92,8 @@ class Settings(BaseSettings):
         dtype: the precision of the torch backend: ``fp32``, ``bf16`` or ``fp16``; ``auto`` is 16 bits on a GPU and fp32
             on the CPU. Any other value than ``auto`` selects the torch backend.
         cache_ttl_s: the lifetime of a cached score that is not used, in seconds.
-        cache_mb: the memory for cached scores in Redis, in megabytes; 0 for none.
-        cache_local_mb: the memory for cached scores in this process, in megabytes; 0 for none.
+        cache_mb: the memory for cached scores in Redis, in megabytes. 0 disables this cache.
+        cache_local_mb: the memory for cached scores in this process, in megabytes. 0 disables this cache.
         vectors: the store of document vectors, for bi-encoders: ``file``; ``index`` for the file and a side index
             beside each searched index; ``redis`` for the Redis of ``redis_url``; or ``off``. None for ``index`` on a
             cluster and ``file`` in the embedded engine; without an index, for ``redis`` if a Redis is named, else
@@ -103,24 +103,24 @@ class Settings(BaseSettings):
             ``cache_mb``.
         vectors_ttl_s: the lifetime of a document's vector, in seconds.
         vectors_profile: the precision of a vector's numbers: ``standard`` has 8 bits, ``exact`` 32.
-        vectors_key: the secret that signs vectors, so that nobody without it can write any.
+        vectors_key: the secret that signs vectors, so that vectors from anyone without it are refused.
         signing_key: the secret with which clients and workers sign their messages and the scores in Redis, so that
             nobody without it can write any. Of several secrets, separated by commas, the first signs and all are
             accepted, so that a key can be changed without a restart of all processes at once.
         queue_chunks: the maximum number of chunks that may wait for each worker; a search beyond it is refused
             as overloaded.
-        worker_tasks: the number of chunks that a worker scores at a time; 0 chooses by its device.
-        metrics_port: the port of a worker's Prometheus metrics; 0 for none.
-        probe_port: the port where a worker answers ``/live`` and ``/ready`` over HTTP; 0 for none.
+        worker_tasks: the number of chunks that a worker scores at a time. 0 chooses by its device.
+        metrics_port: the port of a worker's Prometheus metrics. 0 serves no metrics.
+        probe_port: the port of a worker's HTTP probes ``/live`` and ``/ready``. 0 serves no probes.
         log_format: the format of a worker's log lines: ``text`` or ``json``.
         settings_file: the TOML file with the options of ``rerank=True`` (``[rerank]``, ``[index."NAME".rerank]``), the
             ``model`` of an index (``[index."NAME"]``), and the rerank server of the backend ``http`` (``[http]``). None
             for ``./osrerank.toml``, or else ``osrerank/osrerank.toml`` in the user's configuration folder, if it
             exists.
-        threads: the number of CPU threads for scoring; 0 for one on each physical core that this process may use.
-        server_token: the bearer token that clients of ``osrerank serve`` must send; None for no token.
+        threads: the number of CPU threads for scoring. 0 uses one per physical core of this process.
+        server_token: the bearer token that clients of ``osrerank serve`` must send. None requires no token.
         shadow_file: the file to which searches in shadow mode (option ``traffic``) append JSON lines on what reranking
-            would have changed, up to 100 MB; None for no file.
+            would have changed, up to 100 MB. None writes no file.
         shadow_texts: whether these lines also have the query's text, the ids of the hits, and the reason as a sentence.
         trace_queries: whether OpenTelemetry's traces have the texts of queries, and the reasons in full.
     """

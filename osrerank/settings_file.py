@@ -27,7 +27,7 @@ class HttpSettings(BaseModel):
     Attributes:
         url: the server's address, ``http(s)://host:port``, perhaps with a path.
         dialect: the server's protocol: ``cohere-v1``, ``cohere-v2``, ``jina``, ``voyage``, ``tei``, ``vllm``,
-            ``vllm-score`` or ``osrerank``; ``auto`` decides by the address, else by what the server says about itself.
+            ``vllm-score`` or ``osrerank``; ``auto`` decides by the address, else by the server's description of itself.
         scores: the scale of the server's scores: ``probability`` in [0, 1], or ``logit``; ``auto`` for the dialect's
             usual scale.
         batch: the maximum number of documents in a request; 0 uses the maximum of the dialect's servers.

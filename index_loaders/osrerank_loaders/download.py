@@ -88,7 +88,7 @@ def fetch(
 
     Raises:
         ChecksumError: the size or the MD5 differs from the published one; a new download is then deleted.
-        LoaderError: the server does not have the file, or did not answer.
+        LoaderError: the server does not have the file, or did not respond.
     """
     target = folder / remote.name
     if target.exists():
@@ -99,10 +99,10 @@ def fetch(
     retry_budget = retry_budget or RetryBudget()
     version = ""
     if remote.bytes is None or remote.md5 is None:
-        size, version = _described(remote, retry_budget)
+        size, version = _describe(remote, retry_budget)
         remote = replace(remote, bytes=remote.bytes or size)
     label = part.with_name(f"{part.name}.version")
-    if remote.md5 is None and not _is_of(
+    if remote.md5 is None and not _has_version(
         label, version
     ):  # without an MD5, a mixture of two versions would go unnoticed
         part.unlink(missing_ok=True)
@@ -113,7 +113,7 @@ def fetch(
         if on_disk > before >= 0:  # the last attempt made progress
             wait = retry_budget.waits(remote.url)
         before = on_disk
-        if (problem := _append(remote, part, version, retry_budget.timeout_s, report)) is not None:
+        if (problem := _append_missing(remote, part, version, retry_budget.timeout_s, report)) is not None:
             wait(problem)
     _check(part, remote)
     part.rename(target)
@@ -121,7 +121,7 @@ def fetch(
     return target
 
 
-def _is_of(label: Path, version: str) -> bool:
+def _has_version(label: Path, version: str) -> bool:
     """Return whether the bytes on disk belong to the version that the server has now."""
     return bool(version) and label.exists() and label.read_text("utf-8") == version
 
@@ -132,85 +132,85 @@ def sha256_of(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _described(remote: RemoteFile, retry_budget: RetryBudget) -> tuple[int, str]:
+def _describe(remote: RemoteFile, retry_budget: RetryBudget) -> tuple[int, str]:
     """Ask the server for a file's size and version: a strong ETag, else the date of its last change."""
     descriptions: list[tuple[int, str]] = []
 
-    def keep(answer: http.client.HTTPResponse) -> None:
-        length = int(answer.headers["Content-Length"] or 0)
+    def keep(response: http.client.HTTPResponse) -> None:
+        length = int(response.headers["Content-Length"] or 0)
         if not length and remote.bytes is None:
             raise LoaderError(
                 f"{remote.url}: the server sends no Content-Length; add the file's size to the catalogue, as bytes"
             )
-        tag = answer.headers["ETag"] or ""
+        tag = response.headers["ETag"] or ""
         is_strong = bool(tag) and not tag.startswith("W/")
-        descriptions.append((length, tag if is_strong else answer.headers["Last-Modified"] or ""))
+        descriptions.append((length, tag if is_strong else response.headers["Last-Modified"] or ""))
 
     wait = retry_budget.waits(remote.url)
-    while (problem := _ask(remote, "HEAD", {}, retry_budget.timeout_s, keep)) is not None:
+    while (problem := _request(remote, "HEAD", {}, retry_budget.timeout_s, keep)) is not None:
         wait(problem)
     return descriptions[0]
 
 
-def _append(
+def _append_missing(
     remote: RemoteFile, part: Path, version: str, timeout_s: float, report: Callable[[int], None]
 ) -> str | None:
-    """Request the missing bytes and append them; return why the connection ended early, or None at the end."""
+    """Request the missing bytes and append them; return why it failed, or None once the file is complete."""
     on_disk = part.stat().st_size
 
-    def copy(answer: http.client.HTTPResponse) -> None:
-        begin = on_disk if answer.status == http.HTTPStatus.PARTIAL_CONTENT else 0
+    def copy(response: http.client.HTTPResponse) -> None:
+        begin = on_disk if response.status == http.HTTPStatus.PARTIAL_CONTENT else 0
         if not begin:
-            _refuse_page(answer, remote)
-        _copy(answer, part, begin, remote.bytes or 0, report)
+            _refuse_page(response, remote)
+        _copy(response, part, begin, remote.bytes or 0, report)
 
     headers = {"Range": f"bytes={on_disk}-", "X-Ms-Version": "2019-12-12"}  # Azure's default version reports no ranges
     if version and on_disk:
         headers["If-Range"] = version  # if the version has changed, the server sends the whole file
-    problem = _ask(remote, "GET", headers, timeout_s, copy)
+    problem = _request(remote, "GET", headers, timeout_s, copy)
     if problem is None and part.stat().st_size < (remote.bytes or 0):
         return "the connection ended early"
     return problem
 
 
-def _ask(
+def _request(
     remote: RemoteFile,
     method: str,
     headers: dict[str, str],
     timeout_s: float,
     take: Callable[[http.client.HTTPResponse], None],
 ) -> str | None:
-    """Send a request and pass its answer to ``take``; return why it failed if a retry may help, None if it did not."""
+    """Send a request and pass its response to ``take``; return why it failed if a retry may help; None on success."""
     if not remote.url.startswith(("http://", "https://")):
         raise LoaderError(f"{remote.url}: only http and https addresses can be downloaded")
     request = urllib.request.Request(remote.url, headers=headers, method=method)  # noqa: S310 - the scheme is checked above
     try:
-        with urllib.request.urlopen(request, timeout=timeout_s) as answer:  # noqa: S310 - the scheme is checked above
-            take(answer)
+        with urllib.request.urlopen(request, timeout=timeout_s) as response:  # noqa: S310 - the scheme is checked above
+            take(response)
     except urllib.error.HTTPError as error:
         if error.code in _PERMANENT:
-            raise LoaderError(f"{remote.url}: the server answers {error.code} {error.reason}") from error
+            raise LoaderError(f"{remote.url}: the server responds with {error.code} {error.reason}") from error
         return f"{error.code} {error.reason}"
     except (OSError, http.client.HTTPException) as error:
         return str(error) or type(error).__name__
     return None
 
 
-def _refuse_page(answer: http.client.HTTPResponse, remote: RemoteFile) -> None:
+def _refuse_page(response: http.client.HTTPResponse, remote: RemoteFile) -> None:
     """Refuse a web page instead of the file: some servers send a login, an error or a notice with status 200.
 
     Raises:
-        LoaderError: the answer is HTML; the bytes on disk are kept.
+        LoaderError: the response is HTML; the bytes on disk are kept.
     """
-    head = answer.peek(_PAGE_HEAD)[:_PAGE_HEAD]
-    is_page = _PAGE_BEGIN.match(head) or (head.isascii() and answer.headers.get_content_type() in _PAGES)
+    head = response.peek(_PAGE_HEAD)[:_PAGE_HEAD]
+    is_page = _PAGE_BEGIN.match(head) or (head.isascii() and response.headers.get_content_type() in _PAGES)
     if not is_page or PurePath(remote.name).suffix in _PAGE_SUFFIXES:
         return
-    size = int(answer.headers["Content-Length"] or 0)
+    size = int(response.headers["Content-Length"] or 0)
     received = f"{_size(size)} of HTML" if size else "HTML"
     expected = f"{remote.name} is" if remote.bytes in (size, None) else f"{_size(remote.bytes)} are"
     raise LoaderError(
-        f"{remote.url}: the server answers with {received} where {expected} expected, such as a login or a notice; "
+        f"{remote.url}: the server responds with {received} where {expected} expected, such as a login or a notice; "
         f"open the address in a browser, and put the file into the folder as {remote.name}"
     )
 
@@ -221,12 +221,14 @@ def _size(count: int) -> str:
     return f"{count / 10**power:.1f} {'GB' if power == 9 else 'MB'}" if power else f"{count:,} bytes"
 
 
-def _copy(answer: http.client.HTTPResponse, part: Path, begin: int, limit: int, report: Callable[[int], None]) -> None:
-    """Write the answer after the first ``begin`` bytes; stop after ``limit``, when it must be another file."""
+def _copy(
+    response: http.client.HTTPResponse, part: Path, begin: int, limit: int, report: Callable[[int], None]
+) -> None:
+    """Write the response after the first ``begin`` bytes; stop after ``limit``, when it must be another file."""
     with part.open("r+b" if begin else "wb") as file:
         file.seek(begin)
         written = begin
-        while written <= limit and (chunk := answer.read1(_CHUNK_BYTES)):
+        while written <= limit and (chunk := response.read1(_CHUNK_BYTES)):
             file.write(chunk)
             written += len(chunk)
             report(written)

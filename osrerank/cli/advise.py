@@ -1,4 +1,4 @@
-"""``osrerank advise``: does reranking help on this index, and with which fields, model, depth and weight?"""
+"""``osrerank advise``: test whether reranking helps on an index, and recommend fields, model, depth and weight."""
 
 import json
 from contextlib import ExitStack, closing, suppress
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 OUTPUT = click.Path(dir_okay=False, path_type=Path)
 NO_CACHE = {"cache_mb": 0, "cache_local_mb": 0}
-"""The settings under which scoring is timed: no cache may answer."""
+"""The settings under which scoring is timed: caches are off."""
 ENCODERS = ("osrerank/e5-small", "osrerank/minilm-l6")
 COMPUTED_HERE = ("auto", "onnx", "torch")
 
@@ -58,14 +58,14 @@ COMPUTED_HERE = ("auto", "onnx", "torch")
 @click.option("--force", is_flag=True, help="Change the index's part of the file if it exists; comments are lost.")
 @click.pass_context
 def advise(context: click.Context, /, **options: Any) -> None:
-    """Say whether reranking helps, and whether other fields, another model, depth or weight is better.
+    """Test whether reranking helps, and whether other fields, another model, depth or weight is better.
 
     \b
     osrerank advise --index articles --queries queries.tsv --qrels qrels.txt --html advice.html
     osrerank advise --index articles --queries queries.tsv --qrels qrels.txt --template my-query.json
 
     Every judged query is searched with the index's options, and once more with each other choice of fields, with each
-    model and with your own query. A paired t-test says whether reranking with the current settings helps or hurts, or
+    model and with your own query. A paired t-test shows whether reranking with the current settings helps or hurts, or
     how many more queries would decide it. Other settings are chosen by cross-validation, so that the reported value
     holds for new queries. They replace the current ones only if they are significantly better, or if the current ones
     hurt. Only a change is written to the settings file, which `connect` reads.

@@ -104,13 +104,13 @@ def _write(output: Path, tag: str, form: RunForm, checkpoint: SideFile, queries:
 
 
 def insist(reranker: RerankService) -> None:
-    """Let queries without a deadline wait for a rerank server that is busy or does not answer, instead of failing."""
+    """Let queries without a deadline wait for a rerank server that is busy or does not respond, instead of failing."""
     if isinstance(model := reranker.model, NeedsServer):
         model.insist()
 
 
 def refuse_overwriting(output: Path, *inputs: Path | None) -> None:
-    """Check that the output is none of the inputs.
+    """Check that the output is not also an input.
 
     Raises:
         ConfigError: the output and an input are the same file.
@@ -118,7 +118,7 @@ def refuse_overwriting(output: Path, *inputs: Path | None) -> None:
     for file in inputs:
         if file is not None and file.exists() and output.exists() and file.samefile(output):
             raise ConfigError(
-                f"{output} is also an input; name another output",
+                f"{output} is also an input; choose another output",
                 setting="output",
                 source="argument",
             )
@@ -161,11 +161,11 @@ def progress(total: int, done: int) -> Iterator[Callable[[], None]]:
     columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=screen, disable=not screen.is_terminal) as bar:
         task = bar.add_task("queries", total=total, completed=done)
-        lines, answered = ProgressLines(), itertools.count(1)
+        lines, finished = ProgressLines(), itertools.count(1)
 
         def advance() -> None:
             bar.advance(task)
-            lines.report(next(answered), total - done, "queries")
+            lines.report(next(finished), total - done, "queries")
 
         yield advance
 

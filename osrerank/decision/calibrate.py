@@ -29,7 +29,7 @@ from osrerank.types import Qrels, Query
 
 FOLDS = 5
 MIN_RELEVANT = 20
-"""The fewest relevant hits to which a probability is fitted."""
+"""Minimum number of relevant hits to which a probability is fitted."""
 MONO, BLEND = "mono", "blend"
 
 
@@ -41,7 +41,7 @@ class Collected:
         scored: hits with the calibrated stage's score.
         before: the model's own probabilities for the same hits, ``(n,)``.
         query_ids: the id of each query, by its number.
-        stage: the name of the stage that gave the scores.
+        stage: the name of the stage that computed the scores.
     """
 
     scored: ScoredHits
@@ -84,7 +84,7 @@ def calibrate(
 
     Args:
         client: the client of the index.
-        index: its name.
+        index: name of the index to search.
         queries: the query set; queries without judgments are left out.
         qrels: judgments; a hit that is not judged counts as not relevant.
         advance: wraps the iteration over the queries, to show progress.
@@ -113,7 +113,7 @@ def collect(client: Client, index: str, queries: Any, qrels: Qrels, options: Rer
     """Search queries and return their hits with scores, probabilities and judgments.
 
     Raises:
-        EvaluationError: nothing was found for any of the queries.
+        EvaluationError: no query has hits.
     """
     with client.searcher.serving(index) as service:
         blend = service.identity(options)["blend"]

@@ -22,7 +22,7 @@ NINETY_FIVE = 1.645
 """Standard errors between a mean and the lower end of its one-sided 95% interval."""
 MIN_HITS = 25
 MINIMUM = 1e-6
-"""Probabilities are kept this far from 0 and 1 in a log loss."""
+"""Minimum distance of probabilities from 0 and 1 in a log loss."""
 Flags = npt.NDArray[np.bool_]
 Groups = npt.NDArray[np.intp]
 

@@ -50,7 +50,7 @@ def run_queries(
     """
     waiting = iter([query for query in queries if query.query_id not in checkpoint])
     failed: dict[str, Failure] = {}
-    in_a_row = 0
+    consecutive_failures = 0
     threads = DaemonThreads(workers, "osrerank-batch-query")
     try:
         running = {_submit(threads, search, query): query for query in islice(waiting, workers)}
@@ -58,12 +58,12 @@ def run_queries(
             done, _others = wait(running, return_when=FIRST_COMPLETED)
             for future in done:
                 query = running.pop(future)
-                failure = _settle(query, future, checkpoint, reranked=reranked, allow_partial=allow_partial)
-                in_a_row = in_a_row + 1 if failure else 0
+                failure = _record_or_failure(query, future, checkpoint, reranked=reranked, allow_partial=allow_partial)
+                consecutive_failures = consecutive_failures + 1 if failure else 0
                 if failure is not None:
                     failed[query.query_id] = failure
                 advance()
-                if in_a_row < GIVE_UP_AFTER and (following := next(waiting, None)) is not None:
+                if consecutive_failures < GIVE_UP_AFTER and (following := next(waiting, None)) is not None:
                     running[_submit(threads, search, following)] = following
     finally:  # an interrupted batch does not wait for its queries; they end when the caller closes the client
         threads.close(wait=False)
@@ -82,7 +82,7 @@ def _submit(threads: DaemonThreads, search: Callable[[Query, float], QueryRecord
     return threads.submit(lambda: search(query, time.perf_counter()))
 
 
-def _settle(
+def _record_or_failure(
     query: Query, future: Future[QueryRecord], checkpoint: SideFile, *, reranked: bool, allow_partial: bool
 ) -> Failure | None:
     """Append a query's record to the checkpoint, or return why the query failed."""

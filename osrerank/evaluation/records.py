@@ -4,7 +4,7 @@
 
     {"query_id": "264014",
      "applied": true, whether models made the order: true, false or "partial"
-     "reason": null,                       why not
+     "reason": null,                       why models did not make it, or only a part
      "candidates": [                       in final order
        {"doc_id": "5611210", "score": 1.98,           what the run's scores are made of
         "first_pass": {"score": 15.78, "rank": 1},
@@ -78,7 +78,7 @@ class QueryRecord:
         query_id: str,
         candidates: list[dict[str, Any]],
         stages: Any,
-        done: object,
+        reranked: object,
         reason: object,
         started_s: float,
     ) -> Self:
@@ -87,7 +87,7 @@ class QueryRecord:
         return cls(
             query_id,
             {
-                "applied": done,
+                "applied": reranked,
                 "reason": reason,
                 "candidates": candidates,
                 **({"pairs": pairs} if pairs else {}),
@@ -127,10 +127,10 @@ class QueryRecord:
             return ""
         return str(self.fields["reason"] or "not reranked")
 
-    def without(self, doc_id: str, most: int) -> "QueryRecord":
-        """Return the record as if a document had not been found, with at most ``most`` candidates."""
+    def without(self, doc_id: str, max_candidates: int) -> "QueryRecord":
+        """Return the record as if a document had not been found, with at most ``max_candidates`` candidates."""
         removed = next((candidate for candidate in self.fields["candidates"] if candidate["doc_id"] == doc_id), None)
-        kept = [candidate for candidate in self.fields["candidates"] if candidate is not removed][:most]
+        kept = [candidate for candidate in self.fields["candidates"] if candidate is not removed][:max_candidates]
         fields = {
             **self.fields,
             "candidates": kept if removed is None else [_closed_up(candidate, removed) for candidate in kept],
@@ -158,11 +158,12 @@ def _from_hit(hit: Mapping[str, Any], rank: int) -> dict[str, Any]:
 def _closed_up(candidate: Mapping[str, Any], removed: Mapping[str, Any]) -> dict[str, Any]:
     """Return a candidate with the ranks that it has once another candidate is removed."""
 
-    def moved(values: Mapping[str, Any], of_own: Mapping[str, Any] | None) -> dict[str, Any]:
-        return {**values, "rank": values["rank"] - (of_own is not None and of_own["rank"] < values["rank"])}
+    def close_gap(values: Mapping[str, Any], removed_values: Mapping[str, Any] | None) -> dict[str, Any]:
+        was_above = removed_values is not None and removed_values["rank"] < values["rank"]
+        return {**values, "rank": values["rank"] - 1 if was_above else values["rank"]}
 
-    stages = {name: moved(values, removed["stages"].get(name)) for name, values in candidate["stages"].items()}
-    return {**candidate, "first_pass": moved(candidate["first_pass"], removed["first_pass"]), "stages": stages}
+    stages = {name: close_gap(values, removed["stages"].get(name)) for name, values in candidate["stages"].items()}
+    return {**candidate, "first_pass": close_gap(candidate["first_pass"], removed["first_pass"]), "stages": stages}
 
 
 def _pairs_without(pairs: Mapping[str, Any], doc_id: str) -> dict[str, Any]:

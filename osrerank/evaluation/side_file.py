@@ -71,7 +71,7 @@ class SideFile:
                 yield QueryRecord.from_json(json.loads(self._file.readline()))
 
     def finish(self, query_ids: Iterable[str]) -> None:
-        """Rewrite the file in the order of the queries, so that equal runs have equal side files, timings aside."""
+        """Rewrite the file in the order of the queries, so that equal runs have equal side files except for timings."""
         write_atomically(self.path, self._ordered(query_ids))
         self._file.close()
 
@@ -98,7 +98,7 @@ class SideFile:
         for number, line in enumerate(self._file, start=1):
             if not line.endswith(b"\n"):
                 break
-            value = _decoded(self.path, number, line)
+            value = _decode_line(self.path, number, line)
             if number == 1:
                 _check_options(self.path, value, options)
             else:
@@ -128,7 +128,7 @@ def records_with_offsets(path: Path) -> Iterator[tuple[int, QueryRecord]]:
     number = offset = 0
     with path.open("rb") as lines:
         for number, line in enumerate(lines, start=1):
-            value = _decoded(path, number, line)
+            value = _decode_line(path, number, line)
             if number > 1:
                 yield offset, QueryRecord.from_json(value)
             elif not isinstance(value, dict) or value.get("osrerank_run") != FORMAT:
@@ -142,7 +142,7 @@ def record_at(path: Path, offset: int, query_id: str) -> QueryRecord:
     """Return a query's record, whose line begins at a byte offset of a side file.
 
     Raises:
-        EvaluationError: the record is no longer there.
+        EvaluationError: the file was changed, and the record is not at this offset.
     """
     with path.open("rb") as lines:
         lines.seek(offset)
@@ -163,7 +163,7 @@ def read_options(path: Path) -> Mapping[str, Any]:
         EvaluationError: the file is not a side file.
     """
     with path.open("rb") as lines:
-        header = _decoded(path, 1, lines.readline())
+        header = _decode_line(path, 1, lines.readline())
     if not isinstance(header, dict) or header.get("osrerank_run") != FORMAT:
         raise EvaluationError(f"{path}: not a side file of `osrerank run`; pass the file that ends in .jsonl")
     options: Mapping[str, Any] = header.get("options", {})
@@ -182,7 +182,7 @@ def _check_options(path: Path, header: Any, options: Mapping[str, Any]) -> None:
         )
 
 
-def _decoded(path: Path, number: int, line: bytes) -> Any:
+def _decode_line(path: Path, number: int, line: bytes) -> Any:
     try:
         return json.loads(line)
     except ValueError as error:

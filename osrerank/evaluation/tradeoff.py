@@ -1,8 +1,8 @@
 """Compute curves of quality against cost, in inferences per query, from the scores of one deep run.
 
 Nogueira, Yang, Cho, Lin: Multi-Stage Document Ranking with BERT, 2019, arXiv:1910.14424, section 5, Figures 2 to 4.
-Every point of a curve is derived from scores that one deep run kept: monoBERT's scores of the top k0 of the first pass,
-and duoBERT's probabilities p_ij for the pairs of monoBERT's top k1. Nothing is scored again.
+Every point of a curve is derived from the saved scores of one deep run, without scoring again: monoBERT's scores of the
+top k0 of the first pass, and duoBERT's probabilities p_ij for the pairs of monoBERT's top k1.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -53,7 +53,7 @@ class OperatingPoint:
 
 @dataclass(frozen=True, slots=True)
 class QueryScores:
-    """The scores that a deep run kept for a query.
+    """The saved scores of a query in a deep run.
 
     Attributes:
         query_id: the query.
@@ -182,7 +182,7 @@ def derive(scored: QueryScores, setting: OperatingPoint) -> tuple[tuple[str, ...
     are min(k0, n) + k1(k1 - 1), with k1 * m in place of the second term if m others are sampled.
 
     Raises:
-        EvaluationError: a score that the setting needs was not kept.
+        EvaluationError: the run did not save a score that the setting needs.
     """
     block = scored.first_pass[: setting.k0]
     if len(block) > scored.mono_depth:
@@ -218,8 +218,8 @@ def curve(
     """
     averaging = replace(averaging or Averaging(), single_precision=False)  # a derived score is a small whole number
     trials = [[_Trial(draw, Tally(qrels, [measure], averaging)) for draw in _draws(setting)] for setting in settings]
-    answered = (query_scores for query_scores in scored if query_scores.first_pass)
-    while batch := list(islice(answered, BATCH_QUERIES)):
+    with_hits = (query_scores for query_scores in scored if query_scores.first_pass)
+    while batch := list(islice(with_hits, BATCH_QUERIES)):
         for trial in chain.from_iterable(trials):
             trial.add(batch)
     return [_point(setting, draws) for setting, draws in zip(settings, trials, strict=True)]
@@ -236,13 +236,13 @@ def join_pairs(scored: Iterable[QueryScores], *other_runs: ScoredRun) -> Iterato
 
 
 def deepest(reaches: Sequence[Reach]) -> int:
-    """Return the greatest k0 for which every query's scores were kept."""
+    """Return the maximum k0 for which every query's scores were saved."""
     limits = [reach.mono_depth for reach in reaches if reach.mono_depth < reach.found]
     return min(limits, default=max((reach.found for reach in reaches), default=0))
 
 
 def widest(reaches: Iterable[Reach]) -> int:
-    """Return the number of candidates whose pairs were kept for every query; 0 when no duo stage ran."""
+    """Return the number of candidates whose pairs were saved for every query; 0 if no duo stage ran."""
     return min((reach.compared for reach in reaches if reach.found), default=0)
 
 

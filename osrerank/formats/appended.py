@@ -13,11 +13,11 @@ class AppendedLines:
 
     Args:
         path: the file; the first line creates it and its folder, readable only by its owner.
-        most_bytes: the largest size of the file, in bytes.
+        max_bytes: the maximum size of the file, in bytes.
     """
 
-    def __init__(self, path: Path, most_bytes: int) -> None:
-        self.path, self._max_bytes = path, most_bytes
+    def __init__(self, path: Path, max_bytes: int) -> None:
+        self.path, self._max_bytes = path, max_bytes
 
     def append(self, line: str) -> None:
         """Append a line and a line break.

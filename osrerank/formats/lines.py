@@ -11,7 +11,7 @@ from osrerank.errors import FormatError
 from osrerank.formats.sources import SourceFile, file_errors, open_paths, record_error
 
 Content = TypeVar("Content")
-CR_ALONE = "its lines end with CR alone; convert it first: tr '\\r' '\\n'"
+ONLY_CR = "its lines end with CR alone; convert it first: tr '\\r' '\\n'"
 WORD = re.compile(r"\S+", re.ASCII)
 """A word as trec_eval splits a line, at ASCII white space; an id may contain a no-break space."""
 _WHOLE = re.compile(r"[+-]?[0-9]+")
@@ -29,8 +29,8 @@ def text_lines(source: SourceFile) -> Iterator[tuple[int, str | FormatError]]:
         except UnicodeDecodeError as error:
             yield number, not_utf8(source, number, error)
         else:
-            is_joined = number == 1 and "\r" in line and not raw.endswith(b"\n")
-            yield number, record_error(source, CR_ALONE, line=1) if is_joined else line
+            has_only_cr = number == 1 and "\r" in line and not raw.endswith(b"\n")
+            yield number, record_error(source, ONLY_CR, line=1) if has_only_cr else line
 
 
 def json_lines(source: SourceFile) -> Iterator[tuple[int, dict[str, Any] | FormatError]]:
@@ -43,8 +43,8 @@ def json_lines(source: SourceFile) -> Iterator[tuple[int, dict[str, Any] | Forma
             yield number, not_utf8(source, number, error)
         except (ValueError, RecursionError) as error:
             if raw.strip():
-                is_joined = number == 1 and b"\r" in raw.strip() and not raw.endswith(b"\n")
-                reason = CR_ALONE if is_joined else f"not a JSON object ({error}): {excerpt(raw)}"
+                has_only_cr = number == 1 and b"\r" in raw.strip() and not raw.endswith(b"\n")
+                reason = ONLY_CR if has_only_cr else f"not a JSON object ({error}): {excerpt(raw)}"
                 yield number, record_error(source, reason, line=number)
         else:
             if isinstance(value, dict):
@@ -73,7 +73,7 @@ def column_lines(source: SourceFile) -> Iterator[tuple[int, str]]:
     """
     for number, line in raise_errors(text_lines(source)):
         if "\r" in line:
-            raise record_error(source, CR_ALONE, line=number)
+            raise record_error(source, ONLY_CR, line=number)
         yield number, line
 
 
@@ -124,7 +124,7 @@ def whole_number(text: str) -> int:
 
 
 def id_problem(text: str, *, of_query: bool = False) -> str:
-    """Return why an id cannot be used in runs and judgments; "" if it can. trec_eval splits at ASCII white space."""
+    """Return why an id is unusable in runs and judgments, or "" if it is usable; trec_eval splits at ASCII white space."""
     if not WORD.fullmatch(text):
         return f"the id {text!r} must be one word: runs and judgments separate by white space"
     if of_query and text.startswith("#"):

@@ -179,7 +179,7 @@ def test_continuing_a_load_from_other_standard_input_is_refused(
     given(monkeypatch, lines(9000))
     assert load_passages(engine, index_name, Path("-")).resumed_from == 9000
     given(monkeypatch, lines(3, "other"))
-    with pytest.raises(LoaderError, match=r"standard input holds other bytes now; choose another --index.*--recreate"):
+    with pytest.raises(LoaderError, match=r"standard input has changed; choose another --index.*--recreate"):
         load_passages(engine, index_name, Path("-"))
     given(monkeypatch, lines(9001))
     with pytest.raises(LoaderError, match="standard input has 9001 records now and had 9000; choose another --index"):
@@ -193,7 +193,7 @@ def test_an_interrupted_load_is_not_continued_with_other_bytes(
     with pytest.raises(CorpusFormatError, match="standard input, line 21"):
         load_passages(engine, index_name, Path("-"))
     given(monkeypatch, lines(40, "other"))
-    with pytest.raises(LoaderError, match="standard input holds other bytes now"):
+    with pytest.raises(LoaderError, match="standard input has changed"):
         load_passages(engine, index_name, Path("-"))
     given(monkeypatch, lines(20) + "no tab here\n")
     assert load_passages(engine, index_name, Path("-"), skip_bad=1).resumed_from == 20
@@ -203,5 +203,5 @@ def test_a_changed_file_of_equal_size_is_refused(engine: OpenSearch, index_name:
     path = collection(tmp_path, 20)
     load_passages(engine, index_name, path)
     path.write_text(path.read_text().replace("passage", "another"))
-    with pytest.raises(LoaderError, match=r"collection.tsv holds other bytes now; choose another --index"):
+    with pytest.raises(LoaderError, match=r"collection.tsv has changed; choose another --index"):
         load_passages(engine, index_name, path)

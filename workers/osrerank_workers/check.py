@@ -19,7 +19,7 @@ def check_worker(settings: Settings) -> str:
     the last minute.
 
     Raises:
-        WorkerError: no worker is ready, or Redis does not answer.
+        WorkerError: no worker is ready, or Redis does not respond.
     """
     redis = connect(settings.broker())
     try:

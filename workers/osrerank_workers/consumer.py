@@ -18,7 +18,7 @@ from osrerank.metrics import WORKER_CHUNKS
 from osrerank_workers.broker_health import BrokerHealth
 
 TICK_S = 0.1
-"""Time between two looks whether the worker is to stop, in seconds."""
+"""Time between two checks for a requested stop, in seconds."""
 
 logger = logging.getLogger(__name__)
 
@@ -52,7 +52,7 @@ class Transport(redis.Transport):
 
 
 class Consumer(CeleryConsumer):  # type: ignore[misc]
-    """A consumer that logs why it refuses a message but never its content, and that reconnects for as long as it takes.
+    """A consumer that logs why it refuses a message, but never the content, and that reconnects without a limit.
 
     Args:
         broker: the health of the consumer's connection; the worker reads it, too.
@@ -63,7 +63,7 @@ class Consumer(CeleryConsumer):  # type: ignore[misc]
         super().__init__(*arguments, **options)
 
     def ensure_connected(self, conn: Any) -> Any:
-        """Connect, however long it takes; Celery's consumer gives up after a hundred attempts."""
+        """Connect, without a limit of attempts; Celery's consumer gives up after a hundred."""
         while True:
             state.maybe_shutdown()
             try:

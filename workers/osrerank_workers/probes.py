@@ -12,7 +12,7 @@ from osrerank.errors import ConfigError
 
 logger = logging.getLogger(__name__)
 
-ANSWER_S = 5.0
+IDLE_TIMEOUT_S = 5.0
 """How long a connection may stay silent before it is closed, in seconds."""
 
 
@@ -23,8 +23,8 @@ class Status:
     Attributes:
         live: whether the process should go on running; False if its model hangs.
         ready: whether the worker takes chunks now.
-        reason: why it is not ready; empty if it is.
-        held: the number of chunks that it has taken and not finished.
+        reason: why the worker is not ready; empty if it is ready.
+        held: the number of chunks that the worker has taken and not finished.
     """
 
     live: bool
@@ -64,21 +64,21 @@ def serve_probes(port: int, status: Callable[[], Status]) -> Callable[[], None]:
 
 def _handler(status: Callable[[], Status]) -> type[BaseHTTPRequestHandler]:
     class HealthProbe(BaseHTTPRequestHandler):
-        timeout = ANSWER_S
+        timeout = IDLE_TIMEOUT_S
 
         def do_GET(self) -> None:
             worker = status()
-            answers: Mapping[str, tuple[bool, dict[str, Any]]] = {
+            responses: Mapping[str, tuple[bool, dict[str, Any]]] = {
                 "/live": (worker.live, {"live": worker.live}),
                 "/ready": (worker.ready, {"ready": worker.ready, "reason": worker.reason, "held": worker.held}),
             }
-            if self.path not in answers:
-                self._answer(404, {"error": "unknown path: use /live or /ready"})
+            if self.path not in responses:
+                self._respond(404, {"error": "unknown path: use /live or /ready"})
                 return
-            passes, content = answers[self.path]
-            self._answer(200 if passes else 503, content)
+            passes, content = responses[self.path]
+            self._respond(200 if passes else 503, content)
 
-        def _answer(self, code: int, content: Mapping[str, Any]) -> None:
+        def _respond(self, code: int, content: Mapping[str, Any]) -> None:
             body = json.dumps(content).encode()
             self.send_response(code)
             self.send_header("Content-Type", "application/json")

@@ -22,7 +22,7 @@ OLDEST = "osrerank_worker_queue_oldest_seconds"
 class QueueCollector(Collector):
     """Collects a queue's length and the age of its oldest chunk, the same values in every worker of the queue.
 
-    While the broker does not answer, neither metric is reported.
+    While the broker does not respond, neither metric is reported.
 
     Args:
         redis: a client of the broker.

@@ -30,7 +30,7 @@ from osrerank_workers.broker_health import BrokerHealth
 from osrerank_workers.probes import Status
 from osrerank_workers.queue_metrics import QueueCollector
 from osrerank_workers.replays import Replays
-from osrerank_workers.traced import chunk_span, tell_chunk
+from osrerank_workers.traced import chunk_span, set_outcome
 
 logger = logging.getLogger(__name__)
 
@@ -38,10 +38,10 @@ PROBE_S = 10.0
 """Time between two checks of the model, in seconds."""
 STALE_S = 60.0
 """Time without a passed check after which a worker counts as hanging, in seconds."""
-REPLY_LIVES_S = 60
+REPLY_TTL_S = 60
 """How long an unread reply is kept, in seconds; after that its client is gone."""
-REPLY_PATIENCE_S = 5.0
-"""How long a worker goes on sending a reply while Redis does not answer, in seconds."""
+REPLY_RETRY_S = 5.0
+"""How long a worker retries to send a reply while Redis does not respond, in seconds."""
 WEIGHT = 0.2
 """Weight of the newest chunk in the moving average of seconds per chunk."""
 MERGING_TASKS, SINGLE_TASKS = 16, 4
@@ -83,7 +83,7 @@ class WorkerService:
         self.settings = settings
         self.worker = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
         self._scorer = scorer
-        self._tried = scorer
+        self._uncached = scorer
         self._redis = connect(settings.broker())
         self._signer = Signer.of(settings)
         self.registry = WorkerRegistry(self._redis, settings.model, self._signer)
@@ -114,11 +114,11 @@ class WorkerService:
         """Load the model, check it, and start a thread that checks it every `PROBE_S` seconds.
 
         Raises:
-            OsrerankError: the model cannot be loaded or does not score; the message says why.
+            OsrerankError: the model cannot be loaded, or its check fails.
         """
         if self._scorer is None:
             loaded = _load(self.settings)
-            self._scorer, self._tried = loaded.scorer, loaded.model
+            self._scorer, self._uncached = loaded.scorer, loaded.model
             self._probe = PROBES[loaded.kind]
             self.tasks = self.settings.worker_tasks or loaded.tasks
         self.queue = queue_of(self.settings.model, self.scorer.identity)
@@ -179,7 +179,7 @@ class WorkerService:
             request = self._request(chunk, message, task)
             with chunk_span(self.queue, request, headers, queries=self.settings.trace_queries) as traced:
                 outcome = self._handle(request, started)
-                tell_chunk(traced, outcome)
+                set_outcome(traced, outcome)
         except PayloadError as error:
             outcome = "refused"
             count_refusal("request", error)
@@ -193,12 +193,12 @@ class WorkerService:
         Raises:
             OsrerankError: the model does not work.
         """
-        tried = self._tried or self.scorer
-        if isinstance(tried, EncoderScorer):
-            tried.encoder.encode(["is this worker ready"], "document")
+        scorer = self._uncached or self.scorer
+        if isinstance(scorer, EncoderScorer):
+            scorer.encoder.encode(["is this worker ready"], "document")
             self._probed_at = time.monotonic()
             return
-        scores = tried.score("is this worker ready", ["it is", "it is not"], [self._probe])
+        scores = scorer.score("is this worker ready", ["it is", "it is not"], [self._probe])
         if scores.failures:
             raise InferenceError(next(iter(scores.failures.values())), model=self.scorer.model)
         self._probed_at = time.monotonic()
@@ -222,7 +222,7 @@ class WorkerService:
         """Return the worker's state for clients.
 
         Raises:
-            RedisError: the broker's time is not known yet, and the broker does not answer.
+            RedisError: the broker's time is not known yet, and the broker does not respond.
         """
         with self._lock:
             held = tuple(self._held)
@@ -262,7 +262,7 @@ class WorkerService:
         scores, vectors, error = self._compute(request, deadline)
         spent_s = time.monotonic() - started
         reply = Reply(request.chunk, self.worker, self.scorer.identity, scores, error, vectors)
-        if not self._answer(request.reply_queue, reply, deadline):
+        if not self._send_reply(request.reply_queue, reply, deadline):
             return "unanswered"
         if error:
             return "failed"
@@ -272,7 +272,7 @@ class WorkerService:
     def _compute(
         self, request: ChunkRequest, deadline: Deadline
     ) -> tuple[Scores | None, list[bytes | str] | None, str]:
-        """Return the scores or the vector records, and None for the other; or None twice and an error message."""
+        """Return scores, vector records and an error message: only one of the three is set."""
         if request.identity != self.scorer.identity:
             return None, None, "the worker has a different model than the one that the chunk names"
         try:
@@ -287,7 +287,7 @@ class WorkerService:
             return None, None, f"{type(error).__name__}: {error}"
 
     def _encode(self, request: ChunkRequest, deadline: Deadline) -> list[bytes | str]:
-        """Return each document's vector record, or why it could not be encoded; empty bytes if it was not reached.
+        """Return each document's vector record, or its error; empty bytes for a document that was not reached.
 
         Raises:
             InferenceError: the model is not an encoder, or the client asks for vectors of another precision.
@@ -304,18 +304,18 @@ class WorkerService:
             return NEVER
         return Deadline(self.registry.clock.to_local(request.deadline_s))
 
-    def _answer(self, reply_queue: str, reply: Reply, deadline: Deadline) -> bool:
-        """Put a reply into its client's queue, retrying for a while if Redis fails; return whether it got there."""
+    def _send_reply(self, reply_queue: str, reply: Reply, deadline: Deadline) -> bool:
+        """Put a reply into its client's queue, with retries for `REPLY_RETRY_S`; return whether the reply was sent."""
         pipeline = self._redis.pipeline(transaction=False)
         message = self._signer.seal("reply", reply.encode())
-        give_up = min(time.monotonic() + REPLY_PATIENCE_S, deadline.at_s or float("inf"))
+        give_up_at = min(time.monotonic() + REPLY_RETRY_S, deadline.at_s or float("inf"))
         while True:
             pipeline.rpush(reply_queue, message)
-            pipeline.expire(reply_queue, REPLY_LIVES_S)
+            pipeline.expire(reply_queue, REPLY_TTL_S)
             try:
                 pipeline.execute()
             except RedisError as error:
-                if time.monotonic() >= give_up:
+                if time.monotonic() >= give_up_at:
                     logger.warning("[broker-away] a reply could not be delivered: %s", type(error).__name__)
                     return False
                 time.sleep(0.1)
@@ -323,7 +323,7 @@ class WorkerService:
                 return True
 
     def _account(self, computed: int, spent_s: float) -> None:
-        """Update the metrics and the seconds per chunk; chunks that are computed at the same time share it."""
+        """Update the metrics and the seconds per chunk; chunks computed at the same time share the elapsed time."""
         WORKER_PAIRS.inc(computed)
         WORKER_SECONDS.observe(spent_s)
         with self._lock:
@@ -336,11 +336,11 @@ class WorkerService:
             self._held.discard(chunk)
 
     def _start(self, step: Callable[[], None]) -> None:
-        thread = threading.Thread(target=self._keep_on, args=(step,), name=f"osrerank{step.__name__}", daemon=True)
+        thread = threading.Thread(target=self._run_thread, args=(step,), name=f"osrerank{step.__name__}", daemon=True)
         thread.start()
         self._threads.append(thread)
 
-    def _keep_on(self, step: Callable[[], None]) -> None:
+    def _run_thread(self, step: Callable[[], None]) -> None:
         """Run a background thread; stop the worker on an unexpected error, which would otherwise go unnoticed."""
         try:
             step()
@@ -351,7 +351,7 @@ class WorkerService:
                 state.should_stop = 1
 
     def _keep_renewing(self) -> None:
-        """Send heartbeats until the worker ends, less often while Redis does not answer."""
+        """Send heartbeats until the worker ends, less often while Redis does not respond."""
         while not self._ended.is_set():
             pause_s = BEAT_S
             try:

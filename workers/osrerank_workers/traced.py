@@ -38,8 +38,8 @@ def chunk_span(
     return trace(f"process {queue}", attributes, queries=queries, kind=SpanKind.CONSUMER, parent=parent)
 
 
-def tell_chunk(span: Span, outcome: str) -> None:
-    """Set a chunk's outcome: scored, failed, dropped or unanswered."""
+def set_outcome(span: Span, outcome: str) -> None:
+    """Set the outcome of a chunk's span: scored, failed, dropped or unanswered."""
     tell(span, {"osrerank.chunk.outcome": outcome})
     if outcome in FAILED:
         fail(span, outcome)

@@ -96,7 +96,7 @@ def load(
     """Load a collection into an index; an interrupted load resumes where it stopped.
 
     Raises:
-        LoaderError: the index exists and belongs to another load, or the server did not answer.
+        LoaderError: the index exists and belongs to another load, or the server did not respond.
         CorpusFormatError: there are more bad records than ``skip_bad``; the records before the last are in the index.
         BulkIndexError: the engine refused more documents than ``skip_bad``.
     """
@@ -138,7 +138,7 @@ class _Load:
         reached = self._send(reading, state)
         if reading.stopped is not None:
             raise reading.stopped
-        summary = self._checked(reading, state.records)
+        summary = self._check_counts(reading, state.records)
         self._finish(reached, summary)
         return dataclasses.replace(summary, took_s=time.monotonic() - started_s)
 
@@ -171,7 +171,7 @@ class _Load:
         if stored is None or not stored.same_load(fresh):
             raise LoaderError(_taken(self._index, stored))
         if stored.digests != fresh.digests:
-            raise LoaderError(_changed(self._index, f"{self._differing(stored)} holds other bytes now"))
+            raise LoaderError(_changed(self._index, f"{self._differing(stored)} has changed"))
         return stored
 
     def _differing(self, stored: LoadState) -> str:
@@ -190,7 +190,7 @@ class _Load:
             try:
                 self._retry_budget.call(lambda: self._client.indices.create(index=self._index, body=body))
             except RequestError as error:
-                if error.error != _EXISTS:  # the first answer was lost, and the repeated request finds the index
+                if error.error != _EXISTS:  # the first response was lost, and the repeated request finds the index
                     raise
         self._warned += [str(warning.message) for warning in warned]
 
@@ -218,7 +218,7 @@ class _Load:
         if len(outcome.rejected) == len(batch.entries) > 1:
             raise self._bulk_error(f"{self._engine} refused all {len(batch.entries)} documents of a request")
 
-    def _checked(self, reading: Reading, resumed_from: int) -> Summary:
+    def _check_counts(self, reading: Reading, resumed_from: int) -> Summary:
         """Compare the number of documents in the index with the records read, and explain a difference."""
         self._retry_budget.call(lambda: self._client.indices.refresh(index=self._index))
         indexed = self._count()

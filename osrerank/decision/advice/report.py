@@ -14,7 +14,7 @@ from osrerank.options.rerank import AUTO_PIPELINE, NO_STAGES
 from osrerank.types import Qrels
 
 EXAMPLES = 3
-"""How many queries are shown of those that gain most, and of those that lose most."""
+"""Number of queries shown that gain most, and of queries that lose most."""
 MARGIN = 0.1
 """If the shares of judged hits differ by more than this, the judgments favour the first pass."""
 HITS, SNIPPET = 5, 140
@@ -24,7 +24,7 @@ HEADLINES: dict[Outcome, str] = {
     "hurts": "reranking hurts",
     "undecided": "undecided whether reranking helps",
 }
-ANSWERS: dict[Outcome, str] = {
+VERDICT_TEXTS: dict[Outcome, str] = {
     "helps": "Yes: rerank=True as it is now is better than the first pass.",
     "hurts": "No: rerank=True as it is now is worse than the first pass.",
     "undecided": "Undecided: these queries do not show whether rerank=True as it is now is better than the first pass.",
@@ -40,12 +40,12 @@ TONES: dict[Outcome, str] = {"helps": "verdict good", "hurts": "verdict bad", "u
 
 
 def headline(advice: IndexAdvice) -> str:
-    """Return the answer in one line."""
+    """Return the verdict in one line."""
     return f"{advice.index}: {HEADLINES[advice.verdict.outcome]}"
 
 
 def lines(advice: IndexAdvice) -> list[str]:
-    """Return the answer with its numbers, for a screen."""
+    """Return the verdict with its numbers, for a screen."""
     return [headline(advice), *(f"  {line}" for line in _numbers(advice))]
 
 
@@ -82,12 +82,12 @@ def _warnings(advice: IndexAdvice) -> Iterator[str]:
     if lacking:
         yield (
             f"{lacking} of {relevant} documents judged relevant are not in the index {advice.index}: no search finds "
-            "them, and they count as missed"
+            "these documents, and each counts as missed"
         )
     if advice.own_hits:
         yield (
-            f"{advice.own_hits} of {len(advice.found)} queries find a document with the query's own id: if it is the "
-            "query itself, leave it out with --exclude-query-ids, as BEIR does"
+            f"{advice.own_hits} of {len(advice.found)} queries find a document with the query's own id: if that document "
+            "is the query itself, exclude it with --exclude-query-ids, as BEIR does"
         )
 
 
@@ -227,7 +227,7 @@ def html_page(advice: IndexAdvice, qrels: Qrels, settings: str) -> str:
     better = "No other setting is shown to be better."
     if advice.choice.verdict.outcome == "helps":
         better = f"Better: {advice.best}."
-    answer = f"{ANSWERS[advice.verdict.outcome]} {better}"
+    answer = f"{VERDICT_TEXTS[advice.verdict.outcome]} {better}"
     blocks = [heading(title, 1), paragraph(answer, TONES[advice.verdict.outcome])]
     blocks += [paragraph(line.strip()) for line in sentences]
     blocks += [heading("Settings"), _table(advice)]

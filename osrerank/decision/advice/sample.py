@@ -1,4 +1,4 @@
-"""Search each query once, to the greatest depth, and compute the order of every other depth and blend from the hits."""
+"""Search each query once, to the maximum depth, and compute the order at other depths and blends from its hits."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,15 +17,15 @@ DEPTHS = (10, 20, 50, 100)
 WEIGHTS = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0)
 """Weights of the first pass in a linear blend, in logits; 0 means no blend."""
 MONO_DEPTHS = (10, 20, 50)
-"""How many candidates from the top of the vectors' order a cross-encoder reads."""
+"""Numbers of top candidates of the vectors' order that a cross-encoder scores."""
 VECTORS_STAGE, MONO_STAGE = FIRST_STAGES
 Sample = tuple[str, tuple[str, ...], str]
-"""Model, fields that it reads, and name of the caller's own query, which determine a sample's hits and scores."""
+"""Model, its input fields, and name of the caller's own query, which determine a sample's hits and scores."""
 
 
 @dataclass(frozen=True, slots=True)
 class SearchSetting:
-    """A combination of search options that is compared with others.
+    """A combination of search options, one of several that are compared.
 
     Attributes:
         model: the model's name, as for ``--model``.
@@ -35,8 +35,8 @@ class SearchSetting:
         weight: weight of the first pass in the blend.
         duo_depth: how many candidates are then compared in pairs; above 0 in the present setting only.
         pipeline: the pipeline of the search; ``none`` is the first pass, for which the other attributes have no effect.
-        mono_depth: how many of the best candidates the cross-encoder reads in ``vectors-mono``.
-        fields: the fields that the model reads; empty for the present ones.
+        mono_depth: number of top candidates that the cross-encoder scores in ``vectors-mono``.
+        fields: the model's input fields; empty for the present fields.
         query: name of the caller's own query, which finds the hits; empty for a query text.
     """
 
@@ -170,9 +170,9 @@ def present_setting(client: Client, index: str) -> SearchSetting:
     """Return the setting that a search of the index with ``rerank=True`` has now."""
     options = client.options_of(index)
     passages = options.passages.aggregation if isinstance(options.passages, Passages) else options.passages or "off"
-    alone = options if options.pipeline in (*VECTORS, *VECTORS_MONO) else replace(options, pipeline=AUTO_PIPELINE)
+    one_stage = options if options.pipeline in (*VECTORS, *VECTORS_MONO) else replace(options, pipeline=AUTO_PIPELINE)
     with client.searcher.serving(index) as service:
-        identity = service.identity(alone)
+        identity = service.identity(one_stage)
         model = service.settings.model
         is_cross_encoder = service.resolve(Rerank())[0] == MONO_STAGE
     present = SearchSetting(model, passages, options.min_depth, *_blend_of_identity(identity["blend"]))
@@ -357,11 +357,11 @@ def _compares_pairs(options: Rerank) -> bool:
     return options.compares_pairs and options.duo_depth > 1
 
 
-def _with_pairs(alone: Rerank, options: Rerank) -> Rerank:
+def _with_pairs(sampling: Rerank, options: Rerank) -> Rerank:
     """Return the sampling options with the pipeline, depths and blend of the index."""
     names = ("pipeline", "mono_depth", "blend", "blend_weight")
     index_options: dict[str, Any] = {name: getattr(options, name) for name in names}
-    return replace(alone, **index_options, depth=options.min_depth)
+    return replace(sampling, **index_options, depth=options.min_depth)
 
 
 def _candidates(

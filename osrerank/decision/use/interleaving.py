@@ -16,13 +16,13 @@ from osrerank.decision.use.clicks import ShownPage
 from osrerank.errors import EvaluationError
 
 MIN_SHARE = 0.55
-"""The smallest share of preferences worth finding, by default."""
+"""Minimum share of preferences worth detecting, by default."""
 POWER = 0.8
 
 
 @dataclass(frozen=True, slots=True)
 class Preference:
-    """Which team the sessions of an experiment prefer, and how sure that is.
+    """Which team the sessions of an experiment prefer, with confidence interval and p-value.
 
     Attributes:
         experiment: the experiment's name.
@@ -34,9 +34,9 @@ class Preference:
         low, high: the ends of that share's confidence interval.
         p_value: the two-tailed p-value of the exact binomial test that users prefer neither.
         winner: ``A`` or ``B``; empty if the interval contains 0.5.
-        needed: how many sessions would show a share as far from 0.5 as ``least_share``, with a power of 0.8.
+        needed: number of sessions that would confirm a share as far from 0.5 as ``least_share``, with a power of 0.8.
         needed_as_seen: number of sessions that would confirm the observed share; None if the share is 0.5.
-        least_share: the smallest share of preferences that the caller finds worth finding.
+        least_share: the minimum share of preferences worth detecting.
     """
 
     experiment: str
@@ -66,7 +66,7 @@ def preferences(
     Args:
         pages: the pages that users saw; pages that are not interleaved are ignored.
         confidence: the confidence of the intervals, in (0, 1).
-        least_share: the smallest share of preferences for the better team that is worth finding, in (.5, 1].
+        least_share: the minimum share of preferences for the better team worth detecting, in (.5, 1].
 
     Raises:
         EvaluationError: no page is interleaved.

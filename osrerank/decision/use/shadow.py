@@ -13,7 +13,7 @@ from osrerank.formats.lines import json_lines
 from osrerank.formats.sources import file_errors, open_paths
 
 EXAMPLES = 10
-"""How many searches the report lists, those that reranking changes most."""
+"""Maximum number of searches that the report lists, by decreasing change."""
 NUMBERS = ("dropped", "ms", "first_pass_ms", "hits", "after", "overlap", "moved", "farthest", "known", "encoded")
 """Optional fields of a record that are numbers, at least 0."""
 
@@ -25,8 +25,8 @@ class ShadowReport:
     """What reranking would have changed in the recorded searches.
 
     Attributes:
-        searches: how many searches were run again with reranking.
-        dropped: how many searches were not, because too many were waiting or a process ended.
+        searches: number of searches that were run again with reranking.
+        dropped: number of searches not run again, because too many were waiting or a process ended.
         unreadable: how many lines are not records, such as a line cut short by a full disk.
         applied: outcome ``true``, ``partial`` or ``false`` -> number of searches.
         reasons: reason code -> number of searches that were not reranked, or only in part.

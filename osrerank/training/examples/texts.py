@@ -11,7 +11,7 @@ from pathlib import Path
 from osrerank.errors import FormatError, LoaderError
 from osrerank.formats.files import bad_line
 from osrerank.formats.id_table import IdRow, IdTable
-from osrerank.formats.lines import CR_ALONE
+from osrerank.formats.lines import ONLY_CR
 from osrerank.formats.sources import HEAD_BYTES, PACKED, refusal_of
 from osrerank.training.examples.lists import TitledText, titled
 
@@ -124,7 +124,7 @@ class TextFile:
                 if line.strip():
                     content = line.removeprefix(codecs.BOM_UTF8)
                     if number == 1 and b"\r" in content.strip() and not content.endswith(b"\n"):
-                        raise bad_line(self._path, number, CR_ALONE)
+                        raise bad_line(self._path, number, ONLY_CR)
                     value = _value(content, self._path, number)
                     yield IdRow(_id_of(content, value, self._path, number), number, offset)
                 offset += len(line)

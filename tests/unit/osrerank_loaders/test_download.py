@@ -150,7 +150,7 @@ def test_a_download_that_is_not_found_is_not_retried(
     file_server: Serve, tmp_path: Path, known: dict, asked: str
 ) -> None:
     server = file_server(status=404)
-    with pytest.raises(LoaderError, match="the server answers 404"):
+    with pytest.raises(LoaderError, match="the server responds with 404"):
         fetch(replace(server.file(), **known), tmp_path, retry_budget=HURRIED)
     assert server.asked == [asked]
 

@@ -84,7 +84,7 @@ def test_trying_the_model_asks_no_cache(redis_url):
     )
     service.load()
     service.probe()
-    local = service._tried
+    local = service._uncached
     assert service.scorer is not local
     local.close()
     with pytest.raises(InferenceError, match="closed"):
