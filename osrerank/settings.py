@@ -77,8 +77,8 @@ class Settings(BaseSettings):
             ``embedded:FOLDER``.
         engine: the search engine at that URL, ``opensearch`` or ``elasticsearch``. None asks the server.
         api_key: Elasticsearch's API key, in the encoded form in which Elasticsearch shows it.
-        redis_url: the Redis for the score cache. None keeps the cache in this process only. The backend ``workers`` also
-            uses this Redis as its broker, unless ``broker_url`` is set.
+        redis_url: the Redis for the score cache. None keeps the cache in this process only. The backend
+            ``workers`` also uses this Redis as its broker, unless ``broker_url`` is set.
         broker_url: the Redis through which clients and workers exchange messages. None uses ``redis_url``.
         model: the model that scores candidates: a shipped model's name, a directory in Hugging Face layout, or a hub
             id.

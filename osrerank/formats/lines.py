@@ -124,7 +124,7 @@ def whole_number(text: str) -> int:
 
 
 def id_problem(text: str, *, of_query: bool = False) -> str:
-    """Return why an id is unusable in runs and judgments, or "" if it is usable; trec_eval splits at ASCII white space."""
+    """Return why runs and judgments cannot have an id, or "" if they can; trec_eval splits at ASCII white space."""
     if not WORD.fullmatch(text):
         return f"the id {text!r} must be one word: runs and judgments separate by white space"
     if of_query and text.startswith("#"):

@@ -86,8 +86,8 @@ def _warnings(advice: IndexAdvice) -> Iterator[str]:
         )
     if advice.own_hits:
         yield (
-            f"{advice.own_hits} of {len(advice.found)} queries find a document with the query's own id: if that document "
-            "is the query itself, exclude it with --exclude-query-ids, as BEIR does"
+            f"{advice.own_hits} of {len(advice.found)} queries find a document with the query's own id: if it is "
+            "the query text itself, exclude it with --exclude-query-ids, as BEIR does"
         )
 
 

@@ -106,7 +106,7 @@ def test_two_sources_of_candidates_and_malformed_passages_are_bad_usage(candidat
         main(["rerank", "--candidates", str(candidates), "--run", str(candidates), "-o", "out"])
     assert stop.value.code == 2
     assert (
-        "give either --candidates, or --run with --queries and one of --corpus and --index" in capsys.readouterr().err
+        "pass either --candidates, or --run with --queries and one of --corpus and --index" in capsys.readouterr().err
     )
     for value in ("maxp,3", "maxp,=3", "limit=", "maxp,,"):
         outcome = reranked("--candidates", candidates, "-o", tmp_path / "x.run", "--passages", value)
@@ -217,4 +217,4 @@ def test_rerank_needs_exactly_one_source_of_texts(tmp_path: Path) -> None:
         (tmp_path / name).write_text("q Q0 a 1 9 x\n")
     files = [part for name in ("run", "queries", "corpus") for part in (f"--{name}", tmp_path / name)]
     outcome = reranked(*files, "--index", "notes", "-o", tmp_path / "x.run")
-    assert "give either --candidates, or --run with --queries and one of --corpus and --index" in str(outcome.exception)
+    assert "pass either --candidates, or --run with --queries and one of --corpus and --index" in str(outcome.exception)

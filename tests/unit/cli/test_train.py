@@ -66,7 +66,7 @@ def test_train_prepares_a_teachers_scores(examples: Path, tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ("data OUT", "give one of --data, --index and --squad"),
+        ("data OUT", "pass one of --data, --index and --squad"),
         ("data OUT --index notes", "--index needs --queries and --qrels"),
         ("data OUT --data examples=IN --filter m", "pass --passages too"),
         ("data OUT --data examples=IN --passages auto", "auto works only in searches"),
@@ -97,7 +97,7 @@ def test_distill_and_pretrain_need_exactly_one_start(examples, tmp_path, capsys)
     assert "'all' is neither a number of layers" in capsys.readouterr().err
     command = ("pretrain", "--corpus", examples, "--output", tmp_path / "out")
     assert run(*command) == 2
-    assert "give one of --init-from and --new" in capsys.readouterr().err
+    assert "pass one of --init-from and --new" in capsys.readouterr().err
     pytest.importorskip("torch")
     assert run(*command, "--new", "depth=2") == 2
     assert "--new takes layers" in capsys.readouterr().err

@@ -58,7 +58,7 @@ def test_a_checkpoint_of_other_options_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("not json\n", "line 1: damaged.*; give the side file, which ends in .jsonl;"),
+        ("not json\n", "line 1: damaged.*; pass the side file, which ends in .jsonl;"),
         ('{"hits": 1}\n', "not a side file"),
         (f'{HEAD}{{"query_id": "q"}}\n', "not a record"),
         (

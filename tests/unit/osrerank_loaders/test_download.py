@@ -138,9 +138,11 @@ def test_a_download_with_another_checksum_is_refused(file_server, tmp_path, cont
 )
 def test_an_html_page_in_place_of_the_file_is_named(file_server: Serve, tmp_path: Path, page: bytes, kind: str) -> None:
     server = file_server(page, ranges=False, kind=kind)
-    with pytest.raises(LoaderError, match=r"answers with 18 bytes of HTML where 3\.0 MB are expected, such as a login"):
+    with pytest.raises(
+        LoaderError, match=r"responds with 18 bytes of HTML where 3\.0 MB are expected, such as a login"
+    ):
         fetch(server.file(), tmp_path, retry_budget=HURRIED)
-    with pytest.raises(LoaderError, match=r"answers with 18 bytes of HTML where collection\.gz is expected"):
+    with pytest.raises(LoaderError, match=r"responds with 18 bytes of HTML where collection\.gz is expected"):
         fetch(replace(server.file(), bytes=None, md5=None), tmp_path, retry_budget=HURRIED)
     assert server.asked == ["bytes=0-", "size", "bytes=0-"]
 
