@@ -25,7 +25,7 @@ class StoredPosition(ABC):
 
     @abstractmethod
     def load(self) -> Position:
-        """Read and return the position; an empty one if none is stored, or the stored one is no longer valid."""
+        """Read and return the position. It is empty if no valid position is stored."""
 
     @abstractmethod
     def update(self, change: Callable[[Position], tuple[Position, Any]]) -> Any:

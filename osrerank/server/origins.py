@@ -27,7 +27,7 @@ class HostMiddleware:
     IP addresses and localhost are always accepted, because no other site can have them as its name.
 
     Args:
-        application: the application that answers accepted requests.
+        application: the application that handles accepted requests.
         hosts: the names of this server, without ports.
         origins: the origins of other sites whose pages may call this server.
     """

@@ -144,7 +144,7 @@ class Engine:
         """Return the one index that has this name or alias.
 
         Raises:
-            Fault: 404 if there is none; 400 if the alias has several.
+            Fault: 404 if the index does not exist; 400 if the alias has several indices.
         """
         if "*" in name or "," in name:
             raise no_such_index(name)

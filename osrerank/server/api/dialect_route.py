@@ -24,13 +24,13 @@ class DialectRoute(APIRoute):
     """A route of a dialect: it parses the body that the endpoint's signature describes, instead of FastAPI."""
 
     def get_route_handler(self) -> Callable[[HttpRequest], Coroutine[Any, Any, Response]]:
-        """Return the function that answers a request."""
+        """Return the function that handles a request."""
         shape = inspect.get_annotations(self.endpoint)["request"]
         dialect: TypeAdapter[BaseModel] = TypeAdapter(shape)
         depth = 1 if get_origin(shape) is not None else 0  # an error's path begins with the name of the body's dialect
         endpoint = self.endpoint
 
-        async def answer(http: HttpRequest) -> Response:
+        async def handle(http: HttpRequest) -> Response:
             kind = content_type(http)
             if kind and not is_json(kind):  # Go's clients often send none
                 raise RefusedRequest(415, NOT_JSON)
@@ -43,7 +43,7 @@ class DialectRoute(APIRoute):
             response: Response = await endpoint(http, request, _timeout_ms(http))
             return response
 
-        return answer
+        return handle
 
 
 def content_type(http: HttpRequest) -> str:

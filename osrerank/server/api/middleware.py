@@ -14,7 +14,7 @@ from osrerank.server.api.errors import RefusedRequest, body_of, headers_of
 from osrerank.server.api.limits import ServerLimits
 from osrerank.server.api.metrics import REQUESTS, SECONDS
 from osrerank.server.api.numbers import encode
-from osrerank.server.api.traced import READINESS, server_span, tell_answer
+from osrerank.server.api.traced import READINESS, record_response, server_span
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -43,7 +43,7 @@ class RequestMiddleware:
     """ASGI middleware that checks the token, reads the whole body, and counts and times the request.
 
     Args:
-        application: the application that answers accepted requests.
+        application: the application that handles accepted requests.
         limits: the limits of the server; this middleware applies the limits of bytes and of the time for the body.
         token: the token that clients must send as ``Authorization``, with or without ``Bearer``; None for none.
         access_log: the access log; None for none.
@@ -67,25 +67,25 @@ class RequestMiddleware:
         self._held_bytes = 0
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
-        """Answer one request."""
+        """Respond to one request."""
         if scope["type"] != "http":
             await self._application(scope, receive, send)
             return
         started = time.perf_counter()
-        if scope["method"] == "HEAD":  # the GET route answers it, and uvicorn leaves out the body
+        if scope["method"] == "HEAD":  # the GET route handles it, and uvicorn leaves out the body
             scope = {**scope, "method": "GET"}
         scope[RECORD] = {}
-        answer = _Answer(send, request_id(_header(scope, REQUEST_ID.lower().encode())))
-        with server_span(scope, answer.request_id, queries=self._trace_queries) as traced:
+        response = _ResponseSender(send, request_id(_header(scope, REQUEST_ID.lower().encode())))
+        with server_span(scope, response.request_id, queries=self._trace_queries) as traced:
             try:
-                await self._answer(scope, receive, answer, started)
+                await self._respond(scope, receive, response, started)
             finally:
-                tell_answer(traced, scope, answer.status)
+                record_response(traced, scope, response.status)
 
-    async def _answer(
-        self, scope: MutableMapping[str, Any], receive: Receive, answer: "_Answer", started: float
+    async def _respond(
+        self, scope: MutableMapping[str, Any], receive: Receive, response: "_ResponseSender", started: float
     ) -> None:
-        """Answer a request, count it and log it."""
+        """Respond to a request, count it and log it."""
         body = bytearray()
         incoming = Incoming(receive)
         try:
@@ -94,35 +94,35 @@ class RequestMiddleware:
             await self._read(scope, incoming, body)
             if body and _header(scope, b"content-encoding").lower() in GZIP:
                 await self._inflate(body)
-            await self._application(scope, _replayed(bytes(body), receive), answer.send)
+            await self._application(scope, _replayed(bytes(body), receive), response.send)
         except RefusedRequest as refusal:
             self._release(body)
             is_late = refusal.status == HTTPStatus.REQUEST_TIMEOUT
-            await refuse(refusal, answer.send, incoming, 0.0 if is_late else self._limits.body_timeout_s)
+            await refuse(refusal, response.send, incoming, 0.0 if is_late else self._limits.body_timeout_s)
         except Left:
-            answer.status = CLIENT_LEFT
+            response.status = CLIENT_LEFT
         finally:
             self._release(body)
             route = getattr(scope.get("route"), "path", "other")
-            REQUESTS.labels(route, answer.status).inc()
+            REQUESTS.labels(route, response.status).inc()
             took_s = time.perf_counter() - started
             SECONDS.labels(route).observe(took_s)
-            self._log(scope, answer, route, took_s)
+            self._log(scope, response, route, took_s)
 
     def _release(self, body: bytearray) -> None:
         self._held_bytes -= len(body)
         body.clear()
 
-    def _log(self, scope: MutableMapping[str, Any], answer: "_Answer", route: str, took_s: float) -> None:
+    def _log(self, scope: MutableMapping[str, Any], response: "_ResponseSender", route: str, took_s: float) -> None:
         if self._access_log is None:
             return
         record = dict(scope[RECORD])
         texts = record.pop("questions", None)
         line = {
-            "request_id": answer.request_id,
+            "request_id": response.request_id,
             "method": scope["method"],
             "route": route,
-            "status": answer.status,
+            "status": response.status,
             "documents": 0,
             "cached": 0,
             "ms": round(took_s * 1000, 1),
@@ -181,8 +181,8 @@ class RequestMiddleware:
             )
 
 
-class _Answer:
-    """Sends an answer with the request's id in its headers, and remembers the status."""
+class _ResponseSender:
+    """Sends a response with the request's id in its headers, and stores its status."""
 
     def __init__(self, send: Send, request_id: str) -> None:
         self._send = send
@@ -198,7 +198,7 @@ class _Answer:
 
 
 class Incoming:
-    """Receives a request's messages, and remembers whether the body has ended."""
+    """Receives a request's messages, and stores whether the body has ended."""
 
     def __init__(self, receive: Receive) -> None:
         self._receive = receive
@@ -213,13 +213,13 @@ class Incoming:
 async def refuse(refusal: RefusedRequest, send: Send, incoming: Incoming, max_s: float = LINGER_S) -> None:
     """Refuse a request, and close its connection once the client has sent the whole body.
 
-    A client that sends the whole body before it reads would not see the answer if the connection were closed earlier.
+    A client that sends the whole body before it reads would not see the response if the connection were closed earlier.
 
     Args:
-        refusal: the status and sentence to answer with.
+        refusal: the status and the message of the response.
         send: the function that sends a message.
         incoming: the function that receives the rest of the body, which is discarded.
-        max_s: the longest wait for the rest of the body, in seconds.
+        max_s: the maximum wait for the rest of the body, in seconds.
     """
     content = encode(body_of(refusal.status, str(refusal)))
     headers = {"Content-Type": "application/json", "Content-Length": str(len(content)), "Connection": "close"}

@@ -38,7 +38,7 @@ def server_span(scope: Mapping[str, Any], request_id: str, *, queries: bool) -> 
     return trace(name, attributes, queries=queries, kind=SpanKind.SERVER, parent=parent)
 
 
-def tell_answer(span: Span, scope: Mapping[str, Any], status: int) -> None:
+def record_response(span: Span, scope: Mapping[str, Any], status: int) -> None:
     """Set a request's route and the status of its response; a status from 500 up marks the span as failed."""
     route = getattr(scope.get("route"), "path", None)
     if route is not None:

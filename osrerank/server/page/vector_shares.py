@@ -30,7 +30,7 @@ class VectorShares:
         self._cache: ExpiringCache[str, float] = ExpiringCache(clock, KEPT_S)
 
     def __call__(self, index: str) -> float:
-        """Return the share, in [0, 1]; 1 if there are no vectors to count, as for a cross-encoder.
+        """Return the share, in [0, 1]; 1 for models without vectors, such as a cross-encoder.
 
         Raises:
             RefusedRequest: the index is not offered, or cannot be read.
