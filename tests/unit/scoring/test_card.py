@@ -82,7 +82,7 @@ DUO = {"kind": "duo", "head": "logits2", "segment_rows": 3}
         (lambda folder: (folder / "tokenizer.json").unlink(), r"no tokenizer\.json; save it there"),
         (lambda folder: (folder / "tokenizer.json").write_text("no"), r"tokenizer\.json cannot be read as JSON"),
         (lambda folder: edit_json(folder / "config.json", id2label={"0": "", "1": "", "2": ""}), "3 labels"),
-        (lambda folder: edit_json(folder / "config.json", id2label={"0": "", "1": ""}), r"gives \(n, 2\)"),
+        (lambda folder: edit_json(folder / "config.json", id2label={"0": "", "1": ""}), r"needs \(n, 2\)"),
         (lambda folder: edit_json(folder / "config.json", architectures=["BertModel"]), "export MODEL OUTPUT makes"),
         (lambda folder: edit_json(folder / "config.json", auto_map={"AutoModel": "x.Y"}), "never runs"),
         (lambda folder: (folder / "onnx/model.onnx").write_bytes(b"\x08\x08 cut"), "cannot be read as an ONNX graph"),
