@@ -296,7 +296,7 @@ def _flag(body: Json, name: str, path: str) -> bool:
     if isinstance(flag, str):
         flag = {"true": True, "false": False}.get(flag, flag)
     if not isinstance(flag, bool):
-        raise unsupported(f"[{name}: {flag}] of [{path}]", "give true or false")
+        raise unsupported(f"[{name}: {flag}] of [{path}]", "pass true or false")
     return flag
 
 

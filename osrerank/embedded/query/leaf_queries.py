@@ -221,7 +221,7 @@ class LeafQueries:
             raise parsing(f"[terms] query takes one field with its list of terms, found {sorted(body)}")
         ((path, requested),) = body.items()
         if not isinstance(requested, list):
-            raise unsupported(f"[terms] of [{path}] without a list", "give the list of terms")
+            raise unsupported(f"[terms] of [{path}] without a list", "pass the list of terms")
         if any(value is None or isinstance(value, dict | list) for value in requested):
             raise parsing(f"No value specified for terms query on [{path}]")
         if path == ID:
@@ -260,7 +260,7 @@ class LeafQueries:
         path = as_name(body["field"], "exists.field")
         inside = [name for name in self._snapshot.fields.by_path if name == path or name.startswith(f"{path}.")]
         if path in METADATA:
-            raise unsupported(f"[{path}] in [exists]", "name a field of the mapping")
+            raise unsupported(f"[{path}] in [exists]", "use a field of the mapping")
         return TQuery.const_score_query(TQuery.term_set_query(self._schema, PRESENT, inside or [path]), 1.0)
 
     def _range(self, body: Json) -> TQuery:
@@ -269,7 +269,7 @@ class LeafQueries:
             raise parsing(f"[{wrong[0]}] in [range] on [{path}] is not one value")
         for inclusive, exclusive in (("gte", "gt"), ("lte", "lt")):
             if inclusive in options and exclusive in options:
-                raise unsupported(f"[{inclusive}] together with [{exclusive}] in [range]", "give one of them")
+                raise unsupported(f"[{inclusive}] together with [{exclusive}] in [range]", "pass one of them")
         if path == "_seq_no":
             return self._sequence_range(options)
         field = self._snapshot.fields.by_path.get(path)
@@ -280,7 +280,7 @@ class LeafQueries:
     def _sequence_range(self, options: Json) -> TQuery:
         """Return the documents with these sequence numbers, which the store counts from 1."""
         if options.keys() != {"gte", "lte"}:
-            raise unsupported(f"[range] on [_seq_no] with {sorted(options)}", "give [gte] and [lte]")
+            raise unsupported(f"[range] on [_seq_no] with {sorted(options)}", "pass [gte] and [lte]")
         low, high = (math.floor(as_number(options[name], name)) for name in ("gte", "lte"))
         if high < 0 or low > high:
             return TQuery.empty_query()
@@ -325,11 +325,11 @@ class LeafQueries:
 
     def _date_bound(self, field: Field, value: Any, *, last: bool) -> int:
         if isinstance(value, str) and ("now" in value or "||" in value):
-            raise unsupported(f"date mathematics ([{value}]) in [range]", "give the date itself")
+            raise unsupported(f"date mathematics ([{value}]) in [range]", "pass the date itself")
         try:
             return values.date_range(value)[last]
         except (ValueError, TypeError, OverflowError):
-            reason = f"failed to parse date field [{value}] of [{field.path}]: give an ISO date or milliseconds"
+            reason = f"failed to parse date field [{value}] of [{field.path}]: pass an ISO date or milliseconds"
             raise parsing(reason) from None
 
     def _keyword_range(self, field: Field, options: Json) -> TQuery:

@@ -60,7 +60,7 @@ class RestRequest:
     def _chosen(self, name: str, choices: Mapping[str, str]) -> str:
         value = self.params.get(name, "false")
         if value not in choices:
-            raise illegal(f"Unknown value for [{name}]: [{value}]; give one of {sorted(filter(None, choices))}")
+            raise illegal(f"Unknown value for [{name}]: [{value}]; pass one of {sorted(filter(None, choices))}")
         return choices[value]
 
 

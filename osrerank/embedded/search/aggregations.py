@@ -67,7 +67,7 @@ def _count(snapshot: Snapshot, query: tantivy.Query, path: str) -> tuple[dict[An
     """Return value -> number of documents, and how many documents have values beyond the largest buckets."""
     field = snapshot.fields.by_path.get(path)
     if path in METADATA:
-        raise unsupported(f"[{path}] in [terms]", "name a field of the mapping")
+        raise unsupported(f"[{path}] in [terms]", "use a field of the mapping")
     if field is not None and not field.has_doc_values:
         raise no_field_data(path)
     if field is None or path not in snapshot.shard.names:

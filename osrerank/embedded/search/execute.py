@@ -147,12 +147,12 @@ def _check_without_effect(parameters: Mapping[str, Any]) -> None:
     """Check parameters that this engine ignores: refuse values that OpenSearch would refuse or act on."""
     if (name := parameters.get("search_pipeline", "_none")) != "_none":
         raise illegal(
-            f"Pipeline {name} is not defined: the embedded engine has no search pipelines; give search_pipeline=_none"
+            f"Pipeline {name} is not defined: the embedded engine has no search pipelines; pass search_pipeline=_none"
         )
     if (preference := str(parameters.get("preference", "_local"))).startswith("_") and preference != "_local":
-        raise illegal(f"no Preference for [{preference}] in the embedded engine: give _local, or a name of your own")
+        raise illegal(f"no Preference for [{preference}] in the embedded engine: pass _local, or a name of your own")
     if not re.fullmatch(r"-1|\d+(nanos|micros|ms|s|m|h|d)", timeout := str(parameters.get("timeout", "-1"))):
-        raise parsing(f"failed to parse [timeout] with value [{timeout}]: give a time such as 1s")
+        raise parsing(f"failed to parse [timeout] with value [{timeout}]: pass a time such as 1s")
 
 
 def _read_sort(sort: Any) -> tuple[str | None, tuple[str, bool] | None]:
@@ -179,7 +179,7 @@ def _after(values: Any, in_order: str | None, start: int) -> int | None:
         return None
     if in_order is None or start or not isinstance(values, list) or len(values) != 1 or not isinstance(values[0], int):
         raise unsupported(
-            f"[search_after: {values!r:.100}]", 'give one number, with [sort: ["_doc"]] and without [from]'
+            f"[search_after: {values!r:.100}]", 'pass one number, with [sort: ["_doc"]] and without [from]'
         )
     return int(values[0])
 

@@ -89,7 +89,7 @@ def _tag(options: Json, key: str, normal: str) -> str:
     """Return the one tag of ``pre_tags`` or ``post_tags``."""
     chosen = options.get(key, [normal])
     if not isinstance(chosen, list) or len(chosen) != 1:
-        raise unsupported(f"[{key}: {chosen!r:.50}] in [highlight]", "give a list of one tag")
+        raise unsupported(f"[{key}: {chosen!r:.50}] in [highlight]", "pass a list of one tag")
     return as_name(chosen[0], f"highlight.{key}")
 
 

@@ -110,7 +110,7 @@ class Engine:
         segments = (expression or "_all").split(",")
         for index, segment in enumerate(segments):
             if segment.startswith("<"):
-                raise unsupported(f"[{segment}] as a name of indices", "give names, aliases and patterns with *")
+                raise unsupported(f"[{segment}] as a name of indices", "pass names, aliases and patterns with *")
             excludes = segment.startswith("-") and any("*" in earlier for earlier in segments[:index])
             name_or_pattern = "*" if segment == "_all" else segment[excludes:]
             if "*" in name_or_pattern:
@@ -361,7 +361,7 @@ def refresh_interval_s(settings: Json) -> float | None:
         return None
     match = re.fullmatch(r"(\d+)(ms|s|m|h|d)", text)
     if match is None:
-        reason = f"failed to parse setting [index.refresh_interval] with value [{text}]: give -1 or a time such as 1s"
+        reason = f"failed to parse setting [index.refresh_interval] with value [{text}]: pass -1 or a time such as 1s"
         raise Fault(400, "illegal_argument_exception", reason)
     return int(match[1]) * _UNITS_S[match[2]]
 
