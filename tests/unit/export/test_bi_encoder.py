@@ -88,7 +88,7 @@ def test_graphs_that_give_the_same_vectors_share_stored_vectors(folder: Path, tm
 def test_a_card_whose_dimensions_are_not_the_graphs_is_refused(folder: Path, tmp_path: Path) -> None:
     export_model(folder, tmp_path / "made")
     change(tmp_path / "made" / "osrerank.json", dimensions=8)
-    with pytest.raises(ModelLoadError, match="vectors of 24 numbers, and the card's dimensions are 8"):
+    with pytest.raises(ModelLoadError, match="vectors of 24 dimensions, but the card has 8"):
         encoder(tmp_path / "made", "onnx")
 
 
