@@ -95,9 +95,9 @@ class Settings(BaseSettings):
         cache_mb: the memory for cached scores in Redis, in megabytes. 0 disables this cache.
         cache_local_mb: the memory for cached scores in this process, in megabytes. 0 disables this cache.
         vectors: the store of document vectors, for bi-encoders: ``file``; ``index`` for the file and a side index
-            beside each searched index; ``redis`` for the Redis of ``redis_url``; or ``off``. None for ``index`` on a
-            cluster and ``file`` in the embedded engine; without an index, for ``redis`` if a Redis is named, else
-            ``file``.
+            beside each searched index; ``redis`` for the Redis of ``redis_url``; or ``off``. If None, it is
+            ``index`` on a cluster and ``file`` in the embedded engine; where no index is searched, it is ``redis`` if
+            ``redis_url`` is set, else ``file``.
         vectors_folder: the folder of that file.
         vectors_mb: the memory or disk space for document vectors, in megabytes; in Redis they also take at most
             ``cache_mb``.

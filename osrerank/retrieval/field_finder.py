@@ -159,7 +159,7 @@ class FieldFinder:
             return (yield from self._built.find(index, by_index, options)), ()
         except (Failed, LookupError, TypeError, AttributeError) as error:
             indices = index or "all indices"
-            sentence = f"which fields the vectors of {indices} were built with cannot be read: the mapping's are read"
+            sentence = f"cannot read which fields the vectors of {indices} were built from; using the mapping's fields"
             warning = Warned(sentence, WarningCode.BUILT_FIELDS_UNREAD)
             if self._seldom.is_due((str(index), warning)):
                 logger.warning("[%s] %s: %s", warning.code, warning, error)
@@ -172,8 +172,8 @@ class FieldFinder:
             for name in group.indices:
                 if group.read != in_mapping[name] and self._daily.is_due((name, group.read, in_mapping[name])):
                     logger.warning(
-                        "[fields-as-built] the vectors of %s were built with %s, and searches that name no fields read "
-                        "these; the mapping gives %s now: to read those, osrerank vectors build --index %s",
+                        "[fields-as-built] the vectors of %s were built from %s, so searches that name no fields use "
+                        "those; the mapping now gives %s. To use these, run osrerank vectors build --index %s",
                         name, ", ".join(group.read), ", ".join(in_mapping[name]) or "no field", name,
                     )  # fmt: skip
 

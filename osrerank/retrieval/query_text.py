@@ -85,10 +85,10 @@ def build_query(text: str, fields: SearchFields) -> dict[str, Any]:
     if not fields.groups:
         return _clause(text, fields.searched, fields)
     first, *others = fields.groups
-    elsewhere = [{"terms": {"_index": list(group.indices)}} for group in others]
-    clauses = [{"bool": {"must_not": elsewhere, "must": [_clause(text, first.searched, fields)]}}]
-    for index, group in zip(elsewhere, others, strict=True):
-        clauses.append({"bool": {"filter": [index], "must": [_clause(text, group.searched, fields)]}})
+    index_filters = [{"terms": {"_index": list(group.indices)}} for group in others]
+    clauses = [{"bool": {"must_not": index_filters, "must": [_clause(text, first.searched, fields)]}}]
+    for index_filter, group in zip(index_filters, others, strict=True):
+        clauses.append({"bool": {"filter": [index_filter], "must": [_clause(text, group.searched, fields)]}})
     return {"bool": {"should": clauses}}
 
 
@@ -98,18 +98,20 @@ def _clause(text: str, searched: Sequence[str], fields: SearchFields) -> dict[st
     Of several fields, the best one counts most. Nested fields are searched by a nested query, and each
     ``semantic_text`` field by its own ``match`` clause.
     """
-    by_object: dict[tuple[str, str], list[str]] = {}
+    names_by_clause: dict[tuple[str, str], list[str]] = {}  # nested path, semantic field -> field names
     for name in searched:
-        path, alone = fields.nested.get(plain(name), ""), plain(name) if plain(name) in fields.semantic else ""
+        unboosted = plain(name)
+        path = fields.nested.get(unboosted, "")
+        semantic_field = unboosted if unboosted in fields.semantic else ""
         for object_path in dict.fromkeys([path, ""] if path in fields.nested_in else [path]):
-            by_object.setdefault((object_path, alone), []).append(name)
+            names_by_clause.setdefault((object_path, semantic_field), []).append(name)
     lenient = {"lenient": True} if fields.is_lenient or not searched else {}
     clauses = []
-    for (path, alone), names in by_object.items() or [(("", ""), [])]:
-        if alone:
+    for (path, semantic_field), names in names_by_clause.items() or [(("", ""), [])]:
+        if semantic_field:
             _, is_boosted, boost = names[0].partition("^")
             clause: dict[str, Any] = {
-                "match": {alone: {"query": text, **({"boost": float(boost)} if is_boosted else {})}}
+                "match": {semantic_field: {"query": text, **({"boost": float(boost)} if is_boosted else {})}}
             }
         elif len(names) == 1 and not {"^", "*"} & set(names[0]):
             clause = {"match": {names[0]: {"query": text, **lenient}}}
@@ -121,8 +123,8 @@ def _clause(text: str, searched: Sequence[str], fields: SearchFields) -> dict[st
         if path:
             clause = {"nested": nested}
         if path in fields.nested_in:  # an index where it is not nested would refuse the clause
-            only = {"terms": {"_index": list(fields.nested_in[path])}}
-            clause = {"bool": {"filter": [only], "must": [clause]}}
+            index_filter = {"terms": {"_index": list(fields.nested_in[path])}}
+            clause = {"bool": {"filter": [index_filter], "must": [clause]}}
         clauses.append(clause)
     return clauses[0] if len(clauses) == 1 else {"dis_max": {"queries": clauses, "tie_breaker": TIE_BREAKER}}
 

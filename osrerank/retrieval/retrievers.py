@@ -48,7 +48,7 @@ def obstacle_of(body: Mapping[str, Any], end: int) -> str:
         return f"the retriever standard has {' and '.join(sorted(sorting))}, which reranking would replace"
     window = window_of(body)
     if window is not None and window < end:
-        return f"the page ends below the {window} hits that the retriever ranks"
+        return f"the page extends past the top {window} hits, which are all that the retriever ranks"
     return ""
 
 

@@ -94,7 +94,7 @@ class Searcher:
         self._set_user(authentication)
 
     def _set_user(self, authentication: str) -> None:
-        """Forget what another user may see of the indices, and begin with this user's rights."""
+        """Start with empty caches of what this user may see, and use the user's digest in cache keys."""
         settings, clock = self.service.settings, self.service.clock
         self.authentication = authentication
         self.pipelines = SearchPipelines(self.engine, clock)
@@ -152,7 +152,7 @@ class Searcher:
         self.orders.close()
 
     def forget_indices(self) -> None:
-        """Read again what is cached of the indices: mappings, settings and search pipelines."""
+        """Drop what is cached of the indices (mappings, settings, search pipelines), so that it is read again."""
         with self._by_user as by_user:
             searchers = [self, *by_user.values()]
         for searcher in searchers:
@@ -180,8 +180,8 @@ class Searcher:
             body: the caller's body, decoded.
             index_options: the search's `osrerank.retrieval.requests.index_options`.
             anew: whether to read the mapping again, even if it is cached.
-            as_built: whether the fields that the last build of vectors read are read, where none are named; if not,
-                those that the mapping gives.
+            as_built: whether to use the fields of the last build of vectors if none are named; if False, those that
+                the mapping gives are used.
         """
         searched = None if isinstance(query, str) else searched_fields(queries_of(body) if query is None else query)
         team_fields = [team.fields for team in options.rankings[1:] if team.fields != options.fields]

@@ -25,14 +25,14 @@ from osrerank.vectors.index import (
 )
 from osrerank.vectors.store import PAUSE_S, Guard
 
-REQUEST_S, WRITE_S = 2.0, 10.0
-"""The longest timeouts in seconds: of a request that reads vectors, and of one that writes them after the answer."""
+READ_TIMEOUT_S, WRITE_TIMEOUT_S = 2.0, 10.0
+"""The longest timeouts, in seconds, of reading vectors and of writing them after the response."""
 SHORT_S = 0.05
 """If fewer seconds than this are left when a request times out, the deadline was short; the cluster is not to blame."""
 ABSENT_S = 60.0
 """How long a side index that is missing, or may not be read, is left alone, in seconds."""
-MAX_NAMES = 1000
-"""For how many side indices it is remembered whether they exist and may be used."""
+MAX_SIDE_INDICES = 1000
+"""The maximum number of side indices whose state is cached."""
 MAX_LACKING = 500
 """The maximum number of documents in a report of missing vectors."""
 REPORTS_S = (5.0, 10.0, 20.0, 60.0)
@@ -71,13 +71,13 @@ class SideIndex:
         self._lock = fork_safe_lock()
 
     @property
-    def is_read(self) -> bool:
-        """Whether searches read it now."""
+    def is_readable(self) -> bool:
+        """Whether searches may read it now."""
         return not (self.absent.is_on or self.failures.read.is_on)
 
     @property
-    def is_written(self) -> bool:
-        """Whether searches write to it now."""
+    def is_writable(self) -> bool:
+        """Whether searches may write to it now."""
         return self.is_there and self.may_write and not self.failures.write.is_on
 
     def count_lacking(self, documents: Iterable[tuple[str, str]]) -> None:
@@ -97,14 +97,14 @@ class SideIndex:
         with self._lock:
             self._lacking = self._lacking - Counter(dict(counts))
 
-    def miss(self, error: Exception) -> None:
+    def mark_missing(self, error: Exception) -> None:
         """Remember for a minute that the index does not exist."""
         self.is_there = False
         self.absent.begin(error)
 
-    def refuse(self, error: Exception, *, is_forbidden: bool = False) -> None:
-        """Stop writing: for good if it is forbidden, else for a while."""
-        if is_forbidden or FORBIDDEN in str(error):  # of a bulk request, the entries have the error's name
+    def record_write_failure(self, error: Exception, *, is_forbidden: bool = False) -> None:
+        """Suspend writes: for good if they are forbidden, otherwise for a while."""
+        if is_forbidden or FORBIDDEN in str(error):  # a bulk response has the error in its entries
             self.forbid("write", error)
         else:
             self.failures.write.begin(error)
@@ -135,7 +135,7 @@ class SideVectors:
 
     def __init__(self, engine: EngineFinder, clock: Callable[[], float] = time.monotonic) -> None:
         self._engine = engine
-        self._side = lru_cache(MAX_NAMES)(partial(SideIndex, clock))
+        self._side = lru_cache(MAX_SIDE_INDICES)(partial(SideIndex, clock))
         self._report_number = secrets.randbelow(MAX_REPORTS)
 
     def fetch(self, lacking: Mapping[bytes, str], left_s: Callable[[], float]) -> Reading:
@@ -146,10 +146,10 @@ class SideVectors:
             left_s: returns the seconds until the deadline.
         """
         side_of = {key: side_index(index) for key, index in lacking.items()}
-        names = [name for name in sorted(set(side_of.values())) if self._side(name).is_read]
+        names = [name for name in sorted(set(side_of.values())) if self._side(name).is_readable]
         if not names:
             return {}
-        return (yield from self._found(names, [key for key, name in side_of.items() if name in names], left_s))
+        return (yield from self._read(names, [key for key, name in side_of.items() if name in names], left_s))
 
     def writing(
         self, records: Mapping[bytes, bytes], index_of: Mapping[bytes, str], model: str
@@ -163,7 +163,7 @@ class SideVectors:
         """
         by_name: defaultdict[str, dict[bytes, bytes]] = defaultdict(dict)
         for key, record in records.items():
-            if key in index_of and self._side(name := side_index(index_of[key])).is_written:
+            if key in index_of and self._side(name := side_index(index_of[key])).is_writable:
                 by_name[name][key] = record
         return self._write(by_name, model) if by_name else None
 
@@ -178,7 +178,7 @@ class SideVectors:
             by_name[side_index(index)].append((index, doc_id))
         for name, documents in by_name.items():
             self._side(name).count_lacking(documents)
-        due = [side for side in map(self._side, by_name) if side.is_written and not side.reports.is_on]
+        due = [side for side in map(self._side, by_name) if side.is_writable and not side.reports.is_on]
         for side in due:
             side.reports.begin(TimeoutError())
         return self._report(due) if due else None
@@ -189,35 +189,35 @@ class SideVectors:
             counts = side.most_lacking()
             body = write_report(side.name, self._report_number, counts)
             try:
-                answer = yield SideRequest("POST", "/_bulk", body, {"request_timeout": WRITE_S})
+                answer = yield SideRequest("POST", "/_bulk", body, {"request_timeout": WRITE_TIMEOUT_S})
                 status = int(answer["items"][0]["create"]["status"])
             except Failed as failed:
-                side.refuse(failed.cause, is_forbidden=failed.is_forbidden)
+                side.record_write_failure(failed.cause, is_forbidden=failed.is_forbidden)
                 continue
             except (LookupError, TypeError) as error:
-                side.refuse(error)
+                side.record_write_failure(error)
                 continue
             if status < REPORT_EXISTS:
                 side.forget_lacking(counts)
                 side.reports.end()
                 side.reports.begin(TimeoutError())
             elif status != REPORT_EXISTS:
-                side.refuse(OSError(refusal(answer, "create")))
+                side.record_write_failure(OSError(refusal(answer, "create")))
 
-    def _found(self, names: Sequence[str], keys: Sequence[bytes], left_s: Callable[[], float]) -> Reading:
+    def _read(self, names: Sequence[str], keys: Sequence[bytes], left_s: Callable[[], float]) -> Reading:
         """Yield the requests for records of side indices, and return the records found; none after a failure."""
         sides = [self._side(name) for name in names]
         try:
-            found = yield from self._records(sides, keys, left_s)
+            found = yield from self._read_records(sides, keys, left_s)
         except Failed as failed:
-            return (yield from self._after(failed, names, keys, left_s))
-        except (LookupError, TypeError) as error:  # an answer of another form
+            return (yield from self._handle_read_failure(failed, names, keys, left_s))
+        except (LookupError, TypeError) as error:  # a malformed response
             for side in sides:
                 side.failures.read.begin(error)
             return {}
         return found
 
-    def _after(
+    def _handle_read_failure(
         self, failed: Failed, names: Sequence[str], keys: Sequence[bytes], left_s: Callable[[], float]
     ) -> Reading:
         """Remember why side indices could not be read; yield the requests for those that may be read nevertheless."""
@@ -228,26 +228,26 @@ class SideVectors:
                 return {}
             found: dict[bytes, bytes] = {}
             for name in names:  # a forbidden index must not hide the records of the others
-                found |= yield from self._found([name], keys, left_s)
+                found |= yield from self._read([name], keys, left_s)
             return found
         if failed.is_absent:
-            _each(sides, SideIndex.miss, failed)
+            _each(sides, SideIndex.mark_missing, failed)
         elif left_s() > SHORT_S or not failed.timed_out:
             for side in sides:
                 side.failures.read.begin(failed.cause)
         return {}
 
-    def _records(self, sides: Sequence[SideIndex], keys: Sequence[bytes], left_s: Callable[[], float]) -> Reading:
+    def _read_records(self, sides: Sequence[SideIndex], keys: Sequence[bytes], left_s: Callable[[], float]) -> Reading:
         found: dict[bytes, bytes] = {}
         form = RecordRequests((yield from self._engine.find()))
         for start in range(0, len(keys), READ_AT_ONCE):
-            if (timeout_s := min(left_s(), REQUEST_S)) <= 0:
+            if (timeout_s := min(left_s(), READ_TIMEOUT_S)) <= 0:
                 break
             names = [side.name for side in sides]
             path, params, body = form.request_records(names, keys[start : start + READ_AT_ONCE])
             answer = yield SideRequest("POST", path, body, {**params, "request_timeout": timeout_s})
             if not form.is_there(answer):
-                _each(sides, SideIndex.miss, LookupError("there is no side index"))
+                _each(sides, SideIndex.mark_missing, LookupError("there is no side index"))
                 break
             for side in sides:
                 side.is_there = True
@@ -260,15 +260,15 @@ class SideVectors:
             side = self._side(name)
             for lines in write_records(name, own_records, model):
                 try:
-                    reason = refusal((yield SideRequest("POST", "/_bulk", lines, {"request_timeout": WRITE_S})))
+                    reason = refusal((yield SideRequest("POST", "/_bulk", lines, {"request_timeout": WRITE_TIMEOUT_S})))
                 except Failed as failed:
-                    side.refuse(failed.cause, is_forbidden=failed.is_forbidden)
+                    side.record_write_failure(failed.cause, is_forbidden=failed.is_forbidden)
                     break
                 except (LookupError, TypeError) as error:
-                    side.refuse(error)
+                    side.record_write_failure(error)
                     break
                 if reason:
-                    side.refuse(OSError(reason))
+                    side.record_write_failure(OSError(reason))
                     break
 
 

@@ -93,8 +93,8 @@ def test_the_log_says_once_that_a_build_read_other_fields_than_the_mapping_gives
             another.search(query, index=INDEX, rerank=True)
     (line,) = [line for line in caplog.messages if "[fields-as-built]" in line]
     assert line == (
-        f"[fields-as-built] the vectors of {INDEX} were built with title, text, and searches that name no fields read "
-        f"these; the mapping gives title, summary, text now: to read those, osrerank vectors build --index {INDEX}"
+        f"[fields-as-built] the vectors of {INDEX} were built from title, text, so searches that name no fields use "
+        f"those; the mapping now gives title, summary, text. To use these, run osrerank vectors build --index {INDEX}"
     )
 
 

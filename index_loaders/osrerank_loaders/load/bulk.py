@@ -16,7 +16,7 @@ from opensearchpy import OpenSearch
 from opensearchpy.exceptions import TransportError
 
 from osrerank.types import Document
-from osrerank_loaders.load.retry import RETRIED_STATUSES, RetryBudget, passing
+from osrerank_loaders.load.retry import RETRIED_STATUSES, RetryBudget, is_transient
 
 _CONFLICT, _TOO_LARGE, _BAD_REQUEST = 409, 413, 400
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
@@ -162,7 +162,7 @@ def _attempt(
             params={"filter_path": "errors,items.*.status,items.*.error", "request_timeout": timeout_s},
         )
     except TransportError as error:
-        if not passing(error) and error.status_code not in {_TOO_LARGE, _BAD_REQUEST}:
+        if not is_transient(error) and error.status_code not in {_TOO_LARGE, _BAD_REQUEST}:
             raise
         status = error.status_code if isinstance(error.status_code, int) else 503
         for item in entries:

@@ -71,5 +71,5 @@ class Repair:
     @property
     def note(self) -> str:
         """A sentence about the texts that were left as they are, for the user; "" if there are none."""
-        beginning = f"{self.left:,} documents have text that is encoded twice in part"
-        return f"{beginning} and was left as it is, {self.first!r} first" if self.left else ""
+        beginning = f"{self.left:,} documents have double-encoded text that could be repaired only in part"
+        return f"{beginning}, so it was left as it is (first: {self.first!r})" if self.left else ""

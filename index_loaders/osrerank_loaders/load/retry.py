@@ -50,7 +50,7 @@ class RetryBudget:
             try:
                 return attempt()
             except TransportError as error:
-                if not passing(error):
+                if not is_transient(error):
                     raise
                 wait(str(error.error))
 
@@ -71,7 +71,7 @@ class RetryBudget:
         return wait
 
 
-def passing(error: TransportError) -> bool:
+def is_transient(error: TransportError) -> bool:
     """Return whether the same request may succeed later."""
     if isinstance(error, SSLError):
         return False

@@ -24,7 +24,7 @@ MAX_STALE_S = 4.0
 """Age up to which searches use the list while it is read again, in seconds; longer than the broker's timeouts."""
 PROBE_WAIT_S = 0.05
 """How long a search waits for a probe, or for a newer list of workers, in seconds; it can go on without either."""
-STILL_WAITING = "the broker did not reply before a search's deadline, and the client still waits for its reply"
+STILL_WAITING = "the broker has not replied; an earlier search already timed out waiting for it"
 
 
 @dataclass(frozen=True, slots=True)

@@ -196,7 +196,10 @@ class TestCommand:
         outcome = CliRunner().invoke(convert, arguments)
         texts = [json.loads(line)["text"] for line in (tmp_path / "c").read_text().splitlines()]
         assert texts == ["caf\u00e9", "caf\u00c3\u00a9\u00e9"]
-        assert "1 documents have text that is encoded twice in part and was left as it is, '2' first" in outcome.stderr
+        assert (
+            "1 documents have double-encoded text that could be repaired only in part, so it was left as it is "
+            "(first: '2')" in outcome.stderr
+        )
 
     def test_a_run_needs_queries_and_a_collection(self, tmp_path: Path) -> None:
         outcome = CliRunner().invoke(convert, ["candidates", "run", "--queries", "q", "-o", str(tmp_path / "c")])
