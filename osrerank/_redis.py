@@ -3,7 +3,7 @@
 from typing import Any
 
 MAX_CONNECTIONS = 1024
-"""The most connections of a client, which needs one per thread that calls it at once; redis-py's default is 100."""
+"""The maximum number of connections of a client. It needs one per concurrent thread; redis-py's default is 100."""
 
 
 def open_redis(url: str, *, connect_s: float, answer_s: float, **options: Any) -> Any:

@@ -8,16 +8,16 @@ from cachetools import LRUCache, TTLCache
 from osrerank._caches import SharedCache
 
 EVERY_S = 60.0
-"""The least time between two log lines of a kind, in seconds, by default."""
+"""The default minimum time between two log lines of a kind, in seconds."""
 MAX_KINDS = 1_000
-"""The most kinds of lines that are remembered; lines of more kinds may come more often."""
+"""The maximum number of kinds of lines that are remembered. Lines of further kinds may be logged more often."""
 
 
 class Seldom:
     """Decides whether a log line of a kind is due; safe to use from many threads.
 
     Args:
-        every_s: the least time between two lines of a kind, in seconds.
+        every_s: the minimum time between two lines of a kind, in seconds.
         clock: a function that returns the time in seconds, for tests.
     """
 

@@ -73,12 +73,12 @@ class DaemonThreads:
     Unlike a ``ThreadPoolExecutor``, it also works for threads that outlive the main thread.
 
     Args:
-        most: the most threads at a time.
+        max_threads: the maximum number of threads at a time.
         name: the prefix of the threads' names.
     """
 
-    def __init__(self, most: int, name: str) -> None:
-        self._most, self._name = most, name
+    def __init__(self, max_threads: int, name: str) -> None:
+        self._max_threads, self._name = max_threads, name
         self._tasks: SimpleQueue[Any] = SimpleQueue()
         self._idle = threading.Semaphore(0)
         self._lock = threading.Lock()
@@ -98,7 +98,7 @@ class DaemonThreads:
                 raise RuntimeError(f"the threads {self._name} are closed")
             # before a thread starts, because a thread that finds no task counts as idle
             self._tasks.put((future, task, arguments))
-            if not self._idle.acquire(blocking=False) and len(self._started) < self._most:
+            if not self._idle.acquire(blocking=False) and len(self._started) < self._max_threads:
                 self._start(future)
         return future
 

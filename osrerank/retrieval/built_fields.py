@@ -24,7 +24,7 @@ BATCH_SIZE = 30
 REQUEST_S = 2.0
 """The timeout of a request, in seconds."""
 MAX_INDICES = 100
-"""The most indices of the same name whose fields are stored."""
+"""The maximum number of indices of the same name whose fields are stored."""
 
 FieldsByIndex = Mapping[str, tuple[str, ...]]
 """Index -> the fields that its last build read."""

@@ -11,7 +11,7 @@ from osrerank._caches import SharedCache
 KEPT_S = 60.0
 """The time after which a cached value expires, in seconds."""
 MAX_KEPT = 1_000
-"""The most values in a cache; a further one drops the least recently used."""
+"""The maximum number of values in a cache. One more drops the least recently used."""
 
 Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")

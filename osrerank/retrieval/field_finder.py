@@ -32,25 +32,25 @@ from osrerank.types.reasons import Warned, WarningCode
 logger = logging.getLogger(__name__)
 
 DAY_S = 86_400.0
-"""The time, in seconds, after which it is logged again which fields an index has."""
+"""The time, in seconds, after which the fields of an index are logged again."""
 FRESH_S = 0.1
 """The time, in seconds, for which a mapping is not read again, even if it lacks a named field."""
 MAX_SETS = 1_000
-"""The most sets of named fields that are cached for an index."""
+"""The maximum number of sets of named fields that are cached for an index."""
 SHOWN = 20
-"""The most names that a message lists."""
+"""The maximum number of names that a message lists."""
 
 
-class _Index:
-    """What is cached of the indices that a search names: their mapping, and the fields chosen from it.
+class _CacheEntry:
+    """The cached mapping of the indices that a search names, and the fields chosen from this mapping.
 
     Attributes:
         by_index: index -> its fields.
         read_s: the time of the clock when the mapping was read, in seconds.
         names: the top-level field names in the mapping and in hits since.
         indices: the names of the indices in the mapping and in hits since.
-        groups: the fields that the mapping alone gives to searches that name none.
-        built: index -> the fields that the last build of its vectors read; None if they were not looked up.
+        groups: the fields of a search that names none, chosen by the mapping alone.
+        built: index -> the fields from which its vectors were last built; None before they are looked up.
         fields: the fields that a search names -> the fields that it uses.
     """
 
@@ -73,12 +73,12 @@ class FieldFinder:
 
     Args:
         clock: a function that returns the time in seconds.
-        built: the reader of the fields that builds read; None if no search reads stored vectors.
+        built: looks up the fields from which vectors were built; None if no search reads stored vectors.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic, built: BuiltFields | None = None) -> None:
         self._clock, self._built = clock, built
-        self._entries: ExpiringCache[str, _Index] = ExpiringCache(clock)
+        self._entries: ExpiringCache[str, _CacheEntry] = ExpiringCache(clock)
         self._refused: ExpiringCache[str, Warned] = ExpiringCache(clock)
         self._seldom, self._daily = Seldom(clock=clock), Seldom(DAY_S, clock)
 
@@ -88,7 +88,7 @@ class FieldFinder:
         """Yield the requests that look fields up, usually none, and return the fields that a search uses.
 
         If the mapping cannot be read, the query searches the index's default fields, and the model reads the fields of
-        the hits. A warning says so.
+        the hits. The returned fields carry a warning.
 
         Args:
             index: a name, several, a pattern, or None for all.
@@ -118,33 +118,33 @@ class FieldFinder:
             return replace(_unread(named, warning), timed_out=timed_out)
 
     def _look_up(
-        self, index: Any, named: NamedFields, options: Mapping[str, Any], entry: _Index | None, *, is_old: bool
+        self, index: Any, named: NamedFields, options: Mapping[str, Any], entry: _CacheEntry | None, *, is_old: bool
     ) -> Generator[SideRequest, Any, SearchFields]:
         """Yield the requests that find the fields of a search, cache the fields in the entry, and return them."""
         if entry is None or is_old:
             by_index = leaves_by_index((yield SideRequest("GET", path_of(index, "_mapping"), params=options)))
             if entry is None:
-                entry = _Index(by_index, self._clock())
+                entry = _CacheEntry(by_index, self._clock())
                 self._entries.put(f"{index}{options}", entry)
             else:
                 entry.replace_mapping(by_index, self._clock())
-        leaves_open = named.needs_mapping_fields(with_defined(entry.by_index, named))
+        needs_defaults = named.needs_mapping_fields(with_defined(entry.by_index, named))
         warnings: tuple[Warned, ...] = ()
-        groups = entry.groups if leaves_open else ()
-        if leaves_open and named.uses_built and self._built is not None and not (named.read or named.searched):
+        groups = entry.groups if needs_defaults else ()
+        if needs_defaults and named.uses_built and self._built is not None and not (named.read or named.searched):
             if entry.built is None:
                 entry.built, warnings = yield from self._read_built(index, entry.by_index, options)
             groups = with_built_fields(entry.groups, entry.built, entry.by_index)
             self._log_built_fields(entry.groups, groups)
         fields = replace(resolve_fields(entry.by_index, groups, named), warnings=warnings)
         names = names_of(entry.by_index.values())
-        if leaves_open and names and not fields.searched and not fields.read:
+        if needs_defaults and names and not fields.searched and not fields.read:
             shown = ", ".join(names[:SHOWN])
             sentence = f"the mapping has no text field, only {shown}: the index's default fields are searched"
             warning = Warned(sentence, WarningCode.NO_TEXT_FIELD)
             self.warn(index, [warning])
             fields = SearchFields(warnings=(warning,))
-        elif leaves_open:
+        elif needs_defaults:
             self._log_fields(index, fields)
         if len(entry.fields) < MAX_SETS:
             entry.fields[named] = fields
@@ -153,27 +153,30 @@ class FieldFinder:
     def _read_built(
         self, index: Any, by_index: Mapping[str, Leaves], options: Mapping[str, Any]
     ) -> Generator[SideRequest, Any, tuple[FieldsByIndex, tuple[Warned, ...]]]:
-        """Yield the requests for the fields that builds read; return the fields, and a warning if that fails."""
+        """Yield the requests that look up from which fields vectors were built; return the fields, or a warning."""
         assert self._built is not None
         try:
             return (yield from self._built.find(index, by_index, options)), ()
         except (Failed, LookupError, TypeError, AttributeError) as error:
             indices = index or "all indices"
-            sentence = f"cannot read which fields the vectors of {indices} were built from; using the mapping's fields"
+            sentence = (
+                f"cannot look up which fields the vectors of {indices} were built from; "
+                "using the fields in the mapping instead"
+            )
             warning = Warned(sentence, WarningCode.BUILT_FIELDS_UNREAD)
             if self._seldom.is_due((str(index), warning)):
                 logger.warning("[%s] %s: %s", warning.code, warning, error)
             return {}, (warning,)
 
     def _log_built_fields(self, mapped: Iterable[IndexGroup], groups: Iterable[IndexGroup]) -> None:
-        """Log, once a day for an index, that its last build read other fields than the mapping now gives."""
+        """Log, once a day for an index, that its vectors were built from other fields than the mapping now has."""
         in_mapping = {name: group.read for group in mapped for name in group.indices}
         for group in groups:
             for name in group.indices:
                 if group.read != in_mapping[name] and self._daily.is_due((name, group.read, in_mapping[name])):
                     logger.warning(
-                        "[fields-as-built] the vectors of %s were built from %s, so searches that name no fields use "
-                        "those; the mapping now gives %s. To use these, run osrerank vectors build --index %s",
+                        "[fields-as-built] the vectors of %s were built from %s, and searches that name no fields use "
+                        "the same; the mapping now has %s: to use those, run osrerank vectors build --index %s",
                         name, ", ".join(group.read), ", ".join(in_mapping[name]) or "no field", name,
                     )  # fmt: skip
 

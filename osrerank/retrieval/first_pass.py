@@ -16,7 +16,7 @@ from osrerank.types.reasons import Reason, ReasonCode, Warned, WarningCode
 
 DEFAULT_SIZE = 10
 MAX_REASON = 200
-"""The most characters of a shard's failure reason that a message shows."""
+"""The maximum number of characters of a shard's failure reason that a message shows."""
 COLLAPSED = Warned(
     "collapse shows each group by the hit that the first pass ranks highest, so a better member may stay hidden; "
     "docs/concepts.md says how to rerank all members",

@@ -29,7 +29,7 @@ class Leaf:
         analyzer: the name of its analyzer.
         nested: the nested object that contains it; empty outside nested objects.
         copied_from: the fields that are copied to it (``copy_to``).
-        is_other_name: whether it is a multi-field or an alias.
+        is_alias_or_subfield: whether it is a subfield (multi-field) or an alias.
         is_indexed: whether a query can search it.
         is_changed: whether ``fields`` may return other values than ``_source``.
     """
@@ -40,7 +40,7 @@ class Leaf:
     analyzer: str = ""
     nested: str = ""
     copied_from: tuple[str, ...] = ()
-    is_other_name: bool = False
+    is_alias_or_subfield: bool = False
     is_indexed: bool = True
     is_changed: bool = False
 
@@ -91,7 +91,7 @@ def leaves_of(mapping: Mapping[str, Any]) -> dict[str, Leaf]:
         leaves[target] = replace(leaves[target], copied_from=tuple(sorted(copies[target])), is_changed=True)
     for name, path in aliases.items():
         if path in leaves:
-            leaves[name] = replace(leaves[path], path=name, is_other_name=True)
+            leaves[name] = replace(leaves[path], path=name, is_alias_or_subfield=True)
     for kind in ("derived", "runtime", "runtime_mappings"):
         for name, field in (mapping.get(kind) or {}).items():
             leaves[name] = Leaf(name, str(field.get("type", "keyword")))
@@ -128,7 +128,7 @@ def resolve(leaves: Leaves, name: str) -> list[Leaf]:
     matching = [leaf for path, leaf in leaves.items() if _matches(path, name)]
     texts = [leaf for leaf in matching if leaf.kind in TEXT_KINDS] or matching
     by_source: dict[str, Leaf] = {}
-    for leaf in sorted(texts, key=lambda leaf: (leaf.is_other_name, leaf.path)):
+    for leaf in sorted(texts, key=lambda leaf: (leaf.is_alias_or_subfield, leaf.path)):
         by_source.setdefault(leaf.source or leaf.path, leaf)
     return sorted(by_source.values(), key=lambda leaf: leaf.path)
 
@@ -158,4 +158,4 @@ def nearest(mappings: Iterable[Leaves], name: str) -> str:
 def names_of(mappings: Iterable[Leaves], kinds: Container[str] | None = None) -> list[str]:
     """Return the sorted names of all fields, or of those with the given types, without multi-fields and aliases."""
     chosen = (leaf for leaves in mappings for leaf in leaves.values() if kinds is None or leaf.kind in kinds)
-    return sorted({leaf.path for leaf in chosen if not leaf.is_other_name})
+    return sorted({leaf.path for leaf in chosen if not leaf.is_alias_or_subfield})

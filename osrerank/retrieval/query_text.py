@@ -13,7 +13,7 @@ from osrerank.retrieval.retrievers import queries_of
 TIE_BREAKER = 0.5
 """The weight of the scores of all fields but the best one; BEIR's Elasticsearch baseline uses it for title and text."""
 MAX_CLAUSES = 1_000
-"""The most clauses of a query built from a text; OpenSearch's ``indices.query.bool.max_clause_count`` is 1,024."""
+"""The maximum number of clauses of a query built from a text. OpenSearch's default limit is 1,024."""
 EXPANDED = 20
 """The assumed number of fields that match a pattern, or that are an index's default fields."""
 _UNSPACED = (

@@ -12,7 +12,7 @@ from osrerank.retrieval.mapping import Leaf
 from osrerank.retrieval.text_fields import MAX_FIELDS, is_title
 
 MAX_TITLES = 2
-"""The most titles among the fields that are chosen."""
+"""The maximum number of titles among the fields that are chosen."""
 LONG_WORDS, SHORT_WORDS = 12, 3
 """A field whose values have at least 12 words (median) counts as long; with fewer than 3, it cannot be prose."""
 TRUSTED = 5
@@ -21,7 +21,7 @@ SAME = 0.9
 """A text is a copy of another text, or of a part of it, if the other text has this share of its words."""
 MAX_WORDS = 300
 MAX_CHARACTERS = MAX_WORDS * 20
-"""The most words, and the most characters, of a value that are examined."""
+"""The maximum numbers of words and of characters of a value that are examined."""
 _UNSPACED = re.compile(r"[\u0e00-\u0eff\u1000-\u109f\u3040-\u30ff\u3400-\u9fff]")
 _CODE = re.compile(r"^\S*[\d/:@#<>\\.,{}+=-]\S*$")
 _MARKUP = re.compile(r"<[^<>]{1,200}>")

@@ -14,9 +14,9 @@ from osrerank.retrieval.text_fields import whole_fields
 SAMPLE = 20
 """The number of documents in a sample; as many again are read if the first ones lack some of the fields."""
 MAX_SAMPLED = 20
-"""The most groups of indices that are sampled; in further groups, field names and types decide."""
+"""The maximum number of index groups that are sampled. In further groups, field names and types decide."""
 MAX_CLAUSES = 200
-"""The most missing fields that the second request searches for."""
+"""The maximum number of missing fields that the second request searches for."""
 
 
 def sampled_groups(

@@ -9,7 +9,7 @@ TITLES = frozenset({"title", "headline", "heading", "headings", "subject", "capt
 TITLES |= {"titel", "titre", "titulo", "titolo"}
 """Words in the names of fields that hold a document's title."""
 MAX_FIELDS = 5
-"""The most fields that are chosen."""
+"""The maximum number of fields that are chosen."""
 _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 
 
@@ -27,15 +27,17 @@ def text_fields(leaves: Leaves) -> list[Leaf]:
     """Return the text fields of a mapping: title-like names first, then in alphabetical order, nested ones last.
 
     They are the fields of type ``text`` and its relatives, and the text subfields of other fields, such as
-    ``name.text`` of the keyword ``name``. Each text counts once, without its subfields, aliases and the fields that it
-    is copied to.
+    ``name.text`` of the keyword ``name``. If several fields hold the same text, only one is returned, and its other
+    subfields, its aliases and the targets of its ``copy_to`` are not.
     """
     texts = [leaf for leaf in leaves.values() if leaf.kind in TEXT_KINDS and leaf.is_indexed and leaf.source]
-    texts = [leaf for leaf in texts if not leaf.is_other_name or leaf.path.startswith(f"{leaf.source}.")]  # no aliases
-    written = {leaf.source for leaf in texts if not leaf.copied_from}
+    # Aliases are dropped: unlike a subfield's path, an alias's path does not begin with that of its field.
+    texts = [leaf for leaf in texts if not leaf.is_alias_or_subfield or leaf.path.startswith(f"{leaf.source}.")]
+    uncopied_sources = {leaf.source for leaf in texts if not leaf.copied_from}
     by_source: dict[str, Leaf] = {}
-    for leaf in sorted(texts, key=lambda leaf: (leaf.is_other_name, bool(leaf.analyzer))):  # prefers plain subfields
-        if not written.intersection(leaf.copied_from):
+    # The field itself comes first, then subfields without an analyzer of their own.
+    for leaf in sorted(texts, key=lambda leaf: (leaf.is_alias_or_subfield, bool(leaf.analyzer))):
+        if not uncopied_sources.intersection(leaf.copied_from):
             by_source.setdefault(leaf.source, leaf)
     return sorted(
         by_source.values(), key=lambda leaf: (bool(leaf.nested), not is_title(leaf.source), leaf.path.split("."))

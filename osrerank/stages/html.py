@@ -38,8 +38,8 @@ def is_html(text: str) -> bool:
     """Return whether a text is HTML, by the rule in the module's docstring."""
     if "</" not in text:
         return False
-    least = 1 if _BEGIN.match(text) else CLOSING
-    return sum(1 for _ in islice(_CLOSING.finditer(text), least)) == least
+    minimum = 1 if _BEGIN.match(text) else CLOSING
+    return sum(1 for _ in islice(_CLOSING.finditer(text), minimum)) == minimum
 
 
 def without_markup(text: str) -> str:

@@ -98,13 +98,13 @@ class VectorStage:
         by_id = dict(zip(prepared, keys, strict=True))
         return CandidateVectors(self.vectors.records.model_key, prepared, by_id, self.vectors.records.read_stored(keys))
 
-    def known_depth(self, ranking: Ranking, least: int, most: int) -> int:
-        """Return the number of leading candidates with known records, between ``least`` and ``most``."""
+    def known_depth(self, ranking: Ranking, minimum: int, maximum: int) -> int:
+        """Return the number of leading candidates with known records, between ``minimum`` and ``maximum``."""
         if (vectors := ranking.vectors) is None:
-            return least
-        pairs = ((candidate, vectors.keys.get(candidate.doc_id)) for candidate in ranking.candidates[least:most])
+            return minimum
+        pairs = ((candidate, vectors.keys.get(candidate.doc_id)) for candidate in ranking.candidates[minimum:maximum])
         is_known = (key in vectors.known if key is not None else lacks_text(candidate) for candidate, key in pairs)
-        return least + sum(1 for _ in takewhile(bool, is_known))
+        return minimum + sum(1 for _ in takewhile(bool, is_known))
 
     def text_of(self, candidate: Candidate) -> str | LongText:
         """Return what the model encodes for a candidate: its text, or a `LongText` if it is cut into passages."""

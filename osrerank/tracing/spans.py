@@ -24,7 +24,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 MAX_CHARACTERS = 2_000
-"""The most characters of an attribute."""
+"""The maximum number of characters of an attribute."""
 PROPAGATOR = TraceContextTextMapPropagator()
 UNRECORDED = nullcontext(INVALID_SPAN)
 """A span that records nothing."""

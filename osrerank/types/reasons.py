@@ -37,7 +37,7 @@ class ReasonCode(StrEnum):
     REQUEST = "request"
     """The request hides what reranking reads, asks for no hits, or asks for hits beyond the result window."""
     RETRIEVER = "retriever"
-    """Elasticsearch's retriever ranks the hits itself, or fewer than the page asks for."""
+    """The request's retriever (Elasticsearch) ranks the hits itself, or ranks fewer than the page asks for."""
     SEARCH_PIPELINE = "search_pipeline"
     """The search pipeline ranks the hits itself, or may do so."""
     SHORTENED = "shortened"
@@ -75,7 +75,7 @@ class ReasonCode(StrEnum):
     BOOSTS = "boosts"
     """The query's boosts do not count, because its score cannot be split into a text score and boosts."""
     SHADOW = "shadow"
-    """Shadow mode: the search is run again after the answer."""
+    """Shadow mode: the search is run again after the response."""
     SHARE = "share"
     """The search is not in the share of searches that are reranked."""
 
@@ -84,9 +84,9 @@ class WarningCode(StrEnum):
     """The subject of a search's warning, which is also the code of its log line."""
 
     BUILT_FIELDS_UNREAD = "built-fields-unread"
-    """It cannot be read which fields the last build of vectors read."""
+    """The fields from which the vectors were built cannot be looked up."""
     COLLAPSED = "collapsed"
-    """The first pass chose the hit that shows each group."""
+    """The search collapses hits, and the first pass, not the model, chose the hit that represents each group."""
     FIELDS_MISSING = "fields-missing"
     """The mapping lacks a named field, or no hit has text in it."""
     MAPPING_UNREAD = "mapping-unread"
@@ -104,7 +104,7 @@ class WarningCode(StrEnum):
 
 
 class Warned(str):
-    """A sentence that says where a search's answer differs from the request.
+    """A sentence that states how a search's response differs from the request.
 
     Attributes:
         code: the subject of the warning.
