@@ -98,7 +98,7 @@ def test_a_default_pipeline_normalises_a_hybrid_search(client: Client) -> None:
 def test_a_hybrid_search_without_normalisation_is_not_reranked_with_a_reason(client: Client) -> None:
     answer = client.search(body=hybrid(), index="hybrid", rerank=True)
     assert answer["rerank"]["applied"] is False
-    assert "search pipeline that normalises" in answer["rerank"]["reason"]
+    assert "a pipeline that normalises" in answer["rerank"]["reason"]
 
 
 def test_a_page_beyond_the_pagination_depth_is_refused_as_without_reranking(client: Client) -> None:

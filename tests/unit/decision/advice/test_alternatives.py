@@ -121,7 +121,7 @@ def test_hits_that_are_the_querys_own_document_are_named_or_left_out(url: str) -
         found = advise(client, INDEX, queries, qrels, depths=(5,))
         without = advise(client, INDEX, queries, qrels, depths=(5,), exclude_query_ids=True)
     assert found.own_hits == COUNT
-    assert any("leave it out with --exclude-query-ids" in line for line in lines(found))
+    assert any("exclude it with --exclude-query-ids" in line for line in lines(found))
     assert without.own_hits == 0
     assert all(one.query.query_id not in one.order(without.best) for one in without.found)
 
