@@ -6,7 +6,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from functools import lru_cache, partial
-from typing import Any
+from typing import Any, TypeVar
 
 from osrerank._pause import Pause
 from osrerank._platform import fork_safe_lock
@@ -41,7 +41,9 @@ REPORT_EXISTS = 409
 """The status of a report that the engine refuses because no builder has taken the last one."""
 FORBIDDEN = "security_exception"
 
+Value = TypeVar("Value")
 Reading = Generator[SideRequest, Any, Any]
+BulkSteps = Generator[SideRequest, Any, Value | None]
 logger = logging.getLogger(__name__)
 
 
@@ -188,21 +190,16 @@ class SideVectors:
         for side in sides:
             counts = side.most_lacking()
             body = write_report(side.name, self._report_number, counts)
-            try:
-                answer = yield SideRequest("POST", "/_bulk", body, {"request_timeout": WRITE_TIMEOUT_S})
-                status = int(answer["items"][0]["create"]["status"])
-            except Failed as failed:
-                side.record_write_failure(failed.cause, is_forbidden=failed.is_forbidden)
+            outcome = yield from self._send_bulk(side, body, _report_outcome)
+            if outcome is None:
                 continue
-            except (LookupError, TypeError) as error:
-                side.record_write_failure(error)
-                continue
+            status, reason = outcome
             if status < REPORT_EXISTS:
                 side.forget_lacking(counts)
                 side.reports.end()
                 side.reports.begin(TimeoutError())
             elif status != REPORT_EXISTS:
-                side.record_write_failure(OSError(refusal(answer, "create")))
+                side.record_write_failure(OSError(reason))
 
     def _read(self, names: Sequence[str], keys: Sequence[bytes], left_s: Callable[[], float]) -> Reading:
         """Yield the requests for records of side indices, and return the records found; none after a failure."""
@@ -255,21 +252,30 @@ class SideVectors:
         return found
 
     def _write(self, records: Mapping[str, Mapping[bytes, bytes]], model: str) -> Generator[SideRequest, Any, None]:
-        """Yield the requests that write records to side indices."""
+        """Yield the requests that write records to side indices; the first failure of a side index ends its writes."""
         for name, own_records in records.items():
             side = self._side(name)
             for lines in write_records(name, own_records, model):
-                try:
-                    reason = refusal((yield SideRequest("POST", "/_bulk", lines, {"request_timeout": WRITE_TIMEOUT_S})))
-                except Failed as failed:
-                    side.record_write_failure(failed.cause, is_forbidden=failed.is_forbidden)
-                    break
-                except (LookupError, TypeError) as error:
-                    side.record_write_failure(error)
-                    break
+                reason = yield from self._send_bulk(side, lines, refusal)
                 if reason:
                     side.record_write_failure(OSError(reason))
+                if reason is None or reason:
                     break
+
+    def _send_bulk(self, side: SideIndex, lines: str, read: Callable[[Any], Value]) -> BulkSteps[Value]:
+        """Yield a bulk request to a side index; return what ``read`` finds in its response, None after a failure."""
+        try:
+            return read((yield SideRequest("POST", "/_bulk", lines, {"request_timeout": WRITE_TIMEOUT_S})))
+        except Failed as failed:
+            side.record_write_failure(failed.cause, is_forbidden=failed.is_forbidden)
+        except (LookupError, TypeError) as error:  # a malformed response
+            side.record_write_failure(error)
+        return None
+
+
+def _report_outcome(response: Mapping[str, Any]) -> tuple[int, str]:
+    """Return the status of a report in a bulk response, and the reason if it was refused."""
+    return int(response["items"][0]["create"]["status"]), refusal(response, "create")
 
 
 def _each(sides: Iterable[SideIndex], do: Callable[[SideIndex, Exception], None], error: Exception) -> None:
