@@ -1,7 +1,7 @@
 """Convert MS MARCO's top-1000 and top-100 files into candidates for `osrerank rerank`.
 
 A top-1000 file contains the texts, and its lines are in random order. A top-100 file is a TREC run; its texts come from
-the collection. Files may be larger than memory, because the rows are sorted in a temporary SQLite file.
+the collection. Both may be larger than memory: a temporary SQLite file sorts the rows.
 """
 
 import json
@@ -24,18 +24,20 @@ from osrerank_loaders.collections.base import Record
 _TOP1000_FIELDS = 4
 _ROWS = "CREATE TABLE rows (position INTEGER, query_id TEXT, query TEXT, doc_id TEXT, score REAL, rank INTEGER)"
 _TEXTS = "CREATE TABLE texts (doc_id TEXT PRIMARY KEY, title TEXT, text TEXT) WITHOUT ROWID"
-_IS_MISSING = "SELECT 1 FROM texts WHERE doc_id = CAST(? AS TEXT) AND text IS NULL"
-_STORE = "UPDATE texts SET title = ?, text = ? WHERE doc_id = ?"
-_JOINED = """
+_SELECT_MISSING_TEXT = "SELECT 1 FROM texts WHERE doc_id = CAST(? AS TEXT) AND text IS NULL"
+_UPDATE_TEXT = "UPDATE texts SET title = ?, text = ? WHERE doc_id = ?"
+_SELECT_CANDIDATES = """
     SELECT rows.query_id, query, rows.doc_id, title, text, score
     FROM rows JOIN (SELECT query_id, min(position) AS first FROM rows GROUP BY query_id) USING (query_id)
     LEFT JOIN texts ON texts.doc_id = rows.doc_id
     ORDER BY first, rank, position
 """
-_TIE = "SELECT query_id, rank FROM rows WHERE rank IS NOT NULL GROUP BY query_id, rank HAVING count(*) > 1 LIMIT 1"
+_SELECT_TIE = """
+    SELECT query_id, rank FROM rows WHERE rank IS NOT NULL GROUP BY query_id, rank HAVING count(*) > 1 LIMIT 1
+"""
 
 
-def candidates_with_texts(files: tuple[str, ...]) -> Iterator[dict[str, Any]]:
+def read_top1000(files: tuple[str, ...]) -> Iterator[dict[str, Any]]:
     """Yield each query of a top-1000 file (``qid TAB pid TAB query TAB passage``) with its candidates."""
     with tempfile.TemporaryDirectory() as folder, closing(_database(Path(folder))) as database:
         for position, (source, number, line) in enumerate(_lines(files)):
@@ -48,10 +50,10 @@ def candidates_with_texts(files: tuple[str, ...]) -> Iterator[dict[str, Any]]:
                 raise record_error(source, problem, line=number)
             database.execute("INSERT INTO rows VALUES (?, ?, ?, ?, NULL, NULL)", (position, query_id, query, doc_id))
             database.execute("INSERT OR IGNORE INTO texts VALUES (?, '', ?)", (doc_id, text))
-        yield from _grouped(database)
+        yield from _group_by_query(database)
 
 
-def candidates_of_run(
+def join_run_and_texts(
     files: tuple[str, ...], queries: Mapping[str, str], documents: Iterable[Record]
 ) -> Iterator[dict[str, Any]]:
     """Yield each query of a run with its candidates, in the run's order, and their texts from the collection.
@@ -61,10 +63,10 @@ def candidates_of_run(
     Args:
         files: the files of the run.
         queries: query_id -> text.
-        documents: the records of the collection, which are read once.
+        documents: the records of the collection.
 
     Raises:
-        FormatError: a line is not a run line, or names an unknown query or document, or a rank appears twice.
+        FormatError: a line is not a run line, a query or document is unknown, or two documents have the same rank.
     """
     with tempfile.TemporaryDirectory() as folder, closing(_database(Path(folder))) as database:
         for position, line in enumerate(run_lines(files)):
@@ -72,17 +74,18 @@ def candidates_of_run(
                 raise line.error(f"query {line.query_id!r} is not in the queries file")
             row = (position, line.query_id, queries[line.query_id], line.doc_id, line.score, line.rank)
             database.execute("INSERT INTO rows VALUES (?, ?, ?, ?, ?, ?)", row)
-        if tie := database.execute(_TIE).fetchone():
+        if tie := database.execute(_SELECT_TIE).fetchone():
+            query_id, rank = tie
             raise CorpusFormatError(
-                f"{', '.join(files)}: two documents of query {tie[0]!r} have the same rank {tie[1]}"
+                f"{', '.join(files)}: two documents of query {query_id!r} have the same rank {rank}"
             )
         _store_texts(database, documents)
-        yield from _grouped(database)
+        yield from _group_by_query(database)
 
 
-def write_candidates(groups: Iterable[Mapping[str, Any]], path: Path) -> int:
-    """Write candidates as JSON lines, one per query; return the number of queries."""
-    return write_lines((json.dumps(group, ensure_ascii=False) for group in groups), path)
+def write_candidates(queries: Iterable[Mapping[str, Any]], path: Path) -> int:
+    """Write queries with their candidates as JSON lines; return the number of queries."""
+    return write_lines((json.dumps(query, ensure_ascii=False) for query in queries), path)
 
 
 def _database(folder: Path) -> sqlite3.Connection:
@@ -100,32 +103,32 @@ def _lines(files: tuple[str, ...]) -> Iterator[tuple[SourceFile, int, str]]:
 
 
 def _store_texts(database: sqlite3.Connection, documents: Iterable[Record]) -> None:
-    """Store the texts of the documents that occur in the rows."""
+    """Store the texts of the run's documents."""
     database.execute("INSERT INTO texts SELECT DISTINCT doc_id, '', NULL FROM rows ORDER BY doc_id")
     for document in documents:
         if isinstance(document, FormatError):
             raise document
-        doc_id = document.doc_id.encode("utf-8", "surrogatepass")  # an id that the run lacks may be invalid UTF-8
-        if database.execute(_IS_MISSING, (doc_id,)).fetchone():
-            database.execute(_STORE, (document.title, document.text, document.doc_id))
-    missing, first = database.execute("SELECT count(*), min(doc_id) FROM texts WHERE text IS NULL").fetchone()
-    if missing:
+        doc_id = document.doc_id.encode("utf-8", "surrogatepass")  # ids outside the run may not be valid Unicode
+        if database.execute(_SELECT_MISSING_TEXT, (doc_id,)).fetchone():
+            database.execute(_UPDATE_TEXT, (document.title, document.text, document.doc_id))
+    n_missing, first_id = database.execute("SELECT count(*), min(doc_id) FROM texts WHERE text IS NULL").fetchone()
+    if n_missing:
         raise CorpusFormatError(
-            f"{missing} candidates are not in the collection, such as {first!r}; is it the right collection?"
+            f"{n_missing} candidates are not in the collection, such as {first_id!r}; is it the right collection?"
         )
 
 
-def _grouped(database: sqlite3.Connection) -> Iterator[dict[str, Any]]:
-    for (query_id, query), rows in groupby(database.execute(_JOINED), key=lambda row: row[:2]):
+def _group_by_query(database: sqlite3.Connection) -> Iterator[dict[str, Any]]:
+    for (query_id, query), rows in groupby(database.execute(_SELECT_CANDIDATES), key=lambda row: row[:2]):
         candidates = [_candidate(*row[2:]) for row in rows]
         yield {"query_id": query_id, "query": query, "candidates": candidates}
 
 
 def _candidate(doc_id: str, title: str, text: str, score: float | None) -> dict[str, Any]:
-    """Return a candidate as JSON, without a title or score if the candidate lacks it."""
-    return {
-        "doc_id": doc_id,
-        **({"title": title} if title else {}),
-        "text": text,
-        **({} if score is None else {"score": score}),
-    }
+    candidate: dict[str, Any] = {"doc_id": doc_id}
+    if title:
+        candidate["title"] = title
+    candidate["text"] = text
+    if score is not None:
+        candidate["score"] = score
+    return candidate

@@ -11,7 +11,7 @@ import click
 from osrerank.client import connect
 from osrerank_loaders.collections.registry import LOADERS
 from osrerank_loaders.convert_cli import convert
-from osrerank_loaders.download import published
+from osrerank_loaders.download import read_catalogue
 from osrerank_loaders.load.mapping import ENGLISH, LANGUAGES
 
 __all__ = ["convert", "download", "index"]
@@ -80,27 +80,27 @@ def index(defaults: dict[str, Any], /, **options: Any) -> None:
     """
     from osrerank_loaders.command import load_collection
 
-    shared = defaults or {}
-    url = options["url"] or shared.get("url")
+    global_options = defaults or {}
+    url = options["url"] or global_options.get("url")
+    as_json = options["as_json"] or global_options.get("as_json")
     summary = load_collection(connect, {**options, "url": url})
-    as_json = options["as_json"] or shared.get("as_json")
-    for note in () if as_json else summary.notes:
-        click.echo(note, err=True)
     if not as_json:
+        for note in summary.notes:
+            click.echo(note, err=True)
         click.echo(str(summary))
-    built = None
+    build = None
     if options["vectors"]:
         from osrerank.indexing.build import build_on_screen
 
-        with closing(connect(url, model=shared.get("model"))) as client:
-            built = build_on_screen(client, options["index_name"])
+        with closing(connect(url, model=global_options.get("model"))) as client:
+            build = build_on_screen(client, options["index_name"])
     if as_json:
-        click.echo(json.dumps({**asdict(summary), **({"vectors": asdict(built)} if built else {})}))
-    elif built:
-        click.echo(f"vectors: {built}")
+        click.echo(json.dumps({**asdict(summary), **({"vectors": asdict(build)} if build else {})}))
+    elif build:
+        click.echo(f"vectors: {build}")
 
 
-@click.command(epilog=f"Collections: {', '.join(sorted(published()))}.")
+@click.command(epilog=f"Collections: {', '.join(sorted(read_catalogue()))}.")
 @click.argument("collection")
 @click.option(
     "--output",

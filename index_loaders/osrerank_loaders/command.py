@@ -9,7 +9,7 @@ from opensearchpy import OpenSearch
 from osrerank.errors import ConfigError
 from osrerank.formats.sources import files_of
 from osrerank_loaders.collections.registry import LOADERS
-from osrerank_loaders.download import fetch, published, sha256_of
+from osrerank_loaders.download import compute_sha256, fetch, read_catalogue
 from osrerank_loaders.load.bulk import BulkOptions
 from osrerank_loaders.load.job import LoadOptions, Summary, load
 from osrerank_loaders.load.mapping import IndexOptions
@@ -18,19 +18,18 @@ from osrerank_loaders.load.retry import RetryBudget
 
 
 def load_collection(connect: Callable[..., OpenSearch], options: Mapping[str, Any]) -> Summary:
-    """Load a collection with the options of the command line."""
+    """Load a collection, given the options of the command line by name."""
     loader = LOADERS[options["loader"]]
     client = connect(options["url"], pool_maxsize=options["in_flight"] + 2)
     try:
-        with load_progress(files_of(options["paths"], loader.files)) as report:
-            return load(
-                client, options["index_name"], loader, options["paths"], options=_options(options), report=report
-            )
+        paths, load_options = options["paths"], _load_options(options)
+        with load_progress(files_of(paths, loader.files)) as report:
+            return load(client, options["index_name"], loader, paths, options=load_options, report=report)
     finally:
         client.close()
 
 
-def _options(options: Mapping[str, Any]) -> LoadOptions:
+def _load_options(options: Mapping[str, Any]) -> LoadOptions:
     return LoadOptions(
         skip_bad=options["skip_bad"],
         recreate=options["recreate"],
@@ -51,31 +50,36 @@ def _options(options: Mapping[str, Any]) -> LoadOptions:
 def download_collection(
     collection: str, folder: Path, only: Sequence[str], catalogue: Path | None = None
 ) -> Iterator[tuple[Path, str]]:
-    """Download a collection's files, or only those that are named.
+    """Download the files of a collection into a folder.
+
+    Args:
+        collection: the collection's name in the catalogue.
+        folder: the folder.
+        only: the names of the files to download; all files if empty.
+        catalogue: a catalogue to use instead of the package's.
 
     Yields:
-        The path of each complete and checked file, with a note if the file could not be verified, else "".
+        The path of each complete file, and a note: "" if its MD5 was verified.
 
     Raises:
-        ConfigError: the catalogue has no such collection, or the collection no such file.
+        ConfigError: the collection or a file is not in the catalogue.
     """
-    listed = published(catalogue)
-    if collection not in listed:
-        names = ", ".join(sorted(listed))
-        raise ConfigError(
-            f"there is no collection {collection}; there are {names}", setting="collection", source="argument"
-        )
-    files = listed[collection].files
+    collections = read_catalogue(catalogue)
+    if collection not in collections:
+        reason = f"there is no collection {collection}; there are {', '.join(sorted(collections))}"
+        raise ConfigError(reason, setting="collection", source="argument")
+    files = collections[collection].files
     if unknown := set(only) - {file.name for file in files}:
         names = ", ".join(file.name for file in files)
-        raise ConfigError(
-            f"--only {min(unknown)}: {collection} has the files {names}", setting="only", source="argument"
-        )
+        reason = f"{collection} has no file {min(unknown)} to download with --only; it has {names}"
+        raise ConfigError(reason, setting="only", source="argument")
     for file in files:
         if not only or file.name in only:
             with download_progress(file.name, file.bytes) as report:
                 path = fetch(file, folder, report=report)
-            yield (
-                path,
-                "" if file.md5 else f"{path}: not verified: no MD5 is published; its SHA-256 is {sha256_of(path)}",
+            note = (
+                ""
+                if file.md5
+                else f"{path} is not verified: no MD5 is published; its SHA-256 is {compute_sha256(path)}"
             )
+            yield path, note

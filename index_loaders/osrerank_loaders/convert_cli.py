@@ -13,9 +13,9 @@ from osrerank_loaders.collections.registry import LOADERS
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
 _FOLDER = click.Path(file_okay=False, path_type=Path)
-_paths = click.argument("paths", nargs=-1, required=True)
-_output = click.option("--output", "-o", required=True, type=_FILE, help="File to write.")
-_level = click.option(
+_paths_argument = click.argument("paths", nargs=-1, required=True)
+_output_option = click.option("--output", "-o", required=True, type=_FILE, help="File to write.")
+_level_option = click.option(
     "--level",
     type=click.Choice(["hierarchical", "toplevel", "article"]),
     default="hierarchical",
@@ -31,24 +31,24 @@ def convert() -> None:
 
 @convert.command()
 @click.argument("loader", type=click.Choice(sorted(LOADERS)))
-@_paths
+@_paths_argument
 @click.option("--repair-encoding", is_flag=True, help="Undo double-encoded UTF-8 (MS MARCO v1).")
-@_output
+@_output_option
 def corpus(loader: str, paths: tuple[str, ...], output: Path, *, repair_encoding: bool) -> None:
     """Write any collection as corpus.jsonl."""
     from osrerank.formats.common_layout import write_corpus
-    from osrerank_loaders.load.encoding import Repair
+    from osrerank_loaders.load.encoding import EncodingRepair
 
-    repair = Repair() if repair_encoding else None
-    _report(write_corpus(_documents(loader, paths, repair), output), "documents", output)
+    repair = EncodingRepair() if repair_encoding else None
+    _report(write_corpus(_read_documents(loader, paths, repair), output), "documents", output)
     if repair and repair.note:
         click.echo(repair.note, err=True)
 
 
 @convert.command()
-@_paths
+@_paths_argument
 @click.option("--field", type=click.Choice(["title", "desc", "narr"]), default="title", show_default=True)
-@_output
+@_output_option
 def queries(paths: tuple[str, ...], field: Any, output: Path) -> None:
     """Write MS MARCO or BEIR queries, TREC topics, or a list of TREC-CAR's query ids as queries.tsv."""
     from osrerank.formats.common_layout import write_queries
@@ -58,8 +58,8 @@ def queries(paths: tuple[str, ...], field: Any, output: Path) -> None:
 
 
 @convert.command()
-@_paths
-@_output
+@_paths_argument
+@_output_option
 def qrels(paths: tuple[str, ...], output: Path) -> None:
     """Write MS MARCO, NIST or BEIR judgments as qrels.txt."""
     from osrerank.formats.common_layout import judgments_of, write_qrels
@@ -69,53 +69,53 @@ def qrels(paths: tuple[str, ...], output: Path) -> None:
 
 
 @convert.command()
-@_paths
+@_paths_argument
 @click.option("--queries", "queries_path", help="Queries of a TREC run, such as a top-100 file.")
 @click.option("--collection", nargs=2, metavar="LOADER PATH", help="Collection with the documents of a TREC run.")
-@_output
+@_output_option
 def candidates(
     paths: tuple[str, ...], queries_path: str | None, collection: tuple[str, str] | None, output: Path
 ) -> None:
     """Write a top-1000 file, or a TREC run with its queries and collection, as candidates.jsonl."""
     from osrerank.formats.topics import read_queries
-    from osrerank_loaders import candidates as files
+    from osrerank_loaders.candidates import join_run_and_texts, read_top1000, write_candidates
 
     if (queries_path is None) != (collection is None):
         raise click.UsageError("--queries and --collection go together: a TREC run needs both, a top-1000 file neither")
     if queries_path is None or collection is None:
-        groups = files.candidates_with_texts(paths)
+        rows = read_top1000(paths)
     else:
         texts = {query.query_id: query.text for query in read_queries([queries_path])}
-        groups = files.candidates_of_run(paths, texts, _documents(collection[0], collection[1:]))
-    _report(files.write_candidates(groups, output), "queries", output)
+        loader, path = collection
+        rows = join_run_and_texts(paths, texts, _read_documents(loader, (path,)))
+    _report(write_candidates(rows, output), "queries", output)
 
 
 @convert.command("trec-car-queries")
-@_paths
-@_level
+@_paths_argument
+@_level_option
 @click.option("--style", type=click.Choice(["headings", "dl4marco"]), default="headings", show_default=True)
 @click.option(
-    "--pages", is_flag=True, help="Level hierarchical: pages are queries, too, as in v2.0's judgments; for outlines."
+    "--pages", is_flag=True, help="On the level hierarchical, also write each page as a query; for outlines of v2.0."
 )
-@_output
+@_output_option
 def trec_car_queries(paths: tuple[str, ...], level: Any, style: Any, *, pages: bool, output: Path) -> None:
     """Write TREC-CAR's queries, from outlines or pages, as queries.tsv.
 
-    On the level hierarchical, a page with paragraphs before its first heading is a query, too. Outlines have no
-    paragraphs: for v2.0, pass page files instead, or set --pages.
+    On the level hierarchical, a page with paragraphs before its first heading is also a query, as in v2.0's judgments.
+    Outlines have no paragraphs: for v2.0, pass page files instead, or set --pages.
     """
     from osrerank.formats.common_layout import write_queries
     from osrerank_loaders.collections import trec_car_topics as car
 
-    _report(
-        write_queries(car.queries(car.read_sections(paths), level, style=style, pages=pages), output), "queries", output
-    )
+    topics = car.queries(car.read_sections(paths), level, style=style, pages=pages)
+    _report(write_queries(topics, output), "queries", output)
 
 
 @convert.command("trec-car-qrels")
-@_paths
-@_level
-@_output
+@_paths_argument
+@_level_option
+@_output_option
 def trec_car_qrels(paths: tuple[str, ...], level: Any, output: Path) -> None:
     """Write TREC-CAR's automatic judgments, from pages, as qrels.txt."""
     from osrerank.formats.common_layout import write_qrels
@@ -135,15 +135,15 @@ def squad(path: Path, output: Path) -> None:
     output.mkdir(parents=True, exist_ok=True)
     paragraphs = list(read_squad(path))
     questions = (query for paragraph in paragraphs for query in paragraph.queries)
-    judged = (judgment for paragraph in paragraphs for judgment in paragraph.judgments)
+    judgments = (judgment for paragraph in paragraphs for judgment in paragraph.judgments)
     documents = (paragraph.document for paragraph in paragraphs)
     _report(common_layout.write_corpus(documents, output / "corpus.jsonl"), "documents", output / "corpus.jsonl")
     _report(common_layout.write_queries(questions, output / "queries.tsv"), "queries", output / "queries.tsv")
-    _report(common_layout.write_qrels(judged, output / "qrels.txt"), "judgments", output / "qrels.txt")
+    _report(common_layout.write_qrels(judgments, output / "qrels.txt"), "judgments", output / "qrels.txt")
 
 
-def _documents(
-    loader_name: str, paths: tuple[str, ...], change: Callable[[Record], Record] | None = None
+def _read_documents(
+    loader_name: str, paths: tuple[str, ...], convert_record: Callable[[Record], Record] | None = None
 ) -> Iterator[Document]:
     """Yield a collection's documents; raise the error of the first bad record."""
     from osrerank.formats.sources import files_of, open_sources
@@ -151,7 +151,9 @@ def _documents(
 
     loader = LOADERS[loader_name]
     records = read_records(loader, open_sources(files_of(paths, loader.files), loader.files))
-    for record in map(change, records) if change else records:
+    if convert_record:
+        records = map(convert_record, records)
+    for record in records:
         if isinstance(record, FormatError):
             raise record
         yield record

@@ -17,11 +17,11 @@ from osrerank.errors import ChecksumError, LoaderError
 from osrerank_loaders.load.retry import RetryBudget
 
 _CHUNK_BYTES = 1 << 20
-_PAGES = frozenset({"text/html", "application/xhtml+xml"})
-_PAGE_SUFFIXES = frozenset({".html", ".htm", ".xhtml"})
-_PAGE_BEGIN = re.compile(rb"\s*<(?:!doctype html|html)\b", re.IGNORECASE)
-_PAGE_HEAD = 512
-_PERMANENT = frozenset({400, 401, 403, 404, 405, 410, 501})
+_HTML_TYPES = frozenset({"text/html", "application/xhtml+xml"})
+_HTML_SUFFIXES = frozenset({".html", ".htm", ".xhtml"})
+_HTML_BEGIN = re.compile(rb"\s*<(?:!doctype html|html)\b", re.IGNORECASE)
+_PEEKED_BYTES = 512
+_PERMANENT_STATUSES = frozenset({400, 401, 403, 404, 405, 410, 501})
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +31,8 @@ class RemoteFile:
     Attributes:
         name: the name under which the file is saved.
         url: the http or https address.
-        bytes: the size in bytes; None if it is not published: the size that the server sends is then expected.
-        md5: the MD5 in hexadecimal digits; None if it is not published: the file is then not verified.
+        bytes: the size in bytes. If it is None, the size that the server sends is expected.
+        md5: the MD5 in hexadecimal digits. If it is None, the file is not verified.
     """
 
     name: Annotated[str, Field(pattern=r"^[^/\\.][^/\\]*$")]
@@ -49,7 +49,7 @@ class Download:
     files: Annotated[tuple[RemoteFile, ...], Field(min_length=1)]
 
 
-def published(catalogue: Path | None = None) -> dict[str, Download]:
+def read_catalogue(catalogue: Path | None = None) -> dict[str, Download]:
     """Return the collections that can be downloaded, by name.
 
     Args:
@@ -60,9 +60,9 @@ def published(catalogue: Path | None = None) -> dict[str, Download]:
         LoaderError: the catalogue cannot be read or is invalid; the message names the first invalid field.
     """
     source = catalogue or resources.files("osrerank_loaders").joinpath("downloads.json")
-    form = TypeAdapter(dict[str, Download], config=ConfigDict(extra="forbid", strict=True))
+    schema = TypeAdapter(dict[str, Download], config=ConfigDict(extra="forbid", strict=True))
     try:
-        return form.validate_json(source.read_bytes())
+        return schema.validate_json(source.read_bytes())
     except OSError as error:
         raise LoaderError(f"{source}: {error.strerror or error}", file=str(source)) from error
     except ValidationError as error:
@@ -78,16 +78,16 @@ def fetch(
     retry_budget: RetryBudget | None = None,
     report: Callable[[int], None] = lambda _bytes: None,
 ) -> Path:
-    """Download a file, or the part that is missing; check its size and MD5, if they are published, and return its path.
+    """Download a file, or its missing part; check its size and MD5, and return its path.
 
     Args:
         remote: the file to download.
-        folder: the folder to save it in; an incomplete file has the suffix ``.part``.
-        retry_budget: how long to retry while the server drops the connection without progress.
+        folder: the folder to save it in. The name of an incomplete file ends in ``.part``.
+        retry_budget: how long to retry while no byte arrives.
         report: a function that is called with the number of bytes on disk.
 
     Raises:
-        ChecksumError: the size or the MD5 differs from the published one; a new download is then deleted.
+        ChecksumError: the size or the MD5 differs from the published one. A new download is then deleted.
         LoaderError: the server does not have the file, or did not respond.
     """
     target = folder / remote.name
@@ -101,42 +101,42 @@ def fetch(
     if remote.bytes is None or remote.md5 is None:
         size, version = _describe(remote, retry_budget)
         remote = replace(remote, bytes=remote.bytes or size)
-    label = part.with_name(f"{part.name}.version")
-    if remote.md5 is None and not _has_version(
-        label, version
-    ):  # without an MD5, a mixture of two versions would go unnoticed
+    version_file = part.with_name(f"{part.name}.version")
+    # Without an MD5, a mixture of two versions would go unnoticed.
+    if remote.md5 is None and not _has_version(version_file, version):
         part.unlink(missing_ok=True)
-        label.write_text(version, encoding="utf-8")
+        version_file.write_text(version, encoding="utf-8")
     part.touch()
-    wait, before = retry_budget.waits(remote.url), -1
-    while (on_disk := part.stat().st_size) < (remote.bytes or 0):
-        if on_disk > before >= 0:  # the last attempt made progress
-            wait = retry_budget.waits(remote.url)
-        before = on_disk
-        if (problem := _append_missing(remote, part, version, retry_budget.timeout_s, report)) is not None:
-            wait(problem)
+    wait = retry_budget.start(remote.url)
+    previous_bytes = 0
+    while (bytes_on_disk := part.stat().st_size) < (remote.bytes or 0):
+        if bytes_on_disk > previous_bytes:
+            wait = retry_budget.start(remote.url)
+            previous_bytes = bytes_on_disk
+        if (failure := _append_missing(remote, part, version, retry_budget.timeout_s, report)) is not None:
+            wait(failure)
     _check(part, remote)
     part.rename(target)
-    label.unlink(missing_ok=True)
+    version_file.unlink(missing_ok=True)
     return target
 
 
-def _has_version(label: Path, version: str) -> bool:
-    """Return whether the bytes on disk belong to the version that the server has now."""
-    return bool(version) and label.exists() and label.read_text("utf-8") == version
+def _has_version(version_file: Path, version: str) -> bool:
+    """Return whether the incomplete file is of the server's current version."""
+    return bool(version) and version_file.exists() and version_file.read_text("utf-8") == version
 
 
-def sha256_of(path: Path) -> str:
+def compute_sha256(path: Path) -> str:
     """Return a file's SHA-256, in hexadecimal digits."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _describe(remote: RemoteFile, retry_budget: RetryBudget) -> tuple[int, str]:
-    """Ask the server for a file's size and version: a strong ETag, else the date of its last change."""
+    """Request a file's size and version: its strong ETag, else its Last-Modified date."""
     descriptions: list[tuple[int, str]] = []
 
-    def keep(response: http.client.HTTPResponse) -> None:
+    def read_headers(response: http.client.HTTPResponse) -> None:
         length = int(response.headers["Content-Length"] or 0)
         if not length and remote.bytes is None:
             raise LoaderError(
@@ -146,31 +146,32 @@ def _describe(remote: RemoteFile, retry_budget: RetryBudget) -> tuple[int, str]:
         is_strong = bool(tag) and not tag.startswith("W/")
         descriptions.append((length, tag if is_strong else response.headers["Last-Modified"] or ""))
 
-    wait = retry_budget.waits(remote.url)
-    while (problem := _request(remote, "HEAD", {}, retry_budget.timeout_s, keep)) is not None:
-        wait(problem)
+    wait = retry_budget.start(remote.url)
+    while (failure := _request(remote, "HEAD", {}, retry_budget.timeout_s, read_headers)) is not None:
+        wait(failure)
     return descriptions[0]
 
 
 def _append_missing(
     remote: RemoteFile, part: Path, version: str, timeout_s: float, report: Callable[[int], None]
 ) -> str | None:
-    """Request the missing bytes and append them; return why it failed, or None once the file is complete."""
-    on_disk = part.stat().st_size
+    """Request the missing bytes and append them; return why this failed, or None once the file is complete."""
+    bytes_on_disk = part.stat().st_size
 
-    def copy(response: http.client.HTTPResponse) -> None:
-        begin = on_disk if response.status == http.HTTPStatus.PARTIAL_CONTENT else 0
-        if not begin:
-            _refuse_page(response, remote)
-        _copy(response, part, begin, remote.bytes or 0, report)
+    def append(response: http.client.HTTPResponse) -> None:
+        offset = bytes_on_disk if response.status == http.HTTPStatus.PARTIAL_CONTENT else 0
+        if not offset:
+            _refuse_html(response, remote)
+        _write(response, part, offset, remote.bytes or 0, report)
 
-    headers = {"Range": f"bytes={on_disk}-", "X-Ms-Version": "2019-12-12"}  # Azure's default version reports no ranges
-    if version and on_disk:
-        headers["If-Range"] = version  # if the version has changed, the server sends the whole file
-    problem = _request(remote, "GET", headers, timeout_s, copy)
-    if problem is None and part.stat().st_size < (remote.bytes or 0):
+    headers = {"Range": f"bytes={bytes_on_disk}-"}
+    headers["X-Ms-Version"] = "2019-12-12"  # Azure's default version does not support ranges
+    if version and bytes_on_disk:
+        headers["If-Range"] = version  # the server sends the whole file if the version has changed
+    failure = _request(remote, "GET", headers, timeout_s, append)
+    if failure is None and part.stat().st_size < (remote.bytes or 0):
         return "the connection ended early"
-    return problem
+    return failure
 
 
 def _request(
@@ -178,17 +179,24 @@ def _request(
     method: str,
     headers: dict[str, str],
     timeout_s: float,
-    take: Callable[[http.client.HTTPResponse], None],
+    handle: Callable[[http.client.HTTPResponse], None],
 ) -> str | None:
-    """Send a request and pass its response to ``take``; return why it failed if a retry may help; None on success."""
+    """Send a request and call ``handle`` with its response.
+
+    Returns:
+        The reason of a failure after which a retry may succeed; None on success.
+
+    Raises:
+        LoaderError: a retry would fail, too.
+    """
     if not remote.url.startswith(("http://", "https://")):
         raise LoaderError(f"{remote.url}: only http and https addresses can be downloaded")
     request = urllib.request.Request(remote.url, headers=headers, method=method)  # noqa: S310 - the scheme is checked above
     try:
         with urllib.request.urlopen(request, timeout=timeout_s) as response:  # noqa: S310 - the scheme is checked above
-            take(response)
+            handle(response)
     except urllib.error.HTTPError as error:
-        if error.code in _PERMANENT:
+        if error.code in _PERMANENT_STATUSES:
             raise LoaderError(f"{remote.url}: the server responds with {error.code} {error.reason}") from error
         return f"{error.code} {error.reason}"
     except (OSError, http.client.HTTPException) as error:
@@ -196,57 +204,62 @@ def _request(
     return None
 
 
-def _refuse_page(response: http.client.HTTPResponse, remote: RemoteFile) -> None:
-    """Refuse a web page instead of the file: some servers send a login, an error or a notice with status 200.
+def _refuse_html(response: http.client.HTTPResponse, remote: RemoteFile) -> None:
+    """Refuse a web page instead of the file. Some servers send a login, an error or a notice with status 200.
 
     Raises:
-        LoaderError: the response is HTML; the bytes on disk are kept.
+        LoaderError: the response is HTML.
     """
-    head = response.peek(_PAGE_HEAD)[:_PAGE_HEAD]
-    is_page = _PAGE_BEGIN.match(head) or (head.isascii() and response.headers.get_content_type() in _PAGES)
-    if not is_page or PurePath(remote.name).suffix in _PAGE_SUFFIXES:
+    head = response.peek(_PEEKED_BYTES)[:_PEEKED_BYTES]
+    is_html = _HTML_BEGIN.match(head) or (head.isascii() and response.headers.get_content_type() in _HTML_TYPES)
+    if not is_html or PurePath(remote.name).suffix in _HTML_SUFFIXES:
         return
     size = int(response.headers["Content-Length"] or 0)
-    received = f"{_size(size)} of HTML" if size else "HTML"
-    expected = f"{remote.name} is" if remote.bytes in (size, None) else f"{_size(remote.bytes)} are"
+    received = f"{_format_size(size)} of HTML" if size else "HTML"
+    expected = f"{remote.name} is" if remote.bytes in (size, None) else f"{_format_size(remote.bytes)} are"
     raise LoaderError(
         f"{remote.url}: the server responds with {received} where {expected} expected, such as a login or a notice; "
         f"open the address in a browser, and put the file into the folder as {remote.name}"
     )
 
 
-def _size(count: int) -> str:
-    """Format a number of bytes in GB, MB or bytes."""
-    power = next((power for power in (9, 6) if count >= 10**power), 0)
-    return f"{count / 10**power:.1f} {'GB' if power == 9 else 'MB'}" if power else f"{count:,} bytes"
+def _format_size(n_bytes: int) -> str:
+    for unit, unit_bytes in (("GB", 10**9), ("MB", 10**6)):
+        if n_bytes >= unit_bytes:
+            return f"{n_bytes / unit_bytes:.1f} {unit}"
+    return f"{n_bytes:,} bytes"
 
 
-def _copy(
-    response: http.client.HTTPResponse, part: Path, begin: int, limit: int, report: Callable[[int], None]
+def _write(
+    response: http.client.HTTPResponse, part: Path, offset: int, expected_bytes: int, report: Callable[[int], None]
 ) -> None:
-    """Write the response after the first ``begin`` bytes; stop after ``limit``, when it must be another file."""
-    with part.open("r+b" if begin else "wb") as file:
-        file.seek(begin)
-        written = begin
-        while written <= limit and (chunk := response.read1(_CHUNK_BYTES)):
+    """Write the response into the file from an offset; stop once the file is larger than expected."""
+    with part.open("r+b" if offset else "wb") as file:
+        file.seek(offset)
+        n_bytes = offset
+        while n_bytes <= expected_bytes and (chunk := response.read1(_CHUNK_BYTES)):
             file.write(chunk)
-            written += len(chunk)
-            report(written)
+            n_bytes += len(chunk)
+            report(n_bytes)
 
 
 def _check(path: Path, remote: RemoteFile) -> None:
-    size = path.stat().st_size
-    if remote.bytes in {size, None}:
-        if remote.md5 is None:
-            return
-        with path.open("rb") as file:
-            md5 = hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
-        if md5 == remote.md5:
-            return
-        difference = f"its MD5 is {md5}, published is {remote.md5}"
-    else:
-        difference = f"it has {size:,} bytes, published are {remote.bytes:,}"
+    """Raise `ChecksumError` if a file has not the published size and MD5; delete it first if it is a new download."""
+    difference = _difference(path, remote)
+    if not difference:
+        return
     if path.suffix == ".part":
         path.unlink()
-        raise ChecksumError(f"{remote.url}: {difference}; it is deleted: fetch it again", file=str(path))
-    raise ChecksumError(f"{path}: {difference}; move it away and fetch it again", file=str(path))
+        raise ChecksumError(f"{remote.url}: {difference}; the file is deleted: download it again", file=str(path))
+    raise ChecksumError(f"{path}: {difference}; move the file away and download it again", file=str(path))
+
+
+def _difference(path: Path, remote: RemoteFile) -> str:
+    size = path.stat().st_size
+    if remote.bytes not in {size, None}:
+        return f"the size is {size:,} bytes, but {remote.bytes:,} are published"
+    if remote.md5 is None:
+        return ""
+    with path.open("rb") as file:
+        md5 = hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
+    return "" if md5 == remote.md5 else f"the MD5 is {md5}, but {remote.md5} is published"

@@ -91,7 +91,7 @@ def test_duplicate_ids_are_named(engine: OpenSearch, index_name: str, tmp_path: 
 def test_an_index_of_another_program_is_not_touched(engine: OpenSearch, index_name: str, tmp_path: Path) -> None:
     engine.indices.create(index=index_name, body={"mappings": {"properties": {"text": {"type": "text"}}}})
     with pytest.raises(
-        LoaderError, match=r"exists and was not made by osrerank index; choose another --index, pass --rec"
+        LoaderError, match=r"exists and was not made by osrerank index; choose another --index, or pass --rec"
     ):
         load_passages(engine, index_name, collection(tmp_path, 5))
     assert load_passages(engine, index_name, collection(tmp_path, 5), recreate=True).indexed == 5
@@ -130,7 +130,7 @@ def test_refused_documents_are_reported(server: OpenSearch, tmp_path: Path) -> N
     rows[11]["year"] = {"not": "a number"}
     rows[13]["id"] = "x" * 600  # ids may have 512 bytes
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    with pytest.raises(BulkIndexError, match="refused 2 documents; the first is '11'") as caught:
+    with pytest.raises(BulkIndexError, match="rejected 2 documents; the first is '11'") as caught:
         load(server, "loaded", LOADERS["jsonl"], [str(path)], options=LoadOptions(bulk=SMALL))
     assert (caught.value.ok, caught.value.failed) == (18, 2)
     assert [refusal["_id"] for refusal in caught.value.first] == ["11", "x" * 600]

@@ -1,7 +1,7 @@
-"""A loader: how to read one published format, and how to search its documents.
+"""The `Loader`: how to read one published format, and how to index and search its documents.
 
-A reader yields the records in the order of the file. A bad record is yielded as the error that describes it, so that
-the caller decides whether to go on. An error after which nothing can be read, such as a truncated archive, is raised.
+A reader yields the records in the order of the file. For a bad record, it yields the error, and the caller decides
+whether to go on. It raises an error only if it cannot continue, as in a truncated archive.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -16,7 +16,7 @@ from osrerank.types import Document
 Record = Document | FormatError
 Read = Callable[[SourceFile], Iterator[Record]]
 CONTENTS = "contents"
-"""The field with all of a document that Anserini indexes, including its title and text."""
+"""The name of an optional field with everything that Anserini indexes of a document."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,22 +25,19 @@ class Loader:
 
     Attributes:
         name: the loader's name on the command line.
-        about: the description for the help, in one line.
-        read: a function that yields a source's records, in order.
-        files: the name patterns of files with documents. They apply inside folders and archives; a file that is named
-            itself is always read.
+        read: a function that yields the records of a file, in order.
+        files: name patterns of the files to read in folders and archives. A file given by its own name is always read.
         k1: BM25's term frequency saturation, as published for this collection.
         b: BM25's length normalisation, as published for this collection.
         fields: the mappings of the metadata fields.
-        allows_other_fields: whether other fields may occur and are mapped dynamically.
+        allows_other_fields: whether documents may have other fields, which are mapped dynamically.
         is_for_own_collections: whether users load their own collections, without published k1 and b.
-        may_be_left_out: whether a file without any document of the collection is allowed.
-        read_contents: a function like ``read`` that also fills the field ``contents`` with what Anserini indexes; None
-            if that is the title and text.
+        allows_empty_files: whether a file may contain no document of the collection.
+        read_contents: a function like ``read`` that also fills the field ``contents``. None fills it with the title and
+            the text.
     """
 
     name: str
-    about: str
     read: Read
     files: tuple[str, ...] = ("*",)
     k1: float = 0.9
@@ -48,20 +45,20 @@ class Loader:
     fields: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     allows_other_fields: bool = False
     is_for_own_collections: bool = False
-    may_be_left_out: bool = False
+    allows_empty_files: bool = False
     read_contents: Read | None = None
 
 
-def checked(source: SourceFile, document: Document, line: int | None = None) -> Record:
+def check_id(source: SourceFile, document: Document, line: int | None = None) -> Record:
     """Return a document, or an error if a TREC run cannot contain its id."""
     problem = id_problem(document.doc_id)
     return record_error(source, problem, line=line) if problem else document
 
 
-def joined(read: Read, join: Callable[[Document], str]) -> Read:
-    """Return a reader that adds the field ``contents`` to each document, with what ``join`` returns for it."""
+def add_contents(read: Read, join: Callable[[Document], str]) -> Read:
+    """Return a reader that also computes the field ``contents`` of each document, with ``join``."""
 
-    def read_joined(source: SourceFile) -> Iterator[Record]:
+    def read_with_contents(source: SourceFile) -> Iterator[Record]:
         for record in read(source):
             if isinstance(record, FormatError):
                 yield record
@@ -71,16 +68,16 @@ def joined(read: Read, join: Callable[[Document], str]) -> Read:
             else:
                 yield replace(record, metadata={**record.metadata, CONTENTS: join(record)})
 
-    return read_joined
+    return read_with_contents
 
 
 def title_and_text(document: Document) -> str:
-    """Return the title and the text, on separate lines; an empty one is left out."""
+    """Join the title and the text with a line end, if both are present."""
     return "\n".join(part for part in (document.title, document.text) if part)
 
 
 def read_records(loader: Loader, sources: Iterable[SourceFile], *, contents: bool = False) -> Iterator[Record]:
-    """Read the records of all sources in turn; a source without records yields an error.
+    """Read the records of all sources in turn; yield an error for a source without records.
 
     Args:
         loader: the loader of the collection.
@@ -88,7 +85,7 @@ def read_records(loader: Loader, sources: Iterable[SourceFile], *, contents: boo
         contents: whether to add the field ``contents`` to the documents.
 
     Raises:
-        CorpusFormatError: a file is truncated or damaged, so that nothing after that point can be read.
+        CorpusFormatError: a file is truncated or damaged, and cannot be read further.
     """
     try:
         for record in _records(loader, sources, contents=contents):
@@ -98,7 +95,7 @@ def read_records(loader: Loader, sources: Iterable[SourceFile], *, contents: boo
 
 
 def _records(loader: Loader, sources: Iterable[SourceFile], *, contents: bool) -> Iterator[Record]:
-    read = loader.read_contents or joined(loader.read, title_and_text) if contents else loader.read
+    read = loader.read_contents or add_contents(loader.read, title_and_text) if contents else loader.read
     for source in sources:
         if source.refused is not None:
             yield source.refused
@@ -108,7 +105,7 @@ def _records(loader: Loader, sources: Iterable[SourceFile], *, contents: bool) -
             for record in read(source):
                 is_empty = False
                 yield record
-        if is_empty and not loader.may_be_left_out:
+        if is_empty and not loader.allows_empty_files:
             yield record_error(source, f"holds no record for the loader {loader.name}; is this the right file?")
 
 

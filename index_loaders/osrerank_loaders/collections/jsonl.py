@@ -1,7 +1,7 @@
 """Read JSON lines with one document each: osrerank's common layout, and BEIR's ``corpus.jsonl``.
 
 The id is in ``id``, ``_id``, ``doc_id`` or ``docid``, and the text in ``text``, ``contents`` or ``body``; ``title`` is
-optional. Other fields become metadata, and so do the fields of an object named ``metadata``, as in BEIR. A line with
+optional. Other fields become metadata, as do the fields of an object named ``metadata``, as in BEIR. A line with
 ``id_str`` is a tweet: ``id_str`` is its id, and ``full_text`` is preferred to ``text``, which may be truncated.
 """
 
@@ -12,12 +12,13 @@ from osrerank.errors import FormatError
 from osrerank.formats.lines import json_lines
 from osrerank.formats.sources import SourceFile, record_error
 from osrerank.types import Document
-from osrerank_loaders.collections.base import Loader, Record, checked
+from osrerank_loaders.collections.base import Loader, Record, check_id
 
 _ID_KEYS = ("id", "_id", "doc_id", "docid")
 _TEXT_KEYS = ("text", "contents", "body")
-_TWEET = "id_str"
-_NOTHING: Mapping[str, Any] = {}
+_TWEET_ID_KEY = "id_str"
+_NO_METADATA: Mapping[str, Any] = {}
+"""One mapping for all documents without metadata, which saves memory."""
 
 
 def read_jsonl(source: SourceFile) -> Iterator[Record]:
@@ -27,17 +28,19 @@ def read_jsonl(source: SourceFile) -> Iterator[Record]:
             yield record
             continue
         try:
-            yield checked(source, _document(record), number)
+            yield check_id(source, _document(record), number)
         except ValueError as error:
             yield record_error(source, str(error), line=number)
 
 
 def _document(record: dict[str, Any]) -> Document:
-    is_tweet = _TWEET in record
-    doc_id = _take(record, (_TWEET,) if is_tweet else _ID_KEYS)
-    text = _take(record, ("full_text", *_TEXT_KEYS) if is_tweet else _TEXT_KEYS)
-    if is_tweet:
+    if _TWEET_ID_KEY in record:
+        doc_id = record.pop(_TWEET_ID_KEY)
+        text = _pop_first(record, ("full_text", *_TEXT_KEYS))
         record = {name: value for name, value in record.items() if name not in ("id", "text")}
+    else:
+        doc_id = _pop_first(record, _ID_KEYS)
+        text = _pop_first(record, _TEXT_KEYS)
     title = record.pop("title", None) or ""
     if isinstance(doc_id, int) and not isinstance(doc_id, bool):
         doc_id = str(doc_id)
@@ -45,13 +48,16 @@ def _document(record: dict[str, Any]) -> Document:
         raise ValueError(f"the id must be a non-empty string or an integer, found {doc_id!r}")
     if not isinstance(text, str) or not isinstance(title, str):
         raise ValueError(f"document {doc_id!r}: text and title must be strings")  # noqa: TRY004 - bad data, not misuse
-    if record:
-        nested = record.pop("metadata", None)
-        record.update(nested if isinstance(nested, dict) else {} if nested is None else {"metadata": nested})
-    return Document(doc_id, text, title, record or _NOTHING)
+    metadata = record.pop("metadata", None)
+    if isinstance(metadata, dict):
+        record.update(metadata)
+    elif metadata is not None:
+        record["metadata"] = metadata
+    return Document(doc_id, text, title, record or _NO_METADATA)
 
 
-def _take(record: dict[str, Any], keys: tuple[str, ...]) -> Any:
+def _pop_first(record: dict[str, Any], keys: tuple[str, ...]) -> Any:
+    """Remove the first of the keys that the record has, and return its value."""
     for key in keys:
         if key in record:
             return record.pop(key)
@@ -60,7 +66,6 @@ def _take(record: dict[str, Any], keys: tuple[str, ...]) -> Any:
 
 JSONL = Loader(
     name="jsonl",
-    about='JSON lines {"id", "text", "title"?, ...}',
     read=read_jsonl,
     files=("*.jsonl", "*.json", "*.jl", "*.ndjson"),
     allows_other_fields=True,
@@ -68,7 +73,6 @@ JSONL = Loader(
 )
 BEIR = Loader(
     name="beir",
-    about="A BEIR data set: its folder or archive, or its corpus.jsonl",
     read=read_jsonl,
     files=("corpus.jsonl",),
     allows_other_fields=True,

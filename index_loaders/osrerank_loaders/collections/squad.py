@@ -1,4 +1,4 @@
-"""Read SQuAD as a retrieval collection: paragraphs are documents, each relevant to the questions asked about it.
+"""Read SQuAD as a retrieval collection: each paragraph is a document, relevant to the questions about it.
 
 Rajpurkar, Zhang, Lopyrev, Liang: SQuAD, 2016, arXiv:1606.05250.
 """
@@ -39,9 +39,10 @@ def read_squad(path: Path) -> Iterator[Paragraph]:
     for article in articles:
         for number, paragraph in enumerate(article["paragraphs"]):
             converted = _paragraph(article["title"], number, paragraph)
-            problems = (id_problem(query.query_id, of_query=True) for query in converted.queries)
-            if problem := id_problem(converted.document.doc_id) or next(filter(None, problems), ""):
-                raise CorpusFormatError(f"{path}: {problem}", file=str(path))
+            query_problems = [id_problem(query.query_id, of_query=True) for query in converted.queries]
+            for problem in (id_problem(converted.document.doc_id), *query_problems):
+                if problem:
+                    raise CorpusFormatError(f"{path}: {problem}", file=str(path))
             yield converted
 
 

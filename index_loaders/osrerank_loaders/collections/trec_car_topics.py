@@ -1,10 +1,10 @@
 """Derive TREC-CAR's queries from outlines and its judgments from pages.
 
-A query is a page or one of its sections; its id is the page id and the heading ids joined by '/'. A heading may contain
-a '/' itself, so headings are read from the outline, never split from an id.
+A query is a page or one of its sections. Its id is the page id and the heading ids, joined by '/'. Headings may contain
+'/', so an id cannot be split into them.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -27,29 +27,38 @@ class Heading:
 
 @dataclass(frozen=True, slots=True)
 class PageSection:
-    """A page or section: the headings that lead to it, the page's first, and the paragraphs directly in it."""
+    """A page or section.
+
+    Attributes:
+        path: the headings from the page to the section.
+        paragraph_ids: the ids of its paragraphs, without those of its subsections.
+    """
 
     path: tuple[Heading, ...]
     paragraph_ids: tuple[str, ...]
 
     @property
     def query_id(self) -> str:
-        """The id of the section's query."""
-        return "/".join(heading.heading_id for heading in self.path)
+        """The id of the section as a query."""
+        return _query_id(self.path)
+
+
+def _query_id(path: Iterable[Heading]) -> str:
+    return "/".join(heading.heading_id for heading in path)
 
 
 def read_sections(paths: Sequence[str]) -> Iterator[PageSection]:
-    """Read every page of an outline or page file: first the page itself, then its sections, depth first.
+    """Read the pages of outline or page files; yield each page before its sections, depth first.
 
     Raises:
         FormatError: the CBOR is damaged, or an item is not a page.
     """
     for source in open_sources(files_of(paths)):
         for number, page in enumerate(read_items(source, kinds=(PAGES, OUTLINES)), 1):
-            yield from _page(source, number, page)
+            yield from _page_sections(source, number, page)
 
 
-def _page(source: SourceFile, number: int, page: Any) -> list[PageSection]:
+def _page_sections(source: SourceFile, number: int, page: Any) -> list[PageSection]:
     try:
         name, page_id, skeleton = page[1], page[2].decode(), page[3]
         return list(_sections((Heading(name, page_id),), skeleton))
@@ -75,13 +84,12 @@ def queries(
 
     Args:
         sections: the sections of all pages.
-        level: ``hierarchical`` for all sections of a page, ``toplevel`` for those of the first level, ``article`` for
-            the pages. A page with paragraphs before its first heading counts as ``hierarchical`` too, as in the
-            judgments of v2.0 (132 of benchmarkY1-test's 2,254 queries); v1.5 leaves such paragraphs out.
-        style: the form of the texts. ``headings`` joins the page's name and the headings; ``dl4marco`` is what Nogueira
-            and Cho (2019) gave to BERT: the id without ``enwiki:``, with spaces for ``%20`` and ``/``, but with all
-            other escapes.
-        pages: whether every page counts as ``hierarchical``; for outlines, which have no paragraphs.
+        level: ``hierarchical`` selects all sections, ``toplevel`` those of the first level, ``article`` the pages.
+            ``hierarchical`` also selects a page with paragraphs before its first heading, as the judgments of v2.0 do
+            (132 of benchmarkY1-test's 2,254 queries); those of v1.5 do not.
+        style: the form of the texts. ``headings`` joins the page's name and the headings. ``dl4marco`` is the input of
+            Nogueira and Cho (2019): the id without ``enwiki:``, with spaces for ``%20`` and ``/``; other escapes stay.
+        pages: whether ``hierarchical`` selects every page; for outlines, which have no paragraphs.
     """
     yielded_ids: set[str] = set()
     for section in sections:
@@ -90,27 +98,22 @@ def queries(
         is_selected = {"hierarchical": is_hierarchical, "toplevel": depth == 1, "article": depth == 0}[level]
         if is_selected and section.query_id not in yielded_ids:
             yielded_ids.add(section.query_id)
-            yield Query(section.query_id, _TEXTS[style](section))
+            yield Query(section.query_id, _query_text(section, style))
 
 
-def _from_headings(section: PageSection) -> str:
-    return " ".join(heading.text for heading in section.path)
-
-
-def _from_id(section: PageSection) -> str:
+def _query_text(section: PageSection, style: Style) -> str:
+    if style == "headings":
+        return " ".join(heading.text for heading in section.path)
     return section.query_id.removeprefix("enwiki:").replace("%20", " ").replace("/", " ")
 
 
-_TEXTS: dict[Style, Callable[[PageSection], str]] = {"headings": _from_headings, "dl4marco": _from_id}
-
-
 def judgments(sections: Iterable[PageSection], level: Level) -> list[Judgment]:
-    """Return a level's judgments, sorted: paragraphs are relevant to their section, first-level section or page."""
-    judged: set[Judgment] = set()
+    """Return a level's judgments, sorted: a paragraph is relevant to its section, first-level section or page."""
+    unique: set[Judgment] = set()
     for section in sections:
-        path = section.path[: {"hierarchical": len(section.path), "toplevel": 2, "article": 1}[level]]
-        if level == "toplevel" and len(path) == 1:
+        if level == "toplevel" and len(section.path) == 1:
             continue
-        query_id = "/".join(heading.heading_id for heading in path)
-        judged.update(Judgment(query_id, paragraph_id, 1) for paragraph_id in section.paragraph_ids)
-    return sorted(judged)
+        path_length = {"hierarchical": len(section.path), "toplevel": 2, "article": 1}[level]
+        query_id = _query_id(section.path[:path_length])
+        unique.update(Judgment(query_id, paragraph_id, 1) for paragraph_id in section.paragraph_ids)
+    return sorted(unique)

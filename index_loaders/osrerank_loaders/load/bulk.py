@@ -1,7 +1,7 @@
-"""Send documents in bulk requests, several at a time, each bounded in bytes and documents; report every refusal.
+"""Send documents in bulk requests, several at a time, and report each rejected document.
 
-The requests create documents and never overwrite one: after a repeated request or a resumed load the index has no
-deleted copies, so BM25's statistics are exact. A refused document is sent once more alone, then reported.
+The requests create documents and never overwrite one. After a repeated request or a resumed load, the index therefore
+has no deleted copies, and BM25's statistics are exact. A rejected document is sent once more, in a request of its own.
 """
 
 import dataclasses
@@ -27,9 +27,9 @@ class BulkOptions:
     """How documents are sent.
 
     Attributes:
-        max_bytes: the maximum size of a request in bytes; a larger document gets a request of its own.
+        max_bytes: the maximum size of a request, in bytes. A larger document gets a request of its own.
         max_documents: the maximum number of documents in a request.
-        in_flight: the number of requests at a time.
+        in_flight: the number of requests sent at the same time.
         retry_budget: how long to wait for a server that is busy or does not respond.
     """
 
@@ -41,7 +41,7 @@ class BulkOptions:
 
 @dataclass(frozen=True, slots=True)
 class BulkEntry:
-    """A document as a bulk request carries it."""
+    """A document, and its two lines in a bulk request."""
 
     doc_id: str
     body: bytes
@@ -49,7 +49,12 @@ class BulkEntry:
 
 @dataclass(frozen=True, slots=True)
 class BulkBatch:
-    """The entries of one request; ``end`` is the number of records read from the collection up to its last entry."""
+    """The entries of one request.
+
+    Attributes:
+        entries: the entries.
+        end: the number of the collection's records up to the last entry.
+    """
 
     entries: tuple[BulkEntry, ...]
     end: int
@@ -57,7 +62,7 @@ class BulkBatch:
 
 @dataclass(frozen=True, slots=True)
 class Rejection:
-    """A document that OpenSearch refused."""
+    """A document that the engine rejected."""
 
     doc_id: str
     status: int
@@ -72,21 +77,21 @@ class BulkOutcome:
     """The result of a batch.
 
     Attributes:
-        created: the number of documents that are new in the index.
-        present: the ids of documents that the index had before.
-        rejected: the documents that were refused even when sent alone.
+        n_created: the number of documents that were added to the index.
+        existing_ids: the ids that the index already had.
+        rejections: the documents that were rejected twice.
     """
 
-    created: int
-    present: tuple[str, ...] = ()
-    rejected: tuple[Rejection, ...] = ()
+    n_created: int
+    existing_ids: tuple[str, ...] = ()
+    rejections: tuple[Rejection, ...] = ()
 
 
-def entry(document: Document) -> BulkEntry:
+def encode_document(document: Document) -> BulkEntry:
     """Encode a document for a bulk request.
 
     Raises:
-        ValueError: its text is not valid Unicode (half of a surrogate pair), or its metadata cannot be JSON.
+        ValueError: the text is not valid Unicode (half of a surrogate pair), or the metadata is not valid JSON.
     """
     source = {"title": document.title, "text": document.text, **document.metadata}
     body = f'{{"create":{{"_id":{_encode(document.doc_id)}}}}}\n{_encode(source)}\n'
@@ -96,10 +101,7 @@ def entry(document: Document) -> BulkEntry:
 def send_all(
     client: OpenSearch, index: str, batches: Iterable[BulkBatch], options: BulkOptions
 ) -> Iterator[tuple[BulkBatch, BulkOutcome]]:
-    """Send batches, ``in_flight`` at a time; yield each with its outcome, in order.
-
-    When a batch is yielded, its documents and those of all earlier batches are in the index, on disk.
-    """
+    """Send batches, ``in_flight`` at a time; yield each with its outcome, in order, once the index has stored it."""
     pending: deque[tuple[BulkBatch, Future[BulkOutcome]]] = deque()
     with ThreadPoolExecutor(options.in_flight, thread_name_prefix="bulk") as pool:
         for batch in batches:
@@ -113,51 +115,53 @@ def send_all(
 
 
 def send(client: OpenSearch, index: str, entries: Sequence[BulkEntry], retry_budget: RetryBudget) -> BulkOutcome:
-    """Send entries in one request, again while the server is busy; then send each refused entry once more by itself."""
-    outcome, refused = _send_until_answered(client, index, entries, retry_budget)
+    """Send entries in one request, and repeat it while the server is busy; then send each rejected entry by itself."""
+    outcome, rejected = _send_until_processed(client, index, entries, retry_budget)
     if len(entries) == 1:
-        return dataclasses.replace(outcome, rejected=tuple(rejection for _entry, rejection in refused))
-    for entry_refused, _rejection in refused:
-        sent_singly = send(client, index, (entry_refused,), retry_budget)
+        return dataclasses.replace(outcome, rejections=tuple(rejection for _entry, rejection in rejected))
+    for entry, _rejection in rejected:
+        second = send(client, index, (entry,), retry_budget)
         outcome = BulkOutcome(
-            outcome.created + sent_singly.created,
-            outcome.present + sent_singly.present,
-            outcome.rejected + sent_singly.rejected,
+            outcome.n_created + second.n_created,
+            outcome.existing_ids + second.existing_ids,
+            outcome.rejections + second.rejections,
         )
     return outcome
 
 
-def _send_until_answered(
+def _send_until_processed(
     client: OpenSearch, index: str, entries: Sequence[BulkEntry], retry_budget: RetryBudget
 ) -> tuple[BulkOutcome, list[tuple[BulkEntry, Rejection]]]:
-    """Send entries again until each is in the index or refused; return the outcome and the refused entries."""
-    created, present, refused = 0, [], []
-    remaining, wait = entries, retry_budget.waits()
+    """Repeat the request until each entry is in the index or rejected; return the outcome and the rejected entries."""
+    n_created = 0
+    existing_ids, rejected = [], []
+    remaining = entries
+    wait = retry_budget.start()
     while remaining:
-        retried, busy = [], ""
-        for item, status, reason in _attempt(client, index, remaining, retry_budget.timeout_s):
+        retried, retry_reason = [], ""
+        for entry, status, reason in _send_once(client, index, remaining, retry_budget.timeout_s):
             if status in RETRIED_STATUSES:
-                retried.append(item)
-                busy = reason
+                retried.append(entry)
+                retry_reason = reason
             elif status == _CONFLICT:
-                present.append(item.doc_id)
+                existing_ids.append(entry.doc_id)
             elif status < _BAD_REQUEST:
-                created += 1
+                n_created += 1
             else:
-                refused.append((item, Rejection(item.doc_id, status, reason)))
+                rejected.append((entry, Rejection(entry.doc_id, status, reason)))
         remaining = retried
         if remaining:
-            wait(busy)
-    return BulkOutcome(created, tuple(present)), refused
+            wait(retry_reason)
+    return BulkOutcome(n_created, tuple(existing_ids)), rejected
 
 
-def _attempt(
+def _send_once(
     client: OpenSearch, index: str, entries: Sequence[BulkEntry], timeout_s: float
 ) -> Iterator[tuple[BulkEntry, int, str]]:
-    """Send one request; yield each entry with its HTTP status and the reason of a refusal."""
+    """Send one request; yield each entry with its HTTP status and the reason of an error."""
     try:
         response = client.bulk(
-            body=b"".join(item.body for item in entries),
+            body=b"".join(entry.body for entry in entries),
             index=index,
             params={"filter_path": "errors,items.*.status,items.*.error", "request_timeout": timeout_s},
         )
@@ -165,16 +169,15 @@ def _attempt(
         if not is_transient(error) and error.status_code not in {_TOO_LARGE, _BAD_REQUEST}:
             raise
         status = error.status_code if isinstance(error.status_code, int) else 503
-        for item in entries:
-            yield item, status, str(error.error)
+        for entry in entries:
+            yield entry, status, str(error.error)
         return
-    for item, answer in zip(entries, response["items"], strict=True):
-        (result,) = answer.values()
-        yield item, result["status"], _reason(result.get("error"))
+    for entry, item in zip(entries, response["items"], strict=True):
+        (result,) = item.values()
+        yield entry, result["status"], _innermost_cause(result.get("error"))
 
 
-def _reason(error: Any) -> str:
-    """Return the innermost cause of an item's error."""
+def _innermost_cause(error: Any) -> str:
     while isinstance(error, dict):
         cause = error.get("caused_by")
         if not cause:

@@ -1,7 +1,7 @@
-"""Repair double-encoded UTF-8, as in version 1 of MS MARCO: either all of a text or nothing.
+"""Repair double-encoded UTF-8, as in version 1 of MS MARCO, where "é" may have become "Ã©".
 
-It is off by default, because published runs and models used the texts as they are. A text may have correct characters
-as well as double-encoded ones. A text that could be repaired only in part is left as it is, and counted.
+Repair is off by default, because published runs and models used the texts as they are. A text may contain correct
+characters as well as double-encoded ones. If some of a text cannot be decoded, the whole text stays unchanged.
 """
 
 import dataclasses
@@ -10,66 +10,82 @@ import re
 from osrerank.errors import FormatError
 from osrerank_loaders.collections.base import CONTENTS, Record
 
-# A byte from 0x80 on, written as a character of latin-1 or, below 0xa0, of Windows-1252.
-_WINDOWS = {bytes([byte]).decode("cp1252", "ignore") or chr(byte): byte for byte in range(0x80, 0xA0)}
-_NEXT = f"[\x80-\xbf{''.join(_WINDOWS)}]"
-_SEQUENCE = f"(?:[\xc2-\xdf]{_NEXT}|[\xe0-\xef]{_NEXT}{{2}}|[\xf0-\xf4]{_NEXT}{{3}})"
-_RUN = re.compile(f"{_SEQUENCE}+")
-# Matches what no correct text has; a single pair of printable characters may be correct: "Ä§", "CAFÉ»", "MARQUÉ…".
-_CERTAIN = re.compile(f"[\x80-\x9f]|[\xc2\xc3][\xa0-\xbf]|[\xe0-\xf4]{_NEXT}{{2}}|{_SEQUENCE}{{2}}")
+_WINDOWS_1252_BYTES = {bytes([byte]).decode("cp1252", "ignore") or chr(byte): byte for byte in range(0x80, 0xA0)}
+"""Characters of Windows-1252 that are other characters, or none, in ISO 8859-1 -> their bytes."""
+_CONTINUATION = f"[\x80-\xbf{''.join(_WINDOWS_1252_BYTES)}]"
+_SEQUENCE = f"(?:[\xc2-\xdf]{_CONTINUATION}|[\xe0-\xef]{_CONTINUATION}{{2}}|[\xf0-\xf4]{_CONTINUATION}{{3}})"
+_SUSPECTS = re.compile(f"{_SEQUENCE}+")
+"""Characters whose bytes are valid UTF-8."""
+_DOUBLE_ENCODED = re.compile(f"[\x80-\x9f]|[\xc2\xc3][\xa0-\xbf]|[\xe0-\xf4]{_CONTINUATION}{{2}}|{_SEQUENCE}{{2}}")
+"""Suspects that do not occur in correct text. A pair of printable characters does: "Ä§", "CAFÉ»", "MARQUÉ…"."""
 _CONTROL = re.compile("[\x80-\x9f]")
 
 
 def repair(text: str) -> str | None:
-    """Decode all double-encoded characters of a text once more; return None if some cannot be decoded."""
+    """Decode the double-encoded characters of a text; return None if some cannot be decoded."""
     if text.isascii():
         return text
-    pieces, end = [], 0
-    for run in _RUN.finditer(text):
-        before, after = text[run.start() - 1 : run.start()], text[run.end() : run.end() + 1]
-        is_part = any(character.isalpha() and not character.isascii() for character in (before, after))
-        if is_part and (ord(max(before, after)) > 0xFF or _CERTAIN.search(run.group())):
+    pieces: list[str] = []
+    end = 0
+    for match in _SUSPECTS.finditer(text):
+        suspects = match.group()
+        is_double_encoded = _DOUBLE_ENCODED.search(suspects) is not None
+        neighbours = (text[match.start() - 1 : match.start()], text[match.end() : match.end() + 1])
+        is_inside_word = any(character.isalpha() and not character.isascii() for character in neighbours)
+        if is_inside_word and (is_double_encoded or ord(max(neighbours)) > 0xFF):
             return None
-        if not _CERTAIN.search(run.group()):
+        if not is_double_encoded:
             continue
+        unchanged = text[end : match.start()]
         try:
-            decoded = bytes(_WINDOWS.get(character) or ord(character) for character in run.group()).decode()
+            repaired = bytes(_WINDOWS_1252_BYTES.get(character) or ord(character) for character in suspects).decode()
         except UnicodeDecodeError:
             return None
-        pieces += [text[end : run.start()], decoded]
-        end = run.end()
-    tail = text[end:]
-    return None if _CONTROL.search("".join([*pieces[::2], tail])) else "".join([*pieces, tail])
+        if _CONTROL.search(unchanged):
+            return None
+        pieces += [unchanged, repaired]
+        end = match.end()
+    unchanged = text[end:]
+    return None if _CONTROL.search(unchanged) else "".join([*pieces, unchanged])
 
 
-class Repair:
+class EncodingRepair:
     """Repairs the texts of documents.
 
     Attributes:
-        left: the number of documents with a text that could be repaired only in part, and was left as it is.
-        first: the id of the first such document.
+        n_unrepaired: the number of documents with a text that could be repaired only in part, and was left unchanged.
+        first_unrepaired: the id of the first such document.
     """
 
     def __init__(self) -> None:
-        self.left = 0
-        self.first = ""
+        self.n_unrepaired = 0
+        self.first_unrepaired = ""
 
     def __call__(self, record: Record) -> Record:
         """Repair a document's text, title and contents; return an error unchanged."""
         if isinstance(record, FormatError):
             return record
-        texts = {"text": record.text, "title": record.title, CONTENTS: record.metadata.get(CONTENTS, "")}
-        repaired = {name: repair(text) for name, text in texts.items()}
-        if None in repaired.values():
-            self.left += 1
-            self.first = self.first or record.doc_id
-        fields = {name: texts[name] if text is None else text for name, text in repaired.items()}
-        contents = fields.pop(CONTENTS)
-        metadata = {**record.metadata, CONTENTS: contents} if CONTENTS in record.metadata else record.metadata
-        return dataclasses.replace(record, metadata=metadata, **fields)
+        contents = record.metadata.get(CONTENTS, "")
+        text, title, repaired_contents = repair(record.text), repair(record.title), repair(contents)
+        if text is None or title is None or repaired_contents is None:
+            self.n_unrepaired += 1
+            self.first_unrepaired = self.first_unrepaired or record.doc_id
+        metadata = record.metadata
+        if CONTENTS in metadata:
+            metadata = {**metadata, CONTENTS: contents if repaired_contents is None else repaired_contents}
+        return dataclasses.replace(
+            record,
+            text=record.text if text is None else text,
+            title=record.title if title is None else title,
+            metadata=metadata,
+        )
 
     @property
     def note(self) -> str:
-        """A sentence about the texts that were left as they are, for the user; "" if there are none."""
-        beginning = f"{self.left:,} documents have double-encoded text that could be repaired only in part"
-        return f"{beginning}, so it was left as it is (first: {self.first!r})" if self.left else ""
+        """A sentence about the unrepaired texts, for the user; "" if there are none."""
+        if not self.n_unrepaired:
+            return ""
+        return (
+            f"{self.n_unrepaired:,} documents have double-encoded text that could be repaired only in part, so it was "
+            f"left as it is (first: {self.first_unrepaired!r})"
+        )

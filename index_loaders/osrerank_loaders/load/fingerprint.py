@@ -1,4 +1,4 @@
-"""Compute digests of some bytes of inputs, which distinguish inputs of the same name and size."""
+"""Compute digests of the inputs of a load, which distinguish inputs of the same name and size."""
 
 import hashlib
 import secrets
@@ -14,50 +14,51 @@ BLOCK_BYTES = 1 << 16
 
 
 class Fingerprints(NamedTuple):
-    """The digests that identify the inputs of a load.
+    """The digests of the inputs of a load.
 
     Attributes:
-        digests: the digest of each input, 16 hexadecimal digits.
-        consumed: the bytes that were read from standard input for its digest, and cannot be read again.
+        digests: one digest per input, 16 hexadecimal digits.
+        consumed: the bytes of standard input that were read for its digest and cannot be read again.
     """
 
     digests: tuple[str, ...]
     consumed: bytes
 
 
-def fingerprints(files: Sequence[str]) -> Fingerprints:
+def compute_fingerprints(files: Sequence[str]) -> Fingerprints:
     """Compute a digest of the first and last 64 KiB of each file, or of the first 64 KiB of standard input.
 
-    To read a named pipe would consume it, so its digest is random. The digest of an ir_datasets collection comes from
-    its name, because ir_datasets checks its files itself.
+    An ir_datasets collection is identified by its name, because ir_datasets checks its files itself. A named pipe gets
+    a random digest, because reading would consume it.
     """
-    first, consumed = _first_of_stdin() if STDIN in files else (b"", b"")
-    return Fingerprints(tuple(_short_digest(first) if name == STDIN else _digest_of(name) for name in files), consumed)
+    block = consumed = b""
+    if STDIN in files:
+        block, consumed = _read_stdin_block()
+    return Fingerprints(tuple(_digest(block) if name == STDIN else _input_digest(name) for name in files), consumed)
 
 
-def _digest_of(name: str) -> str:
-    return _short_digest(name.encode()) if is_dataset(name) else _digest_of_file(Path(name))
-
-
-def _first_of_stdin() -> tuple[bytes, bytes]:
-    """Return the first block of standard input, and the bytes that cannot be read again; a file has no such bytes."""
+def _read_stdin_block() -> tuple[bytes, bytes]:
+    """Return the first block of standard input, and the bytes of it that cannot be read again."""
     stream = sys.stdin.buffer
     start = stream.tell() if stream.seekable() else None
-    first = stream.read(BLOCK_BYTES)
+    block = stream.read(BLOCK_BYTES)
     if start is None:
-        return first, first
+        return block, block
     stream.seek(start)
-    return first, b""
+    return block, b""
 
 
-def _digest_of_file(path: Path) -> str:
+def _input_digest(name: str) -> str:
+    if is_dataset(name):
+        return _digest(name.encode())
+    path = Path(name)
     if not path.is_file():
         return secrets.token_hex(8)
     with path.open("rb") as stream:
-        first = stream.read(BLOCK_BYTES)
+        first_block = stream.read(BLOCK_BYTES)
         stream.seek(max(BLOCK_BYTES, path.stat().st_size - BLOCK_BYTES))
-        return _short_digest(first + stream.read(BLOCK_BYTES))
+        return _digest(first_block + stream.read(BLOCK_BYTES))
 
 
-def _short_digest(content: bytes) -> str:
+def _digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()[:16]

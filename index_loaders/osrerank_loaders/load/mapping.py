@@ -1,4 +1,4 @@
-"""The index of a collection: Anserini's analysis and similarity, and the settings during and after a load."""
+"""Mapping and settings of a collection's index, with Anserini's analysis and similarity."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -10,9 +10,9 @@ SNOWBALL = (
     "arabic", "basque", "catalan", "danish", "dutch", "estonian", "finnish", "french", "german", "greek", "hungarian",
     "indonesian", "italian", "norwegian", "portuguese", "romanian", "russian", "spanish", "swedish", "turkish",
 )  # fmt: skip
-"""The languages whose Lucene stemmer the embedded engine has, too."""
+"""The languages for which both Lucene and the embedded engine have a Snowball stemmer."""
 LANGUAGES = tuple(sorted((ENGLISH, "cjk", *SNOWBALL)))
-_LOADING = {"refresh_interval": "-1", "number_of_replicas": 0}
+_LOADING_SETTINGS = {"refresh_interval": "-1", "number_of_replicas": 0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,9 +22,9 @@ class IndexOptions:
     Attributes:
         k1: BM25's k1; None uses the loader's value.
         b: BM25's b; None uses the loader's value.
-        shards: the number of shards; with more than one, term statistics and so scores differ by shard.
-        replicas: the number of replicas after the load; None means 1 if the cluster has a second node, else 0.
-        contents: whether to add a field ``contents`` with all of a document that Anserini indexes.
+        shards: the number of shards. With more than one, term statistics, and so scores, differ by shard.
+        replicas: the number of replicas after the load. None means 1 if the cluster has a second node, else 0.
+        contents: whether to add a field ``contents`` with everything that Anserini indexes of a document.
         language: the language of the texts, one of `LANGUAGES`.
     """
 
@@ -37,20 +37,20 @@ class IndexOptions:
 
 
 def index_body(
-    loader: Loader, options: IndexOptions, meta: dict[str, Any], *, fixed_similarity: bool = False
+    loader: Loader, options: IndexOptions, meta: dict[str, Any], *, has_one_similarity: bool = False
 ) -> dict[str, Any]:
     """Return the body of the request that creates the index, with its settings during the load.
 
-    The built-in ``english`` analyzer is Anserini's chain: standard tokenizer, possessives, lower case, Lucene's 33
-    stop words, Porter stemmer. Other languages get the standard tokenizer, lower case and their Snowball stemmer.
-    Chinese, Japanese and Korean get the built-in ``cjk``, which the embedded engine lacks.
+    The built-in ``english`` analyzer is Anserini's: standard tokenizer, possessives, lower case, Lucene's 33 stop
+    words, Porter stemmer. Other languages get the standard tokenizer, lower case and their Snowball stemmer. Chinese,
+    Japanese and Korean get the built-in ``cjk``, which the embedded engine lacks.
 
     Args:
         loader: the loader of the collection.
         options: the options of the index.
-        meta: the state of the load, for the mapping's ``_meta``.
-        fixed_similarity: whether the engine has a single similarity; k1 and b are then sent only if the user or the
-            collection sets them, so that the engine can warn.
+        meta: the mapping's ``_meta``, with the state of the load.
+        has_one_similarity: whether the engine has a single similarity. It warns if the request sets another, so k1 and
+            b are sent only if the user or the collection's publisher chose them.
     """
     text = {"type": "text", "analyzer": _analyzer(options.language)}
     fields = {name: text if field.get("analyzer") == ENGLISH else field for name, field in loader.fields.items()}
@@ -59,24 +59,24 @@ def index_body(
         "dynamic": loader.allows_other_fields,
         "properties": {"title": text, "text": text, **({CONTENTS: text} if options.contents else {}), **fields},
     }
-    settings: dict[str, Any] = {"number_of_shards": options.shards, **_LOADING}
-    if not (fixed_similarity and loader.is_for_own_collections and options.k1 is None and options.b is None):
+    settings: dict[str, Any] = {"number_of_shards": options.shards, **_LOADING_SETTINGS}
+    uses_defaults = loader.is_for_own_collections and options.k1 is None and options.b is None
+    if not (has_one_similarity and uses_defaults):
         settings["similarity"] = {"default": _similarity(loader, options)}
     if options.language in SNOWBALL:
         settings["analysis"] = _analysis(options.language)
     return {"settings": {"index": settings}, "mappings": mappings}
 
 
-def fixed_options(loader: Loader, options: IndexOptions) -> tuple[str, ...]:
-    """Return the options that cannot change once the index exists; a load resumes only with the same ones."""
+def permanent_options(loader: Loader, options: IndexOptions) -> tuple[str, ...]:
+    """Return the options that cannot change once the index exists, such as ``k1=0.9``."""
     similarity = _similarity(loader, options)
-    similarity_and_shards = (f"k1={similarity['k1']:g}", f"b={similarity['b']:g}", f"shards={options.shards}")
-    contents = (CONTENTS,) if options.contents else ()
-    return (
-        *similarity_and_shards,
-        *contents,
-        *(() if options.language == ENGLISH else (f"language={options.language}",)),
-    )
+    permanent = [f"k1={similarity['k1']:g}", f"b={similarity['b']:g}", f"shards={options.shards}"]
+    if options.contents:
+        permanent.append(CONTENTS)
+    if options.language != ENGLISH:
+        permanent.append(f"language={options.language}")
+    return tuple(permanent)
 
 
 def _analyzer(language: str) -> str:
@@ -100,8 +100,8 @@ def _similarity(loader: Loader, options: IndexOptions) -> dict[str, Any]:
     }
 
 
-def settings_when_loaded(options: IndexOptions) -> dict[str, Any]:
-    """Return the settings for searching: a refresh every second, which is the engine's default, and replicas."""
+def search_settings(options: IndexOptions) -> dict[str, Any]:
+    """Return the settings after the load: the default refresh interval, and replicas."""
     if options.replicas is None:
         return {"index": {"refresh_interval": "1s", "auto_expand_replicas": "0-1"}}
     return {"index": {"refresh_interval": "1s", "number_of_replicas": options.replicas}}

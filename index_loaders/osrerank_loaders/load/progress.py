@@ -1,4 +1,4 @@
-"""Show the progress of a load or download: a bar on a terminal, else a line every few seconds."""
+"""Show the progress of a load or download on standard error: a bar on a terminal, else a line every few seconds."""
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
@@ -16,9 +16,8 @@ MEGABYTE = 1_000_000
 
 @contextlib.contextmanager
 def load_progress(files: Sequence[str]) -> Iterator[Report]:
-    """Show a load's progress on standard error: a bar on a terminal, else lines."""
-    has_size = not any(map(not_on_disk, files))
-    total = sum(Path(name).stat().st_size for name in files) if has_size else None
+    """Show the progress of a load of these files; yield the function to call with the records and bytes read."""
+    total_bytes = None if any(map(not_on_disk, files)) else sum(Path(name).stat().st_size for name in files)
     columns = (
         TextColumn("{task.fields[records]:,} records, {task.fields[rate]:,.0f}/s"),
         BarColumn(),
@@ -27,7 +26,7 @@ def load_progress(files: Sequence[str]) -> Iterator[Report]:
     )
     console = Console(stderr=True)
     with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
-        task = progress.add_task("load", total=total, records=0, rate=0.0)
+        task = progress.add_task("load", total=total_bytes, records=0, rate=0.0)
         lines = ProgressLines()
 
         def report(records: int, read_bytes: int) -> None:
@@ -41,7 +40,7 @@ def load_progress(files: Sequence[str]) -> Iterator[Report]:
 
 @contextlib.contextmanager
 def download_progress(name: str, total_bytes: int | None) -> Iterator[Callable[[int], None]]:
-    """Show a download's progress on standard error: a bar on a terminal, else lines."""
+    """Show the progress of a file's download; yield the function to call with the bytes on disk."""
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -54,9 +53,9 @@ def download_progress(name: str, total_bytes: int | None) -> Iterator[Callable[[
         task = progress.add_task(name, total=total_bytes)
         lines = ProgressLines()
 
-        def report(on_disk: int) -> None:
-            progress.update(task, completed=on_disk)
-            total = None if total_bytes is None else total_bytes // MEGABYTE
-            lines.report(on_disk // MEGABYTE, total, f"MB of {name}")
+        def report(bytes_on_disk: int) -> None:
+            progress.update(task, completed=bytes_on_disk)
+            total_mb = None if total_bytes is None else total_bytes // MEGABYTE
+            lines.report(bytes_on_disk // MEGABYTE, total_mb, f"MB of {name}")
 
         yield report

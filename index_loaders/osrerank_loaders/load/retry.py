@@ -18,16 +18,17 @@ RETRIED_STATUSES = frozenset({429, 502, 503, 504})
 
 @dataclass(frozen=True, slots=True)
 class RetryBudget:
-    """How often and how long a call is retried.
+    """How long to retry a call, and with which pauses.
 
     Attributes:
-        first_s: the pause before the first retry, in seconds; it doubles each time, plus up to a half at random.
-        longest_s: the maximum pause, in seconds, before the random addition.
-        give_up_s: the time after which a call is no longer retried, in seconds.
-        timeout_s: the timeout of an attempt, in seconds.
+        first_s: the pause before the first retry, in seconds. Each pause is twice the one before, plus up to a half at
+            random.
+        longest_s: the maximum pause before the random part, in seconds.
+        give_up_s: the time for all retries of a call, in seconds.
+        timeout_s: the timeout of one attempt, in seconds.
         server: the server's name in messages.
         clock: a function that returns the time in seconds.
-        sleep: a function that waits for some seconds.
+        sleep: a function that waits for a number of seconds.
     """
 
     first_s: float = 0.2
@@ -45,7 +46,7 @@ class RetryBudget:
             LoaderError: the server was busy or did not respond for ``give_up_s`` seconds.
             TransportError: the server refused the request for another reason.
         """
-        wait = self.waits()
+        wait = self.start()
         while True:
             try:
                 return attempt()
@@ -54,8 +55,11 @@ class RetryBudget:
                     raise
                 wait(str(error.error))
 
-    def waits(self, server: str = "") -> Callable[[str], None]:
-        """Return a function that sleeps, longer each time, and raises `LoaderError` once ``give_up_s`` are over."""
+    def start(self, server: str = "") -> Callable[[str], None]:
+        """Return a function to call before each retry, with the reason of the failure.
+
+        It sleeps, longer each time, and raises `LoaderError` ``give_up_s`` seconds after this call.
+        """
         pause_s, give_up_at = self.first_s, self.clock() + self.give_up_s
 
         def wait(reason: str) -> None:

@@ -1,7 +1,4 @@
-"""Store the state of a load in the index itself, in ``_meta`` of its mapping.
-
-There it lives as long as the index, needs no folder, and lets another machine resume the load.
-"""
+"""Store the state of a load in ``_meta`` of the index's mapping, so that any machine can resume the load."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -22,13 +19,13 @@ class LoadState:
 
     Attributes:
         loader: the loader's name.
-        files: the collection's files, each as ``name:bytes``; without folders, so that the files may be moved.
+        files: the collection's files, each as ``name:bytes``, without its folder, so that files may be moved.
         options: the options that change the index or its documents, such as ``k1=0.9``.
-        digests: the digest of each file's content, as `fingerprint.fingerprints` computes it.
-        records: the number of leading records whose documents are all in the index.
-        complete: whether the load ended and the count was right.
+        digests: the digest of each file, as `compute_fingerprints` returns it.
+        records: the number of records, from the first, whose documents are all in the index.
+        complete: whether the load ended with the expected number of documents.
         skipped: the number of bad records, once complete.
-        failed: the number of documents that the engine refused, once complete.
+        failed: the number of documents that the engine rejected, once complete.
         duplicates: the number of records with the id of an earlier one, once complete.
     """
 
@@ -46,12 +43,12 @@ class LoadState:
     def begin(
         cls, loader: str, files: Sequence[str], options: tuple[str, ...] = (), digests: tuple[str, ...] = ()
     ) -> Self:
-        """Return the state of a load that has not read any record yet."""
+        """Return the state of a load before its first record."""
         names = (name if not_on_disk(name) else f"{Path(name).name}:{Path(name).stat().st_size}" for name in files)
         return cls(loader, tuple(names), options, digests)
 
-    def same_load(self, other: "LoadState") -> bool:
-        """Return whether both loads have the same loader, files and options; digests are not compared."""
+    def is_same_load(self, other: "LoadState") -> bool:
+        """Return whether both loads have the same loader, files and options, whatever their digests."""
         return (self.loader, self.files, self.options) == (other.loader, other.files, other.options)
 
     def as_meta(self) -> dict[str, Any]:
@@ -64,11 +61,11 @@ class LoadState:
 
 
 def read_state(client: OpenSearch, index: str, retry_budget: RetryBudget) -> LoadState | None:
-    """Read the state from the index's mapping; return None if the index was not created by a loader."""
-    mapping = retry_budget.call(lambda: client.indices.get_mapping(index=index))
-    (only,) = mapping.values()
-    meta = only["mappings"].get("_meta", {}).get(_KEY)
-    if meta is None:
+    """Read the state from the index's mapping; return None if no loader created the index."""
+    response = retry_budget.call(lambda: client.indices.get_mapping(index=index))
+    (index_response,) = response.values()
+    state = index_response["mappings"].get("_meta", {}).get(_KEY)
+    if state is None:
         return None
-    lists = {name: tuple(meta.get(name, ())) for name in ("files", "options", "digests")}
-    return LoadState(**{**meta, **lists})
+    tuples = {name: tuple(state.get(name, ())) for name in ("files", "options", "digests")}
+    return LoadState(**{**state, **tuples})

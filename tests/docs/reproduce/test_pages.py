@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from osrerank_loaders.download import published
+from osrerank_loaders.download import read_catalogue
 from tests.docs.reproduce import collections
 from tests.docs.reproduce.conftest import SECTIONS, RunSection, blocks
 
@@ -18,11 +18,11 @@ def test_the_publishers_files_that_a_section_names_are_listed(name: str) -> None
     matches = re.findall(r"^ *osrerank download (\S+)(?: --only (\S+))?$", "\n".join(blocks(name)), re.MULTILINE)
     assert matches
     for collection, file in matches:
-        listed = {file.name for file in published()[collection].files}
+        listed = {file.name for file in read_catalogue()[collection].files}
         assert not file or file in listed
     unpacked = re.findall(r"([\w.-]+)/([\w.$-]+\.(?:tar\.gz|tar\.xz|zip))", "\n".join(blocks(name)))
     for collection, file in unpacked:
-        assert file in {file.name for file in published()[collection].files}
+        assert file in {file.name for file in read_catalogue()[collection].files}
 
 
 @pytest.mark.parametrize("name", SECTIONS)

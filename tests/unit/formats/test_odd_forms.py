@@ -23,7 +23,7 @@ from osrerank.formats.trec import read_qrels, read_run
 from osrerank.training.examples import sources
 from osrerank.training.examples.texts import TextFile
 from osrerank.training.pretrain import read_texts
-from osrerank_loaders.candidates import candidates_of_run, candidates_with_texts
+from osrerank_loaders.candidates import join_run_and_texts, read_top1000
 from osrerank_loaders.collections.base import read_records
 from osrerank_loaders.collections.registry import LOADERS
 from osrerank_loaders.collections.squad import read_squad
@@ -82,7 +82,7 @@ def assembled(path: Path, of: str) -> list[Any]:
 
 def of_run(path: Path) -> list[Any]:
     return list(
-        candidates_of_run((str(path),), {"q1": "salt"}, documents("msmarco-passage", beside(path, "c", CORPUS)))
+        join_run_and_texts((str(path),), {"q1": "salt"}, documents("msmarco-passage", beside(path, "c", CORPUS)))
     )
 
 
@@ -116,7 +116,7 @@ READERS: dict[str, tuple[Callable[[Path], Any], str]] = {
     "candidates": (lambda path: list(candidate_lists(path)), CANDIDATES),
     **{f"rerank: {of}": (partial(assembled, of=of), text) for of, text in {"run": RUN, "queries": QUERIES}.items()},
     "rerank: corpus": (partial(assembled, of="corpus"), lines({"id": "d1", "text": "a"}, {"id": "d2", "text": "b"})),
-    "top-1000": (lambda path: list(candidates_with_texts((str(path),))), "q1\td1\tsalt\ta\nq1\td2\tsalt\tb\n"),
+    "top-1000": (lambda path: list(read_top1000((str(path),))), "q1\td1\tsalt\ta\nq1\td2\tsalt\tb\n"),
     "top-100": (of_run, RUN),
     "clicks": (
         lambda path: list(read_clicks(path)),

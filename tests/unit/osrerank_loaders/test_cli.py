@@ -32,7 +32,10 @@ def test_a_missing_file_and_an_absent_server_are_errors_of_one_sentence(capsys, 
     ("arguments", "said"),
     [
         ("index msmarco x --index i", "msmarco-v2-passage"),
-        ("download trec-car-test200 --only other", "trec-car-test200 has the files test200-v1.5.tar.xz"),
+        (
+            "download trec-car-test200 --only other",
+            "trec-car-test200 has no file other to download with --only; it has test200",
+        ),
     ],
 )
 def test_an_unknown_loader_is_bad_usage(capsys: pytest.CaptureFixture[str], arguments: str, said: str) -> None:
@@ -62,4 +65,4 @@ def test_a_refused_load_names_the_engine(capsys: pytest.CaptureFixture[str], tmp
     place = ["--index", "i", "--url", f"embedded:{tmp_path / 'engine'}"]
     code, error = run(capsys, "index", "jsonl", str(tmp_path / "corpus.jsonl"), *place)
     assert code == 1
-    assert error.startswith("Error: the embedded engine refused 1 documents; the first is ")
+    assert error.startswith("Error: the embedded engine rejected 1 documents; the first is ")

@@ -11,7 +11,7 @@ from osrerank.errors import CorpusFormatError, FormatError
 from osrerank.formats.common_layout import judgments_of
 from osrerank.formats.trec import read_qrels
 from osrerank.types import Document, Query
-from osrerank_loaders.candidates import candidates_of_run, candidates_with_texts
+from osrerank_loaders.candidates import join_run_and_texts, read_top1000
 from osrerank_loaders.cli import convert
 from osrerank_loaders.collections.trec_car_topics import Level, judgments, queries, read_sections
 from osrerank_loaders.load.encoding import repair
@@ -26,7 +26,7 @@ def write(folder: Path, content: str | bytes, name: str = "file") -> str:
 class TestCandidates:
     def test_top1000_files_in_random_order_are_converted(self, tmp_path: Path) -> None:
         rows = "2\t20\tsecond\ttext 20\n1\t10\tfirst\ttext 10\n2\t10\tsecond\ttext 10\n"
-        first, second = candidates_with_texts((write(tmp_path, rows),))
+        first, second = read_top1000((write(tmp_path, rows),))
         both = [{"doc_id": "20", "text": "text 20"}, {"doc_id": "10", "text": "text 10"}]
         assert first == {"query_id": "2", "query": "second", "candidates": both}
         assert second == {"query_id": "1", "query": "first", "candidates": both[1:]}
@@ -34,7 +34,7 @@ class TestCandidates:
     def test_a_run_with_a_collection_is_converted(self, tmp_path: Path) -> None:
         run = "7 Q0 D2 1 3.5 tag\n7\tQ0\tD1\t2\t-1\ttag\n"
         collection = [Document("D1", "one", "title"), Document("D0", "unused"), Document("D2", "two")]
-        (group,) = candidates_of_run((write(tmp_path, run),), {"7": "seven"}, collection)
+        (group,) = join_run_and_texts((write(tmp_path, run),), {"7": "seven"}, collection)
         second, first = group.pop("candidates")
         assert group == {"query_id": "7", "query": "seven"}
         assert second == {"doc_id": "D2", "text": "two", "score": 3.5}
@@ -43,24 +43,24 @@ class TestCandidates:
     def test_a_submission_with_a_collection_is_converted(self, tmp_path: Path) -> None:
         run = write(tmp_path, "7\tD1\t2\n7\tD2\t1\n")
         collection = [Document("D1", "one"), Document("D2", "two")]
-        (group,) = candidates_of_run((run,), {"7": "seven"}, collection)
+        (group,) = join_run_and_texts((run,), {"7": "seven"}, collection)
         assert [(candidate["doc_id"], candidate["score"]) for candidate in group["candidates"]] == [
             ("D2", 1.0),
             ("D1", 0.5),
         ]
         with pytest.raises(FormatError, match="two documents of query '7' have the same rank 1"):
-            list(candidates_of_run((write(tmp_path, "7\tD2\t1\n7\tD1\t1\n"),), {"7": "seven"}, collection))
+            list(join_run_and_texts((write(tmp_path, "7\tD2\t1\n7\tD1\t1\n"),), {"7": "seven"}, collection))
         with pytest.raises(FormatError, match=r"line 1: expected .*, found 2 columns"):
-            list(candidates_of_run((write(tmp_path, "7 D2\n"),), {"7": "seven"}, collection))
+            list(join_run_and_texts((write(tmp_path, "7 D2\n"),), {"7": "seven"}, collection))
 
     def test_a_missing_document_or_query_is_named(self, tmp_path: Path) -> None:
         run = (write(tmp_path, "7 Q0 D2 1 3.5 tag\n"),)
         with pytest.raises(CorpusFormatError, match="1 candidates are not in the collection, such as 'D2'"):
-            list(candidates_of_run(run, {"7": "seven"}, [Document("D1", "one")]))
+            list(join_run_and_texts(run, {"7": "seven"}, [Document("D1", "one")]))
         with pytest.raises(FormatError, match="line 1: query '7' is not in the queries file"):
-            list(candidates_of_run(run, {}, []))
+            list(join_run_and_texts(run, {}, []))
         with pytest.raises(FormatError, match="line 1: expected qid, pid, query, passage, found 1 fields"):
-            list(candidates_with_texts(run))
+            list(read_top1000(run))
 
 
 PARTS = [

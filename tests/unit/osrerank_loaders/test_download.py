@@ -17,7 +17,7 @@ from click.testing import CliRunner
 from osrerank.errors import ChecksumError, LoaderError
 from osrerank.evaluation.published import COLLECTIONS
 from osrerank_loaders.cli import download
-from osrerank_loaders.download import RemoteFile, fetch, published
+from osrerank_loaders.download import RemoteFile, fetch, read_catalogue
 from osrerank_loaders.load.retry import RetryBudget
 
 CONTENT = random.Random(7).randbytes(3_000_000)
@@ -114,15 +114,19 @@ def test_an_existing_file_is_checked_and_not_downloaded(file_server: Serve, tmp_
     fetch(server.file(), tmp_path)
     assert server.asked == []
     (tmp_path / "collection.gz").write_bytes(CONTENT[:-1])
-    with pytest.raises(ChecksumError, match=r"2,999,999 bytes, published are 3,000,000; move it away"):
+    with pytest.raises(ChecksumError, match=r"2,999,999 bytes, but 3,000,000 are published; move the file away"):
         fetch(server.file(), tmp_path)
 
 
 @pytest.mark.parametrize(
     ("content", "error", "said"),
     [
-        (CONTENT[1:] + b"!", ChecksumError, "its MD5 is [0-9a-f]{32}, published is [0-9a-f]{32}; it is deleted"),
-        (CONTENT + b"more", ChecksumError, "published are 3,000,000"),
+        (
+            CONTENT[1:] + b"!",
+            ChecksumError,
+            "the MD5 is [0-9a-f]{32}, but [0-9a-f]{32} is published; the file is del",
+        ),
+        (CONTENT + b"more", ChecksumError, "3,000,000 are published"),
         (CONTENT[:1000], LoaderError, "has not responded for 0.1 s .*same command again"),
     ],
     ids=["corrupt", "longer", "shorter"],
@@ -185,17 +189,19 @@ def test_two_versions_of_a_file_without_md5_are_not_joined(file_server: Serve, t
 
 
 def test_published_files_have_size_and_md5_but_for_twelve() -> None:
-    assert all(collection.about for collection in published().values())
-    files = [file for collection in published().values() for file in collection.files]
+    assert all(collection.about for collection in read_catalogue().values())
+    files = [file for collection in read_catalogue().values() for file in collection.files]
     assert all(file.url.endswith(f"/{file.name}") for file in files)
     assert len({file.name for file in files if file.bytes is None or file.md5 is None}) == 12
-    (passages,) = (file for file in published()["msmarco-passage"].files if file.name == "collectionandqueries.tar.gz")
+    (passages,) = (
+        file for file in read_catalogue()["msmarco-passage"].files if file.name == "collectionandqueries.tar.gz"
+    )
     assert (passages.bytes, passages.md5) == (1_057_717_952, "31644046b18952c1386cd4564ba2ae69")
 
 
 def test_every_file_that_reproduce_needs_can_be_downloaded() -> None:
     for name, collection in COLLECTIONS.items():
-        files = {(file.name, file.url) for file in published()[name].files}
+        files = {(file.name, file.url) for file in read_catalogue()[name].files}
         assert files == {(file.name, file.url) for file in (collection.qrels, *collection.candidates.values())}
 
 
@@ -208,7 +214,9 @@ def test_a_users_catalogue_replaces_the_packages_list(file_server, tmp_path):
     outcome = CliRunner().invoke(download, ["mine", "--output", str(tmp_path / "made"), *listed_there])
     assert outcome.exit_code == 0, outcome.output
     assert outcome.stdout == f"{tmp_path / 'made' / 'collection.gz'}\n"
-    assert f"not verified: no MD5 is published; its SHA-256 is {hashlib.sha256(CONTENT).hexdigest()}" in outcome.stderr
+    assert (
+        f"is not verified: no MD5 is published; its SHA-256 is {hashlib.sha256(CONTENT).hexdigest()}" in outcome.stderr
+    )
     error = CliRunner().invoke(download, ["msmarco-passage", *listed_there]).exception
     assert str(error) == "there is no collection msmarco-passage; there are mine"
 
@@ -226,12 +234,12 @@ def test_an_error_in_a_catalogue_names_file_and_field(change: dict[str, str], fi
     catalogue = tmp_path / "catalogue.json"
     catalogue.write_text(json.dumps({"mine": {"about": "of ours", "files": [file]}}))
     with pytest.raises(LoaderError, match=re.escape(f"{catalogue}: {field}")):
-        published(catalogue)
+        read_catalogue(catalogue)
 
 
 def test_a_malformed_catalogue_is_refused(tmp_path: Path) -> None:
     with pytest.raises(LoaderError, match=r"nothing\.json: No such file"):
-        published(tmp_path / "nothing.json")
+        read_catalogue(tmp_path / "nothing.json")
     (tmp_path / "broken.json").write_text("{")
     with pytest.raises(LoaderError, match=r"broken\.json: the whole file: Invalid JSON"):
-        published(tmp_path / "broken.json")
+        read_catalogue(tmp_path / "broken.json")

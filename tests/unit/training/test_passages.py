@@ -20,7 +20,7 @@ from osrerank.testing import FunctionScorer
 from osrerank.training.documents import passage_triples, passages_in
 from osrerank.training.examples.lists import Example, read_examples, write_examples
 from osrerank.training.examples.sources import open_source
-from osrerank_loaders.candidates import candidates_of_run, write_candidates
+from osrerank_loaders.candidates import join_run_and_texts, write_candidates
 from osrerank_loaders.collections.base import read_records
 from osrerank_loaders.collections.registry import LOADERS
 
@@ -82,7 +82,7 @@ def searched(documents: list[Any], options: Passages) -> dict[str, list[str]]:
 def candidates_of(official: dict[str, str], folder: Path) -> Path:
     """The file that `osrerank convert candidates` makes of the same files."""
     records = read_records(LOADERS["msmarco-document"], open_sources([official["corpus"]]))
-    groups = candidates_of_run((official["run"],), {"7": "low salt"}, records)
+    groups = join_run_and_texts((official["run"],), {"7": "low salt"}, records)
     write_candidates(groups, folder / "candidates.jsonl")
     return folder / "candidates.jsonl"
 

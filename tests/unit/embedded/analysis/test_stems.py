@@ -5,7 +5,7 @@ import pytest
 from osrerank.embedded.analysis.analyzers import Analyzers
 from osrerank.embedded.errors import Fault
 from osrerank_loaders.collections.registry import LOADERS
-from osrerank_loaders.load.mapping import LANGUAGES, SNOWBALL, IndexOptions, fixed_options, index_body
+from osrerank_loaders.load.mapping import LANGUAGES, SNOWBALL, IndexOptions, index_body, permanent_options
 
 STEMS = {
     "German": "abgeleitete:abgeleitet gearbeitet:gearbeitet häuser:haus straßen:strass wohnungen:wohnung",
@@ -38,5 +38,5 @@ def test_an_indexs_text_is_analysed_in_its_language(language):
     assert fields["url"] == loader.fields["url"]
     if language in SNOWBALL:
         assert Analyzers(body["settings"]["index"]["analysis"]).get(name).terms("AB 12") == ["ab", "12"]
-    fixed = fixed_options(loader, IndexOptions(language=language))
+    fixed = permanent_options(loader, IndexOptions(language=language))
     assert (f"language={language}" in fixed) is (language != "english")

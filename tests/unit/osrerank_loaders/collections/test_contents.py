@@ -5,8 +5,8 @@ import pytest
 from osrerank.errors import FormatError
 from osrerank.types import Document
 from osrerank_loaders.collections.registry import LOADERS
-from osrerank_loaders.load.encoding import Repair
-from osrerank_loaders.load.mapping import IndexOptions, fixed_options, index_body
+from osrerank_loaders.load.encoding import EncodingRepair
+from osrerank_loaders.load.mapping import IndexOptions, index_body, permanent_options
 from tests.unit.osrerank_loaders.collections.test_readers import (
     DOC_V2,
     DOCS_TREC,
@@ -86,7 +86,7 @@ def test_contents_keep_bad_records_refuse_an_existing_field_and_hold_the_text_of
 
 def test_repairing_the_encoding_repairs_the_contents_field() -> None:
     twice = "caf\u00e9".encode().decode("latin-1")
-    record = Repair()(Document("1", twice, twice, {"contents": f"{twice} {twice}"}))
+    record = EncodingRepair()(Document("1", twice, twice, {"contents": f"{twice} {twice}"}))
     assert record == Document("1", "caf\u00e9", "caf\u00e9", {"contents": "caf\u00e9 caf\u00e9"})
 
 
@@ -96,5 +96,5 @@ def test_the_index_maps_contents_with_the_published_bm25_constants() -> None:
     assert body["mappings"]["properties"]["contents"] == {"type": "text", "analyzer": "english"}
     assert body["settings"]["index"]["similarity"]["default"] == {"type": "BM25", "k1": 0.9, "b": 0.4}
     assert "contents" not in index_body(loader, IndexOptions(), {})["mappings"]["properties"]
-    assert fixed_options(loader, IndexOptions(contents=True)) == ("k1=0.9", "b=0.4", "shards=1", "contents")
-    assert fixed_options(loader, IndexOptions()) == ("k1=0.9", "b=0.4", "shards=1")
+    assert permanent_options(loader, IndexOptions(contents=True)) == ("k1=0.9", "b=0.4", "shards=1", "contents")
+    assert permanent_options(loader, IndexOptions()) == ("k1=0.9", "b=0.4", "shards=1")

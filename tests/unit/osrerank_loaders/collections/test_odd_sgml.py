@@ -57,7 +57,7 @@ def drawn(number: int, oddity: str) -> tuple[dict[str, str], bytes]:
 @pytest.mark.parametrize("piece", [1, 7, 1 << 20])
 def test_every_document_of_an_odd_sgml_file_is_read(read, monkeypatch, oddity, piece):
     monkeypatch.setattr("osrerank_loaders.collections.trec.BUFFER_BYTES", piece)
-    monkeypatch.setattr("osrerank_loaders.collections.trec._LONGEST_MARK", 20)
+    monkeypatch.setattr("osrerank_loaders.collections.trec._MAX_TAG_BYTES", 20)
     documents, content = drawn(piece, oddity)
     for loader in ("trec", "robust04"):
         found = read(LOADERS[loader], content)

@@ -12,7 +12,7 @@ from osrerank.types import Document
 from osrerank_loaders.collections.jsonl import read_jsonl
 from osrerank_loaders.collections.msmarco_passage import read_passages
 from osrerank_loaders.collections.trec_car import read_paragraphs
-from osrerank_loaders.load.bulk import entry
+from osrerank_loaders.load.bulk import encode_document
 
 IDS = st.text(st.characters(codec="utf-8", exclude_characters=" \t\n\r\f\v{"), min_size=1, max_size=8)
 TEXTS = st.text(st.characters(codec="utf-8"), max_size=50)
@@ -47,6 +47,6 @@ def test_written_trec_car_paragraphs_are_read_back(rows: list[tuple[str, list[st
 
 @given(IDS, TEXTS, TEXTS)
 def test_bulk_entries_have_the_documents_fields(doc_id: str, text: str, title: str) -> None:
-    action, body = entry(Document(doc_id, text, title)).body.decode().removesuffix("\n").split("\n")
+    action, body = encode_document(Document(doc_id, text, title)).body.decode().removesuffix("\n").split("\n")
     assert json.loads(action) == {"create": {"_id": doc_id}}
     assert json.loads(body) == {"title": title, "text": text}

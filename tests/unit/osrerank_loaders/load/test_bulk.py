@@ -13,8 +13,17 @@ from opensearchpy.exceptions import AuthorizationException
 from osrerank.errors import CorpusFormatError, LoaderError
 from osrerank.testing import ManualClock
 from osrerank.types import Document
-from osrerank_loaders.load.bulk import BulkBatch, BulkEntry, BulkOptions, BulkOutcome, Rejection, entry, send, send_all
-from osrerank_loaders.load.reading import Reading
+from osrerank_loaders.load.bulk import (
+    BulkBatch,
+    BulkEntry,
+    BulkOptions,
+    BulkOutcome,
+    Rejection,
+    encode_document,
+    send,
+    send_all,
+)
+from osrerank_loaders.load.reading import RecordReader
 from osrerank_loaders.load.retry import RetryBudget
 from tests.rerank_server import Received, Reply, answering
 
@@ -65,7 +74,7 @@ def faulty_server() -> Iterator[Callable[[Script], FaultyServer]]:
 
 
 def entries(count: int) -> tuple[BulkEntry, ...]:
-    return tuple(entry(Document(str(number), f"text {number}")) for number in range(count))
+    return tuple(encode_document(Document(str(number), f"text {number}")) for number in range(count))
 
 
 def item(status: int, reason: str = "") -> dict[str, Any]:
@@ -111,7 +120,7 @@ def test_a_bulk_answer_after_the_timeout_loses_and_repeats_no_document(
 
     server.create = slow_once  # type: ignore[method-assign]  # a fault put in for this test
     outcome = send(server.client, "i", entries(4), HURRIED)
-    assert (outcome.created, outcome.present) == (0, ("0", "1", "2", "3"))
+    assert (outcome.n_created, outcome.existing_ids) == (0, ("0", "1", "2", "3"))
     assert sorted(server.kept) == ["0", "1", "2", "3"]
 
 
@@ -137,7 +146,7 @@ def test_refused_documents_are_sent_again_alone_and_then_reported(
 
     server = faulty_server(script)
     outcome = send(server.client, "i", entries(4), HURRIED)
-    assert outcome == BulkOutcome(3, rejected=(Rejection("1", 400, "some_exception: mapping"),))
+    assert outcome == BulkOutcome(3, rejections=(Rejection("1", 400, "some_exception: mapping"),))
     assert server.requests == [["0", "1", "2", "3"], ["1"], ["2"]]
 
 
@@ -147,8 +156,8 @@ def test_a_bulk_request_that_is_too_large_is_split(faulty_server: Callable[[Scri
 
     server = faulty_server(script)
     outcome = send(server.client, "i", entries(4), HURRIED)
-    assert outcome.created == 3
-    assert [(refusal.doc_id, refusal.status) for refusal in outcome.rejected] == [("2", 413)]
+    assert outcome.n_created == 3
+    assert [(refusal.doc_id, refusal.status) for refusal in outcome.rejections] == [("2", 413)]
 
 
 def test_a_forbidden_bulk_request_is_not_repeated(faulty_server: Callable[[Script], FaultyServer]) -> None:
@@ -169,7 +178,7 @@ def test_batches_come_back_in_order_whatever_their_answers(faulty_server: Callab
 class TestReading:
     def test_batches_are_bounded_by_count_and_bytes(self) -> None:
         documents = [Document(str(number), "x" * (10 if number != 4 else 1000)) for number in range(9)]
-        batches = list(Reading(documents).batches(BulkOptions(max_documents=3, max_bytes=300)))
+        batches = list(RecordReader(documents).batches(BulkOptions(max_documents=3, max_bytes=300)))
         assert [[item.doc_id for item in batch.entries] for batch in batches] == [
             ["0", "1", "2"],
             ["3"],
@@ -181,28 +190,28 @@ class TestReading:
 
     def test_bad_records_end_the_reading_or_are_counted(self) -> None:
         error = CorpusFormatError("bad")
-        reading = Reading([Document("1", "x"), error, Document("2", "y")])
-        (batch,) = reading.batches(BulkOptions())
+        reader = RecordReader([Document("1", "x"), error, Document("2", "y")])
+        (batch,) = reader.batches(BulkOptions())
         assert ([item.doc_id for item in batch.entries], batch.end) == (["1"], 1)
-        assert reading.stopped is error
-        reading = Reading([CorpusFormatError("a"), Document("1", "x"), CorpusFormatError("b")], skip_bad=2)
-        (batch,) = reading.batches(BulkOptions())
-        assert (reading.read, reading.skipped, reading.stopped, batch.end) == (3, 2, None, 3)
-        assert [str(error) for error in reading.errors] == ["a", "b"]
-        reading = Reading([Document("1", "x\ud800")], skip_bad=1)
-        assert list(reading.batches(BulkOptions())) == []
-        assert "record 1 of the collection: document '1' cannot be written as JSON in UTF-8" in str(reading.errors[0])
+        assert reader.final_error is error
+        reader = RecordReader([CorpusFormatError("a"), Document("1", "x"), CorpusFormatError("b")], skip_bad=2)
+        (batch,) = reader.batches(BulkOptions())
+        assert (reader.n_read, reader.n_skipped, reader.final_error, batch.end) == (3, 2, None, 3)
+        assert [str(error) for error in reader.errors] == ["a", "b"]
+        reader = RecordReader([Document("1", "x\ud800")], skip_bad=1)
+        assert list(reader.batches(BulkOptions())) == []
+        assert "record 1 of the collection: document '1' cannot be written as JSON in UTF-8" in str(reader.errors[0])
 
     def test_a_damaged_file_ends_the_reading_however_many_bad_records_may_be_skipped(self) -> None:
         def records() -> Iterator[Document]:
             yield Document("1", "x")
             raise CorpusFormatError("is truncated or damaged")
 
-        reading = Reading(records(), skip_bad=100)
-        assert len(list(reading.batches(BulkOptions()))) == 1
-        assert (reading.skipped, str(reading.stopped)) == (0, "is truncated or damaged")
+        reader = RecordReader(records(), skip_bad=100)
+        assert len(list(reader.batches(BulkOptions()))) == 1
+        assert (reader.n_skipped, str(reader.final_error)) == (0, "is truncated or damaged")
 
     def test_a_resumed_load_sends_only_the_remaining_documents(self) -> None:
-        reading = Reading([Document(str(number), "x") for number in range(5)])
-        (batch,) = reading.batches(BulkOptions(), after=3)
-        assert ([item.doc_id for item in batch.entries], batch.end, reading.read) == (["3", "4"], 5, 5)
+        reader = RecordReader([Document(str(number), "x") for number in range(5)])
+        (batch,) = reader.batches(BulkOptions(), after=3)
+        assert ([item.doc_id for item in batch.entries], batch.end, reader.n_read) == (["3", "4"], 5, 5)
