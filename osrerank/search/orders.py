@@ -14,7 +14,7 @@ import math
 import time
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, astuple, dataclass, replace
+from dataclasses import astuple, dataclass, fields, replace
 from typing import Any, NamedTuple
 
 from cachetools import TTLCache
@@ -254,13 +254,18 @@ def _order_of(ranking: Ranking, names: Mapping[str, str], identity: str) -> Orde
     head = {
         "identity": identity,
         "warnings": [(warning, warning.code) for warning in ranking.warnings],
-        "reports": [asdict(replace(report, pairs=None)) for report in ranking.reports],
+        "reports": [_report_values(report) for report in ranking.reports],
     }
     hits = [
         (names[candidate.doc_id], candidate.failure, [_values_of(entry) for entry in candidate.trace[1:]])
         for candidate in ranking.candidates
     ]
     return Order(json.dumps(head), hits)
+
+
+def _report_values(report: StageReport) -> dict[str, Any]:
+    """Return the fields of a stage's report without its pairs, which only the first page shows."""
+    return {part.name: getattr(report, part.name) for part in fields(report) if part.name != "pairs"}
 
 
 def _values_of(entry: StageScore) -> tuple[Any, ...]:

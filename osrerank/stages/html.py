@@ -8,6 +8,7 @@ here reads each character once or twice.
 """
 
 import re
+from collections.abc import Sequence
 from html import unescape
 from itertools import islice
 
@@ -57,10 +58,9 @@ def blank_out(text: str, pattern: re.Pattern[str]) -> str:
 
 def lacks_text(candidate: Candidate) -> bool:
     """Return whether a candidate has no text, a blank text, or HTML without words."""
-    text = candidate.text
-    if text is None or is_blank(text):
+    if is_blank(candidate.text):
         return True
-    return "</" in text and all(_is_blank(section.text) for section in candidate.sections or (Section("text", text),))
+    return has_html(candidate) and all(_is_blank(section.text) for section in _sections(candidate))
 
 
 def _is_blank(text: str) -> bool:
@@ -76,24 +76,25 @@ def _is_blank(text: str) -> bool:
 
 def has_html(candidate: Candidate) -> bool:
     """Return whether one of a candidate's texts is HTML."""
-    text = candidate.text
-    if text is None or "</" not in text:
+    if candidate.text is None or "<" not in candidate.text:  # much faster to find than "</"
         return False
-    return any(is_html(section.text) for section in candidate.sections or (Section("text", text),))
+    return any(is_html(section.text) for section in _sections(candidate))
+
+
+def _sections(candidate: Candidate) -> Sequence[Section]:
+    return candidate.sections or (Section("text", candidate.text or ""),)
 
 
 def without_html(candidate: Candidate) -> Candidate:
     """Return a candidate with blanks for the markup of its HTML texts; the candidate itself if it has no HTML."""
-    text = candidate.text or ""
     if not has_html(candidate):
         return candidate
-    raw = candidate.sections or (Section("text", text),)
-    sections = tuple(
-        section._replace(text=without_markup(section.text)) if is_html(section.text) else section for section in raw
-    )
-    for section, plain_section in zip(raw, sections, strict=True):
-        text = text.replace(section.text, plain_section.text, 1)
-    return candidate._replace(text=text, sections=sections)
+    text, sections = candidate.text or "", []
+    for section in _sections(candidate):
+        plain = section._replace(text=without_markup(section.text)) if is_html(section.text) else section
+        text = text.replace(section.text, plain.text, 1)
+        sections.append(plain)
+    return candidate._replace(text=text, sections=tuple(sections))
 
 
 def model_text(candidate: Candidate) -> str:

@@ -80,8 +80,10 @@ class BlendStage:
 
 def _first_pass_parts(candidates: Sequence[Candidate], ranking: Ranking, weight: float) -> list[float]:
     """Return what a linear blend adds to each candidate's score: ``weight`` for the best first-pass score."""
-    best = max((candidate.text_score for candidate in ranking.candidates), default=0.0) if weight else 0.0
-    return [weight * (max(candidate.text_score, 0.0) / best) if best > 0 else 0.0 for candidate in candidates]
+    best = max([candidate.text_score for candidate in ranking.candidates], default=0.0)
+    if not weight or best <= 0:
+        return [0.0] * len(candidates)
+    return [weight * (max(candidate.text_score, 0.0) / best) for candidate in candidates]
 
 
 def _fuse(scored: Sequence[Candidate], ranking: Ranking) -> list[float]:

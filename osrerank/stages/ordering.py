@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -218,7 +219,8 @@ def reorder(
     Raises:
         ValueError: ``judged`` and ``below`` together have another number of candidates than the ranking.
     """
-    ordered = sorted(judged, key=lambda scored: (-scored.score, scored.candidate.rank))
+    by_rank = sorted(judged, key=lambda scored: scored.candidate.rank)
+    ordered = sorted(by_rank, key=attrgetter("score"), reverse=True)  # a reverse sort keeps the order of ties, too
     level = counts + max([candidate.trace[-1].level for candidate in ranking.candidates if candidate.trace], default=0)
     top = [_ranked(scored, stage, rank, level) for rank, scored in enumerate(ordered, start=1)]
     tail = [candidate._replace(rank=rank) for rank, candidate in enumerate(below, start=len(top) + 1)]

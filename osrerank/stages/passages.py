@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from functools import partial
 from html import unescape
-from itertools import chain, islice
+from itertools import chain
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -22,7 +22,7 @@ from osrerank.options.rerank import Rerank
 from osrerank.stages.html import has_html, lacks_text, model_text, without_html
 from osrerank.stages.ordering import ScoredCandidate, units_of
 from osrerank.stages.slices import rank_by_slices, score_slices
-from osrerank.stages.splitting import PIECE, has_symbols, is_dense, leaves_out, passage_spans, readable, words_of
+from osrerank.stages.splitting import has_fewer_words, is_dense, leaves_out, passage_spans, readable
 from osrerank.types import NEVER, Candidate, Deadline, Encoder, LongText, Ranking, Scorer, Scores, Section, Span
 from osrerank.types.values import BLANK
 
@@ -265,18 +265,8 @@ def _best(logits: npt.NDArray[np.float32]) -> float:
 
 
 def _is_short(candidate: Candidate, options: Passages) -> bool:
-    text, least = candidate.text, options.least_words
-    if text is None or not least:
-        return False
-    # Cheap tests come first: n words have at least 2n - 1 characters, and in a printable text at least n - 1 spaces.
-    if len(text) < 2 * least - 1:
-        return True
-    spaces = text.count(" ") if text.isprintable() else least
-    if spaces + len(text) // PIECE < least - 1 and not has_symbols(text):  # even if most of it is one long word
-        return True
-    if is_dense(text):
-        return sum(1 for _ in islice(words_of(text), least)) < least
-    return spaces < least - 1 or len(text.split(maxsplit=least)) < least
+    """Return whether a candidate has too few words to be split into passages."""
+    return candidate.text is not None and has_fewer_words(candidate.text, options.least_words)
 
 
 def _sections(candidate: Candidate) -> Sequence[Section]:

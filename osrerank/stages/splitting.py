@@ -17,23 +17,25 @@ from osrerank.types.values import is_blank
 
 WORD = re.compile(r"\S+")
 LONG_HYPHENS = re.compile(r"-{3,}")
-LONGEST, LONGEST_SPACELESS, PIECE = 40, 10, 3
-"""The most characters of a word, and the most in a row from scripts without spaces. In a longer word, every three
-characters count as a word, because a model's tokenizer makes one to three tokens of them."""
-MIN_DENSE, SYMBOLS = 200, 0.2
-"""The fewest characters of a dense text, and the share of symbols above which a text is dense. In such a text, two
-symbols, or a symbol and the next word, count as a word, because a model's tokenizer makes a token of each symbol."""
+MAX_WORD, MAX_SPACELESS, PIECE = 40, 10, 3
+"""The maximum length of a word in characters, and of a run of characters from scripts without spaces. A longer word
+counts as one word for every three characters, because a model's tokenizer makes one to three tokens of them."""
+MIN_DENSE, MIN_SYMBOLS = 200, 0.2
+"""The minimum length of a dense text in characters, and the share of symbols above which a text is dense. In such a
+text, two symbols, or a symbol and the next word, count as a word, because a tokenizer makes a token of each symbol."""
 _SPACELESS = (
     r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3000-\u30ff\u3400-\u9fff\uf900-\ufaff\uff00-\uffef\U00020000-\U0003ffff]"
-    rf"{{{LONGEST_SPACELESS + 1}}}"
+    rf"{{{MAX_SPACELESS + 1}}}"
 )
 _SPACELESS_RUN = re.compile(_SPACELESS)
-_PIECE = re.compile(rf"(?<!\S)(?!\S*?{_SPACELESS})\S{{1,{LONGEST}}}(?!\S)|\S{{1,{PIECE}}}")
-_TWO_PIECES = re.compile(rf"(?:(?<!\w)(?!\w*?{_SPACELESS})\w{{1,{LONGEST}}}(?!\w)|\w{{1,{PIECE}}}|[^\w\s]){{1,2}}")
+_PIECE = re.compile(rf"(?<!\S)(?!\S*?{_SPACELESS})\S{{1,{MAX_WORD}}}(?!\S)|\S{{1,{PIECE}}}")
+_TWO_PIECES = re.compile(rf"(?:(?<!\w)(?!\w*?{_SPACELESS})\w{{1,{MAX_WORD}}}(?!\w)|\w{{1,{PIECE}}}|[^\w\s]){{1,2}}")
 _ASCII_SYMBOLS = string.punctuation.encode()
 _WORD_BYTES = bytes(ord(" ") if chr(byte).isspace() and byte < 128 else ord("x") for byte in range(256))
 """Maps each byte of white space to a space, and each other byte to an x."""
-_LONG_RUN = b"x" * (LONGEST + 1)
+_LONG_RUN = b"x" * (MAX_WORD + 1)
+_SPACE_LEADS = bytes(byte for byte in range(128) if chr(byte).isspace()) + b"\xc2\xe1\xe2\xe3"
+"""The first UTF-8 bytes of all white space; other characters outside ASCII begin with them, too."""
 _SPACELESS_LEADS = bytes({0xE0, 0xE1, *range(0xE3, 0xF5)})
 """The first UTF-8 bytes of characters of scripts without spaces; dashes and quotation marks begin with others."""
 
@@ -44,40 +46,52 @@ def is_dense(text: str) -> bool:
     A text is dense if a word has more than 40 characters, or more than 10 in a row from scripts without spaces, or if
     more than a fifth of its characters are symbols. Texts under 200 characters are never dense.
     """
-    return len(text) >= MIN_DENSE and (has_symbols(text) or _has_long_word(text))
+    return len(text) >= MIN_DENSE and _is_dense(text, _encode(text))
 
 
-def has_symbols(text: str) -> bool:
+def _is_dense(text: str, encoded: bytes) -> bool:
+    return _has_symbols(text, encoded) or _has_long_word(text, encoded)
+
+
+def _has_symbols(text: str, encoded: bytes) -> bool:
     """Return whether more than a fifth of a text's characters are symbols, as in code without spaces."""
-    return _count(_encoded(text), _ASCII_SYMBOLS) > SYMBOLS * len(text)
+    return _count(encoded, _ASCII_SYMBOLS) > MIN_SYMBOLS * len(text)
 
 
-def _encoded(text: str) -> bytes:
+def _encode(text: str) -> bytes:
     return text.encode("utf-8", "surrogatepass")
 
 
-def _count(encoded: bytes, wanted: bytes) -> int:
-    """Return how many bytes of a text's UTF-8 are among the wanted ones."""
-    return len(encoded) - len(encoded.translate(None, wanted))
+def _count(encoded: bytes, counted_bytes: bytes) -> int:
+    """Return how often any of the counted bytes occurs in a text's UTF-8."""
+    return len(encoded) - len(encoded.translate(None, counted_bytes))
 
 
-def _has_long_word(text: str) -> bool:
-    encoded = _encoded(text)
-    if (
-        len(encoded) > len(text)
-        and _count(encoded, _SPACELESS_LEADS) > LONGEST_SPACELESS
-        and _SPACELESS_RUN.search(text)
-    ):
+def _has_long_word(text: str, encoded: bytes) -> bool:
+    if len(encoded) > len(text) and _count(encoded, _SPACELESS_LEADS) > MAX_SPACELESS and _SPACELESS_RUN.search(text):
         return True
-    # a word of n characters has at least n bytes; other white space than ASCII's counts as a part of a word at first
-    return _LONG_RUN in encoded.translate(_WORD_BYTES) and any(len(word) > LONGEST for word in text.split())
+    # A word of n characters has at least n bytes. White space outside ASCII counts as a part of a word at first.
+    return _LONG_RUN in encoded.translate(_WORD_BYTES) and any(len(word) > MAX_WORD for word in text.split())
+
+
+def has_fewer_words(text: str, count: int) -> bool:
+    """Return whether a text has fewer words than a count, as `words_of` counts them.
+
+    A search asks this about every hit, so the cheap tests come first.
+    """
+    if len(text) < 2 * count - 1:  # not even room for words of one character
+        return True
+    encoded = _encode(text)
+    if len(text) >= MIN_DENSE and _is_dense(text, encoded):
+        return sum(1 for _ in islice(words_of(text), count)) < count
+    return _count(encoded, _SPACE_LEADS) < count - 1 or len(text.split(maxsplit=count)) < count
 
 
 def words_of(text: str) -> Iterator[tuple[int, int]]:
     """Yield the start and end of each word of a text; in a dense text, of each part that counts as a word."""
     pattern = WORD
     if is_dense(text):
-        pattern = _TWO_PIECES if has_symbols(text) else _PIECE
+        pattern = _TWO_PIECES if _has_symbols(text, _encode(text)) else _PIECE
     return (match.span() for match in pattern.finditer(text))
 
 
@@ -111,7 +125,7 @@ def passage_spans(sections: Iterable[Section], windows: Windows, doc_id: str) ->
     passages: list[tuple[Section, Span]] = []
     for section in sections:
         spans = window_spans(section.text, windows.words, windows.stride, at_most)
-        if section.value is not None and _is_short(section.text, windows.words):
+        if section.value is not None and has_fewer_words(section.text, windows.words + 1):
             spans = [(spans[0][0], spans[-1][1])] if spans else []
         bounds = [(start, end) for start, end in spans if not is_blank(section.text[start:end])]
         passages += [(section, Span(section.field, start, end, section.value)) for start, end in bounds]
@@ -144,10 +158,6 @@ def leaves_out(sections: Iterable[Section], spans: Iterable[Span]) -> bool:
 def readable(text: str) -> str:
     """Return a passage as a model reads it, with single spaces and at most three hyphens in a row."""
     return LONG_HYPHENS.sub("---", " ".join(text.split()))
-
-
-def _is_short(text: str, words: int) -> bool:
-    return sum(1 for _ in islice(words_of(text), words + 1)) <= words
 
 
 def _sampled(passages: Sequence[tuple[Section, Span]], windows: Windows, doc_id: str) -> list[tuple[Section, Span]]:

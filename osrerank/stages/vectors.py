@@ -1,10 +1,9 @@
 """Rerank by stored vectors: encode the query, and compare its vector with the vectors of the documents."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import takewhile
-from operator import attrgetter
+from itertools import compress, pairwise, takewhile
 
 import numpy as np
 import numpy.typing as npt
@@ -40,7 +39,6 @@ from osrerank.vectors.documents import DocumentRecords, DocumentVectors, FoundRe
 from osrerank.vectors.record import rows_of
 
 Doubles = npt.NDArray[np.float64]
-CUT = attrgetter("cut")
 WHOLE = Passages()
 """The options for documents that are not split: each document is its only passage."""
 
@@ -93,10 +91,10 @@ class VectorStage:
         """
         block = ranking.candidates[:depth]
         readable = (candidate for candidate in block if not lacks_text(candidate))
-        prepared = dict(take_half_the_time(map(self._prepared, readable), deadline))
-        keys = self.vectors.records.keys_of(list(prepared.values()))
-        by_id = dict(zip(prepared, keys, strict=True))
-        return CandidateVectors(self.vectors.records.model_key, prepared, by_id, self.vectors.records.read_stored(keys))
+        texts = {candidate.doc_id: self.text_of(candidate) for candidate in take_half_the_time(readable, deadline)}
+        records = self.vectors.records
+        keys = dict(zip(texts, records.keys_of(texts.values()), strict=True))
+        return CandidateVectors(records.model_key, texts, keys, records.read_stored(list(keys.values())))
 
     def known_depth(self, ranking: Ranking, minimum: int, maximum: int) -> int:
         """Return the number of leading candidates with known records, between ``minimum`` and ``maximum``."""
@@ -112,9 +110,6 @@ class VectorStage:
             return model_text(candidate)
         return text_to_encode(candidate, self.passages, self.separator)
 
-    def _prepared(self, candidate: Candidate) -> tuple[str, str | LongText]:
-        return candidate.doc_id, self.text_of(candidate)
-
     def _compare(
         self,
         query: str,
@@ -128,18 +123,18 @@ class VectorStage:
         texts, keys = [vectors.texts[doc_id] for doc_id in doc_ids], [vectors.keys[doc_id] for doc_id in doc_ids]
         completed = self.vectors.complete(texts, keys, vectors.known, deadline)
         encoded = encoding.result()
-        judged = self._judge(readable, completed.documents, encoded.rows[0])
-        if not judged:
+        scored = self._score(readable, completed.documents, encoded.rows[0])
+        if not scored:
             reasons = (reason for records in completed.documents for reason in records.failures.values())
             failures = dict(enumerate(reasons))
             raise nothing_scored_error(self.vectors.encoder, failures, stage=self.name)
-        outcome = self._outcome(block, readable, completed, judged, encoded)
+        outcome = self._outcome(block, readable, completed, scored, encoded)
         return outcome._replace(vectors=replace(vectors, made={**vectors.made, **completed.new_records}))
 
-    def _judge(
+    def _score(
         self, readable: Sequence[Candidate], documents: Sequence[DocumentRecords], query: Floats
     ) -> list[ScoredCandidate]:
-        """Return the scores of the candidates that have a vector."""
+        """Return the scores of the candidates that have a vector, in their order."""
         passages = [
             (document, passage) for document, records in enumerate(documents) for passage in sorted(records.records)
         ]
@@ -147,51 +142,50 @@ class VectorStage:
             return []
         rows = rows_of([documents[document].records[passage] for document, passage in passages])
         logits = self.vectors.encoder.similarity(query, rows)
-        by_document: dict[int, list[int]] = {}
-        for index, ((document, passage), is_finite) in enumerate(
-            zip(passages, np.isfinite(logits).tolist(), strict=True)
-        ):
-            if is_finite:
-                by_document.setdefault(document, []).append(index)
-            else:
-                documents[document].set_passage(passage, None, NOT_FINITE.format(model=self.vectors.encoder.model))
+        is_finite = np.isfinite(logits)
+        if not is_finite.all():
+            reason = NOT_FINITE.format(model=self.vectors.encoder.model)
+            for index in np.flatnonzero(~is_finite).tolist():
+                document, passage = passages[index]
+                documents[document].set_passage(passage, None, reason)
+            passages = list(compress(passages, is_finite.tolist()))
+            logits = logits[is_finite]
         values = logits.tolist()
-        best = [
-            max(indices, key=values.__getitem__) if len(indices) > 1 else indices[0] for indices in by_document.values()
-        ]
-        scores, units, probabilities = self._aggregated(logits, by_document.values(), best)
-        pairs = zip(logits[best].tolist(), probabilities.tolist(), strict=True)
-        parts = [{"logit": logit, "probability": probability} for logit, probability in pairs]
-        columns = zip(by_document, best, scores.tolist(), units_of(scores, units), parts, strict=True)
-        scored = []
-        for document, index, score, unit, score_parts in columns:
+        slices = _slices([document for document, _ in passages])
+        best = [start if end - start == 1 else max(range(start, end), key=values.__getitem__) for start, end in slices]
+        scores, units, probabilities = self._aggregate(logits, slices, best)
+        columns = zip(best, scores.tolist(), units_of(scores, units), probabilities.tolist(), strict=True)
+        scored_candidates = []
+        for index, score, unit, probability in columns:
+            document, passage = passages[index]
             candidate, records = readable[document], documents[document]
-            span = records.spans[passages[index][1]]
+            parts = {"logit": values[index], "probability": probability}
             is_cut = self._is_cut(candidate, records)
-            scored.append(ScoredCandidate(candidate, score, unit, score_parts, span, is_cut))
-        return scored
+            scored_candidates.append(ScoredCandidate(candidate, score, unit, parts, records.spans[passage], is_cut))
+        return scored_candidates
 
-    def _aggregated(
-        self, logits: Floats, by_document: Collection[Sequence[int]], best: Sequence[int]
+    def _aggregate(
+        self, logits: Floats, slices: Sequence[tuple[int, int]], best: Sequence[int]
     ) -> tuple[Doubles, Doubles, Doubles]:
-        """Return the score of each document ``(n,)``, its unit (the score mapped to [0, 1]), and its probability.
+        """Return each document's score ``(n,)``, its unit (the score mapped to [0, 1]), and its probability.
 
         Args:
-            logits: logits of the passages of all documents.
-            by_document: the indices of each document's logits.
+            logits: the logits of all documents' passages, document by document.
+            slices: the start and end of each document's logits.
             best: the index of each document's highest logit.
         """
         probabilities, options = self.vectors.encoder.probabilities(logits), self.passages or WHOLE
-        if AGGREGATIONS[options.aggregation] is max_p:
-            return logits[best].astype(np.float64), probabilities[best], probabilities[best]
         aggregate = AGGREGATIONS[options.aggregation]
+        if aggregate is max_p:
+            return logits[best].astype(np.float64), probabilities[best], probabilities[best]
         exact = logits.astype(np.float64)
-        aggregated = [aggregate(exact[rows], probabilities[rows], options.k) for rows in by_document]
+        aggregated = [aggregate(exact[start:end], probabilities[start:end], options.k) for start, end in slices]
         scores, units, document_probabilities = np.array(aggregated).T
         return scores, units, document_probabilities
 
     def _is_cut(self, candidate: Candidate, document: DocumentRecords) -> bool:
-        if any(map(CUT, document.records.values())):
+        """Return whether the document has words that none of its vectors covers."""
+        if any(record.cut for record in document.records.values()):
             return True
         return self.passages is not None and lacks_words(candidate, document.spans, self.passages)
 
@@ -200,19 +194,19 @@ class VectorStage:
         block: Sequence[Candidate],
         readable: Sequence[Candidate],
         completed: FoundRecords,
-        judged: Sequence[ScoredCandidate],
+        scored: Sequence[ScoredCandidate],
         query: Vectors,
     ) -> StageOutcome:
         documents, reached, lacking = completed.documents, len(readable), 0
         failures, reasons = dict[str, str](), list[Reason]()
-        if len(judged) < len(readable) or not all(document.is_whole for document in documents):
-            scored = {scored_candidate.candidate.doc_id for scored_candidate in judged}
+        if len(scored) < len(readable) or not all(document.is_whole for document in documents):
+            scored_ids = {scored_candidate.candidate.doc_id for scored_candidate in scored}
             failures = {
                 candidate.doc_id: next(iter(document.failures.values()))
                 for candidate, document in zip(readable, documents, strict=False)  # a deadline may leave fewer
-                if document.failures and candidate.doc_id not in scored
+                if document.failures and candidate.doc_id not in scored_ids
             }
-            dealt_with = scored | failures.keys()
+            dealt_with = scored_ids | failures.keys()
             reached = sum(1 for _ in takewhile(lambda candidate: candidate.doc_id in dealt_with, readable))
             lacking = sum(document.is_cut_off for document in documents) + len(readable) - len(documents)
             reasons = self._reasons(documents, len(readable))
@@ -221,12 +215,12 @@ class VectorStage:
             "encoded": completed.encoded,
             "known": completed.known,
             "lacking": lacking,
-            "truncated": sum([scored_candidate.cut for scored_candidate in judged]),
+            "truncated": sum([scored_candidate.cut for scored_candidate in scored]),
             "query_truncated": bool(query.cut),
         }
         for state in VECTOR_COUNTS:
             SEARCHED_TEXTS.labels(state).inc(counts[state])
-        attempt = StageAttempt(block, readable, judged, reached, failures)
+        attempt = StageAttempt(block, readable, scored, reached, failures)
         return StageOutcome(attempt, counts, reasons)
 
     def _reasons(self, documents: Sequence[DocumentRecords], size: int) -> list[Reason]:
@@ -242,3 +236,13 @@ class VectorStage:
         if failed and self.passages is not None:
             reasons.append(not_scored_reason(f"{failed} of {requested} passages"))
         return reasons
+
+
+def _slices(documents: Sequence[int]) -> list[tuple[int, int]]:
+    """Return where each document's passages start and end.
+
+    Args:
+        documents: the index of each passage's document, in ascending order.
+    """
+    starts = [index for index, document in enumerate(documents) if not index or document != documents[index - 1]]
+    return list(pairwise([*starts, len(documents)]))

@@ -97,7 +97,9 @@ class Deadline:
     @property
     def passed(self) -> bool:
         """Whether no time is left."""
-        return self.is_withdrawn if self.at_s is None else self.at_s <= self.clock() or self.is_withdrawn
+        if self.at_s is not None and self.at_s <= self.clock():
+            return True
+        return self.withdrawn is not None and self.withdrawn()
 
     def wait(self, event: threading.Event) -> bool:
         """Wait for an event; return whether it came before the deadline."""

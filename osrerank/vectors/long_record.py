@@ -46,9 +46,10 @@ class LongRecord:
     @classmethod
     def read(cls, content: bytes, key: bytes, secret: bytes = b"") -> Self | None:
         """Parse a record that `write` made with this key and this secret; return None for any other bytes."""
-        body = check_digest(content, key, secret)
-        if body is None or len(body) < HEADER.size:
+        checked = check_digest(content, key, secret)
+        if checked is None or len(checked) < HEADER.size:
             return None
+        body = memoryview(checked)  # slices of it are not copied
         magic, count, names_bytes = HEADER.unpack_from(body)
         table_start = HEADER.size + names_bytes
         offset = table_start + count * NUMBERS * INT32.itemsize

@@ -7,7 +7,7 @@ on the model's calibration or on BM25's weight, so records stay valid when these
 
 import functools
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -48,7 +48,7 @@ class Records:
         self.model_key = _hash(f"{key}\0{self.bits}".encode())
         self._write_tasks = Background()
 
-    def keys_of(self, texts: Sequence[str | LongText]) -> list[bytes]:
+    def keys_of(self, texts: Iterable[str | LongText]) -> list[bytes]:
         """Return the key of each text's record, 16 bytes; for a long text, it also depends on how the text is split."""
         return [_hash(self.model_key + _content(text)) for text in texts]
 
