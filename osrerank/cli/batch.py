@@ -106,7 +106,7 @@ def _write(output: Path, tag: str, form: RunForm, checkpoint: SideFile, queries:
 def insist(reranker: RerankService) -> None:
     """Let queries without a deadline wait for a rerank server that is busy or does not respond, instead of failing."""
     if isinstance(model := reranker.model, NeedsServer):
-        model.insist()
+        model.allow_long_retries()
 
 
 def refuse_overwriting(output: Path, *inputs: Path | None) -> None:

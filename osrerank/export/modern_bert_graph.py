@@ -39,7 +39,7 @@ def build_modern_bert(weights: Weights, config: Mapping[str, Any], card: ModelCa
 
     Args:
         weights: weights under transformers' names, with or without a classifier's prefix.
-        config: the model's ``config.json``, for which `osrerank.scoring.modular.modern_bert.obstacle` is empty.
+        config: the model's ``config.json``, which `osrerank.scoring.modular.modern_bert` supports.
         card: the model's card.
         head: head of a modular cross-encoder; None for the head of a classifier.
 

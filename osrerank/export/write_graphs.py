@@ -16,7 +16,7 @@ from osrerank.export.bi_encoder_graph import build_encoder
 from osrerank.export.graph import build_graph, can_build
 from osrerank.export.modern_bert_graph import build_modern_bert
 from osrerank.export.quantise import QuantisationRecipe, quantise
-from osrerank.scoring.backends.onnx import VECTOR
+from osrerank.scoring.backends.onnx import VECTOR_OUTPUT
 from osrerank.scoring.card import ModelCard
 from osrerank.scoring.inputs import InputBuilder, Tokens
 from osrerank.scoring.model_files import CONFIG_FILE, TOKENIZER_FILE, read_config
@@ -87,7 +87,7 @@ def _examples(folder: Path, card: ModelCard) -> Iterator[Tokens]:
 
 def _write_fp32(source: Path, target: Path, card: ModelCard, *, padded: bool) -> None:
     """Write the fp32 graph; optimum exports the families that osrerank cannot build, and graphs for padded batches."""
-    from osrerank.scoring.backends.torch import head_of, load_network, read_weights  # noqa: PLC0415 - imports torch
+    from osrerank.scoring.backends.torch import load_network, read_head, read_weights  # noqa: PLC0415 - imports torch
 
     config = read_config(source)
     if card.is_encoder:
@@ -105,10 +105,10 @@ def _write_fp32(source: Path, target: Path, card: ModelCard, *, padded: bool) ->
             raise ModelLoadError(reason, path=str(source)) from error
         require("onnx", extra="onnx").save(graph, target)
         return
-    network, head = load_network(source, card), head_of(source, card)
+    network, head = load_network(source, card), read_head(source, card)
     build = None if card.is_encoder else _builder(config)
     if padded or build is None:
-        write_onnx(network, target, VECTOR if card.is_encoder else "logits")
+        write_onnx(network, target, VECTOR_OUTPUT if card.is_encoder else "logits")
         return
     tensors = network.network.state_dict() if head is None else read_weights(source)
     weights = {name: tensor.float().numpy() for name, tensor in tensors.items()}
@@ -119,7 +119,7 @@ def _builder(config: Mapping[str, Any]) -> Callable[..., Any] | None:
     """Return the function that builds the graph of a cross-encoder; None if only optimum can."""
     if can_build(config):
         return build_graph
-    is_modern = config.get("model_type") == modern_shape.MODEL_TYPE and not modern_shape.obstacle(config)
+    is_modern = config.get("model_type") == modern_shape.MODEL_TYPE and not modern_shape.unsupported_reason(config)
     return build_modern_bert if is_modern else None
 
 

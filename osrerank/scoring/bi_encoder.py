@@ -10,7 +10,7 @@ import numpy as np
 
 from osrerank.errors import InferenceError, ModelLoadError
 from osrerank.scoring.backends.base import Backend
-from osrerank.scoring.backends.onnx import PREFERRED
+from osrerank.scoring.backends.onnx import PRECISIONS
 from osrerank.scoring.batcher import BatcherOutput
 from osrerank.scoring.card import ModelCard
 from osrerank.scoring.card_file import parameter_files
@@ -156,7 +156,7 @@ def weights_digest(directory: Path, card: ModelCard) -> str:
     """
     if card.weights:
         return card.weights
-    for precision in PREFERRED:
+    for precision in PRECISIONS:
         if (graph := card.onnx.get(precision)) and (directory / CARD_FILE).exists():
             return _file_digest(directory / graph)
         if graph:

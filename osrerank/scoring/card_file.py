@@ -118,7 +118,7 @@ def _parse_card(content: dict[str, Any]) -> dict[str, Any]:
     card["calibration"] = Calibration(**card.pop("calibration", {}))
     card["languages"] = tuple(card.pop("languages", ()))
     card["modules"] = tuple(HeadStep(**step) for step in card.pop("modules", ()))
-    card["tokens"] = TokenVectors.of_json(card.pop("tokens", {}))
+    card["tokens"] = TokenVectors.from_json(card.pop("tokens", {}))
     if card.pop("feedback", None):
         raise ValueError(f"feedback is gone; {replacement_for('feedback')}")
     return card

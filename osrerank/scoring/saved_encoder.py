@@ -23,7 +23,7 @@ from osrerank.scoring.model_files import (
 from osrerank.scoring.modular import bi_encoder as files
 from osrerank.scoring.modular import late_interaction
 from osrerank.scoring.modular import modern_bert as modern_shape
-from osrerank.scoring.modular.description import FAMILIES, GRAPH_FAMILIES, file_error, model_type
+from osrerank.scoring.modular.description import FAMILIES, GRAPH_FAMILIES, file_error, read_model_type
 from osrerank.scoring.modular.tokenizer_settings import TokenizerSettings
 
 OTHER_MODEL_TYPES = ("CrossEncoder", *late_interaction.MODEL_TYPES)
@@ -86,7 +86,7 @@ class BiEncoderSource:
 
 def is_bi_encoder(directory: Path) -> bool:
     """Return whether a directory has a bi-encoder: saved by sentence-transformers, or listed in `PUBLIC_MODELS`."""
-    kind = model_type(directory)
+    kind = read_model_type(directory)
     return kind not in OTHER_MODEL_TYPES if kind else "pooling" in public_model(directory)
 
 
@@ -202,7 +202,7 @@ def check_architecture(file: Path, config: Mapping[str, Any], families: Sequence
     if family not in families:
         raise file_error(file, f"model_type is {family!r}; for an encoder it must be one of {', '.join(families)}")
     if family == modern_shape.MODEL_TYPE:
-        if obstacle := modern_shape.obstacle(config):
+        if obstacle := modern_shape.unsupported_reason(config):
             raise file_error(file, f"{obstacle}, which osrerank does not compute")
         return
     required: dict[str, Any] = {"is_decoder": False}

@@ -237,7 +237,7 @@ class NeedsServer(Protocol):
             DeadlineExceeded, EndpointError, Overloaded: the server cannot score, or does not answer in time.
         """
 
-    def insist(self) -> None:
+    def allow_long_retries(self) -> None:
         """Let all later calls without a deadline wait for minutes while the server is busy or does not answer."""
 
 

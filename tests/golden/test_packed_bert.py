@@ -29,7 +29,7 @@ from osrerank.scoring.backends.networks.attention import (  # noqa: E402 - impor
 from osrerank.scoring.backends.networks.bi_encoder import PaddedBiEncoder  # noqa: E402 - likewise
 from osrerank.scoring.backends.networks.classifier import Classifier  # noqa: E402 - likewise
 from osrerank.scoring.backends.networks.engine import PackedEngine, PaddedEngine, on_device  # noqa: E402 - likewise
-from osrerank.scoring.backends.networks.load import load_packed, obstacle  # noqa: E402 - likewise
+from osrerank.scoring.backends.networks.load import load_packed, unsupported_reason  # noqa: E402 - likewise
 from osrerank.scoring.backends.torch import read_weights  # noqa: E402 - likewise
 from osrerank.scoring.modular.modern_bert import ModernBertShape  # noqa: E402 - likewise
 from tests.varlen import Varlen, attentions  # noqa: E402 - likewise
@@ -106,7 +106,7 @@ def test_packed_classifiers_equal_transformers(
     network = made(kind, architecture, **positions, **changes)
     config = network.config.to_dict() | {"architectures": [architecture]}
     card = ModelCard("made", "logit1")
-    assert obstacle(config, card) == ""
+    assert unsupported_reason(config, card) == ""
     batch = [
         Tokens(np.where(tokens.ids == config["pad_token_id"], 2, tokens.ids), tokens.segments)
         for tokens in sequences(LENGTHS, 300, segments=max(2, config["type_vocab_size"]))
@@ -232,7 +232,7 @@ def windowed(lengths: Sequence[int]) -> list[Tokens]:
 
 
 def modern_logits(network: torch.nn.Module, batch: Sequence[Tokens], attention: Attention) -> np.ndarray:
-    assert obstacle(network.config.to_dict(), CARD) == ""
+    assert unsupported_reason(network.config.to_dict(), CARD) == ""
     return logits(network, network.config.to_dict(), CARD, batch, lambda: attention)
 
 
@@ -348,4 +348,4 @@ def test_configs_that_the_packed_forward_pass_cannot_compute_are_refused(
     is_modern: bool, changes: dict, reason: str
 ) -> None:
     config = modern().config.to_dict() if is_modern else BERT
-    assert reason in obstacle(config | changes, CARD)
+    assert reason in unsupported_reason(config | changes, CARD)

@@ -1,1 +1,1 @@
-"""The backends that compute a model: ONNX Runtime and torch in this process, or a rerank server over HTTP."""
+"""The backends, which compute a model: in this process by ONNX Runtime or torch, or on a rerank server over HTTP."""

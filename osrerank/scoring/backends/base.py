@@ -11,8 +11,8 @@ class Compute(NamedTuple):
     """The user's choices for a backend.
 
     Attributes:
-        threads: number of CPU threads; 0 means the cores that this process may use.
-        dtype: number type ``fp32``, ``bf16`` or ``fp16``, or ``auto`` for the backend's own choice.
+        threads: number of CPU threads; 0 uses all cores that this process may use.
+        dtype: number type ``fp32``, ``bf16`` or ``fp16``; ``auto`` lets the backend choose.
     """
 
     threads: int = 0
@@ -20,7 +20,7 @@ class Compute(NamedTuple):
 
 
 class Backend(Protocol):
-    """A loaded network, which computes logits or vectors; ``threads`` threads may call it at once."""
+    """A loaded network, which computes logits or vectors. It may be called from ``threads`` threads at once."""
 
     @property
     def name(self) -> str:
@@ -40,20 +40,22 @@ class Backend(Protocol):
 
     @property
     def packed(self) -> bool:
-        """Whether a batch costs the sum of its lengths; otherwise, it is padded to its longest sequence."""
+        """Whether batches are computed without padding; otherwise, a batch is padded to its longest sequence."""
 
     @property
     def threads(self) -> int:
-        """The number of threads that should compute batches at the same time."""
+        """The number of threads that should call `run` at the same time."""
 
     @property
     def parallel(self) -> bool:
-        """Whether these threads compute in parallel; then a large batch must not leave another thread idle."""
+        """Whether these threads compute in parallel, so that a large batch should be split among them."""
 
     def run(self, sequences: Sequence[Tokens]) -> Rows:
-        """Compute a batch, and return the head's outputs ``(n, labels)`` or a bi-encoder's vectors ``(n, dimensions)``.
+        """Compute a batch of n sequences.
 
-        For a late-interaction model, return a list of n arrays ``(tokens, dimensions)``.
+        Returns:
+            A cross-encoder's logits ``(n, labels)``; a bi-encoder's vectors ``(n, dimensions)``; or for a
+            late-interaction model, a list of n arrays ``(tokens, dimensions)``.
 
         Raises:
             InferenceError: the forward pass failed.

@@ -16,11 +16,12 @@ from osrerank.scoring.inputs import PaddedBatch, Tokens, padded
 from osrerank.scoring.modular.head import Head
 from osrerank.types.vectors import Rows
 
-PREFERRED = ("int8", "fp32")
-VECTOR = "vector"
-"""Output name of an encoder's graph; a late-interaction model's output has a row for each token."""
-STATES = ("last_hidden_state", "token_embeddings")
-"""Output names, in a bi-encoder's graph that another program exported, of the last states of all tokens."""
+PRECISIONS = ("int8", "fp32")
+"""The precisions of a model's graphs; the first that the model has is used."""
+VECTOR_OUTPUT = "vector"
+"""Name of the output with the vectors, in the graph of an encoder that osrerank exported."""
+STATE_OUTPUTS = ("last_hidden_state", "token_embeddings")
+"""Names of the output with the last states of all tokens, in a bi-encoder's graph that another program exported."""
 
 
 def load(directory: Path, card: ModelCard, compute: Compute) -> Backend:
@@ -33,15 +34,15 @@ def load(directory: Path, card: ModelCard, compute: Compute) -> Backend:
 class OnnxBackend:
     """An ONNX Runtime session of a cross-encoder; each thread computes one sequence at a time.
 
-    So no layer computes padding, and a score never depends on the other sequences. This is as fast as batches that use
-    all cores (docs/performance.md).
+    Single sequences need no padding, so a score never depends on the other sequences of a batch. They are as fast as
+    batches that use all cores (docs/performance.md).
 
     Args:
-        session: the ``onnxruntime.InferenceSession``, which uses one thread for each run.
+        session: an ``onnxruntime.InferenceSession`` that uses one thread for each run.
         threads: number of sequences that are computed at once.
-        card: the model's card; errors name the model.
-        precision: the graph's precision.
-        file: the graph's file, relative to the model's directory.
+        card: the model's card, whose name errors contain.
+        precision: precision of the graph, one of `PRECISIONS`.
+        file: file of the graph, relative to the model's directory.
     """
 
     name = "onnx"
@@ -59,34 +60,36 @@ class OnnxBackend:
 
     @classmethod
     def load(cls, directory: Path, card: ModelCard, *, threads: int = 0) -> Self:
-        """Open the model's int8 graph if it has one, else its fp32 graph.
+        """Open the model's int8 graph, or its fp32 graph if it has no int8 graph.
 
         Args:
             directory: the model's directory.
             card: the model's card, which names the graphs.
-            threads: number of sequences that are computed at once; 0 means the physical cores that this process may
+            threads: number of sequences that are computed at once; 0 uses all physical cores that this process may
                 use.
 
         Raises:
             ModelLoadError: the directory has no graph, or the graph cannot be read or does not match the card.
         """
-        precision = _precision(directory, card)
+        precision = _choose_precision(directory, card)
         file = card.onnx[precision]
-        session = _open(directory / file, card.name)
+        session = _open_session(directory / file, card.name)
         cls._check(session, directory / file, card)
         return cls(session, threads=threads or usable_cores(), card=card, precision=precision, file=file)
 
     def run(self, sequences: Sequence[Tokens]) -> Rows:
         try:
-            return np.concatenate([self._run(padded([tokens])) for tokens in sequences])
+            return self._compute(sequences)
         except Exception as error:
             raise InferenceError(f"{self._model} failed in ONNX Runtime: {error}", model=self._model) from error
 
-    def _run(self, batch: PaddedBatch) -> npt.NDArray[np.float32]:
-        logits: npt.NDArray[np.float32] = self._session.run(
-            None, {name: getattr(batch, name) for name in self._inputs}
-        )[0]
-        return logits
+    def _compute(self, sequences: Sequence[Tokens]) -> Rows:
+        return np.concatenate([self._session.run(None, self._feed(tokens))[0] for tokens in sequences])
+
+    def _feed(self, tokens: Tokens) -> dict[str, Any]:
+        """Return the graph's inputs for one sequence, by name."""
+        batch = padded([tokens])
+        return {name: getattr(batch, name) for name in self._inputs}
 
     @staticmethod
     def _check(session: Any, file: Path, card: ModelCard) -> None:
@@ -103,55 +106,53 @@ class OnnxBackend:
 
 
 class EncoderBackend(OnnxBackend):
-    """An ONNX Runtime session of a bi-encoder; it encodes each text alone, so a vector never depends on other texts."""
+    """An ONNX Runtime session of a bi-encoder."""
 
     def __init__(self, session: Any, *, threads: int, card: ModelCard, precision: str, file: str) -> None:
         super().__init__(session, threads=threads, card=card, precision=precision, file=file)
-        self._output = _output(session)
-        self._to_vector = card.to_vector
+        self._output = _find_output(session)
+        self._head = card.to_vector
 
-    def run(self, sequences: Sequence[Tokens]) -> Rows:
-        try:
-            return np.concatenate([self.encode(tokens) for tokens in sequences])
-        except Exception as error:
-            raise InferenceError(f"{self._model} failed in ONNX Runtime: {error}", model=self._model) from error
+    def _compute(self, sequences: Sequence[Tokens]) -> Rows:
+        return np.concatenate([self.encode(tokens) for tokens in sequences])
 
     def encode(self, tokens: Tokens) -> npt.NDArray[np.float32]:
         """Return a text's vector ``(1, dimensions)``, or late interaction's vectors ``(tokens, dimensions)``."""
-        batch = padded([tokens])
+        feed = self._feed(tokens)
         with NATIVE_CODE:
-            output: npt.NDArray[np.float32] = self._session.run(
-                [self._output], {name: getattr(batch, name) for name in self._inputs}
-            )[0]
-        return output if self._output == VECTOR else vector_of(output[0], self._to_vector)
+            output: npt.NDArray[np.float32] = self._session.run([self._output], feed)[0]
+        return output if self._output == VECTOR_OUTPUT else compute_vector(output[0], self._head)
 
     @staticmethod
     def _check(session: Any, file: Path, card: ModelCard) -> None:
-        """Refuse a graph with unknown inputs, or whose output does not match the card."""
+        """Refuse a graph whose inputs or output do not match the card."""
         _check_inputs(session, file, card)
-        output = _output(session)
-        if output is None or (output != VECTOR and not card.is_bi_encoder):
+        output = _find_output(session)
+        if output is None or (output != VECTOR_OUTPUT and not card.is_bi_encoder):
             names = ", ".join(entry.name for entry in session.get_outputs())
-            reason = f"{file} has the outputs {names}, but a bi-encoder's graph needs {VECTOR} or {' or '.join(STATES)}"
-            raise ModelLoadError(f"{reason}; run osrerank export on the model", model=card.name, path=str(file))
+            reason = f"{file} has the outputs {names}, but a bi-encoder's graph needs"
+            reason += f" {' or '.join((VECTOR_OUTPUT, *STATE_OUTPUTS))}; run osrerank export on the model"
+            raise ModelLoadError(reason, model=card.name, path=str(file))
         size = next(entry.shape[-1] for entry in session.get_outputs() if entry.name == output)
-        if output == VECTOR and card.dimensions not in (0, size):
+        if output == VECTOR_OUTPUT and card.dimensions not in (0, size):
             reason = f"{file} computes vectors of {size} dimensions, but the card has {card.dimensions}"
             raise ModelLoadError(f"{reason}; export the model again with --dimensions", model=card.name, path=str(file))
 
 
 class TokenBackend(EncoderBackend):
-    """An ONNX Runtime session of a late-interaction model; it encodes each text alone, to a vector for each token."""
+    """An ONNX Runtime session of a late-interaction model, which computes a vector for each token."""
 
-    def run(self, sequences: Sequence[Tokens]) -> Rows:
-        try:
-            return [self.encode(tokens) for tokens in sequences]
-        except Exception as error:
-            raise InferenceError(f"{self._model} failed in ONNX Runtime: {error}", model=self._model) from error
+    def _compute(self, sequences: Sequence[Tokens]) -> Rows:
+        return [self.encode(tokens) for tokens in sequences]
 
 
-def vector_of(states: npt.NDArray[np.float32], head: Head) -> npt.NDArray[np.float32]:
-    """Return a text's vector ``(1, dimensions)`` from its states ``(tokens, size)``, by steps without weights."""
+def compute_vector(states: npt.NDArray[np.float32], head: Head) -> npt.NDArray[np.float32]:
+    """Return a text's vector ``(1, dimensions)`` from its states ``(tokens, size)``.
+
+    Args:
+        states: last states of the text's tokens.
+        head: head whose steps have no weights.
+    """
     vector: npt.NDArray[Any]
     match head.pooling[0]:
         case "cls":
@@ -165,15 +166,19 @@ def vector_of(states: npt.NDArray[np.float32], head: Head) -> npt.NDArray[np.flo
         case "weightedmean":
             vector = np.average(states, axis=0, weights=np.arange(1, len(states) + 1))
     for step in head.steps:
-        vector = vector[: step.size] if step.kind == "first" else vector / max(float(np.linalg.norm(vector)), 1e-12)
+        match step.kind:
+            case "first":
+                vector = vector[: step.size]
+            case "unit":
+                vector = vector / max(float(np.linalg.norm(vector)), 1e-12)
     vectors: npt.NDArray[np.float32] = vector[None].astype(np.float32)
     return vectors
 
 
-def _output(session: Any) -> str | None:
-    """Return the name of the output with the encoder's vectors or else states; None if the graph has neither."""
+def _find_output(session: Any) -> str | None:
+    """Return the name of a graph's output with vectors, or else with states; None if it has neither."""
     names = {entry.name for entry in session.get_outputs()}
-    return next((name for name in (VECTOR, *STATES) if name in names), None)
+    return next((name for name in (VECTOR_OUTPUT, *STATE_OUTPUTS) if name in names), None)
 
 
 def _check_inputs(session: Any, file: Path, card: ModelCard) -> None:
@@ -183,16 +188,15 @@ def _check_inputs(session: Any, file: Path, card: ModelCard) -> None:
         raise ModelLoadError(reason, model=card.name, path=str(file))
 
 
-def _precision(directory: Path, card: ModelCard) -> str:
-    """Return the precision of the graph to open."""
-    precision = next((name for name in PREFERRED if name in card.onnx), None)
+def _choose_precision(directory: Path, card: ModelCard) -> str:
+    precision = next((name for name in PRECISIONS if name in card.onnx), None)
     if precision is None:
-        reason = f"{directory} has no ONNX graph in {', '.join(PREFERRED)}; make one with osrerank export"
+        reason = f"{directory} has no ONNX graph in {', '.join(PRECISIONS)}; make one with osrerank export"
         raise ModelLoadError(reason, model=card.name, path=str(directory))
     return precision
 
 
-def _open(file: Path, model: str) -> Any:
+def _open_session(file: Path, model: str) -> Any:
     import onnxruntime  # noqa: PLC0415 - takes half a second
 
     options = onnxruntime.SessionOptions()
@@ -200,11 +204,7 @@ def _open(file: Path, model: str) -> Any:
     options.inter_op_num_threads = 1
     options.log_severity_level = 3
     if not file.is_file():
-        raise ModelLoadError(
-            f"{file} is missing: export or download the model again",
-            model=model,
-            path=str(file),
-        )
+        raise ModelLoadError(f"{file} is missing: export or download the model again", model=model, path=str(file))
     try:
         with NATIVE_CODE:
             return onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])

@@ -1,4 +1,4 @@
-"""Compute models in torch: BERT, RoBERTa and ModernBERT by osrerank's own forward pass, others by transformers."""
+"""Compute models in torch: BERT, RoBERTa and ModernBERT by our own forward pass, other families by transformers."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 BUDGET_TOKENS = {"cpu": 2048, "cuda": 32768}
 """Device -> maximum number of tokens in a batch."""
 THREADS = {"cpu": 1, "cuda": 2}
-"""Device -> threads that compute batches; with a GPU, one thread prepares a batch while the GPU computes another."""
+"""Device -> number of threads that compute batches. On a GPU, one prepares a batch while the other's is computed."""
 
 logger = logging.getLogger(__name__)
 
@@ -35,10 +35,10 @@ def load(directory: Path, card: ModelCard, compute: Compute) -> "TorchBackend":
 
 
 class TorchBackend:
-    """A network in torch, on a CUDA device if there is one.
+    """A network in torch, on a CUDA device if the machine has one.
 
-    If a batch does not fit into the device's memory, its computation fails and the caller splits it. Later batches have
-    at most half its size.
+    A batch that does not fit into the device's memory fails, and the caller splits it. Later batches have at most half
+    its size.
 
     Args:
         engine: the network on its device.
@@ -46,7 +46,7 @@ class TorchBackend:
         precision: ``fp32``, ``bf16`` or ``fp16``.
         model: the model's name, for errors.
         files: the weight files, relative to the model's directory.
-        description: torch's version, device, precision and implementation, for people to read.
+        description: human-readable summary of torch's version, device, precision and implementation.
     """
 
     name = "torch"
@@ -69,19 +69,19 @@ class TorchBackend:
         self.packed = engine.packed
         self.device = device
         self.threads = THREADS[device]
-        self.parallel = False  # one device computes for all
+        self.parallel = False  # the threads share one device
         self.budget_tokens = BUDGET_TOKENS[device]
         self.description = description
 
     @classmethod
     def load(cls, directory: Path, card: ModelCard, *, threads: int = 0, dtype: str = "auto") -> Self:
-        """Load a network from the directory's safetensors, or if it has no safetensors, from its ONNX graph.
+        """Load a network from the directory's safetensors, or else from its ONNX graph.
 
         Args:
             directory: the model's directory.
             card: the model's card.
-            threads: CPU threads for one batch; 0 keeps torch's own number.
-            dtype: ``fp32``, ``bf16``, ``fp16``, or ``auto`` for 16 bits on a GPU and fp32 on the CPU.
+            threads: number of CPU threads that compute a batch; 0 keeps torch's default.
+            dtype: ``fp32``, ``bf16`` or ``fp16``; ``auto`` uses 16 bits on a GPU and fp32 on the CPU.
 
         Raises:
             ModelLoadError: the directory has no weights, or they cannot be read or do not match the config.
@@ -114,28 +114,27 @@ class TorchBackend:
         try:
             return engine(sequences)
         except self._torch.OutOfMemoryError as error:
-            raise self._shrink(sequences) from error.with_traceback(None)  # its frames hold memory of the GPU
+            raise self._reduce_budget(sequences) from error.with_traceback(None)  # whose frames hold GPU memory
         except (RuntimeError, InferenceError) as error:
             raise InferenceError(f"{self._model} failed in torch: {error}", model=self._model) from error
 
     def close(self) -> None:
         self._engine = None
 
-    def _shrink(self, sequences: Sequence[Tokens]) -> InferenceError:
-        """Reduce the batch size to half of a batch that did not fit, and return the error to raise."""
-        longest = max(len(tokens.ids) for tokens in sequences)
-        total = sum(len(tokens.ids) for tokens in sequences)
-        tokens = total if self.packed else longest * len(sequences)
-        self.budget_tokens = max(1, min(self.budget_tokens, tokens // 2))
+    def _reduce_budget(self, sequences: Sequence[Tokens]) -> InferenceError:
+        """Limit later batches to half of a batch that did not fit into memory, and return the error to raise."""
+        lengths = [len(tokens.ids) for tokens in sequences]
+        batch_tokens = sum(lengths) if self.packed else max(lengths) * len(lengths)
+        self.budget_tokens = max(1, min(self.budget_tokens, batch_tokens // 2))
         if self._torch.cuda.is_available():
             self._torch.cuda.empty_cache()
-        reason = f"{self._model}: {len(sequences)} sequences of {tokens} tokens do not fit into the GPU's memory"
+        reason = f"{self._model}: {len(sequences)} sequences of {batch_tokens} tokens do not fit into the GPU's memory"
         logger.warning("[memory-short] %s; later batches have at most %d tokens", reason, self.budget_tokens)
         return InferenceError(f"{reason}; free some memory, or use a smaller model", model=self._model)
 
 
 def _load_engine(directory: Path, card: ModelCard, device: Any, precision: str) -> "tuple[DeviceNetwork, str]":
-    """Return the network on its device, and a description of its implementation.
+    """Return the network on its device, and the name of its implementation.
 
     Raises:
         ModelLoadError: the weights cannot be read, or do not match the config.
@@ -149,28 +148,28 @@ def _load_engine(directory: Path, card: ModelCard, device: Any, precision: str) 
     )
 
     config = read_config(directory)
-    dtype, head = DTYPES[precision], head_of(directory, card)
-    obstacle = load.obstacle(config, card, head)
-    if obstacle and card.kind == "late-interaction":
-        raise ModelLoadError(
-            f"{directory} cannot be computed in torch: {obstacle}", model=card.name, path=str(directory)
-        )
-    if obstacle:
+    dtype = DTYPES[precision]
+    head = read_head(directory, card)
+    reason = load.unsupported_reason(config, card, head)
+    if reason and card.kind == "late-interaction":
+        message = f"{directory} cannot be computed in torch: {reason}"
+        raise ModelLoadError(message, model=card.name, path=str(directory))
+    if reason:
         network = load_network(directory, card).to(dtype)
-        return PaddedEngine(network, device, padding_id(directory)), f"transformers ({obstacle})"
+        return PaddedEngine(network, device, padding_id(directory)), f"transformers ({reason})"
     width = config["hidden_size"] // config["num_attention_heads"]
     attend, reason = attention.choose_attention(device, dtype, width, windowed=load.is_windowed(config))
     try:
         packed = load.load_packed(read_weights(directory), config, card, attention=attend, dtype=dtype, head=head)
     except KeyError as error:
-        raise _missing_weights(directory, card, str(error.args[0])) from error
+        raise _missing_weights_error(directory, card, str(error.args[0])) from error
     except (ModelLoadError, MissingDependencyError):
         raise
     except Exception as error:
-        raise _unreadable(directory, card, error) from error
+        raise _unreadable_error(directory, card, error) from error
     implementation = f"{attend.name} attention" + (f" ({reason})" if reason else "")
-    engine_of = TokenEngine if card.kind == "late-interaction" else PackedEngine
-    return engine_of(packed, device), implementation
+    engine_class = TokenEngine if card.kind == "late-interaction" else PackedEngine
+    return engine_class(packed, device), implementation
 
 
 def load_network(directory: Path, card: ModelCard) -> Any:
@@ -183,16 +182,16 @@ def load_network(directory: Path, card: ModelCard) -> Any:
         ModelLoadError: the weights cannot be read, or do not match the config.
     """
     try:
-        head = head_of(directory, card)
+        head = read_head(directory, card)
         return _load_classifier(directory, card) if head is None else _load_modular(directory, card, head)
     except (ModelLoadError, MissingDependencyError):
         raise
     except Exception as error:
-        raise _unreadable(directory, card, error) from error
+        raise _unreadable_error(directory, card, error) from error
 
 
-def head_of(directory: Path, card: ModelCard) -> Head | None:
-    """Return the head after the encoder; None if the config names a classifier of transformers."""
+def read_head(directory: Path, card: ModelCard) -> Head | None:
+    """Return the head that follows the encoder; None if the config names a classifier of transformers instead."""
     if card.is_encoder:
         return card.to_vector
     description = read_cross_encoder(directory)
@@ -200,9 +199,9 @@ def head_of(directory: Path, card: ModelCard) -> Head | None:
 
 
 def read_weights(directory: Path) -> Mapping[str, Any]:
-    """Return all weight tensors of the directory by name, from its safetensors or else from its graph.
+    """Return the directory's weights by name, from its safetensors or else from its ONNX graph.
 
-    The names of a module's tensors begin with the module's folder.
+    If sentence-transformers saved the model, the names of a module's weights begin with the module's folder.
 
     Raises:
         ModelLoadError: the directory has only a graph, and osrerank did not export it.
@@ -224,18 +223,18 @@ def _read_graph(directory: Path, graph: str) -> Mapping[str, Any]:
 
     file, config = directory / graph, read_config(directory)
     if config.get("model_type") != "bert":
+        reason = f"only a BERT's weights can be read from its graph, and model_type is {config.get('model_type')!r}"
         fix = "add the safetensors, or export the model again with --keep-weights"
-        reason = f"{file}: weights can be read from the graph of a BERT only, and model_type is "
-        raise ModelLoadError(f"{reason}{config.get('model_type')!r}; {fix}", path=str(file))
+        raise ModelLoadError(f"{file}: {reason}; {fix}", path=str(file))
     try:
         return read_graph_weights(file, config)
     except KeyError as error:
-        reason = f"{file} has no weight {error}, because osrerank did not export that graph; add the safetensors"
+        reason = f"{file} has no weight {error}, because osrerank did not export this graph; add the safetensors"
         raise ModelLoadError(reason, path=str(file)) from error
 
 
 def _load_classifier(directory: Path, card: ModelCard) -> Any:
-    """Return transformers' classifier for the model, with all weights from the directory's files."""
+    """Return transformers' classifier, all of whose weights come from the directory's files."""
     from osrerank.scoring.backends.networks.classifier import Classifier  # noqa: PLC0415 - imports torch
 
     transformers: Any = require("transformers", extra="torch")
@@ -247,28 +246,26 @@ def _load_classifier(directory: Path, card: ModelCard) -> Any:
         directory, use_safetensors=True, local_files_only=True, trust_remote_code=False, output_loading_info=True
     )
     if loading["missing_keys"]:
-        raise _missing_weights(directory, card, ", ".join(sorted(loading["missing_keys"])[:3]))
+        raise _missing_weights_error(directory, card, ", ".join(sorted(loading["missing_keys"])[:3]))
     return Classifier(network)
 
 
 def _refuse_decoder(directory: Path, card: ModelCard, transformers: Any) -> None:
-    """Refuse a decoder, which reads a text from left to right; transformers has no masked-word model of its family.
+    """Check that transformers has a masked-word model of the model's family, which it has of encoders only.
 
     Raises:
-        ModelLoadError: the family is one of decoders.
+        ModelLoadError: the model is a decoder, whose tokens attend only to the tokens before them.
     """
     family = str(read_config(directory).get("model_type"))
     if family not in transformers.models.auto.modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES:
         file = directory / CONFIG_FILE
-        reason = (
-            f"{file}: model_type is {family!r}, a decoder without bidirectional attention; osrerank computes encoders"
-        )
-        fix = "run it behind a rerank server (--backend http)"
+        reason = f"{file}: model_type is {family!r}, a decoder, but osrerank computes only encoders"
+        fix = "run the model on a rerank server (--backend http)"
         raise ModelLoadError(f"{reason}; {fix}", model=card.name, path=str(file))
 
 
 def _load_modular(directory: Path, card: ModelCard, head: Head) -> Any:
-    """Return transformers' encoder with a head of modules, with all weights from the directory's files."""
+    """Return transformers' encoder with a head of modules, all of whose weights come from the directory's files."""
     from osrerank.scoring.backends.networks.classifier import (  # noqa: PLC0415 - imports torch
         EmbeddingTable,
         ModularClassifier,
@@ -283,21 +280,20 @@ def _load_modular(directory: Path, card: ModelCard, head: Head) -> Any:
     network, loading = transformers.AutoModel.from_pretrained(
         directory, use_safetensors=True, local_files_only=True, trust_remote_code=False, output_loading_info=True
     )
-    if missing := [name for name in loading["missing_keys"] if not name.startswith("pooler.")]:
-        raise _missing_weights(directory, card, ", ".join(sorted(missing)[:3]))
+    missing = [name for name in loading["missing_keys"] if not name.startswith("pooler.")]
+    if missing:
+        raise _missing_weights_error(directory, card, ", ".join(sorted(missing)[:3]))
     try:
         return ModularClassifier(network, HeadNetwork(head, weights)).eval()
     except KeyError as error:
-        raise _missing_weights(directory, card, str(error.args[0])) from error
+        raise _missing_weights_error(directory, card, str(error.args[0])) from error
 
 
-def _missing_weights(directory: Path, card: ModelCard, names: str) -> ModelLoadError:
-    reason = (
-        f"{directory} lacks weights that its config.json asks for: {names}; perhaps it is not a fine-tuned reranker"
-    )
+def _missing_weights_error(directory: Path, card: ModelCard, names: str) -> ModelLoadError:
+    reason = f"{directory} lacks weights that its config.json requires ({names}); it may not be a fine-tuned reranker"
     return ModelLoadError(reason, model=card.name, path=str(directory))
 
 
-def _unreadable(directory: Path, card: ModelCard, error: Exception) -> ModelLoadError:
+def _unreadable_error(directory: Path, card: ModelCard, error: Exception) -> ModelLoadError:
     reason = f"the weights in {directory} cannot be read as {card.name}: {type(error).__name__}: {error}"
     return ModelLoadError(reason, model=card.name, path=str(directory))

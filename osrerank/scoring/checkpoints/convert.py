@@ -17,7 +17,7 @@ from osrerank._optional import require
 from osrerank.errors import ModelLoadError
 from osrerank.scoring.checkpoints import tensorflow
 from osrerank.scoring.checkpoints.pickled import INDEX, pickled_files, read_pickled
-from osrerank.scoring.checkpoints.vocabulary import SETTINGS_FILE, SPECIALS_FILE, VOCABULARY_FILE, tokenizer_of
+from osrerank.scoring.checkpoints.vocabulary import SETTINGS_FILE, SPECIALS_FILE, VOCABULARY_FILE, build_tokenizer
 from osrerank.scoring.json_file import read_json
 from osrerank.scoring.model_files import (
     CARD_FILE,
@@ -181,7 +181,7 @@ def _write(source: Path, target: Path, head: Head, sha256: str) -> None:
     if (source / TOKENIZER_FILE).exists():
         shutil.copyfile(source / TOKENIZER_FILE, target / TOKENIZER_FILE)
     else:
-        tokenizer_of(source).save(str(target / TOKENIZER_FILE))
+        build_tokenizer(source).save(str(target / TOKENIZER_FILE))
     contiguous = {name: tensor.detach().clone().contiguous() for name, tensor in weights.items()}
     safetensors.save_file(contiguous, target / WEIGHTS_FILE, metadata={"format": "pt"})
     _write_json(target / CONFIG_FILE, config)
@@ -259,7 +259,7 @@ def _files(source: Path) -> list[Path]:
     names = [CONFIG_FILE, tensorflow.CONFIG, TOKENIZER_FILE, VOCABULARY_FILE, SETTINGS_FILE, SPECIALS_FILE, INDEX]
     settings = [directory / name for name in names if (directory / name).exists()]
     if tensorflow.is_tensorflow(source):
-        prefix = tensorflow.checkpoint_of(directory)
+        prefix = tensorflow.find_checkpoint(directory)
         return [*settings, *sorted(prefix.parent.glob(f"{prefix.name}.*"))]
     weights = [directory / name for name in weight_files(source)] or pickled_files(source)
     missing = next((file for file in weights if not file.exists()), None)

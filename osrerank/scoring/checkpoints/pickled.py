@@ -11,7 +11,7 @@ from typing import Any
 
 from osrerank._optional import require
 from osrerank.errors import ModelLoadError
-from osrerank.scoring.checkpoints.safe_unpickler import Placeholder, load_inert, tensors_of
+from osrerank.scoring.checkpoints.safe_unpickler import Placeholder, load_with_placeholders, module_tensors
 from osrerank.scoring.json_file import read_json
 from osrerank.scoring.model_files import PICKLES, is_pickled
 
@@ -87,7 +87,7 @@ def _named_values(content: object) -> Iterator[tuple[str, Any]]:
     if isinstance(content, Mapping):
         yield from ((str(name), value) for name, value in content.items())
     elif isinstance(content, Placeholder):
-        yield from tensors_of(content)
+        yield from module_tensors(content)
 
 
 def _load_module(file: Path, refusal: pickle.UnpicklingError) -> object:
@@ -97,7 +97,7 @@ def _load_module(file: Path, refusal: pickle.UnpicklingError) -> object:
         ModelLoadError: the file has no module with tensors.
     """
     try:
-        content = load_inert(file)
+        content = load_with_placeholders(file)
         if any(_named_values(content)):
             return content
     except Exception as error:

@@ -56,7 +56,7 @@ class TensorsOnlyPickle:
         return cls.Unpickler(file, **options).load()
 
 
-def load_inert(file: Path) -> object:
+def load_with_placeholders(file: Path) -> object:
     """Return the content of a file that torch.save wrote, with a `Placeholder` for all but containers and tensors.
 
     Raises:
@@ -68,11 +68,11 @@ def load_inert(file: Path) -> object:
         return torch.load(file, map_location="cpu", weights_only=False, pickle_module=TensorsOnlyPickle)
 
 
-def tensors_of(module: Placeholder) -> Iterator[tuple[str, Any]]:
+def module_tensors(module: Placeholder) -> Iterator[tuple[str, Any]]:
     """Yield the parameters and buffers of a pickled ``torch.nn.Module``, by their names in its state dict."""
     state = module.state if isinstance(module.state, Mapping) else {}
     for group in ("_parameters", "_buffers"):
         yield from dict(state.get(group, {})).items()
     for name, child in dict(state.get("_modules", {})).items():
         if isinstance(child, Placeholder):
-            yield from ((f"{name}.{inner}", tensor) for inner, tensor in tensors_of(child))
+            yield from ((f"{name}.{inner}", tensor) for inner, tensor in module_tensors(child))

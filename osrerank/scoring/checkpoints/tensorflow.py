@@ -41,10 +41,10 @@ def read_tensorflow(directory: Path) -> tuple[Arrays, dict[str, Any]]:
     """Return a checkpoint's weights under transformers' names, and its config.
 
     Raises:
-        ModelLoadError: `checkpoint_of` cannot decide which checkpoint to read, or the checkpoint cannot be read.
+        ModelLoadError: `find_checkpoint` cannot decide which checkpoint to read, or the checkpoint cannot be read.
         MissingDependencyError: the extra ``torch`` is not installed.
     """
-    prefix = checkpoint_of(directory)
+    prefix = find_checkpoint(directory)
     variables = read_bundle(prefix)
     weights = {
         _transformers_name(name): _as_float32(name, array)
@@ -58,7 +58,7 @@ def read_tensorflow(directory: Path) -> tuple[Arrays, dict[str, Any]]:
     return weights, {**read_json(directory / CONFIG), "model_type": "bert"}
 
 
-def checkpoint_of(directory: Path) -> Path:
+def find_checkpoint(directory: Path) -> Path:
     """Return the path, without suffixes, of the only checkpoint, or of the one that the file ``checkpoint`` names.
 
     Raises:

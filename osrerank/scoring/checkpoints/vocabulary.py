@@ -25,7 +25,7 @@ SPECIALS = {
 }
 
 
-def tokenizer_of(directory: Path) -> Tokenizer:
+def build_tokenizer(directory: Path) -> Tokenizer:
     """Return the tokenizer that a directory's ``vocab.txt`` and ``tokenizer_config.json`` describe.
 
     The settings are those of transformers' BertTokenizer: ``do_lower_case``, ``strip_accents``,

@@ -20,10 +20,10 @@ from osrerank.scoring.modular.description import (
     ModuleReader,
     TokenLimits,
     file_error,
-    limits_of,
     list_modules,
-    model_type,
-    transformer_task,
+    read_model_type,
+    read_token_limits,
+    read_transformer_task,
 )
 from osrerank.scoring.modular.head import HeadStep, Mode
 
@@ -79,9 +79,9 @@ def read_bi_encoder(directory: Path) -> BiEncoderDescription:
     Raises:
         ModelLoadError: a file cannot be read, or sets a field that osrerank does not know; the message names it.
     """
-    saved_type = model_type(directory)
+    saved_type = read_model_type(directory)
     if saved_type is None:
-        return BiEncoderDescription("", None, (), 0, 0, "cosine", "", "", True, limits_of(directory), ())  # noqa: FBT003 - it has many fields
+        return BiEncoderDescription("", None, (), 0, 0, "cosine", "", "", True, read_token_limits(directory), ())  # noqa: FBT003 - it has many fields
     file = directory / MODEL_FILE
     model: Mapping[str, Any] = read_json(file) if file.exists() else {}
     if saved_type != MODEL_TYPE:
@@ -90,7 +90,7 @@ def read_bi_encoder(directory: Path) -> BiEncoderDescription:
         directory / MODULES_FILE, LATER_MODULES, first_kinds=("Transformer", STATIC_EMBEDDING)
     )
     is_static = first_kind == STATIC_EMBEDDING
-    if not is_static and transformer_task(directory / transformer) == CLASSIFIERS:
+    if not is_static and read_transformer_task(directory / transformer) == CLASSIFIERS:
         raise file_error(directory / transformer / TRANSFORMER_FILE, f"transformer_task is {CLASSIFIERS!r}")
     reader = ModuleReader(directory)
     pooling: Mode = "mean" if is_static else _read_pooling(directory, reader, modules)
@@ -105,10 +105,10 @@ def read_bi_encoder(directory: Path) -> BiEncoderDescription:
         width,
         dimensions,
         similarity,
-        prompt_of(file, model, QUERY_PROMPTS),
-        prompt_of(file, model, DOCUMENT_PROMPTS),
+        select_prompt(file, model, QUERY_PROMPTS),
+        select_prompt(file, model, DOCUMENT_PROMPTS),
         is_static or reader.includes_prompt(modules[0][1]) or pooling == "lasttoken",
-        _static_limits(directory / transformer) if is_static else limits_of(directory / transformer),
+        _static_limits(directory / transformer) if is_static else read_token_limits(directory / transformer),
         reader.weights,
         is_static,
     )
@@ -137,7 +137,7 @@ def _similarity(file: Path, model: Mapping[str, Any]) -> Similarity:
     raise file_error(file, f"similarity_fn_name is {name!r}; it must be one of {', '.join(SIMILARITIES)}")
 
 
-def prompt_of(file: Path, model: Mapping[str, Any], names: Sequence[str]) -> str:
+def select_prompt(file: Path, model: Mapping[str, Any], names: Sequence[str]) -> str:
     """Return the prompt of queries or documents.
 
     If the model has no prompt of these names, its default prompt precedes all texts.

@@ -19,10 +19,10 @@ from osrerank.scoring.modular.description import (
     Content,
     ModuleReader,
     file_error,
-    limits_of,
     list_modules,
-    model_type,
-    transformer_task,
+    read_model_type,
+    read_token_limits,
+    read_transformer_task,
 )
 from osrerank.scoring.modular.head import Head
 
@@ -61,7 +61,7 @@ def read_cross_encoder(directory: Path) -> CrossEncoderDescription | None:
     Raises:
         ModelLoadError: a file cannot be read, or sets a field that osrerank does not know.
     """
-    if model_type(directory) != MODEL_TYPE:
+    if read_model_type(directory) != MODEL_TYPE:
         return None
     model: Content = read_json(directory / MODEL_FILE)
     _check_output(directory / MODEL_FILE, model)
@@ -70,7 +70,7 @@ def read_cross_encoder(directory: Path) -> CrossEncoderDescription | None:
         raise file_error(
             directory / MODULES_FILE, f"module 0 has the path {transformer!r}; a Transformer's must be empty"
         )
-    task = transformer_task(directory)
+    task = read_transformer_task(directory)
     if (task == CLASSIFIERS) == bool(modules):
         reason = f"transformer_task is {task!r}, and {MODULES_FILE} has {len(modules) + 1} modules"
         fix = "a classifier must be the only module; an encoder must be followed by others"
@@ -83,7 +83,7 @@ def read_cross_encoder(directory: Path) -> CrossEncoderDescription | None:
         raise file_error(directory / modules[0][1] / "config.json", reason)
     names = (MODULES_FILE, MODEL_FILE, TRANSFORMER_FILE, TOKENIZER_SETTINGS_FILE)
     files = (*(name for name in names if (directory / name).exists()), *reader.descriptions)
-    return CrossEncoderDescription(head, labels, limits_of(directory).sequence, prefix, files, reader.weights)
+    return CrossEncoderDescription(head, labels, read_token_limits(directory).sequence, prefix, files, reader.weights)
 
 
 def _read_head(directory: Path, reader: ModuleReader, modules: Sequence[tuple[str, str]]) -> tuple[Head, int]:

@@ -202,7 +202,7 @@ class ModuleReader:
         return file, content
 
 
-def model_type(directory: Path) -> str | None:
+def read_model_type(directory: Path) -> str | None:
     """Return the class that sentence-transformers loads a directory with; None if it did not save the directory.
 
     Raises:
@@ -262,7 +262,7 @@ def list_modules(
     return modules
 
 
-def transformer_settings(directory: Path, more_fields: Collection[str] = ()) -> tuple[Path, Content]:
+def read_transformer_settings(directory: Path, more_fields: Collection[str] = ()) -> tuple[Path, Content]:
     """Return the file of a transformer's settings and its content; empty if the file does not exist.
 
     Args:
@@ -286,14 +286,14 @@ def transformer_settings(directory: Path, more_fields: Collection[str] = ()) -> 
     return file, content
 
 
-def transformer_task(directory: Path, more_fields: Collection[str] = ()) -> str:
-    """Return what the transformer computes, `ENCODERS` or `CLASSIFIERS`; arguments as in `transformer_settings`.
+def read_transformer_task(directory: Path, more_fields: Collection[str] = ()) -> str:
+    """Return what the transformer computes, `ENCODERS` or `CLASSIFIERS`; arguments as in `read_transformer_settings`.
 
     Raises:
         ModelLoadError: the transformer computes something else, has a setting that osrerank does not know, or is an
             encoder of an unknown family.
     """
-    file, content = transformer_settings(directory, more_fields)
+    file, content = read_transformer_settings(directory, more_fields)
     task = str(content.get("transformer_task", ENCODERS))
     if task not in (ENCODERS, CLASSIFIERS):
         reason = f"transformer_task is {task!r}; it must be {ENCODERS} or {CLASSIFIERS}"
@@ -310,9 +310,9 @@ def transformer_task(directory: Path, more_fields: Collection[str] = ()) -> str:
     return task
 
 
-def limits_of(directory: Path, more_fields: Collection[str] = ()) -> TokenLimits:
+def read_token_limits(directory: Path, more_fields: Collection[str] = ()) -> TokenLimits:
     """Return the lowest of the limits in a transformer's files, as the library applies them."""
-    _, settings = transformer_settings(directory, more_fields)
+    _, settings = read_transformer_settings(directory, more_fields)
     tokenizer_file = directory / TOKENIZER_SETTINGS_FILE
     limit = settings.get("max_seq_length")
     if not limit and tokenizer_file.exists():

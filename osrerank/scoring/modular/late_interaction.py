@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from osrerank.scoring.json_file import read_json
-from osrerank.scoring.modular.bi_encoder import DOCUMENT_PROMPTS, QUERY_PROMPTS, prompt_of
+from osrerank.scoring.modular.bi_encoder import DOCUMENT_PROMPTS, QUERY_PROMPTS, select_prompt
 from osrerank.scoring.modular.description import (
     ENCODERS,
     LIBRARY,
@@ -27,12 +27,12 @@ from osrerank.scoring.modular.description import (
     Content,
     check_field,
     file_error,
-    limits_of,
     list_modules,
-    model_type,
+    read_model_type,
+    read_token_limits,
+    read_transformer_settings,
+    read_transformer_task,
     refuse_unknown,
-    transformer_settings,
-    transformer_task,
 )
 from osrerank.scoring.modular.token_vectors import TokenVectors
 
@@ -102,7 +102,7 @@ def is_late_interaction(directory: Path) -> bool:
     Raises:
         ModelLoadError: a file cannot be read.
     """
-    saved_type, config_file = model_type(directory), directory / MODULE_FILE
+    saved_type, config_file = read_model_type(directory), directory / MODULE_FILE
     if saved_type is None and config_file.exists():
         return STANFORD in (read_json(config_file).get("architectures") or ())
     return saved_type in MODEL_TYPES
@@ -117,7 +117,7 @@ def read_late_interaction(directory: Path) -> LateInteractionDescription:
     Raises:
         ModelLoadError: a file cannot be read, or sets a field that osrerank does not know; the message names it.
     """
-    saved_type = model_type(directory)
+    saved_type = read_model_type(directory)
     return _read_stanford(directory) if saved_type is None else _SavedModules(directory, saved_type).read()
 
 
@@ -148,7 +148,7 @@ class _SavedModules:
             reason = f"similarity_fn_name is {similarity!r}; it must be {' or '.join(SIMILARITIES)}"
             raise file_error(self._file, reason)
         transformer = self._directory / self._transformer
-        task = transformer_task(transformer, (EXPANSION,))
+        task = read_transformer_task(transformer, (EXPANSION,))
         check_field(transformer / TRANSFORMER_FILE, "transformer_task", task, ENCODERS)
         projections, dimensions = self._projections()
         query_marker, query_prefix = self._marker_and_prefix("query", QUERY_PROMPTS)
@@ -174,7 +174,7 @@ class _SavedModules:
 
     def _marker_and_prefix(self, side: str, names: Sequence[str]) -> tuple[str, str]:
         """Return the marker token of queries or documents, and the text after it."""
-        prompt = prompt_of(self._file, self._model, names)
+        prompt = select_prompt(self._file, self._model, names)
         if not self._is_pylate:
             return self._vocabulary.split_marker(prompt)
         setting = self._model.get(f"{side}_prefix")
@@ -193,8 +193,8 @@ class _SavedModules:
             is_on = self._model.get("do_query_expansion") is not False
             attends = bool(self._model.get("attend_to_expansion_tokens"))
             return self._vocabulary.expansion(query if is_on else 0, attends=attends), query, document
-        limits = limits_of(transformer, (EXPANSION,))
-        file, settings = transformer_settings(transformer, (EXPANSION,))
+        limits = read_token_limits(transformer, (EXPANSION,))
+        file, settings = read_transformer_settings(transformer, (EXPANSION,))
         content = settings.get(EXPANSION) or {"length": 0}
         refuse_unknown(file, content, ("strategy", "attend", "token", "length"), EXPANSION)
         strategy = content.get("strategy")

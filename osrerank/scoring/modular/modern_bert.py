@@ -54,7 +54,7 @@ class ModernBertShape:
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> Self:
-        """Return the shape in a config for which `obstacle` is empty."""
+        """Return the shape in a config for which `unsupported_reason` is empty."""
         layer_types, reach = _layer_types(config), int(config.get("local_attention", 128)) // 2
         thetas = {layer_type: _theta(config, layer_type) for layer_type in (FULL, SLIDING)}
         return cls(
@@ -76,7 +76,7 @@ class ModernBertShape:
         return self.hidden // self.heads
 
 
-def obstacle(config: Mapping[str, Any]) -> str:
+def unsupported_reason(config: Mapping[str, Any]) -> str:
     """Return why osrerank cannot compute a config's encoder or classifier; empty if it can."""
     scalings = [config.get("rope_scaling") or {}, *_rotations(config).values()]
     rotation_types = {str(scaling.get("rope_type") or scaling.get("type") or "default") for scaling in scalings}

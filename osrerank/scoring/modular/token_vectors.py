@@ -44,6 +44,6 @@ class TokenVectors:
         return {name: value for name, value in asdict(self).items() if value != defaults[name]}
 
     @classmethod
-    def of_json(cls, content: dict[str, Any]) -> "TokenVectors":
+    def from_json(cls, content: dict[str, Any]) -> "TokenVectors":
         """Return the settings that `to_json` returned as JSON."""
         return cls(**{**content, "skipped": tuple(content.get("skipped", ()))})

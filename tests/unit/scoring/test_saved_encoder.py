@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from osrerank.errors import ModelLoadError
-from osrerank.scoring.backends.onnx import vector_of
+from osrerank.scoring.backends.onnx import compute_vector
 from osrerank.scoring.bi_encoder import BiEncoder
 from osrerank.scoring.card_file import read_card
 from osrerank.scoring.modular.head import Head, HeadStep, Mode
@@ -134,6 +134,6 @@ def test_each_pooling_of_token_states_by_hand() -> None:
     expected = {"cls": (3, 0), "mean": (1, 2), "max": (3, 5), "weightedmean": (0.5, 17 / 6), "lasttoken": (0, 5)}
     assert expected.keys() == {*get_args(Mode)}
     for mode in get_args(Mode):
-        np.testing.assert_allclose(vector_of(states, Head((), (mode,)))[0], expected[mode], rtol=1e-6)
+        np.testing.assert_allclose(compute_vector(states, Head((), (mode,)))[0], expected[mode], rtol=1e-6)
     steps = (HeadStep("first", size=1), HeadStep("unit"))
-    np.testing.assert_allclose(vector_of(states, Head(steps, ("mean",))), [[1]])
+    np.testing.assert_allclose(compute_vector(states, Head(steps, ("mean",))), [[1]])

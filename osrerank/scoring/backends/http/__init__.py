@@ -1,1 +1,1 @@
-"""Score through a rerank server: what ``backend="http"`` means."""
+"""The backend ``http``, which scores through a rerank server."""

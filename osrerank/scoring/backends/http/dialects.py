@@ -1,6 +1,6 @@
-"""Describe the requests and responses of rerank servers; `DIALECTS` has an entry for each protocol.
+"""The HTTP protocols of rerank servers, called dialects; to support another one, add it to `DIALECTS`.
 
-The servers' public documentation specifies them:
+The dialects follow the servers' public documentation:
 
 - Cohere: https://docs.cohere.com/v1/reference/rerank and https://docs.cohere.com/reference/rerank
 - Jina: https://jina.ai/reranker/
@@ -19,13 +19,13 @@ Scale = Literal["probability", "logit"]
 
 
 class EndpointRequest(NamedTuple):
-    """A request to a rerank server, in no particular dialect.
+    """A request to a rerank server, before a dialect gives it its form.
 
     Attributes:
         query: text of the query.
         texts: texts of the documents.
         model: the server's name for the model; "" lets the server choose.
-        scale: scale of the scores, if the server offers a choice.
+        scale: scale of the scores; servers with a fixed scale ignore it.
     """
 
     query: str
@@ -40,10 +40,10 @@ class Dialect:
 
     Attributes:
         name: name of the dialect, as in ``dialect`` of ``[http]`` in the settings file.
-        path: path of the requests, below the server's address.
-        body: function that makes the JSON of a request.
+        path: path of requests, relative to the server's address.
+        body: function that returns a request's JSON.
         list_key: key of the list in the response; "" if the response itself is the list.
-        score_key: key of an entry's score; the key of its index in the request is always ``index``.
+        score_key: key of the score in an entry of the list; the key of the document's index is always ``index``.
         scale: scale of the scores.
         max_documents: maximum number of documents in a request.
         needs_model: whether a request must name the model.
@@ -55,31 +55,31 @@ class Dialect:
     list_key: str
     score_key: str
     scale: Scale
-    max_documents: int
+    max_documents: int = 1000
     needs_model: bool = False
 
 
-def _cohere(request: EndpointRequest) -> dict[str, Any]:
+def _cohere_body(request: EndpointRequest) -> dict[str, Any]:
     return {"model": request.model, "query": request.query, "documents": request.texts, "top_n": len(request.texts)}
 
 
-def _without_texts(request: EndpointRequest) -> dict[str, Any]:
-    return {**_cohere(request), "return_documents": False}
+def _jina_body(request: EndpointRequest) -> dict[str, Any]:
+    return {**_cohere_body(request), "return_documents": False}
 
 
-def _voyage(request: EndpointRequest) -> dict[str, Any]:
+def _voyage_body(request: EndpointRequest) -> dict[str, Any]:
     return {"model": request.model, "query": request.query, "documents": request.texts, "truncation": True}
 
 
-def _tei(request: EndpointRequest) -> dict[str, Any]:
+def _tei_body(request: EndpointRequest) -> dict[str, Any]:
     return {"query": request.query, "texts": request.texts, "truncate": True, "raw_scores": request.scale == "logit"}
 
 
-def _vllm(request: EndpointRequest) -> dict[str, Any]:
+def _vllm_body(request: EndpointRequest) -> dict[str, Any]:
     return {"query": request.query, "documents": request.texts, "top_n": len(request.texts), **_vllm_options(request)}
 
 
-def _vllm_score(request: EndpointRequest) -> dict[str, Any]:
+def _vllm_score_body(request: EndpointRequest) -> dict[str, Any]:
     return {"text_1": request.query, "text_2": request.texts, **_vllm_options(request)}
 
 
@@ -96,26 +96,13 @@ def _vllm_options(request: EndpointRequest) -> dict[str, Any]:
 DIALECTS = {
     dialect.name: dialect
     for dialect in (
-        Dialect(
-            "cohere-v1",
-            "/v1/rerank",
-            _without_texts,
-            "results",
-            "relevance_score",
-            "probability",
-            1000,
-            needs_model=True,
-        ),
-        Dialect(
-            "cohere-v2", "/v2/rerank", _cohere, "results", "relevance_score", "probability", 1000, needs_model=True
-        ),
-        Dialect(
-            "jina", "/v1/rerank", _without_texts, "results", "relevance_score", "probability", 1000, needs_model=True
-        ),
-        Dialect("voyage", "/v1/rerank", _voyage, "data", "relevance_score", "probability", 1000, needs_model=True),
-        Dialect("tei", "/rerank", _tei, "", "score", "logit", 32),
-        Dialect("vllm", "/rerank", _vllm, "results", "relevance_score", "probability", 256),
-        Dialect("vllm-score", "/score", _vllm_score, "data", "score", "probability", 256),
-        Dialect("osrerank", "/rerank", _tei, "", "score", "logit", 1000),
+        Dialect("cohere-v1", "/v1/rerank", _jina_body, "results", "relevance_score", "probability", needs_model=True),
+        Dialect("cohere-v2", "/v2/rerank", _cohere_body, "results", "relevance_score", "probability", needs_model=True),
+        Dialect("jina", "/v1/rerank", _jina_body, "results", "relevance_score", "probability", needs_model=True),
+        Dialect("voyage", "/v1/rerank", _voyage_body, "data", "relevance_score", "probability", needs_model=True),
+        Dialect("tei", "/rerank", _tei_body, "", "score", "logit", max_documents=32),
+        Dialect("vllm", "/rerank", _vllm_body, "results", "relevance_score", "probability", max_documents=256),
+        Dialect("vllm-score", "/score", _vllm_score_body, "data", "score", "probability", max_documents=256),
+        Dialect("osrerank", "/rerank", _tei_body, "", "score", "logit"),
     )
 }

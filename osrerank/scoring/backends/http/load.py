@@ -1,4 +1,4 @@
-"""Make the scorer of ``backend="http"``, which sends texts to a rerank server; `osrerank.scoring.registry` calls it."""
+"""Load the backend ``http``, whose scorer sends texts to a rerank server; `osrerank.scoring.registry` calls this."""
 
 import logging
 from ipaddress import ip_address
@@ -14,14 +14,14 @@ logger = logging.getLogger(__name__)
 
 
 def load(settings: Settings, model: str) -> Scorer:
-    """Return a scorer for a model on the rerank server in the settings. It sends nothing before its first call.
+    """Return a scorer for a model on the rerank server in the settings; it connects at its first call.
 
     Raises:
-        ConfigError: as `check`.
+        ConfigError: the settings do not describe a server, as in `check`.
     """
-    target = Target.of(settings, model)
+    target = Target.from_settings(settings, model)
     key = settings.rerank_key.get_secret_value() if settings.rerank_key else ""
-    if key and not _is_private(target.url):
+    if key and not _protects_key(target.url):
         logger.warning("[key-in-clear] the key for %s is sent unencrypted: use https", target.host)
     return EndpointScorer(target, key)
 
@@ -32,11 +32,11 @@ def check(settings: Settings) -> None:
     Raises:
         ConfigError: the settings have no address, or lack the model's name that the dialect needs.
     """
-    Target.of(settings, settings.model)
+    Target.from_settings(settings, settings.model)
 
 
-def _is_private(url: str) -> bool:
-    """Return whether requests to a URL are encrypted by TLS, or stay on this machine."""
+def _protects_key(url: str) -> bool:
+    """Return whether requests to a URL are encrypted by TLS or stay on this machine."""
     parts = parse_url(url)
     host = (parts.host or "").strip("[]")
     try:

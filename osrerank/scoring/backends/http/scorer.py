@@ -1,4 +1,4 @@
-"""Score documents through a rerank server."""
+"""Score documents through a rerank server, in batches that the server accepts."""
 
 import logging
 import threading
@@ -14,9 +14,9 @@ from osrerank._platform import renew_after_fork
 from osrerank._threads import DaemonThreads
 from osrerank.errors import DeadlineExceeded, EndpointError, InferenceError, OsrerankError, ScoringError
 from osrerank.metrics import ENDPOINT_REQUESTS, HALVINGS
-from osrerank.scoring.backends.http.answers import WrongScaleError, read_scores
 from osrerank.scoring.backends.http.connection import ATTEMPTS, CONNECTIONS, RETRY_BUDGET_S, TOO_LARGE, Connection
 from osrerank.scoring.backends.http.dialects import Dialect, EndpointRequest
+from osrerank.scoring.backends.http.responses import WrongScaleError, read_scores
 from osrerank.scoring.backends.http.target import Target, dialect_from_info, dialect_from_models
 from osrerank.scoring.card import logistic
 from osrerank.scoring.inputs import MAX_TEXT_CHARACTERS
@@ -33,10 +33,10 @@ logger = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class EndpointBatch:
-    """Documents that are sent together.
+    """The documents of one request, and their scores.
 
     Attributes:
-        indices: indices of the documents' tuples in the call.
+        indices: indices of the documents in `EndpointScorer.score`'s tuples.
         texts: texts of the documents.
         logits: index -> logit of a document that the server scored.
         failures: index -> reason why the server did not score a document.
@@ -48,7 +48,7 @@ class EndpointBatch:
     failures: dict[int, str] = field(default_factory=dict)
 
     def halves(self) -> "tuple[EndpointBatch, EndpointBatch]":
-        """Return the documents in two batches."""
+        """Split the batch into two."""
         middle = len(self.indices) // 2
         first = EndpointBatch(self.indices[:middle], self.texts[:middle])
         return first, EndpointBatch(self.indices[middle:], self.texts[middle:])
@@ -57,8 +57,8 @@ class EndpointBatch:
 class EndpointScorer:
     """Scores single documents through a rerank server; safe to use from many threads, and after a fork.
 
-    ``Scores.values`` are logits: the server's own, or ``log(p / (1 - p))`` of its probabilities. Documents that the
-    server scores too late count as not reached. Documents that the server refuses or leaves out count as failed.
+    ``Scores.values`` are logits: the server's own, or ``log(p / (1 - p))`` of its probabilities. A document counts as
+    not reached if the server scores it too late, and as failed if the server refuses it or returns no score for it.
 
     Args:
         target: the server.
@@ -72,7 +72,7 @@ class EndpointScorer:
         renew_after_fork(self)
 
     def renew(self) -> None:
-        """Start without connections and threads. A forked process cannot use those of its parent."""
+        """Start without connections and threads, because a forked process cannot use its parent's."""
         self._connection = Connection(self._target.host, self._key)
         self._threads: DaemonThreads | None = None
         self._closed = False
@@ -101,25 +101,25 @@ class EndpointScorer:
         *,
         deadline: Deadline = NEVER,
     ) -> Scores:
-        """Score on the server.
+        """Score documents on the server; each of the ``tuples`` has the index of one document.
 
         Raises:
-            DeadlineExceeded: the time ran out before the server's dialect was known.
+            DeadlineExceeded: the time ran out before the scorer knew the server's dialect.
             EndpointError: the server cannot be reached, or refused all documents.
             Overloaded: the server is overloaded.
         """
         if any(len(indices) != 1 for indices in tuples):
-            raise ValueError("a rerank server scores single documents; pairs of documents need a duo model here")
+            raise ValueError("a rerank server scores single documents; to compare pairs, load a duo model")
         if not tuples:
             return Scores(np.empty(0, dtype=np.float32), identity=self.identity)
         dialect = self._dialect_of_server(deadline)
-        batches = list(self._divide([text_to_send(documents[index]) for (index,) in tuples]))
+        batches = list(self._split_batches([text_to_send(documents[index]) for (index,) in tuples]))
         futures = [self._submit(dialect, text_to_send(query), batch, deadline) for batch in batches]
         try:
             wait(futures, timeout=None if deadline.at_s is None else max(0.0, deadline.remaining_s()))
         finally:
             for future in futures:
-                future.cancel()  # batches without a thread are dropped; running ones end at the deadline
+                future.cancel()  # drops batches that no thread has started; the others end at the deadline
         return self._gather(len(tuples), batches, futures)
 
     def probabilities(self, logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
@@ -134,7 +134,7 @@ class EndpointScorer:
             EndpointError, Overloaded: the server cannot be reached or refuses; `retryable` states whether a retry
                 may help.
         """
-        self._connection.check_backoff()
+        self._connection.check_retry_after()
         dialect = self._dialect_of_server(deadline, attempts=1)
         path = "/ready" if dialect.name == "osrerank" else "/health"
         if self._connection.is_healthy(self._target.base + path, deadline.within_ms(1000 * DETECTION_S)):
@@ -144,7 +144,7 @@ class EndpointScorer:
         if probe.failures:
             raise EndpointError(probe.failures[0], model=self.model)
 
-    def insist(self) -> None:
+    def allow_long_retries(self) -> None:
         """Retry calls without a deadline for `RETRY_BUDGET_S`, if the server is busy or becomes unavailable."""
         self._connection.retry_budget_s = RETRY_BUDGET_S
 
@@ -167,16 +167,18 @@ class EndpointScorer:
             return self._threads.submit(carried(self._score_batch), dialect, query, batch, deadline)
 
     def _score_batch(self, dialect: Dialect, query: str, batch: EndpointBatch, deadline: Deadline) -> EndpointBatch:
-        """Score a batch; halve it while the server refuses it for its size or for one of its documents.
+        """Score a batch; split it in halves while the server refuses its size or one of its documents.
 
         Raises:
             DeadlineExceeded, EndpointError, Overloaded: as `Connection.post`; or the server accepted no document, and
                 refused two documents that were sent alone.
         """
-        waiting, refused, accepted = deque([batch]), 0, 0
-        while waiting:
-            from_end = refused > 0 and not accepted  # continue at the end, far from the refused document
-            part = waiting.pop() if from_end else waiting.popleft()
+        pending = deque([batch])
+        refused_documents = 0
+        max_accepted = 0  # number of documents in the largest request that the server accepted
+        while pending:
+            from_end = refused_documents > 0 and max_accepted == 0  # far from the refused document
+            part = pending.pop() if from_end else pending.popleft()
             try:
                 self._send(dialect, query, part, deadline)
             except EndpointError as error:
@@ -185,40 +187,41 @@ class EndpointScorer:
                 if len(part.indices) > 1:
                     HALVINGS.inc()
                     if from_end:
-                        waiting.extend(part.halves())
+                        pending.extend(part.halves())
                     else:
-                        waiting.extendleft(reversed(part.halves()))
+                        pending.extendleft(reversed(part.halves()))
                     continue
-                refused += 1
-                if not accepted and (refused > 1 or not waiting):
+                refused_documents += 1
+                if max_accepted == 0 and (refused_documents > 1 or not pending):
                     raise  # neither the size nor a single document is the cause
                 part.failures[part.indices[0]] = str(error)
             else:
-                accepted = max(accepted, len(part.indices))
+                max_accepted = max(max_accepted, len(part.indices))
             if part is not batch:
                 batch.logits |= part.logits
                 batch.failures |= part.failures
-        if accepted < len(batch.indices) and not refused:
+        size = len(batch.indices)
+        if max_accepted < size and refused_documents == 0:
             with self._lock:
-                self._max_documents = min(self._max_documents, accepted)
-            logger.info("%s accepts %d documents in a request, not %d", self._target.host, accepted, len(batch.indices))
+                self._max_documents = min(self._max_documents, max_accepted)
+            logger.info("%s accepts %d documents in a request, not %d", self._target.host, max_accepted, size)
         return batch
 
     def _send(
         self, dialect: Dialect, query: str, batch: EndpointBatch, deadline: Deadline, *, attempts: int = ATTEMPTS
     ) -> None:
-        """Send a batch in one request, and add the server's scores and failures to it."""
+        """Send a batch in one request, and store the server's scores and failures in it."""
         scale = self._target.scale(dialect)
         body = dialect.body(EndpointRequest(query, batch.texts, self._target.model, scale))
         address = self._target.address(dialect)
         is_ours = dialect.name == "osrerank"
         response = self._connection.post(address, body, deadline, send_deadline=is_ours, attempts=attempts)
         logits, failures = read_scores(dialect, scale, response.content, len(batch.indices), response.headers)
-        batch.logits |= {batch.indices[position]: logit for position, logit in logits.items()}
-        batch.failures |= {batch.indices[position]: reason for position, reason in failures.items()}
+        batch.logits |= {batch.indices[number]: logit for number, logit in logits.items()}
+        batch.failures |= {batch.indices[number]: reason for number, reason in failures.items()}
 
-    def _divide(self, texts: Sequence[str]) -> Iterator[EndpointBatch]:
-        """Yield the documents in order, in batches that the server accepts by number and characters."""
+    def _split_batches(self, texts: Sequence[str]) -> Iterator[EndpointBatch]:
+        """Yield the documents in order, in batches of at most `_max_documents` and `MAX_BATCH_CHARACTERS`."""
         indices: list[int] = []
         characters = 0
         for index, text in enumerate(texts):
@@ -240,13 +243,13 @@ class EndpointScorer:
         """
         values = np.full(count, np.nan, dtype=np.float32)
         failures: dict[int, str] = {}
-        late: list[int] = []
+        late_indices: list[int] = []
         errors: list[OsrerankError] = []
         for batch, future in zip(batches, futures, strict=True):
-            error = _error_of(future)
+            error = _batch_error(future)
             if isinstance(error, DeadlineExceeded):
                 ENDPOINT_REQUESTS.labels("late").inc()
-                late += batch.indices
+                late_indices += batch.indices
             elif error is not None:
                 ENDPOINT_REQUESTS.labels("failed").inc()
                 errors.append(error)
@@ -264,19 +267,21 @@ class EndpointScorer:
         for error in errors:
             logger.warning("[server-failed] some documents were not scored: %s", error)
         scored = int(np.isfinite(values).sum())
-        return Scores(values, failures, min(late, default=count), inferences=scored, identity=self.identity)
+        reached = min(late_indices, default=count)
+        return Scores(values, failures, reached, inferences=scored, identity=self.identity)
 
     def _dialect_of_server(self, deadline: Deadline, *, attempts: int = ATTEMPTS) -> Dialect:
-        """Return the server's dialect. If the address does not imply it, the first call detects it.
+        """Return the server's dialect. If neither settings nor address name it, the first call detects it.
 
         Raises:
             DeadlineExceeded: the time ran out.
-            EndpointError, Overloaded: the server cannot be reached, or its responses do not show its dialect.
+            EndpointError, Overloaded: the server cannot be reached, or its dialect cannot be detected.
         """
         if self._dialect is not None:
             return self._dialect
-        if not self._detecting.acquire(timeout=-1 if deadline.at_s is None else max(0.0, deadline.remaining_s())):
-            raise DeadlineExceeded(f"the dialect of {self._target.host} was not known in time")
+        timeout_s = -1 if deadline.at_s is None else max(0.0, deadline.remaining_s())
+        if not self._detecting.acquire(timeout=timeout_s):
+            raise DeadlineExceeded(f"the dialect of {self._target.host} was not detected in time")
         try:
             if self._dialect is None:
                 dialect = self._detect_dialect(deadline, attempts)
@@ -288,9 +293,9 @@ class EndpointScorer:
             self._detecting.release()
 
     def _detect_dialect(self, deadline: Deadline, attempts: int) -> Dialect:
-        for path, dialect_from in (("/info", dialect_from_info), ("/v1/models", dialect_from_models)):
+        for path, detect in (("/info", dialect_from_info), ("/v1/models", dialect_from_models)):
             content = self._connection.get(self._target.base + path, deadline, timeout_s=DETECTION_S, attempts=attempts)
-            dialect = dialect_from(content)
+            dialect = detect(content)
             if dialect is not None:
                 if dialect.name == "tei" and not self._max_documents:
                     self._max_documents = _tei_batch_size(content)
@@ -299,8 +304,8 @@ class EndpointScorer:
         raise EndpointError(reason, model=self.model)
 
 
-def _error_of(future: "Future[EndpointBatch]") -> OsrerankError | None:
-    """Return the error of a batch without scores, or None; raise an error that is not ours."""
+def _batch_error(future: "Future[EndpointBatch]") -> OsrerankError | None:
+    """Return the error that ended a batch's requests, or None; raise it if it is not a `ScoringError`."""
     if future.cancelled() or not future.done():
         return DeadlineExceeded("the deadline passed")
     error = future.exception()
@@ -310,11 +315,11 @@ def _error_of(future: "Future[EndpointBatch]") -> OsrerankError | None:
 
 
 def _tei_batch_size(info: object) -> int:
-    """Return TEI's maximum number of documents in a request, from its ``/info``; 0 if it is not there."""
+    """Return the maximum number of documents in a request from TEI's ``/info``; 0 if ``/info`` does not have it."""
     size = info.get("max_client_batch_size") if isinstance(info, dict) else None
     return size if isinstance(size, int) and size > 0 else 0
 
 
 def text_to_send(text: str) -> str:
-    """Cut a text to the maximum that a model reads, and replace unpaired surrogates with "?"."""
+    """Truncate a text to just above the maximum that a model reads, and replace unpaired surrogates with "?"."""
     return text[: MAX_TEXT_CHARACTERS + 1].encode("utf-8", "replace").decode("utf-8")

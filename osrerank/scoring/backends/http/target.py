@@ -1,4 +1,4 @@
-"""Read the rerank server's address from the settings, and find its dialect by its address or its responses."""
+"""Find the rerank server in the settings, and its dialect by its address or its responses."""
 
 import hashlib
 from dataclasses import dataclass
@@ -12,21 +12,21 @@ from osrerank.settings_file import HttpSettings
 
 AUTO = "auto"
 HOSTS = {"cohere.com": "cohere-v2", "cohere.ai": "cohere-v2", "jina.ai": "jina", "voyageai.com": "voyage"}
-"""Host -> dialect; subdomains of the host have the same dialect."""
+"""Host, with its subdomains -> dialect."""
 PATHS = {"/v1/score": "vllm-score", "/score": "vllm-score", "/v2/rerank": "cohere-v2", "/v1/rerank": "jina"}
-"""Suffix of an address -> dialect; ``/rerank`` is not listed, because several dialects use it."""
+"""End of an address -> dialect. Several dialects use ``/rerank``, so it is not here."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A rerank server, as the settings describe it.
+    """The rerank server that the settings describe.
 
     Attributes:
         url: address of the server, without a slash at the end.
         dialect: dialect of the server; None if it must be detected from the server's responses.
         model: the server's name for the model; "" lets the server choose.
         scores: scale ``probability`` or ``logit``, or ``auto`` for the dialect's scale.
-        batch: maximum number of documents in a request; 0 for the dialect's limit.
+        batch: maximum number of documents in a request; 0 uses the dialect's maximum.
     """
 
     url: str
@@ -36,23 +36,23 @@ class Target:
     batch: int
 
     @classmethod
-    def of(cls, settings: Settings, model: str) -> Self:
-        """Return the server that the settings describe.
+    def from_settings(cls, settings: Settings, model: str) -> Self:
+        """Read the server from ``[http]`` of the settings file.
 
         Args:
-            settings: settings; the address is in ``[http]`` of their settings file.
-            model: the model of the search; the default model is not sent, because other servers do not have it.
+            settings: settings, which name the settings file.
+            model: the model of the search. The default model is not sent, because other servers do not have it.
 
         Raises:
-            ConfigError: the settings file cannot be read or has no address, or the settings lack the model's name that
-                the dialect needs.
+            ConfigError: the settings file cannot be read or has no address, or the dialect needs a model's name and the
+                settings do not set it.
         """
         http = HttpSettings.load(settings)
         if http.url is None:
             reason = "the backend http needs a rerank server: set url in [http] of osrerank.toml"
             raise ConfigError(reason, setting="http.url", source=str(settings.find_settings_file() or SETTINGS_FILE))
         url = http.url.rstrip("/")
-        name = _dialect_of_address(url) if http.dialect == AUTO else http.dialect
+        name = _address_dialect(url) if http.dialect == AUTO else http.dialect
         dialect = DIALECTS[name] if name else None
         is_named = "model" in settings.model_fields_set or model != settings.model
         if dialect is not None and dialect.needs_model and not is_named:
@@ -72,21 +72,22 @@ class Target:
 
     @property
     def identity(self) -> str:
-        """The hash of address, dialect, model and scale, which is all that the client knows about the scores."""
+        """A hash of everything that the client knows the scores to depend on: address, dialect, model and scale."""
         dialect = AUTO if self.dialect is None else self.dialect.name
         text = f"{self.url}\n{dialect}\n{self.model}\n{self.scores}"
         return f"http/{dialect}/{hashlib.blake2b(text.encode(), digest_size=16).hexdigest()}"
 
     def address(self, dialect: Dialect) -> str:
-        """Return the URL of requests: the server's address, with the dialect's path if it does not have one."""
+        """Return the URL of requests: the server's address, to which the dialect's path is added if necessary."""
         if self.url.endswith(("/rerank", "/score")):
             return self.url
         version = dialect.path[:3]
-        base = self.url.removesuffix(version) if version in ("/v1", "/v2") else self.url
-        return base + dialect.path
+        if version in ("/v1", "/v2"):
+            return self.url.removesuffix(version) + dialect.path
+        return self.url + dialect.path
 
     def scale(self, dialect: Dialect) -> Scale:
-        """Return the scale of the scores."""
+        """Return the scale in the settings; with ``auto``, the dialect's."""
         if self.scores == "probability":
             return "probability"
         return "logit" if self.scores == "logit" else dialect.scale
@@ -102,15 +103,21 @@ def dialect_from_info(content: Any) -> Dialect | None:
 def dialect_from_models(content: Any) -> Dialect | None:
     """Return the dialect of a server from its ``/v1/models``; None if it is not vLLM."""
     models = content.get("data") if isinstance(content, dict) else None
-    owners = [model.get("owned_by") for model in models if isinstance(model, dict)] if isinstance(models, list) else []
-    return DIALECTS["vllm"] if "vllm" in owners else None
+    if not isinstance(models, list):
+        return None
+    is_vllm = any(isinstance(model, dict) and model.get("owned_by") == "vllm" for model in models)
+    return DIALECTS["vllm"] if is_vllm else None
 
 
-def _dialect_of_address(url: str) -> str:
+def _address_dialect(url: str) -> str:
     """Return the name of the dialect that an address implies; "" if it does not imply a dialect."""
     address = urlsplit(url)
     host = address.hostname or ""
     for domain, dialect in HOSTS.items():
         if host == domain or host.endswith(f".{domain}"):
-            return "cohere-v1" if dialect == "cohere-v2" and address.path.startswith("/v1") else dialect
-    return next((dialect for suffix, dialect in PATHS.items() if address.path.endswith(suffix)), "")
+            is_old_cohere = dialect == "cohere-v2" and address.path.startswith("/v1")
+            return "cohere-v1" if is_old_cohere else dialect
+    for path, dialect in PATHS.items():
+        if address.path.endswith(path):
+            return dialect
+    return ""

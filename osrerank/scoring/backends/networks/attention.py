@@ -1,14 +1,15 @@
 """Attention within packed sequences, in two implementations that compute the same values.
 
-``VarlenAttention`` is PyTorch's packed flash attention (Dao 2023, arXiv 2307.08691; ``torch.nn.attention.varlen``,
-PyTorch 2.10). It needs CUDA and 16-bit numbers. ``PaddedAttention`` pads the sequences for the attention only. It works
-everywhere: on the CPU, in fp32, on older GPUs and with older PyTorch.
+Packed means that the tokens of all sequences of a batch stand end to end, without padding. `VarlenAttention` is
+PyTorch's packed flash attention (Dao 2023, arXiv 2307.08691; ``torch.nn.attention.varlen``, PyTorch 2.10). It needs
+CUDA and 16-bit numbers. `PaddedAttention` pads the sequences for the attention only, and works everywhere: on the CPU,
+in fp32, on older GPUs and with older PyTorch.
 
-All states are ``(tokens, heads, width)``.
+All states have the shape ``(tokens, heads, width)``.
 
-With a window, each token attends to that many positions to either side, within its own sequence. The cost of both
-implementations then grows with the window, not with the sequence: the padded one computes blocks of packed tokens, and
-each block attends to itself and to one window on either side.
+With a window, each token attends to at most that many positions to either side, within its own sequence. The cost then
+grows with the window instead of the sequence. `PaddedAttention` splits the packed tokens into blocks, and each block
+attends to itself and to one window on either side.
 """
 
 import importlib
@@ -31,16 +32,16 @@ FLASH_CAPABILITY = (8, 0)
 FLASH_DTYPES = (torch.float16, torch.bfloat16)
 FLASH_WIDTHS = range(8, 257, 8)
 """Head widths that the flash kernel supports."""
-WINDOWS_ON_GRID = 4
-"""If the longest sequence has at most this many windows, a masked grid is faster than blocks."""
+MAX_GRID_WINDOWS = 4
+"""Up to this number of windows in the longest sequence, a masked grid is faster than blocks."""
 
 
 @dataclass(frozen=True)
 class Bounds:
-    """The bounds of n sequences among packed tokens.
+    """The positions of n sequences among packed tokens.
 
     Attributes:
-        offsets: offsets on the device, int32 ``(n + 1,)``: sequence i is ``offsets[i]:offsets[i + 1]``.
+        offsets: offsets on the device, int32 ``(n + 1,)``; the tokens of sequence i are ``offsets[i]:offsets[i + 1]``.
         lengths: number of tokens in each sequence ``(n,)``, above 0, in host memory.
     """
 
@@ -48,22 +49,21 @@ class Bounds:
     lengths: npt.NDArray[np.int32]
 
     @cached_property
-    def longest(self) -> int:
-        """Number of tokens in the longest sequence."""
+    def max_length(self) -> int:
         return int(self.lengths.max())
 
     @cached_property
     def mask(self) -> Tensor | None:
-        """Mask of the tokens in the padded grid, bool ``(n, 1, 1, longest)``; None if the grid has no padding."""
-        if (self.lengths == self.longest).all():
+        """Mask of the padded grid, bool ``(n, 1, 1, max_length)``: true for tokens. None if the grid has no padding."""
+        if (self.lengths == self.max_length).all():
             return None
-        is_token = np.arange(self.longest) < self.lengths[:, None]
+        is_token = np.arange(self.max_length) < self.lengths[:, None]
         return torch.from_numpy(is_token).to(self.offsets.device)[:, None, None, :]
 
     @cached_property
     def indices(self) -> Tensor:
         """Index of each token in the flattened padded grid, int64 ``(tokens,)``."""
-        is_token = np.arange(self.longest) < self.lengths[:, None]
+        is_token = np.arange(self.max_length) < self.lengths[:, None]
         return torch.from_numpy(np.flatnonzero(is_token)).to(self.offsets.device)
 
     @cached_property
@@ -72,28 +72,28 @@ class Bounds:
         return torch.from_numpy(np.repeat(np.arange(len(self.lengths)), self.lengths)).to(self.offsets.device)
 
     def pad(self, states: Tensor) -> Tensor:
-        """Return packed states as a padded grid ``(n, heads, longest, width)``, with zeros on padding."""
+        """Return packed states as a padded grid ``(n, heads, max_length, width)``, with zeros on padding."""
         if self.mask is not None:
-            grid = states.new_zeros(len(self.lengths) * self.longest, *states.shape[1:])
+            grid = states.new_zeros(len(self.lengths) * self.max_length, *states.shape[1:])
             states = grid.index_copy_(0, self.indices, states)
-        return states.view(len(self.lengths), self.longest, *states.shape[1:]).transpose(1, 2)
+        return states.view(len(self.lengths), self.max_length, *states.shape[1:]).transpose(1, 2)
 
     def unpad(self, grid: Tensor) -> Tensor:
-        """Return the packed states of a padded grid ``(n, heads, longest, ...)``: the inverse of `pad`."""
+        """Return the packed states of a padded grid ``(n, heads, max_length, ...)``: the inverse of `pad`."""
         flat = grid.transpose(1, 2).flatten(0, 1)
         return flat if self.mask is None else flat.index_select(0, self.indices)
 
 
 class Attention(Protocol):
-    """An implementation of attention: queries of sequence i attend to keys of sequence i."""
+    """An implementation of attention, in which the queries of a sequence attend to the keys of the same sequence."""
 
     @property
     def name(self) -> str:
-        """The name in reports."""
+        """The name in the backend's description."""
 
     @property
     def packed(self) -> bool:
-        """Whether a batch costs the sum of its lengths; otherwise, it costs its longest sequence times their number."""
+        """Whether a batch is computed without padding; otherwise, it is padded to its longest sequence."""
 
     def __call__(
         self, query: Tensor, key: Tensor, value: Tensor, queries: Bounds, keys: Bounds, *, window: int | None = None
@@ -106,8 +106,8 @@ class Attention(Protocol):
             value: value states ``(keys, heads, width)``.
             queries: bounds of the queries' sequences.
             keys: bounds of the keys' sequences.
-            window: how many positions to either side a query attends to; None for all positions. With a window, the
-                queries and keys must belong to the same tokens.
+            window: number of positions to either side that a query attends to; None attends to the whole sequence.
+                With a window, the queries and keys must belong to the same tokens.
         """
 
 
@@ -127,14 +127,14 @@ class VarlenAttention:
     def __call__(
         self, query: Tensor, key: Tensor, value: Tensor, queries: Bounds, keys: Bounds, *, window: int | None = None
     ) -> Tensor:
-        limit = {} if window is None or _covers(window, queries) else {"window_size": (window, window)}
-        bounds = (queries.offsets, keys.offsets, queries.longest, keys.longest)
-        context: Tensor = self._attend(query, key, value, *bounds, **limit)
+        options = {} if window is None or _covers(window, queries) else {"window_size": (window, window)}
+        bounds = (queries.offsets, keys.offsets, queries.max_length, keys.max_length)
+        context: Tensor = self._attend(query, key, value, *bounds, **options)
         return context
 
 
 class PaddedAttention:
-    """Attention on a padded grid; the rest of the network stays packed."""
+    """Attention on a padded grid, from which the context is packed again."""
 
     name = "padded"
     packed = False
@@ -144,9 +144,9 @@ class PaddedAttention:
     ) -> Tensor:
         mask = keys.mask
         if window is not None and not _covers(window, queries):
-            if queries.longest > WINDOWS_ON_GRID * window:
-                return _in_blocks(query, key, value, queries, window)
-            positions = torch.arange(queries.longest, device=query.device)
+            if queries.max_length > MAX_GRID_WINDOWS * window:
+                return _attend_in_blocks(query, key, value, queries, window)
+            positions = torch.arange(queries.max_length, device=query.device)
             is_near = (positions[:, None] - positions).abs() <= window
             mask = is_near[None, None] if mask is None else mask & is_near
         grid = functional.scaled_dot_product_attention(
@@ -157,17 +157,17 @@ class PaddedAttention:
 
 @dataclass(frozen=True)
 class PartialAttention:
-    """Attention to some of the keys only.
+    """Attention to selected keys only, such as those of a query's own tokens.
 
     Attributes:
         attention: attention to the selected keys.
         indices: indices of the selected keys among the packed tokens, int32.
-        selected: bounds of the selected keys' sequences.
+        selected_bounds: bounds of the sequences of selected keys.
     """
 
     attention: Attention
     indices: Tensor
-    selected: Bounds
+    selected_bounds: Bounds
 
     @property
     def name(self) -> str:
@@ -180,33 +180,33 @@ class PartialAttention:
     def __call__(
         self, query: Tensor, key: Tensor, value: Tensor, queries: Bounds, keys: Bounds, *, window: int | None = None
     ) -> Tensor:
-        """Do what `Attention` does, for sequences that a window covers.
+        """Return the context of each query; see `Attention`.
 
         Raises:
-            InferenceError: a sequence is longer than the window covers.
+            InferenceError: a window does not cover a whole sequence.
         """
         del keys
         if window is not None and not _covers(window, queries):
             raise InferenceError(
-                f"a text has {queries.longest} tokens; with a window of {window}, attention to some of them needs at "
-                f"most {window + 1}"
+                f"a text has {queries.max_length} tokens, but a model whose attention has a window of {window} can "
+                f"leave out tokens only in texts of at most {window + 1}"
             )
         selected_key, selected_value = key.index_select(0, self.indices), value.index_select(0, self.indices)
-        return self.attention(query, selected_key, selected_value, queries, self.selected)
+        return self.attention(query, selected_key, selected_value, queries, self.selected_bounds)
 
 
 def choose_attention(
     device: torch.device, dtype: torch.dtype, width: int, *, windowed: bool = False
 ) -> tuple[Attention, str]:
-    """Return the fastest attention for a network, and the reason if it is not the packed one.
+    """Return the fastest attention for a network, and the reason if it is not `VarlenAttention`.
 
     Args:
         device: device that computes the attention.
         dtype: type of the states.
         width: width of a head.
-        windowed: whether some layers have a window.
+        windowed: whether the attention of some layers has a window.
     """
-    reason = _obstacle(device, dtype, width)
+    reason = _unsupported_reason(device, dtype, width)
     if reason:
         return PaddedAttention(), reason
     module = importlib.import_module("torch.nn.attention.varlen")
@@ -217,16 +217,17 @@ def choose_attention(
 
 def _covers(window: int, bounds: Bounds) -> bool:
     """Return whether every token's window covers its whole sequence."""
-    return bounds.longest <= window + 1
+    return bounds.max_length <= window + 1
 
 
-def _in_blocks(query: Tensor, key: Tensor, value: Tensor, bounds: Bounds, window: int) -> Tensor:
-    """Return the context within a window, computed in blocks of two windows of packed tokens.
+def _attend_in_blocks(query: Tensor, key: Tensor, value: Tensor, bounds: Bounds, window: int) -> Tensor:
+    """Return the context of attention with a window, computed in blocks of ``2 * window`` packed tokens.
 
-    Each block gets the keys of its own tokens and of a window on either side. A mask hides the keys that belong to
-    other sequences or lie outside a token's window.
+    The queries of a block attend to the block's keys, and to the keys of one window on either side. A mask hides the
+    keys of other sequences and those outside a token's window.
     """
-    tokens, size = len(query), 2 * window
+    tokens = len(query)
+    size = 2 * window
     blocks = -(-tokens // size)
     padding = blocks * size - tokens
     key_size = size + 2 * window
@@ -246,18 +247,18 @@ def _in_blocks(query: Tensor, key: Tensor, value: Tensor, bounds: Bounds, window
     return context.transpose(1, 2).reshape(blocks * size, *query.shape[1:])[:tokens]
 
 
-def _obstacle(device: torch.device, dtype: torch.dtype, width: int) -> str:
-    """Return why the packed attention cannot be used; empty if it can."""
+def _unsupported_reason(device: torch.device, dtype: torch.dtype, width: int) -> str:
+    """Return why `VarlenAttention` cannot be used; empty if it can."""
     if device.type != "cuda":
-        return f"packed attention needs CUDA, this is {device.type}"
+        return f"packed attention needs CUDA, but the device is {device.type}"
     if dtype not in FLASH_DTYPES:
-        return f"packed attention needs fp16 or bf16, this is {str(dtype).removeprefix('torch.')}"
+        return f"packed attention needs fp16 or bf16, but the model is in {str(dtype).removeprefix('torch.')}"
     if width not in FLASH_WIDTHS:
-        return f"packed attention needs heads of 8, 16, ... 256 columns, these have {width}"
+        return f"packed attention needs heads of 8, 16, ... 256 columns, but the model's have {width}"
     if torch.cuda.get_device_capability(device) < FLASH_CAPABILITY:
-        return f"packed attention needs compute capability 8.0, {torch.cuda.get_device_name(device)} has less"
+        return f"packed attention needs compute capability 8.0, but {torch.cuda.get_device_name(device)} has less"
     try:
         importlib.import_module("torch.nn.attention.varlen")
     except ModuleNotFoundError:
-        return f"packed attention needs PyTorch 2.10, this is {torch.__version__}"
+        return f"packed attention needs PyTorch 2.10, but {torch.__version__} is installed"
     return ""

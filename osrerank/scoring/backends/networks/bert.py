@@ -1,9 +1,9 @@
 """BERT's forward pass without padding: the tokens of all sequences of a batch are packed end to end.
 
-It computes BERT (Devlin et al. 2019, arXiv 1810.04805) and, with other names and positions, RoBERTa (Liu et al. 2019,
-arXiv 1907.11692) and XLM-R. Packing changes no score, because only attention combines tokens, and it never combines
-tokens of different sequences. A classifier reads only the state of [CLS], so the last layer computes only that state,
-from the keys and values of all tokens. The head is computed in fp32, whatever the encoder's type.
+It computes BERT (Devlin et al. 2019, arXiv 1810.04805) and, with other weight names and position ids, RoBERTa (Liu et
+al. 2019, arXiv 1907.11692) and XLM-R. Packing changes no score, because only attention combines tokens, and a token
+attends only to tokens of its own sequence. A classifier needs only the state of [CLS], so the last layer computes only
+that state. The head is computed in fp32, whatever the encoder's number type.
 """
 
 from abc import ABC, abstractmethod
@@ -24,7 +24,7 @@ from osrerank.scoring.backends.networks.packing import Numbers, Packed, offsets,
 from osrerank.scoring.inputs import Tokens
 
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
-"""Queries, keys, values, each ``(tokens, heads, width)`` -> context ``(tokens, heads, width)``."""
+"""A function from queries, keys and values, each ``(tokens, heads, width)``, to the context, in the same shape."""
 
 ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
     "gelu": functional.gelu,
@@ -36,12 +36,12 @@ ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
 
 @dataclass(frozen=True, slots=True)
 class BertFamily:
-    """The differences within BERT's family.
+    """The names of a family's weights in transformers.
 
     Attributes:
-        prefix: prefix of the encoder's weights.
-        pooler: name, without the prefix, of the head's first matrix, which a tanh follows.
-        classifiers: architecture -> name of the head's second matrix.
+        prefix: prefix of the names of the encoder's weights.
+        pooler: name, without the prefix, of the head's first matrix, after which a tanh is applied.
+        classifiers: transformers class -> name of the head's second matrix.
     """
 
     prefix: str
@@ -63,6 +63,7 @@ ROBERTA = BertFamily(
     },
 )
 FAMILIES = {"bert": BERT, "roberta": ROBERTA, "xlm-roberta": ROBERTA, "camembert": ROBERTA}
+"""``model_type`` -> family."""
 
 
 class BertLayer(nn.Module):
@@ -70,7 +71,9 @@ class BertLayer(nn.Module):
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         super().__init__()
-        hidden, inner, eps = config["hidden_size"], config["intermediate_size"], config["layer_norm_eps"]
+        hidden = config["hidden_size"]
+        inner = config["intermediate_size"]
+        eps = config["layer_norm_eps"]
         self.heads = config["num_attention_heads"]
         self.activation = ACTIVATIONS[config.get("hidden_act", "gelu")]
         self.projections = nn.Linear(hidden, 3 * hidden)
@@ -82,11 +85,11 @@ class BertLayer(nn.Module):
 
     def forward(self, states: Tensor, attend: Attend) -> Tensor:
         """Return the next states ``(tokens, hidden)``."""
-        query, key, value = self._split(self.projections(states), 3)
+        query, key, value = self._split_projections(self.projections(states), 3)
         return self._finish(states, attend(query, key, value).flatten(1))
 
-    def forward_some(self, states: Tensor, indices: Tensor, attend: Attend) -> Tensor:
-        """Return the next states of some tokens ``(selected, hidden)``, which attend to all tokens.
+    def forward_selected(self, states: Tensor, indices: Tensor, attend: Attend) -> Tensor:
+        """Return the next states of selected tokens ``(selected, hidden)``, which attend to all tokens.
 
         Args:
             states: states of all tokens ``(tokens, hidden)``.
@@ -96,8 +99,8 @@ class BertLayer(nn.Module):
         weight, bias = self.projections.weight, self.projections.bias
         hidden = states.shape[1]
         selected = states.index_select(0, indices)
-        (query,) = self._split(functional.linear(selected, weight[:hidden], bias[:hidden]), 1)
-        key, value = self._split(functional.linear(states, weight[hidden:], bias[hidden:]), 2)
+        (query,) = self._split_projections(functional.linear(selected, weight[:hidden], bias[:hidden]), 1)
+        key, value = self._split_projections(functional.linear(states, weight[hidden:], bias[hidden:]), 2)
         return self._finish(selected, attend(query, key, value).flatten(1))
 
     def _finish(self, states: Tensor, context: Tensor) -> Tensor:
@@ -106,7 +109,7 @@ class BertLayer(nn.Module):
         finished: Tensor = self.norm(states + self.narrow(self.activation(self.widen(states))))
         return finished
 
-    def _split(self, projected: Tensor, count: int) -> tuple[Tensor, ...]:
+    def _split_projections(self, projected: Tensor, count: int) -> tuple[Tensor, ...]:
         """Split concatenated projections into ``count`` tensors ``(tokens, heads, width)``."""
         return tuple(projected.view(len(projected), count, self.heads, -1).unbind(1))
 
@@ -115,7 +118,7 @@ class BertEncoder(nn.Module):
     """The embeddings and layers of a BERT.
 
     Args:
-        config: ``config.json``.
+        config: content of ``config.json``.
         first_position: position id of a sequence's first token.
     """
 
@@ -140,7 +143,7 @@ class BertEncoder(nn.Module):
         return tuple(layer for layer in self.layers if isinstance(layer, BertLayer))
 
     def embed(self, ids: Tensor, positions: Tensor, segments: Tensor) -> Tensor:
-        """Return the first states ``(tokens, hidden)``; all inputs are int32 ``(tokens,)``."""
+        """Return the embeddings ``(tokens, hidden)`` of ids, positions and segments, each int32 ``(tokens,)``."""
         normed: Tensor = self.norm(self.word(ids) + self.position(positions) + self.segment(segments))
         return normed
 
@@ -152,19 +155,21 @@ class BertEncoder(nn.Module):
         return states
 
     def first_states(self, ids: Sequence[Tensor], bounds: Bounds, firsts: Bounds, attention: Attention) -> Tensor:
-        """See `ClassifierEncoder.first_states`; the last layer computes no other states."""
+        """See `ClassifierEncoder.first_states`."""
         states = self.embed(*ids)
         *layers, last = self.stack
         for layer in layers:
             states = layer(states, partial(attention, queries=bounds, keys=bounds))
-        return last.forward_some(states, bounds.offsets[:-1], partial(attention, queries=firsts, keys=bounds))
+        return last.forward_selected(states, bounds.offsets[:-1], partial(attention, queries=firsts, keys=bounds))
 
     def embedding_ids(self, packed: Packed) -> list[Numbers]:
-        """Return the ids of tokens, positions and segments, each ``(tokens,)``; with one segment row, segments are 0.
+        """Return the ids of tokens, positions and segments, each ``(tokens,)``.
+
+        In a model with a single segment, all segment ids are 0. The ids are checked here, because an id without an
+        embedding would make a GPU unusable.
 
         Raises:
-            InferenceError: a table has no row for an id, or a sequence is empty. A GPU would be unusable after such an
-                id.
+            InferenceError: the model has no embedding for an id, or a sequence is empty.
         """
         if packed.lengths.min() == 0:
             raise InferenceError("a sequence has no tokens")
@@ -178,14 +183,14 @@ class BertEncoder(nn.Module):
 
 
 def check_ids(name: str, ids: Numbers, rows: int) -> None:
-    """Check that each id is a row of an embedding table.
+    """Check that an embedding table has a row for each id.
 
     Raises:
         InferenceError: an id is negative, or not below ``rows``.
     """
-    for extreme in (ids.min(), ids.max()):
-        if not 0 <= extreme < rows:
-            reason = f"a {name} id is {extreme}, and the model has the ids 0 to {rows - 1}"
+    for id_ in (ids.min(), ids.max()):
+        if not 0 <= id_ < rows:
+            reason = f"a {name} id is {id_}, but the model has only the ids 0 to {rows - 1}"
             raise InferenceError(f"{reason}; check that tokenizer.json and config.json belong to the model")
 
 
@@ -202,10 +207,10 @@ class PackedNetwork(nn.Module, ABC):
 
     @abstractmethod
     def pack(self, sequences: Sequence[Tokens]) -> list[Numbers]:
-        """Return the arrays that `forward` takes as tensors: ids, positions and segments first, and lengths last.
+        """Return the arrays that `forward` takes as tensors: the encoder's ids first, and the lengths last.
 
         Raises:
-            InferenceError: the model has no embedding for one of them.
+            InferenceError: the model has no embedding for an id.
         """
 
     @abstractmethod
@@ -214,12 +219,12 @@ class PackedNetwork(nn.Module, ABC):
 
         Args:
             inputs: the arrays that `pack` returned, as tensors on the device.
-            lengths: the last of these arrays, number of tokens in each sequence, in host memory.
+            lengths: the last of these arrays, in host memory.
         """
 
 
 class ClassifierEncoder(Protocol):
-    """An encoder whose states a head reads."""
+    """An encoder that a head follows."""
 
     def embedding_ids(self, packed: Packed) -> list[Numbers]:
         """Return the ids that `states` needs, each ``(tokens,)``.
@@ -243,7 +248,7 @@ class ClassifierEncoder(Protocol):
         Args:
             ids: the arrays of `embedding_ids`, as tensors on the device.
             bounds: bounds of the sequences.
-            firsts: bounds of n sequences of one token.
+            firsts: bounds of n sequences that have one token each.
             attention: implementation of attention.
         """
 
@@ -254,7 +259,7 @@ class PackedClassifier(PackedNetwork):
     Args:
         encoder: the encoder.
         attention: implementation of attention.
-        head: the head, which reads the encoder's states.
+        head: head, which pools the encoder's states.
     """
 
     def __init__(self, encoder: ClassifierEncoder, attention: Attention, head: HeadNetwork) -> None:
@@ -270,7 +275,7 @@ class PackedClassifier(PackedNetwork):
     def forward(self, inputs: Sequence[Tensor], lengths: Numbers) -> Tensor:
         *ids, sequence_offsets, first_offsets, _ = inputs
         bounds = Bounds(sequence_offsets, lengths)
-        if self.head.reads_first_only:
+        if self.head.needs_first_only:
             firsts = Bounds(first_offsets, np.ones_like(lengths))
             vectors = self.encoder.first_states(ids, bounds, firsts, self.attention).float()
         else:
@@ -280,24 +285,30 @@ class PackedClassifier(PackedNetwork):
 
 
 class PackedTokens(PackedClassifier):
-    """An encoder and a head for late interaction, which compute a vector of each token ``(tokens, dimensions)``.
+    """An encoder and a head for late interaction, which compute a vector for each token ``(tokens, dimensions)``.
 
-    Tokens that fill a query may attend to its own tokens without being attended to (`Tokens.unattended`).
+    The last tokens of a sequence may be unattended (`Tokens.unattended`): they attend to other tokens, but no token
+    attends to them.
     """
 
     def pack(self, sequences: Sequence[Tokens]) -> list[Numbers]:
         packed = pack(sequences)
-        attended = packed.lengths - np.array([tokens.unattended for tokens in sequences], dtype=np.int32)
-        indices = np.flatnonzero(packed.positions < np.repeat(attended, packed.lengths)).astype(np.int32)
-        lengths = np.concatenate([packed.lengths, attended])
-        return [*self.encoder.embedding_ids(packed), offsets(packed.lengths), offsets(attended), indices, lengths]
+        attended_lengths = packed.lengths - np.array([tokens.unattended for tokens in sequences], dtype=np.int32)
+        is_attended = packed.positions < np.repeat(attended_lengths, packed.lengths)
+        return [
+            *self.encoder.embedding_ids(packed),
+            offsets(packed.lengths),
+            offsets(attended_lengths),
+            np.flatnonzero(is_attended).astype(np.int32),
+            np.concatenate([packed.lengths, attended_lengths]),
+        ]
 
     def forward(self, inputs: Sequence[Tensor], lengths: Numbers) -> Tensor:
-        *ids, sequence_offsets, attended_offsets, indices, _ = inputs
+        *ids, sequence_offsets, attended_offsets, attended_indices, _ = inputs
         sequence_lengths, attended_lengths = np.split(lengths, 2)
         attention = self.attention
-        if len(indices) < len(ids[0]):
-            attention = PartialAttention(self.attention, indices, Bounds(attended_offsets, attended_lengths))
+        if len(attended_indices) < len(ids[0]):
+            attention = PartialAttention(attention, attended_indices, Bounds(attended_offsets, attended_lengths))
         states = self.encoder.states(ids, Bounds(sequence_offsets, sequence_lengths), attention)
         vectors: Tensor = self.head(states.float())
         return vectors

@@ -1,4 +1,4 @@
-"""Rename BERT's weights between transformers' names and those of osrerank's modules."""
+"""Rename a BERT's weights between transformers' names ("BERT's names") and those of our modules ("our names")."""
 
 from collections.abc import Mapping
 
@@ -20,7 +20,7 @@ PROJECTIONS = ("query", "key", "value")
 
 
 def without_prefix(weights: Mapping[str, Tensor], prefix: str = "bert.") -> dict[str, Tensor]:
-    """Return weights in float32, by their names without the encoder's prefix; norms get transformers' current names."""
+    """Return weights in float32, without the encoder's prefix and with transformers' current names of norms."""
     current_names = {"gamma": "weight", "beta": "bias"}
     renamed: dict[str, Tensor] = {}
     for name, tensor in weights.items():
@@ -34,7 +34,7 @@ def encoder_weights(weights: Mapping[str, Tensor], layers: int) -> dict[str, Ten
 
     Args:
         weights: weights that `without_prefix` returned.
-        layers: number of the encoder's layers.
+        layers: number of layers.
 
     Raises:
         KeyError: a weight is missing.
@@ -48,7 +48,7 @@ def encoder_weights(weights: Mapping[str, Tensor], layers: int) -> dict[str, Ten
 
 
 def layer_weights(weights: Mapping[str, Tensor], theirs: str, ours: str) -> dict[str, Tensor]:
-    """Return one layer's weights under our names; query, key and value projections become one matrix.
+    """Return one layer's weights under our names, with the query, key and value projections in one matrix.
 
     Args:
         weights: weights under BERT's names.

@@ -1,7 +1,7 @@
-"""A BERT bi-encoder on padded batches in PyTorch: the reference implementation, which is also trained.
+"""A BERT bi-encoder on padded batches in PyTorch, for training and as the reference implementation in tests.
 
-The encoder reads query and document separately, each as ``[CLS] text [SEP]`` with positions from 0 and segment 0. The
-score is the cosine of their vectors (Reimers, Gurevych 2019, arXiv 1908.10084). Tests compare the exported graph
+Query and document are encoded separately, each as ``[CLS] text [SEP]`` with positions from 0 and segment 0. The score
+is the cosine of their vectors (Reimers, Gurevych 2019, arXiv 1908.10084). Tests compare the exported graph
 (`osrerank.export.bi_encoder_graph`) and the packed network (`osrerank.scoring.backends.networks.bert`) with it.
 """
 
@@ -16,15 +16,15 @@ from osrerank.scoring.backends.networks.bert_weights import bert_names, encoder_
 from osrerank.scoring.card import Pooling
 
 BLOCKED = -1e4
-"""Value that is added to the attention logits of padding. Its exp is 0 in float32 and float16, without overflow."""
+"""Added to the attention logits of padding. Its exponential is 0 in float32 and float16, and it does not overflow."""
 
 
 class PaddedBiEncoder(nn.Module):
-    """A BERT encoder that queries and documents share.
+    """A BERT encoder for both queries and documents.
 
     Args:
-        config: ``config.json``.
-        pooling: ``cls`` takes the hidden state of [CLS] as a text's vector, ``mean`` the mean of all hidden states.
+        config: content of ``config.json``.
+        pooling: ``cls`` uses the last state of [CLS] as a text's vector, ``mean`` the mean of all tokens' last states.
     """
 
     def __init__(self, config: Mapping[str, Any], pooling: Pooling) -> None:
@@ -56,7 +56,7 @@ class PaddedBiEncoder(nn.Module):
         Args:
             input_ids: int64 ``(n, tokens)``: the query's tokens, then the document's.
             attention_mask: int64 ``(n, tokens)``, 0 on padding.
-            token_type_ids: int64 ``(n, tokens)``: 0 for the query's tokens, 1 for the document's; ignored on padding.
+            token_type_ids: int64 ``(n, tokens)``, 0 for the query's tokens and 1 for the document's.
         """
         is_token = attention_mask == 1
         queries = self.encode(*_extract(input_ids, is_token & (token_type_ids == 0)))
@@ -64,7 +64,7 @@ class PaddedBiEncoder(nn.Module):
         return (documents * queries).sum(dim=1, keepdim=True)
 
     def encode(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        """Return the vectors of texts ``(n, hidden)``, with norm 1.
+        """Return the vectors of texts ``(n, hidden)``, whose norm is 1.
 
         Args:
             input_ids: int64 ``(n, tokens)``.
@@ -101,7 +101,7 @@ class PaddedBertLayer(nn.Module):
         return normed
 
     def context(self, states: Tensor, attention_bias: Tensor) -> Tensor:
-        """Return the attention's output ``(n, tokens, hidden)``, with the heads concatenated."""
+        """Return the attention's output ``(n, tokens, hidden)``, in which the heads are concatenated."""
         rows, tokens, hidden = states.shape
         projected = self.projections(states).view(rows, tokens, 3, self.heads, self.width)
         query, key, value = projected.permute(2, 0, 3, 1, 4).unbind(0)  # each (n, heads, tokens, width)

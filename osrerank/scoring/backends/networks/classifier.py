@@ -1,4 +1,4 @@
-"""Wrap networks of transformers, so that all take the fields of `PaddedBatch` as inputs."""
+"""Wrap networks of transformers in modules that take the fields of a `PaddedBatch` as inputs."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -9,10 +9,10 @@ from osrerank.scoring.backends.networks.heads import HeadNetwork
 
 
 class Classifier(nn.Module):
-    """Returns a classifier's logits ``(n, labels)``.
+    """A classifier of transformers, which computes logits ``(n, labels)``.
 
     Args:
-        network: a transformers model with a classification head.
+        network: transformers model with a classification head.
     """
 
     def __init__(self, network: Any) -> None:
@@ -28,11 +28,11 @@ class Classifier(nn.Module):
 
 
 class EmbeddingTable(nn.Module):
-    """Looks up each token's vector in a table, in place of an encoder.
+    """A table of token vectors, in place of an encoder.
 
     Args:
-        vectors: vectors of the vocabulary ``(tokens, dimensions)``.
-        config: config of transformers.
+        vectors: vectors of all token ids ``(ids, dimensions)``.
+        config: ``transformers.PretrainedConfig``.
     """
 
     def __init__(self, vectors: Tensor, config: Any) -> None:
@@ -40,17 +40,17 @@ class EmbeddingTable(nn.Module):
         self.config = config
         self.embedding = nn.Embedding(vectors.shape[0], vectors.shape[1], _weight=vectors)
 
-    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> SimpleNamespace:  # noqa: ARG002 - as encoders
-        """Return the vectors as ``last_hidden_state``."""
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> SimpleNamespace:  # noqa: ARG002 - encoders need it
+        """Return the tokens' vectors as ``last_hidden_state``, as encoders do."""
         return SimpleNamespace(last_hidden_state=self.embedding(input_ids))
 
 
 class ModularClassifier(nn.Module):
-    """Returns a modular cross-encoder's logits ``(n, labels)``, or a bi-encoder's vectors ``(n, dimensions)``.
+    """An encoder and a head, which compute logits ``(n, labels)`` or a bi-encoder's vectors ``(n, dimensions)``.
 
     Args:
-        network: a transformers encoder.
-        head: the head after the encoder.
+        network: encoder of transformers, or an `EmbeddingTable`.
+        head: head after the encoder.
     """
 
     def __init__(self, network: Any, head: HeadNetwork) -> None:

@@ -1,4 +1,4 @@
-"""Run a network on a device: choose its precision, and copy inputs and outputs."""
+"""Run a network on a device: choose its precision, copy its inputs to the device, and copy its outputs back."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -21,21 +21,21 @@ class DeviceNetwork(Protocol):
     """A network on its device."""
 
     packed: bool
-    """Whether a batch costs the sum of its lengths; otherwise, it costs its longest sequence times their number."""
+    """Whether a batch is computed without padding; otherwise, it is padded to its longest sequence."""
 
     def __call__(self, sequences: Sequence[Tokens]) -> Rows:
-        """Return the head's outputs ``(n, labels)``, or an encoder's vectors, as `Backend.run` does."""
+        """Return the logits or vectors of a batch; see `Backend.run`."""
 
 
 class PackedEngine:
-    """Runs osrerank's own forward pass.
+    """Runs our own forward pass on packed batches.
 
-    One copy brings a batch to the device, and one copy brings its outputs back. Neither copy waits for other work on
-    the device, so one thread can prepare a batch while the device computes another thread's batch.
+    A batch's inputs are copied to the device together, and so are its outputs to the host. Neither copy waits for other
+    work on the device, so one thread can prepare a batch while the device computes another thread's batch.
 
     Args:
-        network: the network, which is moved to the device.
-        device: the device.
+        network: network, which is moved to the device.
+        device: device that computes the network.
     """
 
     def __init__(self, network: PackedNetwork, device: torch.device) -> None:
@@ -50,7 +50,7 @@ class PackedEngine:
 
 
 class TokenEngine(PackedEngine):
-    """Runs osrerank's own forward pass for late interaction, which returns a vector for each token."""
+    """Runs our own forward pass for late interaction, and splits its token vectors by sequence."""
 
     def __call__(self, sequences: Sequence[Tokens]) -> Rows:
         ends = np.cumsum([len(tokens.ids) for tokens in sequences])
@@ -58,11 +58,11 @@ class TokenEngine(PackedEngine):
 
 
 class PaddedEngine:
-    """Runs a network of transformers, for architectures that osrerank's own forward pass does not support.
+    """Runs a network of transformers on padded batches, for architectures that our own forward pass does not support.
 
     Args:
-        network: the network, which is moved to the device.
-        device: the device.
+        network: network, which is moved to the device.
+        device: device that computes the network.
         pad_id: id of the padding token.
     """
 
@@ -83,7 +83,7 @@ class PaddedEngine:
 
 
 def on_device(arrays: Sequence[Numbers | npt.NDArray[np.int64]], device: torch.device) -> list[Tensor]:
-    """Copy one-dimensional arrays to the device in one copy; return them as int32 tensors."""
+    """Copy one-dimensional arrays to the device in one transfer, and return them as int32 tensors."""
     sizes = [len(array) for array in arrays]
     buffer = torch.empty(sum(sizes), dtype=torch.int32, pin_memory=device.type == "cuda")
     np.concatenate(arrays, out=buffer.numpy(), casting="same_kind")
@@ -91,7 +91,7 @@ def on_device(arrays: Sequence[Numbers | npt.NDArray[np.int64]], device: torch.d
 
 
 def on_host(outputs: Tensor) -> npt.NDArray[np.float32]:
-    """Copy fp32 outputs to host memory when they are computed, without waiting for later work on the device."""
+    """Wait for fp32 outputs, but not for later work on the device, and copy them to host memory."""
     if outputs.device.type != "cuda":
         return np.asarray(outputs.numpy(), dtype=np.float32)
     host = torch.empty(outputs.shape, dtype=outputs.dtype, pin_memory=True)
@@ -102,9 +102,9 @@ def on_host(outputs: Tensor) -> npt.NDArray[np.float32]:
 
 
 def choose_precision(name: str, device: torch.device) -> str:
-    """Return the precision that ``auto`` means on a device: bf16 on GPUs that have it, else fp16; fp32 on the CPU.
+    """Return the named precision; for ``auto``, bf16 or else fp16 on a GPU, and fp32 on the CPU.
 
-    bf16 has fp32's range, so that no checkpoint overflows in it; fp16 is eight times finer.
+    bf16 is preferred because it has the range of fp32, so no checkpoint overflows in it. fp16 is eight times finer.
     """
     if name != "auto":
         return name

@@ -1,4 +1,4 @@
-"""Compute the head of a model in torch: pooling of the encoder's states, and the steps to the logits, in fp32."""
+"""Compute a model's head in torch, in fp32: pool the encoder's states, and compute the logits or vectors from them."""
 
 from collections.abc import Callable, Mapping
 
@@ -29,7 +29,7 @@ class Dense(nn.Module):
         self._activation = ACTIVATIONS[step.activation]
 
     def forward(self, states: Tensor) -> Tensor:
-        """Return the next vectors ``(n, outputs)``."""
+        """Return the layer's outputs ``(n, outputs)``."""
         return self._activation(functional.linear(states, self.weight, self.bias))
 
 
@@ -68,11 +68,11 @@ class First(nn.Module):
 
 
 class HeadNetwork(nn.Module):
-    """Pools an encoder's states and computes the logits, or the vectors.
+    """A head, which pools an encoder's states and computes logits or vectors from them.
 
     Args:
         head: description of the head.
-        weights: weights that contain each step's ``NAME.weight`` and ``NAME.bias``.
+        weights: weights, among them ``NAME.weight`` and ``NAME.bias`` of each step that has them.
 
     Raises:
         KeyError: a weight is missing.
@@ -81,11 +81,11 @@ class HeadNetwork(nn.Module):
     def __init__(self, head: Head, weights: Mapping[str, Tensor]) -> None:
         super().__init__()
         self.pooling = head.pooling
-        self.steps = nn.Sequential(*(_module(step, weights) for step in head.steps))
+        self.steps = nn.Sequential(*(_build_module(step, weights) for step in head.steps))
 
     @property
-    def reads_first_only(self) -> bool:
-        """Whether the head reads only the state of each sequence's first token."""
+    def needs_first_only(self) -> bool:
+        """Whether the head needs only the state of each sequence's first token."""
         return self.pooling == ("cls",)
 
     def forward(self, vectors: Tensor) -> Tensor:
@@ -94,7 +94,7 @@ class HeadNetwork(nn.Module):
         return computed
 
     def pool(self, states: Tensor, bounds: Bounds) -> Tensor:
-        """Return each sequence's vector ``(n, width)``; without pooling, return the states.
+        """Return each sequence's pooled vector ``(n, width)``; without pooling modes, return the states.
 
         Args:
             states: packed states ``(tokens, hidden)``.
@@ -105,17 +105,17 @@ class HeadNetwork(nn.Module):
         return torch.cat([_pool_packed(states, bounds, mode) for mode in self.pooling], dim=1)
 
     def pool_grid(self, states: Tensor, mask: Tensor) -> Tensor:
-        """Return each row's vector ``(n, width)``.
+        """Return each row's pooled vector ``(n, width)``.
 
         Args:
-            states: states that are padded on the right ``(n, tokens, hidden)``.
-            mask: 1 for tokens, 0 for padding ``(n, tokens)``.
+            states: states ``(n, tokens, hidden)``, padded on the right.
+            mask: mask ``(n, tokens)``, 1 for tokens and 0 for padding.
         """
         return torch.cat([_pool_padded(states, mask, mode) for mode in self.pooling], dim=1)
 
 
 def _pool_packed(states: Tensor, bounds: Bounds, mode: Mode) -> Tensor:
-    """Return the vectors of packed sequences in one pooling mode ``(n, hidden)``."""
+    """Return the vectors ``(n, hidden)`` of packed sequences in one pooling mode."""
     if mode == "cls":
         return states.index_select(0, bounds.offsets[:-1])
     if mode == "lasttoken":
@@ -123,14 +123,14 @@ def _pool_packed(states: Tensor, bounds: Bounds, mode: Mode) -> Tensor:
     lengths = bounds.offsets.diff().long()
     if mode == "weightedmean":
         starts = bounds.offsets[:-1].long().repeat_interleave(lengths)
-        counts = torch.arange(1, len(states) + 1, device=states.device) - starts
+        counts = torch.arange(1, len(states) + 1, device=states.device) - starts  # 1, 2, ... in each sequence
         total = torch.segment_reduce(states.float() * counts[:, None], "sum", lengths=lengths, unsafe=True)
         return total / (lengths * (lengths + 1) / 2)[:, None]
     return torch.segment_reduce(states, mode, lengths=lengths, unsafe=True)
 
 
 def _pool_padded(states: Tensor, mask: Tensor, mode: Mode) -> Tensor:
-    """Return the vectors of padded sequences in one pooling mode ``(n, hidden)``."""
+    """Return the vectors ``(n, hidden)`` of padded sequences in one pooling mode."""
     if mode == "cls":
         return states[:, 0]
     if mode == "lasttoken":
@@ -143,11 +143,11 @@ def _pool_padded(states: Tensor, mask: Tensor, mode: Mode) -> Tensor:
     return (states * counts).sum(dim=1) / counts.sum(dim=1).clamp(min=1)
 
 
-def _module(step: HeadStep, weights: Mapping[str, Tensor]) -> nn.Module:
+def _build_module(step: HeadStep, weights: Mapping[str, Tensor]) -> nn.Module:
     if step.kind == "unit":
         return Unit()
     if step.kind == "first":
         return First(step.size)
     names = ("weight", "bias") if step.has_bias else ("weight",)
-    parameters = [weights[f"{step.name}.{name}"].float().clone() for name in names]  # copies, not views of the file
+    parameters = [weights[f"{step.name}.{name}"].float().clone() for name in names]  # not views of the file
     return Dense(step, *parameters) if step.kind == "dense" else Norm(step, *parameters)

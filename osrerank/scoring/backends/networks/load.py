@@ -1,4 +1,4 @@
-"""Load a model's weights into osrerank's own forward pass, if it can compute the model."""
+"""Load a model's weights into our own forward pass, if it supports the model."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -25,41 +25,39 @@ from osrerank.scoring.modular import modern_bert as modern_shape
 from osrerank.scoring.modular.head import Head, HeadStep
 
 
-def obstacle(config: Mapping[str, Any], card: ModelCard, head: Head | None = None) -> str:
-    """Return why osrerank's own forward pass cannot compute a model; empty if it can.
+def unsupported_reason(config: Mapping[str, Any], card: ModelCard, head: Head | None = None) -> str:
+    """Return why our own forward pass cannot compute a model; empty if it can.
 
     Args:
-        config: ``config.json``.
+        config: content of ``config.json``.
         card: the model's card.
-        head: head of a modular cross-encoder; None if the config names the head.
+        head: head of a modular cross-encoder; None if the config names a classifier.
     """
-    model_type, activation = config.get("model_type"), config.get("hidden_act", "gelu")
-    is_modern = model_type == modern_shape.MODEL_TYPE
+    model_type = config.get("model_type")
+    is_modern_bert = model_type == modern_shape.MODEL_TYPE
+    if model_type not in FAMILIES and not is_modern_bert:
+        return f"model_type is {model_type}"
     architecture = next(iter(config.get("architectures") or ["nothing"]))
-    needs_classifier = not card.is_encoder and head is None
-    is_relative = config.get("position_embedding_type", "absolute") != "absolute"
-    reasons = {
-        f"model_type is {model_type}": model_type not in FAMILIES and not is_modern,
-        f"architecture is {architecture}": needs_classifier and architecture not in _classifiers(model_type),
-        f"hidden_act is {activation}": activation not in ACTIVATIONS,
-        "its positions are relative, or it is a decoder": is_relative or config.get("is_decoder", False),
-    }
-    for reason, applies in reasons.items():
-        if applies:
-            return reason
-    return modern_shape.obstacle(config) if is_modern else ""
+    if not card.is_encoder and head is None and architecture not in _classifiers(model_type):
+        return f"architecture is {architecture}"
+    activation = config.get("hidden_act", "gelu")
+    if activation not in ACTIVATIONS:
+        return f"hidden_act is {activation}"
+    if config.get("position_embedding_type", "absolute") != "absolute" or config.get("is_decoder", False):
+        return "its positions are relative, or it is a decoder"
+    return modern_shape.unsupported_reason(config) if is_modern_bert else ""
 
 
 def is_windowed(config: Mapping[str, Any]) -> bool:
-    """Return whether the attention of some layers has a window."""
+    """Return whether the attention of some layers has a window, as ModernBERT's has."""
     return config.get("model_type") == modern_shape.MODEL_TYPE
 
 
 def _classifiers(model_type: Any) -> Mapping[str, str]:
-    """Return architecture -> name of the last matrix, for the classifiers of a family."""
+    """Return the classifiers of a supported family: transformers class -> name of the head's last matrix."""
     if model_type == modern_shape.MODEL_TYPE:
         return {modern_shape.CLASSIFIER: "classifier"}
-    return FAMILIES[model_type].classifiers if model_type in FAMILIES else {}
+    return FAMILIES[model_type].classifiers
 
 
 def load_packed(
@@ -71,25 +69,26 @@ def load_packed(
     dtype: torch.dtype,
     head: Head | None = None,
 ) -> PackedNetwork:
-    """Return a network with a checkpoint's weights, in evaluation mode; the encoder in ``dtype``, the head in fp32.
+    """Return a network with a checkpoint's weights, in evaluation mode; its head is in fp32.
 
     Args:
         weights: weights under the checkpoint's own names.
-        config: ``config.json``, for which `obstacle` is empty.
+        config: content of ``config.json``; `unsupported_reason` must be empty for it.
         card: the model's card.
         attention: implementation of attention.
         dtype: number type of the encoder's weights.
-        head: head of a modular cross-encoder; None if the config names the head.
+        head: head of a modular cross-encoder; None if the config names a classifier.
 
     Raises:
         KeyError: a weight is missing.
     """
-    head = card.to_vector if card.is_encoder else head
-    network_of = PackedTokens if card.kind == "late-interaction" else PackedClassifier
+    if card.is_encoder:
+        head = card.to_vector
+    network_class = PackedTokens if card.kind == "late-interaction" else PackedClassifier
     if config["model_type"] == modern_shape.MODEL_TYPE:
-        encoder = _modern_bert(weights, config, dtype)
-        network = HeadNetwork(head or modern_shape.classifier_head(config), weights)
-        return network_of(encoder, attention, network).eval()
+        encoder = _load_modern_bert(weights, config, dtype)
+        head_network = HeadNetwork(head or modern_shape.classifier_head(config), weights)
+        return network_class(encoder, attention, head_network).eval()
     family = FAMILIES[config["model_type"]]
     weights = without_prefix(weights, family.prefix)
     encoder = BertEncoder(config, first_position(config))
@@ -98,10 +97,12 @@ def load_packed(
     if head is None:
         classifier = family.classifiers[config["architectures"][0]]
         head = Head((HeadStep("dense", family.pooler, "tanh"), HeadStep("dense", classifier)))
-    return network_of(encoder, attention, HeadNetwork(head, weights)).eval()
+    return network_class(encoder, attention, HeadNetwork(head, weights)).eval()
 
 
-def _modern_bert(weights: Mapping[str, Tensor], config: Mapping[str, Any], dtype: torch.dtype) -> ClassifierEncoder:
+def _load_modern_bert(
+    weights: Mapping[str, Tensor], config: Mapping[str, Any], dtype: torch.dtype
+) -> ClassifierEncoder:
     shape = modern_shape.ModernBertShape.from_config(config)
     encoder = modern_bert.ModernBertEncoder(shape, int(config.get("max_position_embeddings", 8192)))
     encoder.load_state_dict(modern_bert.encoder_weights(weights, encoder))

@@ -1,8 +1,8 @@
 """Read a BERT's weights from a graph that osrerank exported, because a shipped model has no safetensors.
 
-This is the inverse of `osrerank.export.graph` and `osrerank.export.quantise`. fp32 weights come back exactly. An int8
-matrix comes back as its integers times their scales; its outlying channels come back exactly, and the smoothing of its
-rows is undone.
+This is the inverse of `osrerank.export.graph` and `osrerank.export.quantise`. fp32 weights are read exactly. An int8
+matrix becomes its integers times their scales, except for outlying channels, which the graph also has in fp32. The
+smoothing of a matrix's rows is undone.
 """
 
 from collections.abc import Iterable, Mapping
@@ -18,84 +18,98 @@ from osrerank._optional import require
 from osrerank.scoring.backends.networks.bert_weights import EMBEDDINGS, LAYER, PARAMETERS, bert_names
 
 Array = npt.NDArray[Any]
-HEADS = ("pooler.dense", "classifier", "cls.seq_relationship")
-MODULES = (".linear", ".norm")
-"""Suffixes of the names of a bi-encoder's modules; its encoder's names do not have them."""
+CLASSIFIER_MODULES = ("pooler.dense", "classifier", "cls.seq_relationship")
+BI_ENCODER_SUFFIXES = (".linear", ".norm")
+"""Ends of the names of a bi-encoder's modules after the encoder; no module of the encoder has such a name."""
 
 
 def read_graph_weights(file: Path, config: Mapping[str, Any]) -> dict[str, Tensor]:
     """Return the weights in float32, by transformers' names without the prefix ``bert.``.
 
-    A bi-encoder's graph has only the first row of the token type table; the other rows, which are never used, are
+    A bi-encoder's graph has only the first row of the token type table. The other rows, which are never used, become
     zeros.
 
     Args:
-        file: the graph's file.
-        config: the model's ``config.json``.
+        file: file of the graph.
+        config: content of the model's ``config.json``.
 
     Raises:
         KeyError: the graph lacks a weight, because osrerank did not export it.
         MissingDependencyError: the extra ``torch`` is not installed.
     """
-    graph, layers = _GraphWeights(_constants(file)), int(config["num_hidden_layers"])
-    encoder = _tensors(graph.encoder(layers, int(config["type_vocab_size"])))
+    graph = _GraphWeights(_read_constants(file))
+    layers = int(config["num_hidden_layers"])
+    encoder = _to_tensors(graph.encoder_weights(layers, int(config["type_vocab_size"])))
     weights = {name: tensor.clone() for name, tensor in bert_names(encoder, layers).items()}  # no views of one matrix
-    return {**weights, **_tensors(graph.head())}
+    return {**weights, **_to_tensors(graph.head_weights())}
 
 
-def _constants(file: Path) -> dict[str, Array]:
+def _read_constants(file: Path) -> dict[str, Array]:
+    """Return the graph's constants by name, with each smoothed product's factors as ``PRODUCT.smooth``."""
     onnx = require("onnx", extra="torch")
     graph = onnx.load(file).graph
     constants = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in graph.initializer}
     for node in graph.node:  # the quantiser turns a head's Gemm into a product of the transposed matrix and a sum
-        if node.op_type == "MatMul" and _belongs_to_head(node.input[1]):
+        if node.op_type == "MatMul" and _is_head_weight(node.input[1]):
             constants[node.input[1]] = constants[node.input[1]].T
     return constants | _smoothing_factors(graph.node, constants)
 
 
-def _belongs_to_head(constant: str) -> bool:
-    module, _, parameter = constant.rpartition(".")
-    return parameter in PARAMETERS and (module in HEADS or module.endswith(MODULES))
+def _is_head_weight(name: str) -> bool:
+    module, _, parameter = name.rpartition(".")
+    return parameter in PARAMETERS and (module in CLASSIFIER_MODULES or module.endswith(BI_ENCODER_SUFFIXES))
 
 
 def _smoothing_factors(nodes: Iterable[Any], constants: Mapping[str, Array]) -> dict[str, Array]:
-    """Return ``PRODUCT.smooth`` -> the factors ``(inputs,)`` of the inputs of a smoothed product."""
+    """Return ``PRODUCT.smooth`` -> factors ``(inputs,)`` by which the graph multiplies the inputs of a product."""
     factors = {name.removesuffix(".factor"): constants[name] for name in constants if name.endswith(".smooth.factor")}
-    smoothed: dict[str, Array] = {}
+    product_factors: dict[str, Array] = {}
     for node in nodes:
         if "MatMul" in node.op_type:
             states, weight = node.input[0].removesuffix("_quantized"), node.input[1]
             if states in factors:
-                smoothed[f"{weight.partition('.weight')[0]}.smooth"] = factors[states]
-    return smoothed
+                product_factors[f"{weight.partition('.weight')[0]}.smooth"] = factors[states]
+    return product_factors
 
 
-def _tensors(arrays: Mapping[str, Array]) -> dict[str, Tensor]:
+def _to_tensors(arrays: Mapping[str, Array]) -> dict[str, Tensor]:
     return {name: torch.from_numpy(np.array(array, order="C")) for name, array in arrays.items()}
 
 
 class _GraphWeights:
-    """The constants of a graph, under the names that `osrerank.export.graph` uses."""
+    """The weights in a graph's constants, which have the names that `osrerank.export.graph` gives them."""
 
     def __init__(self, constants: Mapping[str, Array]) -> None:
         self._constants = constants
 
-    def encoder(self, layers: int, segments: int) -> dict[str, Array]:
-        """Return an encoder's weights under our names, as `encoder_weights` does.
+    def encoder_weights(self, layers: int, segments: int) -> dict[str, Array]:
+        """Return an encoder's weights under our names, as `bert_weights.encoder_weights` does.
 
         Args:
             layers: number of the encoder's layers.
             segments: number of rows in the token type table.
         """
-        ours = self._tables(segments)
+        ours = self._embedding_tables(segments)
         for parameter in PARAMETERS:
             ours[f"norm.{parameter}"] = self._constants[f"embeddings.LayerNorm.{parameter}"]
         for index in range(layers):
-            ours |= self.layer(index)
+            ours |= self._layer_weights(index)
         return ours
 
-    def layer(self, index: int) -> dict[str, Array]:
-        """Return one layer's weights under our names."""
+    def head_weights(self) -> dict[str, Array]:
+        """Return the weights of a classifier's head, or of a bi-encoder's modules."""
+        return {name: array for name, array in self._constants.items() if _is_head_weight(name)}
+
+    def _embedding_tables(self, segments: int) -> dict[str, Array]:
+        word, _, segment = (f"embeddings.{theirs}.weight" for theirs in EMBEDDINGS.values())
+        tables = {"word.weight": self._dequantise(word), "position.weight": self._dequantise("positions")}
+        if "segment" not in self._constants:  # a cross-encoder's graph has the whole table
+            return {**tables, "segment.weight": self._dequantise(segment)}
+        first = self._constants["segment"]
+        zeros = np.zeros((segments - 1, len(first)), first.dtype)
+        return {**tables, "segment.weight": np.concatenate([first[None], zeros])}
+
+    def _layer_weights(self, index: int) -> dict[str, Array]:
         layer = f"layers.{index}"
         ours: dict[str, Array] = {}
         for name, theirs in LAYER.items():
@@ -104,49 +118,35 @@ class _GraphWeights:
                     constant = f"encoder.layer.{index}.{theirs}.{parameter}"
                     ours[f"{layer}.{name}.{parameter}"] = self._constants[constant]
             else:
-                ours |= self._linear(f"{layer}.{name}", f"{layer}.{name}")
-        return ours | self._linear(f"{layer}.projections", *self._projections(layer))
+                ours |= self._linear_weights(f"{layer}.{name}", f"{layer}.{name}")
+        projections = [f"{layer}.projections"]
+        if f"{layer}.projections.bias" not in self._constants:
+            projections = [f"{layer}.query", f"{layer}.keys_values"]
+        return ours | self._linear_weights(f"{layer}.projections", *projections)
 
-    def _projections(self, layer: str) -> tuple[str, ...]:
-        """Return the names of the products that compute queries, keys and values."""
-        if f"{layer}.projections.bias" in self._constants:
-            return (f"{layer}.projections",)
-        return f"{layer}.query", f"{layer}.keys_values"
-
-    def head(self) -> dict[str, Array]:
-        """Return the weights of a classifier's head, or of a bi-encoder's modules."""
-        return {name: array for name, array in self._constants.items() if _belongs_to_head(name)}
-
-    def _tables(self, segments: int) -> dict[str, Array]:
-        word, _, segment = (f"embeddings.{theirs}.weight" for theirs in EMBEDDINGS.values())
-        tables = {"word.weight": self._matrix(word), "position.weight": self._matrix("positions")}
-        if "segment" not in self._constants:  # in a cross-encoder's graph
-            return {**tables, "segment.weight": self._matrix(segment)}
-        first = self._constants["segment"]
-        zeros = np.zeros((segments - 1, len(first)), first.dtype)
-        return {**tables, "segment.weight": np.concatenate([first[None], zeros])}
-
-    def _linear(self, name: str, *products: str) -> dict[str, Array]:
+    def _linear_weights(self, name: str, *products: str) -> dict[str, Array]:
         """Return the weight ``(outputs, inputs)`` and the bias of a layer that concatenates the products' outputs."""
-        weight = np.concatenate([self._product(product) for product in products], axis=1).T
+        weight = np.concatenate([self._product_matrix(product) for product in products], axis=1).T
         bias = np.concatenate([self._constants[f"{product}.bias"] for product in products])
         return {f"{name}.weight": weight, f"{name}.bias": bias}
 
-    def _product(self, name: str) -> Array:
+    def _product_matrix(self, product: str) -> Array:
         """Return the matrix ``(inputs, outputs)`` of a product, without smoothing and with exact outlying channels."""
-        matrix = self._matrix(f"{name}.weight")
-        if (factor := self._constants.get(f"{name}.smooth")) is not None:
-            return matrix * factor[:, None]
-        channels = self._constants.get(f"{name}.outliers.places")
+        matrix = self._dequantise(f"{product}.weight")
+        factors = self._constants.get(f"{product}.smooth")
+        if factors is not None:
+            return matrix * factors[:, None]
+        channels = self._constants.get(f"{product}.outliers.places")
         if channels is not None:
             matrix = matrix.copy()
-            matrix[channels] = self._constants[f"{name}.outliers.weight"]
+            matrix[channels] = self._constants[f"{product}.outliers.weight"]
         return matrix
 
-    def _matrix(self, name: str) -> Array:
-        """Return a matrix in fp32; the graph may have it in int8 or int4.
+    def _dequantise(self, name: str) -> Array:
+        """Return a matrix in fp32, which the graph has in fp32, int8 or int4.
 
-        In int8, each row, each column or the whole matrix has a scale; in int4, each block of a row.
+        In int8, there is a scale for each row, for each column or for the whole matrix; in int4, for each block of a
+        row.
         """
         if name in self._constants:
             return self._constants[name]

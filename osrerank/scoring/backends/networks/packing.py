@@ -1,4 +1,4 @@
-"""Pack sequences into a batch without padding, in host memory."""
+"""Pack sequences end to end into a batch without padding, in host memory."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ class Packed:
 
     Attributes:
         ids: token ids ``(tokens,)``.
-        positions: positions ``(tokens,)``, from 0 in every sequence.
+        positions: position of each token in its sequence ``(tokens,)``, from 0.
         segments: segment ids ``(tokens,)``.
         lengths: number of tokens in each sequence ``(n,)``.
     """
@@ -29,7 +29,7 @@ class Packed:
 
 
 def pack(sequences: Sequence[Tokens]) -> Packed:
-    """Return the sequences as one batch, in their order."""
+    """Return the tokens of all sequences, in order."""
     lengths = np.array([len(tokens.ids) for tokens in sequences], dtype=np.int32)
     starts = np.repeat(offsets(lengths)[:-1], lengths)
     positions = np.arange(len(starts), dtype=np.int32) - starts
@@ -39,5 +39,5 @@ def pack(sequences: Sequence[Tokens]) -> Packed:
 
 
 def offsets(lengths: Numbers) -> Numbers:
-    """Return the offset of each sequence among packed tokens, and the end of the last one: int32 ``(n + 1,)``."""
+    """Return the offsets of n packed sequences, and the end of the last sequence: int32 ``(n + 1,)``."""
     return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from osrerank.errors import ModelLoadError
 from osrerank.scoring.checkpoints.bundle import read_bundle
-from osrerank.scoring.checkpoints.tensorflow import checkpoint_of, read_tensorflow
+from osrerank.scoring.checkpoints.tensorflow import find_checkpoint, read_tensorflow
 
 pytest.importorskip("google_crc32c")
 
@@ -72,6 +72,6 @@ def test_of_several_tensorflow_checkpoints_the_named_one_is_read(copy: Path) -> 
     for file in list(copy.glob("model.ckpt-7.*")):
         shutil.copyfile(file, copy / file.name.replace("ckpt-7", "ckpt-9"))
     with pytest.raises(ModelLoadError, match=r"several checkpoints \(model.ckpt-7, model.ckpt-9\)"):
-        checkpoint_of(copy)
+        find_checkpoint(copy)
     (copy / "checkpoint").write_text('model_checkpoint_path: "/some/where/model.ckpt-9"\n')
-    assert checkpoint_of(copy) == copy / "model.ckpt-9"
+    assert find_checkpoint(copy) == copy / "model.ckpt-9"

@@ -137,7 +137,7 @@ def test_the_code_in_the_refusal_of_a_pickle_writes_a_file_that_is_read(
 ) -> None:
     source = as_birch(tmp_path / "source", checkpoints.network("next-sentence"), is_bare=is_bare)
     before = (source / "saved.msmarco_mb_1").read_bytes()
-    monkeypatch.setattr(pickled, "load_inert", lambda _: None)
+    monkeypatch.setattr(pickled, "load_with_placeholders", lambda _: None)
     with pytest.raises(ModelLoadError, match="if you trust its author") as refused:
         convert_if_needed(source)
     words = shlex.split(str(refused.value).partition("python ")[2])

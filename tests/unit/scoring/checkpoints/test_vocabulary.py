@@ -7,7 +7,7 @@ import pytest
 from tokenizers import Tokenizer
 
 from osrerank.errors import ModelLoadError
-from osrerank.scoring.checkpoints.vocabulary import is_cased, read_vocabulary, tokenizer_of
+from osrerank.scoring.checkpoints.vocabulary import build_tokenizer, is_cased, read_vocabulary
 
 transformers = pytest.importorskip("transformers")
 
@@ -47,7 +47,7 @@ def encode(tokenizer: Tokenizer, text: str) -> tuple[list[str], list[int], list[
 )
 def test_a_vocabulary_splits_texts_as_transformers_does(tmp_path: Path, settings: dict[str, bool]) -> None:
     words = [*WORDS, "Low", "é", "東", "京", "##x"]
-    ours = tokenizer_of(written(tmp_path, words, **settings))
+    ours = build_tokenizer(written(tmp_path, words, **settings))
     theirs = transformers.BertTokenizerFast(str(tmp_path / "vocab.txt"), **settings).backend_tokenizer
     for text in TEXTS:
         assert encode(ours, text) == encode(theirs, text), text
@@ -55,7 +55,7 @@ def test_a_vocabulary_splits_texts_as_transformers_does(tmp_path: Path, settings
 
 @pytest.mark.parametrize(("extra", "cased"), [([], False), (["Paris"], True), (["[unusedA]"], False)])
 def test_the_vocabulary_says_whether_it_is_cased(tmp_path: Path, extra: list[str], cased: bool) -> None:
-    tokenizer = tokenizer_of(written(tmp_path, [*WORDS, *extra]))
+    tokenizer = build_tokenizer(written(tmp_path, [*WORDS, *extra]))
     assert is_cased(read_vocabulary(tmp_path / "vocab.txt")) is cased
     assert (tokenizer.normalizer.normalize_str("A") == "A") is cased
 
@@ -64,7 +64,7 @@ def test_a_vocabulary_may_name_special_tokens_differently(tmp_path: Path) -> Non
     words = ["<pad>", "<unk>", "<s>", "</s>", "low"]
     names = {"pad_token": "<pad>", "unk_token": {"content": "<unk>"}, "cls_token": "<s>", "sep_token": "</s>"}
     (tmp_path / "special_tokens_map.json").write_text(json.dumps(names), "utf-8")
-    tokenizer = tokenizer_of(written(tmp_path, words))
+    tokenizer = build_tokenizer(written(tmp_path, words))
     assert tokenizer.encode("low x").tokens == ["<s>", "low", "<unk>", "</s>"]
 
 
@@ -79,4 +79,4 @@ def test_a_vocabulary_may_name_special_tokens_differently(tmp_path: Path) -> Non
 def test_a_malformed_vocabulary_is_refused(tmp_path: Path, content: bytes, reason: str) -> None:
     (tmp_path / "vocab.txt").write_bytes(content)
     with pytest.raises(ModelLoadError, match=reason):
-        tokenizer_of(tmp_path)
+        build_tokenizer(tmp_path)

@@ -1,1 +1,1 @@
-"""ModernBERT's forward pass over packed tokens."""
+"""ModernBERT's forward pass without padding."""

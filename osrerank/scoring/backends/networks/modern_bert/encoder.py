@@ -1,9 +1,9 @@
 """ModernBERT's forward pass without padding.
 
-Warner et al. 2024 (arXiv 2412.13663): rotary positions (Su et al. 2021, arXiv 2104.09864), attention to the whole
-sequence in every third layer and within a window in the others, gated GELU, and a norm before each attention and each
-gated layer. As in `bert`, only attention combines tokens. If the last layer attends to the whole sequence and the head
-reads only [CLS], the last layer computes only that state.
+ModernBERT (Warner et al. 2024, arXiv 2412.13663) has rotary positions (Su et al. 2021, arXiv 2104.09864), gated GELU,
+and a norm before each attention and each gated layer. Every third layer attends to the whole sequence, and the other
+layers attend within a window. As in `bert`, only attention combines tokens. If the last layer attends to the whole
+sequence and the head needs only the state of [CLS], the last layer computes only that state.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,7 +19,7 @@ from osrerank.scoring.backends.networks.packing import Numbers, Packed
 from osrerank.scoring.modular.modern_bert import EMBEDDINGS, LAYER, PREFIX, ModernBertShape
 
 Rotation = tuple[Tensor, Tensor]
-"""The cosines and sines of each token's angles, each ``(tokens, 1, width / 2)``."""
+"""Cosines and sines of each token's angles, each ``(tokens, 1, width / 2)``."""
 
 
 class ModernBertLayer(nn.Module):
@@ -32,11 +32,12 @@ class ModernBertLayer(nn.Module):
 
     def __init__(self, shape: ModernBertShape, index: int) -> None:
         super().__init__()
-        hidden, norm = shape.hidden, partial(nn.LayerNorm, shape.hidden, eps=shape.epsilon, bias=shape.has_norm_bias)
+        hidden = shape.hidden
+        norm = partial(nn.LayerNorm, hidden, eps=shape.epsilon, bias=shape.has_norm_bias)
         self.heads = shape.heads
         self.window = shape.windows[index]
         self.theta = shape.thetas[index]
-        self.attention_norm = norm() if index else nn.Identity()  # the first layer's states are normed already
+        self.attention_norm = norm() if index else nn.Identity()  # the embeddings are already normed
         self.projections = nn.Linear(hidden, 3 * hidden, bias=shape.has_attention_bias)
         self.attended = nn.Linear(hidden, hidden, bias=shape.has_attention_bias)
         self.norm = norm()
@@ -45,12 +46,12 @@ class ModernBertLayer(nn.Module):
 
     def forward(self, states: Tensor, rotation: Rotation, attend: Attend) -> Tensor:
         """Return the next states ``(tokens, hidden)``."""
-        query, key, value = self._projected(states)
+        query, key, value = self._project(states)
         context = attend(rotate(query, rotation), rotate(key, rotation), value)
         return self._finish(states, context.flatten(1))
 
     def forward_firsts(self, states: Tensor, indices: Tensor, rotation: Rotation, attend: Attend) -> Tensor:
-        """Return the next states of each sequence's first token ``(n, hidden)``; its position 0 means no rotation.
+        """Return the next states of each sequence's first token ``(n, hidden)``, which position 0 does not rotate.
 
         Args:
             states: states of all tokens ``(tokens, hidden)``.
@@ -58,7 +59,7 @@ class ModernBertLayer(nn.Module):
             rotation: rotation of all tokens.
             attend: attention of the first tokens' queries.
         """
-        query, key, value = self._projected(states)
+        query, key, value = self._project(states)
         context = attend(query.index_select(0, indices), rotate(key, rotation), value)
         return self._finish(states.index_select(0, indices), context.flatten(1))
 
@@ -69,7 +70,7 @@ class ModernBertLayer(nn.Module):
         finished: Tensor = states + self.narrow(functional.gelu(wide) * gate)
         return finished
 
-    def _projected(self, states: Tensor) -> tuple[Tensor, ...]:
+    def _project(self, states: Tensor) -> tuple[Tensor, ...]:
         projected = self.projections(self.attention_norm(states))
         return tuple(projected.view(len(states), 3, self.heads, -1).unbind(1))
 
@@ -107,12 +108,12 @@ class ModernBertEncoder(nn.Module):
         return [packed.ids, packed.positions]
 
     def states(self, ids: Sequence[Tensor], bounds: Bounds, attention: Attention) -> Tensor:
-        """See `osrerank.scoring.backends.networks.bert.ClassifierEncoder.states`."""
+        """See `ClassifierEncoder.states`."""
         normed: Tensor = self.final_norm(self._run_layers(self.stack, ids, bounds, attention))
         return normed
 
     def first_states(self, ids: Sequence[Tensor], bounds: Bounds, firsts: Bounds, attention: Attention) -> Tensor:
-        """See `osrerank.scoring.backends.networks.bert.ClassifierEncoder.first_states`."""
+        """See `ClassifierEncoder.first_states`."""
         *layers, last = self.stack
         indices = bounds.offsets[:-1]
         if last.window is not None:
@@ -126,7 +127,7 @@ class ModernBertEncoder(nn.Module):
     def _run_layers(
         self, layers: Sequence[ModernBertLayer], ids: Sequence[Tensor], bounds: Bounds, attention: Attention
     ) -> Tensor:
-        """Return the states after some layers, from the ids of tokens and positions."""
+        """Return the states after the given layers; ``ids`` are the ids of tokens and positions."""
         token_ids, positions = ids
         states: Tensor = self.norm(self.word(token_ids))
         rotations = {theta: self._rotation(positions, theta) for theta in {layer.theta for layer in layers}}
@@ -136,7 +137,7 @@ class ModernBertEncoder(nn.Module):
         return states
 
     def _rotation(self, positions: Tensor, theta: float) -> Rotation:
-        """Return the rotation of tokens at these positions; the angles are computed in fp32."""
+        """Return the rotations of tokens at the given positions, whose angles are computed in fp32."""
         dtype = self.word.weight.dtype
         powers = torch.arange(0, self._width, 2, device=positions.device).float() / self._width
         angles = (positions.float()[:, None] * (1.0 / theta**powers)).unsqueeze(1)
@@ -144,7 +145,7 @@ class ModernBertEncoder(nn.Module):
 
 
 def rotate(states: Tensor, rotation: Rotation) -> Tensor:
-    """Rotate each pair of columns i and i + width / 2 of queries or keys ``(tokens, heads, width)``."""
+    """Rotate queries or keys ``(tokens, heads, width)``: columns i and i + width / 2 are the coordinates of a point."""
     cosines, sines = rotation
     left, right = states.chunk(2, dim=-1)
     return torch.cat([left * cosines - right * sines, right * cosines + left * sines], dim=-1)
@@ -155,7 +156,7 @@ def encoder_weights(weights: Mapping[str, Tensor], encoder: ModernBertEncoder) -
 
     Args:
         weights: weights under transformers' names, with or without a classifier's prefix.
-        encoder: the encoder to load them into.
+        encoder: encoder that will load the weights.
 
     Raises:
         KeyError: a weight is missing.
@@ -165,7 +166,7 @@ def encoder_weights(weights: Mapping[str, Tensor], encoder: ModernBertEncoder) -
 
 
 def _transformers_name(name: str) -> str:
-    """Return transformers' name, without a classifier's prefix, of the weight that has our name."""
+    """Translate our name of a weight to transformers', without a classifier's prefix."""
     module, _, parameter = name.rpartition(".")
     if not module.startswith("layers."):
         return f"{EMBEDDINGS[module]}.{parameter}"

@@ -10,7 +10,8 @@ from prometheus_client import REGISTRY
 from urllib3.exceptions import ReadTimeoutError
 
 from osrerank.errors import DeadlineExceeded, EndpointError, InferenceError, Overloaded
-from osrerank.scoring.backends.http.connection import RETRY_BUDGET_S, Connection, retry_after_s
+from osrerank.scoring.backends.http.connection import RETRY_BUDGET_S, Connection
+from osrerank.scoring.backends.http.refusal import retry_after_s
 from osrerank.types import NEVER, Deadline
 from tests.rerank_server import Reply, answering, by_length
 from tests.servers import free_port

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from osrerank.errors import EndpointError
-from osrerank.scoring.backends.http.answers import read_scores
 from osrerank.scoring.backends.http.dialects import DIALECTS
+from osrerank.scoring.backends.http.responses import read_scores
 from tests.rerank_server import Reply, answering
 
 QUERY, TEXTS = "q", ["first", "second", "third"]

@@ -204,7 +204,7 @@ def target(settings_of):
     """Return a function from an address and a dialect to the server that they tell."""
 
     def target_of(url, dialect="auto", model="m"):
-        return Target.of(settings_of(url, dialect), model)
+        return Target.from_settings(settings_of(url, dialect), model)
 
     return target_of
 
@@ -264,7 +264,7 @@ def test_missing_settings_of_a_rerank_server_are_named_when_a_client_is_made(set
     with pytest.raises(ConfigError, match=r"needs a rerank server: set url in \[http\] of osrerank.toml"):
         connect("http://localhost:9", backend="http")
     with pytest.raises(ConfigError, match="dialect cohere-v2 needs the server's name for the model: set --model"):
-        Target.of(settings_of("https://api.cohere.com", "auto"), Settings.load().model)
+        Target.from_settings(settings_of("https://api.cohere.com", "auto"), Settings.load().model)
 
 
 def test_a_rerank_server_refuses_pairs_in_one_sentence(scorer_of, settings_of):

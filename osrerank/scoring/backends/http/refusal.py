@@ -1,0 +1,98 @@
+"""Make the error for a response in which a rerank server refuses a request, without the key that it may quote."""
+
+import json
+import time
+from collections.abc import Mapping
+from email.utils import parsedate_to_datetime
+from http import HTTPStatus
+from typing import Any, NamedTuple
+
+from osrerank.errors import EndpointError, Overloaded
+
+BUSY = frozenset({HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.BAD_GATEWAY, HTTPStatus.SERVICE_UNAVAILABLE})
+UNAVAILABLE = BUSY | {HTTPStatus.INTERNAL_SERVER_ERROR, HTTPStatus.GATEWAY_TIMEOUT}
+"""The statuses of a failed health check. With any other status, the server can score."""
+MAX_RETRY_AFTER_S = 86_400.0
+"""The maximum ``Retry-After``; longer ones are lowered to it."""
+MAX_MESSAGE_CHARACTERS = 200
+"""The maximum length of the server's own message in an error."""
+
+
+class RawResponse(NamedTuple):
+    """A response with any status."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+
+def refusal(host: str, key: str, response: RawResponse) -> EndpointError | Overloaded:
+    """Return the error for a status other than 200, with the server's own message if the body has one."""
+    status = response.status
+    reason = f"the rerank server {host} answered {status}"
+    message = find_message(response.body, key)
+    if message:
+        reason += f": {message}"
+    if status in BUSY:
+        error: EndpointError | Overloaded = EndpointError(reason, status=status, retryable=True)
+        if status == HTTPStatus.TOO_MANY_REQUESTS:
+            error = Overloaded(reason)
+        error.retry_after_s = retry_after_s(response.headers)
+        return error
+    if status in (401, 403):
+        reason += "; set OSRERANK_RERANK_KEY to a key that the server accepts"
+    elif status in (404, 405):
+        reason += "; change url or dialect in [http] of osrerank.toml, or the model"
+    elif 300 <= status < 400:
+        reason += "; set url to the address that it redirects to, because osrerank does not forward the key"
+    return EndpointError(reason, status=status, retryable=status in UNAVAILABLE)
+
+
+def find_message(body: bytes, key: str) -> str:
+    """Return the error message in a body, truncated and without the key; "" if the body has no message."""
+    try:
+        message = _message_in_json(json.loads(body))
+    except (ValueError, RecursionError):
+        return ""
+    message = " ".join(message.split())
+    if key:
+        message = message.replace(key, "***")
+    return message[:MAX_MESSAGE_CHARACTERS]
+
+
+def _message_in_json(content: Any) -> str:
+    """Return the message in the JSON of an error, whose key depends on the server; "" if it has no message."""
+    if isinstance(content, str):
+        return content
+    if isinstance(content, list) and content:
+        return _message_in_json(content[0])
+    if isinstance(content, dict):
+        for key in ("message", "detail", "error", "msg"):
+            if message := _message_in_json(content.get(key)):
+                return message
+    return ""
+
+
+def retry_after_s(headers: Mapping[str, str]) -> float | None:
+    """Return the seconds of ``Retry-After``, which is a number or a date; None if it is missing or invalid.
+
+    A date is compared with the server's own ``Date`` if it sends one, because clocks differ.
+    """
+    value = (headers.get("Retry-After") or "").strip()
+    if value.isascii() and value.isdigit():
+        return min(float(value), MAX_RETRY_AFTER_S)
+    retry_at_s = _parse_date(value)
+    if retry_at_s is None:
+        return None
+    now_s = _parse_date(headers.get("Date") or "")
+    if now_s is None:
+        now_s = time.time()
+    return min(max(0.0, retry_at_s - now_s), MAX_RETRY_AFTER_S)
+
+
+def _parse_date(date: str) -> float | None:
+    """Return the Unix time of a header's date; None if it is not a date."""
+    try:
+        return parsedate_to_datetime(date).timestamp()
+    except (TypeError, ValueError, OverflowError):
+        return None

@@ -1,0 +1,107 @@
+"""Read the logits from a rerank server's response, and the reasons why documents have none."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from osrerank.errors import EndpointError
+from osrerank.scoring.backends.http.dialects import Dialect, Scale
+
+MAX_FLOAT32 = float(np.finfo(np.float32).max)
+MIN_PROBABILITY = 1e-38
+"""Lower probabilities are raised to this one, whose logit is -87.5."""
+MAX_PROBABILITY = 1 - 2**-53
+"""Higher probabilities are lowered to this one, whose logit is 36.7."""
+UNSCORED_HEADER = "x-rerank-unscored"
+"""The header with the number of documents that the model of ``osrerank serve`` failed on: the response's last ones."""
+
+
+class WrongScaleError(EndpointError):
+    """The scores are not on the scale in the settings."""
+
+
+def read_scores(
+    dialect: Dialect, scale: Scale, content: Any, count: int, headers: Mapping[str, str]
+) -> tuple[dict[int, float], dict[int, str]]:
+    """Return index -> logit, and index -> reason of each document that has no logit.
+
+    Args:
+        dialect: dialect of the response.
+        scale: scale of the response's scores.
+        content: JSON of the response.
+        count: number of documents in the request.
+        headers: headers of the response.
+
+    Raises:
+        EndpointError: the response does not follow the dialect, scores a document twice, or scores a document that was
+            not sent.
+        WrongScaleError: the scale is ``probability``, and a score is not between 0 and 1.
+    """
+    scores: dict[int, Any] = {}
+    for entry in _list_entries(dialect, content):
+        index = entry.get("index") if isinstance(entry, dict) else None
+        if not isinstance(index, int) or isinstance(index, bool) or dialect.score_key not in entry:
+            raise _dialect_error(f"an entry without index or {dialect.score_key}", dialect)
+        if not 0 <= index < count:
+            raise EndpointError(
+                f"the server scored document {index}, but the request had only documents 0 to {count - 1}"
+            )
+        if index in scores:
+            raise EndpointError(f"the server's response scores document {index} twice")
+        scores[index] = entry[dialect.score_key]
+    failures: dict[int, str] = {}
+    if dialect.name == "osrerank":
+        first_unscored = len(scores) - _count_unscored(headers)
+        failures = dict.fromkeys(list(scores)[first_unscored:], "the server's model failed on it")
+    logits: dict[int, float] = {}
+    for index in range(count):
+        if index not in scores:
+            failures[index] = "the server's response has no score for it"
+        elif index not in failures:
+            logit = _to_logit(scores[index], scale)
+            if logit is None:
+                failures[index] = f"the server's score is not a number: {str(scores[index])[:20]}"
+            else:
+                logits[index] = logit
+    return logits, failures
+
+
+def _list_entries(dialect: Dialect, content: Any) -> list[Any]:
+    """Return the response's list, which has an entry for each document."""
+    entries = content
+    if dialect.list_key:
+        entries = content.get(dialect.list_key) if isinstance(content, dict) else None
+    if not isinstance(entries, list):
+        raise _dialect_error(f"no list {dialect.list_key}".rstrip(), dialect)
+    return entries
+
+
+def _dialect_error(content: str, dialect: Dialect) -> EndpointError:
+    fix = f"the server does not use the dialect {dialect.name}; set its dialect in [http] of osrerank.toml"
+    return EndpointError(f"the server's response has {content}: {fix}")
+
+
+def _count_unscored(headers: Mapping[str, str]) -> int:
+    count = headers.get(UNSCORED_HEADER) or ""
+    return int(count) if count.isdigit() else 0
+
+
+def _to_logit(score: Any, scale: Scale) -> float | None:
+    """Return a score as a logit that is finite in float32; None if the score is not a finite number.
+
+    Raises:
+        WrongScaleError: the scale is ``probability``, and the score is not between 0 and 1.
+    """
+    if not isinstance(score, int | float) or isinstance(score, bool) or not abs(score) <= MAX_FLOAT32:
+        return None
+    if scale == "probability":
+        if not 0 <= score <= 1:
+            reason = (
+                f'the server\'s score {score:g} is not a probability: set scores = "logit" in [http] of osrerank.toml'
+            )
+            raise WrongScaleError(reason)
+        probability = min(max(float(score), MIN_PROBABILITY), MAX_PROBABILITY)
+        return math.log(probability) - math.log1p(-probability)
+    return float(score)
