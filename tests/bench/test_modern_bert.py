@@ -30,7 +30,7 @@ OPTIONS = os.environ.get("TEST_BENCH_OPTIONS", "--words 50 250 --queries 3 --dep
 
 
 def test_speed_of_a_modern_bert_beside_other_libraries(tmp_path: Path) -> None:
-    texts = [(example.question, example.answering) for example in examples()]
+    texts = [(example.question, example.answer) for example in examples()]
     checkpoint = make(tmp_path / "ettin-17m", Architecture("modernbert", TOKENS), SHAPE, texts)
     tokenizer = {**TOKENIZER, "model_input_names": ["input_ids", "attention_mask"]}  # its forward takes no segments
     (checkpoint / "tokenizer_config.json").write_text(json.dumps(tokenizer), "utf-8")

@@ -197,7 +197,7 @@ def make_peers(
 def _request(checkpoint: Path, folder: Path) -> dict[str, Any]:
     """Return the files that the runner needs; the plain graph and the calibration's texts are written."""
     calibration = folder / "calibration.jsonl"
-    pairs = [(example.question, text) for example in examples() for text in (example.answering, example.other)]
+    pairs = [(example.question, text) for example in examples() for text in (example.answer, example.unrelated)]
     lines = [json.dumps({"query": query, "document": document}) for query, document in pairs]
     calibration.write_text("\n".join(lines) + "\n", encoding="utf-8")
     paths = {"checkpoint": checkpoint, "folder": folder, "calibration": calibration}

@@ -98,7 +98,7 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     given = examples()
-    texts = [example.answering[:CHARACTERS] for example in given][: options.depth]
+    texts = [example.answer[:CHARACTERS] for example in given][: options.depth]
     tasks = {example.question: texts for example in given[: options.queries]}
     sys.stdout.write(
         "| | sd | fp32 | int8 | int8 top 10 | torch | pairs/s: fp32, int8, torch |\n|---|---|---|---|---|---|---|\n"

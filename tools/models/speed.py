@@ -143,7 +143,7 @@ def main() -> None:
     if arguments.export_only:
         return
     queries = [example.question for example in examples()[:QUERIES]]
-    texts = [text for example in examples() for text in (example.answering, example.other)]
+    texts = [text for example in examples() for text in (example.answer, example.unrelated)]
     texts = [" ".join(text.split()[:WORDS]) for text in texts][:DOCUMENTS]
     print(machine())
     print("| model | ms for 100 documents | with known vectors |\n|---|---|---|")

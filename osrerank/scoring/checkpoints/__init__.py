@@ -1,1 +1,1 @@
-"""Checkpoints in the forms of the papers' years, converted once: pickled weights, vocabularies, TensorFlow's."""
+"""Convert checkpoints in old formats: pickled PyTorch weights, TensorFlow checkpoints, and ``vocab.txt`` files."""

@@ -1,14 +1,13 @@
 """Read the variables of a TensorFlow checkpoint: ``NAME.index`` and ``NAME.data-00000-of-00001``.
 
-The index is a table in LevelDB's format (github.com/google/leveldb, doc/table_format.md). It consists of blocks, a
-block that lists the other blocks, and a footer. In a block, each key is stored as the suffix that follows the prefix it
-shares with the key before.
+The index file is a table in LevelDB's format (github.com/google/leveldb, doc/table_format.md). It consists of blocks of
+keys and values, an index block that lists them, and a footer. A block stores each key as the length of the prefix that
+it shares with the previous key, and the suffix that follows. LevelDB can compress blocks, but TensorFlow does not, so
+compressed blocks are refused.
 
 The values are protocol buffers (tensorflow/core/protobuf/tensor_bundle.proto). The empty key holds the header: number
 of data files (field 1) and byte order (2). Each other key is a variable's name. Its value has the type (1), shape (2),
 data file (3), offset (4), size (5), CRC-32C (6) and slices (7). The data files hold the variables' numbers.
-
-Blocks may be compressed with Snappy. TensorFlow does not compress them, and compressed blocks are refused.
 """
 
 import struct
@@ -24,25 +23,28 @@ from osrerank.errors import ModelLoadError
 
 FOOTER_BYTES = 48
 MAGIC = 0xDB4775248B80FB57
+"""The last eight bytes of a table."""
 TRAILER_BYTES = 5
+"""The size of a block's compression type and checksum, which follow the block."""
 CRC_MASK = 0xA282EAD8
-TYPES: Mapping[int, str] = {1: "<f4", 2: "<f8", 3: "<i4", 9: "<i8", 19: "<f2"}
-"""TensorFlow's number of a type (tensorflow/core/framework/types.proto) -> NumPy's name; others are refused."""
+DTYPES: Mapping[int, str] = {1: "<f4", 2: "<f8", 3: "<i4", 9: "<i8", 19: "<f2"}
+"""TensorFlow's number of a type (tensorflow/core/framework/types.proto) -> NumPy's name of it."""
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 """Wire types of protocol buffers."""
 
 Fields = dict[int, list[Any]]
+"""Number of a protocol buffer's field -> its values."""
 
 
 class Variable(NamedTuple):
-    """The location and type of a variable.
+    """The type and location of a variable.
 
     Attributes:
         dtype: NumPy's name of the type.
-        shape: the variable's shape.
-        shard: number of the data file.
-        offset: offset of the variable's first byte in the data file.
-        size: size of the variable in bytes.
+        shape: shape of the variable.
+        shard: number of the data file, from 0.
+        offset: offset of the variable in the data file, in bytes.
+        size: size of the variable, in bytes.
         checksum: masked CRC-32C of the variable's bytes.
     """
 
@@ -80,9 +82,9 @@ def read_bundle(prefix: Path) -> dict[str, npt.NDArray[Any]]:
 
 def _count_shards(header: Fields) -> int:
     """Return the number of data files."""
-    if _number(header, 2):
+    if _integer_field(header, 2):
         raise ValueError("its numbers are big-endian")
-    return _number(header, 1)
+    return _integer_field(header, 1)
 
 
 def _read_table(file: Path) -> Iterator[tuple[bytes, bytes]]:
@@ -91,15 +93,16 @@ def _read_table(file: Path) -> Iterator[tuple[bytes, bytes]]:
     if len(content) < FOOTER_BYTES or struct.unpack("<Q", content[-8:])[0] != MAGIC:
         raise ValueError("its last bytes are not those of a checkpoint index")
     footer = content[-FOOTER_BYTES:]
-    _, position = _read_handle(footer, 0)  # of the meta index, which is not needed
-    index_handle, _ = _read_handle(footer, position)
-    for _, value in _entries(_read_block(content, *index_handle)):
+    _, end = _read_handle(footer, 0)  # the meta index block, which is not needed
+    index_handle, _ = _read_handle(footer, end)
+    for _, value in _parse_block(_read_block(content, *index_handle)):
         handle, _ = _read_handle(value, 0)
-        yield from _entries(_read_block(content, *handle))
+        yield from _parse_block(_read_block(content, *handle))
 
 
 def _read_block(content: bytes, offset: int, size: int) -> bytes:
-    block, trailer = content[offset : offset + size], content[offset + size : offset + size + TRAILER_BYTES]
+    end = offset + size
+    block, trailer = content[offset:end], content[end : end + TRAILER_BYTES]
     if len(trailer) < TRAILER_BYTES:
         raise ValueError("it is truncated")
     if trailer[0]:
@@ -109,10 +112,12 @@ def _read_block(content: bytes, offset: int, size: int) -> bytes:
     return block
 
 
-def _entries(block: bytes) -> Iterator[tuple[bytes, bytes]]:
+def _parse_block(block: bytes) -> Iterator[tuple[bytes, bytes]]:
     """Yield a block's keys and values."""
     (restarts,) = struct.unpack("<I", block[-4:])
-    end, position, key = len(block) - 4 - 4 * restarts, 0, b""
+    end = len(block) - 4 - 4 * restarts
+    position = 0
+    key = b""
     while position < end:
         shared, position = _read_varint(block, position)
         suffix_size, position = _read_varint(block, position)
@@ -131,18 +136,19 @@ def _read_handle(content: bytes, position: int) -> tuple[tuple[int, int], int]:
 
 
 def _read_varint(content: bytes, position: int) -> tuple[int, int]:
-    """Return a number of variable length, and the position after it."""
+    """Return an integer of variable length, and the position after it."""
     number = shift = 0
     while True:
         byte = content[position]
         number |= (byte & 127) << shift
-        position, shift = position + 1, shift + 7
+        position += 1
+        shift += 7
         if byte < 128:
             return number, position
 
 
 def _parse_fields(message: bytes) -> Fields:
-    """Return a protocol buffer's fields by number: integers, or bytes."""
+    """Return a protocol buffer's fields, whose values are integers or bytes."""
     fields: Fields = {}
     position = 0
     while position < len(message):
@@ -153,31 +159,39 @@ def _parse_fields(message: bytes) -> Fields:
             value, position = _read_varint(message, position)
         elif wire_type == BYTES:
             length, position = _read_varint(message, position)
-            value, position = message[position : position + length], position + length
+            value = message[position : position + length]
+            position += length
         elif wire_type in (FIXED32, FIXED64):
             length = 4 if wire_type == FIXED32 else 8
-            value, position = int.from_bytes(message[position : position + length], "little"), position + length
+            value = int.from_bytes(message[position : position + length], "little")
+            position += length
         else:
             raise ValueError(f"a field has the wire type {wire_type}")
         fields.setdefault(tag >> 3, []).append(value)
     return fields
 
 
-def _number(fields: Fields, field: int) -> int:
-    """Return a numeric field; 0, protocol buffers' default, if the message leaves it out."""
+def _integer_field(fields: Fields, field: int) -> int:
+    """Return an integer field; 0, protocol buffers' default, if the message does not have it."""
     return int(fields.get(field, [0])[-1])
 
 
 def _parse_variable(fields: Fields) -> Variable | None:
-    """Return a variable's location and type; None for a type that is not numeric, such as strings."""
-    dtype = TYPES.get(_number(fields, 1))
+    """Return a variable's type and location; None if its type is not in `DTYPES`, such as strings."""
+    dtype = DTYPES.get(_integer_field(fields, 1))
     if dtype is None:
         return None
     if 7 in fields:
-        raise ValueError("a variable is in slices; save it whole")
-    dims = [_parse_fields(dim) for shape in fields.get(2, []) for dim in _parse_fields(shape).get(2, [])]
-    shape = tuple(_number(dim, 1) for dim in dims)
-    return Variable(dtype, shape, *(_number(fields, field) for field in (3, 4, 5, 6)))
+        raise ValueError("a variable is partitioned into slices; save it whole")
+    dimensions = [dimension for shape in fields.get(2, []) for dimension in _parse_fields(shape).get(2, [])]
+    return Variable(
+        dtype,
+        shape=tuple(_integer_field(_parse_fields(dimension), 1) for dimension in dimensions),
+        shard=_integer_field(fields, 3),
+        offset=_integer_field(fields, 4),
+        size=_integer_field(fields, 5),
+        checksum=_integer_field(fields, 6),
+    )
 
 
 def _map_file(file: Path) -> npt.NDArray[np.uint8]:
@@ -185,14 +199,16 @@ def _map_file(file: Path) -> npt.NDArray[np.uint8]:
     try:
         return np.memmap(file, np.uint8, mode="r") if file.stat().st_size else np.zeros(0, np.uint8)
     except OSError as error:
-        raise ModelLoadError(f"{file} cannot be read: {error}; the index names it", path=str(file)) from error
+        raise ModelLoadError(f"{file}, which the index lists, cannot be read: {error}", path=str(file)) from error
 
 
 def _read_array(
     name: str, variable: Variable, shards: list[npt.NDArray[np.uint8]], files: list[Path]
 ) -> npt.NDArray[Any]:
-    file = str(files[variable.shard]) if variable.shard < len(files) else ""
-    content = bytes(shards[variable.shard][variable.offset : variable.offset + variable.size]) if file else b""
+    file, content = "", b""
+    if variable.shard < len(files):
+        file = str(files[variable.shard])
+        content = bytes(shards[variable.shard][variable.offset : variable.offset + variable.size])
     expected_size = np.dtype(variable.dtype).itemsize * int(np.prod(variable.shape))
     if len(content) < variable.size or expected_size != variable.size:
         reason = f"{file or name} is truncated: the variable {name} has {len(content)} of {variable.size} bytes"

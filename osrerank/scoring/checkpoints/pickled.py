@@ -1,6 +1,6 @@
-"""Read pickled PyTorch weights without running code that the pickle names.
+"""Read pickled PyTorch weights, without running code that the pickle names.
 
-Modules that were pickled as whole objects, such as those of Birch's archive, are read with `safe_unpickler`.
+torch's safe unpickler reads most files. Modules that were pickled as whole objects are read by `safe_unpickler`.
 """
 
 import pickle
@@ -15,33 +15,34 @@ from osrerank.scoring.checkpoints.safe_unpickler import Placeholder, load_with_p
 from osrerank.scoring.json_file import read_json
 from osrerank.scoring.model_files import PICKLES, is_pickled
 
-INDEX = "pytorch_model.bin.index.json"
+INDEX_FILE = "pytorch_model.bin.index.json"
 SUFFIXES = (".bin", ".pt", ".pth")
-NESTED = ("state_dict", "model_state_dict", "model")
+NESTED_KEYS = ("state_dict", "model_state_dict", "model")
 """Keys under which training scripts save a state dict or a whole module, next to numbers such as the epoch."""
-PARALLEL = "module."
+PARALLEL_PREFIX = "module."
+"""Prefix that torch's DataParallel adds to the names of all weights."""
 OLD_NAMES = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
-BUFFERS = ("position_ids", "token_type_ids")
-"""Suffixes of the names of buffers that old versions of transformers saved; they are not weights."""
+BUFFER_SUFFIXES = ("position_ids", "token_type_ids")
+"""Ends of the names of tensors that old versions of transformers saved although they are not weights."""
 
 
 def pickled_files(directory: Path) -> list[Path]:
-    """Return the files of a directory's pickled weights.
+    """Return the files of a directory's pickled weights; for a file instead of a directory, return that file.
 
-    They are the files that the index lists; without an index, the file with a usual name; or else the only file that
-    torch.save wrote, whatever its name. For a file instead of a directory, return that file.
+    The index lists the files. A directory without an index must have a file with a usual name (`PICKLES`), or only one
+    file that torch.save wrote.
 
     Raises:
-        ModelLoadError: the index cannot be read, or there are several files and none has a usual name.
+        ModelLoadError: the index cannot be read, or several files could be the weights.
     """
     if directory.is_file():
         return [directory]
-    index = directory / INDEX
+    index = directory / INDEX_FILE
     if index.exists():
         shards = read_json(index).get("weight_map")
         if not isinstance(shards, dict):
             raise ModelLoadError(f"{index} has no weight_map", path=str(index))
-        return [directory / name for name in sorted(set(map(str, shards.values())))]
+        return [directory / name for name in sorted({str(name) for name in shards.values()})]
     for name in PICKLES:
         if (directory / name).exists():
             return [directory / name]
@@ -61,7 +62,7 @@ def read_pickled(directory: Path) -> dict[str, Any]:
         MissingDependencyError: the extra ``torch`` is not installed.
     """
     tensors = {name: tensor for file in pickled_files(directory) for name, tensor in _read_tensors(file).items()}
-    return {_current_name(name): tensor for name, tensor in tensors.items() if not name.endswith(BUFFERS)}
+    return {_current_name(name): tensor for name, tensor in tensors.items() if not name.endswith(BUFFER_SUFFIXES)}
 
 
 def _read_tensors(file: Path) -> Mapping[str, Any]:
@@ -74,15 +75,15 @@ def _read_tensors(file: Path) -> Mapping[str, Any]:
         raise ModelLoadError(f"{file} cannot be read as PyTorch weights: {error}", path=str(file)) from error
     tensors = {name: value for name, value in _named_values(content) if isinstance(value, torch.Tensor)}
     if not tensors:
-        found = ", ".join(map(str, list(content)[:3])) if isinstance(content, Mapping) else type(content).__name__
-        raise ModelLoadError(f"{file} has no tensors; it contains {found}", path=str(file))
+        summary = ", ".join(map(str, list(content)[:3])) if isinstance(content, Mapping) else type(content).__name__
+        raise ModelLoadError(f"{file} has no tensors; it contains {summary}", path=str(file))
     return tensors
 
 
 def _named_values(content: object) -> Iterator[tuple[str, Any]]:
-    """Yield the names and values of a state dict or a module, which may be nested under one of `NESTED`."""
+    """Yield the names and values of a state dict or a module, which may be nested under one of `NESTED_KEYS`."""
     if isinstance(content, Mapping):
-        nested = (content[name] for name in NESTED if isinstance(content.get(name), Mapping | Placeholder))
+        nested = (content[key] for key in NESTED_KEYS if isinstance(content.get(key), Mapping | Placeholder))
         content = next(nested, content)
     if isinstance(content, Mapping):
         yield from ((str(name), value) for name, value in content.items())
@@ -91,22 +92,23 @@ def _named_values(content: object) -> Iterator[tuple[str, Any]]:
 
 
 def _load_module(file: Path, refusal: pickle.UnpicklingError) -> object:
-    """Return the content of a file that torch's safe unpickler refused, such as a module pickled as a whole object.
+    """Load a file that torch's safe unpickler refused, such as a module pickled as a whole object.
 
     Raises:
         ModelLoadError: the file has no module with tensors.
     """
+    cause: Exception = refusal
     try:
         content = load_with_placeholders(file)
         if any(_named_values(content)):
             return content
-    except Exception as error:
-        raise ModelLoadError(_unsafe_pickle(file, refusal), path=str(file)) from error
-    raise ModelLoadError(_unsafe_pickle(file, refusal), path=str(file)) from refusal
+    except Exception as error:  # noqa: BLE001 - unpickling can raise any exception
+        cause = error
+    raise ModelLoadError(_unsafe_pickle_message(file, refusal), path=str(file)) from cause
 
 
-def _unsafe_pickle(file: Path, refusal: Exception) -> str:
-    """Return the message that refuses a pickle, with a command that writes its tensors to a safe file."""
+def _unsafe_pickle_message(file: Path, refusal: Exception) -> str:
+    """Return the error message for an unsafe pickle, with a command that writes its tensors to a safe file."""
     lines = [line for line in str(refusal).splitlines() if "GLOBAL" in line or "class" in line.lower()]
     detail = f" ({lines[0].strip()})" if lines else ""
     target = file.with_name(f"{file.name}.weights.pt")
@@ -115,17 +117,18 @@ def _unsafe_pickle(file: Path, refusal: Exception) -> str:
         "content = content['model'] if isinstance(content, dict) else content; "
         f"torch.save(content.state_dict(), open({str(target)!r}, 'xb'))"
     )
-    quoted = shlex.quote(code) if {*code} & {*'"$`\\'} else f'"{code}"'
+    needs_quoting = any(character in code for character in '"$`\\')
+    quoted = shlex.quote(code) if needs_quoting else f'"{code}"'
     fix = (
         "if you trust its author to run code on this machine, run this where the file's classes are installed: "
         f"python -c {quoted} and then pass {target} as the model"
     )
-    return f"{file} is a pickle of more than tensors{detail}, which would run code when it is read; {fix}"
+    return f"{file} is a pickle of more than tensors{detail}, which would run code when it is loaded; {fix}"
 
 
 def _current_name(name: str) -> str:
-    """Return the name that transformers uses today for a tensor."""
-    name = name.removeprefix(PARALLEL)
+    """Return the current name in transformers of a tensor."""
+    name = name.removeprefix(PARALLEL_PREFIX)
     for old, new in OLD_NAMES.items():
         if name.endswith(old):
             return name.removesuffix(old) + new

@@ -1,8 +1,8 @@
 """Read the tensors of a module that torch.save pickled as a whole object, without running code that the file names.
 
-An unpickler can only call what its ``find_class`` returns. Ours, which `torch.load` uses, returns containers and
-functions that rebuild tensors; for every other name it returns `Placeholder`, which does nothing. torch's own safe
-unpickler (``weights_only=True``) refuses module classes in files that torch before 1.6 wrote, such as Birch's.
+An unpickler can only call what its ``find_class`` returns. Ours returns containers and functions that rebuild tensors;
+for any other name it returns `Placeholder`, which does nothing. We need it because torch's safe unpickler
+(``weights_only=True``) refuses module classes in files that torch before 1.6 wrote, such as Birch's.
 """
 
 import pickle
@@ -16,7 +16,7 @@ from osrerank._optional import require
 
 
 class Placeholder:
-    """An object in place of any class or function that a pickle names; it keeps its state and does nothing."""
+    """A replacement for any class or function that a pickle names; it stores its state and does nothing."""
 
     state: object = None
     dump_patches = False
@@ -34,14 +34,14 @@ class Placeholder:
 
 
 class TensorsOnlyPickle:
-    """A replacement for the module ``pickle`` in `torch.load`: it makes containers, tensors and `Placeholder` only."""
+    """A replacement for the module ``pickle`` in `torch.load`, which creates containers, tensors and `Placeholder`."""
 
     class Unpickler(pickle.Unpickler):
         """The unpickler that `torch.load` subclasses."""
 
         def find_class(self, module: str, name: str) -> Any:
             rebuild = require("torch", extra="torch")._utils._rebuild_tensor  # noqa: SLF001
-            safe_classes = {  # new functions each time, because a pickle may set their attributes
+            safe_classes = {  # new functions in each call, because a pickle may set their attributes
                 "collections.OrderedDict": OrderedDict,
                 "torch.Size": tuple,
                 "torch._utils._rebuild_parameter": lambda tensor, *_: tensor,
@@ -57,10 +57,10 @@ class TensorsOnlyPickle:
 
 
 def load_with_placeholders(file: Path) -> object:
-    """Return the content of a file that torch.save wrote, with a `Placeholder` for all but containers and tensors.
+    """Load a file that torch.save wrote, with a `Placeholder` for everything except containers and tensors.
 
     Raises:
-        Exception: the file is damaged or has another format; any exception that unpickling can raise.
+        Exception: the file is damaged or has another format. Unpickling can raise any exception.
     """
     torch: Any = require("torch", extra="torch")
     with warnings.catch_warnings():
@@ -73,6 +73,7 @@ def module_tensors(module: Placeholder) -> Iterator[tuple[str, Any]]:
     state = module.state if isinstance(module.state, Mapping) else {}
     for group in ("_parameters", "_buffers"):
         yield from dict(state.get(group, {})).items()
-    for name, child in dict(state.get("_modules", {})).items():
+    for child_name, child in dict(state.get("_modules", {})).items():
         if isinstance(child, Placeholder):
-            yield from ((f"{name}.{inner}", tensor) for inner, tensor in module_tensors(child))
+            for name, tensor in module_tensors(child):
+                yield f"{child_name}.{name}", tensor

@@ -1,11 +1,11 @@
-"""Check that a converted reranker ranks: 50 questions of SQuAD, each with its paragraph and a random one.
+"""Check that a converted reranker ranks the answering paragraph before a random one, for 50 questions of SQuAD.
 
 Bi-encoders whose graph another program exported are checked in the same way.
 
-A comparison of outputs on random weights cannot detect swapped labels, a vocabulary of the wrong case or a lost head.
-This check does: a trained reranker puts nearly every answering paragraph first, and far ahead of the random one.
-The margin counts too, because a lost head leaves the trained layers below it. With a new head, which is random and
-small, the paragraphs may still be in the right order by chance, but they are close together.
+Comparing outputs with those of the original program does not reveal swapped labels, a vocabulary of the wrong case or a
+lost head. This check does: a trained reranker scores nearly every answering paragraph far above the random one. The
+margin counts because a model that lost its head still has trained layers. With a new head, whose weights are random and
+small, it may order the paragraphs correctly by chance, but their scores are close.
 """
 
 import gzip
@@ -26,10 +26,10 @@ from osrerank.types import Encoder, Scorer, is_encoder
 
 SAMPLE = Path(__file__).parents[2] / "data" / "squad"
 QUESTIONS = 50
-MIN_RIGHT = 45
+MIN_CORRECT = 45
 """The minimum number of questions whose answering paragraph must come first."""
 MAX_INVERTED = 10
-"""If at most this many answering paragraphs come first, the order is inverted."""
+"""If at most this many answering paragraphs come first, the model's order counts as inverted."""
 MIN_MARGIN = 1.5
 """The minimum median margin, in uncalibrated logits."""
 MAX_UNKNOWN = 0.01
@@ -38,32 +38,32 @@ SKIP = "if the model is not trained yet or does not read English, run osrerank e
 SKIP_ENCODER = "if the model does not read English, run osrerank export, which writes its graph without this check"
 
 
-class CheckedQuestion(NamedTuple):
-    """A question with the paragraph that answers it and a random one."""
+class Example(NamedTuple):
+    """A question, the paragraph that answers it, and a random paragraph of another article."""
 
     question: str
-    answering: str
-    other: str
+    answer: str
+    unrelated: str
 
 
 class SelfCheck(NamedTuple):
     """The outcome of a self-check.
 
     Attributes:
-        right: number of questions, of `QUESTIONS`, whose answering paragraph came before the random one.
+        correct: number of questions, out of `QUESTIONS`, whose answering paragraph came first.
         margin: median difference of the two paragraphs' uncalibrated logits; negative if the order is wrong.
-        unknown: share of [UNK] among the tokens of all texts.
+        unknown_share: share of [UNK] among the tokens of all texts, from 0 to 1.
         head: form of the model's head.
         label: index of the output that is the score.
-        casing: ``cased`` or ``lower case``: how the tokenizer treats capital letters.
+        casing: ``cased`` if the tokenizer keeps capital letters, else ``lower case``.
         segment_rows: number of rows in the model's segment table.
         sha256: SHA-256 of the checkpoint's files, if it was converted.
         cause: likely cause of the failure; empty if the check passed.
     """
 
-    right: int
+    correct: int
     margin: float
-    unknown: float
+    unknown_share: float
     head: str
     label: int
     casing: str
@@ -74,14 +74,14 @@ class SelfCheck(NamedTuple):
     def __str__(self) -> str:
         source = f", SHA-256 {self.sha256}" if self.sha256 else ""
         return (
-            f"self-check: {self.right} of {QUESTIONS} answering paragraphs before random ones, "
-            f"by {self.margin:.2f} logits, {self.unknown:.2%} [UNK]; "
+            f"self-check: {self.correct} of {QUESTIONS} answering paragraphs before random ones, "
+            f"by {self.margin:.2f} logits, {self.unknown_share:.2%} [UNK]; "
             f"head {self.head}, label {self.label}, {self.casing}, {self.segment_rows} segment rows{source}"
         )
 
 
 def run_self_check(scorer: Scorer | Encoder, directory: Path, card: ModelCard, *, sha256: str = "") -> SelfCheck:
-    """Score the examples, and return how well the model ranks them.
+    """Score the examples with a model, and return the outcome.
 
     Args:
         scorer: the model.
@@ -90,29 +90,30 @@ def run_self_check(scorer: Scorer | Encoder, directory: Path, card: ModelCard, *
         sha256: SHA-256 of the checkpoint's files.
     """
     tokenizer = Tokenizer.from_file(str(directory / TOKENIZER_FILE))
-    config = read_config(directory)
     margins = np.array([_margin(scorer, card, example) for example in examples()])
-    right, margin = int(np.count_nonzero(margins > 0)), float(np.median(margins))
-    unknown = _unknown_share(tokenizer)
+    correct = int(np.count_nonzero(margins > 0))
+    margin = float(np.median(margins))
+    unknown_share = _unknown_share(tokenizer)
     lowers_case = tokenizer.normalizer is not None and tokenizer.normalizer.normalize_str("A") == "a"
+    is_mixed = lowers_case and is_cased(tokenizer.get_vocab())
     return SelfCheck(
-        right,
+        correct,
         margin,
-        unknown,
+        unknown_share,
         card.head,
         1 if card.head in {"logits2", "next-sentence"} else 0,
         "lower case" if lowers_case else "cased",
-        int(config.get("type_vocab_size", 0)),
+        int(read_config(directory).get("type_vocab_size", 0)),
         sha256,
-        _cause(right, margin, unknown, card, is_mixed=lowers_case and is_cased(tokenizer.get_vocab())),
+        _find_cause(correct, margin, unknown_share, card, is_mixed=is_mixed),
     )
 
 
 def require_self_check(scorer: Scorer | Encoder, directory: Path, card: ModelCard, *, sha256: str = "") -> SelfCheck:
-    """Run the self-check, and return its outcome if the model passes; arguments as in `run_self_check`.
+    """Return the outcome of the self-check if the model passes it; the arguments are those of `run_self_check`.
 
     Raises:
-        ModelLoadError: the model fails the check; the message has the likely cause.
+        ModelLoadError: the model fails the check; the message states the likely cause.
     """
     check = run_self_check(scorer, directory, card, sha256=sha256)
     if check.cause:
@@ -123,27 +124,29 @@ def require_self_check(scorer: Scorer | Encoder, directory: Path, card: ModelCar
 
 
 @cache
-def examples() -> tuple[CheckedQuestion, ...]:
-    """Return the questions and their paragraphs, always the same."""
+def examples() -> tuple[Example, ...]:
+    """Return the questions and their paragraphs, which are the same in every run."""
     with gzip.open(SAMPLE / "corpus.jsonl.gz", "rt", encoding="utf-8") as lines:
         texts = {entry["id"]: entry["text"] for entry in map(json.loads, lines)}
     answers = dict(line.split()[::2] for line in (SAMPLE / "qrels.txt").read_text("utf-8").splitlines())
     questions = (line.split("\t") for line in (SAMPLE / "queries.tsv").read_text("utf-8").splitlines()[:QUESTIONS])
-    rng, doc_ids = random.Random(1), sorted(texts)  # noqa: S311 - a choice of examples
-    checked_questions = []
+    rng = random.Random(1)  # noqa: S311 - a choice of examples
+    doc_ids = sorted(texts)
+    drawn_examples = []
     for query_id, question in questions:
         answer_id = answers[query_id]
         article = answer_id.rpartition("/")[0]
-        other_id = rng.choice([doc_id for doc_id in doc_ids if doc_id.rpartition("/")[0] != article])
-        checked_questions.append(CheckedQuestion(question, texts[answer_id], texts[other_id]))
-    return tuple(checked_questions)
+        unrelated_id = rng.choice([doc_id for doc_id in doc_ids if doc_id.rpartition("/")[0] != article])
+        drawn_examples.append(Example(question, texts[answer_id], texts[unrelated_id]))
+    return tuple(drawn_examples)
 
 
-def _margin(scorer: Scorer | Encoder, card: ModelCard, example: CheckedQuestion) -> float:
+def _margin(scorer: Scorer | Encoder, card: ModelCard, example: Example) -> float:
     """Return the uncalibrated logit of the answering paragraph minus that of the random one."""
-    texts = [example.answering, example.other]
+    texts = [example.answer, example.unrelated]
     if is_encoder(scorer):
-        query, documents = scorer.encode([example.question], "query"), scorer.encode(texts, "document")
+        query = scorer.encode([example.question], "query")
+        documents = scorer.encode(texts, "document")
         first, second = scorer.similarity(query.rows[0], documents.rows)
     elif card.kind == "duo":
         first, second = scorer.score(example.question, texts, [(0, 1), (1, 0)]).values
@@ -154,36 +157,39 @@ def _margin(scorer: Scorer | Encoder, card: ModelCard, example: CheckedQuestion)
 
 def _unknown_share(tokenizer: Tokenizer) -> float:
     """Return the share of tokens in the examples that are the unknown token."""
-    unknown = getattr(tokenizer.model, "unk_token", None)
+    unknown_token = getattr(tokenizer.model, "unk_token", None)
     texts = [text for example in examples() for text in example]
     encodings = tokenizer.encode_batch(texts, add_special_tokens=False)
-    return float(np.mean([token == unknown for encoding in encodings for token in encoding.tokens]))
+    return float(np.mean([token == unknown_token for encoding in encodings for token in encoding.tokens]))
 
 
-def _cause(right: int, margin: float, unknown: float, card: ModelCard, *, is_mixed: bool) -> str:
+def _find_cause(correct: int, margin: float, unknown_share: float, card: ModelCard, *, is_mixed: bool) -> str:
     """Return the likely cause of a failed check; empty if the check passed.
 
     Args:
-        right: as in `SelfCheck`.
+        correct: as in `SelfCheck`.
         margin: as in `SelfCheck`.
-        unknown: as in `SelfCheck`.
+        unknown_share: as in `SelfCheck`.
         card: the model's card.
-        is_mixed: whether texts are lower-cased, but the vocabulary has words with capitals.
+        is_mixed: whether texts are lower-cased although the vocabulary has words with capitals.
     """
-    swapped = "the labels are swapped"
-    if card.head == "next-sentence":
-        swapped = "in this next-sentence head, output 0 means relevant, not output 1"
-    wrong_weights = "its head was lost or is not trained"
+    if is_mixed:
+        return "texts are lower-cased, but the vocabulary has words with capitals: set do_lower_case to false"
+    if unknown_share > MAX_UNKNOWN:
+        return (
+            f"{unknown_share:.1%} of the tokens are unknown: the vocabulary belongs to another model, or it is "
+            "lower-cased and texts are not lower-cased (do_lower_case)"
+        )
+    wrong_weights = "its head was lost or is not trained, or the vocabulary belongs to another model"
     if card.is_encoder:
-        wrong_weights = "its graph or its pooling belongs to another model"
-    wrong_weights += ", or the vocabulary belongs to another model"
-    causes = {
-        "texts are lower-cased, but the vocabulary has words with capitals: set do_lower_case to false": is_mixed,
-        f"{unknown:.1%} of the tokens are unknown: the vocabulary belongs to another model, or it is lower-cased and "
-        "texts are not lower-cased (do_lower_case)": unknown > MAX_UNKNOWN,
-        f"it scores answering and random paragraphs almost equally: {wrong_weights}": abs(margin) < MIN_MARGIN
-        and not card.is_encoder,
-        f"the order is upside down: {swapped}": right <= MAX_INVERTED and not card.is_encoder,
-        f"it puts too few answering paragraphs first: {wrong_weights}": right < MIN_RIGHT,
-    }
-    return next((cause for cause, applies in causes.items() if applies), "")
+        wrong_weights = "its graph, its pooling or the vocabulary belongs to another model"
+    elif abs(margin) < MIN_MARGIN:
+        return f"it scores answering and random paragraphs almost equally: {wrong_weights}"
+    elif correct <= MAX_INVERTED:
+        swapped = "the labels are swapped"
+        if card.head == "next-sentence":
+            swapped = "in this next-sentence head, output 0 means relevant, not output 1"
+        return f"the order is inverted: {swapped}"
+    if correct < MIN_CORRECT:
+        return f"it puts too few answering paragraphs first: {wrong_weights}"
+    return ""

@@ -1,4 +1,4 @@
-"""Read TensorFlow checkpoints of BERT, and rename their weights to transformers' names.
+"""Read BERT checkpoints of TensorFlow, and give their weights transformers' names.
 
 Google, dl4marco-bert and duobert released such checkpoints. A directory has ``bert_config.json``, ``vocab.txt`` and
 ``model.ckpt-N.index`` with its data files. Classifiers have ``output_weights`` ``(labels, hidden)`` and
@@ -16,32 +16,32 @@ from osrerank.errors import ModelLoadError
 from osrerank.scoring.checkpoints.bundle import read_bundle
 from osrerank.scoring.json_file import read_json
 
-CONFIG = "bert_config.json"
-CHECKPOINT = re.compile(r'^model_checkpoint_path:\s*"(?P<path>[^"]+)"', re.MULTILINE)
-OPTIMISER = re.compile(r"(/adam_[mv]|/Adam(_1)?|/LAMB(_1)?|_power|/ExponentialMovingAverage)$")
-"""Suffixes of the names of variables that only the optimiser needs."""
-HEADS = {
+CONFIG_FILE = "bert_config.json"
+CHECKPOINT_PATH = re.compile(r'^model_checkpoint_path:\s*"(?P<path>[^"]+)"', re.MULTILINE)
+OPTIMISER_VARIABLE = re.compile(r"(/adam_[mv]|/Adam(_1)?|/LAMB(_1)?|_power|/ExponentialMovingAverage)$")
+"""Ends of the names of variables that only the optimiser needs."""
+HEAD_NAMES = {
     "output_weights": "classifier.weight",
     "output_bias": "classifier.bias",
     "cls/seq_relationship/output_weights": "cls.seq_relationship.weight",
     "cls/seq_relationship/output_bias": "cls.seq_relationship.bias",
     "cls/predictions/output_bias": "cls.predictions.bias",
 }
-PARAMETERS = {"kernel": "weight", "gamma": "weight", "beta": "bias"}
+PARAMETER_NAMES = {"kernel": "weight", "gamma": "weight", "beta": "bias"}
 
 Arrays = dict[str, npt.NDArray[Any]]
 
 
 def is_tensorflow(directory: Path) -> bool:
     """Return whether a directory has a TensorFlow checkpoint of a BERT."""
-    return (directory / CONFIG).exists() and any(directory.glob("*.index"))
+    return (directory / CONFIG_FILE).exists() and any(directory.glob("*.index"))
 
 
 def read_tensorflow(directory: Path) -> tuple[Arrays, dict[str, Any]]:
     """Return a checkpoint's weights under transformers' names, and its config.
 
     Raises:
-        ModelLoadError: `find_checkpoint` cannot decide which checkpoint to read, or the checkpoint cannot be read.
+        ModelLoadError: the directory has several checkpoints (`find_checkpoint`), or the checkpoint cannot be read.
         MissingDependencyError: the extra ``torch`` is not installed.
     """
     prefix = find_checkpoint(directory)
@@ -49,27 +49,29 @@ def read_tensorflow(directory: Path) -> tuple[Arrays, dict[str, Any]]:
     weights = {
         _transformers_name(name): _as_float32(name, array)
         for name, array in variables.items()
-        if name != "global_step" and not OPTIMISER.search(name)
+        if name != "global_step" and not OPTIMISER_VARIABLE.search(name)
     }
     if not any(name.startswith("bert.") for name in weights):
         names = ", ".join(sorted(variables)[:3]) or "none"
-        reason = f"{prefix}.index is not a BERT checkpoint: its variables are {names}, and no name begins with bert/"
+        reason = f"{prefix}.index is not a BERT checkpoint: no variable's name begins with bert/; the first are {names}"
         raise ModelLoadError(reason, path=f"{prefix}.index")
-    return weights, {**read_json(directory / CONFIG), "model_type": "bert"}
+    return weights, {**read_json(directory / CONFIG_FILE), "model_type": "bert"}
 
 
 def find_checkpoint(directory: Path) -> Path:
-    """Return the path, without suffixes, of the only checkpoint, or of the one that the file ``checkpoint`` names.
+    """Return the path of a directory's checkpoint without suffixes, such as ``model.ckpt-100000``.
+
+    If the directory has several checkpoints, the file ``checkpoint`` names the one to read.
 
     Raises:
-        ModelLoadError: there are several checkpoints, and no file ``checkpoint`` names one of them.
+        ModelLoadError: the directory has several checkpoints, and no file ``checkpoint`` names one of them.
     """
     prefixes = sorted(file.with_suffix("") for file in directory.glob("*.index"))
     if len(prefixes) == 1:
         return prefixes[0]
     pointer_file = directory / "checkpoint"
     if pointer_file.exists():
-        match = CHECKPOINT.search(pointer_file.read_text("utf-8", errors="replace"))
+        match = CHECKPOINT_PATH.search(pointer_file.read_text("utf-8", errors="replace"))
         prefix = directory / Path(match["path"]).name if match else None
         if prefix in prefixes:
             return prefix
@@ -80,15 +82,15 @@ def find_checkpoint(directory: Path) -> Path:
 
 def _transformers_name(name: str) -> str:
     """Return transformers' name of a variable."""
-    if name in HEADS:
-        return HEADS[name]
+    if name in HEAD_NAMES:
+        return HEAD_NAMES[name]
     *stem, parameter = re.sub(r"/layer_(\d+)/", r"/layer/\1/", name).split("/")
     if parameter.endswith("_embeddings"):
         return ".".join([*stem, parameter, "weight"])
-    return ".".join([*stem, PARAMETERS.get(parameter, parameter)])
+    return ".".join([*stem, PARAMETER_NAMES.get(parameter, parameter)])
 
 
 def _as_float32(name: str, array: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
-    """Return a variable in float32, and a matrix transposed: TensorFlow stores it as ``(inputs, outputs)``."""
+    """Return a variable in float32; a matrix, which TensorFlow stores as ``(inputs, outputs)``, is transposed."""
     transposed = array.T if name.endswith("/kernel") else array
     return np.array(transposed, dtype=np.float32, order="C")

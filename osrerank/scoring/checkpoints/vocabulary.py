@@ -1,4 +1,4 @@
-"""Make the tokenizer that a BERT's ``vocab.txt`` describes."""
+"""Build the tokenizer of a BERT from its ``vocab.txt``."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,8 +15,8 @@ from osrerank.scoring.json_file import read_json
 
 VOCABULARY_FILE = "vocab.txt"
 SETTINGS_FILE = "tokenizer_config.json"
-SPECIALS_FILE = "special_tokens_map.json"
-SPECIALS = {
+SPECIAL_TOKENS_FILE = "special_tokens_map.json"
+DEFAULT_SPECIAL_TOKENS = {
     "unk_token": "[UNK]",
     "sep_token": "[SEP]",
     "pad_token": "[PAD]",
@@ -26,33 +26,33 @@ SPECIALS = {
 
 
 def build_tokenizer(directory: Path) -> Tokenizer:
-    """Return the tokenizer that a directory's ``vocab.txt`` and ``tokenizer_config.json`` describe.
+    """Build a tokenizer from a directory's ``vocab.txt``, ``tokenizer_config.json`` and ``special_tokens_map.json``.
 
-    The settings are those of transformers' BertTokenizer: ``do_lower_case``, ``strip_accents``,
+    It respects the settings of transformers' BertTokenizer: ``do_lower_case``, ``strip_accents``,
     ``tokenize_chinese_chars`` and the special tokens. Without ``do_lower_case``, the tokenizer is cased if the
-    vocabulary has words with capitals.
+    vocabulary has words with capitals. Only ``vocab.txt`` must exist.
 
     Raises:
-        ModelLoadError: a file is missing or cannot be read, or the vocabulary lacks a special token.
+        ModelLoadError: ``vocab.txt`` is missing, a file cannot be read, or the vocabulary lacks a special token.
     """
     vocabulary = read_vocabulary(directory / VOCABULARY_FILE)
     settings = _read_optional(directory / SETTINGS_FILE)
-    special_names = _read_optional(directory / SPECIALS_FILE)
-    specials = {name: _special_token(name, special_names, settings) for name in SPECIALS}
+    special_names = _read_optional(directory / SPECIAL_TOKENS_FILE)
+    specials = {name: _special_token(name, special_names, settings) for name in DEFAULT_SPECIAL_TOKENS}
     missing = sorted({specials[name] for name in ("unk_token", "sep_token", "cls_token")} - vocabulary.keys())
     if missing:
-        raise ModelLoadError(
-            f"{directory / VOCABULARY_FILE} has no {', '.join(missing)}; if it is the vocabulary of a BERT, name its "
-            f"special tokens in {SPECIALS_FILE}",
-            path=str(directory / VOCABULARY_FILE),
-        )
+        file = directory / VOCABULARY_FILE
+        fix = f"if it is the vocabulary of a BERT, name its special tokens in {SPECIAL_TOKENS_FILE}"
+        raise ModelLoadError(f"{file} has no {', '.join(missing)}; {fix}", path=str(file))
     lowercase = settings.get("do_lower_case")
+    if lowercase is None:
+        lowercase = not is_cased(vocabulary)
     tokenizer = Tokenizer(WordPiece(vocabulary, unk_token=specials["unk_token"], max_input_chars_per_word=100))
     tokenizer.normalizer = BertNormalizer(
         clean_text=True,
         handle_chinese_chars=settings.get("tokenize_chinese_chars", True),
         strip_accents=settings.get("strip_accents"),
-        lowercase=not is_cased(vocabulary) if lowercase is None else bool(lowercase),
+        lowercase=bool(lowercase),
     )
     tokenizer.pre_tokenizer = BertPreTokenizer()
     first, last = specials["cls_token"], specials["sep_token"]
@@ -66,36 +66,37 @@ def build_tokenizer(directory: Path) -> Tokenizer:
 
 
 def read_vocabulary(file: Path) -> dict[str, int]:
-    """Return the id of each token, which is the number of its line, counted from 0.
+    """Return token -> id, which is the number of the token's line, from 0.
 
     Raises:
-        ModelLoadError: the file cannot be read, or has a token twice.
+        ModelLoadError: the file cannot be read, or contains a token twice.
     """
     try:
         tokens = file.read_text(encoding="utf-8").removesuffix("\n").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise ModelLoadError(f"{file} cannot be read as a vocabulary: {error}", path=str(file)) from error
     tokens = [token.removesuffix("\r") for token in tokens]
-    vocabulary = {token: number for number, token in enumerate(tokens)}
-    if len(vocabulary) < len(tokens):
-        number = next(number for number, token in enumerate(tokens) if vocabulary[token] != number)
-        reason = f"{file}, line {number + 1}: a later line repeats the token {tokens[number]!r}"
-        raise ModelLoadError(reason, path=str(file))
+    vocabulary = {token: token_id for token_id, token in enumerate(tokens)}
+    for token_id, token in enumerate(tokens):
+        if vocabulary[token] != token_id:
+            reason = f"{file}, line {token_id + 1}: a later line repeats the token {token!r}"
+            raise ModelLoadError(reason, path=str(file))
     return vocabulary
 
 
 def is_cased(vocabulary: Mapping[str, int]) -> bool:
-    """Return whether a vocabulary has words with capitals; special tokens do not count."""
-    return any(token != token.lower() for token in vocabulary if not (token.startswith("[") and token.endswith("]")))
+    """Return whether a vocabulary has words with capitals, not counting special tokens such as ``[CLS]``."""
+    words = (token for token in vocabulary if not (token.startswith("[") and token.endswith("]")))
+    return any(word != word.lower() for word in words)
 
 
 def _read_optional(file: Path) -> dict[str, Any]:
-    """Return the object in a JSON file, which is empty if there is no such file."""
+    """Return the object in a JSON file; empty if the file does not exist."""
     content: dict[str, Any] = read_json(file) if file.exists() else {}
     return content
 
 
-def _special_token(name: str, specials: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
-    """Return a special token; the files have it as a string, or as an object with the string as ``content``."""
-    token = specials.get(name) or settings.get(name) or SPECIALS[name]
+def _special_token(name: str, special_names: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
+    """Return a special token, which a file has as a string or as an object whose ``content`` is the string."""
+    token = special_names.get(name) or settings.get(name) or DEFAULT_SPECIAL_TOKENS[name]
     return str(token["content"] if isinstance(token, dict) else token)

@@ -222,7 +222,7 @@ def test_a_pickle_that_runs_code_is_refused(tmp_path: Path, monkeypatch: pytest.
         (lambda source: without(source, "architectures", "model_type") and _rename(source), "add the architectures"),
         (
             lambda source: checkpoints.write_config(source, {"weight_map": {"bert.x": SHARD}}, f"{PICKLE}.index.json"),
-            f"{SHARD} is missing; {PICKLE}.index.json names it",
+            f"{SHARD}, which {PICKLE}.index.json lists, is missing",
         ),
     ],
 )

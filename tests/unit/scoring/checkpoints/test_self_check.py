@@ -12,7 +12,7 @@ import pytest
 from osrerank.errors import ModelLoadError
 from osrerank.export.export_model import ExportOptions, export_model
 from osrerank.scoring.card import ModelCard
-from osrerank.scoring.checkpoints.self_check import MIN_RIGHT, QUESTIONS, examples, require_self_check, run_self_check
+from osrerank.scoring.checkpoints.self_check import MIN_CORRECT, QUESTIONS, examples, require_self_check, run_self_check
 from osrerank.scoring.model_files import SHIPPED, tokenizer_file
 from osrerank.scoring.registry import load_scorer
 from osrerank.testing import FunctionScorer, overlap
@@ -25,12 +25,12 @@ NSP = "this next-sentence head, output 0 means relevant, not output 1"
 def test_each_self_check_example_has_an_answer_and_another_paragraph() -> None:
     assert len(examples()) == QUESTIONS
     assert examples() == examples()
-    assert all(example.answering != example.other for example in examples())
+    assert all(example.answer != example.unrelated for example in examples())
     right = sum(
-        overlap(example.question, example.answering) > overlap(example.question, example.other)
+        overlap(example.question, example.answer) > overlap(example.question, example.unrelated)
         for example in examples()
     )
-    assert right >= MIN_RIGHT  # even words tell them apart
+    assert right >= MIN_CORRECT  # even words tell them apart
 
 
 def trained_like(query: str, text: str) -> float:
@@ -41,7 +41,7 @@ def trained_like(query: str, text: str) -> float:
 def test_a_model_that_ranks_passes_the_self_check() -> None:
     check = require_self_check(FunctionScorer(trained_like), MONO, CARD, sha256="abc")
     assert (check.cause, check.casing, check.label) == ("", "lower case", 1)
-    assert check.unknown < 0.01
+    assert check.unknown_share < 0.01
     assert "answering paragraphs before random ones" in str(check)
     assert str(check).endswith("head logits2, label 1, lower case, 2 segment rows, SHA-256 abc")
 
@@ -50,8 +50,8 @@ def test_a_model_that_ranks_passes_the_self_check() -> None:
 @pytest.mark.parametrize(
     ("card", "function", "cause"),
     [
-        (CARD, lambda query, text: -trained_like(query, text), "upside down: the labels are swapped"),
-        (ModelCard("tried", "next-sentence"), lambda query, text: -trained_like(query, text), f"upside down: in {NSP}"),
+        (CARD, lambda query, text: -trained_like(query, text), "inverted: the labels are swapped"),
+        (ModelCard("tried", "next-sentence"), lambda query, text: -trained_like(query, text), f"inverted: in {NSP}"),
         (CARD, lambda query, text: len(text) % 17 - len(query) % 5, "its head was lost or is not trained"),
         (
             CARD,
