@@ -88,7 +88,7 @@ class Worker:
             return False
         task = json.loads(message)
         chunk = task["headers"]["id"]
-        self.service.hold(chunk)
+        self.service.register_chunk(chunk)
         self.held.append((chunk, msgpack.unpackb(base64.b64decode(task["body"]))[0][0]))
         return True
 

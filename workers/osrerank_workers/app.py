@@ -1,8 +1,7 @@
-"""The Celery application: ``celery -A osrerank_workers.app worker``, or ``osrerank worker``.
+"""The Celery application of a worker: ``celery -A osrerank_workers.app worker``, or ``osrerank worker``.
 
-The worker loads its model when it starts, before it takes its first chunk; an import loads nothing. One process has one
-copy of the model and scores several chunks at a time in threads. Nothing is forked, so CUDA may be initialised at any
-time.
+A worker scores chunks: parts of a search's texts, which a client sends through Redis. It loads its model when it
+starts, and scores several chunks at a time in threads. It never forks, so CUDA may be initialised at any time.
 """
 
 import logging
@@ -25,11 +24,11 @@ from osrerank_workers.tasks import register
 
 logger = logging.getLogger(__name__)
 
-THREADS = "celery.concurrency.thread"
+THREAD_POOL_MODULE = "celery.concurrency.thread"
 
 
 def __getattr__(name: str) -> Celery:
-    """Create ``app`` from the environment's settings when Celery's command line first uses it."""
+    """Create ``app`` with the user's settings when Celery's command line first uses it."""
     if name != "app":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     app = create_app(Settings.load())
@@ -38,11 +37,11 @@ def __getattr__(name: str) -> Celery:
 
 
 def create_app(settings: Settings, scorer: Scorer | None = None) -> Celery:
-    """Create the Celery application of this process' worker.
+    """Create the Celery application of a worker.
 
     Args:
         settings: the settings of the worker, such as its broker and its model.
-        scorer: the scorer to use instead of the model that the settings name.
+        scorer: a scorer to use instead of the settings' model.
 
     Raises:
         ConfigError: no broker is configured.
@@ -58,23 +57,19 @@ def create_app(settings: Settings, scorer: Scorer | None = None) -> Celery:
 def _configure(app: Celery, service: WorkerService) -> None:
     """Set the options that only workers need.
 
-    When Redis answers with an error, the worker connects again; Celery's default is to end.
-
     The worker acknowledges a message when it starts the chunk. Redis would deliver an unacknowledged message again only
     after the visibility timeout of an hour, when no client waits any more; clients send lost chunks again themselves.
-    For the same reason no running chunk is cancelled when the connection is lost: with late acknowledgement off, that
-    option only silences a warning of Celery.
     """
     app.conf.update(
         task_acks_late=False,
+        worker_cancel_long_running_tasks_on_connection_loss=True,  # only silences a warning if task_acks_late is off
         worker_pool="threads",
         worker_prefetch_multiplier=1,
         worker_consumer=partial(Consumer, broker=service.broker),
         broker_transport="osrerank_workers.consumer:Transport",
-        broker_channel_error_retry=True,
+        broker_channel_error_retry=True,  # reconnect when Redis responds with an error; Celery ends by default
         worker_enable_remote_control=False,
         worker_send_task_events=False,
-        worker_cancel_long_running_tasks_on_connection_loss=True,
     )
 
 
@@ -82,47 +77,47 @@ def _connect_signals(service: WorkerService, settings: Settings) -> None:
     """Start and stop the service when Celery signals that the worker starts and stops."""
     stop_probes: list[Callable[[], None]] = []
 
-    def load(conf: Any, **_signal: Any) -> None:
+    def on_setup_logging(**_signal: Any) -> None:
+        configure_logs(settings.log_format)
+
+    def on_init(conf: Any, **_signal: Any) -> None:
         configure_logs(settings.log_format)
         export_traces("osrerank-worker")
-        _or_exit(lambda: stop_probes.append(serve_probes(settings.probe_port, service.status)))
-        _or_exit(service.load)
+        _exit_on_error(lambda: stop_probes.append(serve_probes(settings.probe_port, service.status)))
+        _exit_on_error(service.load)
         conf.task_default_queue = service.queue
         conf.worker_concurrency = service.tasks
 
-    def check_pool(instance: Any, **_signal: Any) -> None:
-        if instance.pool_cls.__module__ != THREADS:
-            logger.critical("[no-start] a worker runs its tasks in threads: leave out -P, or write -P threads")
+    def on_setup(instance: Any, **_signal: Any) -> None:
+        if instance.pool_cls.__module__ != THREAD_POOL_MODULE:
+            logger.critical("[no-start] a worker runs its tasks in threads: leave out -P, or pass -P threads")
             raise SystemExit(2)
 
-    def begin(**_signal: Any) -> None:
-        _or_exit(service.begin)
+    def on_ready(**_signal: Any) -> None:
+        _exit_on_error(service.start)
 
-    def stop_taking(**_signal: Any) -> None:
-        service.stop_taking()
+    def on_task_received(request: Any, **_signal: Any) -> None:
+        service.register_chunk(request.id)
 
-    def end(**_signal: Any) -> None:
+    def on_shutting_down(**_signal: Any) -> None:
+        service.stop_accepting()
+
+    def on_shutdown(**_signal: Any) -> None:
         service.close()
         for stop in stop_probes:
             stop()
 
-    def hold_chunk(request: Any, **_signal: Any) -> None:
-        service.hold(request.id)
-
-    def configure(**_signal: Any) -> None:
-        configure_logs(settings.log_format)
-
-    signals.setup_logging.connect(configure, weak=False)
-    signals.celeryd_init.connect(load, weak=False)
-    signals.celeryd_after_setup.connect(check_pool, weak=False)
-    signals.worker_ready.connect(begin, weak=False)
-    signals.worker_shutting_down.connect(stop_taking, weak=False)
-    signals.worker_shutdown.connect(end, weak=False)
-    signals.task_received.connect(hold_chunk, weak=False)
+    signals.setup_logging.connect(on_setup_logging, weak=False)
+    signals.celeryd_init.connect(on_init, weak=False)
+    signals.celeryd_after_setup.connect(on_setup, weak=False)
+    signals.worker_ready.connect(on_ready, weak=False)
+    signals.task_received.connect(on_task_received, weak=False)
+    signals.worker_shutting_down.connect(on_shutting_down, weak=False)
+    signals.worker_shutdown.connect(on_shutdown, weak=False)
 
 
-def _or_exit(step: Callable[[], None]) -> None:
-    """Run a step, and end the process if it fails: Celery would only log the error of a signal's receiver."""
+def _exit_on_error(step: Callable[[], None]) -> None:
+    """Run a step, and end the process if it fails; Celery would only log the error of a signal's receiver."""
     try:
         step()
     except OsrerankError as error:

@@ -1,4 +1,4 @@
-"""Track whether a part of a worker, the consumer or the heartbeats, can use the broker."""
+"""Track whether a component of a worker, the consumer or the heartbeat, can use the broker."""
 
 import logging
 import time
@@ -13,38 +13,40 @@ logger = logging.getLogger(__name__)
 
 
 class BrokerHealth:
-    """Counts the broker's consecutive failures, and logs the first one and the recovery.
+    """Counts consecutive failures of the broker, and logs the first one and the recovery.
 
     Args:
-        part: the name of the worker's part, for the log.
-        clock: returns seconds; for tests.
+        component: the name of the worker's component, for the log.
+        clock: a function that returns the time in seconds.
     """
 
-    def __init__(self, part: str, clock: Callable[[], float] = time.monotonic) -> None:
-        self._part = part
+    def __init__(self, component: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self._component = component
         self._clock = clock
         self._pause = Pause(PAUSES_S, clock=clock)
-        self._failing_since = 0.0
+        self._first_failure_s = 0.0
         self._error = ""
 
-    def failed(self, error: BaseException) -> float:
+    def record_failure(self, error: BaseException) -> float:
         """Record a failure; return how long to pause before the next attempt, in seconds."""
         code = error_code(error)
-        self._error = f"the broker answers with an error, {code}" if code else "the broker does not answer"
+        self._error = f"the broker responds with an error, {code}" if code else "the broker does not respond"
         pause_s = self._pause.begin(error)
         if self._pause.failures == 1:
-            self._failing_since = self._clock()
-            logger.warning("[broker-away] %s; %s tries again until it works", explain_failure(error), self._part)
+            self._first_failure_s = self._clock()
+            logger.warning("[broker-away] %s; %s tries again until it works", explain_failure(error), self._component)
         return pause_s
 
-    def answered(self) -> None:
-        """Record that a request to the broker succeeded; after failures, log the recovery."""
-        if failures := self._pause.failures:
-            seconds = self._clock() - self._failing_since
-            logger.info("%s can use the broker again, after %d failures in %.1f s", self._part, failures, seconds)
+    def record_success(self) -> None:
+        """Record that a request to the broker succeeded; log the recovery after failures."""
+        failures = self._pause.failures
+        if failures:
+            took_s = self._clock() - self._first_failure_s
+            logger.info("%s can use the broker again, after %d failures in %.1f s", self._component, failures, took_s)
             self._pause.end()
 
     @property
-    def reason(self) -> str:
-        """Why the broker is unusable; empty if it is usable or has failed for `DEAD_AFTER_S` seconds at most."""
-        return self._error if self._pause.failures and self._clock() - self._failing_since > DEAD_AFTER_S else ""
+    def error(self) -> str:
+        """The latest error, once the broker has failed for more than `DEAD_AFTER_S` seconds; empty until then."""
+        is_dead = self._pause.failures > 0 and self._clock() - self._first_failure_s > DEAD_AFTER_S
+        return self._error if is_dead else ""

@@ -13,10 +13,10 @@ from osrerank_workers.service import STALE_S
 
 
 def check_worker(settings: Settings) -> str:
-    """Describe a ready worker of the settings' model on this host, in one sentence.
+    """Return a sentence about a ready worker of the settings' model on this host.
 
-    A worker is ready if its heartbeat is at most two seconds old, it takes chunks, and its model passed a check within
-    the last minute.
+    A worker is ready if its heartbeat is at most two seconds old, it accepts chunks, and its model passed a check
+    within the last minute.
 
     Raises:
         WorkerError: no worker is ready, or Redis does not respond.
@@ -32,12 +32,12 @@ def check_worker(settings: Settings) -> str:
     local_heartbeats = [heartbeat for heartbeat in heartbeats if heartbeat.host == socket.gethostname()]
     for heartbeat in local_heartbeats:
         if heartbeat.taking and heartbeat.probed_s < STALE_S:
-            return f"worker {heartbeat.worker} is ready: {heartbeat.model}, last tried {heartbeat.probed_s:.0f} s ago"
+            checked_s = heartbeat.probed_s
+            return f"worker {heartbeat.worker} is ready: {heartbeat.model}, checked {checked_s:.0f} s ago"
     if not local_heartbeats and registry.refused:
         raise WorkerError(f"no worker of {settings.model} can be trusted: {registry.refused}")
-    states = "; ".join(
-        f"{heartbeat.worker} {'hangs' if heartbeat.taking else 'takes no chunks'}" for heartbeat in local_heartbeats
-    )
-    raise WorkerError(
-        f"no worker of {settings.model} is ready on {socket.gethostname()}{f': {states}' if states else ''}"
-    )
+    message = f"no worker of {settings.model} is ready on {socket.gethostname()}"
+    if local_heartbeats:
+        states = (f"{item.worker} {'hangs' if item.taking else 'accepts no chunks'}" for item in local_heartbeats)
+        message += f": {'; '.join(states)}"
+    raise WorkerError(message)

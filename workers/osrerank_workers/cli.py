@@ -30,9 +30,9 @@ def worker(defaults: dict[str, Any] | None, /, *, check: bool, **options: Any) -
     """
     from osrerank.settings import Settings  # noqa: PLC0415 - imports pydantic
 
-    inherited = {name: (defaults or {}).get(name) for name in ("redis_url", "model", "backend", "dtype")}
-    options_given = {name: value for name, value in options.items() if value is not None}
-    settings = Settings.load(**{**inherited, **options_given})
+    global_options = {name: (defaults or {}).get(name) for name in ("redis_url", "model", "backend", "dtype")}
+    worker_options = {name: value for name, value in options.items() if value is not None}
+    settings = Settings.load(**{**global_options, **worker_options})
     if check:
         from osrerank_workers.check import check_worker  # noqa: PLC0415 - imports redis
 

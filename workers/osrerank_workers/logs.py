@@ -1,4 +1,4 @@
-"""Format a worker's log: one line per event, as text or JSON, without texts of queries or documents."""
+"""Configure a worker's log: one line per event, as text or JSON, without texts of queries or documents."""
 
 import json
 import logging
@@ -7,23 +7,22 @@ import sys
 from datetime import UTC, datetime
 from typing import Literal
 
-NOISY = ("celery.worker.strategy", "celery.app.trace", "celery.worker.consumer.connection", "kombu")
+NOISY_LOGGERS = ("celery.worker.strategy", "celery.app.trace", "celery.worker.consumer.connection", "kombu")
 """Loggers that write a line for every message; only their warnings are shown."""
-
-
 CODE = re.compile(r"\[([a-z-]+)\] ")
-"""Matches the code of a condition at the start of a line; docs/operations.md says what to do about each."""
+"""The code at the start of some lines. docs/operations.md has the codes, and what to do about each."""
 
 
 class JsonFormatter(logging.Formatter):
-    """Formats a record as a JSON object: time, level, logger, message, and the code and traceback if it has them."""
+    """Formats a record as a JSON object: time, level, logger, message, and any code and traceback."""
 
     def format(self, record: logging.LogRecord) -> str:
+        message = record.getMessage()
         content = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname,
             "logger": record.name,
-            "message": (message := record.getMessage()),
+            "message": message,
         }
         if code := CODE.match(message):
             content["code"] = code[1]
@@ -33,12 +32,12 @@ class JsonFormatter(logging.Formatter):
 
 
 def configure_logs(form: Literal["text", "json"]) -> None:
-    """Write all records from level INFO up to standard error."""
+    """Write records of level INFO and above to standard error."""
     handler = logging.StreamHandler(sys.stderr)
-    text = logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
-    handler.setFormatter(JsonFormatter() if form == "json" else text)
+    text_formatter = logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
+    handler.setFormatter(JsonFormatter() if form == "json" else text_formatter)
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(logging.INFO)
-    for name in NOISY:
+    for name in NOISY_LOGGERS:
         logging.getLogger(name).setLevel(logging.WARNING)

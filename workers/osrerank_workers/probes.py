@@ -13,7 +13,7 @@ from osrerank.errors import ConfigError
 logger = logging.getLogger(__name__)
 
 IDLE_TIMEOUT_S = 5.0
-"""How long a connection may stay silent before it is closed, in seconds."""
+"""The time without data after which a connection is closed, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,10 +21,10 @@ class Status:
     """The state of a worker, as probes report it.
 
     Attributes:
-        live: whether the process should go on running; False if its model hangs.
-        ready: whether the worker takes chunks now.
+        live: whether the process works; False if its model hangs, so that the process must be restarted.
+        ready: whether the worker accepts chunks.
         reason: why the worker is not ready; empty if it is ready.
-        held: the number of chunks that the worker has taken and not finished.
+        held: the number of unfinished chunks.
     """
 
     live: bool
@@ -37,8 +37,8 @@ def serve_probes(port: int, status: Callable[[], Status]) -> Callable[[], None]:
     """Start an HTTP server for probes in threads of its own; return a function that stops it.
 
     Args:
-        port: the port, on all addresses; with 0, no server starts.
-        status: returns the worker's state; called for each probe, so it must neither wait nor compute.
+        port: the port, on all addresses. 0 starts no server.
+        status: a function that returns the worker's state. It is called for each probe, so it must be fast.
 
     Raises:
         ConfigError: the port cannot be used.
@@ -48,9 +48,8 @@ def serve_probes(port: int, status: Callable[[], Status]) -> Callable[[], None]:
     try:
         server = ThreadingHTTPServer(("", port), _handler(status))
     except OSError as error:
-        raise ConfigError(
-            f"probe_port: port {port} cannot be used ({error.strerror}); choose another", setting="probe_port"
-        ) from error
+        reason = f"port {port} cannot be used for probes ({error.strerror}); set probe_port to another"
+        raise ConfigError(reason, setting="probe_port") from error
     thread = threading.Thread(target=server.serve_forever, name="osrerank-probes", daemon=True)
     thread.start()
 
@@ -75,8 +74,8 @@ def _handler(status: Callable[[], Status]) -> type[BaseHTTPRequestHandler]:
             if self.path not in responses:
                 self._respond(404, {"error": "unknown path: use /live or /ready"})
                 return
-            passes, content = responses[self.path]
-            self._respond(200 if passes else 503, content)
+            is_healthy, content = responses[self.path]
+            self._respond(200 if is_healthy else 503, content)
 
         def _respond(self, code: int, content: Mapping[str, Any]) -> None:
             body = json.dumps(content).encode()

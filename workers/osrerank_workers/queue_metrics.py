@@ -1,4 +1,4 @@
-"""Measure a worker's queue: how many chunks wait in it, and since when. The broker is asked at each scrape."""
+"""Prometheus metrics of a worker's queue: how many chunks wait in it, and for how long."""
 
 import base64
 import json
@@ -20,13 +20,13 @@ OLDEST = "osrerank_worker_queue_oldest_seconds"
 
 
 class QueueCollector(Collector):
-    """Collects a queue's length and the age of its oldest chunk, the same values in every worker of the queue.
+    """Collects a queue's length and the age of its oldest chunk; all workers of a queue report the same values.
 
-    While the broker does not respond, neither metric is reported.
+    The values are requested from the broker at each scrape. While it does not respond, no metric is reported.
 
     Args:
         redis: a client of the broker.
-        registry: the registry of workers, for the broker's time.
+        registry: the registry of workers, which knows the broker's time.
         signer: the signer that verifies requests.
         queue: the queue's name.
     """
@@ -40,25 +40,25 @@ class QueueCollector(Collector):
         yield GaugeMetricFamily(OLDEST, "Time since the oldest waiting chunk was sent; 0 if no chunk waits.")
 
     def collect(self) -> Iterator[Metric]:
-        depth, oldest = self.describe()
+        depth, oldest_age = self.describe()
         try:
-            waiting = self._redis.llen(self._queue)
-            message = self._redis.lindex(self._queue, -1)
+            n_chunks = self._redis.llen(self._queue)
+            oldest_message = self._redis.lindex(self._queue, -1)
             now_s = self._registry.now_s()
         except RedisError:
             return
-        depth.add_metric([], waiting)  # type: ignore[attr-defined]
+        depth.add_metric([], n_chunks)  # type: ignore[attr-defined]
         yield depth
-        sent_s = now_s if message is None else self._sent_s(message)
+        sent_s = now_s if oldest_message is None else self._read_sent_s(oldest_message)
         if sent_s is not None:
-            oldest.add_metric([], max(0.0, now_s - sent_s))  # type: ignore[attr-defined]
-            yield oldest
+            oldest_age.add_metric([], max(0.0, now_s - sent_s))  # type: ignore[attr-defined]
+            yield oldest_age
 
-    def _sent_s(self, message: bytes) -> float | None:
-        """Return the time when a waiting chunk was sent; None if the entry is not a valid chunk."""
+    def _read_sent_s(self, message: bytes) -> float | None:
+        """Return the time when a chunk was sent; None if the message is not a valid chunk."""
         msgpack = require("msgpack", extra="workers")
         try:
             arguments, *_ = msgpack.unpackb(base64.b64decode(json.loads(message)["body"]))
             return ChunkRequest.decode(self._signer.open("request", arguments[0])).sent_s
-        except Exception:  # noqa: BLE001 - anything may lie in a Redis list; a worker refuses it when it takes it
+        except Exception:  # noqa: BLE001 - anything may lie in a Redis list; the worker that takes it refuses it
             return None

@@ -1,10 +1,11 @@
 """Limit how often a worker accepts the same request.
 
-A client sends a lost request again, a few times; whoever recorded a signed request must not replay it without end.
+A client sends a lost request again, up to a limit. Beyond it, the sender must be an attacker who recorded the request.
 """
 
 import time
 from collections.abc import Callable
+from typing import NamedTuple
 
 from cachetools import TLRUCache
 
@@ -13,14 +14,21 @@ from osrerank.errors import PayloadError
 from osrerank.scoring.remote.delivery import MAX_SENDS
 from osrerank.scoring.remote.messages import ChunkRequest
 
-UNBOUNDED_LIVES_S = 3600.0
-"""The age from which a request without a deadline is refused, in seconds."""
-MAX_KEPT = 100_000
-"""Maximum number of requests remembered; beyond it, the oldest requests are forgotten."""
+MAX_AGE_S = 3600.0
+"""The maximum age of a request without a deadline, in seconds."""
+MAX_REQUESTS = 100_000
+"""The maximum number of requests that are counted; beyond it, the counts of the oldest are forgotten."""
 
 
-class Replays:
-    """Counts requests until they expire; an expired request is dropped because its deadline has passed.
+class Arrivals(NamedTuple):
+    """How often a request arrived, and until when the count is needed, in the broker's time."""
+
+    times: int
+    expires_s: float
+
+
+class ReplayGuard:
+    """Counts each request until its deadline, after which the worker drops it anyway.
 
     Args:
         now_s: a function that returns the broker's time, in seconds.
@@ -28,25 +36,26 @@ class Replays:
 
     def __init__(self, now_s: Callable[[], float] = time.time) -> None:
         self._now_s = now_s
-        self._seen = SharedCache(lambda: TLRUCache[str, tuple[int, float]](MAX_KEPT, _expiry_s, now_s))
+        self._arrivals = SharedCache(lambda: TLRUCache[str, Arrivals](MAX_REQUESTS, _expiry_s, now_s))
 
-    def admit(self, request: ChunkRequest) -> None:
+    def check(self, request: ChunkRequest) -> None:
         """Count a request, and refuse a replay.
 
         Raises:
-            PayloadError: it came too often, or it has no deadline and is an hour old.
+            PayloadError: the request arrived too often, or it has no deadline and is more than an hour old.
         """
-        now_s = self._now_s()
-        if request.deadline_s is None and now_s - request.sent_s > UNBOUNDED_LIVES_S:
-            raise PayloadError("a request without a deadline is more than an hour old", reason="expired")
-        expires_s = request.sent_s + UNBOUNDED_LIVES_S if request.deadline_s is None else request.deadline_s
-        with self._seen as arrivals:
-            times = arrivals.get(request.chunk, (0, 0.0))[0] + 1
-            arrivals[request.chunk] = times, expires_s
+        expires_s = request.deadline_s
+        if expires_s is None:
+            expires_s = request.sent_s + MAX_AGE_S
+            if self._now_s() > expires_s:
+                raise PayloadError("a request without a deadline is more than an hour old", reason="expired")
+        with self._arrivals as arrivals:
+            previous = arrivals.get(request.chunk)
+            times = 1 if previous is None else previous.times + 1
+            arrivals[request.chunk] = Arrivals(times, expires_s)
         if times > MAX_SENDS:
-            raise PayloadError(f"a request came more than {MAX_SENDS} times", reason="replayed")
+            raise PayloadError(f"a request arrived more than {MAX_SENDS} times", reason="replayed")
 
 
-def _expiry_s(_chunk: str, counted: tuple[int, float], _now_s: float) -> float:
-    """Return the time until which a request is remembered."""
-    return counted[1]
+def _expiry_s(_chunk: str, arrivals: Arrivals, _now_s: float) -> float:
+    return arrivals.expires_s

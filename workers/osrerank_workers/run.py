@@ -10,18 +10,17 @@ from osrerank.settings import Settings
 from osrerank.types import Scorer
 from osrerank_workers.app import create_app
 from osrerank_workers.broker_health import BrokerHealth
-from osrerank_workers.consumer import wait
+from osrerank_workers.consumer import sleep_unless_stopped
 
 
 class Worker(celery_worker.Worker):  # type: ignore[misc]
-    """A Celery worker that ends on SIGINT as on SIGTERM: it finishes its chunks and exits with 0.
+    """A Celery worker that treats SIGINT like SIGTERM: it finishes its chunks and exits with 0.
 
-    Celery's own exits with 1 after SIGINT, which looks like a failure of the model. A second SIGINT still drops the
-    chunks.
+    Celery's own worker exits with 1 after SIGINT, which looks like a failure of the model. A second SIGINT still drops
+    the chunks.
     """
 
     def install_platform_tweaks(self, worker: celery_worker.Worker) -> None:
-        """Install Celery's signal handlers, but exit with 0 after SIGINT."""
         super().install_platform_tweaks(worker)
         celery_worker._shutdown_handler(  # noqa: SLF001 - Celery has no option for the exit code
             worker, sig="SIGINT", callback=celery_worker.on_SIGINT
@@ -29,16 +28,16 @@ class Worker(celery_worker.Worker):  # type: ignore[misc]
 
 
 def run_worker(settings: Settings, scorer: Scorer | None = None) -> int:
-    """Score chunks until a signal says to stop; return the exit code.
+    """Score chunks until SIGTERM or SIGINT; return the exit code.
 
     Args:
         settings: the settings of the worker, such as its broker and its model.
-        scorer: the scorer to use instead of the model that the settings name.
+        scorer: a scorer to use instead of the settings' model.
 
     Raises:
         WorkerError: the broker is a Redis Cluster or a Sentinel.
     """
-    logging.captureWarnings(capture=True)  # so that warnings are formatted like all other lines
+    logging.captureWarnings(capture=True)  # formats warnings like all other lines
     app = create_app(settings, scorer)
     worker = Worker(app=app, quiet=True, without_mingle=True, without_gossip=True, without_heartbeat=True)
     await_broker(settings.broker(), worker.consumer.broker)
@@ -47,11 +46,11 @@ def run_worker(settings: Settings, scorer: Scorer | None = None) -> int:
 
 
 def await_broker(url: str, broker: BrokerHealth) -> None:
-    """Return once the broker answers, however long that takes.
+    """Wait without a limit until the broker responds.
 
     Args:
         url: the broker's URL.
-        broker: the health of the connection, which records each attempt.
+        broker: the health of the connection, which is updated by each attempt.
 
     Raises:
         WorkerError: the broker is a Redis Cluster or a Sentinel.
@@ -62,7 +61,7 @@ def await_broker(url: str, broker: BrokerHealth) -> None:
                 redis.ping()
                 check_mode(redis)
             except RedisError as error:
-                wait(broker.failed(error))
+                sleep_unless_stopped(broker.record_failure(error))
             else:
-                broker.answered()
+                broker.record_success()
                 return

@@ -1,4 +1,4 @@
-"""Trace a chunk: its span belongs to the trace of the search that sent it."""
+"""Record a chunk as a span in the trace of its search."""
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
@@ -9,22 +9,24 @@ from osrerank.scoring.remote.messages import ChunkRequest
 from osrerank.tracing.spans import Attributes, fail, tell, trace
 
 TRACE_HEADERS = ("traceparent", "tracestate")
-FAILED = ("failed", "unanswered")
-"""Outcomes that are errors; a dropped chunk was merely late."""
+FAILED_OUTCOMES = ("failed", "unanswered")
+"""The outcomes that mark a span as failed. A dropped chunk arrived after its deadline, which is not an error."""
 
 
 def chunk_span(
     queue: str, request: ChunkRequest, headers: Mapping[str, object] | None, *, queries: bool
 ) -> AbstractContextManager[Span]:
-    """Begin a chunk's span, named and described by OpenTelemetry's conventions for messaging.
+    """Begin a chunk's span, with the name and attributes of OpenTelemetry's conventions for messaging.
 
     Args:
-        queue: the name of the queue that the chunk came from.
+        queue: the name of the chunk's queue.
         request: the chunk's request.
-        headers: the headers of its task, which no signature covers.
+        headers: the headers of its task, which are not signed.
         queries: whether the span may contain the query (the setting ``trace_queries``).
     """
-    parent = {name: value for name in TRACE_HEADERS if isinstance(value := (headers or {}).get(name), str)}
+    parent = {
+        name: value for name, value in (headers or {}).items() if name in TRACE_HEADERS and isinstance(value, str)
+    }
     attributes: Attributes = {
         "messaging.system": "celery",
         "messaging.operation.name": "process",
@@ -41,5 +43,5 @@ def chunk_span(
 def set_outcome(span: Span, outcome: str) -> None:
     """Set the outcome of a chunk's span: scored, failed, dropped or unanswered."""
     tell(span, {"osrerank.chunk.outcome": outcome})
-    if outcome in FAILED:
+    if outcome in FAILED_OUTCOMES:
         fail(span, outcome)

@@ -11,33 +11,33 @@ from osrerank_workers.broker_health import BrokerHealth
 def test_a_broker_failure_makes_a_worker_unready_only_if_it_lasts():
     clock = ManualClock()
     health = BrokerHealth("the consumer", clock)
-    assert health.reason == ""
-    health.failed(NoConnection("Connection refused."))
-    assert health.reason == ""
+    assert health.error == ""
+    health.record_failure(NoConnection("Connection refused."))
+    assert health.error == ""
     clock.sleep(DEAD_AFTER_S + 0.1)
-    assert health.reason == "the broker does not answer"
-    health.failed(ReadOnlyError("You can't write against a read only replica.", status_code="READONLY"))
-    assert health.reason == "the broker answers with an error, READONLY"
-    health.answered()
-    assert health.reason == ""
+    assert health.error == "the broker does not respond"
+    health.record_failure(ReadOnlyError("You can't write against a read only replica.", status_code="READONLY"))
+    assert health.error == "the broker responds with an error, READONLY"
+    health.record_success()
+    assert health.error == ""
 
 
 def test_pauses_between_attempts_grow_with_consecutive_failures():
     health = BrokerHealth("the consumer")
-    pauses = [health.failed(NoConnection()) for _ in range(5)]
+    pauses = [health.record_failure(NoConnection()) for _ in range(5)]
     assert 0.25 <= pauses[0] <= 0.5
     assert 2.0 <= pauses[4] <= 4.0
-    health.answered()
-    assert health.failed(NoConnection()) <= 0.5
+    health.record_success()
+    assert health.record_failure(NoConnection()) <= 0.5
 
 
 def test_the_log_has_the_first_broker_failure_without_redis_words_and_the_recovery(caplog):
     caplog.set_level("INFO")
     health = BrokerHealth("the consumer", ManualClock())
     for _ in range(3):
-        health.failed(ResponseError("WRONGTYPE Operation against the key of a query"))
-    health.answered()
-    health.answered()
+        health.record_failure(ResponseError("WRONGTYPE Operation against the key of a query"))
+    health.record_success()
+    health.record_success()
     first, last = caplog.messages
     assert first.startswith("[broker-away] the broker cannot be asked for workers (WRONGTYPE): look at its Redis")
     assert "the key of a query" not in first

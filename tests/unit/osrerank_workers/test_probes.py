@@ -37,13 +37,13 @@ def test_probes_follow_a_worker_from_loading_to_its_end(redis_url, monkeypatch):
     assert asked(port, "/live") == (200, {"live": True})
     assert asked(port, "/ready") == (503, {"ready": False, "reason": "the model is being loaded", "held": 0})
     service.load()
-    assert asked(port, "/ready")[1]["reason"] == "the broker does not answer"
-    service.begin()
+    assert asked(port, "/ready")[1]["reason"] == "the broker does not respond"
+    service.start()
     wait_until(lambda: asked(port, "/ready")[0] == 200)
-    service.hold("c1")
+    service.register_chunk("c1")
     assert asked(port, "/ready") == (200, {"ready": True, "reason": "", "held": 1})
     assert asked(port, "/else")[0] == 404
-    service.stop_taking()
+    service.stop_accepting()
     assert asked(port, "/live")[0] == 200
     assert asked(port, "/ready") == (503, {"ready": False, "reason": "the worker is stopping", "held": 1})
     monkeypatch.setattr(of_service, "STALE_S", 0.0)
@@ -62,7 +62,7 @@ def test_a_worker_that_waits_for_its_broker_goes_on_checking_its_model(monkeypat
         service.load()
         time.sleep(1.5)
         assert service.status().live
-        assert service.status().reason == "the broker does not answer"
+        assert service.status().reason == "the broker does not respond"
 
 
 def test_a_worker_whose_consumer_cannot_use_the_broker_is_not_ready_and_takes_no_chunks(redis_url):
@@ -70,15 +70,15 @@ def test_a_worker_whose_consumer_cannot_use_the_broker_is_not_ready_and_takes_no
     with closing(WorkerService(Settings.load(broker_url=redis_url, model="probed"), FunctionScorer())) as service:
         service.broker = BrokerHealth("the consumer", clock)
         service.load()
-        service.begin()
+        service.start()
         wait_until(lambda: service.status().ready)
-        service.broker.failed(ResponseError("WRONGTYPE Operation against a key"))
+        service.broker.record_failure(ResponseError("WRONGTYPE Operation against a key"))
         clock.sleep(10)
-        assert service.status() == Status(True, False, "the broker answers with an error, WRONGTYPE", 0)
+        assert service.status() == Status(True, False, "the broker responds with an error, WRONGTYPE", 0)
         assert not service.heartbeat().taking
 
 
 def test_a_probe_port_in_use_is_named():
-    with socket.create_server(("", 0)) as taken, pytest.raises(ConfigError, match="probe_port: port"):
+    with socket.create_server(("", 0)) as taken, pytest.raises(ConfigError, match="set probe_port to another"):
         serve_probes(taken.getsockname()[1], lambda: None)
     serve_probes(0, lambda: None)()

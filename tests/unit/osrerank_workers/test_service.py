@@ -61,7 +61,7 @@ def test_a_late_chunk_is_not_answered_and_another_model_is_refused(service, redi
     service.handle("c1", request(service, deadline_s=now + 60).encode())
     assert answer(redis_url, service).scores is not None
     service.handle("c1", request(service, identity="other").encode())
-    assert "a different model" in answer(redis_url, service).error
+    assert "model differs" in answer(redis_url, service).error
 
 
 @pytest.mark.parametrize("message", [None, b"", 5, {"chunk": "c1"}])
@@ -113,7 +113,7 @@ def test_a_model_that_stops_scoring_stops_the_worker_with_code_1(redis_url, monk
     with closing(WorkerService(Settings.load(broker_url=redis_url, model="testing"), scorer)) as service:
         service.load()
         logits.clear()
-        service.begin()
+        service.start()
         wait_until(lambda: state.should_stop == 1)
     assert "[model-broken] the worker cannot score or send heartbeats, and stops: 'it is'" in caplog.text
 
@@ -124,6 +124,6 @@ def test_an_error_that_nobody_expects_in_a_thread_of_the_worker_stops_it(service
 
     monkeypatch.setattr(state, "should_stop", None)
     monkeypatch.setattr(service.registry, "renew", fail)
-    service.begin()
+    service.start()
     wait_until(lambda: state.should_stop == 1, 20)
     assert service.status().reason == "the worker is stopping"

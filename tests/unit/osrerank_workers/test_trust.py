@@ -13,7 +13,7 @@ from osrerank.scoring.remote.signing import Signer
 from osrerank.settings import Settings
 from osrerank.testing import FunctionScorer
 from osrerank_workers import replays
-from osrerank_workers.replays import Replays
+from osrerank_workers.replays import ReplayGuard
 from osrerank_workers.service import WorkerService
 from tests.unit.osrerank_workers.test_service import request
 
@@ -74,20 +74,20 @@ def test_a_copied_request_is_scored_no_more_often_than_a_client_sends_one(servic
 
 
 def test_a_copy_without_a_deadline_is_refused_after_an_hour(service, redis_url):
-    old = request(service, sent_s=service.registry.now_s() - replays.UNBOUNDED_LIVES_S - 1)
+    old = request(service, sent_s=service.registry.now_s() - replays.MAX_AGE_S - 1)
     service.handle("c1", Signer([NEW.encode()]).seal("request", old.encode()))
     assert replies(redis_url, service) == []
 
 
 def test_seen_requests_are_forgotten_after_expiry_and_bounded(service, monkeypatch):
-    monkeypatch.setattr(replays, "MAX_KEPT", 10)
+    monkeypatch.setattr(replays, "MAX_REQUESTS", 10)
     now = [time.time()]
-    seen = Replays(lambda: now[0])
+    guard = ReplayGuard(lambda: now[0])
     for number in range(50):
-        seen.admit(request(service, chunk=str(number), sent_s=now[0], deadline_s=now[0] + 1))
-    with seen._seen as kept:
-        assert len(kept) == 10
+        guard.check(request(service, chunk=str(number), sent_s=now[0], deadline_s=now[0] + 1))
+    with guard._arrivals as counted:
+        assert len(counted) == 10
     now[0] += 2
-    seen.admit(request(service, chunk="later", sent_s=now[0]))
-    with seen._seen as kept:
-        assert list(kept) == ["later"]
+    guard.check(request(service, chunk="later", sent_s=now[0]))
+    with guard._arrivals as counted:
+        assert list(counted) == ["later"]
