@@ -17,18 +17,18 @@ class SharedCache(Generic[CacheType]):
     A forked child gets an empty cache, because another thread may have been changing the parent's.
 
     Args:
-        make: a function that returns a new cache.
+        create: a function that returns a new cache.
     """
 
-    def __init__(self, make: Callable[[], CacheType]) -> None:
-        self._make = make
+    def __init__(self, create: Callable[[], CacheType]) -> None:
+        self._create = create
         self.renew()
         renew_after_fork(self)
 
     def renew(self) -> None:
         """Start over in a forked child."""
         self._lock = threading.Lock()
-        self._cache = self._make()
+        self._cache = self._create()
 
     def __enter__(self) -> CacheType:
         self._lock.acquire()

@@ -1,4 +1,4 @@
-"""Pause after a failure, so that a call that has just failed is not tried again at once."""
+"""Pause calls to a service after a failure."""
 
 import random
 import time
@@ -7,65 +7,68 @@ from typing import Any, TypeVar
 
 from osrerank._platform import fork_safe_lock
 
-Answer = TypeVar("Answer")
+Result = TypeVar("Result")
 
 
 class Pause:
-    """Makes calls, except for a while after one has failed. Safe to use from many threads.
+    """Makes no calls for a while after one has failed. Safe to use from many threads.
 
     Args:
-        rest_s: the length of a pause, in seconds; or the lengths after the first failure in a row, after the second and
-            so on, of which the last repeats. With several lengths, up to a half of each is taken off at random, so that
-            processes do not all try again at the same moment.
-        report: a function that is called with each failure, and whether it began a pause; a failure during a pause only
+        lengths_s: the length of a pause, in seconds; or the lengths after the first, second and further consecutive
+            failures, of which the last repeats. Each of several lengths is shortened by up to a half at random, so that
+            processes do not all retry at the same moment.
+        report: a function that is called with each error, and whether it began a pause. An error during a pause only
             prolongs it.
         clock: a function that returns the time in seconds.
     """
 
     def __init__(
         self,
-        rest_s: float | Sequence[float],
+        lengths_s: float | Sequence[float],
         report: Callable[[Any, bool], None] = lambda _error, _is_first: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._rests_s: Sequence[float] = (rest_s,) if isinstance(rest_s, int | float) else rest_s
-        self._report, self._clock = report, clock
-        self._until_s, self._failures = 0.0, 0
+        self._lengths_s: Sequence[float] = (lengths_s,) if isinstance(lengths_s, int | float) else lengths_s
+        self._report = report
+        self._clock = clock
+        self._end_s = 0.0
+        self._failures = 0
         self._lock = fork_safe_lock()
 
     @property
     def is_on(self) -> bool:
-        """Whether the latest failure was less than ``rest_s`` ago."""
-        return self._clock() < self._until_s
+        """Whether calls are paused now."""
+        return self._clock() < self._end_s
 
     @property
     def failures(self) -> int:
         """The number of failures since the last `end`."""
         return self._failures
 
-    def attempt(self, call: Callable[[], Answer], otherwise: Answer) -> Answer:
-        """Make a call and return its result; return ``otherwise`` if the call fails, or during a pause."""
+    def attempt(self, call: Callable[[], Result], default: Result) -> Result:
+        """Make a call and return its result; return the default during a pause, or if the call fails."""
         if self.is_on:
-            return otherwise
+            return default
         try:
             return call()
-        except Exception as error:  # noqa: BLE001 - the search goes on without the call's result
+        except Exception as error:  # noqa: BLE001 - the search continues without the call's result
             self.begin(error)
-            return otherwise
+            return default
 
     def begin(self, error: BaseException) -> float:
-        """Report a failure, and start or restart the pause; return its length in seconds."""
+        """Report an error, and start or restart the pause; return its length in seconds."""
         with self._lock:
             is_first = not self.is_on
             self._failures += 1
-            rest_s = self._rests_s[min(self._failures, len(self._rests_s)) - 1]
-            if len(self._rests_s) > 1:
-                rest_s *= random.uniform(0.5, 1.0)  # noqa: S311 - no secret
-            self._until_s = self._clock() + rest_s
+            length_s = self._lengths_s[min(self._failures, len(self._lengths_s)) - 1]
+            if len(self._lengths_s) > 1:
+                length_s *= random.uniform(0.5, 1.0)  # noqa: S311 - no secret
+            self._end_s = self._clock() + length_s
         self._report(error, is_first)
-        return rest_s
+        return length_s
 
     def end(self) -> None:
-        """End the pause, because a call succeeded: the next failure is the first in a row."""
+        """End the pause after a success, and count failures from 0 again."""
         with self._lock:
-            self._until_s, self._failures = 0.0, 0
+            self._end_s = 0.0
+            self._failures = 0

@@ -1,6 +1,6 @@
 """Hide differences between operating systems: forks, file locks, and the cores that a process may use.
 
-A forked child inherits neither threads nor usable locks; `renew_after_fork` makes shared objects usable in it.
+A forked child inherits neither threads nor usable locks. `renew_after_fork` makes shared objects usable in it.
 """
 
 import errno
@@ -17,8 +17,8 @@ from filelock import lock_descriptor
 
 from osrerank.errors import OsrerankError
 
-FORK_WAIT_S = 10.0
-"""The longest time that a fork waits for threads in a `ForkGate`, in seconds; a commit to disk takes less."""
+FORK_TIMEOUT_S = 10.0
+"""The maximum time that a fork waits for threads in a `ForkGate`, in seconds; a commit to disk takes less."""
 
 
 class Renewable(Protocol):
@@ -28,26 +28,26 @@ class Renewable(Protocol):
         """Start over in a forked child, which has a single thread and no waiting callers."""
 
 
-_shared: "weakref.WeakSet[Renewable]" = weakref.WeakSet()
+_renewables: "weakref.WeakSet[Renewable]" = weakref.WeakSet()
 _locks: "weakref.WeakSet[threading.Lock]" = weakref.WeakSet()
 
 
-def renew_after_fork(shared: Renewable) -> None:
-    """Renew an object in every child process that is forked while the object exists."""
-    _shared.add(shared)
+def renew_after_fork(renewable: Renewable) -> None:
+    """Call the object's ``renew`` in every child process that is forked while the object exists."""
+    _renewables.add(renewable)
 
 
 def fork_safe_lock() -> threading.Lock:
-    """Return a lock that is free in a forked child, whichever of the parent's threads held it."""
+    """Return a lock that a forked child finds unlocked, even if a thread of the parent held it."""
     lock = threading.Lock()
     _locks.add(lock)
     return lock
 
 
 def freeze_objects() -> None:
-    """Exclude all current objects from Python's garbage collection, in a process that has just warmed up.
+    """Exclude all current objects from Python's garbage collection; call it when a process has warmed up.
 
-    Otherwise a full collection scans all modules, models and indices, and stops a search for 40 to 55 ms.
+    Otherwise a full collection scans all modules, models and indices, and delays a search by 40 to 55 ms.
     """
     gc.collect()
     gc.freeze()
@@ -55,9 +55,9 @@ def freeze_objects() -> None:
 
 def _renew_all() -> None:
     for lock in list(_locks):
-        lock._at_fork_reinit()  # type: ignore[attr-defined]  # noqa: SLF001 - as Python's own modules renew theirs
-    for shared in list(_shared):
-        shared.renew()
+        lock._at_fork_reinit()  # type: ignore[attr-defined]  # noqa: SLF001 - as Python's own modules do
+    for renewable in list(_renewables):
+        renewable.renew()
 
 
 if hasattr(os, "register_at_fork"):  # Windows has no forks
@@ -65,10 +65,10 @@ if hasattr(os, "register_at_fork"):  # Windows has no forks
 
 
 class ForkGate:
-    """A context manager for native code whose locks and files a forked child could not use.
+    """A context manager for native code whose locks and files would be unusable in a forked child.
 
     Any number of threads may be inside, and each may enter again. Before a fork, the parent waits until all its other
-    threads have left, at most `FORK_WAIT_S` seconds; no thread enters during that time.
+    threads have left, for at most `FORK_TIMEOUT_S` seconds. No further thread enters meanwhile.
 
     Attributes:
         was_empty: whether no thread was inside at the last fork.
@@ -85,48 +85,45 @@ class ForkGate:
         """Start over in a forked child, where no other thread is inside."""
         self._lock = threading.RLock()  # reentrant, because a signal handler may fork
         self._changed = threading.Condition(self._lock)
-        self._inside: dict[int, int] = {}  # thread -> the number of times that it has entered without leaving
-        self._forks = 0
+        self._entries: dict[int, int] = {}  # thread -> the number of times that it has entered without leaving
+        self._n_forks = 0
 
     def __enter__(self) -> None:
         thread = threading.get_ident()
         with self._lock:
-            if self._forks and thread not in self._inside:
-                self._changed.wait_for(lambda: not self._forks)
-            self._inside[thread] = self._inside.get(thread, 0) + 1
+            if self._n_forks and thread not in self._entries:
+                self._changed.wait_for(lambda: not self._n_forks)
+            self._entries[thread] = self._entries.get(thread, 0) + 1
 
     def __exit__(self, *_error: object) -> None:
         thread = threading.get_ident()
         with self._lock:
-            times = self._inside.pop(thread, 1) - 1  # a thread that forked while it was inside starts over in the child
-            if times:
-                self._inside[thread] = times
-            elif self._forks:
+            n_entries = self._entries.pop(thread, 1) - 1  # the child of a thread that forked inside has no entry
+            if n_entries:
+                self._entries[thread] = n_entries
+            elif self._n_forks:
                 self._changed.notify_all()
 
     def _before_fork(self) -> None:
         with self._changed:
-            self._forks += 1
+            self._n_forks += 1
             this_thread = {threading.get_ident()}
-            self._changed.wait_for(lambda: not self._inside.keys() - this_thread, FORK_WAIT_S)
-            self.was_empty = not self._inside
+            self._changed.wait_for(lambda: not self._entries.keys() - this_thread, FORK_TIMEOUT_S)
+            self.was_empty = not self._entries
 
     def _after_fork(self) -> None:
         with self._changed:
-            self._forks -= 1
+            self._n_forks -= 1
             self._changed.notify_all()
 
 
 def try_lock(file: int) -> bool:
-    """Try to take the exclusive lock on an open file; it is released when the file is closed or the process dies.
+    """Try to take the exclusive lock on an open file, and return whether this process has it now.
 
-    It is ``flock`` on Unix and ``LockFileEx`` on Windows.
+    The lock, ``flock`` on Unix and ``LockFileEx`` on Windows, is released when the file is closed or the process dies.
 
     Args:
         file: the descriptor of the file.
-
-    Returns:
-        Whether this process now has the lock.
 
     Raises:
         OsrerankError: this build of Python has no file locks.
@@ -144,24 +141,24 @@ def try_lock(file: int) -> bool:
 def usable_cores(system: Path = Path("/")) -> int:
     """Return the number of cores that this process may use, at least one.
 
-    These are the physical cores of its CPU affinity, because hyper-threads share the units that compute matrix
-    products. A CPU quota of its control groups, as containers have, limits the number, rounded up.
+    Only physical cores in its CPU affinity count, because hyper-threads share the units that compute matrix products.
+    The CPU quota of a container limits the number, rounded up.
 
     Args:
-        system: the root of the file system; Linux describes processors and quotas in ``sys`` and ``proc``.
+        system: the root of the file system. Linux describes processors and quotas in ``sys`` and ``proc``.
     """
     if not hasattr(os, "sched_getaffinity"):
         return os.cpu_count() or 1
-    allowed = os.sched_getaffinity(0)
-    processors = system / "sys/devices/system/cpu"
-    cores = {_read(processors / f"cpu{cpu}/topology/thread_siblings_list") or f"{cpu}" for cpu in allowed}
-    return max(1, min(len(cores), *(math.ceil(quota) for quota in _quotas(system))))
+    cpus = os.sched_getaffinity(0)
+    topology = system / "sys/devices/system/cpu"
+    cores = {_read_text(topology / f"cpu{cpu}/topology/thread_siblings_list") or f"{cpu}" for cpu in cpus}
+    return max(1, min(len(cores), *(math.ceil(quota) for quota in _cpu_quotas(system))))
 
 
-def _quotas(system: Path) -> Iterator[float]:
-    """Yield the number of all CPUs, and the number that each control group of this process may use."""
+def _cpu_quotas(system: Path) -> Iterator[float]:
+    """Yield the number of all CPUs, and the CPU quota of each control group of this process."""
     yield os.cpu_count() or 1
-    for line in _read(system / "proc/self/cgroup").splitlines():
+    for line in _read_text(system / "proc/self/cgroup").splitlines():
         _, _, entry = line.partition(":")
         controllers, _, path = entry.partition(":")
         if controllers and "cpu" not in controllers.split(","):
@@ -170,14 +167,15 @@ def _quotas(system: Path) -> Iterator[float]:
         for group in (PurePosixPath(path), *PurePosixPath(path).parents):
             folder = group_root / str(group).lstrip("/")
             if controllers:  # version 1
-                limits = [_read(folder / f"cpu.cfs_{name}_us") for name in ("quota", "period")]
+                quota_and_period = [_read_text(folder / f"cpu.cfs_{name}_us") for name in ("quota", "period")]
             else:
-                limits = _read(folder / "cpu.max").split()
-            if len(limits) == 2 and all(limit.isdigit() and int(limit) for limit in limits):
-                yield int(limits[0]) / int(limits[1])
+                quota_and_period = _read_text(folder / "cpu.max").split()
+            if len(quota_and_period) == 2 and all(value.isdigit() and int(value) for value in quota_and_period):
+                quota, period = map(int, quota_and_period)
+                yield quota / period
 
 
-def _read(file: Path) -> str:
+def _read_text(file: Path) -> str:
     """Return the text of a small file; "" if it cannot be read."""
     try:
         return file.read_text(encoding="utf-8").strip()

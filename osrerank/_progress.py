@@ -6,69 +6,74 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TextIO
 
-EVERY_S = 5.0
+INTERVAL_S = 5.0
 
 
 class ProgressLines:
     """Writes lines about a command's progress to a file or pipe, which cannot show a bar.
 
     Args:
-        file: the file to write to; None for standard error.
-        every_s: the time between two lines, in seconds.
+        file: the file to write to. None means standard error.
+        interval_s: the minimum time between two lines, in seconds.
         clock: a function that returns the time in seconds.
     """
 
     def __init__(
-        self, file: TextIO | None = None, every_s: float = EVERY_S, clock: Callable[[], float] = time.monotonic
+        self, file: TextIO | None = None, interval_s: float = INTERVAL_S, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._file = sys.stderr if file is None else file
-        self._every_s = every_s
+        self._interval_s = interval_s
         self._clock = clock
-        self._began_s = self._last_s = clock()
-        self.enabled = not self._file.isatty()
+        self._start_s = self._last_line_s = clock()
+        self._is_enabled = not self._file.isatty()
 
-    def report(self, done: int, total: int | None, unit: str) -> None:
-        """Write a line, if one is due, with the number of items done and of all items, the rate, and the time left.
+    def report(self, n_done: int, total: int | None, unit: str) -> None:
+        """Write the number of items done, the rate and the remaining time, if a line is due.
 
         Args:
-            done: the number of items done since the command began.
-            total: the number of all items; None if it is not known.
+            n_done: the number of items done since the command began.
+            total: the number of all items; None if it is unknown.
             unit: the name of the items, in the plural.
         """
         now_s = self._clock()
-        if not self.enabled or now_s - self._last_s < self._every_s:
+        if not self._is_enabled or now_s - self._last_line_s < self._interval_s:
             return
-        self._last_s = now_s
-        rate = done / (now_s - self._began_s)
-        line = f"{done:,} {unit}" if total is None else f"{done:,} of {total:,} {unit}"
+        self._last_line_s = now_s
+        rate = n_done / (now_s - self._start_s)
+        line = f"{n_done:,} {unit}" if total is None else f"{n_done:,} of {total:,} {unit}"
         line += f", {rate:,.1f} a second"
         if total is not None and rate > 0:
-            line += f", {(total - done) / rate:,.0f} s left"
+            line += f", {(total - n_done) / rate:,.0f} s left"
         self._file.write(f"{line}\n")
         self._file.flush()
 
 
 @contextmanager
 def show_progress(task: str, unit: str) -> Iterator[Callable[[int, int], None]]:
-    """Show a command's progress on standard error; yield a function that takes the number of items done and of all.
+    """Show a command's progress on standard error; yield the function to call with the items done and all items.
 
     Args:
         task: a description of what the command does.
         unit: the name of the items, in the plural.
     """
-    from rich.console import Console  # noqa: PLC0415 - only the command line needs it
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn  # noqa: PLC0415 - only the command line needs it
-    from rich.progress import TimeRemainingColumn as TimeLeft  # noqa: PLC0415 - only the command line needs it
+    from rich import progress  # noqa: PLC0415 - only the command line needs it
+    from rich.console import Console  # noqa: PLC0415 - see above
 
-    screen = Console(stderr=True)
-    columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[rate]:,.0f} " + f"{unit}/s"), TimeLeft())
-    with Progress(*columns, console=screen, disable=not screen.is_terminal) as bar:
-        task_id, lines = bar.add_task(task, total=None, rate=0.0), ProgressLines()
+    console = Console(stderr=True)
+    columns = (
+        progress.BarColumn(),
+        progress.MofNCompleteColumn(),
+        progress.TextColumn("{task.fields[rate]:,.0f} " + f"{unit}/s"),
+        progress.TimeRemainingColumn(),
+    )
+    with progress.Progress(*columns, console=console, disable=not console.is_terminal) as bar:
+        task_id = bar.add_task(task, total=None, rate=0.0)
+        lines = ProgressLines()
 
-        def report(done: int, count: int) -> None:
+        def report(n_done: int, total: int) -> None:
             elapsed_s = bar.tasks[0].elapsed or 0.0
-            rate = done / elapsed_s if elapsed_s else 0.0
-            bar.update(task_id, completed=done, total=count, rate=rate)
-            lines.report(done, count, unit)
+            rate = n_done / elapsed_s if elapsed_s else 0.0
+            bar.update(task_id, completed=n_done, total=total, rate=rate)
+            lines.report(n_done, total, unit)
 
         yield report

@@ -7,15 +7,12 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-ENDING = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
+END_SIGNALS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
 """The signals that end a service. Python itself turns SIGINT into `KeyboardInterrupt`."""
 
 
 def end_as_first_process() -> None:
-    """Let SIGTERM end this process if it is a container's first one.
-
-    Linux ignores a signal for process 1 until the process has a handler.
-    """
+    """Let SIGTERM end this process if it is a container's first one, for which Linux requires a handler."""
     if os.getpid() == 1:
         signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
 
@@ -24,19 +21,19 @@ def end_as_first_process() -> None:
 def end_on_signals(end: Callable[[], object] = lambda: sys.exit(0)) -> Iterator[None]:
     """Call a function when SIGTERM or SIGHUP arrives; by default, exit with 0.
 
-    A signal that is ignored stays ignored, as SIGHUP is under `nohup`. Only the main thread can receive signals, so in
-    other threads this does nothing.
+    Ignored signals stay ignored, as SIGHUP is under `nohup`. In other threads than the main thread, which never receive
+    signals, this does nothing.
 
     Args:
-        end: the function that ends what runs; it is called in the main thread.
+        end: a function that ends the service. It is called in the main thread.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    numbers = [number for number in ENDING if signal.getsignal(number) is not signal.SIG_IGN]
-    handlers_before = {number: signal.signal(number, lambda *_: end()) for number in numbers}
+    numbers = [number for number in END_SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+    previous_handlers = {number: signal.signal(number, lambda *_: end()) for number in numbers}
     try:
         yield
     finally:
-        for number, handler in handlers_before.items():
+        for number, handler in previous_handlers.items():
             signal.signal(number, handler)

@@ -1,8 +1,8 @@
 """Daemon threads that neither delay the interpreter's exit nor crash it.
 
-A thread that returns from C++ or Rust while the interpreter exits aborts the process. So all code that may run in a
-daemon thread, osrerank's or an application's, calls native code inside `NATIVE_CODE`. At exit, no other thread may
-enter it, and the interpreter waits until none is inside.
+A thread that returns from C++ or Rust while the interpreter exits aborts the process. All code that may run in a daemon
+thread, osrerank's or an application's, therefore calls native code inside the context manager `NATIVE_CODE`. At exit,
+it admits no further thread, and waits until none is inside.
 """
 
 import atexit
@@ -18,10 +18,10 @@ from typing import Any, TypeVar
 from osrerank._platform import renew_after_fork
 from osrerank.errors import InferenceError
 
-MAX_WAIT_S = 60.0
-"""The longest time that the interpreter waits at exit for native code, in seconds: longer than any batch takes."""
+EXIT_TIMEOUT_S = 60.0
+"""The maximum time that the interpreter waits at exit for native code, in seconds: longer than any batch takes."""
 
-Value = TypeVar("Value")
+Result = TypeVar("Result")
 
 
 class NativeCode:
@@ -32,34 +32,34 @@ class NativeCode:
     """
 
     def __init__(self) -> None:
-        self._is_ending = False
+        self._is_exiting = False
         self.renew()
         renew_after_fork(self)
 
     def renew(self) -> None:
         """Start over in a forked child, where no other thread is in native code."""
         self._changed = threading.Condition()
-        self._inside = 0
+        self._n_inside = 0
 
     def __enter__(self) -> None:
         with self._changed:
-            if self._is_ending and threading.current_thread() is not threading.main_thread():
+            if self._is_exiting and threading.current_thread() is not threading.main_thread():
                 raise InferenceError("Python is exiting, so no computation can start")
-            self._inside += 1
+            self._n_inside += 1
 
     def __exit__(self, *_error: object) -> None:
         with self._changed:
-            self._inside -= 1
-            if not self._inside:
+            self._n_inside -= 1
+            if not self._n_inside:
                 self._changed.notify_all()
 
     def end(self) -> None:
         """Let no other thread enter, and wait until none is inside, even if Ctrl-C is pressed meanwhile."""
-        self._is_ending = True
-        ends_at = time.monotonic() + MAX_WAIT_S
-        while (left_s := ends_at - time.monotonic()) > 0:
+        self._is_exiting = True
+        end_s = time.monotonic() + EXIT_TIMEOUT_S
+        while (remaining_s := end_s - time.monotonic()) > 0:
             with contextlib.suppress(KeyboardInterrupt), self._changed:
-                if self._changed.wait_for(lambda: not self._inside, left_s):
+                if self._changed.wait_for(lambda: not self._n_inside, remaining_s):
                     return
 
 
@@ -70,36 +70,37 @@ atexit.register(NATIVE_CODE.end)
 class DaemonThreads:
     """A pool of daemon threads, which start on demand and end when the pool is garbage-collected.
 
-    Unlike a ``ThreadPoolExecutor``, it also works for threads that outlive the main thread.
+    Unlike a ``ThreadPoolExecutor``, it can still be used after the main thread has ended.
 
     Args:
-        max_threads: the maximum number of threads at a time.
+        max_threads: the maximum number of threads.
         name: the prefix of the threads' names.
     """
 
     def __init__(self, max_threads: int, name: str) -> None:
-        self._max_threads, self._name = max_threads, name
+        self._max_threads = max_threads
+        self._name = name
         self._tasks: SimpleQueue[Any] = SimpleQueue()
-        self._idle = threading.Semaphore(0)
+        self._n_idle = threading.Semaphore(0)
         self._lock = threading.Lock()
-        self._started: list[threading.Thread] = []
+        self._threads: list[threading.Thread] = []
         self._is_closed = False
         weakref.finalize(self, self._tasks.put, None).atexit = False
 
-    def submit(self, task: Callable[..., Value], *arguments: Any) -> "Future[Value]":
-        """Run a task in a thread, and return its future.
+    def submit(self, function: Callable[..., Result], *arguments: Any) -> "Future[Result]":
+        """Call a function in a thread, and return the future of its result.
 
         Raises:
             RuntimeError: the pool is closed, or its first thread cannot be started.
         """
-        future: Future[Value] = Future()
+        future: Future[Result] = Future()
         with self._lock:
             if self._is_closed:
                 raise RuntimeError(f"the threads {self._name} are closed")
-            # before a thread starts, because a thread that finds no task counts as idle
-            self._tasks.put((future, task, arguments))
-            if not self._idle.acquire(blocking=False) and len(self._started) < self._max_threads:
-                self._start(future)
+            # The task is added first, because a new thread that finds no task counts as idle.
+            self._tasks.put((future, function, arguments))
+            if not self._n_idle.acquire(blocking=False) and len(self._threads) < self._max_threads:
+                self._start_thread(future)
         return future
 
     def close(self, *, wait: bool = True) -> None:
@@ -114,30 +115,31 @@ class DaemonThreads:
             while task := self._tasks.get_nowait():
                 task[0].cancel()
         self._tasks.put(None)
-        for thread in self._started if wait else ():
-            thread.join()
+        if wait:
+            for thread in self._threads:
+                thread.join()
 
-    def _start(self, first: "Future[Any]") -> None:
-        number = len(self._started)
-        arguments = self._tasks, self._idle
-        thread = threading.Thread(target=_run_tasks, args=arguments, name=f"{self._name}_{number}", daemon=True)
+    def _start_thread(self, future: "Future[Any]") -> None:
+        """Start a thread; if it would be the first and the system has no more threads, cancel the future and raise."""
+        name = f"{self._name}_{len(self._threads)}"
+        thread = threading.Thread(target=_run_tasks, args=(self._tasks, self._n_idle), name=name, daemon=True)
         try:
             thread.start()
-        except RuntimeError:  # the system has no more threads
-            if not self._started:
-                first.cancel()
+        except RuntimeError:
+            if not self._threads:
+                future.cancel()
                 raise
         else:
-            self._started.append(thread)
+            self._threads.append(thread)
 
 
-def _run_tasks(tasks: "SimpleQueue[Any]", idle: threading.Semaphore) -> None:
-    """Run tasks until None comes; set each task's value or error in its future."""
+def _run_tasks(tasks: "SimpleQueue[Any]", n_idle: threading.Semaphore) -> None:
+    """Run tasks from the queue until it yields None."""
     while True:
         try:
             task = tasks.get_nowait()
         except Empty:
-            idle.release()
+            n_idle.release()
             task = tasks.get()
         if task is None:
             tasks.put(None)  # for the next thread
@@ -145,9 +147,9 @@ def _run_tasks(tasks: "SimpleQueue[Any]", idle: threading.Semaphore) -> None:
         future, function, arguments = task
         if future.set_running_or_notify_cancel():
             try:
-                value = function(*arguments)
+                result = function(*arguments)
             except BaseException as error:  # noqa: BLE001 - the future raises it
                 future.set_exception(error)
             else:
-                future.set_result(value)
-        del task, future, function, arguments  # otherwise they stay alive until the next task comes
+                future.set_result(result)
+        del task, future, function, arguments  # otherwise they stay alive until the next task

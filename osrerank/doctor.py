@@ -411,7 +411,7 @@ def _redis_server(part: str, url: str, fix: str, *, queues: bool, cache_mb: floa
     from osrerank.scoring.remote.broker import check_mode, error_code, redis_fix  # noqa: PLC0415 - imports redis
 
     try:
-        with open_redis(url, connect_s=REDIS_S, answer_s=REDIS_S) as client:
+        with open_redis(url, connect_s=REDIS_S, response_s=REDIS_S) as client:
             if queues:
                 check_mode(client)
                 client.exists(*QUEUE_KEYS)

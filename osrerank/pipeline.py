@@ -8,7 +8,7 @@ import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from osrerank._seldom import Seldom
+from osrerank._log_throttle import LogThrottle
 from osrerank.errors import OsrerankError
 from osrerank.tracing.attributes import tell_report
 from osrerank.tracing.spans import is_recording, name_of, span, tell_event
@@ -18,7 +18,7 @@ from osrerank.types.reasons import Reason, ReasonCode
 NO_MODEL = (ReasonCode.MODEL, ReasonCode.EXTRA, ReasonCode.LOADING)
 """The reasons for which no search is reranked until an operator acts or the model is loaded."""
 logger = logging.getLogger(__name__)
-due = Seldom()
+due = LogThrottle()
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from osrerank._log_throttle import LogThrottle
 from osrerank._platform import renew_after_fork
-from osrerank._seldom import Seldom
 from osrerank.options.defaults import Defaults
 from osrerank.service import RerankService
 
@@ -31,7 +31,7 @@ class Services:
     """
 
     def __init__(self, client_service: RerankService, defaults: Defaults) -> None:
-        self._client_service, self._defaults, self._due = client_service, defaults, Seldom()
+        self._client_service, self._defaults, self._due = client_service, defaults, LogThrottle()
         names = dict.fromkeys(name for name in defaults.models.values() if name != client_service.settings.model)
         self._services = {name: client_service.with_model(name) for name in names}  # in the order of their last use
         self.renew()

@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from osrerank._seldom import Seldom
+from osrerank._log_throttle import LogThrottle
 from osrerank.retrieval.expiring import ExpiringCache
 from osrerank.retrieval.requests import NO_OPTIONS, SideRequest, path_of
 from osrerank.types import Ranking
@@ -77,7 +77,7 @@ class Bm25Scales:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._cache: ExpiringCache[str, Bm25Scale] = ExpiringCache(clock)
-        self._warned = Seldom(math.inf, clock)
+        self._warned = LogThrottle(math.inf, clock)
 
     def forget(self) -> None:
         """Empty the cache."""

@@ -4,7 +4,7 @@ import logging
 from collections.abc import Generator, Mapping
 from typing import Any
 
-from osrerank._seldom import Seldom
+from osrerank._log_throttle import LogThrottle
 from osrerank.retrieval.requests import SideRequest
 from osrerank.types.engine import Engine
 from osrerank.types.failed import Failed
@@ -21,7 +21,7 @@ class EngineFinder:
 
     def __init__(self, engine: Engine | None = None) -> None:
         self._engine = engine
-        self._seldom = Seldom()
+        self._log_throttle = LogThrottle()
 
     @property
     def known(self) -> Engine | None:
@@ -35,7 +35,7 @@ class EngineFinder:
         try:
             self._engine = yield from _read()
         except Failed as error:
-            if self._seldom.is_due(""):
+            if self._log_throttle.is_due(""):
                 logger.warning(
                     "[engine-unread] the search engine does not say what it is: osrerank assumes OpenSearch; name it "
                     "with OSRERANK_ENGINE or engine=: %s",

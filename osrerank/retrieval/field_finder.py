@@ -10,7 +10,7 @@ from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from osrerank._seldom import Seldom
+from osrerank._log_throttle import LogThrottle
 from osrerank.errors import ResponseFormatError
 from osrerank.retrieval.built_fields import BuiltFields, FieldsByIndex
 from osrerank.retrieval.expiring import ExpiringCache
@@ -80,7 +80,7 @@ class FieldFinder:
         self._clock, self._built = clock, built
         self._entries: ExpiringCache[str, _CacheEntry] = ExpiringCache(clock)
         self._refused: ExpiringCache[str, Warned] = ExpiringCache(clock)
-        self._seldom, self._daily = Seldom(clock=clock), Seldom(DAY_S, clock)
+        self._log_throttle, self._daily = LogThrottle(clock=clock), LogThrottle(DAY_S, clock)
 
     def find(
         self, index: Any, named: NamedFields, options: Mapping[str, Any] = NO_OPTIONS, *, anew: bool = False
@@ -110,7 +110,7 @@ class FieldFinder:
                 return _unread(named)
             sentence = f"the mapping of {index or 'all indices'} cannot be read: the search uses the default fields"
             warning = Warned(sentence, WarningCode.MAPPING_UNREAD)
-            if self._seldom.is_due(str(index)):
+            if self._log_throttle.is_due(str(index)):
                 logger.warning("[mapping-unread] %s: %s", warning, error)
             if not isinstance(error, Failed) or error.is_forbidden:
                 self._refused.put(f"{index}{options}", warning)
@@ -164,7 +164,7 @@ class FieldFinder:
                 "using the fields in the mapping instead"
             )
             warning = Warned(sentence, WarningCode.BUILT_FIELDS_UNREAD)
-            if self._seldom.is_due((str(index), warning)):
+            if self._log_throttle.is_due((str(index), warning)):
                 logger.warning("[%s] %s: %s", warning.code, warning, error)
             return {}, (warning,)
 
@@ -219,7 +219,7 @@ class FieldFinder:
     def warn(self, index: Any, warnings: Iterable[Warned]) -> None:
         """Log the warnings of a search, each at most once a minute."""
         for warning in warnings:
-            if self._seldom.is_due((str(index), warning)):
+            if self._log_throttle.is_due((str(index), warning)):
                 logger.warning("[%s] search of %s: %s", warning.code, index or "all indices", warning)
 
 

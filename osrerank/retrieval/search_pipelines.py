@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import quote
 
-from osrerank._seldom import Seldom
+from osrerank._log_throttle import LogThrottle
 from osrerank.retrieval.engine_finder import EngineFinder
 from osrerank.retrieval.expiring import ExpiringCache
 from osrerank.retrieval.requests import NO_OPTIONS, SideRequest, index_options, path_of
@@ -84,11 +84,11 @@ class SearchPipelines:
     clock: Callable[[], float] = time.monotonic
     _defaults: ExpiringCache[str, SearchPipeline | str] = field(init=False)
     _cache: ExpiringCache[str, SearchPipeline] = field(init=False)
-    _warned: Seldom = field(init=False)
+    _warned: LogThrottle = field(init=False)
 
     def __post_init__(self) -> None:
         self._defaults, self._cache = ExpiringCache(self.clock), ExpiringCache(self.clock)
-        self._warned = Seldom(math.inf, self.clock)
+        self._warned = LogThrottle(math.inf, self.clock)
 
     def find(
         self, index: Any, params: Mapping[str, Any], body: Mapping[str, Any]

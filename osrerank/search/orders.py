@@ -80,7 +80,9 @@ class Orders:
     """
 
     def __init__(self, redis_url: str | None = None, clock: Callable[[], float] = time.monotonic) -> None:
-        self._redis: Any = None if redis_url is None else open_redis(redis_url, connect_s=TIMEOUT_S, answer_s=TIMEOUT_S)
+        self._redis: Any = (
+            None if redis_url is None else open_redis(redis_url, connect_s=TIMEOUT_S, response_s=TIMEOUT_S)
+        )
         self._calls = Pause(REST_S, self._report)
         self._orders = SharedCache(lambda: TTLCache[str, bytes](MAX_BYTES, KEPT_S, clock, getsizeof=len))
         self.is_empty = redis_url is None

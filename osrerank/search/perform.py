@@ -5,7 +5,7 @@ from collections.abc import Generator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from osrerank._seldom import Seldom
+from osrerank._log_throttle import LogThrottle
 from osrerank.response import Hits, hits_of, sections_of
 from osrerank.retrieval.boosts import SCORED
 from osrerank.retrieval.first_pass import FirstPass, failed_shards, total_of, unchecked_hits
@@ -19,7 +19,7 @@ from osrerank.types.failed import Failed
 from osrerank.types.reasons import Reason, ReasonCode, Warned, WarningCode
 
 logger = logging.getLogger(__name__)
-due = Seldom()
+due = LogThrottle()
 
 BELOW = Reason(ReasonCode.PAGING, "search_after names no hit that is reranked, so the first pass goes on")
 TIED = Warned(

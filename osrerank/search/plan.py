@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Self
 
-from osrerank._seldom import Seldom
+from osrerank._log_throttle import LogThrottle
 from osrerank.errors import ConfigError
 from osrerank.options.rerank import NO_STAGES, Rerank, RerankOptions
 from osrerank.recipe import Recipe
@@ -33,7 +33,7 @@ from osrerank.types import NEVER, Deadline
 from osrerank.types.reasons import Reason, ReasonCode, Warned, WarningCode
 
 logger = logging.getLogger(__name__)
-due = Seldom()
+due = LogThrottle()
 
 Query = str | Mapping[str, Any] | None
 """A text, a query-DSL clause, or None for the body's query."""

@@ -16,8 +16,8 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from osrerank._log_throttle import LogThrottle
 from osrerank._platform import renew_after_fork
-from osrerank._seldom import Seldom
 from osrerank.formats.appended import AppendedLines
 from osrerank.metrics import SHADOW_OVERLAP, SHADOW_SEARCHES, SHADOW_SECONDS
 from osrerank.response import hits_of
@@ -28,7 +28,7 @@ from osrerank.types.reasons import Reason
 from osrerank.vectors.background import CLOSE_S, Background
 
 logger = logging.getLogger(__name__)
-due = Seldom()
+due = LogThrottle()
 
 TOP = 10
 """How many of a page's hits are compared."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from osrerank._seldom import Seldom
+from osrerank._log_throttle import LogThrottle
 from osrerank.options.rerank import VECTORS_MONO, Rerank
 from osrerank.retrieval.requests import SideRequest
 from osrerank.search.plan import Plan
@@ -20,8 +20,8 @@ logger = logging.getLogger(__name__)
 SLOW_S = 1.0
 """A search that takes longer than this counts as slow, in seconds."""
 GUIDE = "https://github.com/osrerank/osrerank/blob/main/docs/production.md"
-due = Seldom()
-once = Seldom(math.inf)
+due = LogThrottle()
+once = LogThrottle(math.inf)
 
 
 def build_command(index: str, note: str) -> str:

@@ -14,13 +14,13 @@ from importlib.util import find_spec
 from itertools import islice
 from typing import Any
 
-from osrerank._seldom import Seldom
+from osrerank._log_throttle import LogThrottle
 from osrerank.scoring.names import MULTILINGUAL, MULTILINGUAL_LANGUAGES, MULTILINGUAL_PACKAGE
 from osrerank.stages.html import model_text
 from osrerank.types import Encoder, Ranking, Scorer
 
 logger = logging.getLogger(__name__)
-due = Seldom()
+due = LogThrottle()
 
 SHARE = 0.5
 """A query is refused if more than this share of its letters is of other scripts."""

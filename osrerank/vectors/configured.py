@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Self
 from urllib.parse import urlsplit
 
-from osrerank._seldom import Seldom
+from osrerank._log_throttle import LogThrottle
 from osrerank.errors import ConfigError
 from osrerank.settings import Settings, expand_home
 from osrerank.vectors.file import file_store
@@ -19,7 +19,7 @@ LOCAL_HOSTS = frozenset({None, "localhost", "127.0.0.1", "::1"})
 """Hosts to which a connection needs no TLS."""
 
 logger = logging.getLogger(__name__)
-due = Seldom()
+due = LogThrottle()
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import lmdb
 
-from osrerank._pause import Answer
+from osrerank._pause import Result
 from osrerank._platform import ForkGate, fork_safe_lock, renew_after_fork
 from osrerank.vectors.lmdb_file import DAMAGES, check_length, is_damage, open_lmdb
 from osrerank.vectors.store import PAUSE_S, Guard, Size
@@ -146,7 +146,7 @@ class FileStore:
         with IN_LMDB, self._opening:
             self._generations, self._changed_ns = (), -1
 
-    def _retry(self, call: Callable[[], Answer]) -> Answer:
+    def _retry(self, call: Callable[[], Result]) -> Result:
         """Return a call's result; repeat the call if a file was discarded, or if another process has grown it."""
         for _ in range(GENERATIONS):
             try:

@@ -64,7 +64,7 @@ class RedisStore:
 
     def __init__(self, redis: str | Any, *, max_bytes: int, ttl_s: float, pause_s: float = PAUSE_S) -> None:
         is_url = isinstance(redis, str)
-        self._redis: Any = open_redis(redis, connect_s=CONNECT_S, answer_s=ANSWER_S) if is_url else redis
+        self._redis: Any = open_redis(redis, connect_s=CONNECT_S, response_s=ANSWER_S) if is_url else redis
         self._max_bytes = max_bytes
         self._ttl_ms = int(ttl_s * 1000)
         self._record_bytes = FIRST_RECORD_BYTES

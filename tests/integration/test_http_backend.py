@@ -12,7 +12,7 @@ import pytest
 from prometheus_client import REGISTRY
 
 from osrerank import Reranker, connect, pipeline
-from osrerank._seldom import Seldom
+from osrerank._log_throttle import LogThrottle
 from osrerank.doctor import examine
 from osrerank.errors import EndpointError, OsrerankError
 from osrerank.settings import Settings
@@ -153,7 +153,7 @@ FAULTS = [
 def test_a_failing_rerank_server_leaves_the_first_pass_order(
     use, engine, first_pass, reply, reason, caplog, monkeypatch
 ):
-    monkeypatch.setattr(pipeline, "due", Seldom())
+    monkeypatch.setattr(pipeline, "due", LogThrottle())
     with answering(lambda _received: reply) as broken:
         use(broken.url, dialect="vllm")
         with contextlib.closing(connect(engine)) as client:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from osrerank import Reranker, connect
-from osrerank._seldom import Seldom
+from osrerank._log_throttle import LogThrottle
 from osrerank.errors import ConfigError, ModelLoadError
 from osrerank.scoring.checkpoints.convert import convert_if_needed
 from osrerank.settings import Settings
@@ -30,7 +30,7 @@ def no_home(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "OSRERANK_VECTORS_FOLDER"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(pwd, "getpwuid", nobody)
-    monkeypatch.setattr(configured, "due", Seldom())
+    monkeypatch.setattr(configured, "due", LogThrottle())
 
 
 @pytest.mark.usefixtures("no_home")

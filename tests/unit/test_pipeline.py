@@ -4,7 +4,7 @@ import pytest
 
 from osrerank import MonoStage, Pipeline
 from osrerank import pipeline as of_pipeline
-from osrerank._seldom import Seldom
+from osrerank._log_throttle import LogThrottle
 from osrerank.pipeline import applied
 from osrerank.stages.interpolate import BlendStage
 from osrerank.testing import FunctionScorer
@@ -38,7 +38,7 @@ def test_a_failed_stage_keeps_the_order_so_far_and_ends_the_pipeline():
 
 
 def test_a_stage_that_fails_at_each_search_is_logged_once_a_minute(caplog, monkeypatch):
-    monkeypatch.setattr(of_pipeline, "due", Seldom())
+    monkeypatch.setattr(of_pipeline, "due", LogThrottle())
     broken = Pipeline((MonoStage(FunctionScorer(broken=True)),))
     for _ in range(200):
         broken.rerank(ranking_of(["bb", "a"]))

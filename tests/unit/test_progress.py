@@ -7,7 +7,7 @@ from osrerank._progress import ProgressLines
 
 def reported(file: io.StringIO, total: int | None) -> list[str]:
     now_s = 0.0
-    lines = ProgressLines(file, every_s=5.0, clock=lambda: now_s)
+    lines = ProgressLines(file, interval_s=5.0, clock=lambda: now_s)
     for done in range(1, 13):
         now_s += 1.0
         lines.report(100 * done, total, "queries")

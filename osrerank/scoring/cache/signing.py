@@ -9,7 +9,7 @@ import hmac
 import logging
 from collections.abc import Sequence
 
-from osrerank._seldom import Seldom
+from osrerank._log_throttle import LogThrottle
 
 PURPOSE = b"osrerank scores 1"
 SIGNATURE_BYTES = 16
@@ -35,7 +35,7 @@ class EntrySigner:
     def __init__(self, keys: Sequence[bytes] = ()) -> None:
         self._keys = [hmac.digest(key, PURPOSE, "sha256") for key in keys]
         self.added_bytes = SIGNATURE_BYTES if keys else 0
-        self._due = Seldom(LOG_EVERY_S)
+        self._due = LogThrottle(LOG_EVERY_S)
 
     def seal(self, key: bytes, value: bytes) -> bytes:
         """Return the value of an entry, followed by its signature."""

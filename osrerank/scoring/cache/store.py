@@ -135,7 +135,7 @@ class RemoteStore:
 
 def connect(url: str) -> Any:
     """Return a Redis client with short timeouts; it connects on first use."""
-    return open_redis(url, connect_s=TIMEOUT_S, answer_s=TIMEOUT_S)
+    return open_redis(url, connect_s=TIMEOUT_S, response_s=TIMEOUT_S)
 
 
 def _fits(replies: object, size: int) -> bool:

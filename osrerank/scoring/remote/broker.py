@@ -120,7 +120,7 @@ def error_code(error: BaseException) -> str:
 def connect(url: str) -> Any:
     """Return a plain Redis client for replies and heartbeats; it connects on first use."""
     keepalive = {} if url.startswith("unix:") else {"socket_keepalive": True}
-    return open_redis(url, connect_s=CONNECT_TIMEOUT_S, answer_s=PLAIN_REPLY_TIMEOUT_S, **keepalive)
+    return open_redis(url, connect_s=CONNECT_TIMEOUT_S, response_s=PLAIN_REPLY_TIMEOUT_S, **keepalive)
 
 
 def _address(url: str) -> dict[str, Any]:

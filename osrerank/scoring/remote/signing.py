@@ -11,7 +11,7 @@ import logging
 from collections.abc import Sequence
 from typing import Literal, Self
 
-from osrerank._seldom import Seldom
+from osrerank._log_throttle import LogThrottle
 from osrerank.errors import PayloadError
 from osrerank.metrics import MESSAGES_REFUSED
 from osrerank.scoring.remote.messages import MAX_MESSAGE_BYTES
@@ -32,7 +32,7 @@ UNSIGNED_RISK = (
 )
 
 logger = logging.getLogger(__name__)
-_due = Seldom(LOG_EVERY_S)
+_due = LogThrottle(LOG_EVERY_S)
 
 
 class Signer:

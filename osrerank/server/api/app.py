@@ -15,7 +15,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 
-from osrerank._seldom import Seldom
+from osrerank._log_throttle import LogThrottle
 from osrerank.errors import OsrerankError
 from osrerank.server.api import routes
 from osrerank.server.api.access_log import AccessLog
@@ -31,7 +31,7 @@ from osrerank.server.api.traced import READINESS
 from osrerank.service import RerankService
 
 logger = logging.getLogger(__name__)
-due = Seldom()
+due = LogThrottle()
 
 NO_TELEMETRY: Any = {"tracing": False, "metrics": False, "logs": False, "auto_configure": False}
 """Switches FastAPI's telemetry off, in releases that have one: it would report a body's texts with its errors."""

@@ -11,7 +11,7 @@ from click import Context
 
 import osrerank.options
 from osrerank import Reranker, connect
-from osrerank._seldom import Seldom
+from osrerank._log_throttle import LogThrottle
 from osrerank.cli.options import client_of
 from osrerank.scoring import loaded
 from osrerank.search import slow
@@ -51,7 +51,7 @@ def clock():
 @pytest.fixture(autouse=True)
 def nothing_is_kept(monkeypatch):
     monkeypatch.setenv("OSRERANK_VECTORS", "off")
-    monkeypatch.setattr(slow, "once", Seldom(float("inf")))
+    monkeypatch.setattr(slow, "once", LogThrottle(float("inf")))
 
 
 def client_for(clock, scorer=None, answer=TEXTS, **options):

@@ -11,7 +11,7 @@ import pytest
 from prometheus_client import REGISTRY
 
 from osrerank import MonoStage, Pipeline, connect
-from osrerank._seldom import Seldom
+from osrerank._log_throttle import LogThrottle
 from osrerank.options.rerank import Rerank
 from osrerank.search import slow
 from osrerank.search.plan import Plan, SearchCall
@@ -26,8 +26,8 @@ STAGE = StageReport("mono", True, took_ms=1800.0, candidates=100, inferences=80,
 
 @pytest.fixture(autouse=True)
 def due(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(slow, "due", Seldom())
-    monkeypatch.setattr(slow, "once", Seldom(math.inf))
+    monkeypatch.setattr(slow, "due", LogThrottle())
+    monkeypatch.setattr(slow, "once", LogThrottle(math.inf))
 
 
 def advise(stages: list[StageReport], took_s: float = 2.0, **options: Any) -> None:

@@ -75,7 +75,7 @@ from pathlib import Path
 from osrerank import _platform
 from osrerank.vectors.file import IN_LMDB, FileStore
 
-_platform.FORK_WAIT_S = 0.1
+_platform.FORK_TIMEOUT_S = 0.1
 store = FileStore(Path(sys.argv[1]), max_bytes=4_000_000, ttl_s=3600)
 store.write({bytes(16): b"a record"})
 inside, leave = threading.Event(), threading.Event()

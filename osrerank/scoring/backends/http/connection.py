@@ -15,7 +15,7 @@ import urllib3
 from urllib3.exceptions import ConnectTimeoutError, HTTPError, NewConnectionError, ProtocolError, SSLError
 from urllib3.exceptions import TimeoutError as TooLateError
 
-from osrerank._seldom import Seldom
+from osrerank._log_throttle import LogThrottle
 from osrerank.errors import DeadlineExceeded, EndpointError, InferenceError, Overloaded
 from osrerank.metrics import ENDPOINT_REQUESTS, ENDPOINT_SECONDS
 from osrerank.scoring.backends.http.refusal import (
@@ -50,7 +50,7 @@ TOO_LARGE = frozenset({400, 413, 422})
 """The statuses with which servers refuse a request because of its size or one of its documents."""
 
 logger = logging.getLogger(__name__)
-warnings_due = Seldom()
+warnings_due = LogThrottle()
 
 
 class Response(NamedTuple):

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from osrerank._seldom import Seldom
+from osrerank._log_throttle import LogThrottle
 from osrerank.errors import ConfigError, PayloadError
 from osrerank.metrics import MESSAGES_REFUSED
 from osrerank.scoring.remote import messages, signing
@@ -175,7 +175,7 @@ def test_oversized_or_malformed_messages_are_refused_before_their_signature_is_c
 
 
 def test_refused_messages_are_counted_and_logged_once_a_minute(caplog, monkeypatch):
-    monkeypatch.setattr(signing, "_due", Seldom())
+    monkeypatch.setattr(signing, "_due", LogThrottle())
     count = signing.count_refusal
     before = MESSAGES_REFUSED.labels("reply", "unsigned")._value.get()
     for _ in range(5):

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from starlette.testclient import TestClient
 
-from osrerank._seldom import Seldom
+from osrerank._log_throttle import LogThrottle
 from osrerank.errors import EndpointError, InferenceError, ModelLoadError, Overloaded, WorkerError
 from osrerank.scoring.registry import load_scorer
 from osrerank.server.api import app
@@ -86,7 +86,7 @@ def test_a_request_to_a_full_queue_gets_retry_after(serve, monkeypatch, caplog):
     scorer = HeldScorer()
     client = serve(scorer, max_held_documents=3)
     wait_until(lambda: client.get("/ready").status_code == 200)
-    monkeypatch.setattr(app, "due", Seldom())
+    monkeypatch.setattr(app, "due", LogThrottle())
     with ThreadPoolExecutor(1) as pool:
         slow = pool.submit(client.post, "/rerank", json=BODY)
         assert scorer.begun.wait(30)
