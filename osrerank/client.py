@@ -24,7 +24,7 @@ from osrerank.driver import SyncDriver
 from osrerank.errors import ConfigError
 from osrerank.options.defaults import Defaults
 from osrerank.options.rerank import Rerank, RerankOptions
-from osrerank.retrieval.requests import SideRequest, authentication_of, is_embedded, may_change_indices
+from osrerank.retrieval.requests import SideRequest, digest_authentication, is_embedded, may_change_indices
 from osrerank.search.calls import multi_search_steps, search_steps
 from osrerank.search.plan import RerankArgument
 from osrerank.search.searcher import Searcher
@@ -347,7 +347,7 @@ def searcher_of(client: Any, models: RerankService | None, defaults: Defaults | 
         models or RerankService(Settings.load(), has_index=True),
         defaults,
         engine=Engine.EMBEDDED if is_embedded(client) else None,
-        authentication=authentication_of(client),
+        authentication=digest_authentication(client),
     )
     for namespace in (client.indices, client.search_pipeline):
         namespace.client = ChangeObserver(client, searcher.forget_indices)

@@ -16,8 +16,8 @@ from osrerank.client import Client, connect, embedded_folder, failed_of
 from osrerank.errors import ConfigError, MissingDependencyError, ScoringError
 from osrerank.options.defaults import Defaults
 from osrerank.options.rerank import VECTORS_MONO
-from osrerank.retrieval.mapping import TEXT_KINDS, leaves_by_index, names_of
-from osrerank.retrieval.search_pipelines import SETTING
+from osrerank.retrieval.mapping import TEXT_KINDS, field_names, read_leaves_by_index
+from osrerank.retrieval.search_pipelines import DEFAULT_PIPELINE_SETTING
 from osrerank.scoring.card import ENCODERS, POINTWISE
 from osrerank.scoring.names import HTTP, WORKERS
 from osrerank.scoring.registry import as_scorer, is_local, load, load_local
@@ -316,10 +316,10 @@ def _fields(client: Client, index: str) -> Finding:
         mappings = client.indices.get_mapping(index=index)
     except Exception as error:  # noqa: BLE001 - whatever the engine answers is the finding
         return Finding("index", "failed", f"{index}: {_sentence(error)}", engine_fix(error, NO_INDEX_FIX))
-    fields = names_of(leaves_by_index(mappings).values(), TEXT_KINDS)
+    fields = field_names(read_leaves_by_index(mappings).values(), TEXT_KINDS)
     search_fields = client.fields_of(index)
     searched, read = list(search_fields.searched), list(search_fields.read)
-    warnings = [*search_fields.warnings, *search_fields.complaints(None)]
+    warnings = [*search_fields.warnings, *search_fields.check_names(None)]
     left_out = list(search_fields.left_out)
     facts = {"text_fields": fields, "searched": searched, "read": read, "left_out": left_out, "warnings": warnings}
     if warnings or not read:
@@ -336,11 +336,11 @@ def _search_pipeline(client: Client, index: str) -> Iterator[Finding]:
     pipeline = client.search_pipeline_of(index)
     if pipeline.obstacle:
         reason = f"{index}: searches are not reranked: {pipeline.obstacle}"
-        fix = f"take it out of the index's setting {SETTING}, or leave the ranking to it"
+        fix = f"take it out of the index's setting {DEFAULT_PIPELINE_SETTING}, or leave the ranking to it"
         yield Finding("search pipeline", "failed", reason, fix)
-    elif pipeline.unread:
+    elif pipeline.missing_right:
         reason = f"{index}: this user may not look up the default search pipeline, which may rank the hits itself"
-        yield Finding("search pipeline", "failed", reason, f"grant this user {pipeline.unread}")
+        yield Finding("search pipeline", "failed", reason, f"grant this user {pipeline.missing_right}")
     elif pipeline.name:
         yield Finding("search pipeline", "ok", f"{index}: searches run under {pipeline.name}")
 

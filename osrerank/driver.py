@@ -123,8 +123,8 @@ class SyncDriver(Driver):
     def options_of(self, index: Any, *, rerank: RerankArgument = True) -> Rerank:
         """Return a search's options, completed with the index's fields that are searched and that the model reads."""
         given_options, fields = self._find_fields(index, rerank)
-        self.searcher.fields.warn(index, fields.complaints(None))
-        options = fields.written_into(given_options)
+        self.searcher.fields.warn(index, fields.check_names(None))
+        options = fields.update_options(given_options)
         if isinstance(options.fields, FoundNames) or not options.fields:
             return options
         return replace(options, fields=CheckedNames(options.fields))
@@ -144,7 +144,7 @@ class SyncDriver(Driver):
 
     def search_pipeline_of(self, index: Any) -> SearchPipeline:
         """Return the search pipeline that the searches of an index run under by default."""
-        pipeline: SearchPipeline = self.result_of(self.searcher.pipelines.default_of(index), index)
+        pipeline: SearchPipeline = self.result_of(self.searcher.pipelines.find_default(index), index)
         return pipeline
 
     def _find_fields(self, index: Any, rerank: RerankArgument, *, as_built: bool = True) -> tuple[Rerank, SearchFields]:

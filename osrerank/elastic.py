@@ -8,7 +8,7 @@ from urllib.parse import unquote
 from osrerank._optional import require
 from osrerank.driver import AsyncDriver, SyncDriver
 from osrerank.options.defaults import Defaults
-from osrerank.retrieval.requests import SideRequest, authentication_of, may_change_indices, path_of
+from osrerank.retrieval.requests import SideRequest, build_path, digest_authentication, may_change_indices
 from osrerank.search.calls import multi_search_steps, search_steps
 from osrerank.search.plan import RerankArgument
 from osrerank.search.searcher import Searcher
@@ -114,7 +114,7 @@ class _RecordingClient:
         request = {
             **content,
             "method": "POST",
-            "path": path_of(call.indices, f"_{action}/template" if step.is_template else f"_{action}"),
+            "path": build_path(call.indices, f"_{action}/template" if step.is_template else f"_{action}"),
             "params": params,
             "endpoint_id": f"{action}_template" if step.is_template else action,
             "path_parts": {"index": call.indices} if call.indices else {},
@@ -283,7 +283,7 @@ def wrap_client(client: Any, models: RerankService, defaults: Defaults) -> Any:
     """Return a reranking client that has the transport, the credentials and the options of an existing client."""
     is_async = isinstance(client, AsyncElasticsearch)
     new: Any = object.__new__(_class_of(type(client), is_async))  # type: ignore[arg-type]
-    searcher = Searcher(models, defaults, engine=Engine.ELASTICSEARCH, authentication=authentication_of(client))
+    searcher = Searcher(models, defaults, engine=Engine.ELASTICSEARCH, authentication=digest_authentication(client))
     state: dict[str, Any] = {
         "_searcher": searcher,
         "_background": set() if is_async else Background(),

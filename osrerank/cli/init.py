@@ -11,8 +11,8 @@ import click
 from osrerank.cli.options import DURATION, client_of
 from osrerank.cli.settings_file import refuse_existing, settings_text
 from osrerank.retrieval.fields import NamedFields, SearchFields, caller_names, resolve_fields
-from osrerank.retrieval.mapping import leaves_by_index
-from osrerank.retrieval.samples import sampled_groups
+from osrerank.retrieval.mapping import read_leaves_by_index
+from osrerank.retrieval.samples import sample_groups
 from osrerank.scoring.names import MULTILINGUAL
 from osrerank.scoring.registry import as_scorer, load
 from osrerank.settings import SETTINGS_FILE
@@ -102,9 +102,9 @@ def _find_fields(client: Any, index: str) -> SearchFields:
     """Return the fields that the settings name, or else the fields of the mapping whose sampled values are texts."""
     options = client.searcher.defaults.of(index)
     named = NamedFields(caller_names(options.query_fields), caller_names(options.fields))
-    fields_by_index = leaves_by_index(client.indices.get_mapping(index=index))
+    fields_by_index = read_leaves_by_index(client.indices.get_mapping(index=index))
     pipeline = client.search_pipeline_of(index)  # a pipeline that ranks may cost money, or refuse the request
-    groups = sampled_groups(index, fields_by_index, pipeline.replacement)
+    groups = sample_groups(index, fields_by_index, pipeline.replacement)
     samples = () if pipeline.obstacle else client.result_of(groups, index)
     return resolve_fields(fields_by_index, samples, named) if samples else client.fields_of(index)
 
@@ -133,7 +133,7 @@ def _without_vectors(client: Any, index: str | None, texts: Sequence[str], deadl
 
 
 def _show_fields(index: str, fields: SearchFields, *, is_written: bool, has_texts: bool) -> None:
-    for warning in (*fields.warnings, *fields.complaints(None)):
+    for warning in (*fields.warnings, *fields.check_names(None)):
         click.echo(f"{index}: {warning}", err=True)
     reason = "its indices have different fields" if has_texts else "there are no documents with text yet"
     not_written = "" if is_written else f"; not written, so that each search looks again: {reason}"

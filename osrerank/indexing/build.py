@@ -25,8 +25,8 @@ from osrerank.indexing.missing_vectors import Backlog
 from osrerank.indexing.side_index import IndexStore, side_stores
 from osrerank.indexing.stored_position import FilePosition, SidePosition, StoredPosition
 from osrerank.retrieval.built_fields import fields_content, fields_key
-from osrerank.retrieval.requests import SideRequest, is_embedded, path_of
-from osrerank.retrieval.sequence import Heads, in_ranges, read_heads, sequence_number, shard_request
+from osrerank.retrieval.requests import SideRequest, build_path, is_embedded
+from osrerank.retrieval.sequence import Heads, read_heads, sequence_number, sequence_range_query, shard_request
 from osrerank.search.coverage import body_of, reading_of
 from osrerank.service import RerankService
 from osrerank.types import LongText, NeedsWorkers
@@ -296,7 +296,7 @@ class Builder:
         last = position.built_to(shard)
         if last < 0 or self._is_embedded:
             return False
-        body = {"size": 1, "_source": False, "query": in_ranges([(0, last)])}
+        body = {"size": 1, "_source": False, "query": sequence_range_query([(0, last)])}
         request = shard_request(name, shard, "_search", body, engine=self._client.engine, order="desc")
         hits = self._send(request)["hits"]["hits"]
         return bool(hits) and int(hits[0]["_primary_term"]) > position.shards[shard].term
@@ -306,7 +306,7 @@ class Builder:
         count, engine = 0, self._client.engine
         for shard, head in heads.items():
             if ranges := position.open_ranges(shard, head.last):
-                request = shard_request(name, shard, "_count", {"query": in_ranges(ranges)}, engine=engine)
+                request = shard_request(name, shard, "_count", {"query": sequence_range_query(ranges)}, engine=engine)
                 count += int(self._send(request)["count"])
         return count
 
@@ -383,7 +383,9 @@ class Builder:
 
     def _build_next(self, service: RerankService, name: str, lease: Lease, size: int) -> tuple[int, int]:
         """Build a lease's next documents; return the first number that is not built, and the highest primary term."""
-        body = body_of(self._fields, size, in_ranges([(lease.first, lease.last)])) | {"track_total_hits": False}
+        body = body_of(self._fields, size, sequence_range_query([(lease.first, lease.last)])) | {
+            "track_total_hits": False
+        }
         request = shard_request(name, lease.shard, "_search", body, engine=self._client.engine, order="asc")
         hits = self._send(request)["hits"]["hits"]
         self._add(batch_of(service, self._options, self._fields, hits))
@@ -395,7 +397,7 @@ class Builder:
         """Build the vectors of documents, by index and id, before their turn; count only texts that were encoded."""
         for name, ids in documents.items():
             body = body_of(self._fields, len(ids), {"ids": {"values": ids}}) | {"track_total_hits": False}
-            request = SideRequest("POST", path_of(name, "_search"), body, self._client.engine.no_pipeline)
+            request = SideRequest("POST", build_path(name, "_search"), body, self._client.engine.no_pipeline)
             batch = batch_of(service, self._options, self._fields, self._send(request)["hits"]["hits"])
             self._add(batch, is_early=True)
 
@@ -427,7 +429,7 @@ class Builder:
 
     def _keep_fields(self) -> bool:
         """Store the fields that were read of each index, for searches that name none; return whether they changed."""
-        by_index, store, is_changed = self._fields.by_index(self._options.fields), self._vectors.store, False
+        by_index, store, is_changed = self._fields.fields_by_index(self._options.fields), self._vectors.store, False
         indices = self._client.indices
         for name, entry in (indices.get_mapping if self._side_stores else indices.get)(index=self._index).items():
             key, fields, side = fields_key(name), by_index.get(name, self._fields.read), self._side_stores.get(name)

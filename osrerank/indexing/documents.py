@@ -108,5 +108,5 @@ def documents_of(
 def sample_texts(client: Client, index: str, fields: SearchFields, count: int) -> list[str]:
     """Return the texts of the first documents of an index, as a model reads them."""
     hits = list(islice(documents_of(client, index, fields), count))
-    ranking = parse(hits, Query("sample", "sample"), fields.read, by_index=fields.by_index(None))
+    ranking = parse(hits, Query("sample", "sample"), fields.read, by_index=fields.fields_by_index(None))
     return [candidate.text for candidate in ranking.candidates if candidate.text]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from osrerank.client import Client
-from osrerank.retrieval.mapping import leaves_by_index
+from osrerank.retrieval.mapping import read_leaves_by_index
 from osrerank.scoring.card_file import read_card
 from osrerank.scoring.locate import locate_here
 from osrerank.scoring.names import MULTILINGUAL_LANGUAGES
@@ -56,7 +56,7 @@ class Languages:
         searched = client.fields_of(index).searched
         leaves = [
             leaf
-            for fields in leaves_by_index(client.indices.get_mapping(index=index)).values()
+            for fields in read_leaves_by_index(client.indices.get_mapping(index=index)).values()
             for leaf in fields.values()
         ]
         plain = [leaf.path for leaf in leaves if leaf.path in searched[:1] and leaf.analyzer in PLAIN]

@@ -1,7 +1,7 @@
-"""Put BM25 scores on the scale of OpenSearch 3 and Anserini, on which absolute weights such as Birch's are learnt.
+"""Undo the factor k1 + 1 by which some engines multiply BM25.
 
-Before version 3, OpenSearch multiplies BM25 by k1 + 1, as Elasticsearch still does; Lucene removed the factor with
-LUCENE-8563.
+Absolute weights such as Birch's are trained with BM25 scores of Anserini, which have no factor, like those of
+OpenSearch 3. Elasticsearch and older versions of OpenSearch have it; Lucene removed it with LUCENE-8563.
 """
 
 import logging
@@ -13,22 +13,22 @@ from typing import Any
 
 from osrerank._log_throttle import LogThrottle
 from osrerank.retrieval.expiring import ExpiringCache
-from osrerank.retrieval.requests import NO_OPTIONS, SideRequest, path_of
+from osrerank.retrieval.requests import NO_OPTIONS, SideRequest, build_path
 from osrerank.types import Ranking
 from osrerank.types.failed import Failed
 from osrerank.types.values import BM25
 
 logger = logging.getLogger(__name__)
 
-K1 = 1.2
-"""The engines' default."""
-WITHOUT_FACTOR = 3
+DEFAULT_K1 = 1.2
+"""The default k1 of OpenSearch and Elasticsearch."""
+FIRST_VERSION_WITHOUT_FACTOR = 3
 """The first major version of OpenSearch that does not multiply BM25 by the factor."""
 SIMILARITY = "index.similarity.default"
-OTHERS = {
+NON_BM25_QUERIES = {
     "hybrid", "neural", "neural_sparse", "knn", "script_score", "constant_score", "rank_feature", "distance_feature",
 }  # fmt: skip
-"""Queries whose scores do not come from BM25."""
+"""Query types whose scores do not come from BM25."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,14 +43,14 @@ class Bm25Scale:
     default: float = 1.0
     factors: Mapping[str, float] = field(default_factory=dict)
 
-    def applied(self, ranking: Ranking, hits: Sequence[Mapping[str, Any]]) -> Ranking:
-        """Return a first pass's ranking in which the parts of each score include BM25 without the factor.
+    def rescale(self, ranking: Ranking, hits: Sequence[Mapping[str, Any]]) -> Ranking:
+        """Return a first pass's ranking in which each candidate also has its BM25 score without the factor.
 
         Args:
-            ranking: the candidates, in the order of the hits.
-            hits: the hits.
+            ranking: the candidates, one for each hit, in the same order.
+            hits: the hits, which name their indices.
         """
-        if self == PLAIN:
+        if self == NO_FACTOR:
             return ranking
         candidates = []
         for candidate, hit in zip(ranking.candidates, hits, strict=True):
@@ -59,13 +59,15 @@ class Bm25Scale:
         return replace(ranking, candidates=tuple(candidates))
 
 
-PLAIN = Bm25Scale()
+NO_FACTOR = Bm25Scale()
+"""The scale of an engine that does not multiply BM25."""
 
 
-def scale_of(response: Any) -> Bm25Scale:
-    """Return the scale of a response's scores: Elasticsearch's if a response object of elasticsearch-py says so."""
+def response_scale(response: Any) -> Bm25Scale:
+    """Return Elasticsearch's scale for a response object of elasticsearch-py, and `NO_FACTOR` for any other."""
     headers = getattr(getattr(response, "meta", None), "headers", None) or {}
-    return Bm25Scale(K1 + 1) if headers.get("x-elastic-product") == "Elasticsearch" else PLAIN
+    is_elasticsearch = headers.get("x-elastic-product") == "Elasticsearch"
+    return Bm25Scale(DEFAULT_K1 + 1) if is_elasticsearch else NO_FACTOR
 
 
 class Bm25Scales:
@@ -77,7 +79,7 @@ class Bm25Scales:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._cache: ExpiringCache[str, Bm25Scale] = ExpiringCache(clock)
-        self._warned = LogThrottle(math.inf, clock)
+        self._log_throttle = LogThrottle(math.inf, clock)
 
     def forget(self) -> None:
         """Empty the cache."""
@@ -86,50 +88,51 @@ class Bm25Scales:
     def find(
         self, index: Any, body: Mapping[str, Any], options: Mapping[str, Any] = NO_OPTIONS
     ) -> Generator[SideRequest, Any, Bm25Scale]:
-        """Return the scale of a search's scores; yield the requests to look it up, none if it is cached.
+        """Return the scale of a search's scores. Yield the requests to look it up, unless it is cached.
 
         Args:
-            index: a name, several, a pattern, or None for all.
+            index: a name, a list of names, a pattern, or None for all indices.
             body: the search's body.
             options: the search's `osrerank.retrieval.requests.index_options`.
         """
-        if OTHERS & (body.get("query") or {}).keys():
-            return PLAIN
+        if NON_BM25_QUERIES & (body.get("query") or {}).keys():
+            return NO_FACTOR
         key = f"{index}{options}"
         scale = self._cache.get(key)
-        if scale is None:
-            try:
-                scale = yield from _read(index, options)
-            except (Failed, AttributeError, KeyError, TypeError, ValueError) as error:  # or an unexpected response
-                if self._warned.is_due(str(index)):
-                    logger.warning(
-                        "[score-scale-unread] the engine's version or the similarity of %s cannot be read: osrerank "
-                        "assumes BM25 without the factor k1 + 1, as in OpenSearch 3; not logged again: %s",
-                        index,
-                        error,
-                    )
-                return PLAIN
-            self._cache.put(key, scale)
+        if scale is not None:
+            return scale
+        try:
+            scale = yield from _read_scale(index, options)
+        except (Failed, AttributeError, KeyError, TypeError, ValueError) as error:  # or an unexpected response
+            if self._log_throttle.is_due(str(index)):
+                logger.warning(
+                    "[score-scale-unread] osrerank cannot read the engine's version or the similarity of %s: it "
+                    "assumes BM25 without the factor k1 + 1, as in OpenSearch 3; not logged again: %s",
+                    index,
+                    error,
+                )
+            return NO_FACTOR
+        self._cache.put(key, scale)
         return scale
 
 
-def _read(index: Any, options: Mapping[str, Any]) -> Generator[SideRequest, Any, Bm25Scale]:
-    """Yield the requests for the engine's version and the indices' similarities; return the scale."""
+def _read_scale(index: Any, options: Mapping[str, Any]) -> Generator[SideRequest, Any, Bm25Scale]:
+    """Yield the requests for the engine's version and the indices' similarities, and return the scale."""
     version = (yield SideRequest("GET", "/"))["version"]
     is_opensearch = version.get("distribution") == "opensearch"
-    if is_opensearch and int(version["number"].partition(".")[0]) >= WITHOUT_FACTOR:
-        return PLAIN
+    if is_opensearch and int(version["number"].partition(".")[0]) >= FIRST_VERSION_WITHOUT_FACTOR:
+        return NO_FACTOR
     try:
         params = {"flat_settings": "true", **options}
-        answer = yield SideRequest("GET", path_of(index, f"_settings/{SIMILARITY}.*"), params=params)
+        response = yield SideRequest("GET", build_path(index, f"_settings/{SIMILARITY}.*"), params=params)
     except Failed as failed:
         if failed.is_absent:  # the search will raise it
-            return PLAIN
+            return NO_FACTOR
         raise
-    return Bm25Scale(K1 + 1, {name: _factor(entry["settings"]) for name, entry in answer.items()})
+    return Bm25Scale(DEFAULT_K1 + 1, {name: _read_factor(entry["settings"]) for name, entry in response.items()})
 
 
-def _factor(settings: Mapping[str, Any]) -> float:
+def _read_factor(settings: Mapping[str, Any]) -> float:
     """Return the factor of an index's default similarity."""
     is_bm25 = settings.get(f"{SIMILARITY}.type", "BM25") == "BM25"
-    return float(settings.get(f"{SIMILARITY}.k1", K1)) + 1 if is_bm25 else 1.0
+    return float(settings.get(f"{SIMILARITY}.k1", DEFAULT_K1)) + 1 if is_bm25 else 1.0

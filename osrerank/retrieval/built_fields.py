@@ -1,8 +1,9 @@
-"""Look up which fields the last build of each index's vectors read; searches that name no fields read the same ones.
+"""Store and look up the fields from which document vectors were built.
 
-The fields are stored beside the vectors under the index's name, so that a search can look them up before its model is
-loaded. One file may serve several search engines. Therefore it also stores the uuid of each index, because two engines
-may have indices of the same name.
+A search that names no fields reads the fields of the last build, so that the stored vectors fit its texts. The names
+are stored beside the vectors, under the index's name, so that a search can look them up before its model is loaded: in
+a side index (a hidden index with the vectors of another one), or in the vector file of this machine. A file may serve
+several search engines that have indices of the same name. It therefore has an entry for each index uuid.
 """
 
 import hashlib
@@ -12,7 +13,7 @@ from functools import cached_property
 from typing import Any
 
 from osrerank.retrieval.engine_finder import EngineFinder
-from osrerank.retrieval.requests import SideRequest, path_of
+from osrerank.retrieval.requests import SideRequest, build_path
 from osrerank.settings import Settings
 from osrerank.types.failed import Failed
 from osrerank.vectors.configured import VectorStorage
@@ -21,7 +22,7 @@ from osrerank.vectors.index import RecordRequests, side_index
 
 BATCH_SIZE = 30
 """The number of side indices in one request."""
-REQUEST_S = 2.0
+TIMEOUT_S = 2.0
 """The timeout of a request, in seconds."""
 MAX_INDICES = 100
 """The maximum number of indices of the same name whose fields are stored."""
@@ -31,23 +32,23 @@ FieldsByIndex = Mapping[str, tuple[str, ...]]
 
 
 def fields_key(index: str) -> bytes:
-    """Return the key under which a build stores the fields that it read of an index, as it stores a position."""
+    """Return the key under which a build stores the fields that it read."""
     return hashlib.blake2b(f"fields\0{index}".encode(), digest_size=16).digest()
 
 
-def fields_content(before: bytes, identity: str, read: Sequence[str]) -> bytes:
-    """Return the content to store under `fields_key`.
+def fields_content(stored: bytes, identity: str, fields: Sequence[str]) -> bytes:
+    """Return the content to store under `fields_key`, as JSON.
 
     Args:
-        before: the content that is stored now; empty for none.
+        stored: the content that is stored now; empty if there is none.
         identity: the index's uuid; "" in a side index.
-        read: the fields that the build read.
+        fields: the fields that the build read.
     """
-    entries = [(name, names) for name, names in _parsed(before).items() if name != identity]
-    return json.dumps(dict([*entries[1 - MAX_INDICES :], (identity, read)]), separators=(",", ":")).encode()
+    entries = [(name, names) for name, names in _parse_content(stored).items() if name != identity]
+    return json.dumps(dict([*entries[1 - MAX_INDICES :], (identity, fields)]), separators=(",", ":")).encode()
 
 
-def _parsed(content: bytes) -> FieldsByIndex:
+def _parse_content(content: bytes) -> FieldsByIndex:
     """Return index uuid -> the fields that its build read; the uuid is "" in a side index."""
     try:
         return {str(name): tuple(map(str, names)) for name, names in json.loads(content).items()} if content else {}
@@ -56,7 +57,7 @@ def _parsed(content: bytes) -> FieldsByIndex:
 
 
 class BuiltFields:
-    """Reads which fields builds read, from the file or the side indices that store a client's vectors.
+    """Looks up the fields of the last build, in the file or the side indices with a client's vectors.
 
     Args:
         engine: finds out the engine.
@@ -69,50 +70,56 @@ class BuiltFields:
 
     @cached_property
     def _file(self) -> FileStore | None:
-        """This machine's file; None if vectors are stored elsewhere."""
+        """This machine's vector file; None if vectors are stored elsewhere."""
         store = VectorStorage.of(self._settings).store if self._settings.vectors in (None, "file") else None
         return store if isinstance(store, FileStore) else None
 
     def find(
         self, index: Any, names: Iterable[str], options: Mapping[str, Any]
     ) -> Generator[SideRequest, Any, FieldsByIndex]:
-        """Yield the requests for the fields that the indices' last builds read, and return them.
+        """Yield the requests for the fields of the last build of each index, and return those that are stored.
 
-        One request reads up to `BATCH_SIZE` side indices. The file needs no request, unless it has an entry for one of
-        the names: then one request reads the uuids of the indices.
+        One request reads up to `BATCH_SIZE` side indices. The file is read without a request. If it has fields for one
+        of the names, one request reads the uuids of the indices.
 
         Args:
-            index: what the search names: a name, several, a pattern, or None for all.
-            names: the names of these indices.
+            index: the indices as the search names them: a name, a list of names, a pattern, or None for all.
+            names: the name of each of these indices.
             options: the search's `osrerank.retrieval.requests.index_options`.
 
         Raises:
-            Failed: the fields cannot be read now; but a batch with a missing or forbidden side index counts as empty.
+            Failed: the fields cannot be read now. A batch with a missing or forbidden side index counts as empty.
         """
         keys = {name: fields_key(name) for name in names}
         if self._has_sides:
-            contents = yield from self._in_sides(keys)
-            return {name: read for name, fields in contents.items() if (read := fields.get(""))}
-        stored = {} if self._file is None else self._file.read([POSITION + key for key in keys.values()])
-        if not stored:
-            return {}
-        entries = yield SideRequest("GET", path_of(index or "*", "").rstrip("/"), params=options)
-        uuids = {name: entry["settings"]["index"]["uuid"] for name, entry in entries.items()}
-        contents = {name: _parsed(stored.get(POSITION + key, b"")) for name, key in keys.items()}
-        return {name: read for name, fields in contents.items() if (read := fields.get(uuids.get(name, "")))}
+            contents = yield from self._read_side_indices(keys)
+            uuids = dict.fromkeys(keys, "")
+        else:
+            stored = {} if self._file is None else self._file.read([POSITION + key for key in keys.values()])
+            if not stored:
+                return {}
+            contents = {name: _parse_content(stored.get(POSITION + key, b"")) for name, key in keys.items()}
+            entries = yield SideRequest("GET", build_path(index or "*", "").rstrip("/"), params=options)
+            uuids = {name: entry["settings"]["index"]["uuid"] for name, entry in entries.items()}
+        built = {name: fields_by_uuid.get(uuids.get(name, "")) for name, fields_by_uuid in contents.items()}
+        return {name: fields for name, fields in built.items() if fields}
 
-    def _in_sides(self, keys: Mapping[str, bytes]) -> Generator[SideRequest, Any, dict[str, FieldsByIndex]]:
-        """Yield the requests that read the side indices of these indices; return index -> its stored fields by uuid."""
-        form = RecordRequests((yield from self._engine.find()))
+    def _read_side_indices(self, keys: Mapping[str, bytes]) -> Generator[SideRequest, Any, dict[str, FieldsByIndex]]:
+        """Yield the requests that read the side indices; return index -> the content under its key, parsed.
+
+        Args:
+            keys: index -> its `fields_key`.
+        """
+        requests = RecordRequests((yield from self._engine.find()))
         stored: dict[bytes, bytes] = {}
         sides = sorted({side_index(name) for name in keys})
         for start in range(0, len(sides), BATCH_SIZE):
-            path, params, body = form.request_positions(sides[start : start + BATCH_SIZE], [*keys.values()])
+            path, params, body = requests.request_positions(sides[start : start + BATCH_SIZE], [*keys.values()])
             try:
-                answer = yield SideRequest("POST", path, body, {**params, "request_timeout": REQUEST_S})
+                response = yield SideRequest("POST", path, body, {**params, "request_timeout": TIMEOUT_S})
             except Failed as failed:
                 if not failed.is_absent and not failed.is_forbidden:
                     raise
             else:
-                stored |= form.read_positions(answer)
-        return {name: _parsed(stored.get(key, b"")) for name, key in keys.items()}
+                stored |= requests.read_positions(response)
+        return {name: _parse_content(stored.get(key, b"")) for name, key in keys.items()}

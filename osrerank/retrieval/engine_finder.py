@@ -1,4 +1,4 @@
-"""Find out which search engine a client speaks to, once."""
+"""Find out whether a client speaks to OpenSearch or Elasticsearch, once per client."""
 
 import logging
 from collections.abc import Generator, Mapping
@@ -13,10 +13,10 @@ logger = logging.getLogger(__name__)
 
 
 class EngineFinder:
-    """Asks the search engine what it is, and remembers the answer. Safe to use from many threads.
+    """Identifies the search engine, and remembers it. Safe to use from many threads.
 
     Args:
-        engine: the engine, if it is known; else None.
+        engine: the engine, if the settings name it; else None.
     """
 
     def __init__(self, engine: Engine | None = None) -> None:
@@ -24,40 +24,40 @@ class EngineFinder:
         self._log_throttle = LogThrottle()
 
     @property
-    def known(self) -> Engine | None:
+    def engine_if_known(self) -> Engine | None:
         """The engine; None until a lookup has succeeded."""
         return self._engine
 
     def find(self) -> Generator[SideRequest, Any, Engine]:
-        """Return the engine; yield the requests to look it up, none if it is known."""
+        """Return the engine. Yield the requests to identify it, unless it is known."""
         if self._engine is not None:
             return self._engine
         try:
-            self._engine = yield from _read()
+            self._engine = yield from _identify()
         except Failed as error:
             if self._log_throttle.is_due(""):
                 logger.warning(
-                    "[engine-unread] the search engine does not say what it is: osrerank assumes OpenSearch; name it "
-                    "with OSRERANK_ENGINE or engine=: %s",
+                    "[engine-unread] osrerank cannot identify the search engine and assumes OpenSearch; name the "
+                    "engine with OSRERANK_ENGINE or engine=: %s",
                     error,
                 )
             return Engine.OPENSEARCH
         return self._engine
 
 
-def _read() -> Generator[SideRequest, Any, Engine]:
+def _identify() -> Generator[SideRequest, Any, Engine]:
     """Yield the requests that identify the engine, and return it.
 
-    ``GET /`` needs a right on the cluster. If a user lacks it, the path ``/_security/_authenticate`` decides: only
-    Elasticsearch has it, and every user may read it.
+    ``GET /`` needs a right on the cluster. If the user lacks it, osrerank requests ``/_security/_authenticate``: only
+    Elasticsearch has this path, and every user may read it.
     """
     try:
-        answer = yield SideRequest("GET", "/")
+        response = yield SideRequest("GET", "/")
     except Failed as failed:
         if not failed.is_forbidden and not failed.is_absent:
             raise
     else:
-        version = answer.get("version") if isinstance(answer, Mapping) else None
+        version = response.get("version") if isinstance(response, Mapping) else None
         is_elasticsearch = isinstance(version, Mapping) and "build_flavor" in version
         return Engine.ELASTICSEARCH if is_elasticsearch else Engine.OPENSEARCH
     try:

@@ -1,4 +1,4 @@
-"""Cache what was read from the search engine for one minute."""
+"""A thread-safe cache whose values expire after a minute, for mappings and settings read from the search engine."""
 
 import time
 from collections.abc import Callable, Hashable
@@ -8,10 +8,10 @@ from cachetools import TTLCache
 
 from osrerank._caches import SharedCache
 
-KEPT_S = 60.0
-"""The time after which a cached value expires, in seconds."""
-MAX_KEPT = 1_000
-"""The maximum number of values in a cache. One more drops the least recently used."""
+LIFETIME_S = 60.0
+"""The default time after which a cached value expires, in seconds."""
+MAX_VALUES = 1_000
+"""The maximum number of values in a cache; beyond it, the least recently used value is dropped."""
 
 Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
@@ -22,11 +22,11 @@ class ExpiringCache(Generic[Key, Value]):
 
     Args:
         clock: a function that returns the time in seconds.
-        kept_s: the time after which a value expires, in seconds.
+        lifetime_s: the time after which a value expires, in seconds.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic, kept_s: float = KEPT_S) -> None:
-        self._values = SharedCache(lambda: TTLCache[Key, Value](MAX_KEPT, kept_s, clock))
+    def __init__(self, clock: Callable[[], float] = time.monotonic, lifetime_s: float = LIFETIME_S) -> None:
+        self._values = SharedCache(lambda: TTLCache[Key, Value](MAX_VALUES, lifetime_s, clock))
 
     def get(self, key: Key) -> Value | None:
         """Return the key's value; None if it is missing or has expired."""

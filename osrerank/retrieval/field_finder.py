@@ -1,6 +1,6 @@
-"""Look up the fields of searches in mappings, and cache them for a minute.
+"""Look up which fields a search uses: read the mapping, choose the fields, and cache both for a minute.
 
-The generators yield requests, so that the synchronous and the asynchronous client send the same ones.
+The generators yield requests instead of sending them, so that the synchronous and the asynchronous client share them.
 """
 
 import logging
@@ -18,26 +18,26 @@ from osrerank.retrieval.fields import (
     IndexGroup,
     NamedFields,
     SearchFields,
+    add_defined_fields,
     index_groups,
     resolve_fields,
     union,
     with_built_fields,
-    with_defined,
 )
-from osrerank.retrieval.mapping import Leaves, leaves_by_index, names_of, plain
-from osrerank.retrieval.requests import NO_OPTIONS, SideRequest, path_of
+from osrerank.retrieval.mapping import Leaves, field_names, read_leaves_by_index, without_boost
+from osrerank.retrieval.requests import NO_OPTIONS, SideRequest, build_path
 from osrerank.types.failed import Failed
 from osrerank.types.reasons import Warned, WarningCode
 
 logger = logging.getLogger(__name__)
 
-DAY_S = 86_400.0
+LOG_INTERVAL_S = 86_400.0
 """The time, in seconds, after which the fields of an index are logged again."""
-FRESH_S = 0.1
-"""The time, in seconds, for which a mapping is not read again, even if it lacks a named field."""
-MAX_SETS = 1_000
+MIN_AGE_S = 0.1
+"""The age, in seconds, below which a cached mapping is not read again, even if it lacks a named field."""
+MAX_FIELD_SETS = 1_000
 """The maximum number of sets of named fields that are cached for an index."""
-SHOWN = 20
+MAX_LISTED_NAMES = 20
 """The maximum number of names that a message lists."""
 
 
@@ -46,22 +46,24 @@ class _CacheEntry:
 
     Attributes:
         by_index: index -> its fields.
-        read_s: the time of the clock when the mapping was read, in seconds.
-        names: the top-level field names in the mapping and in hits since.
-        indices: the names of the indices in the mapping and in hits since.
+        loaded_at_s: the time of the clock when the mapping was read, in seconds.
+        names: all top-level field names seen so far, in mappings and in hits.
+        indices: the names of all indices seen so far, in mappings and in hits.
         groups: the fields of a search that names none, chosen by the mapping alone.
         built: index -> the fields from which its vectors were last built; None before they are looked up.
         fields: the fields that a search names -> the fields that it uses.
     """
 
-    def __init__(self, by_index: dict[str, Leaves], read_s: float) -> None:
+    def __init__(self, by_index: dict[str, Leaves], loaded_at_s: float) -> None:
         self.names: set[str] = set()
         self.indices: set[str] = set()
-        self.replace_mapping(by_index, read_s)
+        self.replace_mapping(by_index, loaded_at_s)
 
-    def replace_mapping(self, by_index: dict[str, Leaves], read_s: float) -> None:
+    def replace_mapping(self, by_index: dict[str, Leaves], loaded_at_s: float) -> None:
         """Replace the mapping by a newly read one."""
-        self.by_index, self.read_s, self.groups = by_index, read_s, index_groups(by_index)
+        self.by_index = by_index
+        self.loaded_at_s = loaded_at_s
+        self.groups = index_groups(by_index)
         self.names |= {name.partition(".")[0] for leaves in by_index.values() for name in leaves}
         self.indices |= by_index.keys()
         self.built: FieldsByIndex | None = None
@@ -79,56 +81,57 @@ class FieldFinder:
     def __init__(self, clock: Callable[[], float] = time.monotonic, built: BuiltFields | None = None) -> None:
         self._clock, self._built = clock, built
         self._entries: ExpiringCache[str, _CacheEntry] = ExpiringCache(clock)
-        self._refused: ExpiringCache[str, Warned] = ExpiringCache(clock)
-        self._log_throttle, self._daily = LogThrottle(clock=clock), LogThrottle(DAY_S, clock)
+        self._unreadable: ExpiringCache[str, Warned] = ExpiringCache(clock)
+        self._log_throttle, self._daily_throttle = LogThrottle(clock=clock), LogThrottle(LOG_INTERVAL_S, clock)
 
     def find(
-        self, index: Any, named: NamedFields, options: Mapping[str, Any] = NO_OPTIONS, *, anew: bool = False
+        self, index: Any, named: NamedFields, options: Mapping[str, Any] = NO_OPTIONS, *, refresh: bool = False
     ) -> Generator[SideRequest, Any, SearchFields]:
-        """Yield the requests that look fields up, usually none, and return the fields that a search uses.
+        """Return the fields that a search uses. Yield the requests to look them up, unless they are cached.
 
         If the mapping cannot be read, the query searches the index's default fields, and the model reads the fields of
         the hits. The returned fields carry a warning.
 
         Args:
-            index: a name, several, a pattern, or None for all.
+            index: a name, a list of names, a pattern, or None for all indices.
             named: the fields that options and query name.
             options: the search's `osrerank.retrieval.requests.index_options`.
-            anew: whether to read the mapping again.
+            refresh: whether to read the mapping even if it is cached.
         """
-        if warning := self._refused.get(f"{index}{options}"):
-            return _unread(named, warning)
-        entry = self._entries.get(f"{index}{options}")
+        key = f"{index}{options}"
+        if warning := self._unreadable.get(key):
+            return _fields_without_mapping(named, warning)
+        entry = self._entries.get(key)
         fields = None if entry is None else entry.fields.get(named)
-        is_fresh = entry is not None and self._clock() - entry.read_s < FRESH_S
-        if fields is not None and (is_fresh or not (anew or fields.missing)):
+        is_fresh = entry is not None and self._clock() - entry.loaded_at_s < MIN_AGE_S
+        if fields is not None and (is_fresh or not (refresh or fields.missing)):
             return fields
         try:
             return (yield from self._look_up(index, named, options, entry, is_old=fields is not None))
         except (Failed, ResponseFormatError) as error:
             if isinstance(error, Failed) and error.is_absent:  # the search will raise it
-                return _unread(named)
+                return _fields_without_mapping(named)
             sentence = f"the mapping of {index or 'all indices'} cannot be read: the search uses the default fields"
             warning = Warned(sentence, WarningCode.MAPPING_UNREAD)
             if self._log_throttle.is_due(str(index)):
                 logger.warning("[mapping-unread] %s: %s", warning, error)
             if not isinstance(error, Failed) or error.is_forbidden:
-                self._refused.put(f"{index}{options}", warning)
+                self._unreadable.put(key, warning)
             timed_out = isinstance(error, Failed) and error.timed_out
-            return replace(_unread(named, warning), timed_out=timed_out)
+            return replace(_fields_without_mapping(named, warning), timed_out=timed_out)
 
     def _look_up(
         self, index: Any, named: NamedFields, options: Mapping[str, Any], entry: _CacheEntry | None, *, is_old: bool
     ) -> Generator[SideRequest, Any, SearchFields]:
-        """Yield the requests that find the fields of a search, cache the fields in the entry, and return them."""
+        """Yield the requests for the mapping and the fields of the last build; cache and return the search's fields."""
         if entry is None or is_old:
-            by_index = leaves_by_index((yield SideRequest("GET", path_of(index, "_mapping"), params=options)))
+            by_index = read_leaves_by_index((yield SideRequest("GET", build_path(index, "_mapping"), params=options)))
             if entry is None:
                 entry = _CacheEntry(by_index, self._clock())
                 self._entries.put(f"{index}{options}", entry)
             else:
                 entry.replace_mapping(by_index, self._clock())
-        needs_defaults = named.needs_mapping_fields(with_defined(entry.by_index, named))
+        needs_defaults = named.needs_mapping_fields(add_defined_fields(entry.by_index, named))
         warnings: tuple[Warned, ...] = ()
         groups = entry.groups if needs_defaults else ()
         if needs_defaults and named.uses_built and self._built is not None and not (named.read or named.searched):
@@ -137,30 +140,29 @@ class FieldFinder:
             groups = with_built_fields(entry.groups, entry.built, entry.by_index)
             self._log_built_fields(entry.groups, groups)
         fields = replace(resolve_fields(entry.by_index, groups, named), warnings=warnings)
-        names = names_of(entry.by_index.values())
+        names = field_names(entry.by_index.values())
         if needs_defaults and names and not fields.searched and not fields.read:
-            shown = ", ".join(names[:SHOWN])
-            sentence = f"the mapping has no text field, only {shown}: the index's default fields are searched"
+            listed_names = ", ".join(names[:MAX_LISTED_NAMES])
+            sentence = f"the mapping has no text field, only {listed_names}: the index's default fields are searched"
             warning = Warned(sentence, WarningCode.NO_TEXT_FIELD)
             self.warn(index, [warning])
             fields = SearchFields(warnings=(warning,))
         elif needs_defaults:
             self._log_fields(index, fields)
-        if len(entry.fields) < MAX_SETS:
+        if len(entry.fields) < MAX_FIELD_SETS:
             entry.fields[named] = fields
         return fields
 
     def _read_built(
         self, index: Any, by_index: Mapping[str, Leaves], options: Mapping[str, Any]
     ) -> Generator[SideRequest, Any, tuple[FieldsByIndex, tuple[Warned, ...]]]:
-        """Yield the requests that look up from which fields vectors were built; return the fields, or a warning."""
+        """Yield the requests for the fields from which vectors were built; return these fields, or a warning."""
         assert self._built is not None
         try:
             return (yield from self._built.find(index, by_index, options)), ()
         except (Failed, LookupError, TypeError, AttributeError) as error:
-            indices = index or "all indices"
             sentence = (
-                f"cannot look up which fields the vectors of {indices} were built from; "
+                f"cannot look up which fields the vectors of {index or 'all indices'} were built from; "
                 "using the fields in the mapping instead"
             )
             warning = Warned(sentence, WarningCode.BUILT_FIELDS_UNREAD)
@@ -170,51 +172,53 @@ class FieldFinder:
 
     def _log_built_fields(self, mapped: Iterable[IndexGroup], groups: Iterable[IndexGroup]) -> None:
         """Log, once a day for an index, that its vectors were built from other fields than the mapping now has."""
-        in_mapping = {name: group.read for group in mapped for name in group.indices}
+        mapping_fields = {name: group.read for group in mapped for name in group.indices}
         for group in groups:
             for name in group.indices:
-                if group.read != in_mapping[name] and self._daily.is_due((name, group.read, in_mapping[name])):
+                current = mapping_fields[name]
+                if group.read != current and self._daily_throttle.is_due((name, group.read, current)):
                     logger.warning(
-                        "[fields-as-built] the vectors of %s were built from %s, and searches that name no fields use "
-                        "the same; the mapping now has %s: to use those, run osrerank vectors build --index %s",
-                        name, ", ".join(group.read), ", ".join(in_mapping[name]) or "no field", name,
+                        "[fields-as-built] the vectors of %s were built from %s; searches that name no fields use "
+                        "these fields, although the mapping now has %s: to use the latter, run osrerank vectors build "
+                        "--index %s",
+                        name, ", ".join(group.read), ", ".join(current) or "no field", name,
                     )  # fmt: skip
 
     def _log_fields(self, index: Any, fields: SearchFields) -> None:
-        """Log, once a day for an index, which fields were found, and which are left out."""
-        if self._daily.is_due((str(index), fields.searched, fields.left_out)):
+        """Log, once a day for an index, which text fields are searched and which are not."""
+        if self._daily_throttle.is_due((str(index), fields.searched, fields.left_out)):
             indices, searched = index or "all indices", ", ".join(fields.searched) or "default fields"
             if fields.left_out:
-                shown = ", ".join(fields.left_out[:SHOWN])
+                left_out = ", ".join(fields.left_out[:MAX_LISTED_NAMES])
                 fix = "to choose, name them as query_fields"
-                logger.warning("[fields-left-out] in %s, %s are searched, not %s; %s", indices, searched, shown, fix)
+                logger.warning("[fields-left-out] in %s, %s are searched, not %s; %s", indices, searched, left_out, fix)
             else:
                 logger.info("in %s, %s are searched", indices, searched)
 
-    def is_outdated(self, index: Any, options: Mapping[str, Any], answer: Mapping[str, Any]) -> bool:
+    def is_outdated(self, index: Any, options: Mapping[str, Any], response: Mapping[str, Any]) -> bool:
         """Return whether a search's hits have indices or top-level fields that the cached mapping lacks.
 
         Args:
-            index: as in `find`.
-            options: as in `find`.
-            answer: the search's response.
+            index: the indices, as in `find`.
+            options: the index options, as in `find`.
+            response: the search's response.
         """
         entry = self._entries.get(f"{index}{options}")
         if entry is None:
             return False
-        hits = answer.get("hits", {}).get("hits", ())
-        names = {name.partition(".")[0] for hit in hits for name in hit.get("_source") or ()} - entry.names
-        indices = {hit["_index"] for hit in hits if "_index" in hit} - entry.indices
-        entry.names |= names
-        entry.indices |= indices
-        if indices:
-            entry.read_s = -math.inf  # so that the next lookup reads the mapping again
-        return bool(names or indices)
+        hits = response.get("hits", {}).get("hits", ())
+        new_names = {name.partition(".")[0] for hit in hits for name in hit.get("_source") or ()} - entry.names
+        new_indices = {hit["_index"] for hit in hits if "_index" in hit} - entry.indices
+        entry.names |= new_names
+        entry.indices |= new_indices
+        if new_indices:
+            entry.loaded_at_s = -math.inf  # so that the next lookup reads the mapping again
+        return bool(new_names or new_indices)
 
     def forget(self) -> None:
         """Empty the cache, so that the next search reads its mapping again."""
         self._entries.clear()
-        self._refused.clear()
+        self._unreadable.clear()
 
     def warn(self, index: Any, warnings: Iterable[Warned]) -> None:
         """Log the warnings of a search, each at most once a minute."""
@@ -223,13 +227,13 @@ class FieldFinder:
                 logger.warning("[%s] search of %s: %s", warning.code, index or "all indices", warning)
 
 
-def _unread(named: NamedFields, *warnings: Warned) -> SearchFields:
+def _fields_without_mapping(named: NamedFields, *warnings: Warned) -> SearchFields:
     """Return the fields that a search names, for a search whose mapping cannot be read."""
-    read = union([map(plain, named.read or named.searched)])
-    in_query = [plain(name) for name in named.in_query or () if "*" not in name]
+    read = union([map(without_boost, named.read or named.searched)])
+    query_names = [without_boost(name) for name in named.in_query or () if "*" not in name]
     return replace(
-        SearchFields.of_names(named.searched, read),
-        read=read or union([in_query]),
-        fetched=frozenset(read),
+        SearchFields.from_names(named.searched, read),
+        read=read or union([query_names]),
+        not_in_source=frozenset(read),
         warnings=warnings,
     )

@@ -1,4 +1,7 @@
-"""Plan the first pass's request, so that any page of the reranked list can be cut from its response."""
+"""Plan the first pass's request, whose response has enough hits for the caller's page of the reranked list.
+
+`plan_first_pass` returns the request as a `FirstPass`, or the reason why the search cannot be reranked.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -7,56 +10,56 @@ from typing import Any, Self
 
 from osrerank.options.rerank import MAX_DEPTH, Rerank
 from osrerank.response import Page
-from osrerank.retrieval.boosts import SCORED, Boosts
+from osrerank.retrieval.boosts import SCORES_PARAM, Boosts
 from osrerank.retrieval.fields import SearchFields, union
-from osrerank.retrieval.retrievers import obstacle_of, window_of
-from osrerank.retrieval.search_pipelines import NONE, SearchPipeline, under_pipeline
+from osrerank.retrieval.retrievers import find_obstacle, retriever_window
+from osrerank.retrieval.search_pipelines import NO_PIPELINE, SearchPipeline, under_pipeline
 from osrerank.thresholds.cut import Thresholds
 from osrerank.types.reasons import Reason, ReasonCode, Warned, WarningCode
 
 DEFAULT_SIZE = 10
-MAX_REASON = 200
+MAX_REASON_CHARACTERS = 200
 """The maximum number of characters of a shard's failure reason that a message shows."""
-COLLAPSED = Warned(
+COLLAPSE_WARNING = Warned(
     "collapse shows each group by the hit that the first pass ranks highest, so a better member may stay hidden; "
     "docs/concepts.md says how to rerank all members",
     WarningCode.COLLAPSED,
 )
-SORTED = "the search is sorted by something other than score"
+OTHER_SORT = "the search is sorted by something other than score"
 """The reason why the hits of a search with the caller's own sort are not reranked."""
 
 _SOURCE_PARAMS = ("_source", "_source_includes", "_source_excludes", "_source_include", "_source_exclude")
-_PAGING = {
+_PAGING_REASONS = {
     "scroll": "a scroll reads all hits in batches, and has no page to rerank",
     "search_after": "search_after continues a reranked list only if the search is sorted by _score first",
     "pit": "a point in time is for paging by sort values, which reranking replaces",
 }
 """Key of a request that pages in another way -> the reason why a search with it is not reranked."""
-UNPAGED = "a hybrid query has later pages only with pagination_depth"
-_OWN_VALUES = ("docvalue_fields", "stored_fields", "script_fields", "derived", "runtime_mappings")
-"""Keys of a request that put values of the caller's choice into ``fields``, under any name."""
+HYBRID_PAGING_REASON = "a hybrid query has later pages only with pagination_depth"
+_FIELD_DEFINING_KEYS = ("docvalue_fields", "stored_fields", "script_fields", "derived", "runtime_mappings")
+"""Keys of a request that put other values into ``fields``, under names that the caller chooses."""
 
 
 @dataclass(frozen=True, slots=True)
 class FirstPass:
-    """A first pass's request, and the page to cut out of its reranked hits.
+    """A first pass's request, and the page of the reranked list that the caller requested.
 
     Attributes:
         body: the request's body.
         params: the request's URL parameters.
-        page: the part of the reranked list that the caller wants.
-        pipeline: the search pipeline that it runs under.
-        read_later: fields whose text a second request fetches by the hits' ids; empty if the hits have the text.
-        reads_source: whether texts are read from ``_source`` only, because ``fields`` may hold values that the caller
+        page: the caller's page.
+        pipeline: the search pipeline that the request runs under.
+        read_later: the fields whose text a second request fetches by the hits' ids; empty if the hits have the text.
+        reads_source: whether texts are read only from ``_source``, because ``fields`` may hold values that the caller
             computed.
         after: the sort values after which the caller's page begins (`search_after`); None without `search_after`.
-        boosts: the query whose parts have names; None if the caller's query is sent unchanged.
+        boosts: the query with names for its parts; None if the caller's query is sent unchanged.
     """
 
     body: dict[str, Any]
     params: dict[str, Any]
     page: Page
-    pipeline: SearchPipeline = NONE
+    pipeline: SearchPipeline = NO_PIPELINE
     read_later: tuple[str, ...] = ()
     reads_source: bool = False
     after: list[Any] | None = None
@@ -64,7 +67,7 @@ class FirstPass:
 
     @property
     def depth(self) -> int:
-        """The number of hits that are certainly reranked, for a request with ``after``."""
+        """The minimum number of hits that are reranked, for a request with ``after``."""
         size: int = self.body["size"]
         return size - self.page.size
 
@@ -73,14 +76,14 @@ class FirstPass:
         """Whether hits have sort values, so that a caller may continue with `search_after`."""
         return bool(self.params.get("sort") or self.body.get("sort"))
 
-    def positions_of_after(self, response: Mapping[str, Any]) -> tuple[int, ...]:
-        """Return the positions (from 0) of the hits with the sort values ``after``; empty if they are out of reach."""
+    def find_search_after(self, response: Mapping[str, Any]) -> tuple[int, ...]:
+        """Return the positions (from 0) of the hits with the sort values ``after``; () if none of them is reranked."""
         sorts = [hit.get("sort") if isinstance(hit, Mapping) else None for hit in unchecked_hits(response)]
         positions = [position for position, sort in enumerate(sorts) if sort == self.after]
         return tuple(positions) if positions and positions[0] < self.depth else ()
 
-    def loss(self, response: Mapping[str, Any]) -> str:
-        """Return the reason why a response may be less complete than one to the caller's request; empty if complete."""
+    def incompleteness(self, response: Mapping[str, Any]) -> str:
+        """Return the reason why the response to the caller's own request may have more hits; empty if it cannot."""
         shards = _section(response, "_shards")
         if shards.get("failed"):
             return f"{shards['failed']} of {shards.get('total')} shards failed{_first_failure(shards)}"
@@ -91,39 +94,40 @@ class FirstPass:
         if self.pipeline.may_shorten:
             return ""
         hit_count, end = len(unchecked_hits(response)), self.page.offset + self.page.size
-        count = total_of(response, end)
-        is_empty = hit_count <= self.page.offset
+        total = read_total(response, end)
+        is_page_empty = hit_count <= self.page.offset
         # a collapsed response has fewer hits than its total; OpenSearch may refuse an empty page of a hybrid query
-        is_short = hit_count < min(end, count) and (is_empty or "collapse" not in self.body)
-        is_refused = is_empty and self.page.offset > 0 and _hybrid_of(self.body) is not None
-        return f"it found {hit_count} of {count} hits" if is_short or is_refused else ""
+        is_short = hit_count < min(end, total) and (is_page_empty or "collapse" not in self.body)
+        may_be_refused = is_page_empty and self.page.offset > 0 and _hybrid_query(self.body) is not None
+        return f"it found {hit_count} of {total} hits" if is_short or may_be_refused else ""
 
-    def is_shortened(self, response: Mapping[str, Any]) -> bool:
-        """Return whether the search pipeline returned more or fewer hits than the request asked for and found.
+    def has_wrong_size(self, response: Mapping[str, Any]) -> bool:
+        """Return whether the search pipeline added or dropped hits, so that the caller's pages would not join.
 
-        A page cut from such a list would overlap the caller's other pages, or leave a gap.
+        The caller's pages of such a list would overlap, or leave a gap.
         """
         requested, returned = self.body["size"], len(unchecked_hits(response))
         if not self.page.offset and returned <= requested == self.page.size:  # it is the caller's own page already
             return False
-        differs = returned != min(requested, total_of(response, requested))
+        differs = returned != min(requested, read_total(response, requested))
         return self.pipeline.lengthens or (self.pipeline.may_shorten and differs)
 
-    def with_page_size(self) -> Self:
+    def with_caller_page_size(self) -> Self:
         """Return the request for only the caller's first page; the caller gets all hits of its response."""
         body = {**self.body, "size": self.page.size}
         return replace(self, body=body, page=replace(self.page, size=MAX_DEPTH))
 
-    def with_names(self, boosts: Boosts) -> Self:
-        """Return the request with names in its query; it asks for the scores of the named parts."""
-        params = {**self.params, SCORED: "true"}
+    def with_named_query(self, boosts: Boosts) -> Self:
+        """Return the request with names for the parts of its query; it also requests the scores of these parts."""
+        params = {**self.params, SCORES_PARAM: "true"}
         return replace(self, body={**self.body, "query": boosts.query}, params=params, boosts=boosts)
 
-    def is_better(self, own_response: Mapping[str, Any], response: Mapping[str, Any]) -> bool:
+    def is_own_response_better(self, own_response: Mapping[str, Any], response: Mapping[str, Any]) -> bool:
         """Return whether the response to the caller's own request is better than the first pass's response.
 
-        It is better if it is more complete. It is also better if as many shards failed in both, but one page has fewer
-        hits: a shard that cannot fetch its hits leaves a gap, which the deeper first pass would fill from below.
+        It is better if it is more complete. It is also better if the same number of shards failed in both, but their
+        pages differ in size: a shard that cannot fetch its hits leaves a gap, which the deeper first pass would fill
+        with lower hits.
         """
         size, start = self.page.size, self.page.offset
         own_losses = _losses(own_response, unchecked_hits(own_response)[:size])
@@ -145,11 +149,11 @@ def unchecked_hits(response: Mapping[str, Any]) -> Sequence[Any]:
     return hits if isinstance(hits, list) else ()
 
 
-def total_of(response: Mapping[str, Any], unknown: int) -> int:
-    """Return how many hits a search found; ``unknown`` if the response does not say."""
+def read_total(response: Mapping[str, Any], default: int) -> int:
+    """Return the total number of hits that a response reports; ``default`` if it reports none."""
     total = _section(response, "hits").get("total")
     count = total.get("value") if isinstance(total, Mapping) else total
-    return int(count) if isinstance(count, int | float) else unknown
+    return int(count) if isinstance(count, int | float) else default
 
 
 def failed_shards(response: Mapping[str, Any]) -> int:
@@ -158,6 +162,7 @@ def failed_shards(response: Mapping[str, Any]) -> int:
 
 
 def _losses(response: Mapping[str, Any], hits: Sequence[Any]) -> tuple[int, ...]:
+    """Return numbers that show how incomplete a response is; lower is better."""
     return failed_shards(response), bool(response.get("timed_out")), bool(response.get("terminated_early")), -len(hits)
 
 
@@ -165,22 +170,22 @@ def _first_failure(shards: Mapping[str, Any]) -> str:
     """Return the failure reason of the first failed shard, in parentheses; empty if the response has none."""
     failures: Sequence[Mapping[str, Any]] = shards.get("failures") or ({},)
     reason = failures[0].get("reason") or {}
-    return f" ({reason.get('type')}: {str(reason.get('reason'))[:MAX_REASON]})" if reason else ""
+    return f" ({reason.get('type')}: {str(reason.get('reason'))[:MAX_REASON_CHARACTERS]})" if reason else ""
 
 
-def first_pass_of(
+def plan_first_pass(
     body: Mapping[str, Any],
     params: Mapping[str, Any],
     options: Rerank,
     depth: int,
     fields: SearchFields,
-    pipeline: SearchPipeline = NONE,
+    pipeline: SearchPipeline = NO_PIPELINE,
     thresholds: Thresholds | None = None,
 ) -> FirstPass | Reason:
-    """Return the first pass's request for all candidates; or the reason why the search cannot be reranked.
+    """Return the first pass's request for all candidates, or the reason why the search cannot be reranked.
 
-    The request starts at the first hit. It ends at the pipeline's depth or at the end of the caller's page, whichever
-    is further, so that pages cut from the reranked list neither overlap nor leave a gap.
+    The request starts at the first hit. It ends at ``depth`` or at the end of the caller's page, whichever is further,
+    so that pages of the reranked list neither overlap nor leave a gap.
 
     Args:
         body: the caller's body; URL parameters override it, as in OpenSearch.
@@ -189,46 +194,47 @@ def first_pass_of(
         depth: the number of candidates that the deepest stage reranks.
         fields: the search's fields.
         pipeline: the search pipeline that the search runs under.
-        thresholds: the scores at which the reranked list is cut; None if it is not cut.
+        thresholds: the scores at which the reranked list is cut off; None to return the whole list.
     """
-    offset = count_of(params, body, ("from", "from_"), 0)
-    size = count_of(params, body, ("size",), DEFAULT_SIZE)
-    after = _after(body, params, pipeline)
+    offset = read_count(params, body, ("from", "from_"), 0)
+    size = read_count(params, body, ("size",), DEFAULT_SIZE)
+    after = _search_after_values(body, params, pipeline)
     if refusal := _refusal(body, params, offset, size, None if after is None else depth):
         return refusal
     if pipeline.obstacle:
         return Reason(ReasonCode.SEARCH_PIPELINE, pipeline.obstacle)
     assert offset is not None  # it would have been refused
     assert size is not None
-    if reason := obstacle_of(body, offset + size):
+    if reason := find_obstacle(body, offset + size):
         return Reason(ReasonCode.RETRIEVER, reason)
     new_body = {name: value for name, value in body.items() if name not in ("from", "size", "search_after")}
     new_params = {name: value for name, value in params.items() if name not in ("from", "from_", "size")}
     end = max(depth, offset + size) if after is None else depth + size
-    new_body |= {"from": 0, "size": min(end, window_of(body) or end)}
+    new_body |= {"from": 0, "size": min(end, retriever_window(body) or end)}
     if "ext" in body:
         _drop_rerank_ext(new_body)
     new_body, new_params = under_pipeline(pipeline.replacement, new_body, new_params)
-    read_names = union(fields.read_for(ranking.fields) for ranking in options.rankings)
-    needed = tuple(name for name in read_names if ":" not in name)  # the request has highlight: and inner_hits: anyway
-    hidden = _lacking(body, params, needed, fields.fetched)
-    is_same = fields.only_source.isdisjoint(hidden)
-    if is_same and not pipeline.changes_fields and not _may_clash(body, params, needed):
+    read_names = union(fields.fields_to_read(ranking.fields) for ranking in options.rankings)
+    names = tuple(name for name in read_names if ":" not in name)  # the request has highlight: and inner_hits: anyway
+    absent_names = _names_absent_from_source(body, params, names, fields.not_in_source)
+    page = Page(offset, size, (), options.min_score, options.explain, thresholds)
+    can_use_fields = fields.source_only.isdisjoint(absent_names) and not pipeline.changes_fields
+    if can_use_fields and not _may_clash(body, params, names):
         requested = body.get("fields") or []
-        added = tuple(name for name in hidden if not _covers(requested, name))
+        added = tuple(name for name in absent_names if not _covers(requested, name))
         if added:
             new_body["fields"] = [*requested, *added]
-        page = Page(offset, size, added, options.min_score, options.explain, thresholds)
-        return FirstPass(new_body, new_params, page, pipeline, after=after)
-    page = Page(offset, size, (), options.min_score, options.explain, thresholds)
-    read_later = needed if pipeline.changes_fields or hidden else ()
+        return FirstPass(new_body, new_params, replace(page, added_fields=added), pipeline, after=after)
+    read_later = names if pipeline.changes_fields or absent_names else ()
     return FirstPass(new_body, new_params, page, pipeline, read_later, reads_source=not read_later, after=after)
 
 
-def _after(body: Mapping[str, Any], params: Mapping[str, Any], pipeline: SearchPipeline) -> list[Any] | None:
+def _search_after_values(
+    body: Mapping[str, Any], params: Mapping[str, Any], pipeline: SearchPipeline
+) -> list[Any] | None:
     """Return the sort values after which a page of a reranked list begins; None without a usable `search_after`.
 
-    A page that may have been cut from another list than the reranked one cannot be continued.
+    A list whose hits were collapsed, added or dropped cannot be continued, nor can one with another sort.
     """
     after = body.get("search_after")
     if not isinstance(after, list | tuple) or not after or "collapse" in body or params.get("search_after"):
@@ -246,36 +252,37 @@ def _refusal(
         body: the caller's body.
         params: the caller's URL parameters.
         offset: the number of hits above the page; None if the request's value is not a count.
-        size: the size of the page; None if the request's value is not a count.
-        depth: the number of hits to rerank, if the page begins after one of them by `search_after`; else None.
+        size: the number of hits on the page; None if the request's value is not a count.
+        depth: the number of hits to rerank, if `search_after` continues a reranked list; else None.
     """
-    may_continue = depth is not None and not offset and depth + (size or 0) <= MAX_DEPTH
+    can_continue = depth is not None and not offset and depth + (size or 0) <= MAX_DEPTH
     paging = [
         reason
-        for name, reason in _PAGING.items()
-        if (params.get(name) or body.get(name)) and not (name == "search_after" and may_continue)
+        for name, reason in _PAGING_REASONS.items()
+        if (params.get(name) or body.get(name)) and not (name == "search_after" and can_continue)
     ]
-    if offset and (hybrid := _hybrid_of(body)) is not None and hybrid.get("pagination_depth") is None:
-        paging.append(UNPAGED)
-    hidden = [f"{name} is null" for name, value in body.items() if value is None]
+    hybrid = _hybrid_query(body)
+    if offset and hybrid is not None and hybrid.get("pagination_depth") is None:
+        paging.append(HYBRID_PAGING_REASON)
+    request = [f"{name} is null" for name, value in body.items() if value is None]
     if params.get("filter_path") or body.get("filter_path"):
-        hidden.insert(0, "filter_path may hide what reranking reads")
-    if "stored_fields" in (*body, *params) and "_none_" in _listed(body, params, "stored_fields"):
-        hidden.append("stored_fields is _none_: no text can be read")
+        request.insert(0, "filter_path may hide what reranking reads")
+    if "stored_fields" in (*body, *params) and "_none_" in _list_option(body, params, "stored_fields"):
+        request.append("stored_fields is _none_: no text can be read")
     if offset is None or size is None:
-        hidden.append("from or size is not a count")
+        request.append("from or size is not a count")
     elif size == 0:
-        hidden.append("size is 0: no hits were asked for")
+        request.append("size is 0: no hits were asked for")
     elif offset + size > MAX_DEPTH:
-        hidden.append(f"from + size is {offset + size}: beyond the result window of {MAX_DEPTH:,} hits")
+        request.append(f"from + size is {offset + size}: beyond the result window of {MAX_DEPTH:,} hits")
     sort = params.get("sort", body.get("sort"))
-    order = [SORTED] if sort and not _sorts_by_score_first(sort) else []
-    by_code = {ReasonCode.PAGING: paging, ReasonCode.REQUEST: hidden, ReasonCode.SORTED: order}
+    sorting = [OTHER_SORT] if sort and not _sorts_by_score_first(sort) else []
+    by_code = {ReasonCode.PAGING: paging, ReasonCode.REQUEST: request, ReasonCode.SORTED: sorting}
     code = next((code for code, reasons in by_code.items() if reasons), None)
-    return None if code is None else Reason(code, "; ".join([*paging, *hidden, *order]))
+    return None if code is None else Reason(code, "; ".join([*paging, *request, *sorting]))
 
 
-def _hybrid_of(body: Mapping[str, Any]) -> Mapping[str, Any] | None:
+def _hybrid_query(body: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """Return the body's hybrid query; None for another query."""
     query = body.get("query")
     hybrid = query.get("hybrid") if isinstance(query, Mapping) else None
@@ -294,10 +301,10 @@ def _sorts_by_score_first(sort: Any) -> bool:
     return False
 
 
-def count_of(params: Mapping[str, Any], body: Mapping[str, Any], names: tuple[str, ...], default: int) -> int | None:
-    """Return a count, such as ``size``, from the URL parameters or the body; None if it is not a count.
+def read_count(params: Mapping[str, Any], body: Mapping[str, Any], names: tuple[str, ...], default: int) -> int | None:
+    """Return a count, such as ``size``, from the URL parameters or the body.
 
-    OpenSearch will refuse a request whose value is not a count.
+    If the value is not a count, return None: OpenSearch will refuse the request.
     """
     sources = ((source, name) for source in (params, body) for name in names)
     value: Any = next((source[name] for source, name in sources if source.get(name) is not None), default)
@@ -317,39 +324,43 @@ def _drop_rerank_ext(body: dict[str, Any]) -> None:
             del body["ext"]
 
 
-def _lacking(
-    body: Mapping[str, Any], params: Mapping[str, Any], needed: tuple[str, ...], fetched: frozenset[str]
+def _names_absent_from_source(
+    body: Mapping[str, Any], params: Mapping[str, Any], names: tuple[str, ...], not_in_source: frozenset[str]
 ) -> tuple[str, ...]:
-    """Return the needed fields whose text ``_source`` will lack in the hits.
+    """Return the names of fields that the ``_source`` of the hits will lack: all of them if the request filters it.
 
     Args:
         body: the caller's body.
         params: the caller's URL parameters.
-        needed: the fields whose text is read.
-        fetched: fields whose original text is never in ``_source``.
+        names: the fields whose text is read.
+        not_in_source: the fields that ``_source`` always lacks.
     """
     source = body.get("_source", True)
-    is_listed = isinstance(source, list) and all(name in source for name in needed)
-    hidden = (source not in (True, "true") and not is_listed) or any(name in params for name in _SOURCE_PARAMS)
-    hidden = hidden or "stored_fields" in body or "stored_fields" in params
-    hidden = hidden or ("script_fields" in body and "_source" not in body)
-    return tuple(name for name in needed if hidden or name in fetched)
+    has_names = source in (True, "true") or (isinstance(source, list) and all(name in source for name in names))
+    is_filtered = (
+        not has_names
+        or any(name in params for name in _SOURCE_PARAMS)
+        or "stored_fields" in body
+        or "stored_fields" in params
+        or ("script_fields" in body and "_source" not in body)
+    )
+    return tuple(name for name in names if is_filtered or name in not_in_source)
 
 
-def _may_clash(body: Mapping[str, Any], params: Mapping[str, Any], needed: Iterable[str]) -> bool:
-    """Return whether text that is added to ``fields`` may clash with the caller's request.
+def _may_clash(body: Mapping[str, Any], params: Mapping[str, Any], names: Iterable[str]) -> bool:
+    """Return whether adding these names to ``fields`` may change what the caller's request returns.
 
-    It may clash if the request puts other values there (computed or formatted fields, the field of ``collapse``), or if
-    a completion suggester or an aggregation would show the added text.
+    It may if the request puts other values there (computed or formatted fields, the field of ``collapse``), or if a
+    completion suggester or an aggregation would show the added text.
     """
     suggest = body.get("suggest")
     suggesters = suggest.values() if isinstance(suggest, Mapping) else ()
     formatted = [entry for entry in body.get("fields") or () if isinstance(entry, Mapping) and "format" in entry]
     return (
-        any(body.get(name) or params.get(name) for name in _OWN_VALUES)
+        any(body.get(name) or params.get(name) for name in _FIELD_DEFINING_KEYS)
         or any(isinstance(entry, Mapping) and "completion" in entry for entry in suggesters)
         or _has_top_hits(body.get("aggs") or body.get("aggregations"))
-        or any(_covers([*formatted, (body.get("collapse") or {}).get("field", "")], name) for name in needed)
+        or any(_covers([*formatted, (body.get("collapse") or {}).get("field", "")], name) for name in names)
     )
 
 
@@ -360,7 +371,7 @@ def _has_top_hits(part: Any) -> bool:
     return "top_hits" in part or any(_has_top_hits(inner) for inner in part.values())
 
 
-def _listed(body: Mapping[str, Any], params: Mapping[str, Any], option: str) -> list[Any]:
+def _list_option(body: Mapping[str, Any], params: Mapping[str, Any], option: str) -> list[Any]:
     """Return the entries of a list option, from the URL parameters or the body."""
     value = params.get(option) or body.get(option) or []
     return value.split(",") if isinstance(value, str) else list(value)

@@ -1,4 +1,4 @@
-"""Requests that a search sends besides its ``_search``, such as one for the mapping."""
+"""Build the requests that a search sends besides its own ``_search``, such as one for the mapping."""
 
 import hashlib
 from collections.abc import Mapping
@@ -8,9 +8,9 @@ from typing import Any
 from urllib.parse import quote
 
 INDEX_OPTIONS = ("allow_no_indices", "expand_wildcards", "ignore_unavailable")
-"""The parameters of a search that decide which indices its index expression names."""
+"""The URL parameters of a search that decide which indices its index expression names."""
 NO_OPTIONS: Mapping[str, Any] = MappingProxyType({})
-"""The index options of a search that has none."""
+"""The index options of a search without such parameters."""
 
 ANONYMOUS_HEADERS = {
     "accept", "content-type", "elastic-api-version", "traceparent", "tracestate", "user-agent", "x-opaque-id",
@@ -27,10 +27,10 @@ class SideRequest:
     """A request that prepares, explains or follows a search.
 
     Attributes:
-        method: such as ``GET``.
+        method: the HTTP method.
         path: the path of the URL.
-        body: the request's body, or its lines; None for none.
-        params: the URL's parameters.
+        body: a JSON object, or lines of JSON objects; None for a request without a body.
+        params: the URL parameters.
     """
 
     method: str
@@ -39,26 +39,26 @@ class SideRequest:
     params: Mapping[str, Any] = field(default_factory=dict)
 
 
-def path_of(index: Any, action: str) -> str:
-    """Return the path of an action on indices.
+def build_path(index: Any, action: str) -> str:
+    """Return the path of an action on indices, such as ``/a,b/_search``.
 
     Args:
-        index: a name, several, a pattern, or None for all.
-        action: such as ``_search``.
+        index: a name, a list of names, a pattern, or None for all indices.
+        action: the action, such as ``_search``.
     """
     names = index if isinstance(index, str) or index is None else ",".join(index)
     return f"/{quote(names, safe=',*')}/{action}" if names else f"/{action}"
 
 
 def index_options(params: Mapping[str, Any]) -> dict[str, str]:
-    """Return the URL parameters of a search that decide which indices its index expression names."""
-    return {name: _in_url(params[name]) for name in INDEX_OPTIONS if params.get(name) is not None}
+    """Return those of a search's URL parameters that are `INDEX_OPTIONS`."""
+    return {name: _format_parameter(params[name]) for name in INDEX_OPTIONS if params.get(name) is not None}
 
 
-def _in_url(value: Any) -> str:
-    """Return a parameter's value in the form that a URL takes."""
+def _format_parameter(value: Any) -> str:
+    """Return the value of a parameter as a URL contains it."""
     if isinstance(value, list | tuple):
-        return ",".join(map(_in_url, value))
+        return ",".join(map(_format_parameter, value))
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
@@ -68,32 +68,33 @@ def may_change_indices(method: str, path: str) -> bool:
 
 
 def is_embedded(client: Any) -> bool:
-    """Return whether a client's engine is the embedded one."""
+    """Return whether a client speaks to the embedded engine."""
     return type(client.transport).__module__.startswith("osrerank.embedded.")
 
 
-def authentication_of(client: Any) -> str:
-    """Return a digest of the credentials and hosts of a transport; a signing object is identified by its ``repr``."""
+def engine_label(client: Any) -> str:
+    """Return the name of a client's engine for messages."""
+    return "the embedded engine" if is_embedded(client) else "OpenSearch"
+
+
+def digest_authentication(client: Any) -> str:
+    """Return a digest of a client's credentials and hosts; an object that signs requests counts by its ``repr``."""
     options = getattr(client.transport, "kwargs", {})  # of opensearch-py
     credentials = [options.get(name) for name in ("http_auth", "headers", "client_cert", "client_key")]
     hosts = getattr(client.transport, "hosts", None)
-    if (pool := getattr(client.transport, "node_pool", None)) is not None:  # of elasticsearch-py
+    pool = getattr(client.transport, "node_pool", None)  # of elasticsearch-py
+    if pool is not None:
         configs = [node.config for node in pool.all()]
         hosts = sorted(
             (config.scheme, config.host, config.port, config.path_prefix, config.client_cert or "")
             for config in configs
         )
-        credentials = [sorted({credentials_of(config.headers) for config in configs})]
+        credentials = [sorted({digest_credentials(config.headers) for config in configs})]
     return hashlib.sha256(repr([*credentials, hosts]).encode()).hexdigest()
 
 
-def credentials_of(headers: Mapping[str, str] | None) -> str:
+def digest_credentials(headers: Mapping[str, str] | None) -> str:
     """Return a digest of the headers that may identify the sender of a request; empty if there are none."""
     by_name = {str(name).lower(): str(value) for name, value in (headers or {}).items()}
     identifying = sorted((name, value) for name, value in by_name.items() if name not in ANONYMOUS_HEADERS)
     return hashlib.sha256(repr(identifying).encode()).hexdigest() if identifying else ""
-
-
-def engine_of(client: Any) -> str:
-    """Return the name of a client's engine for messages."""
-    return "the embedded engine" if is_embedded(client) else "OpenSearch"

@@ -1,8 +1,8 @@
 """Expand the first pass's query by RM3: add terms of the documents that the plain query finds.
 
 Lavrenko, Croft: Relevance-based language models, SIGIR 2001; Abdul-Jaleel et al.: UMass at TREC 2004, section 3.1
-(RM3). The details follow ``RM3`` in Anserini, whose results are the field's baselines. The generator yields requests,
-so that the synchronous and the asynchronous client send the same ones.
+(RM3). The details follow ``RM3`` in Anserini, whose results are the field's baselines. The generator yields requests
+instead of sending them, so that the synchronous and the asynchronous client share it.
 """
 
 import re
@@ -14,28 +14,28 @@ from typing import Any
 from osrerank.options.rm3 import Rm3
 from osrerank.retrieval.fields import SearchFields
 from osrerank.retrieval.query_text import MAX_CLAUSES, build_query
-from osrerank.retrieval.requests import SideRequest, path_of
+from osrerank.retrieval.requests import SideRequest, build_path
 from osrerank.retrieval.search_pipelines import under_pipeline
 
 TERM = re.compile(r"[a-z0-9]+")
-KEPT_PARAMS = ("routing", "preference", "search_type")
-"""URL parameters of the caller's search that decide which documents it finds; the feedback search has them, too."""
+FEEDBACK_PARAMS = ("routing", "preference", "search_type")
+"""URL parameters that the feedback search takes from the caller's search, because they decide what it finds."""
 
 
 @dataclass(frozen=True, slots=True)
 class FeedbackDocument:
-    """A feedback document.
+    """A document that the plain query found, from which terms are taken.
 
     Attributes:
-        score: its score in the first search.
-        frequencies: term -> occurrences in the document.
+        score: the document's score for the plain query.
+        frequencies: term -> its number of occurrences in the document.
     """
 
     score: float
     frequencies: Mapping[str, int]
 
 
-def expand(
+def expand_query(
     text: str,
     index: Any,
     rm3: Rm3,
@@ -43,33 +43,35 @@ def expand(
     name: str,
     pipeline: str | Mapping[str, Any] | None = None,
 ) -> Generator[SideRequest, Any, dict[str, Any] | None]:
-    """Yield the requests for the feedback terms, and return the expanded query; None if the search finds nothing.
+    """Yield the requests for the feedback terms, and return the expanded query; None if no document matches the text.
 
     It yields at most three requests: a search, the term vectors of its hits, and the analysis of the query.
 
     Args:
         text: the query's text.
-        index: the index searched: a name, several, a pattern, or None for all.
+        index: a name, a list of names, a pattern, or None for all indices.
         rm3: how the query is expanded.
-        params: URL parameters of the caller's search.
+        params: the URL parameters of the caller's search.
         name: the field that is searched and gives the terms.
         pipeline: the ``search_pipeline`` of the caller's search; None for the index's default.
     """
     query = build_query(text, SearchFields((name,)))
-    search_params = {param: params[param] for param in KEPT_PARAMS if param in params}
+    search_params = {param: params[param] for param in FEEDBACK_PARAMS if param in params}
     body = {"query": query, "size": rm3.documents, "_source": False}
-    response = yield SideRequest("POST", path_of(index, "_search"), *under_pipeline(pipeline, body, search_params))
+    response = yield SideRequest("POST", build_path(index, "_search"), *under_pipeline(pipeline, body, search_params))
     hits = response["hits"]["hits"]
     if not hits:
         return None
-    vectors = yield SideRequest("POST", "/_mtermvectors", {"docs": [_vector_of(hit, name) for hit in hits]})
-    path = path_of(hits[0]["_index"], "_analyze")
-    analysed = yield SideRequest("POST", path, {"field": name, "text": text})
+    term_vectors = yield SideRequest(
+        "POST", "/_mtermvectors", {"docs": [_term_vector_request(hit, name) for hit in hits]}
+    )
+    path = build_path(hits[0]["_index"], "_analyze")
+    analysis = yield SideRequest("POST", path, {"field": name, "text": text})
     feedback = [
-        FeedbackDocument(hit["_score"], _usable_terms(vector.get("term_vectors", {}).get(name, {}), rm3))
-        for hit, vector in zip(hits, vectors["docs"], strict=True)
+        FeedbackDocument(hit["_score"], _usable_terms(document.get("term_vectors", {}).get(name, {}), rm3))
+        for hit, document in zip(hits, term_vectors["docs"], strict=True)
     ]
-    weights = expand_terms([token["token"] for token in analysed["tokens"]], feedback, rm3)
+    weights = expand_terms([token["token"] for token in analysis["tokens"]], feedback, rm3)
     # term clauses, because analysing the index terms again would change some of them
     heaviest = _heaviest(weights, MAX_CLAUSES)
     clauses = [{"term": {name: {"value": term, "boost": weight}}} for term, weight in heaviest.items()]
@@ -81,13 +83,13 @@ def expand_terms(query_terms: Sequence[str], feedback: Sequence[FeedbackDocument
 
     weight(t) = w q(t) + (1 - w) r(t). Here q are the query's term counts and r is the relevance model; each is
     normalised to sum to 1. r(t) is proportional to the sum of score(d) share(t, d) over the feedback documents d, where
-    share(t, d) is t's share in the occurrences of d's heaviest terms. Only the heaviest terms of r are kept, and all
-    terms of the query.
+    share(t, d) is t's share in the occurrences of d's heaviest terms. The expanded query has the heaviest terms of r
+    and all terms of the query.
 
     Args:
-        query_terms: the analysed query, repetitions included.
-        feedback: feedback documents with their usable terms.
-        rm3: the number of terms to keep, and w.
+        query_terms: the terms of the analysed query, repetitions included.
+        feedback: the feedback documents with their usable terms.
+        rm3: the number of terms of r, and w.
     """
     model: defaultdict[str, float] = defaultdict(float)
     for document in feedback:
@@ -102,20 +104,20 @@ def expand_terms(query_terms: Sequence[str], feedback: Sequence[FeedbackDocument
     return {term: weight for term, weight in _heaviest(mixed, len(mixed)).items() if weight > 0}
 
 
-def _usable_terms(vector: Mapping[str, Any], rm3: Rm3) -> dict[str, int]:
+def _usable_terms(term_vector: Mapping[str, Any], rm3: Rm3) -> dict[str, int]:
     """Return the terms of a term vector that may expand a query, with their frequencies."""
-    documents = (vector.get("field_statistics") or {}).get("doc_count", 0)
+    document_count = (term_vector.get("field_statistics") or {}).get("doc_count", 0)
     return {
         term: counts["term_freq"]
-        for term, counts in vector.get("terms", {}).items()
+        for term, counts in term_vector.get("terms", {}).items()
         if rm3.min_length <= len(term) <= rm3.max_length
         and TERM.fullmatch(term)
-        and counts.get("doc_freq", 0) <= rm3.max_document_share * documents
+        and counts.get("doc_freq", 0) <= rm3.max_document_share * document_count
     }
 
 
-def _vector_of(hit: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """Return the entry that asks ``_mtermvectors`` for a hit's term vector."""
+def _term_vector_request(hit: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """Return the entry of an ``_mtermvectors`` request for a hit's term vector of a field."""
     request = {"_index": hit["_index"], "_id": hit["_id"], "fields": [name], "term_statistics": True}
     request |= {"positions": False, "offsets": False, "payloads": False}
     return {**request, "routing": hit["_routing"]} if "_routing" in hit else request

@@ -1,4 +1,8 @@
-"""Choose the fields that hold text by sampled values, for `osrerank init` and for hits without a known mapping."""
+"""Choose text fields by the values in sampled documents, for `osrerank init` and for hits without a known mapping.
+
+A mapping does not say which of its text fields hold a title or prose, and which hold codes, tags or copies. The values
+do.
+"""
 
 import re
 import statistics
@@ -12,17 +16,22 @@ from osrerank.retrieval.mapping import Leaf
 from osrerank.retrieval.text_fields import MAX_FIELDS, is_title
 
 MAX_TITLES = 2
-"""The maximum number of titles among the fields that are chosen."""
-LONG_WORDS, SHORT_WORDS = 12, 3
-"""A field whose values have at least 12 words (median) counts as long; with fewer than 3, it cannot be prose."""
-TRUSTED = 5
-"""The fewest values that can show whether values repeat."""
-SAME = 0.9
-"""A text is a copy of another text, or of a part of it, if the other text has this share of its words."""
+"""The maximum number of titles among the chosen fields."""
+MIN_PROSE_WORDS = 3
+"""The minimum length of prose, in words: the median of a field's values."""
+LONG_PROSE_WORDS = 12
+"""The length, in words, from which prose counts as long."""
+MIN_VALUES = 5
+"""The minimum number of values that can show whether values repeat."""
+MIN_COMPARED_DOCUMENTS = 3
+"""The minimum number of documents that can show whether a field copies others."""
+COPY_SHARE = 0.9
+"""The share of a field's words, on average over documents, that other fields must have for it to count as a copy."""
 MAX_WORDS = 300
 MAX_CHARACTERS = MAX_WORDS * 20
 """The maximum numbers of words and of characters of a value that are examined."""
 _UNSPACED = re.compile(r"[\u0e00-\u0eff\u1000-\u109f\u3040-\u30ff\u3400-\u9fff]")
+_PUNCTUATION = ".,;:!?'\"()[]"
 _CODE = re.compile(r"^\S*[\d/:@#<>\\.,{}+=-]\S*$")
 _MARKUP = re.compile(r"<[^<>]{1,200}>")
 
@@ -33,7 +42,7 @@ class SampledField:
 
     Attributes:
         leaf: the field.
-        values: the field's values in each document.
+        values: one tuple of values for each document; empty if the document lacks the field.
     """
 
     leaf: Leaf
@@ -46,7 +55,7 @@ class SampledField:
 
     @cached_property
     def words(self) -> float:
-        """The median number of words of a value; two characters of a script without spaces count as one word."""
+        """The median number of words of a value; a character of a script without spaces counts as half a word."""
         counts = [len(_words(value)) + len(_UNSPACED.findall(value[:MAX_CHARACTERS])) / 2 for value in self.all_values]
         return statistics.median(counts) if counts else 0
 
@@ -54,12 +63,12 @@ class SampledField:
     def vocabulary(self) -> list[set[str]]:
         """The set of words in each document's values."""
         texts = (" ".join(values) for values in self.values)
-        sets = [{word.strip(".,;:!?'\"()[]").casefold() for word in _words(value)} for value in texts]
-        return [words - {""} for words in sets]
+        vocabularies = [{word.strip(_PUNCTUATION).casefold() for word in _words(text)} for text in texts]
+        return [words - {""} for words in vocabularies]
 
     @property
     def parent(self) -> str:
-        """The object that the field is in; empty if it is at the top level."""
+        """The path of the object that contains the field; empty at the top level."""
         return (self.leaf.source or self.leaf.path).rpartition(".")[0]
 
     @property
@@ -76,36 +85,43 @@ class SampledField:
     @property
     def is_repeated(self) -> bool:
         """Whether the documents share a few values, as for a type or a status."""
-        return len(self.all_values) >= TRUSTED and len(set(self.all_values)) < len(self.all_values) / 2
+        return len(self.all_values) >= MIN_VALUES and len(set(self.all_values)) < len(self.all_values) / 2
 
     @property
     def is_prose(self) -> bool:
         """Whether the values look like sentences, not like names, numbers or lists of them."""
-        if self.words < SHORT_WORDS or self.is_code:
+        if self.words < MIN_PROSE_WORDS or self.is_code:
             return False
-        words = [word.strip(".,;:!?'\"()[]") for value in self.all_values for word in _words(value)]
-        letters = [word for word in words if word and word[0].isalpha() and not _CODE.match(word)]
-        if len(letters) < 0.6 * len(words):
+        words = [word.strip(_PUNCTUATION) for value in self.all_values for word in _words(value)]
+        alphabetic = [word for word in words if word and word[0].isalpha() and not _CODE.match(word)]
+        if len(alphabetic) < 0.6 * len(words):
             return False
-        small = sum(word[0].upper() != word[0] or word[0].lower() == word[0] or word.isupper() for word in letters)
-        return small >= (0.3 if self.words >= LONG_WORDS else 0.4) * len(letters)
+        capitalised = [word for word in alphabetic if _is_capitalised(word)]
+        min_share = 0.3 if self.words >= LONG_PROSE_WORDS else 0.4
+        return len(alphabetic) - len(capitalised) >= min_share * len(alphabetic)
+
+
+def _is_capitalised(word: str) -> bool:
+    """Return whether only a part of a word is upper-case, and this includes the first letter."""
+    first = word[0]
+    return first.upper() == first and first.lower() != first and not word.isupper()
 
 
 def _words(value: str) -> list[str]:
     return _MARKUP.sub(" ", value[:MAX_CHARACTERS]).replace("_", " ").split()[:MAX_WORDS]
 
 
-def choose(leaves: Sequence[Leaf], sources: Sequence[Mapping[str, Any]]) -> tuple[Leaf, ...]:
+def choose_fields(leaves: Sequence[Leaf], sources: Sequence[Mapping[str, Any]]) -> tuple[Leaf, ...]:
     """Return the fields that hold titles and prose: at most five, titles first, then from short to long.
 
-    Fields without a value in the sample, copies, ids, addresses and tags are left out. If that leaves no
-    prose, the longest of the other fields joins the titles.
+    Fields without a value in the sample, copies, ids, addresses and tags are left out. If no field holds prose, the
+    longest of the others joins the titles.
 
     Args:
-        leaves: text fields.
+        leaves: the text fields of the mapping.
         sources: the sampled documents.
     """
-    fields = [SampledField(leaf, tuple(values_of(source, leaf) for source in sources)) for leaf in leaves]
+    fields = [SampledField(leaf, tuple(field_values(source, leaf) for source in sources)) for leaf in leaves]
     filled = [field for field in fields if field.all_values]
     if not filled:
         return tuple(leaves[:MAX_FIELDS])
@@ -113,31 +129,32 @@ def choose(leaves: Sequence[Leaf], sources: Sequence[Mapping[str, Any]]) -> tupl
     if all(field.is_title for field in chosen):
         remaining = [field for field in filled if field not in chosen and not (chosen and _is_tag(field))]
         chosen += [field for field in remaining if field.words == max(other.words for other in remaining)]
-    return tuple(field.leaf for field in _limit(chosen))
+    return tuple(field.leaf for field in _limit_fields(chosen))
 
 
-def fields_of(sources: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
-    """Return the names of the fields that `choose` picks in documents without a known mapping."""
-    names = sorted({name for source in sources for name in _names(source)})
-    return tuple(leaf.path for leaf in choose([Leaf(name, source=name) for name in names], sources))
+def choose_without_mapping(sources: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+    """Return the names of the fields that `choose_fields` picks from documents whose mapping is unknown."""
+    names = sorted({name for source in sources for name in _text_names(source)})
+    return tuple(leaf.path for leaf in choose_fields([Leaf(name, source=name) for name in names], sources))
 
 
-def _names(source: Mapping[str, Any], parent: str = "") -> Iterator[str]:
+def _text_names(source: Mapping[str, Any], parent: str = "") -> Iterator[str]:
     """Yield the dotted names of a document's texts and lists of texts."""
     for name, value in source.items():
         if isinstance(value, Mapping):
-            yield from _names(value, f"{parent}{name}.")
+            yield from _text_names(value, f"{parent}{name}.")
         elif isinstance(value, str) or (isinstance(value, list) and all(isinstance(element, str) for element in value)):
             yield f"{parent}{name}"
 
 
-def values_of(source: Mapping[str, Any], leaf: Leaf) -> tuple[str, ...]:
+def field_values(source: Mapping[str, Any], leaf: Leaf) -> tuple[str, ...]:
     """Return the values of a field in a document."""
     paths = leaf.copied_from or (leaf.source,)
     return tuple(value for path in paths for value in values_at(source, path.split(".")))
 
 
 def _is_tag(field: SampledField) -> bool:
+    """Return whether a field looks like a tag or a code, or belongs to an object, such as the name of an author."""
     is_list = any(len(values) > 1 for values in field.values)
     return bool(field.parent) or is_list or field.is_code or field.is_repeated
 
@@ -145,63 +162,68 @@ def _is_tag(field: SampledField) -> bool:
 def _is_text(field: SampledField, fields: Sequence[SampledField]) -> bool:
     """Return whether a field holds a title or prose of the document.
 
-    A title in an object counts if the object has prose, too, or if no field outside objects is a title. Otherwise it
-    names something else, such as an author.
+    A title in an object counts only if the object also has prose, or if no field outside objects is a title. Otherwise
+    it names something else, such as an author.
     """
     if field.parent and field.is_repeated:
         return False
-    has_prose = any(other.is_prose and other.parent == field.parent and other.words >= LONG_WORDS for other in fields)
-    has_title = any(other.is_title and not other.parent for other in fields)
-    if field.is_title and (not field.parent or (not field.is_code and (has_prose or not has_title))):
-        return True
-    return field.is_prose and (not field.is_repeated or field.words >= LONG_WORDS)
+    if field.is_title:
+        siblings = [other for other in fields if other.parent == field.parent]
+        has_prose = any(other.is_prose and other.words >= LONG_PROSE_WORDS for other in siblings)
+        has_top_level_title = any(other.is_title and not other.parent for other in fields)
+        if not field.parent or (not field.is_code and (has_prose or not has_top_level_title)):
+            return True
+    return field.is_prose and (not field.is_repeated or field.words >= LONG_PROSE_WORDS)
 
 
-def _without_copies(kept: list[SampledField]) -> list[SampledField]:
+def _without_copies(fields: list[SampledField]) -> list[SampledField]:
     """Drop fields that repeat words: copies, parts of a longer field, and fields that join several others."""
-    for field in sorted(kept, key=_worth, reverse=True):
-        if any(_are_twins(field, other) for other in kept if other is not field):
-            kept = [other for other in kept if other is not field]
-    for field in sorted(kept, key=lambda field: (-field.words, field.leaf.path)):
-        shorter = [other for other in kept if other is not field and other.words <= field.words]
+    for field in sorted(fields, key=_copy_order, reverse=True):
+        if any(_are_copies(field, other) for other in fields if other is not field):
+            fields = [other for other in fields if other is not field]
+    for field in sorted(fields, key=lambda field: (-field.words, field.leaf.path)):
+        shorter = [other for other in fields if other is not field and other.words <= field.words]
         if len(shorter) > 1 and _covers(shorter, field):
-            kept = [other for other in kept if other is not field]
-    parts = [field for field in kept if not field.is_title and field.words >= SHORT_WORDS]
-    parts = [field for field in parts if any(_covers([other], field) for other in kept if other.words > field.words)]
-    return [field for field in kept if field not in parts]
+            fields = [other for other in fields if other is not field]
+    parts = [field for field in fields if not field.is_title and field.words >= MIN_PROSE_WORDS]
+    parts = [field for field in parts if any(_covers([other], field) for other in fields if other.words > field.words)]
+    return [field for field in fields if field not in parts]
 
 
-def _are_twins(field: SampledField, other: SampledField) -> bool:
+def _are_copies(field: SampledField, other: SampledField) -> bool:
+    """Return whether two fields have about the same length and nearly the same words."""
     is_as_long = 1.2 * min(field.words, other.words) >= max(field.words, other.words)
     return is_as_long and _covers([other], field) and _covers([field], other)
 
 
-def _worth(field: SampledField) -> tuple[bool, bool, bool, bool, str]:
-    """Return a sort key by which the better of two copies comes first, to keep it."""
+def _copy_order(field: SampledField) -> tuple[bool, bool, bool, bool, str]:
+    """Return a sort key for copies; the first of several is kept."""
     has_markup = any(_MARKUP.search(value[:1000]) for value in field.all_values)
     is_typeahead = field.leaf.kind == "search_as_you_type"
     return is_typeahead, has_markup, not field.is_title, bool(field.leaf.analyzer), field.leaf.path
 
 
 def _covers(others: Sequence[SampledField], field: SampledField) -> bool:
-    """Return whether ``others`` together have nearly all words of a field, in each of at least three documents."""
+    """Return whether ``others`` combined have nearly all words of a field, in every document with the field."""
     shares = []
     for document, words in enumerate(field.vocabulary):
         if words:
-            covered_words: set[str] = set().union(*(other.vocabulary[document] for other in others))
-            shares.append(len(words & covered_words) / len(words))
-    return len(shares) >= SHORT_WORDS and min(shares) >= SAME - 0.1 and statistics.mean(shares) >= SAME
+            other_words: set[str] = set().union(*(other.vocabulary[document] for other in others))
+            shares.append(len(words & other_words) / len(words))
+    if len(shares) < MIN_COMPARED_DOCUMENTS:
+        return False
+    return min(shares) >= COPY_SHARE - 0.1 and statistics.mean(shares) >= COPY_SHARE
 
 
-def _limit(chosen: Sequence[SampledField]) -> list[SampledField]:
-    """Return at most five fields, at most two of them titles, in the order in which the model reads them."""
-    ordered = sorted(chosen, key=_order)
+def _limit_fields(chosen: Sequence[SampledField]) -> list[SampledField]:
+    """Return at most `MAX_FIELDS` fields, with at most `MAX_TITLES` titles, in reading order."""
+    ordered = sorted(chosen, key=_reading_order)
     titles = [field for field in ordered if field.is_title][:MAX_TITLES]
     texts = [field for field in ordered if not field.is_title]
     longest = sorted(texts, key=lambda field: -field.words)[: MAX_FIELDS - len(titles)]
-    return sorted([*titles, *longest], key=_order)
+    return sorted([*titles, *longest], key=_reading_order)
 
 
-def _order(field: SampledField) -> tuple[bool, int, str]:
-    """Return the sort key of the order in which fields are read: titles first, then by length in coarse steps."""
+def _reading_order(field: SampledField) -> tuple[bool, int, str]:
+    """Return a sort key: titles first, then by length (in words, by powers of two)."""
     return not field.is_title, int(field.words).bit_length(), field.leaf.path

@@ -1,8 +1,8 @@
 """Find out which search pipeline a search runs under, and what the pipeline does to the hits.
 
-An index's default search pipeline may restrict which documents a user sees, so reranking does not turn it off. The
-first pass runs under the pipeline of the plain search, but without osrerank's own rerank processor. If a pipeline ranks
-the hits itself, the search is not reranked: a request for more candidates would multiply the calls of its model.
+An index's default search pipeline may restrict which documents a user sees, so the first pass runs under it, but
+without a rerank processor that osrerank installed. If a pipeline ranks the hits itself, the search is not reranked: a
+request for more candidates would multiply the calls of the pipeline's model.
 
 OpenSearch: Search pipelines, https://docs.opensearch.org/latest/search-plugins/search-pipelines/index/
 """
@@ -18,42 +18,42 @@ from urllib.parse import quote
 from osrerank._log_throttle import LogThrottle
 from osrerank.retrieval.engine_finder import EngineFinder
 from osrerank.retrieval.expiring import ExpiringCache
-from osrerank.retrieval.requests import NO_OPTIONS, SideRequest, index_options, path_of
+from osrerank.retrieval.requests import NO_OPTIONS, SideRequest, build_path, index_options
 from osrerank.types.engine import Engine
 from osrerank.types.failed import Failed
 
 logger = logging.getLogger(__name__)
 
-NO_PIPELINE = "_none"
+NO_PIPELINE_NAME = "_none"
 """The value of ``search_pipeline`` that turns an index's default pipeline off."""
-OWN_DESCRIPTION = "Reranks with osrerank."
-"""The first words of the description of every pipeline that ``osrerank pipeline install`` makes."""
-SETTING = "index.search.default_pipeline"
-READ_SETTINGS, READ_PIPELINES = "indices:monitor/settings/get", "cluster:admin/search/pipeline/get"
+OSRERANK_DESCRIPTION = "Reranks with osrerank."
+"""The first words of the description of all pipelines that ``osrerank pipeline install`` creates."""
+DEFAULT_PIPELINE_SETTING = "index.search.default_pipeline"
+SETTINGS_RIGHT, PIPELINES_RIGHT = "indices:monitor/settings/get", "cluster:admin/search/pipeline/get"
 """The rights to read an index's settings and a pipeline's definition."""
-ORDER_KEPT = {"truncate_hits", "collapse", "hybrid_score_explanation"}
+UNRANKING_PROCESSORS = {"truncate_hits", "collapse", "hybrid_score_explanation"}
 """Response processors that change neither the order of the hits nor their fields."""
-FIELDS_CHANGED = {"rename_field", "sort", "split"}
+FIELD_PROCESSORS = {"rename_field", "sort", "split"}
 """Response processors that keep the order of the hits and change their fields."""
-NUMBER_CHANGED = {"truncate_hits", "collapse"}
+SHORTENING_PROCESSORS = {"truncate_hits", "collapse"}
 """Response processors that drop hits."""
-NUMBER_KEPT = {"filter_query", "neural_query_enricher", "neural_sparse_two_phase_processor"}
-"""Request processors that do not change the number of hits that a search asks for."""
+SIZE_KEEPING_PROCESSORS = {"filter_query", "neural_query_enricher", "neural_sparse_two_phase_processor"}
+"""Request processors that do not change the number of hits that a search requests."""
 
 
 @dataclass(frozen=True, slots=True)
 class SearchPipeline:
-    """What a search has to know of the search pipeline that it runs under.
+    """The properties of a search pipeline that reranking depends on.
 
     Attributes:
         name: the pipeline's name; empty if the search has no pipeline, or defines it in the request.
-        obstacle: the reason why its hits cannot be reranked; empty if they can.
-        changes_fields: whether its hits may have other fields than their documents.
-        may_shorten: whether it may drop hits, so that a short response is complete.
-        lengthens: whether it returns more hits than the search asks for.
-        unread: the right that was missing to read the settings or the definition; empty if they were read.
+        obstacle: the reason why the hits cannot be reranked; empty if they can.
+        changes_fields: whether the hits may have other fields than their documents.
+        may_shorten: whether the pipeline may drop hits, so that a short response is complete.
+        lengthens: whether the pipeline returns more hits than the search requests.
+        missing_right: the right that the user lacks to read the settings or the definition; empty if they were read.
         has_default: whether an index of the search has a default pipeline, or may have one.
-        replacement: the definition to send in place of the index's default; None to send none.
+        replacement: the definition to send in place of the index's default pipeline; None to leave the default.
     """
 
     name: str = ""
@@ -61,13 +61,13 @@ class SearchPipeline:
     changes_fields: bool = False
     may_shorten: bool = False
     lengthens: bool = False
-    unread: str = ""
+    missing_right: str = ""
     has_default: bool = False
     replacement: Mapping[str, Any] | None = None
 
 
-NONE = SearchPipeline()
-UNREAD = SearchPipeline(unread=READ_SETTINGS, has_default=True)
+NO_PIPELINE = SearchPipeline()
+UNKNOWN_PIPELINE = SearchPipeline(missing_right=SETTINGS_RIGHT, has_default=True)
 """The pipeline of an index whose settings cannot be read."""
 
 
@@ -82,108 +82,114 @@ class SearchPipelines:
 
     engine: EngineFinder = field(default_factory=lambda: EngineFinder(Engine.OPENSEARCH))
     clock: Callable[[], float] = time.monotonic
-    _defaults: ExpiringCache[str, SearchPipeline | str] = field(init=False)
-    _cache: ExpiringCache[str, SearchPipeline] = field(init=False)
-    _warned: LogThrottle = field(init=False)
+    _defaults: ExpiringCache[str, SearchPipeline | str] = field(init=False)  # by index; a name or a whole pipeline
+    _definitions: ExpiringCache[str, SearchPipeline] = field(init=False)  # by the pipeline's name
+    _log_throttle: LogThrottle = field(init=False)
 
     def __post_init__(self) -> None:
-        self._defaults, self._cache = ExpiringCache(self.clock), ExpiringCache(self.clock)
-        self._warned = LogThrottle(math.inf, self.clock)
+        self._defaults = ExpiringCache(self.clock)
+        self._definitions = ExpiringCache(self.clock)
+        self._log_throttle = LogThrottle(math.inf, self.clock)
 
     def find(
         self, index: Any, params: Mapping[str, Any], body: Mapping[str, Any]
     ) -> Generator[SideRequest, Any, SearchPipeline]:
-        """Return the search pipeline that a search runs under; yield the requests to look it up, none if it is cached.
+        """Return the pipeline that a search runs under. Yield the requests to look it up, unless it is cached.
 
         Args:
-            index: a name, several, a pattern, or None for all.
+            index: a name, a list of names, a pattern, or None for all indices.
             params: the search's URL parameters.
             body: the search's body.
         """
         requested = params.get("search_pipeline", body.get("search_pipeline"))
         if not (yield from self.engine.find()).has_pipelines:
-            return NONE
-        if requested == NO_PIPELINE:
-            return replace(NONE, has_default=True)
+            return NO_PIPELINE
+        if requested == NO_PIPELINE_NAME:
+            return replace(NO_PIPELINE, has_default=True)
         if isinstance(requested, Mapping):
             return parse_pipeline("", requested)
         if requested is not None:
             return replace((yield from self._read_definition(str(requested))), replacement=None)
-        return (yield from self.default_of(index, index_options(params)))
+        return (yield from self.find_default(index, index_options(params)))
 
-    def default_of(
+    def find_default(
         self, index: Any, options: Mapping[str, Any] = NO_OPTIONS
     ) -> Generator[SideRequest, Any, SearchPipeline]:
-        """Return the default pipeline of an index; yield the requests to look it up, none if it is cached.
+        """Return the default pipeline of an index. Yield the requests to look it up, unless it is cached.
 
-        A search without an index runs under no default pipeline. So does one whose indices have different defaults.
+        OpenSearch applies no default pipeline to a search without an index, or if its indices have different defaults.
 
         Args:
-            index: a name, several, a pattern, or None for all.
+            index: a name, a list of names, a pattern, or None for all indices.
             options: the search's `osrerank.retrieval.requests.index_options`.
         """
         if not index or not (yield from self.engine.find()).has_pipelines:
-            return NONE
+            return NO_PIPELINE
         default = self._defaults.get(f"{index}{options}")
         if default is None:
             default = yield from self._read_default(index, options)
         if isinstance(default, SearchPipeline):
             return default
-        found = yield from self._read_definition(default)
-        return found if found.replacement is None else replace(found, obstacle="")
+        pipeline = yield from self._read_definition(default)
+        return pipeline if pipeline.replacement is None else replace(pipeline, obstacle="")
 
     def forget(self) -> None:
         """Empty the cache."""
         self._defaults.clear()
-        self._cache.clear()
+        self._definitions.clear()
 
     def _read_default(
         self, index: Any, options: Mapping[str, Any]
     ) -> Generator[SideRequest, Any, SearchPipeline | str]:
-        """Yield the request for the indices' settings; return the name of their one default pipeline."""
+        """Yield the request for the indices' settings. Return the name of their default pipeline, if they share one.
+
+        Otherwise return `NO_PIPELINE`, or `UNKNOWN_PIPELINE` if the settings cannot be read.
+        """
         key, params = f"{index}{options}", {"flat_settings": "true", **options}
         try:
-            answer = yield SideRequest("GET", path_of(index, f"_settings/{SETTING}"), params=params)
-            names = {entry["settings"][SETTING] for entry in answer.values()} - {NO_PIPELINE}
+            response = yield SideRequest(
+                "GET", build_path(index, f"_settings/{DEFAULT_PIPELINE_SETTING}"), params=params
+            )
+            names = {entry["settings"][DEFAULT_PIPELINE_SETTING] for entry in response.values()} - {NO_PIPELINE_NAME}
         except (Failed, AttributeError, KeyError, TypeError) as error:  # or an unexpected response
             if isinstance(error, Failed) and error.is_absent:  # the search raises the error, unless it is cross-cluster
                 if ":" in str(index):
-                    self._defaults.put(key, NONE)
-                return NONE
-            if self._warned.is_due(str(index)):
+                    self._defaults.put(key, NO_PIPELINE)
+                return NO_PIPELINE
+            if self._log_throttle.is_due(str(index)):
                 logger.warning(
-                    "[search-pipeline-unread] the settings of %s cannot be read, so osrerank cannot notice a default "
-                    "search pipeline that ranks the hits itself; if a right is missing, grant %s; not logged again: %s",
+                    "[search-pipeline-unread] osrerank cannot read the settings of %s, so it may miss a default search "
+                    "pipeline that ranks the hits itself; if the user lacks a right, grant %s; not logged again: %s",
                     index,
-                    READ_SETTINGS,
+                    SETTINGS_RIGHT,
                     error,
                 )
             if isinstance(error, Failed) and error.is_forbidden:
-                self._defaults.put(key, UNREAD)
-            return UNREAD
-        default = names.pop() if len(names) == 1 else replace(NONE, has_default=bool(names))
+                self._defaults.put(key, UNKNOWN_PIPELINE)
+            return UNKNOWN_PIPELINE
+        default = names.pop() if len(names) == 1 else replace(NO_PIPELINE, has_default=bool(names))
         self._defaults.put(key, default)
         return default
 
     def _read_definition(self, name: str) -> Generator[SideRequest, Any, SearchPipeline]:
-        cached = self._cache.get(name)
+        """Return the pipeline with a name. Yield the request for its definition, unless it is cached."""
+        cached = self._definitions.get(name)
         if cached is not None:
             return cached
         try:
-            answer = yield SideRequest("GET", f"/_search/pipeline/{quote(name, safe='')}")
-            if name not in answer:  # the search will report the missing pipeline
-                return replace(NONE, has_default=True)
-            pipeline = parse_pipeline(name, answer[name])
+            response = yield SideRequest("GET", f"/_search/pipeline/{quote(name, safe='')}")
+            if name not in response:  # the search will report the missing pipeline
+                return replace(NO_PIPELINE, has_default=True)
+            pipeline = parse_pipeline(name, response[name])
         except (Failed, TypeError) as error:
-            problem = (
+            obstacle = (
                 f"the definition of the search pipeline {name} cannot be read, so the pipeline may rank the hits itself"
             )
+            pipeline = SearchPipeline(name, obstacle, missing_right=PIPELINES_RIGHT, has_default=True)
             if not isinstance(error, Failed) or not error.is_forbidden:
-                return SearchPipeline(name, problem, unread=READ_PIPELINES, has_default=True)
-            pipeline = SearchPipeline(
-                name, f"{problem}: grant {READ_PIPELINES}", unread=READ_PIPELINES, has_default=True
-            )
-        self._cache.put(name, pipeline)
+                return pipeline
+            pipeline = replace(pipeline, obstacle=f"{obstacle}: grant {PIPELINES_RIGHT}")
+        self._definitions.put(name, pipeline)
         return pipeline
 
 
@@ -193,10 +199,10 @@ def under_pipeline(
     """Return the body and the URL parameters of a request, with a search pipeline added.
 
     Args:
-        pipeline: a name, sent as a URL parameter because every version accepts that; a definition, sent in the body; or
-            None for the index's default.
+        pipeline: a name, which is sent as a URL parameter because all versions accept it there; a definition, which is
+            sent in the body; or None for the index's default.
         body: the request's body.
-        params: its URL parameters.
+        params: the request's URL parameters.
     """
     if pipeline is None:
         return {**body}, {**params}
@@ -206,31 +212,32 @@ def under_pipeline(
 
 
 def parse_pipeline(name: str, definition: Mapping[str, Any]) -> SearchPipeline:
-    """Return what a search has to know of a pipeline.
+    """Return the properties of a pipeline that reranking depends on.
 
     Args:
         name: the pipeline's name; empty if the request defines it.
-        definition: the pipeline in the form of ``GET _search/pipeline``, or of ``search_pipeline`` in a request.
+        definition: the pipeline, as ``GET _search/pipeline`` returns it or a request contains it.
     """
-    before, kinds = _kinds(definition, "request_processors"), _kinds(definition, "response_processors")
-    ranking_kinds = sorted(kinds - ORDER_KEPT - FIELDS_CHANGED)
-    is_own = str(definition.get("description", "")).startswith(OWN_DESCRIPTION)
+    request_kinds = _processor_kinds(definition, "request_processors")
+    response_kinds = _processor_kinds(definition, "response_processors")
+    ranking_kinds = sorted(response_kinds - UNRANKING_PROCESSORS - FIELD_PROCESSORS)
+    is_own = str(definition.get("description", "")).startswith(OSRERANK_DESCRIPTION)
     subject = f"the search pipeline {name}" if name else "the search pipeline of the request"
     obstacle = f"{subject} ranks the hits itself, or may do so ({', '.join(ranking_kinds)})" if ranking_kinds else ""
     return SearchPipeline(
         name,
         obstacle,
-        changes_fields=bool(FIELDS_CHANGED & kinds),
-        may_shorten=bool(NUMBER_CHANGED & kinds or before - NUMBER_KEPT),
-        lengthens="oversample" in before and "truncate_hits" not in kinds,
+        changes_fields=bool(FIELD_PROCESSORS & response_kinds),
+        may_shorten=bool(SHORTENING_PROCESSORS & response_kinds or request_kinds - SIZE_KEEPING_PROCESSORS),
+        lengthens="oversample" in request_kinds and "truncate_hits" not in response_kinds,
         has_default=True,
         replacement=_without_rerank(definition) if is_own and ranking_kinds == ["rerank"] else None,
     )
 
 
-def _kinds(definition: Mapping[str, Any], part: str) -> set[str]:
-    """Return the kinds of a pipeline's processors."""
-    return {kind for step in definition.get(part) or () if isinstance(step, Mapping) for kind in step}
+def _processor_kinds(definition: Mapping[str, Any], section: str) -> set[str]:
+    """Return the kinds of processors in a section of a pipeline, such as ``request_processors``."""
+    return {kind for step in definition.get(section) or () if isinstance(step, Mapping) for kind in step}
 
 
 def _without_rerank(definition: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,20 +1,24 @@
-"""Make requests by the sequence numbers that an engine gives to the writes of each shard."""
+"""Build requests for the documents that changed, by the sequence numbers of their writes.
+
+The engine numbers the writes of each shard. `osrerank.indexing` follows the changes of an index by these numbers. The
+embedded engine has no ``_seq_no``; the sort value of ``_doc`` replaces it.
+"""
 
 from collections.abc import Generator, Mapping, Sequence
 from typing import Any
 
 from osrerank.errors import ConfigError
-from osrerank.retrieval.requests import SideRequest, path_of
+from osrerank.retrieval.requests import SideRequest, build_path
 from osrerank.types.engine import Engine
 from osrerank.types.failed import Failed
 from osrerank.vectors.index import PREFIX
 from osrerank.vectors.position import Head, heads_of_shards
 
 SEQ_NO = "_seq_no"
-MAXIMUM = 2**62
-"""A number above every sequence number; the embedded engine does not tell the next number that it will give."""
+MAX_SEQUENCE_NUMBER = 2**62
+"""A number above all sequence numbers, in place of the embedded engine's next number, which it does not report."""
 RIGHTS = "indices:monitor/stats and indices:admin/refresh"
-"""The rights on an index that following its changes by sequence numbers needs."""
+"""The rights that a user needs to follow the changes of an index by sequence numbers."""
 
 Heads = Mapping[str, Mapping[str, Head]]
 """Index -> shard number -> the shard's newest changes."""
@@ -24,25 +28,25 @@ def read_heads(index: str, *, is_embedded: bool) -> Generator[SideRequest, Any, 
     """Yield the requests for the newest changes of the indices that a name stands for, and return them.
 
     Raises:
-        Failed: the index does not exist, or the engine cannot answer now.
-        ConfigError: the engine does not report sequence numbers, or not to this user.
+        Failed: the index does not exist, or the engine is unavailable.
+        ConfigError: the engine does not report sequence numbers, or this user lacks the right to read them.
     """
     if is_embedded:
         return (yield from _embedded_heads(index))
     try:
-        answer = yield SideRequest("GET", path_of(index, "_stats/docs"), params={"level": "shards"})
-        heads_by_index = {name: heads_of_shards(entry) for name, entry in answer["indices"].items()}
+        response = yield SideRequest("GET", build_path(index, "_stats/docs"), params={"level": "shards"})
+        heads_by_index = {name: heads_of_shards(entry) for name, entry in response["indices"].items()}
     except Failed as failed:
         if failed.kind == "index_not_found_exception" or failed.status in (None, 429, 500, 502, 503, 504):
             raise
         fix = f"grant {RIGHTS}, or " if failed.is_forbidden else ""
-        raise _unknown(index, f"{failed.status} {failed.kind}", fix) from failed
+        raise _unreadable_error(index, f"{failed.status} {failed.kind}", fix) from failed
     except LookupError as error:
-        raise _unknown(index, str(error), "") from error
+        raise _unreadable_error(index, str(error), "") from error
     return {name: heads for name, heads in heads_by_index.items() if not name.startswith(PREFIX)}
 
 
-def _unknown(index: str, reason: str, fix: str) -> ConfigError:
+def _unreadable_error(index: str, reason: str, fix: str) -> ConfigError:
     text = f"the sequence numbers of {index} cannot be read ({reason}): {fix}name a date field that each change sets"
     return ConfigError(text, setting="follow", source="--follow DATE_FIELD")
 
@@ -51,14 +55,14 @@ def _embedded_heads(index: str) -> Generator[SideRequest, Any, dict[str, dict[st
     heads_by_index: dict[str, dict[str, Head]] = {}
     for name, entry in (yield SideRequest("GET", f"/{index}")).items():
         body = {"size": 1, "sort": [{"_doc": "desc"}], "_source": False}
-        hits = (yield SideRequest("POST", path_of(name, "_search"), body))["hits"]["hits"]
+        hits = (yield SideRequest("POST", build_path(name, "_search"), body))["hits"]["hits"]
         last = sequence_number(hits[0], is_embedded=True) if hits else -1
-        heads_by_index[name] = {"0": Head(entry["settings"]["index"]["uuid"], last, MAXIMUM)}
+        heads_by_index[name] = {"0": Head(entry["settings"]["index"]["uuid"], last, MAX_SEQUENCE_NUMBER)}
     return {name: heads for name, heads in heads_by_index.items() if not name.startswith(PREFIX)}
 
 
-def in_ranges(ranges: Sequence[tuple[int, int]]) -> dict[str, Any]:
-    """Return the query for documents whose sequence numbers lie in one of the ranges, both ends included."""
+def sequence_range_query(ranges: Sequence[tuple[int, int]]) -> dict[str, Any]:
+    """Return the query for documents whose sequence numbers are in one of the ranges, both ends included."""
     clauses = [{"range": {SEQ_NO: {"gte": first, "lte": last}}} for first, last in ranges]
     return clauses[0] if len(clauses) == 1 else {"bool": {"should": clauses}}
 
@@ -69,22 +73,22 @@ def shard_request(
     """Return a request to one shard.
 
     Args:
-        index: the index.
+        index: the index's name.
         shard: the shard's number.
         action: ``_search`` or ``_count``.
         body: the request's body.
-        engine: the engine; the embedded one has one shard.
-        order: ``asc`` or ``desc`` for hits in the order of their sequence numbers.
+        engine: the engine; an index of the embedded one has a single shard.
+        order: ``asc`` or ``desc`` to sort the hits by sequence number; empty for no order.
     """
     if engine.is_embedded:
-        sort = {"sort": [{"_doc": order}]} if order else {}
-        return SideRequest("POST", path_of(index, action), {**body, **sort})
+        by_document = {"sort": [{"_doc": order}]} if order else {}
+        return SideRequest("POST", build_path(index, action), {**body, **by_document})
     by_number = {"sort": [{SEQ_NO: order}], "seq_no_primary_term": True} if order else {}
     params = {"preference": engine.preference_of(shard)}
     pipeline = engine.no_pipeline if action == "_search" else {}
-    return SideRequest("POST", path_of(index, action), {**body, **by_number}, {**params, **pipeline})
+    return SideRequest("POST", build_path(index, action), {**body, **by_number}, {**params, **pipeline})
 
 
 def sequence_number(hit: Mapping[str, Any], *, is_embedded: bool) -> int:
-    """Return the sequence number of a hit that was requested in order; the embedded engine's sort counts from 1."""
+    """Return the sequence number of a hit that was sorted by it; the embedded engine's sort values count from 1."""
     return int(hit["sort"][0]) - 1 if is_embedded else int(hit[SEQ_NO])

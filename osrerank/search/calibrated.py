@@ -13,7 +13,7 @@ from osrerank._platform import fork_safe_lock
 from osrerank.errors import ConfigError, MissingDependencyError, ModelLoadError, WorkerError
 from osrerank.options.rerank import Rerank
 from osrerank.retrieval.expiring import ExpiringCache
-from osrerank.retrieval.requests import SideRequest, path_of
+from osrerank.retrieval.requests import SideRequest, build_path
 from osrerank.search.step import Computation
 from osrerank.service import RerankService
 from osrerank.settings import Settings
@@ -100,7 +100,7 @@ class Calibrations:
         cached = self._mappings.get(name)
         if cached is not None:
             return cached
-        mappings: Mapping[str, Any] = yield SideRequest("GET", path_of(name, "_mapping"))
+        mappings: Mapping[str, Any] = yield SideRequest("GET", build_path(name, "_mapping"))
         self._mappings.put(name, mappings)
         return mappings
 

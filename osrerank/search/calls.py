@@ -6,7 +6,7 @@ from typing import Any
 
 from osrerank.errors import ConfigError
 from osrerank.options.rerank import Rerank
-from osrerank.retrieval.boosts import SCORED
+from osrerank.retrieval.boosts import SCORES_PARAM
 from osrerank.retrieval.fields import SearchFields
 from osrerank.search.plan import Query, RerankArgument, SearchCall, decoded, with_query, with_traffic_key
 from osrerank.search.run import search
@@ -16,7 +16,7 @@ from osrerank.search.together import ClientSteps, alone, together
 from osrerank.types.failed import Failed
 from osrerank.types.reasons import Reason
 
-SHARED = ("filter_path", SCORED)
+SHARED = ("filter_path", SCORES_PARAM)
 """Parameters of a multi-search that apply to each of its searches."""
 
 

@@ -17,8 +17,8 @@ from osrerank.metrics import VECTORS_DOCUMENTS, VECTORS_LACKING
 from osrerank.options.rerank import Rerank
 from osrerank.response import candidates_of
 from osrerank.retrieval.fields import SearchFields
-from osrerank.retrieval.requests import SideRequest, path_of
-from osrerank.retrieval.sequence import Heads, in_ranges, read_heads, shard_request
+from osrerank.retrieval.requests import SideRequest, build_path
+from osrerank.retrieval.sequence import Heads, read_heads, sequence_range_query, shard_request
 from osrerank.search.step import Computation
 from osrerank.service import RerankService, no_vectors
 from osrerank.stages.html import lacks_text
@@ -115,8 +115,8 @@ def coverage(searcher: "Searcher", index: str, max_documents: int = SAMPLE) -> L
     """
     defaults = searcher.defaults.of(index)
     fields = yield from searcher.fields_of(defaults, index)
-    documents = int((yield SideRequest("GET", path_of(index, "_count")))["count"])
-    options = fields.written_into(defaults)
+    documents = int((yield SideRequest("GET", build_path(index, "_count")))["count"])
+    options = fields.update_options(defaults)
     with searcher.serving(index) as service:
         vectors = service.vectors_of(options)
         if vectors is None:
@@ -177,7 +177,7 @@ def _not_built(
     engine = yield from searcher.engine.find()
     count, size = 0, max(FEWEST, max_documents // max(1, len(open_ranges)))
     for (name, number), ranges in open_ranges.items():
-        query = in_ranges(ranges) if searcher.is_embedded else at_random(in_ranges(ranges))
+        query = sequence_range_query(ranges) if searcher.is_embedded else at_random(sequence_range_query(ranges))
         body = body_of(reading[1], size, query) | {"track_total_hits": True}
         found_hits = (yield shard_request(name, number, "_search", body, engine=engine))["hits"]
         hits += found_hits["hits"]
@@ -235,14 +235,14 @@ def texts_of(
         fields: the fields that are read.
         hits: the documents.
     """
-    by_index, text_of = fields.by_index(options.fields), service.vector_stage(options).text_of
+    by_index, text_of = fields.fields_by_index(options.fields), service.vector_stage(options).text_of
     candidates = candidates_of(hits, fields.read, options.separator, by_index)
     return [(candidate, None if candidate.text is None else text_of(candidate)) for candidate in candidates]
 
 
 def body_of(fields: SearchFields, size: int, query: Mapping[str, Any] = EVERY) -> dict[str, Any]:
     """Return the body of a search that fetches, with each document, the fields that the model reads."""
-    fetched = [name for name in fields.read if name in fields.fetched]
+    fetched = [name for name in fields.read if name in fields.not_in_source]
     body = {"size": size, "query": dict(query), "_source": list(fields.read)}
     return body | ({"fields": fetched} if fetched else {})
 
@@ -256,7 +256,7 @@ def at_random(query: Mapping[str, Any]) -> dict[str, Any]:
 
 def _sampled(index: str, fields: SearchFields, count: int, documents: int, engine: Engine) -> Looking:
     """Yield the requests for all documents, or for a sample of ``count`` if there are more; return the hits."""
-    path, is_whole = path_of(index, "_search"), count == documents
+    path, is_whole = build_path(index, "_search"), count == documents
     if not engine.is_embedded:
         body = body_of(fields, count, EVERY if is_whole else at_random(EVERY))
         return (yield SideRequest("POST", path, body, engine.no_pipeline))["hits"]["hits"]

@@ -101,7 +101,7 @@ def _with_fields(report: Report, outcome: Ranking | Reason, plan: Plan, interlea
     if isinstance(outcome, Ranking):
         left_out = {"fields_left_out": list(plan.fields.left_out)} if plan.fields.left_out else {}
         report = report.with_entries(fields=list(plan.names), **left_out)
-        if plan.fields.groups and (by_index := plan.fields.by_index(plan.options.fields)):
+        if plan.fields.groups and (by_index := plan.fields.fields_by_index(plan.options.fields)):
             report = report.with_entries(fields_by_index={name: list(fields) for name, fields in by_index.items()})
         if plan.fields.options or plan.fields.warnings:
             candidates = [*outcome.candidates, *(interleaved.candidates if interleaved is not None else ())]
@@ -110,7 +110,7 @@ def _with_fields(report: Report, outcome: Ranking | Reason, plan: Plan, interlea
             }
     elif outcome.code is ReasonCode.NO_TEXT:
         report, fields_with_text = report.with_entries(fields=list(plan.names)), set()
-    complaints = plan.fields.complaints(fields_with_text)
+    complaints = plan.fields.check_names(fields_with_text)
     if complaints and plan.options.on_failure == "raise" and plan.call.exclusion is None and outcome is not NOT_ASKED:
         fix = "correct the name, or leave it out"
         raise ConfigError(f"{complaints[0]}: {fix}", setting="rerank.fields", source="argument")

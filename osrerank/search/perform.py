@@ -7,8 +7,8 @@ from typing import Any
 
 from osrerank._log_throttle import LogThrottle
 from osrerank.response import Hits, hits_of, sections_of
-from osrerank.retrieval.boosts import SCORED
-from osrerank.retrieval.first_pass import FirstPass, failed_shards, total_of, unchecked_hits
+from osrerank.retrieval.boosts import SCORES_PARAM
+from osrerank.retrieval.first_pass import FirstPass, failed_shards, read_total, unchecked_hits
 from osrerank.retrieval.requests import SideRequest
 from osrerank.search.orders import MAY_NOT_JOIN
 from osrerank.search.plan import NOT_ATTEMPTED, Plan, look_up_fields
@@ -59,7 +59,7 @@ def perform(plan: Plan, searcher: Searcher) -> Generator[SearchRequest, Any, tup
     else:
         if not isinstance(response, Mapping):
             return plan, response
-        if loss := first.loss(response):
+        if loss := first.incompleteness(response):
             reason = Reason(ReasonCode.INCOMPLETE, "the first pass for reranking was incomplete", loss)
             return (yield from _more_complete(plan, response, reason))
         return (yield from _page_that_joins(plan, first, response))
@@ -86,10 +86,10 @@ def _page_that_joins(
     """
     if first.after is not None:
         return (yield from _page_after(plan, first, response))
-    if not first.is_shortened(response):
+    if not first.has_wrong_size(response):
         return plan, response
     if first.page.is_first and not first.is_sorted:  # by sort values, the next page would begin within this one
-        first = first.with_page_size()
+        first = first.with_caller_page_size()
         request = _request(plan, first)
         return replace(plan, first_pass=first, page=first.page), (yield request)
     return (yield from _callers_own(plan, SHORTENED))
@@ -102,7 +102,7 @@ def _page_after(
 
     If no reranked hit has these sort values, the page lies below the depth: yield the caller's own request.
     """
-    if positions := first.positions_of_after(response):
+    if positions := first.find_search_after(response):
         page = replace(first.page, after=positions)
         warnings = plan.warnings if len(positions) == 1 else (*plan.warnings, TIED)
         team_b = plan.team_b and replace(plan.team_b, page=page)
@@ -121,11 +121,11 @@ def _key_of(hit: Any) -> tuple[Any, Any] | None:
 
 
 def _request(plan: Plan, first: FirstPass) -> SearchRequest:
-    """Return the request of a first pass; in a multi-search, its parameters are in its body, but for `SCORED`."""
+    """Return the request of a first pass; in a multi-search, its parameters are in its body, but for `SCORES_PARAM`."""
     body, params = first.body, first.params
     if plan.call.position:
-        body = {**body, **{name: value for name, value in params.items() if name != SCORED}}
-        params = {name: value for name, value in params.items() if name == SCORED}
+        body = {**body, **{name: value for name, value in params.items() if name != SCORES_PARAM}}
+        params = {name: value for name, value in params.items() if name == SCORES_PARAM}
     return SearchRequest(plan.call.in_callers_form(body), params, is_first_pass=True)
 
 
@@ -157,7 +157,7 @@ def _more_complete(plan: Plan, response: Any, reason: Reason) -> Generator[Searc
         if failed.timed_out or _refusal(failed) is None:  # it says nothing about the caller's request
             return plan, response
         raise
-    if plan.first_pass is None or not plan.first_pass.is_better(plain, response):
+    if plan.first_pass is None or not plan.first_pass.is_own_response_better(plain, response):
         if 0 < failed_shards(response) == failed_shards(plain):
             response = {**response, "_shards": plain["_shards"]}
         return plan, response
@@ -224,7 +224,7 @@ def _request_for_texts(plan: Plan, names: Sequence[str], hits: Hits, engine: Eng
         "query": {"ids": {"values": ids}},
         "size": min(len(ids) * len(indices), 10_000),
         "_source": list(names),
-        "fields": [name for name in names if name in plan.fields.fetched],
+        "fields": [name for name in names if name in plan.fields.not_in_source],
         **{name: plan.body[name] for name in DEFINED if name in plan.body},
     }
     assert plan.first_pass is not None
@@ -259,7 +259,7 @@ def _reads_nothing(plan: Plan, response: Mapping[str, Any]) -> bool:
     if plan.obstacle is not None and plan.obstacle.code not in NOT_ATTEMPTED:
         return False
     if plan.first_pass is None:
-        return total_of(response, unknown=1) == 0
+        return read_total(response, default=1) == 0
     hits, names = unchecked_hits(response), plan.names
     if not hits:
         return True

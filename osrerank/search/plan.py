@@ -12,16 +12,16 @@ from osrerank.errors import ConfigError
 from osrerank.options.rerank import NO_STAGES, Rerank, RerankOptions
 from osrerank.recipe import Recipe
 from osrerank.response import Page
-from osrerank.retrieval.bm25_scale import PLAIN, Bm25Scale
-from osrerank.retrieval.boosts import SCORED, Boosts, Parts, boosts_of
+from osrerank.retrieval.bm25_scale import NO_FACTOR, Bm25Scale
+from osrerank.retrieval.boosts import SCORES_PARAM, Boosts, Parts, find_boosts
 from osrerank.retrieval.fields import SearchFields, caller_names
-from osrerank.retrieval.first_pass import COLLAPSED, FirstPass, count_of, first_pass_of
-from osrerank.retrieval.mapping import plain
-from osrerank.retrieval.query_text import as_you_type, build_query, find_query_text, shorten_to_clauses
+from osrerank.retrieval.first_pass import COLLAPSE_WARNING, FirstPass, plan_first_pass, read_count
+from osrerank.retrieval.mapping import without_boost
+from osrerank.retrieval.query_text import build_query, find_query_text, shorten_to_clauses, unfinished_query_reason
 from osrerank.retrieval.requests import SideRequest, index_options
-from osrerank.retrieval.rm3 import expand
-from osrerank.retrieval.sampled_fields import fields_of
-from osrerank.retrieval.search_pipelines import UNREAD, SearchPipeline
+from osrerank.retrieval.rm3 import expand_query
+from osrerank.retrieval.sampled_fields import choose_without_mapping
+from osrerank.retrieval.search_pipelines import UNKNOWN_PIPELINE, SearchPipeline
 from osrerank.retrieval.text_fields import is_title
 from osrerank.search.orders import PageOrder
 from osrerank.search.searcher import Searcher
@@ -141,14 +141,14 @@ class Plan:
     ubi: UbiQuery | None = None
     team_b: "Plan | None" = None
     warnings: tuple[Warned, ...] = ()
-    bm25: Bm25Scale = PLAIN
+    bm25: Bm25Scale = NO_FACTOR
     boosts: Boosts | Reason | None = None
     score_parts: tuple[Parts, ...] | None = None
 
     @property
     def offset(self) -> int:
         """How many hits are above the caller's page."""
-        return count_of(self.call.params, self.call.body, ("from", "from_"), 0) or 0
+        return read_count(self.call.params, self.call.body, ("from", "from_"), 0) or 0
 
     @property
     def callers_request(self) -> SearchRequest:
@@ -158,7 +158,7 @@ class Plan:
     @property
     def names(self) -> tuple[str, ...]:
         """The fields whose text the model reads."""
-        return self.fields.read_for(self.options.fields)
+        return self.fields.fields_to_read(self.options.fields)
 
     def unranked(self, obstacle: Reason) -> Self:
         """Return the plan of the caller's own request, whose hits are not reranked for this reason."""
@@ -168,9 +168,9 @@ class Plan:
         """Return the plan whose first pass has the caller's own query, so that its boosts do not count."""
         assert self.first_pass is not None
         first = self.first_pass
-        params = {name: value for name, value in first.params.items() if name != SCORED}
-        if SCORED in self.call.params:
-            params[SCORED] = self.call.params[SCORED]
+        params = {name: value for name, value in first.params.items() if name != SCORES_PARAM}
+        if SCORES_PARAM in self.call.params:
+            params[SCORES_PARAM] = self.call.params[SCORES_PARAM]
         first = replace(first, body={**first.body, "query": self.body["query"]}, params=params, boosts=None)
         return replace(self, first_pass=first).with_score_parts(reason)
 
@@ -185,9 +185,9 @@ class Plan:
         Of many hits, a sample shows the fields: to read all texts twice would take longer than a deadline allows.
         """
         if caller_names(self.options.fields):
-            return replace(self, fields=SearchFields.named_by(self.options))
+            return replace(self, fields=SearchFields.from_options(self.options))
         sample = hits[:: -(-len(hits) // MAX_SAMPLED) or 1]
-        read = fields_of([{**(hit.get("fields") or {}), **(hit.get("_source") or {})} for hit in sample])
+        read = choose_without_mapping([{**(hit.get("fields") or {}), **(hit.get("_source") or {})} for hit in sample])
         return replace(self, fields=replace(self.fields, read=read))
 
 
@@ -214,7 +214,7 @@ def make_plan(call: SearchCall, searcher: Searcher, service: RerankService) -> G
         return plan
     if isinstance(call.query, str):
         plan = replace(plan, text=call.query)
-    pipeline = UNREAD
+    pipeline = UNKNOWN_PIPELINE
     if not fields.timed_out:
         pipeline = yield from searcher.pipelines.find(call.index, {**(call.header or {}), **call.params}, call.body)
     if options.rm3 is not None and not pipeline.obstacle and call.exclusion is None:
@@ -282,7 +282,7 @@ def _with_lookups(plan: Plan, searcher: Searcher) -> Generator[Step, Any, tuple[
     """Yield the steps that look up the thresholds and, for sentences, the BM25 scale; return them with the plan."""
     call, options, thresholds = plan.call, plan.options, None
     if options.cutoff is not None or options.min_probability is not None:
-        with_fields = plan.fields.written_into(options)
+        with_fields = plan.fields.update_options(options)
         thresholds = yield from searcher.calibrations.of(with_fields, call.index, plan.service)
     depends_on = call.query, call.body, call.params, call.index, call.header, searcher.authentication, thresholds
     plan = replace(plan, order=PageOrder(searcher.orders, plan.service, depends_on))
@@ -322,11 +322,11 @@ def _with_first_pass(plan: Plan, pipeline: SearchPipeline, thresholds: Threshold
     """Return the plan with its first pass, or with the reason why its hits cannot be reranked."""
     call, options = plan.call, plan.options
     if "collapse" in plan.body:
-        plan = replace(plan, warnings=(*plan.warnings, COLLAPSED))
+        plan = replace(plan, warnings=(*plan.warnings, COLLAPSE_WARNING))
     if options.query is not None:
         plan = replace(plan, text=options.query)
     depth = plan.service.depth(options)
-    first_pass = first_pass_of(plan.body, call.params, options, depth, plan.fields, pipeline, thresholds)
+    first_pass = plan_first_pass(plan.body, call.params, options, depth, plan.fields, pipeline, thresholds)
     if isinstance(first_pass, Reason):
         return replace(plan, obstacle=first_pass)
     plan = _with_text(plan)
@@ -351,14 +351,14 @@ def _with_boosts(plan: Plan, searcher: Searcher) -> Generator[SideRequest, Any, 
     """
     if plan.first_pass is None or isinstance(plan.call.query, str) or plan.options.boosts == "ignore":
         return plan
-    boosts = boosts_of(plan.body, plan.call.params, plan.text, plan.fields.exact)
+    boosts = find_boosts(plan.body, plan.call.params, plan.text, plan.fields.exact)
     first = plan.first_pass
     if isinstance(boosts, Boosts):
         refusal = NOT_EMBEDDED if searcher.is_embedded else searcher.without_named_scores.get(str(plan.call.index))
         if plan.call.position and not refusal:
             engine = yield from searcher.engine.find()
             refusal = None if engine.scores_names_in_multi_search else NOT_IN_MULTI_SEARCH
-        first = first if refusal else first.with_names(boosts)
+        first = first if refusal else first.with_named_query(boosts)
         boosts = refusal or boosts
     return replace(plan, first_pass=first, boosts=boosts, team_b=plan.team_b and replace(plan.team_b, boosts=boosts))
 
@@ -371,7 +371,7 @@ def _with_text(plan: Plan) -> Plan:
     """
     if plan.text or plan.options.query is not None:
         return plan
-    if reason := as_you_type(plan.body):
+    if reason := unfinished_query_reason(plan.body):
         return replace(plan, obstacle=Reason(ReasonCode.AS_YOU_TYPE, reason))
     try:
         return replace(plan, text=find_query_text(plan.body, plan.fields.exact))
@@ -408,9 +408,9 @@ def _expanded(plan: Plan, text: Any, pipeline: SearchPipeline) -> Generator[Side
             setting="rerank.rm3",
             source="argument",
         )
-    name = rm3.field or _body_of([plain(name) for name in plan.fields.searched] or ["text"])
+    name = rm3.field or _body_of([without_boost(name) for name in plan.fields.searched] or ["text"])
     own = call.params.get("search_pipeline", call.body.get("search_pipeline", pipeline.replacement))
-    query = yield from expand(text, call.index, rm3, call.params, name, own)
+    query = yield from expand_query(text, call.index, rm3, call.params, name, own)
     if query is None:
         warning = Warned(NOT_EXPANDED.format(name), WarningCode.QUERY_UNEXPANDED)
         return replace(plan, warnings=(*plan.warnings, warning))

@@ -10,8 +10,8 @@ from osrerank.options.rerank import NO_STAGES
 from osrerank.pipeline import applied, code_of, reasons
 from osrerank.recipe import Recipe
 from osrerank.response import Hits, has_own_order, has_repeats, parse
-from osrerank.retrieval.boosts import apply_boosts, split_scores, with_parts
-from osrerank.retrieval.first_pass import SORTED
+from osrerank.retrieval.boosts import apply_boosts, split_scores, with_score_parts
+from osrerank.retrieval.first_pass import OTHER_SORT
 from osrerank.search.exact_names import exact_first, marked
 from osrerank.search.orders import with_join_warning
 from osrerank.search.plan import Plan, with_models
@@ -46,13 +46,13 @@ def read(hits: Hits, plan: Plan) -> Ranking | Reason:
     """
     if (obstacle := _obstacle(hits, plan)) is not None:
         return obstacle
-    by_index = plan.fields.by_index(plan.options.fields) if plan.fields.groups else None
+    by_index = plan.fields.fields_by_index(plan.options.fields) if plan.fields.groups else None
     ranking = parse(hits, Query(QUERY_ID, plan.text), plan.names, plan.options.separator, by_index)
     if all(candidate.text is None for candidate in ranking.candidates):
         return Reason(ReasonCode.NO_TEXT, _no_text(plan.names, hits))
     if plan.score_parts is not None:
-        ranking = with_parts(ranking, plan.score_parts)
-    return plan.bm25.applied(marked(ranking, hits), hits)
+        ranking = with_score_parts(ranking, plan.score_parts)
+    return plan.bm25.rescale(marked(ranking, hits), hits)
 
 
 def extract_boost_scores(plan: Plan, response: Mapping[str, Any]) -> tuple[Plan, Mapping[str, Any]]:
@@ -70,7 +70,7 @@ def _obstacle(hits: Hits, plan: Plan) -> Reason | None:
     if not hits:
         return NO_HITS
     if has_own_order(hits):
-        return Reason(ReasonCode.SORTED, SORTED)
+        return Reason(ReasonCode.SORTED, OTHER_SORT)
     if has_repeats(hits):
         return REPEATED
     return None if plan.text.strip() else Reason(ReasonCode.NO_QUERY, "the query text is empty")

@@ -17,10 +17,10 @@ from osrerank.retrieval.engine_finder import EngineFinder
 from osrerank.retrieval.expiring import ExpiringCache
 from osrerank.retrieval.field_finder import FieldFinder
 from osrerank.retrieval.fields import CheckedNames, NamedFields, SearchFields, caller_names
-from osrerank.retrieval.mapping import Leaf, leaves_of
+from osrerank.retrieval.mapping import Leaf, read_leaves
 from osrerank.retrieval.query_text import searched_fields
-from osrerank.retrieval.requests import NO_OPTIONS, SideRequest, credentials_of
-from osrerank.retrieval.retrievers import queries_of
+from osrerank.retrieval.requests import NO_OPTIONS, SideRequest, digest_credentials
+from osrerank.retrieval.retrievers import read_queries
 from osrerank.retrieval.search_pipelines import SearchPipelines
 from osrerank.search.calibrated import Calibrations
 from osrerank.search.orders import Orders
@@ -111,7 +111,7 @@ class Searcher:
         Args:
             headers: the headers of a request, in addition to those of the client's transport.
         """
-        user = credentials_of(headers)
+        user = digest_credentials(headers)
         if not user:
             return self
         with self._by_user as searchers:
@@ -183,12 +183,12 @@ class Searcher:
             as_built: whether to use the fields of the last build of vectors if none are named; if False, those that
                 the mapping gives are used.
         """
-        searched = None if isinstance(query, str) else searched_fields(queries_of(body) if query is None else query)
+        searched = None if isinstance(query, str) else searched_fields(read_queries(body) if query is None else query)
         team_fields = [team.fields for team in options.rankings[1:] if team.fields != options.fields]
         team_names = tuple(name for fields in team_fields for name in caller_names(fields))
         defined: tuple[Leaf, ...] = ()
         if "derived" in body or "runtime_mappings" in body:
-            leaves = leaves_of({"derived": body.get("derived"), "runtime": body.get("runtime_mappings")})
+            leaves = read_leaves({"derived": body.get("derived"), "runtime": body.get("runtime_mappings")})
             defined = tuple(leaves.values())
         is_checked = isinstance(options.fields, CheckedNames)
         named = NamedFields(
@@ -200,4 +200,4 @@ class Searcher:
             is_checked,
             as_built,
         )
-        return (yield from self.fields.find(index, named, index_options, anew=anew))
+        return (yield from self.fields.find(index, named, index_options, refresh=anew))

@@ -10,9 +10,9 @@ from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from osrerank.retrieval.boosts import SCORED, asks_for_scores, with_own_names
+from osrerank.retrieval.boosts import SCORES_PARAM, requests_query_scores, restore_caller_names
 from osrerank.retrieval.first_pass import unchecked_hits
-from osrerank.retrieval.requests import SideRequest, path_of
+from osrerank.retrieval.requests import SideRequest, build_path
 from osrerank.search.step import (
     ClientStep,
     Computation,
@@ -163,15 +163,15 @@ def _multi_search(searches: Sequence[_Search]) -> MultiSearchRequest:
     """Return the request of several searches; if one of them asks for the scores of named queries, all get them."""
     steps = [(search.header, search.step) for search in searches if isinstance(search.step, SearchRequest)]
     lines = [line for header, step in steps for line in (header, step.body)]
-    is_scored = any(asks_for_scores(step.params) for _, step in steps)
-    return MultiSearchRequest(lines, params={SCORED: "true"} if is_scored else {})
+    is_scored = any(requests_query_scores(step.params) for _, step in steps)
+    return MultiSearchRequest(lines, params={SCORES_PARAM: "true"} if is_scored else {})
 
 
 def _as_asked(answer: Any, step: SearchRequest) -> Any:
     """Return the answer to a search without the scores of its named queries, unless it has asked for them."""
-    if asks_for_scores(step.params) or not (isinstance(answer, Mapping) and unchecked_hits(answer)):
+    if requests_query_scores(step.params) or not (isinstance(answer, Mapping) and unchecked_hits(answer)):
         return answer
-    return with_own_names(answer, has_scores=False)
+    return restore_caller_names(answer, has_scores=False)
 
 
 def _responses(answer: Any, count: int, has_first_pass: bool) -> list[Any]:  # noqa: FBT001 - the argument of a private function
@@ -209,7 +209,7 @@ def _texts(steps: Sequence[Any]) -> Generator[ClientStep, Any, list[Any]]:
     timeout = {} if left_s == math.inf else {"request_timeout": max(left_s, MIN_TIMEOUT_S)}
     if len(steps) == 1:
         step = steps[0]
-        request = SideRequest("POST", path_of(step.indices, "_search"), step.body, timeout)
+        request = SideRequest("POST", build_path(step.indices, "_search"), step.body, timeout)
         return [(yield from _attempt(request))]
     lines = [line for step in steps for line in ({"index": step.indices}, step.body)]
     content = "".join(json.dumps(line) + "\n" for line in lines)

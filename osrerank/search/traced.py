@@ -35,7 +35,7 @@ def request_span(client: TracedClient, step: ClientStep, index: Any) -> Abstract
     """Begin the span of a search's request to the search engine."""
     if not is_recording():
         return UNRECORDED
-    engine = client.searcher.engine.known or Engine.OPENSEARCH  # for which it is taken until it is known
+    engine = client.searcher.engine.engine_if_known or Engine.OPENSEARCH  # for which it is taken until it is known
     hosts = getattr(client.transport, "hosts", None) or ()
     if isinstance(step, MultiSearchRequest):
         attributes: Attributes = {

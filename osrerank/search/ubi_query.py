@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 from osrerank.errors import ConfigError
-from osrerank.retrieval.first_pass import count_of
+from osrerank.retrieval.first_pass import read_count
 
 MAX_CHARACTERS = 100
 """The maximum length of an id or a name in the schema, in characters."""
@@ -59,7 +59,7 @@ class UbiQuery:
         attributes = ubi.get("query_attributes") or {}
         if not isinstance(attributes, Mapping):
             raise _unusable("ext.ubi.query_attributes", attributes, "an object")
-        offset = count_of(params, body, ("from", "from_"), 0) or 0
+        offset = read_count(params, body, ("from", "from_"), 0) or 0
         return cls(
             texts.pop("query_id") or str(uuid.uuid4()),
             _user_query(ubi.get("user_query")),

@@ -6,7 +6,7 @@ from opensearchpy import AuthorizationException, NotFoundError, OpenSearch
 
 from osrerank.client import Client
 from osrerank.errors import InstallError
-from osrerank.retrieval.mapping import Leaf, lacking, leaves_by_index, nearest
+from osrerank.retrieval.mapping import Leaf, missing_names, most_similar_field, read_leaves_by_index
 from osrerank.server.explained import explained
 
 STEP = "look at the fields"
@@ -29,8 +29,8 @@ def fields_to_send(client: Client, index: str, named: Sequence[str] = ()) -> tup
         fields = client.fields_of(index, rerank={"fields": list(named), "query_fields": list(named)} if named else True)
     read_names = ", ".join(fields.read) or "no text"
     by_endpoint = client.engine.reranks_by_endpoint
-    unsent = [name for name in fields.read if name in (fields.nested if by_endpoint else fields.fetched)]
-    reasons: list[str] = [*fields.warnings, *fields.complaints(None)]
+    unsent = [name for name in fields.read if name in (fields.nested if by_endpoint else fields.not_in_source)]
+    reasons: list[str] = [*fields.warnings, *fields.check_names(None)]
     if unsent and by_endpoint:
         reasons.append(f"Elasticsearch's retriever reads no nested field, such as {', '.join(unsent)}")
     elif unsent:
@@ -61,7 +61,7 @@ def fields_missing(client: OpenSearch, index: str, names: Sequence[str]) -> list
         return []
     if not mappings:
         return [f"there is no index behind {index}"]
-    near = {name: nearest(mappings, name) or "none" for name in lacking(mappings, names)}
+    near = {name: most_similar_field(mappings, name) or "none" for name in missing_names(mappings, names)}
     scope = index or "any name"
     return [
         f"no index behind {scope} has {name}; the nearest name is {name_nearby}" for name, name_nearby in near.items()
@@ -71,6 +71,6 @@ def fields_missing(client: OpenSearch, index: str, names: Sequence[str]) -> list
 def _mappings(client: OpenSearch, index: str) -> list[Mapping[str, Leaf]]:
     """Return the fields of each index; empty if the index does not exist."""
     try:
-        return list(leaves_by_index(client.indices.get_mapping(index=index)).values())
+        return list(read_leaves_by_index(client.indices.get_mapping(index=index)).values())
     except NotFoundError:
         return []

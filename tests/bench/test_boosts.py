@@ -10,7 +10,7 @@ from collections import defaultdict
 
 import pytest
 
-from osrerank.retrieval.boosts import boosts_of, split_scores
+from osrerank.retrieval.boosts import find_boosts, split_scores
 from tests.articles import filled
 from tests.drawn_boosts import MAPPINGS, WORDS, goods
 
@@ -33,7 +33,7 @@ def test_cost_of_naming_the_clauses_of_a_query(opensearch_url):
     ) as client:
         for _ in range(ROUNDS):
             for number, query in enumerate(queries):
-                boosts = boosts_of({"query": query}, {}, "", frozenset())
+                boosts = find_boosts({"query": query}, {}, "", frozenset())
                 named = {
                     "params": {"include_named_queries_score": "true"},
                     "body": {"query": boosts.query, "size": 100},

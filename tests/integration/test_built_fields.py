@@ -93,8 +93,9 @@ def test_the_log_says_once_that_a_build_read_other_fields_than_the_mapping_gives
             another.search(query, index=INDEX, rerank=True)
     (line,) = [line for line in caplog.messages if "[fields-as-built]" in line]
     assert line == (
-        f"[fields-as-built] the vectors of {INDEX} were built from title, text, and searches that name no fields use "
-        f"the same; the mapping now has title, summary, text: to use those, run osrerank vectors build --index {INDEX}"
+        f"[fields-as-built] the vectors of {INDEX} were built from title, text; searches that name no fields use these "
+        f"fields, although the mapping now has title, summary, text: to use the latter, "
+        f"run osrerank vectors build --index {INDEX}"
     )
 
 

@@ -18,7 +18,7 @@ from tests.articles import fill
 PACKAGE = str(Path(osrerank.__file__).parent)
 NOTES = [{"title": f"Note {number}", "text": f"note {number} on the pressure of air"} for number in range(20)]
 ONCE = (
-    "search", "make_plan", "first_pass_of", "SearchPipelines.find", "FieldFinder.find", "RerankService.kept_recipe",
+    "search", "make_plan", "plan_first_pass", "SearchPipelines.find", "FieldFinder.find", "RerankService.kept_recipe",
     "perform", "read", "candidates_of", "with_vectors", "VectorStage.stored", "Records.keys_of", "Records.read_stored",
     "rank", "Recipe.rerank", "Pipeline.rerank", "unreadable_reason", "VectorStage.rerank", "BlendStage.rerank",
     "report_of", "page_of", "write",

@@ -12,7 +12,7 @@ from opensearchpy import OpenSearch, TransportError
 
 from osrerank import Client, connect
 from osrerank.doctor import examine
-from osrerank.retrieval.search_pipelines import OWN_DESCRIPTION
+from osrerank.retrieval.search_pipelines import OSRERANK_DESCRIPTION
 from osrerank.settings import Settings
 from osrerank.testing import FunctionScorer
 from tests.engine_facts import holds, needs_processors
@@ -197,7 +197,7 @@ def test_feedback_of_rm3_has_no_term_of_a_hidden_document(client: Client) -> Non
 
 
 def test_a_pipeline_that_osrerank_made_is_left_out_where_it_is_the_default(client: Client) -> None:
-    own = {"description": f"{OWN_DESCRIPTION} Made by osrerank.", "response_processors": [RERANK]}
+    own = {"description": f"{OSRERANK_DESCRIPTION} Made by osrerank.", "response_processors": [RERANK]}
     for name, definition in (("p-own", own), ("p-own-hiding", {**own, "request_processors": [HIDING]})):
         put(client, name, definition)
         create(client, name, name)

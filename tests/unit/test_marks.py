@@ -11,7 +11,7 @@ from osrerank import Rerank, Reranker, connect
 from osrerank.errors import ConfigError, ResponseFormatError
 from osrerank.options.rerank import MAX_MS
 from osrerank.retrieval.fields import SearchFields
-from osrerank.retrieval.first_pass import FirstPass, first_pass_of
+from osrerank.retrieval.first_pass import FirstPass, plan_first_pass
 from osrerank.scoring.cache.local import LocalStore, NullStore
 from osrerank.scoring.cache.scorer import CachedScorer
 from osrerank.scoring.registry import load_scorer
@@ -63,15 +63,17 @@ def test_ranked_texts_are_marked_if_they_were_cut() -> None:
 
 def test_the_order_of_a_sort_is_read_whatever_its_case() -> None:
     for sort in ({"_score": {"order": "DESC"}}, [{"_score": "Desc"}, {"n": "asc"}], "_score:DESC"):
-        assert isinstance(first_pass_of({"sort": sort}, {}, Rerank(), 100, SearchFields()), FirstPass)
-    assert isinstance(first_pass_of({"sort": {"_score": {"order": "ASC"}}}, {}, Rerank(), 100, SearchFields()), Reason)
+        assert isinstance(plan_first_pass({"sort": sort}, {}, Rerank(), 100, SearchFields()), FirstPass)
+    assert isinstance(
+        plan_first_pass({"sort": {"_score": {"order": "ASC"}}}, {}, Rerank(), 100, SearchFields()), Reason
+    )
 
 
 @pytest.mark.parametrize(
     "body", [{"size": None}, {"from": None}, {"size": True}, {"size": 1.5}, {"size": "x"}, {"sort": None}]
 )
 def test_bodies_that_opensearch_refuses_are_sent_unchanged(body: dict[str, Any]) -> None:
-    assert isinstance(first_pass_of(body, {}, Rerank(), 100, SearchFields()), Reason)
+    assert isinstance(plan_first_pass(body, {}, Rerank(), 100, SearchFields()), Reason)
 
 
 def test_a_collapsed_search_warns() -> None:

@@ -15,7 +15,7 @@ from typing import Any
 from opensearchpy import NotFoundError, OpenSearch
 
 from osrerank.errors import ConfigError, InstallError
-from osrerank.retrieval.search_pipelines import OWN_DESCRIPTION
+from osrerank.retrieval.search_pipelines import OSRERANK_DESCRIPTION
 from osrerank.server.explained import explained
 from osrerank.server.fields import fields_missing
 from osrerank.server.opensearch.cluster import check_plugins, needed_settings
@@ -23,7 +23,7 @@ from osrerank.server.opensearch.ml_commons import CallBounds, Model, Models
 from osrerank.server.opensearch.templates import Templates, source_of
 
 DEFAULT_PIPELINE = "index.search.default_pipeline"
-MARK = f"{OWN_DESCRIPTION} Made, and to be removed, by osrerank pipeline. With: "
+MARK = f"{OSRERANK_DESCRIPTION} Made, and to be removed, by osrerank pipeline. With: "
 DRIFTED = "is not as this osrerank installs it: run osrerank pipeline install again"
 
 

@@ -24,7 +24,7 @@ from pydantic import BaseModel, Field
 from osrerank.client import Client
 from osrerank.errors import ConfigError, MissingDependencyError, ModelLoadError, ScoringError, WorkerError
 from osrerank.options.rerank import AUTO_PIPELINE, NO_STAGES, PIPELINES, Rerank, RerankOptions
-from osrerank.retrieval.requests import engine_of
+from osrerank.retrieval.requests import engine_label
 from osrerank.scoring.names import HTTP
 from osrerank.server.api.errors import ANSWERS, INDEX_PATTERN, ErrorBody, RefusedRequest
 from osrerank.server.page.comparison import ComparedSearch, compare, highlighting
@@ -168,7 +168,7 @@ class ComparisonPage:
         try:
             response = self._response(query, index, depth, options)
         except TransportError as error:
-            raise refusal(error, index, engine_of(self.client)) from error
+            raise refusal(error, index, engine_label(self.client)) from error
         request = {"query": query, "index": index, "pipeline": pipeline, "depth": depth}
         fields = response["rerank"].get("fields") or ()
         return compare(response, request, fields, self.judgments.of(query), self._blend(response, index, options))
@@ -248,7 +248,7 @@ async def config(http: HttpRequest) -> PageConfig:
     try:
         indexes = await _in_thread(http, comparison.named_indexes)
     except TransportError as error:
-        problem = str(refusal(error, engine=engine_of(comparison.client)))
+        problem = str(refusal(error, engine=engine_label(comparison.client)))
     judgments = comparison.judgments
     return PageConfig(
         version=http.app.version,

@@ -10,7 +10,7 @@ from elastic_transport import ApiResponseMeta, HttpHeaders, NodeConfig, ObjectAp
 
 from osrerank import connect
 from osrerank.response import parse
-from osrerank.retrieval.bm25_scale import PLAIN, Bm25Scale, Bm25Scales
+from osrerank.retrieval.bm25_scale import NO_FACTOR, Bm25Scale, Bm25Scales
 from osrerank.testing import FunctionScorer, ManualClock
 from osrerank.types import Query
 from osrerank.types.failed import Failed
@@ -48,7 +48,7 @@ def test_the_bm25_factor_of_each_index_is_used(engine: dict[str, Any]) -> None:
     scale, _ = answered(Bm25Scales().find("tuned,other,plain", MATCH), engine, SETTINGS)
     assert scale == Bm25Scale(2.2, {"tuned": 1.9, "other": 1.0})
     hits = [{"_index": name, "_id": name, "_score": 9.5} for name in ("tuned", "other", "plain")]
-    ranking = scale.applied(parse(hits, Query("q", "a"), ["text"]), hits)
+    ranking = scale.rescale(parse(hits, Query("q", "a"), ["text"]), hits)
     firsts = [candidate.trace[0] for candidate in ranking.candidates]
     assert [score.parts["bm25"] for score in firsts] == pytest.approx([5.0, 9.5, 9.5 / 2.2])
     assert [score.score for score in firsts] == [9.5, 9.5, 9.5]  # the engine's own stays
@@ -57,18 +57,18 @@ def test_the_bm25_factor_of_each_index_is_used(engine: dict[str, Any]) -> None:
 def test_opensearch_3_has_no_bm25_factor_and_is_asked_once_a_minute() -> None:
     clock = ManualClock()
     scales = Bm25Scales(clock)
-    assert answered(scales.find("a", MATCH), OPENSEARCH_3) == (PLAIN, 1)
-    assert answered(scales.find("a", MATCH)) == (PLAIN, 0)
+    assert answered(scales.find("a", MATCH), OPENSEARCH_3) == (NO_FACTOR, 1)
+    assert answered(scales.find("a", MATCH)) == (NO_FACTOR, 0)
     clock.sleep(61)
-    assert answered(scales.find("a", MATCH), OPENSEARCH_3) == (PLAIN, 1)
+    assert answered(scales.find("a", MATCH), OPENSEARCH_3) == (NO_FACTOR, 1)
     hits = [{"_index": "a", "_id": "1", "_score": 2.0}]
     ranking = parse(hits, Query("q", "a"), ["text"])
-    assert PLAIN.applied(ranking, hits) is ranking
+    assert NO_FACTOR.rescale(ranking, hits) is ranking
 
 
 @pytest.mark.parametrize("kind", ["hybrid", "knn", "script_score"])
 def test_scores_that_are_not_bm25_stay_unchanged(kind: str) -> None:
-    assert answered(Bm25Scales().find("a", {"query": {kind: {}}})) == (PLAIN, 0)
+    assert answered(Bm25Scales().find("a", {"query": {kind: {}}})) == (NO_FACTOR, 0)
 
 
 @pytest.mark.parametrize(("product", "factor"), [("Elasticsearch", 2.2), ("", 1.0)])
@@ -88,9 +88,9 @@ def test_an_unreadable_version_is_logged_once(caplog: pytest.LogCaptureFixture) 
     scales = Bm25Scales()
     with caplog.at_level(logging.WARNING):
         for _ in range(2):
-            assert answered(scales.find("a", MATCH), Failed(OSError("no"), status=403))[0] == PLAIN
+            assert answered(scales.find("a", MATCH), Failed(OSError("no"), status=403))[0] == NO_FACTOR
     assert caplog.text.count("[score-scale-unread]") == 1
-    assert answered(scales.find("b", MATCH), OPENSEARCH_2, Failed(OSError("no such index"), status=404))[0] == PLAIN
+    assert answered(scales.find("b", MATCH), OPENSEARCH_2, Failed(OSError("no such index"), status=404))[0] == NO_FACTOR
 
 
 @pytest.mark.parametrize(("engine", "factor"), [(OPENSEARCH_2, 2.2), (OPENSEARCH_3, 1.0)], ids=["2", "3"])

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from osrerank.retrieval.boosts import Boosts, boosts_of, split_scores
+from osrerank.retrieval.boosts import Boosts, find_boosts, split_scores
 from osrerank.types.reasons import Reason, ReasonCode
 
 TEXT = "red lamp"
@@ -13,7 +13,7 @@ RECENT = {"gauss": {"added": {"origin": "now", "scale": "30d"}}}
 
 
 def boosts_in(query: Any, **body: Any) -> Boosts | Reason | None:
-    return boosts_of({"query": query, **body}, {}, TEXT, {"brand"})
+    return find_boosts({"query": query, **body}, {}, TEXT, {"brand"})
 
 
 @pytest.mark.parametrize(

@@ -8,18 +8,18 @@ import pytest
 from osrerank import Rerank
 from osrerank.errors import ConfigError
 from osrerank.retrieval.fields import SearchFields
-from osrerank.retrieval.first_pass import SORTED, FirstPass, first_pass_of
+from osrerank.retrieval.first_pass import OTHER_SORT, FirstPass, plan_first_pass
 from osrerank.retrieval.query_text import build_query, find_query_text
-from osrerank.retrieval.search_pipelines import NONE, SearchPipeline, parse_pipeline
+from osrerank.retrieval.search_pipelines import NO_PIPELINE, SearchPipeline, parse_pipeline
 from osrerank.types.reasons import ReasonCode
 from tests.rankings import asked, client_for
 
 MATCH = {"query": {"match": {"text": "x"}}}
 
 
-def planned(body=None, params=None, depth=100, pipeline=NONE):
-    fields = SearchFields.of_names((), ("title", "text"))
-    return first_pass_of({**MATCH, **(body or {})}, params or {}, Rerank(), depth, fields, pipeline)
+def planned(body=None, params=None, depth=100, pipeline=NO_PIPELINE):
+    fields = SearchFields.from_names((), ("title", "text"))
+    return plan_first_pass({**MATCH, **(body or {})}, params or {}, Rerank(), depth, fields, pipeline)
 
 
 @pytest.mark.parametrize(
@@ -51,10 +51,10 @@ def test_the_first_pass_requests_enough_hits_for_depth_and_page(body, params, wi
         ({"from": 9_995, "size": 10}, {}, ReasonCode.REQUEST, "result window"),
         ({"size": -1}, {}, ReasonCode.REQUEST, "not a count"),
         ({"from": "many"}, {}, ReasonCode.REQUEST, "not a count"),
-        ({"sort": ["date"]}, {}, ReasonCode.SORTED, SORTED),
-        ({"sort": [{"_score": "asc"}]}, {}, ReasonCode.SORTED, SORTED),
-        ({"sort": {"date": "desc"}}, {}, ReasonCode.SORTED, SORTED),
-        ({}, {"sort": "date:asc,_score"}, ReasonCode.SORTED, SORTED),
+        ({"sort": ["date"]}, {}, ReasonCode.SORTED, OTHER_SORT),
+        ({"sort": [{"_score": "asc"}]}, {}, ReasonCode.SORTED, OTHER_SORT),
+        ({"sort": {"date": "desc"}}, {}, ReasonCode.SORTED, OTHER_SORT),
+        ({}, {"sort": "date:asc,_score"}, ReasonCode.SORTED, OTHER_SORT),
     ],
 )
 def test_requests_that_are_not_reranked_are_sent_unchanged(body, params, code, reason):
@@ -152,7 +152,7 @@ def test_the_rerank_extension_is_not_sent_to_the_engine():
 def test_callers_body_is_not_changed():
     body = {**MATCH, "ext": {"rerank": {}}, "_source": False, "fields": ["date"], "size": 3}
     before = copy.deepcopy(body)
-    first_pass_of(body, {}, Rerank(), 100, SearchFields())
+    plan_first_pass(body, {}, Rerank(), 100, SearchFields())
     assert body == before
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from osrerank.retrieval.fields import IndexGroup, SearchFields
-from osrerank.retrieval.query_text import EXPANDED, MAX_CLAUSES, shorten_to_clauses
+from osrerank.retrieval.query_text import ASSUMED_FIELD_COUNT, MAX_CLAUSES, shorten_to_clauses
 from osrerank.search.plan import CUT_QUERY
 from osrerank.testing import FunctionScorer
 from tests.rankings import client_for, response_of
@@ -39,7 +39,7 @@ def test_the_index_with_most_fields_decides_the_number_of_words():
     text = " ".join(f"w{number}" for number in range(400))
     assert len(shorten_to_clauses(text, SearchFields(groups=parts)).split()) == MAX_CLAUSES // 4
     for fields in (SearchFields(), SearchFields(("t*^2",))):
-        assert len(shorten_to_clauses(text, fields).split()) == MAX_CLAUSES // EXPANDED
+        assert len(shorten_to_clauses(text, fields).split()) == MAX_CLAUSES // ASSUMED_FIELD_COUNT
 
 
 def test_a_long_query_is_cut_for_the_engine_but_not_for_the_model():

@@ -6,9 +6,9 @@ import pytest
 
 from osrerank.options.rerank import Rerank
 from osrerank.retrieval.fields import SearchFields
-from osrerank.retrieval.first_pass import FirstPass, first_pass_of
+from osrerank.retrieval.first_pass import FirstPass, plan_first_pass
 from osrerank.retrieval.query_text import find_query_text
-from osrerank.retrieval.retrievers import RANKING_KINDS
+from osrerank.retrieval.retrievers import UNSUPPORTED_RETRIEVERS
 from osrerank.types.reasons import Reason
 
 MATCH: dict[str, Any] = {"standard": {"query": {"match": {"text": "low blood"}}}}
@@ -16,7 +16,7 @@ KNN: dict[str, Any] = {"knn": {"field": "v", "query_vector": [1], "k": 30, "num_
 
 
 def planned(retriever: dict[str, Any], **body: Any) -> FirstPass | Reason:
-    return first_pass_of({"retriever": retriever, **body}, {}, Rerank(), 100, SearchFields())
+    return plan_first_pass({"retriever": retriever, **body}, {}, Rerank(), 100, SearchFields())
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def test_a_retriever_is_sent_with_its_window(retriever: dict[str, Any], size: in
         assert find_query_text({"retriever": retriever}) == "low blood"
 
 
-@pytest.mark.parametrize("retriever", [{kind: {"retriever": MATCH}} for kind in [*RANKING_KINDS, "new"]])
+@pytest.mark.parametrize("retriever", [{kind: {"retriever": MATCH}} for kind in [*UNSUPPORTED_RETRIEVERS, "new"]])
 def test_a_retriever_that_reranks_is_left_alone(retriever: dict[str, Any]) -> None:
     for outer in (retriever, {"rrf": {"retrievers": [retriever, KNN], "rank_window_size": 50}}):
         reason = planned(outer)

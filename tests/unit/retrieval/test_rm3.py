@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from osrerank import connect
 from osrerank.errors import ConfigError
 from osrerank.options.rm3 import Rm3
-from osrerank.retrieval.rm3 import FeedbackDocument, expand, expand_terms
+from osrerank.retrieval.rm3 import FeedbackDocument, expand_query, expand_terms
 from osrerank.search.plan import NOT_EXPANDED
 from osrerank.testing import FunctionScorer
 from tests.rankings import client_for, response_of, unmarked
@@ -79,7 +79,7 @@ def test_rm3_requests_term_vectors_and_uses_allowed_terms():
     vectors = {"docs": [{"_id": "7", "term_vectors": {"body": VECTOR}}]}
     tokens = {"tokens": [{"token": "salt"}, {"token": "salt"}]}
     rm3 = Rm3(documents=3, field="body")
-    asking = expand("salts of salt", ["a/1", "b*"], rm3, {"routing": "r", "size": 3}, "body")
+    asking = expand_query("salts of salt", ["a/1", "b*"], rm3, {"routing": "r", "size": 3}, "body")
     (search, term_vectors, analyze), query = answers_to(asking, response, vectors, tokens)
     assert search.path == "/a%2F1,b*/_search"
     assert search.body == {"query": {"match": {"body": {"query": "salts of salt"}}}, "size": 3, "_source": False}
@@ -92,15 +92,15 @@ def test_rm3_requests_term_vectors_and_uses_allowed_terms():
 
 def test_feedback_comes_through_the_search_pipeline_of_the_search():
     nothing = {"hits": {"hits": []}}
-    (search,), _ = answers_to(expand("salt", "i", Rm3(), {}, "text", "hiding"), nothing)
+    (search,), _ = answers_to(expand_query("salt", "i", Rm3(), {}, "text", "hiding"), nothing)
     assert search.params == {"search_pipeline": "hiding"}
     definition = {"request_processors": [{"filter_query": {}}]}
-    (search,), _ = answers_to(expand("salt", "i", Rm3(), {}, "text", definition), nothing)
+    (search,), _ = answers_to(expand_query("salt", "i", Rm3(), {}, "text", definition), nothing)
     assert (search.body["search_pipeline"], search.params) == (definition, {})
 
 
 def test_rm3_without_hits_keeps_the_query():
-    (search,), query = answers_to(expand("salt", None, Rm3(), {}, "text"), {"hits": {"hits": []}})
+    (search,), query = answers_to(expand_query("salt", None, Rm3(), {}, "text"), {"hits": {"hits": []}})
     assert search.path == "/_search"
     assert query is None
 

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from osrerank.retrieval.mapping import leaves_of
-from osrerank.retrieval.sampled_fields import choose, fields_of
+from osrerank.retrieval.mapping import read_leaves
+from osrerank.retrieval.sampled_fields import choose_fields, choose_without_mapping
 from osrerank.retrieval.text_fields import text_fields, whole_fields
 from tests.mappings import judged_mappings
 
@@ -31,8 +31,8 @@ LESS = {
 
 
 def chosen(properties: dict[str, Any], *sources: dict[str, Any]) -> list[str]:
-    leaves = whole_fields(text_fields(leaves_of({"properties": properties})))
-    return [leaf.path for leaf in choose(leaves, sources)]
+    leaves = whole_fields(text_fields(read_leaves({"properties": properties})))
+    return [leaf.path for leaf in choose_fields(leaves, sources)]
 
 
 def all_text(*sources: dict[str, Any]) -> list[str]:
@@ -43,7 +43,7 @@ def all_text(*sources: dict[str, Any]) -> list[str]:
 @pytest.mark.parametrize("of", JUDGED)
 def test_sampling_finds_the_fields_that_a_search_engineer_would_choose(of: str) -> None:
     judged = JUDGED[of]
-    leaves = choose(whole_fields(text_fields(leaves_of({"properties": judged.properties}))), judged.sources)
+    leaves = choose_fields(whole_fields(text_fields(read_leaves({"properties": judged.properties}))), judged.sources)
     read = {leaf.path if leaf.copied_from else leaf.source for leaf in leaves}
     assert (read - judged.read, judged.read - read) == (MORE.get(of, set()), LESS.get(of, set()))
 
@@ -90,6 +90,6 @@ def test_if_all_sampled_values_are_short_the_longest_fields_are_read() -> None:
 
 
 def test_text_fields_of_hits_without_a_mapping() -> None:
-    assert fields_of([{"title": "", "body": LONG}]) == ("body",)
-    assert fields_of([{"meta": {"note": LONG}, "year": 3, "tags": ["a", "b"]}]) == ("meta.note",)
-    assert fields_of([{"year": 3}]) == ()
+    assert choose_without_mapping([{"title": "", "body": LONG}]) == ("body",)
+    assert choose_without_mapping([{"meta": {"note": LONG}, "year": 3, "tags": ["a", "b"]}]) == ("meta.note",)
+    assert choose_without_mapping([{"year": 3}]) == ()

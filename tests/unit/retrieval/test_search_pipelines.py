@@ -7,10 +7,10 @@ import pytest
 
 from osrerank.retrieval.engine_finder import EngineFinder
 from osrerank.retrieval.search_pipelines import (
-    NONE,
-    OWN_DESCRIPTION,
-    READ_PIPELINES,
-    READ_SETTINGS,
+    NO_PIPELINE,
+    OSRERANK_DESCRIPTION,
+    PIPELINES_RIGHT,
+    SETTINGS_RIGHT,
     SearchPipeline,
     SearchPipelines,
     parse_pipeline,
@@ -43,8 +43,8 @@ def answered(steps: Generator[Any, Any, SearchPipeline], *answers: Any) -> tuple
 def test_an_index_without_a_default_pipeline_costs_one_request_a_minute() -> None:
     clock = ManualClock()
     pipelines = SearchPipelines(clock=clock)
-    assert answered(pipelines.find("a", {}, {}), {}) == (NONE, [f"/a/_settings/{SETTING}"])
-    assert answered(pipelines.find("a", {}, {})) == (NONE, [])
+    assert answered(pipelines.find("a", {}, {}), {}) == (NO_PIPELINE, [f"/a/_settings/{SETTING}"])
+    assert answered(pipelines.find("a", {}, {})) == (NO_PIPELINE, [])
     clock.sleep(61)
     assert answered(pipelines.find("a", {}, {}), {})[1] == [f"/a/_settings/{SETTING}"]
 
@@ -60,7 +60,7 @@ def test_a_default_pipeline_is_read_once() -> None:
 
 def test_without_an_index_and_of_several_defaults_opensearch_applies_none() -> None:
     pipelines = SearchPipelines()
-    assert answered(pipelines.find(None, {}, {})) == (NONE, [])
+    assert answered(pipelines.find(None, {}, {})) == (NO_PIPELINE, [])
     pipeline, paths = answered(pipelines.find("a,b", {}, {}), settings(a="p", b="q"))
     assert (pipeline.name, pipeline.has_default, len(paths)) == ("", True, 1)
     pipeline, _ = answered(pipelines.find("c", {}, {}), settings(c="_none"))
@@ -70,7 +70,7 @@ def test_without_an_index_and_of_several_defaults_opensearch_applies_none() -> N
 def test_engines_without_search_pipelines_get_no_look_up() -> None:
     for engine in (Engine.EMBEDDED, Engine.ELASTICSEARCH):
         pipelines = SearchPipelines(EngineFinder(engine))
-        assert answered(pipelines.find("a", {"search_pipeline": "p"}, {})) == (NONE, [])
+        assert answered(pipelines.find("a", {"search_pipeline": "p"}, {})) == (NO_PIPELINE, [])
 
 
 def test_a_pipeline_that_the_caller_names_or_defines_is_used() -> None:
@@ -103,7 +103,7 @@ def test_an_unknown_response_processor_counts_as_ranking(kind: str, is_ranking: 
 
 def test_osreranks_own_pipeline_as_a_default_is_sent_without_its_rerank_processor() -> None:
     hiding = [{"filter_query": {"query": {"term": {"access": "open"}}}}]
-    installed = {"description": f"{OWN_DESCRIPTION} Made by ...", "response_processors": [{"rerank": {}}]}
+    installed = {"description": f"{OSRERANK_DESCRIPTION} Made by ...", "response_processors": [{"rerank": {}}]}
     pipelines = SearchPipelines()
     pipeline, _ = answered(pipelines.find("a", {}, {}), settings(a="p"), {"p": installed})
     assert (pipeline.obstacle, pipeline.replacement) == ("", {})
@@ -127,21 +127,21 @@ def test_a_user_without_the_right_to_read_settings_is_warned_once_and_reranked(
     pipelines, forbidden = SearchPipelines(clock=clock), Failed(OSError("no permissions"), status=403)
     for _ in range(3):
         pipeline, _ = answered(pipelines.find("a", {}, {}), forbidden)
-        assert (pipeline.obstacle, pipeline.unread) == ("", READ_SETTINGS)
+        assert (pipeline.obstacle, pipeline.missing_right) == ("", SETTINGS_RIGHT)
         clock.sleep(61)
-    assert [READ_SETTINGS in record.getMessage() for record in caplog.records] == [True]
+    assert [SETTINGS_RIGHT in record.getMessage() for record in caplog.records] == [True]
 
 
 def test_a_pipeline_whose_definition_is_forbidden_counts_as_ranking() -> None:
     pipelines, forbidden = SearchPipelines(), Failed(OSError("no permissions"), status=403)
     pipeline, _ = answered(pipelines.find("a", {}, {}), settings(a="p"), forbidden)
-    assert pipeline.obstacle.endswith(f"grant {READ_PIPELINES}")
+    assert pipeline.obstacle.endswith(f"grant {PIPELINES_RIGHT}")
     assert answered(pipelines.find("a", {}, {})) == (pipeline, [])  # for a minute
 
 
 def test_a_failed_look_up_of_a_default_pipeline_is_repeated() -> None:
     pipelines, away = SearchPipelines(), Failed(OSError("away"))
-    assert answered(pipelines.find("a", {}, {}), away)[0].unread == READ_SETTINGS
+    assert answered(pipelines.find("a", {}, {}), away)[0].missing_right == SETTINGS_RIGHT
     pipeline, _ = answered(pipelines.find("a", {}, {}), settings(a="p"), away)
     assert "cannot be read" in pipeline.obstacle
     pipeline, paths = answered(pipelines.find("a", {}, {}), {"p": {}})
@@ -150,12 +150,12 @@ def test_a_failed_look_up_of_a_default_pipeline_is_repeated() -> None:
 
 def test_a_missing_index_or_pipeline_gives_the_errors_of_the_search() -> None:
     pipelines = SearchPipelines()
-    assert answered(pipelines.find("a", {}, {}), ABSENT)[0] == NONE
+    assert answered(pipelines.find("a", {}, {}), ABSENT)[0] == NO_PIPELINE
     pipeline, _ = answered(pipelines.find("a", {"search_pipeline": "p"}, {}), {})
     assert pipeline.obstacle == ""
 
 
 def test_the_default_pipeline_of_a_remote_index_is_looked_up_once_a_minute() -> None:
     pipelines = SearchPipelines()
-    assert answered(pipelines.find("other:a", {}, {}), ABSENT) == (NONE, [f"/other%3Aa/_settings/{SETTING}"])
-    assert answered(pipelines.find("other:a", {}, {})) == (NONE, [])
+    assert answered(pipelines.find("other:a", {}, {}), ABSENT) == (NO_PIPELINE, [f"/other%3Aa/_settings/{SETTING}"])
+    assert answered(pipelines.find("other:a", {}, {})) == (NO_PIPELINE, [])

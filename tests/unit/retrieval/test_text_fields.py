@@ -7,7 +7,7 @@ import pytest
 
 from osrerank.errors import ResponseFormatError
 from osrerank.retrieval.fields import index_groups
-from osrerank.retrieval.mapping import lacking, leaves_by_index, leaves_of, nearest, resolve
+from osrerank.retrieval.mapping import missing_names, most_similar_field, read_leaves, read_leaves_by_index, resolve
 from osrerank.retrieval.text_fields import is_title
 from tests.mappings import judged_mappings
 
@@ -29,14 +29,14 @@ LEFT_OUT = {
 
 
 def chosen(properties: dict[str, Any]) -> list[str]:
-    (group,) = index_groups({"index": leaves_of({"properties": properties})}) or ((),)
+    (group,) = index_groups({"index": read_leaves({"properties": properties})}) or ((),)
     return list(group.searched)
 
 
 @pytest.mark.parametrize("of", JUDGED)
 def test_the_five_text_fields_read_include_most_that_an_engineer_would_choose(of: str) -> None:
     judged = JUDGED[of]
-    (group,) = index_groups({"index": leaves_of({"properties": judged.properties})})
+    (group,) = index_groups({"index": read_leaves({"properties": judged.properties})})
     assert judged.read - set(group.read) == LEFT_OUT.get(of, set())
     assert len(group.searched) <= 5
     assert len(group.searched) == 5 or of not in LEFT_OUT
@@ -45,7 +45,7 @@ def test_the_five_text_fields_read_include_most_that_an_engineer_would_choose(of
 def test_every_text_field_and_every_keyword_with_a_text_subfield_is_searched() -> None:
     name = {"type": "keyword", "fields": {"text": TEXT}}
     assert chosen({"name": name, "summary": TEXT, "section": {"type": "keyword"}}) == ["name.text", "summary"]
-    (group,) = index_groups({"index": leaves_of({"properties": {"name": name, "summary": TEXT}})})
+    (group,) = index_groups({"index": read_leaves({"properties": {"name": name, "summary": TEXT}})})
     assert group.read == ("name", "summary")
 
 
@@ -105,17 +105,17 @@ def test_field_names_unlike_title_are_not_taken_for_titles(name: str) -> None:
 @pytest.mark.parametrize("answer", [{"took": 1}, {"a": {}}, {"a": {"mappings": {"properties": {"x": "text"}}}}, []])
 def test_a_mapping_response_without_mappings_is_an_error(answer: Any) -> None:
     with pytest.raises(ResponseFormatError, match="has no mappings"):
-        leaves_by_index(answer)
+        read_leaves_by_index(answer)
 
 
 def test_system_indices_are_left_out_and_data_streams_are_not() -> None:
     mappings = {name: {"mappings": {"properties": {"x": TEXT}}} for name in ("a", ".hidden", ".ds-logs-000001")}
-    assert list(leaves_by_index(mappings)) == ["a", ".ds-logs-000001"]
-    assert list(leaves_by_index({".hidden": mappings[".hidden"]})) == [".hidden"]
+    assert list(read_leaves_by_index(mappings)) == ["a", ".ds-logs-000001"]
+    assert list(read_leaves_by_index({".hidden": mappings[".hidden"]})) == [".hidden"]
 
 
 def test_named_fields_patterns_objects_and_aliases_are_looked_up_in_the_mapping() -> None:
-    leaves = leaves_of(
+    leaves = read_leaves(
         {
             "properties": {
                 "body": {"type": "text", "fields": {"english": TEXT}},
@@ -129,7 +129,7 @@ def test_named_fields_patterns_objects_and_aliases_are_looked_up_in_the_mapping(
     paths = {name: [leaf.path for leaf in resolve(leaves, name)] for name in ("bod*", "author", "a*", "content^2", "x")}
     author = ["author.name"]
     assert paths == {"bod*": ["body"], "author": author, "a*": author, "content^2": ["content"], "x": []}
-    assert [name for name, leaf in leaves.items() if leaf.is_written] == ["body", "author.name", "parts.words"]
+    assert [name for name, leaf in leaves.items() if leaf.is_in_source] == ["body", "author.name", "parts.words"]
     assert leaves["parts.words"].nested == "parts"
-    assert lacking([leaves], ["body^2", "bdy", "highlight:body", "both", "z*"]) == ["bdy", "z*"]
-    assert nearest([leaves], "bdy") == "body"
+    assert missing_names([leaves], ["body^2", "bdy", "highlight:body", "both", "z*"]) == ["bdy", "z*"]
+    assert most_similar_field([leaves], "bdy") == "body"

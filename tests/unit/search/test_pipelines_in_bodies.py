@@ -6,13 +6,13 @@ import pytest
 from opensearchpy import ConnectionTimeout
 
 from osrerank import connect
-from osrerank.retrieval.search_pipelines import OWN_DESCRIPTION
+from osrerank.retrieval.search_pipelines import OSRERANK_DESCRIPTION
 from osrerank.testing import CannedTransport, FunctionScorer
 from tests.rankings import client_for, response_of
 from tests.recording_engine import MAPPING
 from tests.rerank_server import Reply, answering
 
-OWN = {"description": f"{OWN_DESCRIPTION} Made by ...", "response_processors": [{"rerank": {}}]}
+OWN = {"description": f"{OSRERANK_DESCRIPTION} Made by ...", "response_processors": [{"rerank": {}}]}
 RENAMING = {"response_processors": [{"rename_field": {"field": "text", "target_field": "body"}}]}
 
 
