@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from osrerank._log_throttle import LogThrottle
 from osrerank.errors import OsrerankError
-from osrerank.tracing.attributes import tell_report
-from osrerank.tracing.spans import is_recording, name_of, span, tell_event
+from osrerank.tracing.attributes import set_stage_attributes
+from osrerank.tracing.spans import add_event, error_type, is_recording, span
 from osrerank.types import NEVER, Deadline, FailurePolicy, Ranking, Stage, StageReport
 from osrerank.types.reasons import Reason, ReasonCode
 
@@ -81,7 +81,7 @@ class Pipeline:
                 with span(f"stage {stage.name}", {"osrerank.stage.depth": stage.depth}) as traced:
                     ranking = stage.rerank(ranking, deadline=deadline)
                     if is_recording():
-                        tell_report(traced, ranking.reports[-1])
+                        set_stage_attributes(traced, ranking.reports[-1])
             except Exception as error:
                 if on_failure == "raise":
                     raise
@@ -102,7 +102,7 @@ def with_failure(ranking: Ranking, stage: str, error: Exception, took_ms: float 
     """
     reason = Reason.of(error)
     if reason.code in NO_MODEL:
-        tell_event("osrerank.no_model", {"error.type": name_of(error)})
+        add_event("osrerank.no_model", {"error.type": error_type(error)})
     if (unlogged := due.count_unlogged((stage, type(error)))) is not None:
         limit = "at most one line a minute"
         note = f"{unlogged} more were not logged; {limit}" if unlogged else limit

@@ -8,15 +8,22 @@ from typing import Any, Self, Unpack
 
 from osrerank._threads import DaemonThreads
 from osrerank.errors import ConfigError
-from osrerank.formats.frames import FIRST_RANK, by_query, is_frame, plain, rows_of, with_scores
+from osrerank.formats.frames import (
+    FIRST_RANK,
+    drop_missing_values,
+    group_by_query,
+    is_frame,
+    read_frame_rows,
+    with_scores,
+)
 from osrerank.formats.tables import DOCNO, QID, QUERY, TEXT
 from osrerank.options.rerank import Rerank, RerankOptions
 from osrerank.pipeline import applied
 from osrerank.search.ranking import NOT_FOR_TEXTS, ranking_of, refuse_unused, reranked
 from osrerank.service import RerankService
 from osrerank.settings import Settings
-from osrerank.thresholds.cut import at_least, probability_of
-from osrerank.tracing.spans import carried
+from osrerank.thresholds.cut import filter_by_probability, last_probability
+from osrerank.tracing.spans import bind_trace
 from osrerank.types import Candidate, Encoder, Scorer
 
 DEFAULTS = Rerank(blend="replace", depth=10_000)
@@ -130,7 +137,7 @@ class Reranker:
         given_ids = {str(text["id"]): text["id"] for text in texts}
         candidates: Sequence[Candidate] = ranking.candidates
         if applied(ranking.reports) and self._options.min_score is not None:
-            candidates, _ = at_least(candidates, self._options.min_score, ranking.reports)
+            candidates, _ = filter_by_probability(candidates, self._options.min_score, ranking.reports)
         return [_ranked_text(candidate, given_ids[candidate.doc_id]) for candidate in candidates[:top_k]]
 
     def rank_frame(self, frame: Any, *, top_k: int | None = None) -> Any:
@@ -150,7 +157,7 @@ class Reranker:
         """
         if not is_frame(frame):
             raise _invalid("frame", f"the frame is {_type_of(frame)}; give a DataFrame of pandas")
-        groups = by_query(frame)
+        groups = group_by_query(frame)
         queries = [_query_of(qid, rows) for qid, rows in groups.items()]
         texts = [[_document_of_row(*item) for item in rows] for rows in groups.values()]
         order: list[int] = []
@@ -175,7 +182,7 @@ class Reranker:
         threads, rank = DaemonThreads(MAX_QUERIES, "osrerank-rank"), partial(self.rank, top_k=top_k)
         try:
             pairs = zip(queries, documents, strict=True)
-            futures = [threads.submit(carried(rank), query, texts) for query, texts in pairs]
+            futures = [threads.submit(bind_trace(rank), query, texts) for query, texts in pairs]
             return [future.result() for future in futures]
         finally:
             threads.close()
@@ -209,7 +216,7 @@ def _documents(documents: Any) -> list[dict[str, Any]]:
     if is_frame(documents):
         if QID in documents.columns and documents[QID].nunique() > 1:
             raise _invalid("documents", "documents is a DataFrame of several queries; use rank_frame")
-        documents = [plain(row) for row in rows_of(documents, (TEXT,))]
+        documents = [drop_missing_values(row) for row in read_frame_rows(documents, (TEXT,))]
     if isinstance(documents, str):
         raise TypeError("documents is one text; give a list of them")
     if not isinstance(documents, Sequence):
@@ -274,7 +281,7 @@ def _invalid(setting: str, reason: str) -> ConfigError:
 
 
 def _ranked_text(candidate: Candidate, doc_id: Any) -> RankedText:
-    probability = probability_of(candidate)
+    probability = last_probability(candidate)
     score = None if probability is None else candidate.score
     truncated = any(entry.cut for entry in candidate.trace)
     return RankedText(doc_id, score, probability, candidate.rank, candidate.text or "", truncated)

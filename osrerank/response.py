@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from osrerank.errors import ResponseFormatError
 from osrerank.explanation import explain
-from osrerank.thresholds.cut import Thresholds, at_least
+from osrerank.thresholds.cut import Thresholds, filter_by_probability
 from osrerank.types import Candidate, Query, Ranking, Section, StageReport, StageScore
 from osrerank.types.values import BELOW_ONE
 
@@ -333,7 +333,7 @@ def page_of(response: Mapping[str, Any], ranking: Ranking, page: Page) -> Ranked
     by_id = dict(zip(ids, raw_hits, strict=True))
     candidates, removed = list(ranking.candidates), dict[str, Any]()
     if page.min_score is not None:
-        candidates, removed["below_min_score"] = at_least(candidates, page.min_score, ranking.reports)
+        candidates, removed["below_min_score"] = filter_by_probability(candidates, page.min_score, ranking.reports)
     if page.thresholds is not None:
         candidates, cuts = page.thresholds.cut(candidates, ranking.reports)
         removed["cuts"] = [cut.as_json() for cut in cuts]

@@ -15,8 +15,8 @@ from typing import Any
 
 from osrerank.errors import CorpusFormatError, FormatError
 from osrerank.formats.common_layout import write_lines
-from osrerank.formats.id_table import scratch
-from osrerank.formats.lines import excerpt, id_problem, raise_errors, text_lines
+from osrerank.formats.id_table import open_scratch_database
+from osrerank.formats.lines import excerpt, invalid_id_reason, raise_errors, text_lines
 from osrerank.formats.sources import SourceFile, file_errors, open_sources, record_error
 from osrerank.formats.trec import run_lines
 from osrerank_loaders.collections.base import Record
@@ -46,7 +46,7 @@ def read_top1000(files: tuple[str, ...]) -> Iterator[dict[str, Any]]:
                 reason = f"expected qid, pid, query, passage, found {len(fields)} fields: {excerpt(line)}"
                 raise record_error(source, reason, line=number)
             query_id, doc_id, query, text = fields
-            if problem := id_problem(query_id, of_query=True) or id_problem(doc_id):
+            if problem := invalid_id_reason(query_id, of_query=True) or invalid_id_reason(doc_id):
                 raise record_error(source, problem, line=number)
             database.execute("INSERT INTO rows VALUES (?, ?, ?, ?, NULL, NULL)", (position, query_id, query, doc_id))
             database.execute("INSERT OR IGNORE INTO texts VALUES (?, '', ?)", (doc_id, text))
@@ -89,7 +89,7 @@ def write_candidates(queries: Iterable[Mapping[str, Any]], path: Path) -> int:
 
 
 def _database(folder: Path) -> sqlite3.Connection:
-    database = scratch(str(folder / "candidates.sqlite"))
+    database = open_scratch_database(str(folder / "candidates.sqlite"))
     database.execute(_ROWS)
     database.execute(_TEXTS)
     return database

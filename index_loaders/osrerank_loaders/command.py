@@ -7,7 +7,7 @@ from typing import Any
 from opensearchpy import OpenSearch
 
 from osrerank.errors import ConfigError
-from osrerank.formats.sources import files_of
+from osrerank.formats.sources import list_files
 from osrerank_loaders.collections.registry import LOADERS
 from osrerank_loaders.download import compute_sha256, fetch, read_catalogue
 from osrerank_loaders.load.bulk import BulkOptions
@@ -23,7 +23,7 @@ def load_collection(connect: Callable[..., OpenSearch], options: Mapping[str, An
     client = connect(options["url"], pool_maxsize=options["in_flight"] + 2)
     try:
         paths, load_options = options["paths"], _load_options(options)
-        with load_progress(files_of(paths, loader.files)) as report:
+        with load_progress(list_files(paths, loader.files)) as report:
             return load(client, options["index_name"], loader, paths, options=load_options, report=report)
     finally:
         client.close()

@@ -62,10 +62,10 @@ def queries(paths: tuple[str, ...], field: Any, output: Path) -> None:
 @_output_option
 def qrels(paths: tuple[str, ...], output: Path) -> None:
     """Write MS MARCO, NIST or BEIR judgments as qrels.txt."""
-    from osrerank.formats.common_layout import judgments_of, write_qrels
+    from osrerank.formats.common_layout import flatten_qrels, write_qrels
     from osrerank.formats.trec import read_qrels
 
-    _report(write_qrels(judgments_of(read_qrels(paths)), output), "judgments", output)
+    _report(write_qrels(flatten_qrels(read_qrels(paths)), output), "judgments", output)
 
 
 @convert.command()
@@ -146,11 +146,11 @@ def _read_documents(
     loader_name: str, paths: tuple[str, ...], convert_record: Callable[[Record], Record] | None = None
 ) -> Iterator[Document]:
     """Yield a collection's documents; raise the error of the first bad record."""
-    from osrerank.formats.sources import files_of, open_sources
+    from osrerank.formats.sources import list_files, open_sources
     from osrerank_loaders.collections.base import read_records
 
     loader = LOADERS[loader_name]
-    records = read_records(loader, open_sources(files_of(paths, loader.files), loader.files))
+    records = read_records(loader, open_sources(list_files(paths, loader.files), loader.files))
     if convert_record:
         records = map(convert_record, records)
     for record in records:

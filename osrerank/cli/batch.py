@@ -12,7 +12,7 @@ import click
 
 from osrerank._progress import ProgressLines
 from osrerank.errors import ConfigError, EvaluationError
-from osrerank.evaluation.batch import Failure, rankings_of, run_queries
+from osrerank.evaluation.batch import Failure, read_rankings, run_queries
 from osrerank.evaluation.records import QueryRecord
 from osrerank.evaluation.side_file import SideFile
 from osrerank.formats.trec import RunForm, write_rankings
@@ -64,7 +64,7 @@ def execute(
                 batch.search,
                 checkpoint,
                 workers=batch.workers,
-                reranked=batch.reranked,
+                require_reranked=batch.reranked,
                 allow_partial=allow_partial,
                 advance=advance,
             )
@@ -95,7 +95,7 @@ def _write(output: Path, tag: str, form: RunForm, checkpoint: SideFile, queries:
     have_hits: list[bool] = []
 
     def rankings() -> Iterator[tuple[str, tuple[ScoredDocument, ...]]]:
-        for query_id, documents in rankings_of(checkpoint, queries):
+        for query_id, documents in read_rankings(checkpoint, queries):
             have_hits.append(bool(documents))
             yield query_id, documents
 

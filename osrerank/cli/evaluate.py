@@ -116,10 +116,10 @@ def _report(options: dict[str, Any]) -> "Report":
     runs = _read_runs(options["runs"], options["duplicates"])
     evaluations = [measures.evaluate(qrels, run, names, averaging) for run in runs]
     for run, evaluation in zip(runs, evaluations, strict=True):
-        judged = measures.judged_queries(qrels, run.rankings, run.name, complete=averaging.complete)
+        judged = measures.select_judgments(qrels, run.rankings, run.name, complete=averaging.complete)
         _warn_of_undefined_values(evaluation, len(judged))
     _warn_of_different_queries(evaluations)
-    _warn_of_own_hits(runs)
+    _warn_of_self_hits(runs)
     _warn_of_partial_queries(options["runs"])
     if not (options["compare"] or options["all_pairs"]):
         return report.Report(evaluations, averaging, (), {})
@@ -138,15 +138,15 @@ def _warn_of_undefined_values(evaluation: "Evaluation", queries: int) -> None:
             click.echo(f"Warning: {measure} has no value for {lacking}, which are left out of its mean", err=True)
 
 
-def _warn_of_own_hits(runs: "Sequence[Run]") -> None:
+def _warn_of_self_hits(runs: "Sequence[Run]") -> None:
     """Warn if queries find themselves: in some collections, queries are documents of the corpus."""
-    from osrerank.evaluation.own_ids import own_hits
+    from osrerank.evaluation.self_hits import count_self_hits
 
     for run in runs:
         rankings = {
             query_id: [document.doc_id for document in documents] for query_id, documents in run.rankings.items()
         }
-        if count := own_hits(rankings):
+        if count := count_self_hits(rankings):
             finding = (
                 f"in {run.name}, {count} of {len(rankings)} queries have a document with the query's own id on top"
             )

@@ -4,7 +4,7 @@ from rich.table import Table
 
 from osrerank.cli.tables import table
 from osrerank.evaluation.report import Report, n_queries
-from osrerank.evaluation.significance import letter
+from osrerank.evaluation.significance import run_letter
 
 # Unicode has no superscript q.
 SUPERSCRIPTS = str.maketrans("abcdefghijklmnoprstuvwxyz", "ᵃᵇᶜᵈᵉᶠᵍʰⁱʲᵏˡᵐⁿᵒᵖʳˢᵗᵘᵛʷˣʸᶻ")
@@ -17,10 +17,10 @@ def summary_table(report: Report) -> Table:
     measures = list(report.evaluations[0].overall)
     rows = []
     for index, evaluation in enumerate(report.evaluations):
-        name = f"({letter(index)}) {evaluation.run}" if report.comparisons else evaluation.run
+        name = f"({run_letter(index)}) {evaluation.run}" if report.comparisons else evaluation.run
         values = [
             _value(measure, evaluation.overall[measure])
-            + report.marks.get((evaluation.run, measure), "").translate(SUPERSCRIPTS)
+            + report.letters.get((evaluation.run, measure), "").translate(SUPERSCRIPTS)
             for measure in measures
         ]
         rows.append([name, str(n_queries(evaluation)), *values])
@@ -34,7 +34,7 @@ def summary_note(report: Report, *, test: str, alpha: float) -> str:
     )
     if report.comparisons:
         test_name = "paired t-test" if test == "t" else "randomisation test"
-        raw = report.marked_by == "raw"
+        raw = report.marks == "raw"
         means = "significantly better or worse than" if raw else "significantly better than"
         note += (
             f"; letters: {means} that run ({test_name}, two-tailed, {'raw' if raw else 'Holm-corrected'} p < {alpha:g})"

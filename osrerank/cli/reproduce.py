@@ -51,8 +51,8 @@ def reproduce(context: click.Context, /, **options: Any) -> None:
 
     collection, depth = COLLECTIONS[options["collection"]], int(options["deep"])
     with texts_of_index(context, options["index"]) as texts:
-        inputs = steps.find(options["folder"] or Path(collection.name), collection, depth, texts)
-    bm25, candidates = steps.first_pass(inputs.candidates, depth)
+        inputs = steps.find_materials(options["folder"] or Path(collection.name), collection, depth, texts)
+    bm25, candidates = steps.truncate_candidates(inputs.candidates, depth)
     other_runs = [replace(read_run(path), name=str(path)) for path in options["against"]]
     reranker = RerankService(Settings.load(**{name: context.obj[name] for name in MODEL_SETTINGS}))
     try:
@@ -76,7 +76,7 @@ def _show(reproduction: "Reproduction") -> None:
     from osrerank.cli.tables import console, table
 
     collection = reproduction.collection
-    click.echo(f"{collection.about}: BM25's top {reproduction.depth}, {reproduction.queries} queries")
+    click.echo(f"{collection.description}: BM25's top {reproduction.depth}, {reproduction.queries} queries")
     sources = list(dict.fromkeys(published.source for published in reproduction.published))
     rows = [(value, name, f"{value:.4f}", "here") for name, value in reproduction.values.items()]
     rows += [

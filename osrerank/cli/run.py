@@ -86,7 +86,7 @@ def _batch(client: Any, options: dict[str, Any]) -> Any:
     def search(query: Any, started_s: float) -> Any:
         response = client.search(query.text, index=index, size=n_hits, rerank=rerank_argument, **source)
         record = QueryRecord.from_response(query.query_id, response, started_s)
-        return record.without(query.query_id, size) if exclude else record
+        return record.remove_document(query.query_id, size) if exclude else record
 
     named = client.options_of(index, rerank=arguments)
     with client.searcher.serving(index, checked=reranked) as service:

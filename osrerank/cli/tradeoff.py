@@ -102,14 +102,14 @@ def tradeoff(obj: dict[str, Any], /, **options: Any) -> None:
 
 def _curves(options: dict[str, Any]) -> "Mapping[str, Sequence[Point]]":
     from osrerank.evaluation.measures import Averaging
-    from osrerank.evaluation.tradeoff import curve, join_pairs, widest
+    from osrerank.evaluation.tradeoff import compute_curve, join_pairs, max_k1
     from osrerank.formats.trec import read_qrels
 
     run, *other_runs = runs = _read(options["run"], *options["pairs_from"])
     qrels, averaging = read_qrels(options["qrels"]), Averaging(complete=options["complete"])
-    settings = _settings(run, min(widest(scored.reaches) for scored in runs), options)
+    settings = _settings(run, min(max_k1(scored.depths) for scored in runs), options)
     all_settings = tuple(chain.from_iterable(settings.values()))
-    points = iter(curve(join_pairs(run, *other_runs), all_settings, qrels, options["measure"], averaging))
+    points = iter(compute_curve(join_pairs(run, *other_runs), all_settings, qrels, options["measure"], averaging))
     return {label: list(islice(points, len(setting))) for label, setting in settings.items()}
 
 
@@ -135,9 +135,9 @@ def _read(run: Path, *other_runs: Path) -> "list[ScoredRun]":
 
 def _settings(run: "ScoredRun", width: int, options: dict[str, Any]) -> "dict[str, list[OperatingPoint]]":
     """Return the points of each curve: those of the options, or all that the run's scores allow."""
-    from osrerank.evaluation.tradeoff import OperatingPoint, deepest
+    from osrerank.evaluation.tradeoff import OperatingPoint, max_k0
 
-    depth = deepest(run.reaches)
+    depth = max_k0(run.depths)
     k0 = options["k0"] or tuple(sorted({*(k for k in K0 if k < depth), depth}))
     settings = {"vectors, then monoBERT" if run.is_after_vectors else "monoBERT": [OperatingPoint(k) for k in k0]}
     if run.is_blended:

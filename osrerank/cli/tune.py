@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from osrerank.evaluation.tune import Evidence, Fold, Weights
+    from osrerank.evaluation.tune import Fold, SentenceScores, Weights
 
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 OUTPUT = click.Path(dir_okay=False, path_type=Path)
@@ -62,14 +62,14 @@ def tune(obj: dict[str, Any], /, **options: Any) -> None:
     with the best AP on the other folds. OUTPUT.weights.json has the weights of all folds.
     """
     from osrerank.evaluation.side_file import read_records
-    from osrerank.evaluation.tune import held_out_run, read_evidence
+    from osrerank.evaluation.tune import build_held_out_run, read_sentence_scores
     from osrerank.formats.files import write_atomically
     from osrerank.formats.trec import write_run
 
-    evidence = read_evidence(read_records(options["run"]), scores=options["scores"])
+    evidence = read_sentence_scores(read_records(options["run"]), scores=options["scores"])
     folds = _learn_weights(evidence, options)
     output = options["output"]
-    write_run(output, held_out_run(evidence, folds, output.stem))
+    write_run(output, build_held_out_run(evidence, folds, output.stem))
     summary = json.dumps(_summary(folds), indent=2)
     write_atomically(output.with_name(f"{output.name}.weights.json"), [f"{summary}\n"])
     if options["as_json"] or obj["as_json"]:
@@ -78,16 +78,16 @@ def tune(obj: dict[str, Any], /, **options: Any) -> None:
         _show(folds)
 
 
-def _learn_weights(evidence: "Sequence[Evidence]", options: dict[str, Any]) -> "list[Fold[Weights]]":
+def _learn_weights(evidence: "Sequence[SentenceScores]", options: dict[str, Any]) -> "list[Fold[Weights]]":
     """Learn the weights of each fold; with ``--plot``, also plot AP against a, the weight of the first pass."""
     from osrerank.errors import EvaluationError
     from osrerank.evaluation.folds import block_folds, read_folds
-    from osrerank.evaluation.tune import by_share, cross_validate, grid, precisions
+    from osrerank.evaluation.tune import average_precisions, best_by_a, cross_validate, grid
     from osrerank.formats.trec import read_qrels
 
     shares = tuple(step / STEPS for step in range(STEPS if options["released_grid"] else STEPS + 1))
     settings = grid(options["sentences"], shares)
-    by_query = precisions(evidence, read_qrels(options["qrels"]), settings)
+    by_query = average_precisions(evidence, read_qrels(options["qrels"]), settings)
     if not options["folds"] and len(by_query) < options["k"]:
         reason = f"{len(by_query)} judged queries are too few for {options['k']} folds; set a lower --k"
         raise EvaluationError(reason)
@@ -96,7 +96,7 @@ def _learn_weights(evidence: "Sequence[Evidence]", options: dict[str, Any]) -> "
     if options["plot"]:
         from osrerank.evaluation.plots import plot_shares
 
-        curves = {f"{count}S": by_share(by_query, settings, count) for count in range(1, options["sentences"] + 1)}
+        curves = {f"{count}S": best_by_a(by_query, settings, count) for count in range(1, options["sentences"] + 1)}
         plot_shares(options["plot"], curves, "AP")
     return learned
 
@@ -108,8 +108,8 @@ def _summary(folds: "Sequence[Fold[Weights]]") -> dict[str, Any]:
         "queries": queries,
         "folds": [
             {
-                "a": fold.weights.a,
-                "weights": list(fold.weights.sentences),
+                "a": fold.setting.a,
+                "weights": list(fold.setting.sentences),
                 "AP_training": fold.training,
                 "AP_held_out": fold.test,
                 "held_out": list(fold.held_out),
@@ -123,7 +123,7 @@ def _show(folds: "Sequence[Fold[Weights]]") -> None:
     from osrerank.cli.tables import console, table
 
     rows = [
-        [str(number), *(f"{share:g}" for share in (fold.weights.a, *fold.weights.sentences[1:])), *_outcome(fold)]
+        [str(number), *(f"{share:g}" for share in (fold.setting.a, *fold.setting.sentences[1:])), *_outcome(fold)]
         for number, fold in enumerate(folds, start=1)
     ]
     console().print(table(["fold", "a", "w2", "w3", "AP training", "AP held out", "queries"], rows))

@@ -1,4 +1,4 @@
-"""Compute measures of one ranking, for the demo and for training; ir-measures computes all others.
+"""Compute nDCG, reciprocal rank and average precision of one ranking without ir-measures, for the demo and training.
 
 nDCG with linear gains and log2(rank + 1) discounts, as trec_eval's `ndcg_cut`; Järvelin, Kekäläinen: Cumulated
 gain-based evaluation of IR techniques, TOIS 2002.
@@ -17,7 +17,7 @@ def ndcg(ranked: Sequence[str], relevance: Mapping[str, int], cutoff: int = 10) 
 
 
 def reciprocal_rank(ranked: Sequence[str], relevance: Mapping[str, int], cutoff: int = 10) -> float:
-    """Return 1 / rank of the first relevant document, 0 if no relevant document is within the cutoff."""
+    """Return 1 / rank of the first relevant document; 0 if no document up to the cutoff is relevant."""
     for rank, doc_id in enumerate(ranked[:cutoff], start=1):
         if relevance.get(doc_id, 0) > 0:
             return 1 / rank
@@ -25,9 +25,9 @@ def reciprocal_rank(ranked: Sequence[str], relevance: Mapping[str, int], cutoff:
 
 
 def average_precision(ranked: Sequence[str], relevance: Mapping[str, int], cutoff: int) -> float:
-    """Return the mean, over all relevant documents, of the precision at their ranks; 0 for those beyond the cutoff.
+    """Return the mean precision at the ranks of all relevant documents; those below the cutoff count as 0.
 
-    This is trec_eval's ``map``, with ``-M`` for the cutoff. It is 0 when nothing is relevant.
+    This is trec_eval's ``map``, whose option ``-M`` is the cutoff. It is 0 when nothing is relevant.
     """
     relevant_ranks = [rank for rank, doc_id in enumerate(ranked[:cutoff], start=1) if relevance.get(doc_id, 0) > 0]
     precisions = math.fsum(number / rank for number, rank in enumerate(relevant_ranks, start=1))

@@ -1,4 +1,4 @@
-"""Search each query of a query set, in threads, with a checkpoint after each query."""
+"""Search the queries of a query set in threads, and append a record to the checkpoint after each query."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -11,13 +11,13 @@ from osrerank.evaluation.records import QueryRecord
 from osrerank.evaluation.side_file import SideFile
 from osrerank.types import Query, ScoredDocument
 
-GIVE_UP_AFTER = 10
-"""How many failures in a row stop the batch; by then the server is gone, or the model cannot be loaded."""
+MAX_FAILURES = 10
+"""The batch stops after this many failures in a row, because the server or the model is probably unavailable."""
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A query that failed, and why; ``is_partial`` is set if it failed because it was reranked only in part."""
+    """A query that failed, and why; ``is_partial`` is true if it was reranked only in part."""
 
     query_id: str
     reason: str
@@ -30,7 +30,7 @@ def run_queries(
     checkpoint: SideFile,
     *,
     workers: int = 1,
-    reranked: bool = True,
+    require_reranked: bool = True,
     allow_partial: bool = False,
     advance: Callable[[], None] = lambda: None,
 ) -> list[Failure]:
@@ -38,59 +38,60 @@ def run_queries(
 
     Args:
         queries: the query set.
-        search: takes a query and its start time (``time.perf_counter``), returns a record; called from several threads.
-        checkpoint: the side file that records are appended to, from the calling thread only.
+        search: a function from a query and its start time (``time.perf_counter``) to its record. Several threads call
+            it.
+        checkpoint: the side file that gets the records. Only the calling thread writes to it.
         workers: the number of threads.
-        reranked: whether a record that was not completely reranked counts as failed.
-        allow_partial: whether a record that was reranked in part counts as complete.
+        require_reranked: whether a query fails if it is not completely reranked.
+        allow_partial: whether a query may be reranked in part without failing.
         advance: called after each query.
 
     Returns:
-        The queries that failed or were not tried, in the order of the query set. The checkpoint does not contain them.
+        The queries that failed or were not tried, in the order of the query set. The checkpoint has no records of them.
     """
     waiting = iter([query for query in queries if query.query_id not in checkpoint])
     failed: dict[str, Failure] = {}
+
+    def append_or_fail(query: Query, future: Future[QueryRecord]) -> Failure | None:
+        """Append a query's record to the checkpoint, or return why the query failed."""
+        try:
+            record = future.result()
+        except Exception as error:  # noqa: BLE001 - the failure of a query must not end the other queries
+            return Failure(query.query_id, f"{type(error).__name__}: {' '.join(str(error).split())}")
+        if require_reranked and record.failure_reason and not (allow_partial and record.is_partial):
+            return Failure(query.query_id, record.failure_reason, is_partial=record.is_partial)
+        checkpoint.append(record)
+        return None
+
     consecutive_failures = 0
     threads = DaemonThreads(workers, "osrerank-batch-query")
     try:
         running = {_submit(threads, search, query): query for query in islice(waiting, workers)}
         while running:
-            done, _others = wait(running, return_when=FIRST_COMPLETED)
+            done, _pending = wait(running, return_when=FIRST_COMPLETED)
             for future in done:
                 query = running.pop(future)
-                failure = _record_or_failure(query, future, checkpoint, reranked=reranked, allow_partial=allow_partial)
+                failure = append_or_fail(query, future)
                 consecutive_failures = consecutive_failures + 1 if failure else 0
                 if failure is not None:
                     failed[query.query_id] = failure
                 advance()
-                if consecutive_failures < GIVE_UP_AFTER and (following := next(waiting, None)) is not None:
-                    running[_submit(threads, search, following)] = following
+                if consecutive_failures < MAX_FAILURES:
+                    next_query = next(waiting, None)
+                    if next_query is not None:
+                        running[_submit(threads, search, next_query)] = next_query
     finally:  # an interrupted batch does not wait for its queries; they end when the caller closes the client
         threads.close(wait=False)
     for query in waiting:
-        failed[query.query_id] = Failure(query.query_id, f"not tried after {GIVE_UP_AFTER} failures in a row")
+        failed[query.query_id] = Failure(query.query_id, f"not tried after {MAX_FAILURES} consecutive failures")
     return [failed[query.query_id] for query in queries if query.query_id in failed]
 
 
-def rankings_of(checkpoint: SideFile, queries: Sequence[Query]) -> Iterator[tuple[str, tuple[ScoredDocument, ...]]]:
-    """Yield the query id and the documents of each record, in the order of the queries."""
+def read_rankings(checkpoint: SideFile, queries: Sequence[Query]) -> Iterator[tuple[str, tuple[ScoredDocument, ...]]]:
+    """Yield query id and documents of each record, in the order of the queries."""
     for record in checkpoint.records(query.query_id for query in queries):
         yield record.query_id, record.documents()
 
 
 def _submit(threads: DaemonThreads, search: Callable[[Query, float], QueryRecord], query: Query) -> Future[QueryRecord]:
     return threads.submit(lambda: search(query, time.perf_counter()))
-
-
-def _record_or_failure(
-    query: Query, future: Future[QueryRecord], checkpoint: SideFile, *, reranked: bool, allow_partial: bool
-) -> Failure | None:
-    """Append a query's record to the checkpoint, or return why the query failed."""
-    try:
-        record = future.result()
-    except Exception as error:  # noqa: BLE001 - one query's failure is listed and must not end the others
-        return Failure(query.query_id, f"{type(error).__name__}: {' '.join(str(error).split())}")
-    if reranked and record.problem and not (allow_partial and record.is_partial):
-        return Failure(query.query_id, record.problem, is_partial=record.is_partial)
-    checkpoint.append(record)
-    return None

@@ -1,8 +1,7 @@
-"""Compute, as trec_eval does, the measures that ir-measures' providers compute differently.
+"""Compute ``NumRel`` and ``IPrec`` as trec_eval 10 does; pytrec-eval-terrier 0.5 computes them differently.
 
-trec_eval's self-test found the differences in pytrec-eval-terrier 0.5: it counts ``NumRel`` at relevance 1 only, gives
-NaN for ``IPrec`` of a query without documents, and takes recall points as trec_eval 9 did; trec_eval 10 rounds them to
-the nearest document.
+The package ignores the relevance level of ``NumRel``, and returns NaN for the ``IPrec`` of a query without documents.
+Its recall points are those of trec_eval 9, whereas trec_eval 10 rounds them to the nearest document.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,17 +10,17 @@ from typing import Any
 
 
 def needs_correction(measure: Any) -> bool:
-    """Return whether `corrected` must compute a measure."""
+    """Return whether `compute_corrected` must compute a measure in place of its provider."""
     return measure.NAME == "NumRel" or (measure.NAME == "IPrec" and not measure["judged_only"])
 
 
-def corrected(measure: Any, judged: Mapping[str, int], doc_ids: Sequence[str]) -> float:
-    """Return the value of a measure that `needs_correction`, for one query.
+def compute_corrected(measure: Any, judged: Mapping[str, int], doc_ids: Sequence[str]) -> float:
+    """Return trec_eval's value of ``NumRel`` or ``IPrec`` for one query.
 
     Args:
-        measure: ir-measures' ``NumRel`` or ``IPrec``.
+        measure: the measure as ir-measures parsed it.
         judged: document id -> relevance.
-        doc_ids: documents in rank order.
+        doc_ids: document ids in rank order.
     """
     level = measure["rel"]
     n_relevant = sum(relevance >= level for relevance in judged.values())
@@ -32,7 +31,7 @@ def corrected(measure: Any, judged: Mapping[str, int], doc_ids: Sequence[str]) -
 
 
 def interpolated_precision(is_relevant: Sequence[bool], n_relevant: int, recall: float) -> float:
-    """Return the highest precision at or below the rank where ``recall`` is reached; 0 if it never is.
+    """Return the highest precision from the rank that reaches ``recall`` downwards; 0 if no rank reaches it.
 
     Recall is reached at ``recall * n_relevant`` documents, rounded half up (trec_eval 10, ``m_iprec_at_recall.c``).
     """

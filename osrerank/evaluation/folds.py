@@ -1,6 +1,7 @@
-"""Make the folds of a cross-validation: read them from published files, or divide the sorted queries into blocks."""
+"""Folds of a cross-validation: read them from published files, or split the sorted query ids into blocks."""
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -9,50 +10,56 @@ from osrerank.errors import EvaluationError
 from osrerank.formats.lines import json_file
 
 Folds = tuple[tuple[str, ...], ...]
+"""The query ids of each fold."""
 
 
 def read_folds(path: Path) -> Folds:
-    """Read a JSON file: a list of lists of query ids, or Capreolus' ``{"s1": {"predict": {"test": [...]}}}``.
+    """Read a JSON file with the query ids of each fold: ``[["q1"], ["q2"]]`` or Capreolus' format.
 
     Raises:
-        EvaluationError: the file has neither form, a query is in two folds, or there are fewer than two folds.
+        EvaluationError: the file has neither format, a query is in two folds, or there are fewer than two folds.
     """
     try:
         content = json_file(path)
     except ValueError as error:
-        raise EvaluationError(f"{path}: not JSON: {error}") from None
+        raise EvaluationError(f"{path} is not JSON: {error}") from None
     try:
-        lists = [fold["predict"]["test"] for fold in content.values()] if isinstance(content, dict) else list(content)
-        folds = tuple(tuple(_ids(query_list)) for query_list in lists)
+        if isinstance(content, dict):
+            content = [fold["predict"]["test"] for fold in content.values()]
+        folds = tuple(_parse_ids(values) for values in content)
     except (KeyError, TypeError) as error:
-        forms = '[["q1", "q2"], ["q3"]] or {"s1": {"predict": {"test": ["q1", "q2"]}}, ...}'
-        raise EvaluationError(f"{path}: expected the query ids of each fold, as {forms}; {error}") from None
-    all_ids = [query_id for fold in folds for query_id in fold]
+        formats = '[["q1", "q2"], ["q3"]] or {"s1": {"predict": {"test": ["q1", "q2"]}}, ...}'
+        raise EvaluationError(f"{path} does not list the query ids of each fold, as in {formats}: {error}") from None
     if len(folds) < 2:
-        raise EvaluationError(f"{path}: {len(folds)} folds; at least two are needed")
-    if len(set(all_ids)) != len(all_ids):
-        twice = next(query_id for query_id in all_ids if all_ids.count(query_id) > 1)
-        raise EvaluationError(f"{path}: query {twice} is in two folds")
+        raise EvaluationError(f"{path} has {len(folds)} folds; a cross-validation needs at least two")
+    counts = Counter(query_id for fold in folds for query_id in fold)
+    repeated = [query_id for query_id, count in counts.items() if count > 1]
+    if repeated:
+        raise EvaluationError(f"{path} has query {repeated[0]} in two folds; remove one")
     return folds
 
 
 def block_folds(query_ids: Iterable[str], count: int) -> Folds:
-    """Return consecutive blocks of the sorted queries, as Birch does for Core17 and Core18; numbers sort as numbers.
+    """Split the sorted query ids into consecutive blocks, as Birch does for Core17 and Core18.
+
+    Ids that are numbers come first, in numerical order.
 
     Raises:
         EvaluationError: there are fewer queries than folds.
     """
-    ordered = sorted(
-        query_ids,
-        key=lambda query_id: (not query_id.isdecimal(), int(query_id) if query_id.isdecimal() else 0, query_id),
-    )
+
+    def sort_key(query_id: str) -> tuple[bool, int, str]:
+        is_number = query_id.isdecimal()
+        return not is_number, int(query_id) if is_number else 0, query_id
+
+    ordered = sorted(query_ids, key=sort_key)
     if len(ordered) < count:
         raise EvaluationError(f"{len(ordered)} judged queries are too few for {count} folds")
     edges = [len(ordered) * number // count for number in range(count + 1)]
     return tuple(tuple(ordered[start:end]) for start, end in pairwise(edges))
 
 
-def _ids(values: Any) -> Sequence[str]:
+def _parse_ids(values: Any) -> tuple[str, ...]:
     if isinstance(values, str):
         raise TypeError(f"a fold is the text {values!r}")
-    return [str(value) for value in values]
+    return tuple(str(value) for value in values)

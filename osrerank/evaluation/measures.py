@@ -1,8 +1,8 @@
-"""Measure runs, by ir-measures' names for measures, and average as trec_eval does.
+"""Measure runs with ir-measures, and average over queries as trec_eval does.
 
-ir-measures (MacAvaney et al., 2022, arXiv 2111.13466) computes the values, by means of several providers. They get runs
-in trec_eval's order, with scores that cannot tie, cut to the depth, and only the queries that are averaged over, so
-that their own conventions do not matter.
+ir-measures (MacAvaney et al., 2022, arXiv 2111.13466) passes each measure to a provider, such as pytrec_eval or gdeval.
+Providers differ in how they break ties and select queries. So they get only the queries that are averaged over, with
+documents truncated to the depth, in trec_eval's order and with distinct scores.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ from typing import Any
 
 from osrerank._optional import require
 from osrerank.errors import EvaluationError
-from osrerank.evaluation.corrections import corrected, needs_correction
+from osrerank.evaluation.corrections import compute_corrected, needs_correction
 from osrerank.evaluation.values import QrelsLike, RunLike, as_qrels, as_run
 from osrerank.formats.trec import trec_order
 from osrerank.types import Qrels, Run
@@ -24,24 +24,24 @@ from osrerank.types import Qrels, Run
 MSMARCO = "MRR@10 (MS MARCO)"
 """The name of the measure that MS MARCO's official script computes; see `msmarco_mrr`."""
 MSMARCO_DEPTH = 10
-"""How many ranks the official script looks at."""
-_GDEVAL_GRADE = 4
-_PACKAGE = re.compile(r"Unsupported measures {(.+?)}\..*?- (\S+) \(pip install ([^)]+)\)")
+"""The number of top ranks that the official script evaluates."""
+_GDEVAL_MAX_GRADE = 4
+_MISSING_PACKAGE = re.compile(r"Unsupported measures {(.+?)}\..*?- (\S+) \(pip install ([^)]+)\)")
 _UNSUPPORTED = re.compile(r"Unsupported measures {(.+)}\.?")
-"""ir-measures' messages for a measure that it cannot compute; the first one names the package that can."""
+"""ir-measures' messages for measures that it cannot compute; the first one names the missing package."""
 DEFAULT_MEASURES = ("nDCG@10", "RR@10", "AP", "R@100")
 
 
 @dataclass(frozen=True, slots=True)
 class Averaging:
-    """How runs are cut, and which queries are averaged over.
+    """The documents and queries that a measure is computed over.
 
     Attributes:
-        complete: whether to average over all judged queries, where a query that the run lacks counts 0 (trec_eval's
-            ``-c``), or only over the queries that are in both (trec_eval's default).
-        relevance_level: the lowest grade that counts as relevant for measures of two grades (trec_eval's ``-l``).
-        depth: how many documents from the top of each ranking are measured (trec_eval's ``-M``); None for all.
-        single_precision: whether scores are compared as 32-bit floats, as trec_eval up to 9.0.8 does.
+        complete: whether to average over all judged queries (trec_eval's ``-c``). Queries that the run lacks then count
+            as 0. Otherwise, only queries in both run and judgments are averaged, which is trec_eval's default.
+        relevance_level: the minimum grade of a relevant document, for measures with binary relevance (``-l``).
+        depth: the number of top documents of each ranking to measure (``-M``). None measures all documents.
+        single_precision: whether to compare scores as 32-bit floats, as trec_eval up to 9.0.8 does.
     """
 
     complete: bool = False
@@ -56,9 +56,9 @@ class Evaluation:
 
     Attributes:
         run: the run's name.
-        per_query: measure -> query_id -> value; a query for which the measure is not defined (Accuracy without a
-            relevant document in the ranking) is left out.
-        overall: measure -> the mean over the queries, or the sum if the measure is a count (``NumRel``).
+        per_query: measure -> query_id -> value. Queries for which the measure is undefined are left out, such as
+            Accuracy for a ranking without relevant documents.
+        overall: measure -> the mean over the queries, or their sum if the measure is a count (``NumRel``).
     """
 
     run: str
@@ -74,8 +74,8 @@ def evaluate(
     ```python
     from osrerank.evaluation import evaluate
 
-    judged = {"q1": {"d1": 1, "d2": 0}}
-    assert evaluate(judged, {"q1": {"d2": 7.1, "d1": 6.4}}, ["RR@10"]).overall == {"RR@10": 0.5}
+    qrels = {"q1": {"d1": 1, "d2": 0}}
+    assert evaluate(qrels, {"q1": {"d2": 7.1, "d1": 6.4}}, ["RR@10"]).overall == {"RR@10": 0.5}
     ```
 
     Args:
@@ -83,22 +83,21 @@ def evaluate(
         run: the run: ``{query_id: {doc_id: score}}``, ``{query_id: [doc_id, ...]}`` with the best first, a path, or a
             DataFrame with qid, docno and score.
         measures: names such as ``nDCG@10``, ``AP(rel=2)``, trec_eval's ``ndcg_cut_10``, or `MSMARCO`.
-        averaging: how runs are cut and averaged; None for trec_eval's defaults.
+        averaging: the documents and queries to measure. None uses trec_eval's defaults.
 
     Raises:
         EvaluationError: a measure is unknown or has no value for any query, or run and judgments share no query.
     """
-    ranked = as_run(run)
-    tally = Tally(as_qrels(qrels), measures, averaging)
-    tally.add(ranked)
-    return tally.evaluation(ranked.name)
+    run = as_run(run)
+    evaluator = Evaluator(as_qrels(qrels), measures, averaging)
+    evaluator.add(run)
+    return evaluator.evaluation(run.name)
 
 
-class Tally:
-    """Measures a run part by part, with the values that `evaluate` gives for the whole run; it keeps no rankings.
+class Evaluator:
+    """Measures a run batch by batch, so that the whole run need not be in memory.
 
-    Args:
-        qrels, measures, averaging: the judgments, measures and averaging, as for `evaluate`.
+    The values are those that `evaluate` returns for the whole run. The arguments are those of `evaluate`, too.
 
     Raises:
         EvaluationError: a measure is unknown.
@@ -110,88 +109,89 @@ class Tally:
         self._parsed = parse_measures([name for name in measures if name != MSMARCO], level)
         names = (*self._parsed, *([MSMARCO] if MSMARCO in measures else []))
         self._values: dict[str, dict[str, float]] = {name: {} for name in names}
-        self._run: set[str] = set()
+        self._run_query_ids: set[str] = set()
 
-    def add(self, run: Run) -> None:
-        """Measure the queries of a part of the run."""
-        self._run.update(run.rankings)
+    def add(self, batch: Run) -> None:
+        """Measure a batch of the run's queries."""
+        self._run_query_ids.update(batch.rankings)
         judgments = self._qrels.judgments
-        self._add({query_id: judgments[query_id] for query_id in run.rankings if query_id in judgments}, run)
+        self._measure({query_id: judgments[query_id] for query_id in batch.rankings if query_id in judgments}, batch)
 
-    def evaluation(self, name: str) -> Evaluation:
-        """Return the values of the run whose parts were added.
+    def evaluation(self, run_name: str) -> Evaluation:
+        """Return the values of all batches.
 
         Raises:
             EvaluationError: run and judgments share no query.
         """
-        averaged = judged_queries(self._qrels, self._run, name, complete=self._averaging.complete)
-        if self._averaging.complete:
-            self._add({query_id: judged for query_id, judged in averaged.items() if query_id not in self._run}, Run({}))
+        averaged = select_judgments(self._qrels, self._run_query_ids, run_name, complete=self._averaging.complete)
+        unranked = {query_id: judged for query_id, judged in averaged.items() if query_id not in self._run_query_ids}
+        self._measure(unranked, Run({}))
         values = {
             measure: {query_id: by_query[query_id] for query_id in averaged if query_id in by_query}
             for measure, by_query in self._values.items()
             if measure != MSMARCO
         }
         if undefined := [measure for measure, by_query in values.items() if not by_query]:
-            raise EvaluationError(f"{undefined[0]} has no value for any query of run {name}: leave it out")
-        overall = {measure: _overall(self._parsed[measure], by_query) for measure, by_query in values.items()}
+            raise EvaluationError(f"{undefined[0]} has no value for any query of run {run_name}; leave it out")
+        overall = {measure: _aggregate(self._parsed[measure], by_query) for measure, by_query in values.items()}
         if (by_query := self._values.get(MSMARCO)) is not None:  # queries that the run lacks count 0
             values[MSMARCO] = {query_id: by_query.get(query_id, 0.0) for query_id in self._qrels.judgments}
             overall[MSMARCO] = math.fsum(values[MSMARCO].values()) / len(values[MSMARCO])
-        return Evaluation(name, values, overall)
+        return Evaluation(run_name, values, overall)
 
-    def _add(self, judged: Mapping[str, Mapping[str, int]], run: Run) -> None:
-        if not judged:
+    def _measure(self, judgments: Mapping[str, Mapping[str, int]], run: Run) -> None:
+        if not judgments:
             return
-        for measure, by_query in _values(self._parsed, judged, run, self._averaging).items():
+        for measure, by_query in _compute_values(self._parsed, judgments, run, self._averaging).items():
             self._values[measure].update(by_query)
         if MSMARCO in self._values:
-            self._values[MSMARCO].update(msmarco_mrr(Qrels(judged), run))
+            self._values[MSMARCO].update(msmarco_mrr(Qrels(judgments), run))
 
 
-def judged_queries(
-    qrels: Qrels, run: Collection[str], name: str, *, complete: bool = False
+def select_judgments(
+    qrels: Qrels, run_query_ids: Collection[str], run_name: str, *, complete: bool = False
 ) -> dict[str, Mapping[str, int]]:
-    """Return the judgments of the queries that are averaged over, for a run of the given queries.
+    """Return the judgments of the queries to average over: those in the run, or all if ``complete``.
 
     Raises:
         EvaluationError: run and judgments share no query.
     """
-    shared = {query_id: judged for query_id, judged in qrels.judgments.items() if query_id in run}
+    shared = {query_id: judged for query_id, judged in qrels.judgments.items() if query_id in run_query_ids}
     if not shared:
         raise EvaluationError(
-            f"run {name} and the judgments share no query: the run has {_examples(run)}, the judgments "
-            f"{_examples(qrels.judgments)}; are both for the same query set?"
+            f"run {run_name} and the judgments share no query: the run has {_list_first_ids(run_query_ids)}, the "
+            f"judgments have {_list_first_ids(qrels.judgments)}; are both for the same query set?"
         )
     return dict(qrels.judgments) if complete else shared
 
 
 def parse_measures(names: Iterable[str], relevance_level: int = 1) -> dict[str, Any]:
-    """Return name to show -> ir-measures' measure.
+    """Return display name -> ir-measures' measure object.
 
     Args:
-        names: ir-measures' names, or trec_eval's, some of which stand for several measures.
-        relevance_level: the relevance level of measures of two grades whose name has no ``rel=``.
+        names: names from ir-measures or trec_eval. A name from trec_eval may stand for several measures.
+        relevance_level: the relevance level of measures with binary relevance whose name has no ``rel=``.
 
     Raises:
-        EvaluationError: a name is unknown, or its parameters cannot be used.
+        EvaluationError: a name is unknown, or its parameters are invalid.
     """
     ir_measures = require("ir_measures", extra="eval")
     measures: dict[str, Any] = {}
     for name in names:
         parsed = _parse(ir_measures, name)
         for measure in parsed:
-            levelled = _with_level(measure, name, relevance_level)
-            if levelled not in measures.values():
-                measures[name if len(parsed) == 1 and levelled is measure else repr(levelled)] = levelled
+            adjusted = _set_relevance_level(measure, name, relevance_level)
+            is_unchanged = len(parsed) == 1 and adjusted is measure
+            if adjusted not in measures.values():
+                measures[name if is_unchanged else repr(adjusted)] = adjusted
     return measures
 
 
 def msmarco_mrr(qrels: Qrels, run: Run) -> dict[str, float]:
-    """Return each judged query's reciprocal rank, as MS MARCO's official script computes it.
+    """Return query_id -> reciprocal rank of each judged query, as MS MARCO's official script computes it.
 
-    A query that the run lacks has 0, a query without judgments is ignored, and grades above 0 are relevant. A document
-    in a three-column run has the rank that the run gives it, even if better ranks are missing.
+    Grades above 0 are relevant. A query that the run lacks counts as 0. In a three-column run, the rank column counts,
+    even if ranks are missing.
     """
     return {query_id: _reciprocal_rank(judged, run, query_id) for query_id, judged in qrels.judgments.items()}
 
@@ -207,58 +207,59 @@ def _reciprocal_rank(judged: Mapping[str, int], run: Run, query_id: str) -> floa
     return 1 / next(relevant, math.inf)
 
 
-def _values(
+def _compute_values(
     measures: Mapping[str, Any], judged: Mapping[str, Mapping[str, int]], run: Run, averaging: Averaging
 ) -> dict[str, dict[str, float]]:
-    """Return measure -> query_id -> value, queries in the order of the judgments."""
-    rankings = {query_id: _ranked(run, query_id, averaging) for query_id in judged}
+    """Return measure -> query_id -> value, with the queries in the order of the judgments."""
+    rankings = {query_id: _rank_doc_ids(run, query_id, averaging) for query_id in judged}
     values: dict[str, dict[str, float]] = {name: {} for name in measures}
-    computed = {}
+    names = {}  # measure -> display name, for measures that a provider computes
     for name, measure in measures.items():
         if needs_correction(measure):
-            values[name] = {query_id: corrected(measure, judged[query_id], rankings[query_id]) for query_id in judged}
+            values[name] = {
+                query_id: compute_corrected(measure, grades, rankings[query_id]) for query_id, grades in judged.items()
+            }
         else:
-            computed[measure] = name
-    if computed:
-        names = list(judged)  # providers get numbers: gdeval takes what follows the last '-' of an id, and only digits
-        numbers = {query_id: str(number) for number, query_id in enumerate(names, start=1)}
-        evaluator = _evaluator(list(computed), {numbers[query_id]: grades for query_id, grades in judged.items()})
-        with _provider_errors(computed, judged):
-            ranked = _untied({numbers[query_id]: doc_ids for query_id, doc_ids in rankings.items()})
-            for metric in evaluator.iter_calc(ranked):
-                values[computed[metric.measure]][names[int(metric.query_id) - 1]] = float(metric.value)
+            names[measure] = name
+    if names:
+        query_ids = list(judged)
+        # gdeval reads only the digits after the last '-' of a query id, so providers get numbers as ids.
+        numbers = {query_id: str(number) for number, query_id in enumerate(query_ids, start=1)}
+        provider = _create_provider(list(names), {numbers[query_id]: grades for query_id, grades in judged.items()})
+        scores = {numbers[query_id]: _distinct_scores(doc_ids) for query_id, doc_ids in rankings.items()}
+        with _provider_errors(names, judged):
+            for metric in provider.iter_calc(scores):
+                values[names[metric.measure]][query_ids[int(metric.query_id) - 1]] = float(metric.value)
     return {
         name: {query_id: by_query[query_id] for query_id in judged if query_id in by_query}
         for name, by_query in values.items()
     }
 
 
-def _ranked(run: Run, query_id: str, averaging: Averaging) -> list[str]:
-    """Return a query's document ids in trec_eval's order, cut to the depth; empty if the run lacks the query."""
+def _rank_doc_ids(run: Run, query_id: str, averaging: Averaging) -> list[str]:
+    """Return a query's document ids in trec_eval's order, truncated to the depth; empty if the run lacks the query."""
     documents = trec_order(run.rankings.get(query_id, ()), single_precision=averaging.single_precision)
     return [document.doc_id for document in documents[: averaging.depth]]
 
 
-def _untied(rankings: Mapping[str, Sequence[str]]) -> dict[str, dict[str, float]]:
-    """Return query_id -> document id -> a score that only encodes the rank: n, n-1, ..., 1."""
-    return {
-        query_id: {doc_id: float(len(doc_ids) - index) for index, doc_id in enumerate(doc_ids)}
-        for query_id, doc_ids in rankings.items()
-    }
+def _distinct_scores(doc_ids: Sequence[str]) -> dict[str, float]:
+    """Return document id -> a score that encodes the rank: n, n-1, ..., 1."""
+    return {doc_id: float(len(doc_ids) - index) for index, doc_id in enumerate(doc_ids)}
 
 
 @contextlib.contextmanager
 def _provider_errors(measures: Iterable[Any], judged: Mapping[str, Mapping[str, int]]) -> Iterator[None]:
-    """Turn the failure of a provider's program into an error of one sentence.
+    """Convert the failure of a provider's program to an error.
 
     Raises:
         EvaluationError: grades are too high for gdeval, or the program failed.
     """
-    highest = max((grade for grades in judged.values() for grade in grades.values()), default=0)
-    by_gdeval = [measure for measure in measures if measure.NAME == "ERR" or "exp-log2" in repr(measure)]
-    if by_gdeval and highest > _GDEVAL_GRADE:
+    max_grade = max((grade for grades in judged.values() for grade in grades.values()), default=0)
+    gdeval_measures = [measure for measure in measures if measure.NAME == "ERR" or "exp-log2" in repr(measure)]
+    if gdeval_measures and max_grade > _GDEVAL_MAX_GRADE:
         raise EvaluationError(
-            f"cannot measure {by_gdeval[0]}: it takes grades up to {_GDEVAL_GRADE}, the judgments have {highest}"
+            f"cannot measure {gdeval_measures[0]}: it takes grades up to {_GDEVAL_MAX_GRADE}, but the judgments have "
+            f"{max_grade}"
         )
     try:
         yield
@@ -266,78 +267,73 @@ def _provider_errors(measures: Iterable[Any], judged: Mapping[str, Mapping[str, 
         raise EvaluationError(f"cannot measure {', '.join(map(str, measures))}: {_one_line(error)}") from error
 
 
-def _evaluator(measures: Sequence[Any], judged: Mapping[str, Mapping[str, int]]) -> Any:
+def _create_provider(measures: Sequence[Any], judged: Mapping[str, Mapping[str, int]]) -> Any:
     ir_measures = require("ir_measures", extra="eval")
     try:
         return ir_measures.evaluator(measures, {query_id: dict(grades) for query_id, grades in judged.items()})
     except (ValueError, AssertionError, RuntimeError) as error:
-        raise EvaluationError(_unsupported(measures, _one_line(error))) from error
+        raise EvaluationError(_unsupported_message(measures, _one_line(error))) from error
 
 
-def _unsupported(measures: Sequence[Any], message: str) -> str:
-    """Return why ir-measures cannot compute these measures: a package is missing, or parameters are unknown."""
-    if package := _PACKAGE.search(message):
+def _unsupported_message(measures: Sequence[Any], message: str) -> str:
+    """Return our message for ir-measures' error: a package is missing, or a parameter is invalid."""
+    if package := _MISSING_PACKAGE.search(message):
         return f"measure {package[1]} needs the Python package {package[2]}: pip install '{package[3]}'"
     if unsupported := _UNSUPPORTED.fullmatch(message):
-        return f"measure {unsupported[1]} cannot be used as it is written; see https://ir-measur.es for its parameters"
+        return f"measure {unsupported[1]} has invalid parameters; see https://ir-measur.es for its parameters"
     return f"cannot measure {', '.join(map(str, measures))}: {message}"
 
 
 def _parse(ir_measures: ModuleType, name: str) -> list[Any]:
-    """Return the measures that a name of ir-measures or trec_eval stands for."""
+    """Return the measures for a name from ir-measures or trec_eval."""
     try:
         measures = [ir_measures.parse_measure(name)]
     except (NameError, ValueError, TypeError):
         measures = _parse_trec(ir_measures, name)
     try:
         for measure in measures:
-            if lacking := [
-                key for key, parameter in measure.SUPPORTED_PARAMS.items() if _is_lacking(measure, key, parameter)
-            ]:
-                raise AssertionError(f"it needs {' and '.join(lacking)}")  # noqa: TRY301 - as validate_params does
+            required = [key for key, parameter in measure.SUPPORTED_PARAMS.items() if parameter.required]
+            missing = [key for key in required if key not in measure.params]
+            if missing:
+                raise AssertionError(f"it needs {' and '.join(missing)}")  # noqa: TRY301 - as validate_params does
             measure.validate_params()
             if measure.params.get("cutoff", 1) < 1:  # trec_eval's code aborts the process
                 raise AssertionError("its cutoff must be 1 or above")  # noqa: TRY301 - as validate_params does
     except AssertionError as error:
         raise EvaluationError(
-            f"measure {name!r} cannot be used: {error}; write it as in nDCG@10 or P(rel=2)@5"
+            f"measure {name!r} is invalid: {error}; examples of valid measures: nDCG@10, P(rel=2)@5"
         ) from None
     return measures
-
-
-def _is_lacking(measure: Any, key: str, parameter: Any) -> bool:
-    return bool(parameter.required) and key not in measure.params
 
 
 def _parse_trec(ir_measures: ModuleType, name: str) -> list[Any]:
     nicknames = require("pytrec_eval", extra="eval").supported_nicknames
     try:
-        if name not in nicknames:  # sets such as all_trec hold names that ir-measures lacks
+        if name not in nicknames:  # nicknames such as all_trec stand for measures that ir-measures lacks
             return list(ir_measures.parse_trec_measure(name))
     except ValueError:
         pass
     names = ", ".join(sorted(ir_measures.measures.registry))
-    raise EvaluationError(f"there is no measure {name!r}; write it as in nDCG@10 or P(rel=2)@5, known are: {names}")
+    raise EvaluationError(f"there is no measure {name!r}; examples are nDCG@10 and P(rel=2)@5, the names are: {names}")
 
 
-def _with_level(measure: Any, name: str, level: int) -> Any:
-    """Return the measure at a relevance level, if it takes one and its name does not set it."""
-    level_matters = "rel" in measure.SUPPORTED_PARAMS and "rel=" not in name
-    if level == 1 or not level_matters:
+def _set_relevance_level(measure: Any, name: str, level: int) -> Any:
+    """Return the measure with a relevance level, unless its name sets one or it takes none."""
+    if level == 1 or "rel=" in name or "rel" not in measure.SUPPORTED_PARAMS:
         return measure
     if measure.SUPPORTED_PARAMS["rel"].default == 1 or "rel" in measure.params:
         return measure(rel=level)
     return measure
 
 
-def _overall(measure: Any, values: Mapping[str, float]) -> float:
+def _aggregate(measure: Any, values: Mapping[str, float]) -> float:
     aggregator = measure.aggregator()
     for value in values.values():
         aggregator.add(value)
     return float(aggregator.result())
 
 
-def _examples(query_ids: Iterable[str]) -> str:
+def _list_first_ids(query_ids: Iterable[str]) -> str:
     listed = sorted(query_ids)
     return f"{', '.join(listed[:3])}{', ...' if len(listed) > 3 else ''}"
 

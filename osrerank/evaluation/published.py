@@ -1,7 +1,7 @@
-"""Collections for which others publish candidates, and values that they measured on these candidates.
+"""Collections with published BM25 candidates, and other systems' published values on these candidates.
 
-The candidates are BM25's, from Anserini with k1 = 0.9 and b = 0.4, and rank_llm publishes them with their texts. They
-are recognised by BM25's nDCG@10, which Anserini's regressions publish, so that a file of other candidates is noticed.
+The candidates are from Anserini with k1 = 0.9 and b = 0.4; rank_llm publishes them with their texts. Anserini's
+regressions publish their nDCG@10 in BM25's order, so a file with other candidates is noticed by its value.
 """
 
 from collections.abc import Mapping
@@ -18,13 +18,13 @@ _CANDIDATES = "https://huggingface.co/datasets/castorini/rank_llm_data/resolve/m
 
 @dataclass(frozen=True, slots=True)
 class PublishedFile:
-    """A file to download, as its publisher describes it.
+    """A file to download, with the size and checksums that are published or that we computed.
 
     Attributes:
         name: the file's name.
         url: the file's address.
-        bytes: the file's size in bytes; 0 if we do not know it.
-        md5, sha256: the file's checksums in hexadecimal digits; "" if we do not know them.
+        bytes: the file's size in bytes; 0 if unknown.
+        md5, sha256: the file's checksums in hexadecimal digits; "" if unknown.
     """
 
     name: str
@@ -34,13 +34,13 @@ class PublishedFile:
     sha256: str = ""
 
     def __str__(self) -> str:
-        sums = [f"{kind} {value}" for kind, value in (("MD5", self.md5), ("SHA-256", self.sha256)) if value]
-        return f"{self.name} from {self.url}{f' ({sums[0]})' if sums else ''}"
+        checksums = [f" ({kind} {value})" for kind, value in (("MD5", self.md5), ("SHA-256", self.sha256)) if value]
+        return f"{self.name} from {self.url}{next(iter(checksums), '')}"
 
 
 @dataclass(frozen=True, slots=True)
 class PublishedValue:
-    """A published value of a system over BM25's top 100, with its address; higher is better."""
+    """A system's published nDCG@10 over BM25's top 100, and the page that publishes it."""
 
     system: str
     value: float
@@ -53,16 +53,16 @@ class Collection:
 
     Attributes:
         name: the collection's name on the command line.
-        about: a description in one line.
-        queries: how many queries are judged.
-        qrels: the file of judgments.
+        description: a description in one line.
+        queries: the number of judged queries.
+        qrels: the file with the judgments.
         candidates: depth -> the file with BM25's candidates and their texts.
-        bm25: nDCG@10 of these candidates in BM25's order, to four decimals, with its source.
-        values: others' values over the top 100, lowest first.
+        bm25: nDCG@10 of these candidates in BM25's order, to four decimals.
+        values: values of other systems over the top 100, lowest first.
     """
 
     name: str
-    about: str
+    description: str
     queries: int
     qrels: PublishedFile
     candidates: Mapping[int, PublishedFile]
@@ -70,12 +70,14 @@ class Collection:
     values: tuple[PublishedValue, ...]
 
 
-def _collection(
+def _create_collection(
     year: int, version: str, queries: int, qrels: PublishedFile, bm25: float, values: Mapping[str, float], sha256: str
 ) -> Collection:
-    name, source = f"dl{year % 100}", _RANK_LLM.format(version)
+    """Create the collection of one year; ``sha256`` is the checksum of the top 100 candidates, "" if unknown."""
+    name = f"dl{year % 100}"
+    source = _RANK_LLM.format(version)
     files = {depth: f"retrieve_results_{name}_top{depth}.jsonl" for depth in DEPTHS}
-    sums = {100: sha256}
+    checksums = {100: sha256}
     return Collection(
         name,
         f"TREC Deep Learning {year}, passages",
@@ -83,7 +85,7 @@ def _collection(
         qrels,
         MappingProxyType(
             {
-                depth: PublishedFile(file, _CANDIDATES.format(file), sha256=sums.get(depth, ""))
+                depth: PublishedFile(file, _CANDIDATES.format(file), sha256=checksums.get(depth, ""))
                 for depth, file in files.items()
             }
         ),
@@ -93,8 +95,8 @@ def _collection(
 
 
 _NIST = "https://trec.nist.gov/data/deep/"
-_ALL = (
-    _collection(
+_COLLECTIONS = (
+    _create_collection(
         2019,
         "v1",
         43,
@@ -109,7 +111,7 @@ _ALL = (
         },
         "ec396c5725d0cec98739de9aff9fd6785da09e56fd21bee5b52dc19806f06899",
     ),
-    _collection(
+    _create_collection(
         2020,
         "v1",
         54,
@@ -124,7 +126,7 @@ _ALL = (
         },
         "ab556a0cf16f868759c77db68eed99da42345e3298fd423850b8c6e0f518e0ed",
     ),
-    _collection(
+    _create_collection(
         2021,
         "v2",
         53,
@@ -145,4 +147,4 @@ _ALL = (
         "",
     ),
 )
-COLLECTIONS: Mapping[str, Collection] = MappingProxyType({collection.name: collection for collection in _ALL})
+COLLECTIONS: Mapping[str, Collection] = MappingProxyType({collection.name: collection for collection in _COLLECTIONS})

@@ -1,4 +1,4 @@
-"""Give the results of `osrerank evaluate` as JSON values and as CSV; nothing here prints."""
+"""The report of `osrerank evaluate`, as JSON values and as CSV; `cli.evaluate_tables` prints it as tables."""
 
 import csv
 import io
@@ -13,32 +13,32 @@ from osrerank.evaluation.significance import Marks, RunComparison
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Evaluated runs, and their comparisons if asked for.
+    """Evaluations of runs, and comparisons between them.
 
     Attributes:
-        evaluations: the evaluation of each run, in the order of the runs.
-        averaging: how runs were cut and averaged.
-        comparisons: the comparisons of runs; empty unless asked for.
-        marks: (run, measure) -> letters of the runs that this run is significantly better than, or differs from.
-        marked_by: ``holm`` if letters mark runs that it is better than, ``raw`` if runs that it differs from.
+        evaluations: an evaluation for each run.
+        averaging: the documents and queries that were measured.
+        comparisons: the comparisons of runs; empty if none were requested.
+        letters: (run, measure) -> letters of other runs, as `significance.superscripts` returns them.
+        marks: the rule by which the letters were chosen.
     """
 
     evaluations: Sequence[Evaluation]
     averaging: Averaging
     comparisons: Sequence[RunComparison]
-    marks: Mapping[tuple[str, str], str]
-    marked_by: Marks = "holm"
+    letters: Mapping[tuple[str, str], str]
+    marks: Marks = "holm"
 
     def as_json(self, *, per_query: bool) -> dict[str, Any]:
-        """Return the report as JSON values; numbers that JSON lacks, such as an infinite effect size, are None."""
+        """Return the report as JSON values; an infinite number, such as an effect size, becomes None."""
         return {
             "averaging": asdict(self.averaging),
-            "runs": [self._run(evaluation, per_query=per_query) for evaluation in self.evaluations],
-            "comparisons": [_finite(asdict(comparison)) for comparison in self.comparisons],
+            "runs": [self._run_as_json(evaluation, per_query=per_query) for evaluation in self.evaluations],
+            "comparisons": [_null_infinite(asdict(comparison)) for comparison in self.comparisons],
         }
 
     def as_csv(self, *, per_query: bool) -> str:
-        """Return CSV with a header and a row for each value of a run; comparisons follow after a blank line."""
+        """Return the report as CSV: a row for each value, and after a blank line a row for each comparison."""
         table = io.StringIO()
         writer = csv.writer(table, lineterminator="\n")
         writer.writerow(["run", "query_id", "measure", "value"])
@@ -50,19 +50,21 @@ class Report:
             writer.writerows([getattr(comparison, name) for name in names] for comparison in self.comparisons)
         return table.getvalue()
 
-    def _run(self, evaluation: Evaluation, *, per_query: bool) -> dict[str, Any]:
+    def _run_as_json(self, evaluation: Evaluation, *, per_query: bool) -> dict[str, Any]:
         name = evaluation.run
-        shown: dict[str, Any] = {
+        run_values: dict[str, Any] = {
             "run": name,
             "n_queries": n_queries(evaluation),
-            "measures": _finite(evaluation.overall),
+            "measures": _null_infinite(evaluation.overall),
         }
         if self.comparisons:
-            relation = "better_than" if self.marked_by == "holm" else "differs_from"
-            shown[relation] = {measure: letters for (run, measure), letters in self.marks.items() if run == name}
+            relation = "better_than" if self.marks == "holm" else "differs_from"
+            run_values[relation] = {measure: letters for (run, measure), letters in self.letters.items() if run == name}
         if per_query:
-            shown["per_query"] = {measure: _finite(values) for measure, values in evaluation.per_query.items()}
-        return shown
+            run_values["per_query"] = {
+                measure: _null_infinite(values) for measure, values in evaluation.per_query.items()
+            }
+        return run_values
 
 
 def n_queries(evaluation: Evaluation) -> int:
@@ -71,16 +73,14 @@ def n_queries(evaluation: Evaluation) -> int:
 
 
 def _rows(evaluation: Evaluation, *, per_query: bool) -> list[tuple[str, str, str, float]]:
-    rows = [
-        (evaluation.run, query_id, measure, value)
-        for measure, values in evaluation.per_query.items()
-        for query_id, value in values.items()
-        if per_query
-    ]
-    return [*rows, *((evaluation.run, "all", measure, value) for measure, value in evaluation.overall.items())]
+    rows = []
+    if per_query:
+        for measure, values in evaluation.per_query.items():
+            rows += [(evaluation.run, query_id, measure, value) for query_id, value in values.items()]
+    return rows + [(evaluation.run, "all", measure, value) for measure, value in evaluation.overall.items()]
 
 
-def _finite(values: Mapping[str, Any]) -> dict[str, Any]:
+def _null_infinite(values: Mapping[str, Any]) -> dict[str, Any]:
     return {
         name: None if isinstance(value, float) and not math.isfinite(value) else value for name, value in values.items()
     }

@@ -1,4 +1,4 @@
-"""Test whether runs differ significantly, over paired values of one measure for the same queries.
+"""Test whether runs differ significantly on a measure, by the paired values of the same queries.
 
 The tests are Student's paired t-test and Fisher's randomisation test, both two-tailed, which Smucker, Allan and
 Carterette (CIKM 2007, "A comparison of statistical significance tests for information retrieval evaluation") found to
@@ -22,12 +22,12 @@ from osrerank.evaluation.values import QrelsLike, RunLike, as_qrels, as_run
 Differences = npt.NDArray[np.float64]
 TestName = Literal["t", "randomisation"]
 Marks = Literal["holm", "raw"]
-"""``holm``: letters mark the better run, by corrected p-values; ``raw``: they mark both runs, by raw p-values."""
+"""``holm`` gives the better run a letter, by corrected p-values; ``raw`` gives both runs a letter, by raw p-values."""
 
 SAMPLES = 100_000
-_EXACT_UP_TO = 16  # queries: 2 ** 16 sign patterns are fewer than the samples
-_CHUNK_ELEMENTS = 2**22  # how many signs are drawn at a time: 32 MiB of float64
-_TOLERANCE = 1e-12  # sums of the same differences in another order differ by rounding errors
+_MAX_EXACT_QUERIES = 16  # 2 ** 16 sign patterns are fewer than SAMPLES
+_CHUNK_ELEMENTS = 2**22  # signs drawn at a time: 32 MiB of float64
+_TOLERANCE = 1e-12  # absorbs rounding errors: the same differences may be summed in different orders
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,19 +35,20 @@ class RunComparison:
     """How one run differs from another on one measure.
 
     Attributes:
-        baseline: the name of the run that it is compared with.
-        run: the run's name.
+        baseline: the baseline's name.
+        run: the name of the run that is compared with the baseline.
         measure: the measure's name.
         n_queries: the number of queries, each of which gives a pair of values.
         difference: the mean of run minus baseline; positive if the run is better.
-        effect_size: Cohen's d_z, the mean difference over its standard deviation; infinite if all pairs differ alike.
-        wins: how many queries the run is better on.
-        ties: how many queries both are equal on.
-        losses: how many queries the baseline is better on.
+        effect_size: Cohen's d_z, the mean difference over its standard deviation; infinite if all differences are equal
+            and not 0.
+        wins: the number of queries on which the run is better.
+        ties: the number of queries on which both are equal.
+        losses: the number of queries on which the baseline is better.
         p_t: the two-tailed p-value of the paired t-test.
         p_randomisation: the two-tailed p-value of the randomisation test.
         p_t_holm: ``p_t``, corrected for all comparisons on this measure.
-        p_randomisation_holm: ``p_randomisation``, corrected in the same way.
+        p_randomisation_holm: ``p_randomisation``, corrected likewise.
     """
 
     baseline: str
@@ -86,12 +87,13 @@ def compare(
         qrels: the judgments, as for `evaluate`.
         runs: name -> run, as for `evaluate`; the first run is the baseline.
         measures: the measures' names.
-        averaging: how runs are cut and averaged.
-        all_pairs: compare every run with every run before it, not only with the first.
+        averaging: the documents and queries to measure, as for `evaluate`.
+        all_pairs: whether to compare each run with all runs before it, not only with the first.
         seed: the seed of the randomisation test.
 
     Raises:
-        EvaluationError: as `evaluate`; or fewer than two runs or two queries, or runs measured over different queries.
+        EvaluationError: as `evaluate`. Also if there are fewer than two runs or two queries, or if runs are measured
+            over different queries.
     """
     judged = as_qrels(qrels)
     evaluations = [evaluate(judged, replace(as_run(run), name=name), measures, averaging) for name, run in runs.items()]
@@ -99,11 +101,11 @@ def compare(
 
 
 def compare_runs(evaluations: Sequence[Evaluation], *, all_pairs: bool = False, seed: int = 0) -> list[RunComparison]:
-    """Compare runs on every measure they were evaluated on, with Holm's correction for each measure and test.
+    """Compare evaluated runs on each measure, with Holm's correction for each measure and test.
 
     Args:
-        evaluations: the evaluations of the same measures over the same queries; the first is the baseline.
-        all_pairs: compare every run with every run before it, not only with the first.
+        evaluations: evaluations with the same measures and queries; the first is the baseline.
+        all_pairs: whether to compare each run with all runs before it, not only with the first.
         seed: the seed of the randomisation test.
 
     Raises:
@@ -111,18 +113,17 @@ def compare_runs(evaluations: Sequence[Evaluation], *, all_pairs: bool = False, 
     """
     _check_comparable(evaluations)
     pairs = list(combinations(evaluations, 2)) if all_pairs else [(evaluations[0], run) for run in evaluations[1:]]
-    corrected = []
+    comparisons = []
     for measure in evaluations[0].overall:
-        compared = [_compare(*pair, measure, seed=seed) for pair in pairs]
-        corrected.extend(_with_holm(compared))
-    return corrected
+        comparisons += _correct_p_values([_compare(*pair, measure, seed=seed) for pair in pairs])
+    return comparisons
 
 
 def paired_t_test(differences: Differences) -> float:
     """Return the two-tailed p-value of Student's paired t-test for differences ``(n,)``, n at least 2."""
     stats = require("scipy.stats", extra="eval")
     size = effect_size(differences)
-    if size == 0 or math.isinf(size):  # all pairs differ alike, so there is no spread to judge by
+    if size == 0 or math.isinf(size):  # all differences are equal, so the t statistic is undefined
         return float(size == 0)
     return float(stats.ttest_1samp(differences, 0.0).pvalue)
 
@@ -130,35 +131,36 @@ def paired_t_test(differences: Differences) -> float:
 def randomisation_test(differences: Differences, *, seed: int = 0, samples: int = SAMPLES) -> float:
     """Return the two-tailed p-value of Fisher's randomisation test for differences ``(n,)``.
 
-    Under the null hypothesis each difference might as well have the other sign. For up to 16 queries all ``2 ** n``
-    sign patterns are counted; for more, ``samples`` patterns are drawn, and the observed pattern is counted as one of
-    them.
+    Under the null hypothesis, both signs of each difference are equally probable. For up to 16 queries, the p-value is
+    exact, over all ``2 ** n`` sign patterns. For more queries, it is estimated from ``samples`` random patterns and the
+    observed one.
     """
     n_queries = len(differences)
     observed = abs(differences.sum()) - _TOLERANCE
-    if n_queries <= _EXACT_UP_TO:
+    if n_queries <= _MAX_EXACT_QUERIES:
         patterns = np.arange(2**n_queries)[:, None] >> np.arange(n_queries) & 1
         return float(np.mean(np.abs((1 - 2 * patterns) @ differences) >= observed))
     generator = np.random.default_rng(seed)
-    extreme, drawn, chunk = 0, 0, max(1, _CHUNK_ELEMENTS // n_queries)
-    while drawn < samples:
-        size = min(chunk, samples - drawn)
+    chunk_size = max(1, _CHUNK_ELEMENTS // n_queries)
+    extreme = 0
+    for start in range(0, samples, chunk_size):
+        size = min(chunk_size, samples - start)
         signs = 1.0 - 2.0 * generator.integers(0, 2, size=(size, n_queries), dtype=np.int8)
         extreme += int(np.count_nonzero(np.abs(signs @ differences) >= observed))
-        drawn += size
     return (extreme + 1) / (samples + 1)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Return p-values corrected by Holm's step-down method, in their order.
+    """Return p-values corrected by Holm's step-down method, in the given order.
 
-    In ascending order, the i-th of m is multiplied by m - i + 1; none ends up below the one before it, or above 1.
+    The i-th smallest of m p-values is multiplied by m - i + 1. Each corrected value is at least the one before it, and
+    at most 1.
     """
     corrected = [0.0] * len(p_values)
-    floor = 0.0
+    previous = 0.0
     for rank, index in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__), start=1):
-        floor = min(1.0, max(floor, (len(p_values) - rank + 1) * p_values[index]))
-        corrected[index] = floor
+        previous = min(1.0, max(previous, (len(p_values) - rank + 1) * p_values[index]))
+        corrected[index] = previous
     return corrected
 
 
@@ -178,55 +180,56 @@ def superscripts(
     alpha: float = 0.05,
     marks: Marks = "holm",
 ) -> dict[tuple[str, str], str]:
-    """Return the letters that papers print beside a value: which runs this run is significantly better than.
+    """Return the letters that papers print beside a value, which name the runs that it is significantly better than.
 
-    With raw marks, the letters tell which runs it differs from, for better or worse, before any correction (Chen et
-    al., ICIP at TREC-2020, Table 2).
+    With ``raw`` marks, they name the runs from which it differs significantly, better or worse, without correction
+    (Chen et al., ICIP at TREC-2020, Table 2).
 
     Args:
-        comparisons: the comparisons that `compare_runs` returned.
-        names: the runs in the table's order; the first is ``a``.
-        test: the test whose p-value decides.
-        alpha: the level below which a p-value is significant.
-        marks: whether corrected or raw p-values decide; with ``raw`` the worse run of a pair is marked, too.
+        comparisons: the comparisons from `compare_runs`.
+        names: the runs' names in the table's order; the first run has the letter ``a``.
+        test: the test whose p-values are used.
+        alpha: the significance level; lower p-values are significant.
+        marks: the rule by which runs get letters.
 
     Returns:
-        (run, measure) -> letters in order, for example ``ac``; runs without letters are absent.
+        (run, measure) -> letters in alphabetical order, for example ``ac``. Runs without letters are absent.
     """
-    beaten: dict[tuple[str, str], set[str]] = {}
+    letters: dict[tuple[str, str], set[str]] = {}
     for comparison in comparisons:
         if comparison.p_value(test, marks) < alpha:
             better, worse = comparison.run, comparison.baseline
             if comparison.difference < 0:
                 better, worse = worse, better
-            for run, other in [(better, worse), (worse, better)][: 2 if marks == "raw" else 1]:
-                beaten.setdefault((run, comparison.measure), set()).add(letter(names.index(other)))
-    return {key: "".join(sorted(letters)) for key, letters in beaten.items()}
+            pairs = [(better, worse), (worse, better)] if marks == "raw" else [(better, worse)]
+            for run, other in pairs:
+                letters.setdefault((run, comparison.measure), set()).add(run_letter(names.index(other)))
+    return {key: "".join(sorted(run_letters)) for key, run_letters in letters.items()}
 
 
-def letter(index: int) -> str:
-    """Return the letter of the run at ``index`` of a table: a, b, ..., z, then 27, 28, ... in brackets."""
+def run_letter(index: int) -> str:
+    """Return the letter of the run in row ``index``, from 0: a, b, ..., z, then (27), (28), ..."""
     return chr(ord("a") + index) if index < 26 else f"({index + 1})"
 
 
 def _check_comparable(evaluations: Sequence[Evaluation]) -> None:
     if len(evaluations) < 2:
-        raise EvaluationError("a comparison needs two runs or more; name the baseline first")
+        raise EvaluationError("a comparison needs at least two runs; pass the baseline first")
     if len({evaluation.run for evaluation in evaluations}) != len(evaluations):
-        raise EvaluationError(
-            "two runs have the same name; rename a file or its tag so that the table can tell them apart"
-        )
+        raise EvaluationError("two runs have the same name; rename a file or change its tag")
     first = evaluations[0]
     for other in evaluations[1:]:
         for measure, values in first.per_query.items():
             if values.keys() != other.per_query[measure].keys():
                 if _queries(first) == _queries(other):
-                    reason = f"{measure} has no value for some queries of {first.run} or {other.run}"
-                    raise EvaluationError(f"{reason}, so that they cannot be compared by it; leave it out")
+                    raise EvaluationError(
+                        f"{first.run} and {other.run} cannot be compared by {measure}, because it has no value for "
+                        "some queries of one run; leave it out"
+                    )
                 raise EvaluationError(_different_queries(first.run, values, other.run, other.per_query[measure]))
             if len(values) < 2:
                 raise EvaluationError(
-                    "a significance test needs two queries or more; only one is judged and in the runs"
+                    "a significance test needs at least two queries; only one query is judged and in the runs"
                 )
 
 
@@ -237,8 +240,8 @@ def _queries(evaluation: Evaluation) -> set[str]:
 def _different_queries(first: str, values: Mapping[str, float], second: str, second_values: Mapping[str, float]) -> str:
     only_first, only_second = len(values.keys() - second_values.keys()), len(second_values.keys() - values.keys())
     return (
-        f"{first} and {second} answer different judged queries ({only_first} only in the first, {only_second} only in "
-        "the second); average over all judged queries with --complete, so that a query that a run lacks counts 0"
+        f"{first} and {second} have different judged queries ({only_first} only in the first, {only_second} only in "
+        "the second); set --complete to average over all judged queries, where a missing query counts as 0"
     )
 
 
@@ -260,10 +263,10 @@ def _compare(baseline: Evaluation, run: Evaluation, measure: str, *, seed: int) 
     )
 
 
-def _with_holm(comparisons: Sequence[RunComparison]) -> list[RunComparison]:
-    by_t = holm([comparison.p_t for comparison in comparisons])
-    by_randomisation = holm([comparison.p_randomisation for comparison in comparisons])
+def _correct_p_values(comparisons: Sequence[RunComparison]) -> list[RunComparison]:
+    p_t_holm = holm([comparison.p_t for comparison in comparisons])
+    p_randomisation_holm = holm([comparison.p_randomisation for comparison in comparisons])
     return [
         replace(comparison, p_t_holm=p_t, p_randomisation_holm=p_randomisation)
-        for comparison, p_t, p_randomisation in zip(comparisons, by_t, by_randomisation, strict=True)
+        for comparison, p_t, p_randomisation in zip(comparisons, p_t_holm, p_randomisation_holm, strict=True)
     ]

@@ -1,8 +1,8 @@
-"""Compute curves of quality against cost, in inferences per query, from the scores of one deep run.
+"""Compute curves of quality against cost, in inferences per query, from the saved scores of one deep run.
 
 Nogueira, Yang, Cho, Lin: Multi-Stage Document Ranking with BERT, 2019, arXiv:1910.14424, section 5, Figures 2 to 4.
-Every point of a curve is derived from the saved scores of one deep run, without scoring again: monoBERT's scores of the
-top k0 of the first pass, and duoBERT's probabilities p_ij for the pairs of monoBERT's top k1.
+A run's side file (`evaluation.side_file`) has monoBERT's scores of the top k0 of the first pass, and duoBERT's
+probabilities p_ij for the pairs of monoBERT's top k1. The rankings at smaller depths follow without running a model.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -13,9 +13,9 @@ from statistics import fmean
 from typing import NamedTuple
 
 from osrerank.errors import EvaluationError
-from osrerank.evaluation.measures import Averaging, Tally
+from osrerank.evaluation.measures import Averaging, Evaluator
 from osrerank.evaluation.records import QueryRecord
-from osrerank.evaluation.side_file import read_records, record_at, records_with_offsets
+from osrerank.evaluation.side_file import read_record_at, read_records, read_records_with_offsets
 from osrerank.options.pairs import PairAggregation, Pairs
 from osrerank.response import FIRST_PASS, FIRST_STAGES
 from osrerank.stages.interpolate import BLENDED, BlendStage, Method
@@ -23,24 +23,24 @@ from osrerank.stages.pairs import aggregate
 from osrerank.types import Candidate, Qrels, Query, Ranking, Run, ScoredDocument, StageScore
 
 SAMPLE_TRIALS = 10
-"""How many samples a Sample point is the mean of, as in the paper."""
+"""The number of random samples over which a point of the aggregation ``sample`` is averaged, as in the paper."""
 BATCH_QUERIES = 50
-"""How many queries' rankings are in memory at a time."""
+"""The number of queries whose rankings are in memory at a time."""
 Blend = tuple[Method, float]
-"""How a run blended in its first pass: the method and the first pass's weight."""
+"""A run's method of blending with the first pass, and the weight of the first pass."""
 
 
 @dataclass(frozen=True, slots=True)
 class OperatingPoint:
-    """A setting of depths and aggregation, which is a point of a curve.
+    """The depths and aggregation of one point of a curve.
 
     Attributes:
-        k0: how many candidates of the first pass monoBERT scores; with 0 there is only the first pass.
-        k1: how many of monoBERT's candidates duoBERT compares with each other; with 0 or 1 there is only monoBERT.
-        pairs: how a candidate's probabilities are aggregated.
-        sample_size: how many other candidates are drawn for each candidate, without replacement; for ``sample`` only.
-        seed: the seed of the draw.
-        blended: whether the first pass is blended into monoBERT's order, as it was in the run.
+        k0: the number of top first-pass candidates that monoBERT scores. At 0, the ranking is the first pass.
+        k1: the number of monoBERT's top candidates that duoBERT compares in pairs. Below 2, duoBERT does not run.
+        pairs: the aggregation of a candidate's pair probabilities.
+        sample_size: the number of rivals drawn for each candidate without replacement, for ``sample`` only.
+        seed: the seed of the draws.
+        blended: whether monoBERT's scores are blended with the first pass, as in the run.
     """
 
     k0: int
@@ -56,13 +56,13 @@ class QueryScores:
     """The saved scores of a query in a deep run.
 
     Attributes:
-        query_id: the query.
+        query_id: the query's id.
         first_pass: the document ids in first-pass order.
-        mono: document id -> monoBERT's score, higher is better; documents that it could not score are absent.
-        mono_depth: how many candidates from the top monoBERT was given.
+        mono: document id -> monoBERT's score, higher is better. Documents whose scoring failed are absent.
+        mono_depth: the number of top candidates that monoBERT was to score.
         pairs: (i, j) -> p_ij in [0, 1], the probability that document i is better than document j.
-        first_scores: document id -> the first pass's score; needed for a blended order only.
-        blend: the blend's method and weight; None if the run had no blend.
+        first_scores: document id -> first-pass score; only blended settings need it.
+        blend: the run's blend; None if the run has no blend.
     """
 
     query_id: str
@@ -74,65 +74,65 @@ class QueryScores:
     blend: Blend | None = None
 
     @classmethod
-    def of(cls, record: QueryRecord, blend: Blend | None = None) -> "QueryScores":
-        """Make the scores from a record of a run's side file; the file's first line has the blend.
+    def from_record(cls, record: QueryRecord, blend: Blend | None = None) -> "QueryScores":
+        """Extract the scores from a record of a run's side file; the file's first line has the blend.
 
-        If the run's pipeline was ``vectors-mono``, the vectors' order takes the place of the first pass's.
+        In a run of the pipeline ``vectors-mono``, the order by vectors takes the place of the first pass.
 
         Raises:
-            EvaluationError: candidates of the first pass are missing, so that no smaller depth can be derived.
+            EvaluationError: the record lacks candidates of the first pass, so no smaller depth can be derived.
         """
         if _is_after_vectors(record):
-            return cls(record.query_id, *_after_vectors(record), _mono_depth(record), _pairs(record))
+            return cls(record.query_id, *_vectors_order_and_scores(record), _mono_depth(record), _pairs(record))
         candidates = sorted(record.fields["candidates"], key=lambda candidate: int(candidate["first_pass"]["rank"]))
-        first_stage = (
-            entry.get("vectors") or entry.get("mono") for entry in (candidate["stages"] for candidate in candidates)
-        )
-        scored = zip(candidates, first_stage, strict=True)
-        mono = {candidate["doc_id"]: float(entry["score"]) for candidate, entry in scored if entry}
-        _check_ranks(record.query_id, [int(candidate["first_pass"]["rank"]) for candidate in candidates])
+        _validate_ranks(record.query_id, [int(candidate["first_pass"]["rank"]) for candidate in candidates])
+        mono = {}
+        for candidate in candidates:
+            stages = candidate["stages"]
+            if entry := stages.get("vectors") or stages.get("mono"):
+                mono[candidate["doc_id"]] = float(entry["score"])
         first_scores = {candidate["doc_id"]: float(candidate["first_pass"]["score"]) for candidate in candidates}
         return cls(record.query_id, tuple(first_scores), mono, _mono_depth(record), _pairs(record), first_scores, blend)
 
 
-class Reach(NamedTuple):
-    """How many candidates of a query were scored and compared.
+class QueryDepths(NamedTuple):
+    """The numbers of a query's candidates that were retrieved, scored and compared.
 
     Attributes:
-        found: how many candidates the first pass found.
-        mono_depth: how many candidates from the top monoBERT was given.
-        compared: how many candidates duoBERT compared with each other.
+        n_hits: the number of hits of the first pass.
+        mono_depth: the number of top candidates that monoBERT was to score.
+        n_compared: the number of candidates that duoBERT compared in pairs.
     """
 
-    found: int
+    n_hits: int
     mono_depth: int
-    compared: int
+    n_compared: int
 
     @classmethod
-    def of(cls, record: QueryRecord) -> "Reach":
+    def from_record(cls, record: QueryRecord) -> "QueryDepths":
         """Count the candidates in a record of a run's side file.
 
         Raises:
-            EvaluationError: as `QueryScores.of`.
+            EvaluationError: as `QueryScores.from_record`.
         """
         ranks = sorted(int(candidate["first_pass"]["rank"]) for candidate in record.fields["candidates"])
-        _check_ranks(record.query_id, ranks)
+        _validate_ranks(record.query_id, ranks)
         rows = (record.fields.get("pairs") or {}).get("probabilities", ())
-        compared = sum(any(probability is not None for probability in row) for row in rows)
-        return cls(len(ranks), _mono_depth(record), compared)
+        n_compared = sum(any(probability is not None for probability in row) for row in rows)
+        return cls(len(ranks), _mono_depth(record), n_compared)
 
 
 class ScoredRun:
-    """The scores of a run's queries, read from its side file for each iteration, so that they need not fit into memory.
+    """An iterable of the scores of a run's queries, which are read from the side file on each iteration.
 
     Args:
-        path: the side file; it is read once here, and checked as a whole.
-        blend: the blend that the file's first line has; None for no blend.
+        path: the side file. The constructor reads it once, to validate it.
+        blend: the run's blend, from the file's first line; None if the run has no blend.
 
     Attributes:
-        reaches: how many candidates of each query were scored.
-        is_blended: whether the first pass was blended in.
-        is_after_vectors: whether a cross-encoder read the best candidates of the stage ``vectors``.
+        depths: the depths of each query.
+        is_blended: whether monoBERT's scores were blended with the first pass.
+        is_after_vectors: whether a cross-encoder scored the top candidates of the stage ``vectors``.
 
     Raises:
         EvaluationError: the file is not a side file, or candidates of the first pass are missing.
@@ -141,32 +141,32 @@ class ScoredRun:
     def __init__(self, path: Path, blend: Blend | None = None) -> None:
         self._path, self._blend = path, blend
         self._offsets: dict[str, int] = {}
-        self.reaches: list[Reach] = []
+        self.depths: list[QueryDepths] = []
         self.is_after_vectors = False
-        for offset, record in records_with_offsets(path):
+        for offset, record in read_records_with_offsets(path):
             self._offsets[record.query_id] = offset
-            self.reaches.append(Reach.of(record))
+            self.depths.append(QueryDepths.from_record(record))
             self.is_after_vectors |= _is_after_vectors(record)
-        # After vectors, the first pass was blended with the vectors' order, not with the cross-encoder's.
+        # In vectors-mono, the first pass is blended with the vectors' scores, not with the cross-encoder's.
         self.is_blended = blend is not None and not self.is_after_vectors
 
     def __iter__(self) -> Iterator[QueryScores]:
-        return (QueryScores.of(record, self._blend) for record in read_records(self._path))
+        return (QueryScores.from_record(record, self._blend) for record in read_records(self._path))
 
-    def pairs(self, query_id: str) -> Mapping[tuple[str, str], float]:
+    def read_pairs(self, query_id: str) -> Mapping[tuple[str, str], float]:
         """Return a query's pair probabilities; empty if the query is not in the run."""
         offset = self._offsets.get(query_id)
-        return {} if offset is None else _pairs(record_at(self._path, offset, query_id))
+        return {} if offset is None else _pairs(read_record_at(self._path, offset, query_id))
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A setting with its cost and its quality.
+    """A point of a curve: a setting with its cost and quality.
 
     Attributes:
-        setting: the setting; for ``sample``, that of the first trial.
-        inferences: how many forward passes a query takes, in the mean over the queries.
-        quality: the measure's value, in the measure's own range.
+        setting: the setting; for the aggregation ``sample``, that of the first sample.
+        inferences: the mean number of forward passes per query.
+        quality: the value of the measure.
     """
 
     setting: OperatingPoint
@@ -174,32 +174,33 @@ class Point:
     quality: float
 
 
-def derive(scored: QueryScores, setting: OperatingPoint) -> tuple[tuple[str, ...], int]:
-    """Return the ranking that a setting would have made, and the inferences it would have taken.
+def derive_ranking(scored: QueryScores, setting: OperatingPoint) -> tuple[tuple[str, ...], int]:
+    """Return the document ids that a setting would rank, best first, and the number of inferences it would take.
 
-    The ranking has the top k0 of the first pass in monoBERT's order, and the rest below in the old order. The top k1 of
-    that list are then put in the order of their aggregated pair probabilities. Ties keep the previous order. Inferences
-    are min(k0, n) + k1(k1 - 1), with k1 * m in place of the second term if m others are sampled.
+    MonoBERT's scores order the top k0 of the first pass. Aggregated pair probabilities then order the top k1. Lower
+    ranks and ties keep their previous order. With n hits, the inferences are min(k0, n) + k1(k1 - 1). If m rivals are
+    sampled for each candidate, the second term is k1 * m.
 
     Raises:
-        EvaluationError: the run did not save a score that the setting needs.
+        EvaluationError: the run lacks a score that the setting needs.
     """
     block = scored.first_pass[: setting.k0]
     if len(block) > scored.mono_depth:
-        raise _missing_scores(scored, f"monoBERT's scores below rank {scored.mono_depth}")
+        raise _missing_scores_error(scored, f"monoBERT's scores below rank {scored.mono_depth}")
     unscored = [doc_id for doc_id in block if doc_id not in scored.mono]
     ranked = sorted((doc_id for doc_id in block if doc_id in scored.mono), key=lambda doc_id: -scored.mono[doc_id])
     if setting.blended:
-        ranked = _blended(scored, ranked)
+        ranked = _blend_with_first_pass(scored, ranked)
     ranking = (*ranked, *unscored, *scored.first_pass[len(block) :])
     if setting.k1 < 2:
         return ranking, len(block)
     rivals = ranking[: min(setting.k1, len(block))]
-    worth, n_pairs = _worth(scored, rivals, setting)
-    return (*sorted(rivals, key=lambda doc_id: -worth[doc_id]), *ranking[len(rivals) :]), len(block) + n_pairs
+    duo_scores, n_pairs = _aggregate_pairs(scored, rivals, setting)
+    by_duo = sorted(rivals, key=lambda doc_id: -duo_scores[doc_id])
+    return (*by_duo, *ranking[len(rivals) :]), len(block) + n_pairs
 
 
-def curve(
+def compute_curve(
     scored: Iterable[QueryScores],
     settings: Sequence[OperatingPoint],
     qrels: Qrels,
@@ -209,110 +210,120 @@ def curve(
     """Return a point for each setting.
 
     Args:
-        scored: the scores of each query of the deep run, read once; a query without hits is left out, because it has no
-            line in a run.
-        settings: the points' settings; a Sample point is the mean of ten draws.
+        scored: the scores of each query of the deep run, which are read once. Queries without hits are left out,
+            because a run file has no lines for them.
+        settings: the settings. A point of the aggregation ``sample`` is the mean of ten samples.
         qrels: the judgments.
-        measure: the measure's name, as for ``measures.evaluate``.
-        averaging: how rankings are cut and averaged, as for ``measures.evaluate``.
+        measure: the measure's name, as for `measures.evaluate`.
+        averaging: the documents and queries to measure, as for `measures.evaluate`.
     """
-    averaging = replace(averaging or Averaging(), single_precision=False)  # a derived score is a small whole number
-    trials = [[_Trial(draw, Tally(qrels, [measure], averaging)) for draw in _draws(setting)] for setting in settings]
-    with_hits = (query_scores for query_scores in scored if query_scores.first_pass)
-    while batch := list(islice(with_hits, BATCH_QUERIES)):
+    averaging = replace(averaging or Averaging(), single_precision=False)  # scores are small integers
+    trials = [
+        [_Trial(sample, Evaluator(qrels, [measure], averaging)) for sample in _sample_settings(setting)]
+        for setting in settings
+    ]
+    scored_with_hits = (query_scores for query_scores in scored if query_scores.first_pass)
+    while batch := list(islice(scored_with_hits, BATCH_QUERIES)):
         for trial in chain.from_iterable(trials):
             trial.add(batch)
-    return [_point(setting, draws) for setting, draws in zip(settings, trials, strict=True)]
+    return [_average_trials(setting, each) for setting, each in zip(settings, trials, strict=True)]
 
 
 def join_pairs(scored: Iterable[QueryScores], *other_runs: ScoredRun) -> Iterator[QueryScores]:
-    """Yield a run's scores of each query, with pair probabilities of other runs added.
+    """Add the pair probabilities of other runs to each query's scores.
 
-    A run with another k0 compared other candidates, since its top k1 come from another monoBERT ranking.
+    Runs with different k0 have different pairs, since their top k1 come from different monoBERT rankings.
     """
     for query_scores in scored:
-        added = chain.from_iterable(other_run.pairs(query_scores.query_id).items() for other_run in other_runs)
-        yield replace(query_scores, pairs={**query_scores.pairs, **dict(added)}) if other_runs else query_scores
+        pairs = dict(query_scores.pairs)
+        for other_run in other_runs:
+            pairs.update(other_run.read_pairs(query_scores.query_id))
+        yield replace(query_scores, pairs=pairs)
 
 
-def deepest(reaches: Sequence[Reach]) -> int:
-    """Return the maximum k0 for which every query's scores were saved."""
-    limits = [reach.mono_depth for reach in reaches if reach.mono_depth < reach.found]
-    return min(limits, default=max((reach.found for reach in reaches), default=0))
+def max_k0(depths: Sequence[QueryDepths]) -> int:
+    """Return the maximum k0 for which all queries have monoBERT's scores."""
+    limits = [query.mono_depth for query in depths if query.mono_depth < query.n_hits]
+    return min(limits, default=max((query.n_hits for query in depths), default=0))
 
 
-def widest(reaches: Iterable[Reach]) -> int:
-    """Return the number of candidates whose pairs were saved for every query; 0 if no duo stage ran."""
-    return min((reach.compared for reach in reaches if reach.found), default=0)
+def max_k1(depths: Iterable[QueryDepths]) -> int:
+    """Return the maximum k1 for which all queries have pair probabilities; 0 if no duo stage ran."""
+    return min((query.n_compared for query in depths if query.n_hits), default=0)
 
 
 class _Trial:
-    """A draw of a setting, measured a few queries at a time."""
+    """Measures the rankings of a setting, one batch of queries at a time."""
 
-    def __init__(self, setting: OperatingPoint, tally: Tally) -> None:
-        self._setting, self._tally = setting, tally
-        self._inferences = self._queries = 0
+    def __init__(self, setting: OperatingPoint, evaluator: Evaluator) -> None:
+        self._setting, self._evaluator = setting, evaluator
+        self._inferences = 0
+        self._queries = 0
 
     def add(self, scored: Iterable[QueryScores]) -> None:
-        """Derive the queries' rankings, measure them, and keep only the values."""
+        """Derive and measure the rankings of a batch of queries."""
         rankings = {}
         for query_scores in scored:
-            ranking, cost = derive(query_scores, self._setting)
+            ranking, cost = derive_ranking(query_scores, self._setting)
             rankings[query_scores.query_id] = _documents(ranking)
             self._inferences += cost
             self._queries += 1
-        self._tally.add(Run(rankings, name="derived"))
+        self._evaluator.add(Run(rankings, name="derived"))
 
     def inferences(self) -> float:
         """Return the mean number of inferences over the queries."""
         return self._inferences / self._queries
 
     def values(self) -> list[float]:
-        """Return the measure's value, or the values of all measures that its name stands for."""
-        return list(self._tally.evaluation("derived").overall.values())
+        """Return the measure's value, or several values if its name stands for several measures."""
+        return list(self._evaluator.evaluation("derived").overall.values())
 
 
-def _draws(setting: OperatingPoint) -> Iterator[OperatingPoint]:
-    """Yield the settings over whose values a point is the mean."""
+def _sample_settings(setting: OperatingPoint) -> Iterator[OperatingPoint]:
+    """Yield the settings whose values a point averages, one for each sample."""
     trials = SAMPLE_TRIALS if setting.pairs == "sample" and setting.k1 > 1 else 1
     return (replace(setting, seed=setting.seed + trial) for trial in range(trials))
 
 
-def _point(setting: OperatingPoint, trials: Sequence[_Trial]) -> Point:
+def _average_trials(setting: OperatingPoint, trials: Sequence[_Trial]) -> Point:
     values = list(chain.from_iterable(trial.values() for trial in trials))
     return Point(setting, fmean(trial.inferences() for trial in trials), fmean(values))
 
 
-def _worth(scored: QueryScores, rivals: Sequence[str], setting: OperatingPoint) -> tuple[dict[str, float], int]:
-    """Return each rival's aggregated score, and how many pairs were compared for all of them."""
-    compared = Pairs(setting.pairs, setting.sample_size or 1, setting.seed).rivals(rivals)
-    worth = {}
-    for doc_id, other_indices in zip(rivals, compared, strict=True):
+def _aggregate_pairs(
+    scored: QueryScores, doc_ids: Sequence[str], setting: OperatingPoint
+) -> tuple[dict[str, float], int]:
+    """Return document id -> aggregated pair probability, and the number of pairs."""
+    rivals = Pairs(setting.pairs, setting.sample_size or 1, setting.seed).rivals(doc_ids)
+    aggregated = {}
+    for doc_id, rival_indices in zip(doc_ids, rivals, strict=True):
         try:
-            worth[doc_id] = aggregate([scored.pairs[doc_id, rivals[index]] for index in other_indices], setting.pairs)
+            probabilities = [scored.pairs[doc_id, doc_ids[index]] for index in rival_indices]
         except KeyError:
-            raise _missing_scores(scored, f"duoBERT's probabilities for the pairs of the top {setting.k1}") from None
-    return worth, sum(map(len, compared))
+            reason = f"duoBERT's probabilities for the pairs of the top {setting.k1}"
+            raise _missing_scores_error(scored, reason) from None
+        aggregated[doc_id] = aggregate(probabilities, setting.pairs)
+    return aggregated, sum(map(len, rivals))
 
 
-def _blended(scored: QueryScores, ranked: Sequence[str]) -> list[str]:
-    """Return monoBERT's order with the first pass blended in, by the stage that a search uses.
+def _blend_with_first_pass(scored: QueryScores, ranked: Sequence[str]) -> list[str]:
+    """Return monoBERT's order after blending with the first pass, by the stage that a search uses.
 
-    The stage reads monoBERT's score from the candidate; the trace entry only has to exist.
+    The stage takes monoBERT's score from the candidate. It only checks that the trace has an entry of a model.
     """
     if scored.blend is None:
-        raise _missing_scores(scored, "the way that the first pass was blended in")
+        raise _missing_scores_error(scored, "a blend with the first pass")
     method, weight = scored.blend
     scored_ids = set(ranked)
     order = (*ranked, *(doc_id for doc_id in scored.first_pass if doc_id not in scored_ids))
-    passed = {
+    first_pass = {
         doc_id: StageScore(FIRST_PASS, scored.first_scores[doc_id], rank, 0.0)
         for rank, doc_id in enumerate(scored.first_pass, start=1)
     }
     candidates = [
-        Candidate(doc_id, None, scored.mono[doc_id], rank, (passed[doc_id], StageScore("model", 0.0, rank, 0.0)))
+        Candidate(doc_id, None, scored.mono[doc_id], rank, (first_pass[doc_id], StageScore("model", 0.0, rank, 0.0)))
         if doc_id in scored_ids
-        else Candidate(doc_id, None, passed[doc_id].score, rank, (passed[doc_id],))
+        else Candidate(doc_id, None, first_pass[doc_id].score, rank, (first_pass[doc_id],))
         for rank, doc_id in enumerate(order, start=1)
     ]
     ranking = Ranking(Query(scored.query_id, "derived"), tuple(candidates))
@@ -326,13 +337,14 @@ def _mono_depth(record: QueryRecord) -> int:
 
 
 def _is_after_vectors(record: QueryRecord) -> bool:
-    """Return whether a cross-encoder read the best candidates of the stage ``vectors``."""
+    """Return whether a cross-encoder scored the top candidates of the stage ``vectors``."""
     return {stage["name"] for stage in record.fields["stages"]} >= set(FIRST_STAGES)
 
 
-def _after_vectors(record: QueryRecord) -> tuple[tuple[str, ...], dict[str, float]]:
-    """Return the document ids in the vectors' order, and the scores of the documents that the cross-encoder read."""
-    ranks, scores = dict[str, int](), dict[str, float]()
+def _vectors_order_and_scores(record: QueryRecord) -> tuple[tuple[str, ...], dict[str, float]]:
+    """Return the document ids in the order of the stage ``vectors``, and document id -> cross-encoder score."""
+    ranks: dict[str, int] = {}
+    scores: dict[str, float] = {}
     for candidate in record.fields["candidates"]:
         stages = candidate["stages"]
         if vectors_stage := stages.get("blend") or stages.get("vectors"):
@@ -343,11 +355,11 @@ def _after_vectors(record: QueryRecord) -> tuple[tuple[str, ...], dict[str, floa
     return tuple(sorted(doc_ids, key=lambda doc_id: ranks.get(doc_id, len(doc_ids) + 1))), scores
 
 
-def _check_ranks(query_id: str, ranks: Sequence[int]) -> None:
+def _validate_ranks(query_id: str, ranks: Sequence[int]) -> None:
     if list(ranks) != list(range(1, len(ranks) + 1)):
         raise EvaluationError(
-            f"query {query_id}: the run lacks candidates of the first pass (its {len(ranks)} documents have ranks up "
-            f"to {max(ranks)}); run it again with --hits at least --depth"
+            f"the run lacks first-pass candidates of query {query_id} (its {len(ranks)} documents have ranks up to "
+            f"{max(ranks)}); run it again with --hits at least --depth"
         )
 
 
@@ -368,7 +380,7 @@ def _documents(ranking: Sequence[str]) -> tuple[ScoredDocument, ...]:
     return tuple(ScoredDocument(doc_id, float(-rank)) for rank, doc_id in enumerate(ranking, start=1))
 
 
-def _missing_scores(scored: QueryScores, missing: str) -> EvaluationError:
+def _missing_scores_error(scored: QueryScores, missing: str) -> EvaluationError:
     return EvaluationError(
-        f"query {scored.query_id}: the run lacks {missing}; run it again with the greatest depth to compare"
+        f"the run lacks {missing} for query {scored.query_id}; run it again with the greatest depth to compare"
     )

@@ -1,8 +1,8 @@
-"""Choose Birch's weights by cross-validation: learn them on some queries, and apply them to others.
+"""Choose the weights of sentence scores (Birch) by cross-validation: learn on some folds, and apply to another.
 
-Akkalyoncu Yilmaz et al., EMNLP 2019, section 4: a grid over a, w2 and w3, in steps of .1; the setting with the highest
-AP on the training folds ranks the queries of the held-out fold. Nothing is scored here: the scores of the best
-sentences come from a run's side file.
+Akkalyoncu Yilmaz et al., EMNLP 2019, section 4: a grid over a, w2 and w3, in steps of .1. The weights with the highest
+mean AP on the training folds rank the queries of the held-out fold. The sentence scores come from a run's side file
+(`evaluation.side_file`), so no model runs here.
 """
 
 import itertools
@@ -21,21 +21,21 @@ from osrerank.types.values import BM25
 
 STAGE = "sentences"
 DECIMALS = 4
-"""AP is compared to this many decimals, with which trec_eval prints it."""
-TENTHS = tuple(tenth / 10 for tenth in range(11))
+"""Means are compared after rounding to this many decimals, as trec_eval prints them."""
+GRID_VALUES = tuple(step / 10 for step in range(11))
 Floats = npt.NDArray[np.float64]
-Choice = TypeVar("Choice")
+Setting = TypeVar("Setting")
 """The type of the settings that a cross-validation chooses from."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Weights:
-    """A point of the grid. Points sort by preference at equal AP: the lower weight of the second sentence comes first.
+    """A point of the grid. At equal AP, the smaller point is preferred, compared by ``second``, ``a`` and ``third``.
 
     Attributes:
-        second: the weight of the second best sentence; the best one's weight is 1.
-        a: the share of the first pass.
-        third: the weight of the third best sentence.
+        second: the weight w2 of the second-best sentence. The weight of the best sentence is 1.
+        a: the weight of the first pass's score, in [0, 1].
+        third: the weight w3 of the third-best sentence.
     """
 
     second: float
@@ -49,14 +49,15 @@ class Weights:
 
 
 @dataclass(frozen=True, slots=True)
-class Evidence:
-    """A query's candidates with the scores that the grid combines.
+class SentenceScores:
+    """The scores that the weights combine, for the candidates of a query.
 
     Attributes:
-        query_id: the query.
+        query_id: the query's id.
         doc_ids: the document ids in first-pass order.
-        first_pass: the first pass's scores ``(n,)``, on the scale on which `SentenceStage` adds them.
-        best: the scores of each document's three best sentences ``(n, 3)``, best first; NaN if it has fewer.
+        first_pass: the first-pass scores ``(n,)``, scaled as in `SentenceStage`.
+        best: the scores of each document's three best sentences ``(n, 3)``, best first. Documents with fewer sentences
+            have NaN.
     """
 
     query_id: str
@@ -65,99 +66,98 @@ class Evidence:
     best: Floats
 
     @classmethod
-    def of(cls, record: QueryRecord, *, scores: str) -> "Evidence":
-        """Make the evidence from a record of a run that was reranked by sentences.
+    def from_record(cls, record: QueryRecord, *, scores: str) -> "SentenceScores":
+        """Extract the scores from a record of a run that was reranked by sentences.
 
         Args:
-            record: a line of the run's side file.
-            scores: which scores the grid combines, ``"logit"`` or ``"probability"``.
+            record: a record from the run's side file.
+            scores: the kind of sentence scores to extract, ``"logit"`` or ``"probability"``.
         """
         candidates = sorted(record.fields["candidates"], key=lambda candidate: candidate["first_pass"]["rank"])
+        doc_ids = tuple(candidate["doc_id"] for candidate in candidates)
+        first_pass = [candidate["first_pass"] for candidate in candidates]
+        first_scores = np.array([entry.get(BM25, entry["score"]) for entry in first_pass], dtype=np.float64)
         names = [scores, *(f"{scores}_{number}" for number in range(2, KEPT + 1))]
-        marks = [candidate["stages"].get(STAGE, {}) for candidate in candidates]
-        return cls(
-            record.query_id,
-            tuple(candidate["doc_id"] for candidate in candidates),
-            np.array(
-                [candidate["first_pass"].get(BM25, candidate["first_pass"]["score"]) for candidate in candidates],
-                dtype=np.float64,
-            ),
-            np.array([[mark.get(name, np.nan) for name in names] for mark in marks]).reshape(len(candidates), KEPT),
-        )
+        entries = [candidate["stages"].get(STAGE, {}) for candidate in candidates]
+        best = np.array([[entry.get(name, np.nan) for name in names] for entry in entries])
+        return cls(record.query_id, doc_ids, first_scores, best.reshape(len(candidates), KEPT))
 
     def order(self, weights: Weights) -> npt.NDArray[np.intp]:
-        """Return document indices from best to worst: documents with sentences, then the others in their old order."""
-        keys = interpolate(self.first_pass, self.best, weights.a, weights.sentences)
-        return np.lexsort((-keys, np.isnan(self.best[:, 0])))
+        """Return document indices, best first; documents without sentence scores come last, in first-pass order."""
+        combined = interpolate(self.first_pass, self.best, weights.a, weights.sentences)
+        return np.lexsort((-combined, np.isnan(self.best[:, 0])))
 
 
-def read_evidence(records: Iterable[QueryRecord], *, scores: str) -> list[Evidence]:
-    """Read the records of a run that was reranked by sentences.
+def read_sentence_scores(records: Iterable[QueryRecord], *, scores: str) -> list[SentenceScores]:
+    """Extract the sentence scores of each query of a run.
 
     Args:
-        records: the records in the run's side file.
-        scores: ``"logit"`` or ``"probability"``.
+        records: the records from the run's side file.
+        scores: the kind of sentence scores to extract, ``"logit"`` or ``"probability"``.
 
     Raises:
-        EvaluationError: no document of the run has scores of sentences.
+        EvaluationError: no document of the run has sentence scores.
     """
-    evidence = [Evidence.of(record, scores=scores) for record in records]
-    if all(np.isnan(query_evidence.best).all() for query_evidence in evidence):
-        fix = "make it with osrerank run --sentences a=0.5"
-        raise EvaluationError(f"the run was not reranked by sentences, so there is nothing to learn from: {fix}")
-    return evidence
+    run_scores = [SentenceScores.from_record(record, scores=scores) for record in records]
+    if all(np.isnan(query_scores.best).all() for query_scores in run_scores):
+        raise EvaluationError(
+            "the run has no sentence scores to learn weights from; create it with osrerank run --sentences a=0.5"
+        )
+    return run_scores
 
 
 @dataclass(frozen=True, slots=True)
-class Fold(Generic[Choice]):
+class Fold(Generic[Setting]):
     """The setting that was learned for a fold.
 
     Attributes:
-        held_out: the fold's queries.
-        weights: the setting that is best on all other folds' queries.
-        training: the mean AP of this setting on the other folds' queries.
-        test: the mean AP of this setting on the fold's own queries.
+        held_out: the ids of the fold's queries.
+        setting: the setting with the highest mean over the queries of all other folds.
+        training: the mean of the measure with this setting over the queries of all other folds.
+        test: the mean of the measure with this setting over the fold's queries.
     """
 
     held_out: tuple[str, ...]
-    weights: Choice
+    setting: Setting
     training: float
     test: float
 
 
-def grid(sentences: int, shares: Sequence[float] = TENTHS) -> tuple[Weights, ...]:
-    """Return the settings to try, in the order of preference at equal AP.
+def grid(sentences: int, values: Sequence[float] = GRID_VALUES) -> tuple[Weights, ...]:
+    """Return the weights to try, in the order of preference at equal AP.
 
     Args:
-        sentences: how many of the best sentences count: 1, 2 or 3 (the paper's 1S, 2S, 3S).
-        shares: the values that a and each weight may take.
+        sentences: the number of best sentences that count: 1, 2 or 3 (the paper's 1S, 2S, 3S).
+        values: the values to try for a and for each weight.
     """
-    second = shares if sentences > 1 else (0.0,)
-    third = shares if sentences > 2 else (0.0,)
-    return tuple(sorted(Weights(w2, a, w3) for a, w2, w3 in itertools.product(shares, second, third)))
+    second = values if sentences > 1 else (0.0,)
+    third = values if sentences > 2 else (0.0,)
+    return tuple(sorted(Weights(w2, a, w3) for a, w2, w3 in itertools.product(values, second, third)))
 
 
-def precisions(evidence: Sequence[Evidence], qrels: Qrels, settings: Sequence[Weights]) -> dict[str, Floats]:
-    """Return each judged query's AP under each setting, ``(n_settings,)``; queries without judgments are left out."""
+def average_precisions(
+    run_scores: Sequence[SentenceScores], qrels: Qrels, settings: Sequence[Weights]
+) -> dict[str, Floats]:
+    """Return query_id -> AP with each setting ``(n_settings,)``; queries without judgments are left out."""
     return {
-        query_evidence.query_id: np.array([_average_precision(query_evidence, judged, weights) for weights in settings])
-        for query_evidence in evidence
-        if (judged := qrels.judgments.get(query_evidence.query_id)) is not None
+        scores.query_id: np.array([_average_precision(scores, judged, weights) for weights in settings])
+        for scores in run_scores
+        if (judged := qrels.judgments.get(scores.query_id)) is not None
     }
 
 
 def cross_validate(
-    by_query: Mapping[str, Floats], folds: Sequence[Sequence[str]], settings: Sequence[Choice]
-) -> list[Fold[Choice]]:
-    """Choose each fold's setting by the mean AP over the queries of all other folds.
+    by_query: Mapping[str, Floats], folds: Sequence[Sequence[str]], settings: Sequence[Setting]
+) -> list[Fold[Setting]]:
+    """Choose a setting for each fold, by the mean of a measure over the queries of all other folds.
 
     Args:
-        by_query: query_id -> AP under each setting ``(n_settings,)``.
-        folds: the queries of each fold; those without an AP are ignored.
-        settings: the settings, in the order of preference at equal AP, which is compared to four decimals.
+        by_query: query_id -> value of the measure with each setting ``(n_settings,)``.
+        folds: the query ids of each fold; queries without values are ignored.
+        settings: the settings. If means are equal to four decimals, the first setting is chosen.
 
     Raises:
-        EvaluationError: a fold has no queries to learn from, or none to hold out.
+        EvaluationError: a fold has no queries with values, or all other folds have none.
     """
     learned = []
     for number, fold in enumerate(folds, start=1):
@@ -166,31 +166,37 @@ def cross_validate(
             by_query[query_id] for other in folds if other is not fold for query_id in other if query_id in by_query
         ]
         if not held_out or not training:
-            missing_part = "held out" if not held_out else "to learn from"
-            raise EvaluationError(f"fold {number} has no judged query {missing_part}; check the folds' query ids")
+            place = f"fold {number} has" if not held_out else f"the folds other than fold {number} have"
+            raise EvaluationError(f"{place} no judged query; check the folds' query ids")
         means = np.mean(training, axis=0)
-        chosen = int(np.argmax(np.round(means, DECIMALS)))  # the first of equal ones
+        chosen = int(np.argmax(np.round(means, DECIMALS)))
         test = float(np.mean([by_query[query_id][chosen] for query_id in held_out]))
         learned.append(Fold(tuple(held_out), settings[chosen], float(means[chosen]), test))
     return learned
 
 
-def held_out_run(evidence: Iterable[Evidence], folds: Iterable[Fold[Weights]], name: str) -> Run:
-    """Return the run in which every query is ranked with the weights learned without it."""
-    weights = {query_id: fold.weights for fold in folds for query_id in fold.held_out}
+def build_held_out_run(run_scores: Iterable[SentenceScores], folds: Iterable[Fold[Weights]], name: str) -> Run:
+    """Return the run in which each query is ranked with the weights learned on the other folds."""
+    weights = {query_id: fold.setting for fold in folds for query_id in fold.held_out}
     rankings = {}
-    for query_evidence in evidence:
-        if query_evidence.query_id in weights:
-            order = query_evidence.order(weights[query_evidence.query_id])
-            rankings[query_evidence.query_id] = tuple(
-                ScoredDocument(query_evidence.doc_ids[index], float(len(order) - rank))
+    for query_scores in run_scores:
+        if query_scores.query_id in weights:
+            order = query_scores.order(weights[query_scores.query_id])
+            rankings[query_scores.query_id] = tuple(
+                ScoredDocument(query_scores.doc_ids[index], float(len(order) - rank))
                 for rank, index in enumerate(order)
             )
     return Run(rankings, name)
 
 
-def by_share(by_query: Mapping[str, Floats], settings: Sequence[Weights], sentences: int) -> list[tuple[float, float]]:
-    """Return, for each a, the highest mean AP over all queries that any weights of this many sentences reach."""
+def best_by_a(by_query: Mapping[str, Floats], settings: Sequence[Weights], sentences: int) -> list[tuple[float, float]]:
+    """Return each a with the highest mean AP of its settings, by rising a.
+
+    Args:
+        by_query: query_id -> AP with each setting ``(n_settings,)``.
+        settings: the settings.
+        sentences: the number of best sentences that count; settings that weight further sentences are ignored.
+    """
     means = np.mean(list(by_query.values()), axis=0)
     best: dict[float, float] = {}
     for weights, mean in zip(settings, means, strict=True):
@@ -199,11 +205,11 @@ def by_share(by_query: Mapping[str, Floats], settings: Sequence[Weights], senten
     return sorted(best.items())
 
 
-def _average_precision(evidence: Evidence, judged: Mapping[str, int], weights: Weights) -> float:
-    """Return the AP of a query under a setting; relevant documents that are not candidates count as missed."""
+def _average_precision(query_scores: SentenceScores, judged: Mapping[str, int], weights: Weights) -> float:
+    """Return a query's AP; relevant documents that are not candidates have precision 0."""
     n_relevant = sum(relevance > 0 for relevance in judged.values())
     if not n_relevant:
         return 0.0
-    relevant = np.array([judged.get(doc_id, 0) > 0 for doc_id in evidence.doc_ids])
-    ranks = np.flatnonzero(relevant[evidence.order(weights)]) + 1
+    relevant = np.array([judged.get(doc_id, 0) > 0 for doc_id in query_scores.doc_ids])
+    ranks = np.flatnonzero(relevant[query_scores.order(weights)]) + 1
     return float((np.arange(1, len(ranks) + 1) / ranks).sum() / n_relevant)

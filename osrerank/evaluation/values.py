@@ -1,11 +1,11 @@
-"""Convert dictionaries, lists of ids, DataFrames and paths to runs and judgments."""
+"""Convert the runs and judgments that callers pass to `evaluate` and `compare`: mappings, DataFrames and paths."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from osrerank.errors import EvaluationError
-from osrerank.formats.frames import is_frame, qrels_of_frame, run_of_frame
+from osrerank.formats.frames import frame_to_qrels, frame_to_run, is_frame
 from osrerank.formats.trec import read_qrels, read_run, trec_order
 from osrerank.types import Qrels, Run, ScoredDocument
 
@@ -13,11 +13,13 @@ RunLike = Run | Mapping[str, Any] | Path | str | Any
 """A run, ``{query_id: {doc_id: score}}``, ``{query_id: [doc_id, ...]}``, a path, or a DataFrame of pandas."""
 QrelsLike = Qrels | Mapping[str, Any] | Path | str | Any
 """Judgments, ``{query_id: {doc_id: grade}}``, a path, or a DataFrame of pandas."""
-NAME = "run"
+DEFAULT_RUN_NAME = "run"
 
 
 def as_run(value: RunLike) -> Run:
-    """Convert a value to a run; a list of ids, or of texts that `Reranker` ranked, must have the best first.
+    """Convert a value to a run.
+
+    A list must have the best document first; its elements are ids, or texts that `Reranker` ranked.
 
     Raises:
         EvaluationError: the value cannot be converted to a run.
@@ -29,10 +31,12 @@ def as_run(value: RunLike) -> Run:
     if isinstance(value, Path | str):
         return read_run(value)
     if is_frame(value):
-        return run_of_frame(value, NAME)
+        return frame_to_run(value, DEFAULT_RUN_NAME)
     if not isinstance(value, Mapping):
         raise _type_error("run", "{query_id: {doc_id: score}} or {query_id: [doc_id, ...]}", value)
-    return Run({str(query_id): _ranked(query_id, documents) for query_id, documents in value.items()}, NAME)
+    return Run(
+        {str(query_id): _parse_ranking(query_id, documents) for query_id, documents in value.items()}, DEFAULT_RUN_NAME
+    )
 
 
 def as_qrels(value: QrelsLike) -> Qrels:
@@ -48,19 +52,19 @@ def as_qrels(value: QrelsLike) -> Qrels:
     if isinstance(value, Path | str):
         return read_qrels(value)
     if is_frame(value):
-        return qrels_of_frame(value)
-    form = "{query_id: {doc_id: grade}}"
+        return frame_to_qrels(value)
+    expected = "{query_id: {doc_id: grade}}"
     if not isinstance(value, Mapping):
-        raise _type_error("judgments", form, value)
+        raise _type_error("judgments", expected, value)
     judgments = {}
     for query_id, judged in value.items():
-        if not isinstance(judged, Mapping) or not all(_is_whole(grade) for grade in judged.values()):
-            raise _type_error(f"judgments of query {query_id}", f"{form} with whole numbers as grades", judged)
+        if not isinstance(judged, Mapping) or not all(_is_integer(grade) for grade in judged.values()):
+            raise _type_error(f"judgments of query {query_id}", f"{expected} with whole numbers as grades", judged)
         judgments[str(query_id)] = {str(doc_id): int(grade) for doc_id, grade in judged.items()}
     return Qrels(judgments)
 
 
-def _ranked(query_id: object, documents: Any) -> tuple[ScoredDocument, ...]:
+def _parse_ranking(query_id: object, documents: Any) -> tuple[ScoredDocument, ...]:
     if isinstance(documents, Mapping):
         try:
             return trec_order({str(doc_id): float(score) for doc_id, score in documents.items()})
@@ -74,9 +78,9 @@ def _ranked(query_id: object, documents: Any) -> tuple[ScoredDocument, ...]:
     return tuple(ScoredDocument(doc_id, float(len(ids) - index)) for index, doc_id in enumerate(ids))
 
 
-def _is_whole(grade: object) -> bool:
+def _is_integer(grade: object) -> bool:
     return isinstance(grade, int) or (hasattr(grade, "__index__") and not isinstance(grade, bool))
 
 
-def _type_error(label: str, form: str, value: object) -> EvaluationError:
-    return EvaluationError(f"the {label}: expected {form}, found {type(value).__name__}")
+def _type_error(label: str, expected: str, value: object) -> EvaluationError:
+    return EvaluationError(f"the {label} must be {expected}, not {type(value).__name__}")

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from itertools import groupby
 from typing import Any
 
-from osrerank.formats.ir_datasets import dataset_of, document_fields
+from osrerank.formats.ir_datasets import document_fields, load_dataset
 from osrerank.formats.lines import excerpt
 from osrerank.formats.sources import SourceFile, record_error
 from osrerank.formats.tables import DOCNO, QID, QUERY, SCORE, TEXT, table_rows
@@ -33,7 +33,7 @@ def line_entry(source: SourceFile, number: int, value: Fields) -> Entry:
                 query["text"],
                 tuple(_of_rank_llm(candidate, candidate["doc"]) for candidate in candidates),
             )
-        documents = tuple(document_of(candidate["doc_id"], candidate) for candidate in value["candidates"])
+        documents = tuple(make_document(candidate["doc_id"], candidate) for candidate in value["candidates"])
         return number, str(value["query_id"]), value["query"], documents
     except (KeyError, TypeError) as error:
         expected = "expected query_id, query and candidates with doc_id, or rank_llm's query, docid and doc"
@@ -74,35 +74,35 @@ def table_entries(source: SourceFile) -> Iterator[Entry]:
         yield number, query_id, first[QUERY], tuple(sorted(documents, key=_by_score))
 
 
-def entries_of_dataset(name: str) -> Iterator[Entry]:
+def dataset_entries(name: str) -> Iterator[Entry]:
     """Yield the entries of an ir_datasets collection, with documents by score; the line is the query's number.
 
     Raises:
         LoaderError: the collection has no candidates, queries or documents.
     """
-    scored = dataset_of(name, "scoreddocs")
-    queries = {query.query_id: query.default_text() for query in dataset_of(name, "queries").queries_iter()}
-    store = dataset_of(name, "docs").docs_store()
+    scored = load_dataset(name, "scoreddocs")
+    queries = {query.query_id: query.default_text() for query in load_dataset(name, "queries").queries_iter()}
+    store = load_dataset(name, "docs").docs_store()
     for number, (query_id, group) in enumerate(
         groupby(scored.scoreddocs_iter(), key=lambda scored_document: scored_document.query_id), 1
     ):
         scores = {scored_document.doc_id: scored_document.score for scored_document in group}
         stored = store.get_many(list(scores))
         documents = [
-            document_of(doc_id, {**_texts_of(document_fields(stored[doc_id])), SCORE: score})
+            make_document(doc_id, {**_texts_of(document_fields(stored[doc_id])), SCORE: score})
             for doc_id, score in scores.items()
         ]
         yield number, query_id, queries.get(query_id), tuple(sorted(documents, key=_by_score))
 
 
-def document_of(doc_id: object, fields: Fields) -> dict[str, Any]:
+def make_document(doc_id: object, fields: Fields) -> dict[str, Any]:
     """Return a document with id, text, title and score; absent fields and None are left out."""
     present = {name: fields[name] for name in (TEXT, "title", SCORE) if fields.get(name) is not None}
     return {"id": str(doc_id), **present}
 
 
 def _of_rank_llm(candidate: Fields, document: Fields) -> dict[str, Any]:
-    return document_of(candidate["docid"], {**_texts_of(document), SCORE: candidate.get("score")})
+    return make_document(candidate["docid"], {**_texts_of(document), SCORE: candidate.get("score")})
 
 
 def _texts_of(document: Fields) -> dict[str, Any]:
@@ -114,7 +114,7 @@ def _of_row(source: SourceFile, number: int, row: Mapping[str, str]) -> dict[str
         score = float(row[SCORE]) if row.get(SCORE) else None
     except ValueError:
         raise record_error(source, f"the score {excerpt(row[SCORE])} is not a number", line=number) from None
-    return document_of(row[DOCNO], {TEXT: row[TEXT], "title": row.get("title") or None, SCORE: score})
+    return make_document(row[DOCNO], {TEXT: row[TEXT], "title": row.get("title") or None, SCORE: score})
 
 
 def _by_score(document: Fields) -> float:

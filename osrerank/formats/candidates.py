@@ -13,15 +13,15 @@ from osrerank.errors import EvaluationError, FormatError
 from osrerank.formats.candidate_forms import (
     Entry,
     array_entries,
-    document_of,
-    entries_of_dataset,
+    dataset_entries,
     line_entry,
+    make_document,
     table_entries,
 )
 from osrerank.formats.files import bad_line
 from osrerank.formats.id_table import IdRow, IdTable
 from osrerank.formats.ir_datasets import is_dataset
-from osrerank.formats.lines import id_problem, json_lines, numbered_objects, raise_errors
+from osrerank.formats.lines import invalid_id_reason, json_lines, numbered_objects, raise_errors
 from osrerank.formats.sources import file_errors, open_paths
 from osrerank.formats.tables import is_table
 from osrerank.formats.topics import read_queries
@@ -157,7 +157,7 @@ def _read_lists(path: Path) -> Iterator[CandidateList]:
 
 def _entries(path: Path) -> Iterator[Entry]:
     if is_dataset(path):
-        yield from entries_of_dataset(str(path))
+        yield from dataset_entries(str(path))
         return
     for source in open_paths(path):
         with file_errors(source):
@@ -195,7 +195,7 @@ def assemble(run: Path | str, corpus: Path | str | Texts, queries: Path | str) -
         rows, corpus_name = _rows_from_index(corpus(frozenset(missing)), missing), "the index"
     else:
         rows, corpus_name = _rows_from_file(Path(corpus), frozenset(missing), missing), str(corpus)
-    documents = IdTable.temporary(rows)
+    documents = IdTable.create_temporary(rows)
     if missing:
         raise EvaluationError(f"{corpus_name} lacks {len(missing)} documents of {run}, {min(missing)} among them")
     if no_text := rankings.keys() - texts.keys():
@@ -229,7 +229,7 @@ def _rows_from_index(documents: Iterable[Mapping[str, Any]], missing: set[str]) 
     """Yield documents as JSON, and remove their ids from ``missing``."""
     for document in documents:
         missing.discard(document["id"])
-        yield IdRow(document["id"], 0, json.dumps(document_of(document["id"], document)))
+        yield IdRow(document["id"], 0, json.dumps(make_document(document["id"], document)))
 
 
 def _rows_from_file(path: Path, doc_ids: AbstractSet[str], missing: set[str]) -> Iterator[IdRow]:
@@ -245,7 +245,7 @@ def _rows_from_file(path: Path, doc_ids: AbstractSet[str], missing: set[str]) ->
             if not isinstance(value.get("text"), str):
                 raise bad_line(path, number, f"document {doc_id} has no text")
             missing.discard(doc_id)
-            yield IdRow(doc_id, -number, json.dumps(document_of(doc_id, value)))
+            yield IdRow(doc_id, -number, json.dumps(make_document(doc_id, value)))
 
 
 def _with_score(documents: IdTable, doc_id: str, score: float) -> dict[str, Any]:
@@ -258,7 +258,10 @@ def _entry_problem(query_id: str, text: object, documents: Sequence[Mapping[str,
     """Return a sentence about the first problem of an entry; "" if the entry is valid."""
     if not isinstance(text, str) or not text.strip():
         return f"query {query_id} has no text"
-    problems = (id_problem(query_id, of_query=True), *(id_problem(document["id"]) for document in documents))
+    problems = (
+        invalid_id_reason(query_id, of_query=True),
+        *(invalid_id_reason(document["id"]) for document in documents),
+    )
     if problem := next(filter(None, problems), ""):
         return problem
     if len({document["id"] for document in documents}) != len(documents):

@@ -17,7 +17,7 @@ class Judgment(NamedTuple):
     relevance: int
 
 
-def judgments_of(qrels: Qrels) -> Iterator[Judgment]:
+def flatten_qrels(qrels: Qrels) -> Iterator[Judgment]:
     """Yield the judgments one by one, each query's together."""
     for query_id, judged in qrels.judgments.items():
         yield from (Judgment(query_id, doc_id, relevance) for doc_id, relevance in judged.items())

@@ -23,7 +23,7 @@ def is_frame(value: object) -> bool:
     return hasattr(value, "columns") and hasattr(value, "iloc") and hasattr(value, "assign")
 
 
-def rows_of(frame: Any, columns: Sequence[str]) -> list[dict[Hashable, Any]]:
+def read_frame_rows(frame: Any, columns: Sequence[str]) -> list[dict[Hashable, Any]]:
     """Return the rows of a frame, with None for missing values.
 
     Raises:
@@ -31,12 +31,12 @@ def rows_of(frame: Any, columns: Sequence[str]) -> list[dict[Hashable, Any]]:
     """
     if lacking := [name for name in columns if name not in frame.columns]:
         columns_found = ", ".join(map(str, frame.columns)) or "none"
-        raise refused(f"the DataFrame lacks the column {lacking[0]}; it has {columns_found}")
+        raise frame_error(f"the DataFrame lacks the column {lacking[0]}; it has {columns_found}")
     rows: list[dict[Hashable, Any]] = frame.astype(object).where(frame.notna(), None).to_dict("records")
     return rows
 
 
-def by_query(frame: Any) -> dict[Any, list[tuple[int, dict[str, Any]]]]:
+def group_by_query(frame: Any) -> dict[Any, list[tuple[int, dict[str, Any]]]]:
     """Return query id -> rows with their numbers in the frame, highest scores first.
 
     Rows without scores are sorted by rank; without ranks, they stay in the order of the frame.
@@ -47,7 +47,7 @@ def by_query(frame: Any) -> dict[Any, list[tuple[int, dict[str, Any]]]]:
     groups: dict[Any, list[tuple[int, dict[str, Any]]]] = {}
     needed = (QID, QUERY, DOCNO, TEXT)
     for number, row in _whole_rows(frame, needed):
-        groups.setdefault(row[QID], []).append((number, plain(row)))
+        groups.setdefault(row[QID], []).append((number, drop_missing_values(row)))
     for rows in groups.values():
         rows.sort(
             key=lambda numbered: (0, -numbered[1][SCORE]) if SCORE in numbered[1] else (1, numbered[1].get(RANK, 0))
@@ -61,7 +61,7 @@ def with_scores(frame: Any, order: Sequence[int], scores: Sequence[float], ranks
     return frame.iloc[list(order)].assign(**new_columns).reset_index(drop=True)
 
 
-def run_of_frame(frame: Any, name: str) -> Run:
+def frame_to_run(frame: Any, name: str) -> Run:
     """Return the run in a frame with ``qid``, ``docno`` and ``score``; documents come in trec_eval's order.
 
     Raises:
@@ -71,12 +71,12 @@ def run_of_frame(frame: Any, name: str) -> Run:
     for query_id, doc_id, score in _values(frame, SCORE):
         documents = rankings.setdefault(query_id, {})
         if doc_id in documents:
-            raise refused(f"the DataFrame has document {doc_id} twice for query {query_id}; remove one")
+            raise frame_error(f"the DataFrame has document {doc_id} twice for query {query_id}; remove one")
         documents[doc_id] = float(score)
     return Run({query_id: trec_order(documents) for query_id, documents in rankings.items()}, name)
 
 
-def qrels_of_frame(frame: Any) -> Qrels:
+def frame_to_qrels(frame: Any) -> Qrels:
     """Return the judgments in a frame with ``qid``, ``docno`` and ``label``.
 
     Raises:
@@ -99,17 +99,17 @@ def _whole_rows(frame: Any, columns: Sequence[str]) -> Iterator[tuple[int, dict[
     Raises:
         ConfigError: the frame lacks one of the columns, or a row has no value in it.
     """
-    for number, row in enumerate(rows_of(frame, columns)):
+    for number, row in enumerate(read_frame_rows(frame, columns)):
         if (lacking := next((name for name in columns if row[name] is None), None)) is not None:
-            raise refused(f"row {number} of the DataFrame has no {lacking}")
+            raise frame_error(f"row {number} of the DataFrame has no {lacking}")
         yield number, row
 
 
-def refused(reason: str) -> ConfigError:
+def frame_error(reason: str) -> ConfigError:
     """Return the error for a frame that cannot be used."""
     return ConfigError(reason, setting="frame", source="argument")
 
 
-def plain(row: Mapping[Hashable, Any]) -> dict[str, Any]:
+def drop_missing_values(row: Mapping[Hashable, Any]) -> dict[str, Any]:
     """Return a row without missing values, with column names as text."""
     return {str(name): value for name, value in row.items() if value is not None}

@@ -76,7 +76,7 @@ class IdTable:
         self.close = weakref.finalize(self, database.close)
 
     @classmethod
-    def temporary(cls, rows: Iterable[IdRow]) -> "IdTable":
+    def create_temporary(cls, rows: Iterable[IdRow]) -> "IdTable":
         """Sort rows into a file that is removed with the table; a small table stays in memory.
 
         Raises:
@@ -85,7 +85,7 @@ class IdTable:
         return cls(*_sorted("", rows, ""))
 
     @classmethod
-    def opened(cls, path: Path, key: str) -> "IdTable | None":
+    def open_existing(cls, path: Path, key: str) -> "IdTable | None":
         """Open the table in a file; return None if the file does not exist, or if the table has another key."""
         try:
             database = _read_only(path)
@@ -102,14 +102,14 @@ class IdTable:
         return None
 
     @classmethod
-    def made(
+    def create(
         cls, path: Path, key: str, rows: Iterable[IdRow], *, check: Callable[["IdTable"], None] = lambda _table: None
     ) -> "IdTable":
         """Sort rows into a file and return the table.
 
         Args:
             path: the file, which is replaced as a whole when the table is complete.
-            key: identity and state of the rows' source; `opened` compares it.
+            key: identity and state of the rows' source; `open_existing` compares it.
             rows: the rows, read once.
             check: callback that may refuse the table by an error, before the file gets its name.
 
@@ -155,14 +155,14 @@ class IdTable:
             row = self._database.execute(_FIRST, (_encoded(row_id),)).fetchone()
         return None if row is None else IdRow(row_id, *row)
 
-    def repeated(self, most: int) -> list[Repeat]:
-        """Return at most ``most`` rows with the id of an earlier row, in the order of their numbers."""
+    def find_repeats(self, limit: int) -> list[Repeat]:
+        """Return at most ``limit`` rows with the id of an earlier row, in the order of their numbers."""
         with self._asking, _errors("the temporary folder"):
-            repeats = self._database.execute(_REPEATED, (most,)).fetchall()
+            repeats = self._database.execute(_REPEATED, (limit,)).fetchall()
         return [Repeat(_decoded(row_id), first, number) for row_id, first, number in repeats]
 
 
-def scratch(path: str) -> sqlite3.Connection:
+def open_scratch_database(path: str) -> sqlite3.Connection:
     """Open a database with bounded memory, which need not survive a crash; "" opens a temporary database."""
     database = sqlite3.connect(path, check_same_thread=False)
     for pragma in ("journal_mode = OFF", "synchronous = OFF", "temp_store = FILE"):
@@ -183,7 +183,7 @@ def _bound_memory(database: sqlite3.Connection, schema: str = "main") -> None:
 def _sorted(path: str, rows: Iterable[IdRow], key: str) -> tuple[sqlite3.Connection, int]:
     """Return a database with the rows sorted by id, and the number of rows."""
     with _errors(path or "the temporary folder"), contextlib.ExitStack() as undone:
-        database = undone.enter_context(contextlib.closing(scratch(path)))
+        database = undone.enter_context(contextlib.closing(open_scratch_database(path)))
         database.execute("ATTACH '' AS unsorted")  # a temporary file
         _bound_memory(database, "unsorted")
         database.executescript(_SCHEMA)

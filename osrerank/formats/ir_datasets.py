@@ -32,7 +32,7 @@ def is_dataset(name: object) -> bool:
     return str(name).startswith(PREFIX)
 
 
-def dataset_of(name: str, part: Part) -> Any:
+def load_dataset(name: str, part: Part) -> Any:
     """Return the ir_datasets object of a collection that has this part.
 
     Raises:
@@ -51,13 +51,13 @@ def dataset_of(name: str, part: Part) -> Any:
     return dataset
 
 
-def stream_of(name: str, part: Part) -> IO[bytes]:
+def open_part(name: str, part: Part) -> IO[bytes]:
     """Return a part of a collection as a stream of lines: JSON for texts, TREC's columns for ids.
 
     Raises:
-        LoaderError, MissingDependencyError: as `dataset_of`.
+        LoaderError, MissingDependencyError: as `load_dataset`.
     """
-    return cast("IO[bytes]", io.BufferedReader(_LineStream(_encoded_lines(name, part, dataset_of(name, part)))))
+    return cast("IO[bytes]", io.BufferedReader(_LineStream(_encoded_lines(name, part, load_dataset(name, part)))))
 
 
 def document_fields(document: Any) -> dict[str, Any]:

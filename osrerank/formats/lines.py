@@ -123,7 +123,7 @@ def whole_number(text: str) -> int:
     return int(text)
 
 
-def id_problem(text: str, *, of_query: bool = False) -> str:
+def invalid_id_reason(text: str, *, of_query: bool = False) -> str:
     """Return why runs and judgments cannot have an id, or "" if they can; trec_eval splits at ASCII white space."""
     if not WORD.fullmatch(text):
         return f"the id {text!r} must be one word: runs and judgments separate by white space"

@@ -23,19 +23,19 @@ from typing import IO, TYPE_CHECKING, cast
 
 from osrerank._optional import require
 from osrerank.errors import FormatError, LoaderError
-from osrerank.formats.ir_datasets import Part, is_dataset, stream_of
+from osrerank.formats.ir_datasets import Part, is_dataset, open_part
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
 STDIN = "-"
 Patterns = tuple[str, ...]
-ANY: Patterns = ("*",)
+ANY_NAME: Patterns = ("*",)
 BUFFER_BYTES = 1 << 20
 HEAD_BYTES = 512
 _SUFFIXES = (".gz", ".xz", ".zst", ".bz2", ".z", ".Z", ".0z", ".1z", ".2z")
 _EXCLUDED = ("*readme*", "*readchg*", "license*", "*.dtd")
-PACKED = (b"\x1f\x8b", b"\x1f\x9d", b"\xfd7zXZ\x00", b"BZh", b"\x28\xb5\x2f\xfd", b"PK\x03\x04")
+PACKED_PREFIXES = (b"\x1f\x8b", b"\x1f\x9d", b"\xfd7zXZ\x00", b"BZh", b"\x28\xb5\x2f\xfd", b"PK\x03\x04")
 """The first bytes of compressed files and of ZIP archives."""
 _UTF16 = re.compile(rb"\xff\xfe|\xfe\xff|(?:[\t-~]\0){4}|(?:\0[\t-~]){4}")
 """The first bytes of a text in UTF-16 or UTF-32: a byte order mark, or ASCII characters with zeros in between."""
@@ -66,7 +66,7 @@ def record_error(source: SourceFile, reason: str, *, line: int | None = None, by
     return FormatError(f"{location}: {reason}", file=source.name, line=line)
 
 
-def refusal_of(name: str, head: bytes) -> FormatError | None:
+def wide_encoding_error(name: str, head: bytes) -> FormatError | None:
     """Return the error for a text in UTF-16 or UTF-32, recognised by its first bytes; None for other files."""
     if not (_UTF16.match(head) or head.startswith(codecs.BOM_UTF32_BE)):
         return None
@@ -93,7 +93,7 @@ def file_errors(source: SourceFile) -> Iterator[None]:
         raise record_error(source, f"is truncated or damaged ({error}); fetch it again") from error
 
 
-class Meter:
+class ByteCounter:
     """Counts the bytes read from disk, so that progress can be shown before decompression."""
 
     def __init__(self) -> None:
@@ -103,7 +103,7 @@ class Meter:
 class _Raw(io.RawIOBase):
     """A stream with its first bytes put back; a meter counts its bytes."""
 
-    def __init__(self, stream: IO[bytes], head: bytes = b"", meter: Meter | None = None) -> None:
+    def __init__(self, stream: IO[bytes], head: bytes = b"", meter: ByteCounter | None = None) -> None:
         self._stream = stream
         self._head = head
         self._meter = meter
@@ -169,7 +169,7 @@ class _Zstandard(io.RawIOBase):
         super().close()
 
 
-def files_of(paths: Sequence[str], patterns: Patterns = ANY) -> tuple[str, ...]:
+def list_files(paths: Sequence[str], patterns: Patterns = ANY_NAME) -> tuple[str, ...]:
     """List the files to read, in reading order, with the files of each folder sorted.
 
     Hidden files and files of other formats are left out. Standard input and collections of ir_datasets keep their
@@ -180,14 +180,14 @@ def files_of(paths: Sequence[str], patterns: Patterns = ANY) -> tuple[str, ...]:
     """
     files: list[str] = []
     for path in paths:
-        if not not_on_disk(path) and not Path(path).exists():
+        if not is_virtual_path(path) and not Path(path).exists():
             raise LoaderError(f"{path}: no such file or folder", file=path)
-        is_folder = not not_on_disk(path) and Path(path).is_dir()
+        is_folder = not is_virtual_path(path) and Path(path).is_dir()
         files += _files_in_folder(Path(path), patterns) if is_folder else [path]
     return tuple(files)
 
 
-def not_on_disk(path: str) -> bool:
+def is_virtual_path(path: str) -> bool:
     """Return whether a name means standard input or a collection of ir_datasets."""
     return path == STDIN or is_dataset(path)
 
@@ -216,7 +216,7 @@ def _matches(name: str, patterns: Patterns, *, archive: bool = False) -> bool:
 
 
 def open_paths(
-    paths: Path | str | Sequence[str], patterns: Patterns = ANY, *, part: Part = "docs"
+    paths: Path | str | Sequence[str], patterns: Patterns = ANY_NAME, *, part: Part = "docs"
 ) -> Iterator[SourceFile]:
     """Open a file, or several files, folders and archives, one source after the other.
 
@@ -229,14 +229,14 @@ def open_paths(
         LoaderError: one of several paths does not exist, or a folder has no file of these names.
         FileNotFoundError: the single path does not exist.
     """
-    files = (str(paths),) if isinstance(paths, str | Path) else files_of(paths, patterns)
+    files = (str(paths),) if isinstance(paths, str | Path) else list_files(paths, patterns)
     return open_sources(files, patterns, part=part)
 
 
 def open_sources(
     files: Sequence[str],
-    patterns: Patterns = ANY,
-    meter: Meter | None = None,
+    patterns: Patterns = ANY_NAME,
+    meter: ByteCounter | None = None,
     *,
     first_bytes: bytes = b"",
     part: Part = "docs",
@@ -244,7 +244,7 @@ def open_sources(
     """Open the files one after the other, archives member by member; each is closed before the next is opened.
 
     Args:
-        files: the files, as `files_of` lists them.
+        files: the files, as `list_files` lists them.
         patterns: names of the wanted files within archives.
         meter: counts the bytes read from disk.
         first_bytes: bytes that were already read from standard input; they are put back in front.
@@ -252,7 +252,7 @@ def open_sources(
     """
     for name in files:
         if is_dataset(name):
-            with stream_of(name, part) as lines:
+            with open_part(name, part) as lines:
                 yield from _unpack(name, lines, patterns, meter)
             continue
         if name == STDIN:
@@ -263,7 +263,7 @@ def open_sources(
             yield from _unpack(name, cast("IO[bytes]", stream), patterns, meter)
 
 
-def _unpack(name: str, stream: IO[bytes], patterns: Patterns, meter: Meter | None = None) -> Iterator[SourceFile]:
+def _unpack(name: str, stream: IO[bytes], patterns: Patterns, meter: ByteCounter | None = None) -> Iterator[SourceFile]:
     """Unpack compressions and archives, one inside the other, down to the files themselves."""
     try:
         head = _head(stream)
@@ -276,7 +276,7 @@ def _unpack(name: str, stream: IO[bytes], patterns: Patterns, meter: Meter | Non
             yield from _tar_members(name, buffered, patterns)
         else:
             text = io.BufferedReader(_Raw(stream, head.removeprefix(codecs.BOM_UTF8), meter), BUFFER_BYTES)
-            yield SourceFile(name, cast("io.BufferedReader", text), refusal_of(name, head))
+            yield SourceFile(name, cast("io.BufferedReader", text), wide_encoding_error(name, head))
     except (EOFError, gzip.BadGzipFile, lzma.LZMAError, tarfile.TarError, zipfile.BadZipFile) as error:
         raise FormatError(f"{name}: is truncated or damaged ({error}); fetch it again", file=name) from error
 

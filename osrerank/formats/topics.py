@@ -7,7 +7,7 @@ from typing import Literal
 from urllib.parse import unquote
 
 from osrerank.errors import FormatError
-from osrerank.formats.lines import column_lines, excerpt, id_problem, json_lines, raise_errors, text_lines
+from osrerank.formats.lines import column_lines, excerpt, invalid_id_reason, json_lines, raise_errors, text_lines
 from osrerank.formats.markup import strip_tags
 from osrerank.formats.sources import Patterns, SourceFile, file_errors, open_paths, record_error
 from osrerank.formats.tables import QID, QUERY, is_table, table_rows
@@ -66,7 +66,7 @@ def numbered_queries(paths: Path | str | Sequence[str], *, field: TopicField = "
                     raise record_error(source, "a query has no id", line=line)
                 if not text.strip():
                     raise record_error(source, f"query {query_id!r} has no text", line=line)
-                if problem := id_problem(query_id, of_query=True):
+                if problem := invalid_id_reason(query_id, of_query=True):
                     raise record_error(source, problem, line=line)
                 query_ids.add(query_id)
                 yield line, Query(query_id, text)

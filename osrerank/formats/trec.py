@@ -14,7 +14,7 @@ import numpy as np
 
 from osrerank.errors import EvaluationError, FormatError
 from osrerank.formats.files import bad_line, write_atomically
-from osrerank.formats.lines import WORD, column_lines, id_problem, whole_number
+from osrerank.formats.lines import WORD, column_lines, invalid_id_reason, whole_number
 from osrerank.formats.sources import SourceFile, file_errors, open_paths, record_error
 from osrerank.formats.tables import DOCNO, LABEL, QID, SCORE, is_table, table_rows
 from osrerank.types import Qrels, Run, ScoredDocument
@@ -304,7 +304,7 @@ def _run_rows(source: SourceFile) -> Iterator[RunLine]:
 
 
 def _check_ids(source: SourceFile, number: int, row: Mapping[str, str]) -> None:
-    if problem := id_problem(row[QID], of_query=True) or id_problem(row[DOCNO]):
+    if problem := invalid_id_reason(row[QID], of_query=True) or invalid_id_reason(row[DOCNO]):
         raise record_error(source, problem, line=number)
 
 

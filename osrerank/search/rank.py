@@ -19,7 +19,7 @@ from osrerank.search.searcher import Searcher
 from osrerank.search.step import Computation, Records
 from osrerank.stages.ordering import NO_TEXT
 from osrerank.stages.vectors import VectorStage
-from osrerank.tracing.attributes import tell_outcome
+from osrerank.tracing.attributes import set_search_outcome
 from osrerank.tracing.spans import UNRECORDED, span
 from osrerank.types import Deadline, Query, Ranking
 from osrerank.types.failed import Raised
@@ -144,10 +144,10 @@ def rank(ranking: Ranking | Reason, plan: Plan) -> Ranking | Reason:
         if isinstance(ranking, Ranking) and not ranking.reports and plan.recipe is not None:
             ranking = _after_stages(ranking, plan)
         if isinstance(ranking, Reason):
-            tell_outcome(applied=False, reason=str(ranking), code=ranking.code)
+            set_search_outcome(applied=False, reason=str(ranking), code=ranking.code)
         else:
             reports = ranking.reports
-            tell_outcome(applied=applied(reports), reason=reasons(reports), code=code_of(reports))
+            set_search_outcome(applied=applied(reports), reason=reasons(reports), code=code_of(reports))
     return ranking
 
 

@@ -18,7 +18,7 @@ from osrerank.search.rank import QUERY_ID, read
 from osrerank.search.report import write
 from osrerank.search.traced import rerank_span
 from osrerank.service import RerankService
-from osrerank.tracing.attributes import tell_outcome
+from osrerank.tracing.attributes import set_search_outcome
 from osrerank.types import Candidate, Deadline, Query, Ranking, Section, StageScore
 from osrerank.types.reasons import Reason
 
@@ -108,7 +108,7 @@ def rank_response(
                 )
         rerank_ms = (service.clock() - began_s) * 1000
         report = report_of(content, ranking, plan, interleaved, rerank_ms=rerank_ms)
-        tell_outcome(applied=report.applied, reason=report.reason, code=report.code)
+        set_search_outcome(applied=report.applied, reason=report.reason, code=report.code)
     return write(content, report)
 
 
@@ -154,7 +154,7 @@ def reranked(service: RerankService, options: Rerank, ranking: Ranking) -> Ranki
     with rerank_span(service, ranking.query.text):
         ranking = service.rerank(ranking, options, Deadline.after_ms(options.named_deadline_ms, service.clock))
         reports = ranking.reports
-        tell_outcome(applied=applied(reports), reason=reasons(reports), code=code_of(reports))
+        set_search_outcome(applied=applied(reports), reason=reasons(reports), code=code_of(reports))
     return ranking
 
 

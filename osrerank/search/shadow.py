@@ -23,7 +23,7 @@ from osrerank.metrics import SHADOW_OVERLAP, SHADOW_SEARCHES, SHADOW_SECONDS
 from osrerank.response import hits_of
 from osrerank.search.step import ClientStep
 from osrerank.settings import Settings
-from osrerank.tracing.attributes import names_of
+from osrerank.tracing.attributes import join_names
 from osrerank.types.reasons import Reason
 from osrerank.vectors.background import CLOSE_S, Background
 
@@ -97,7 +97,7 @@ class Shadows:
             plain_ids: ids of the first hits that the caller got.
             steps: the steps of the reranked search; they return its response and the seconds that it took.
         """
-        record: dict[str, Any] = {"time": _now(), "index": names_of(index), "query": digest_of(text)}
+        record: dict[str, Any] = {"time": _now(), "index": join_names(index), "query": digest_of(text)}
         reranked_ids: Sequence[str] = ()
         try:
             response, took_s = yield from steps

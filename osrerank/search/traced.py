@@ -10,7 +10,7 @@ from osrerank.search.plan import RerankArgument
 from osrerank.search.searcher import Searcher
 from osrerank.search.step import ClientStep, MultiSearchRequest
 from osrerank.service import RerankService
-from osrerank.tracing.attributes import db_attributes, names_of, operation_of
+from osrerank.tracing.attributes import db_attributes, describe_request, join_names
 from osrerank.tracing.spans import UNRECORDED, Attributes, is_recording, span, trace
 from osrerank.types.engine import Engine
 
@@ -28,7 +28,7 @@ def search_span(client: TracedClient, index: Any, rerank: RerankArgument, query:
         return UNRECORDED
     queries = client.searcher.service.settings.trace_queries
     text = query if queries and isinstance(query, str) else None
-    return trace("osrerank.search", {"osrerank.index": names_of(index), "osrerank.query": text}, queries=queries)
+    return trace("osrerank.search", {"osrerank.index": join_names(index), "osrerank.query": text}, queries=queries)
 
 
 def request_span(client: TracedClient, step: ClientStep, index: Any) -> AbstractContextManager[Span]:
@@ -45,7 +45,7 @@ def request_span(client: TracedClient, step: ClientStep, index: Any) -> Abstract
         return span("msearch", attributes, kind=SpanKind.CLIENT)
     operation = "search"
     if isinstance(step, SideRequest):
-        operation, index = operation_of(step.method, step.path)
+        operation, index = describe_request(step.method, step.path)
     attributes = db_attributes(engine, hosts, operation, index)
     return span(f"{operation} {attributes['db.collection.name'] or '_all'}", attributes, kind=SpanKind.CLIENT)
 
@@ -59,4 +59,4 @@ def rerank_span(service: RerankService, query: str) -> AbstractContextManager[Sp
 def multi_search_span(client: TracedClient, index: Any) -> AbstractContextManager[Span]:
     """Begin the trace of a multi-search."""
     queries = client.searcher.service.settings.trace_queries
-    return trace("osrerank.msearch", {"osrerank.index": names_of(index)}, queries=queries)
+    return trace("osrerank.msearch", {"osrerank.index": join_names(index)}, queries=queries)

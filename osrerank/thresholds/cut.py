@@ -97,7 +97,7 @@ class Thresholds:
         return remaining, Cut(by, value, count, least)
 
 
-def at_least(
+def filter_by_probability(
     candidates: Sequence[Candidate], least: float, reports: Sequence[StageReport] = ()
 ) -> tuple[list[Candidate], int]:
     """Return the candidates with at least this probability, by the last stage that gives one, and how many have less.
@@ -145,7 +145,7 @@ def _at_or_above(
     return remaining, reranked - sum(candidate.rank <= depth for candidate in remaining)
 
 
-def probability_of(candidate: Candidate) -> float | None:
+def last_probability(candidate: Candidate) -> float | None:
     """Return the probability of relevance from the last stage that gives one; None if none does."""
     probabilities = [entry.parts["probability"] for entry in candidate.trace if "probability" in entry.parts]
     return probabilities[-1] if probabilities else None

@@ -12,11 +12,20 @@ from urllib.parse import unquote, urlsplit
 
 from opentelemetry.trace import Span, SpanKind, get_current_span
 
-from osrerank.tracing.spans import UNRECORDED, Attributes, fail, is_recording, span, tell, tell_event, tells_queries
+from osrerank.tracing.spans import (
+    UNRECORDED,
+    Attributes,
+    add_event,
+    is_recording,
+    mark_failed,
+    may_record_queries,
+    set_attributes,
+    span,
+)
 from osrerank.types import StageReport
 from osrerank.types.engine import Engine
 
-PORTS = {"http": 80, "https": 443}
+DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
 def db_attributes(engine: Engine, hosts: Sequence[Mapping[str, Any]], operation: str, index: Any) -> Attributes:
@@ -32,18 +41,18 @@ def db_attributes(engine: Engine, hosts: Sequence[Mapping[str, Any]], operation:
     return {
         "db.system.name": "osrerank.embedded" if engine.is_embedded else engine.value.lower(),
         "db.operation.name": operation,
-        "db.collection.name": names_of(index),
+        "db.collection.name": join_names(index),
         "server.address": host.get("host"),
         "server.port": host.get("port"),
     }
 
 
-def names_of(index: Any) -> str | None:
+def join_names(index: Any) -> str | None:
     """Return the names of indices, separated by commas; None for all indices."""
     return index if isinstance(index, str) or index is None else ",".join(index)
 
 
-def operation_of(method: str, path: str) -> tuple[str, str | None]:
+def describe_request(method: str, path: str) -> tuple[str, str | None]:
     """Return the operation and indices of a request: for a GET of ``/notes/_mapping``, "get_mapping" and "notes"."""
     parts = [unquote(part) for part in path.split("/") if part]
     if not parts:
@@ -62,20 +71,20 @@ def http_span(method: str, url: str) -> AbstractContextManager[Span]:
     attributes: Attributes = {
         "http.request.method": method,
         "server.address": parts.hostname,
-        "server.port": parts.port or PORTS[parts.scheme],
+        "server.port": parts.port or DEFAULT_PORTS[parts.scheme],
         "url.full": url,
     }
     return span(method, attributes, kind=SpanKind.CLIENT)
 
 
-def tell_status(span: Span, status: int) -> None:
+def set_http_status(span: Span, status: int) -> None:
     """Set the HTTP status of an answer; the span fails if it is 400 or above."""
-    tell(span, {"http.response.status_code": status})
+    set_attributes(span, {"http.response.status_code": status})
     if status >= HTTPStatus.BAD_REQUEST:
-        fail(span, str(status))
+        mark_failed(span, str(status))
 
 
-def tell_report(span: Span, report: StageReport) -> None:
+def set_stage_attributes(span: Span, report: StageReport) -> None:
     """Set a stage's attributes on its span, which is the current one; add an event if it was not wholly applied."""
     attributes: Attributes = {
         "gen_ai.operation.name": "rerank",
@@ -87,25 +96,25 @@ def tell_report(span: Span, report: StageReport) -> None:
         "osrerank.stage.truncated": report.truncated,
         "osrerank.stage.failed": report.failed,
     }
-    tell(span, attributes)
+    set_attributes(span, attributes)
     if report.applied is not True and not report.skipped:
-        tell_event("osrerank.degraded", reason_of(report.reason, report.code))
+        add_event("osrerank.degraded", reason_attributes(report.reason, report.code))
 
 
-def tell_outcome(*, applied: bool | str, reason: str | None, code: str | None) -> None:
+def set_search_outcome(*, applied: bool | str, reason: str | None, code: str | None) -> None:
     """Set on the current span whether a search was reranked; add an event if it was not, or only in part."""
     if not is_recording():
         return
     attributes: Attributes = {"osrerank.applied": str(applied).lower()}
-    tell(get_current_span(), attributes)
+    set_attributes(get_current_span(), attributes)
     if applied is not True:
-        tell_event("osrerank.degraded", {**attributes, **reason_of(reason or "", code)})
+        add_event("osrerank.degraded", {**attributes, **reason_attributes(reason or "", code)})
 
 
-def reason_of(reason: str, code: str | None) -> Attributes:
+def reason_attributes(reason: str, code: str | None) -> Attributes:
     """Return a reason's attributes: its code, and its sentence only if the trace may contain queries.
 
     The sentence may quote another program's message, which may quote a query or a document.
     """
     attributes: Attributes = {"osrerank.reason.code": code and str(code)}
-    return {**attributes, "osrerank.reason": reason or None} if tells_queries() else attributes
+    return {**attributes, "osrerank.reason": reason or None} if may_record_queries() else attributes

@@ -15,8 +15,8 @@ logger = logging.getLogger(__name__)
 
 ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
-GROUP = "opentelemetry_traces_exporter"
-PACKAGES = "pip install opentelemetry-sdk opentelemetry-exporter-otlp-proto-http"
+ENTRY_POINT_GROUP = "opentelemetry_traces_exporter"
+INSTALL_COMMAND = "pip install opentelemetry-sdk opentelemetry-exporter-otlp-proto-http"
 
 
 def export_traces(service: str) -> bool:
@@ -28,25 +28,27 @@ def export_traces(service: str) -> bool:
     Args:
         service: the name of the service, unless a variable sets another.
     """
-    if not (names := _exporters()):
+    if not (names := _exporter_names()):
         return False
     try:
         from opentelemetry.sdk.resources import Resource  # noqa: PLC0415 - only where traces are asked for
         from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415 - only where traces are asked for
         from opentelemetry.sdk.trace.export import BatchSpanProcessor  # noqa: PLC0415 - only where traces are asked for
 
-        exporters = [_exporter(name) for name in names]
+        exporters = [_create_exporter(name) for name in names]
     except ImportError as error:
-        logger.warning("[no-traces] OTEL_* variables request traces, but %s is not installed: %s", error.name, PACKAGES)
+        logger.warning(
+            "[no-traces] OTEL_* variables request traces, but %s is not installed: %s", error.name, INSTALL_COMMAND
+        )
         return False
-    provider = TracerProvider(resource=Resource.create(_named(service)))
+    provider = TracerProvider(resource=Resource.create(_service_attributes(service)))
     for exporter in exporters:
         provider.add_span_processor(BatchSpanProcessor(exporter))
     trace.set_tracer_provider(provider)  # it sends the remaining spans when the process ends
     return True
 
 
-def _exporters() -> list[str]:
+def _exporter_names() -> list[str]:
     """Return the names of the exporters that the variables ask for."""
     if os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
         return []
@@ -55,7 +57,7 @@ def _exporters() -> list[str]:
     return [name for part in names.split(",") if (name := part.strip()) not in ("", "none")]
 
 
-def _exporter(name: str) -> Any:
+def _create_exporter(name: str) -> Any:
     """Return an exporter from any installed package, by its name in ``OTEL_TRACES_EXPORTER``.
 
     Raises:
@@ -64,11 +66,11 @@ def _exporter(name: str) -> Any:
     if name == "otlp":
         protocol = next(filter(None, map(os.environ.get, PROTOCOLS)), "http/protobuf")
         name = "otlp_proto_grpc" if protocol == "grpc" else "otlp_proto_http"
-    for entry_point in entry_points(group=GROUP, name=name):
+    for entry_point in entry_points(group=ENTRY_POINT_GROUP, name=name):
         return entry_point.load()()
     raise ImportError(f"there is no exporter {name}", name=f"the exporter {name}")
 
 
-def _named(service: str) -> dict[str, str]:
+def _service_attributes(service: str) -> dict[str, str]:
     is_named = os.environ.get("OTEL_SERVICE_NAME") or "service.name=" in os.environ.get("OTEL_RESOURCE_ATTRIBUTES", "")
     return {} if is_named else {"service.name": service}

@@ -52,7 +52,7 @@ def trace(
     """
     token = _queries.set(queries)
     try:
-        with _begun(name, attributes, kind, parent) as new_span:
+        with _start_span(name, attributes, kind, parent) as new_span:
             yield new_span
     finally:
         _queries.reset(token)
@@ -62,7 +62,7 @@ def span(
     name: str, attributes: Attributes | None = None, *, kind: SpanKind = SpanKind.INTERNAL
 ) -> AbstractContextManager[Span]:
     """Begin a span inside the current trace; it does nothing if no trace is recorded."""
-    return _begun(name, attributes or {}, kind) if is_recording() else UNRECORDED
+    return _start_span(name, attributes or {}, kind) if is_recording() else UNRECORDED
 
 
 def is_recording() -> bool:
@@ -70,42 +70,42 @@ def is_recording() -> bool:
     return _queries.get() is not None and api.get_current_span().is_recording()
 
 
-def tells_queries() -> bool:
+def may_record_queries() -> bool:
     """Return whether this context's trace may contain queries."""
     return bool(_queries.get())
 
 
-def tell(span: Span, attributes: Attributes) -> None:
+def set_attributes(span: Span, attributes: Attributes) -> None:
     """Set a span's attributes."""
     if span.is_recording():
-        span.set_attributes(_usable(attributes))
+        span.set_attributes(_clean_attributes(attributes))
 
 
-def tell_event(name: str, attributes: Attributes) -> None:
+def add_event(name: str, attributes: Attributes) -> None:
     """Add an event to the current span, if it is recorded and inside a `trace`."""
     if is_recording():
-        api.get_current_span().add_event(name, _usable(attributes))
+        api.get_current_span().add_event(name, _clean_attributes(attributes))
 
 
-def fail(span: Span, kind: str) -> None:
+def mark_failed(span: Span, kind: str) -> None:
     """Mark a span as failed, with the kind of the error."""
     span.set_attribute("error.type", kind)
     span.set_status(StatusCode.ERROR)
 
 
-def headers() -> dict[str, str]:
+def trace_headers() -> dict[str, str]:
     """Return the headers with which another process continues this trace; empty if nothing is traced."""
     carrier: dict[str, str] = {}
     PROPAGATOR.inject(carrier)
     return carrier
 
 
-def carried(function: Callable[P, T]) -> Callable[P, T]:
+def bind_trace(function: Callable[P, T]) -> Callable[P, T]:
     """Bind a function to the current trace, for a single call in another thread."""
     return functools.partial(copy_context().run, function)
 
 
-def name_of(error: BaseException) -> str:
+def error_type(error: BaseException) -> str:
     """Return the value of ``error.type`` for an error: its class, or the status that a server answered."""
     status = getattr(error, "status_code", None)
     if isinstance(status, int):
@@ -115,22 +115,22 @@ def name_of(error: BaseException) -> str:
 
 
 @contextmanager
-def _begun(
+def _start_span(
     name: str, attributes: Attributes, kind: SpanKind, parent: Mapping[str, str] | None = None
 ) -> Iterator[Span]:
     """Begin a span, make it the current one, and end it; of an error that leaves it, only the class is recorded."""
     is_within = api.get_current_span().get_span_context().is_valid
     context = None if is_within or not parent else PROPAGATOR.extract(parent)
-    new_span = api.get_tracer("osrerank", __version__).start_span(name, context, kind, _usable(attributes))
+    new_span = api.get_tracer("osrerank", __version__).start_span(name, context, kind, _clean_attributes(attributes))
     with api.use_span(new_span, end_on_exit=True, record_exception=False, set_status_on_exception=False):
         try:
             yield new_span
         except Exception as error:
-            fail(new_span, name_of(error))
+            mark_failed(new_span, error_type(error))
             raise
 
 
-def _usable(attributes: Attributes) -> dict[str, Any]:
+def _clean_attributes(attributes: Attributes) -> dict[str, Any]:
     """Return the attributes that are not None, with texts cut to `MAX_CHARACTERS`."""
     return {
         name: value[:MAX_CHARACTERS] if isinstance(value, str) else value

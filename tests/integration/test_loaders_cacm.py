@@ -7,7 +7,7 @@ import pytest
 from ir_measures import AP, P, ScoredDoc
 from opensearchpy import OpenSearch
 
-from osrerank.formats.common_layout import judgments_of
+from osrerank.formats.common_layout import flatten_qrels
 from osrerank.formats.topics import read_queries
 from osrerank.formats.trec import read_qrels
 from osrerank_loaders.collections.registry import LOADERS
@@ -28,7 +28,7 @@ def test_bm25_on_cacm_has_its_published_measures(opensearch_url: str, shared: Pa
             ranking = sorted(hits, key=lambda hit: (-hit["_score"], hit["_id"]))
             run += [ScoredDoc(query.query_id, hit["_id"], float(-place)) for place, hit in enumerate(ranking)]
         client.indices.delete(index="cacm")
-    judgments = judgments_of(read_qrels(shared / "cacm" / "qrels.cacm.txt"))
+    judgments = flatten_qrels(read_qrels(shared / "cacm" / "qrels.cacm.txt"))
     measured = ir_measures.calc_aggregate([AP, P @ 30], [ir_measures.Qrel(*judgment) for judgment in judgments], run)
     print({str(measure): round(value, 5) for measure, value in measured.items()})  # noqa: T201 - shown by pytest -s
     assert measured[AP] == pytest.approx(0.3123, abs=0.0005)

@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager
 from opentelemetry.trace import Span, SpanKind
 
 from osrerank.scoring.remote.messages import ChunkRequest
-from osrerank.tracing.spans import Attributes, fail, tell, trace
+from osrerank.tracing.spans import Attributes, mark_failed, set_attributes, trace
 
 TRACE_HEADERS = ("traceparent", "tracestate")
 FAILED_OUTCOMES = ("failed", "unanswered")
@@ -42,6 +42,6 @@ def chunk_span(
 
 def set_outcome(span: Span, outcome: str) -> None:
     """Set the outcome of a chunk's span: scored, failed, dropped or unanswered."""
-    tell(span, {"osrerank.chunk.outcome": outcome})
+    set_attributes(span, {"osrerank.chunk.outcome": outcome})
     if outcome in FAILED_OUTCOMES:
-        fail(span, outcome)
+        mark_failed(span, outcome)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from osrerank.errors import CorpusFormatError, FormatError
-from osrerank.formats.lines import id_problem
+from osrerank.formats.lines import invalid_id_reason
 from osrerank.formats.sources import SourceFile, file_errors, record_error
 from osrerank.types import Document
 
@@ -51,7 +51,7 @@ class Loader:
 
 def check_id(source: SourceFile, document: Document, line: int | None = None) -> Record:
     """Return a document, or an error if a TREC run cannot contain its id."""
-    problem = id_problem(document.doc_id)
+    problem = invalid_id_reason(document.doc_id)
     return record_error(source, problem, line=line) if problem else document
 
 

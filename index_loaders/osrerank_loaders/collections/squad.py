@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from osrerank.errors import CorpusFormatError
 from osrerank.formats.common_layout import Judgment
-from osrerank.formats.lines import id_problem, json_file
+from osrerank.formats.lines import invalid_id_reason, json_file
 from osrerank.types import Document, Query
 
 
@@ -39,8 +39,8 @@ def read_squad(path: Path) -> Iterator[Paragraph]:
     for article in articles:
         for number, paragraph in enumerate(article["paragraphs"]):
             converted = _paragraph(article["title"], number, paragraph)
-            query_problems = [id_problem(query.query_id, of_query=True) for query in converted.queries]
-            for problem in (id_problem(converted.document.doc_id), *query_problems):
+            query_problems = [invalid_id_reason(query.query_id, of_query=True) for query in converted.queries]
+            for problem in (invalid_id_reason(converted.document.doc_id), *query_problems):
                 if problem:
                     raise CorpusFormatError(f"{path}: {problem}", file=str(path))
             yield converted

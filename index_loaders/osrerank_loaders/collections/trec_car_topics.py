@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from osrerank.formats.common_layout import Judgment
-from osrerank.formats.sources import SourceFile, files_of, open_sources, record_error
+from osrerank.formats.sources import SourceFile, list_files, open_sources, record_error
 from osrerank.types import Query
 from osrerank_loaders.collections.trec_car import OUTLINES, PAGES, PARAGRAPH, SECTION, read_items
 
@@ -53,7 +53,7 @@ def read_sections(paths: Sequence[str]) -> Iterator[PageSection]:
     Raises:
         FormatError: the CBOR is damaged, or an item is not a page.
     """
-    for source in open_sources(files_of(paths)):
+    for source in open_sources(list_files(paths)):
         for number, page in enumerate(read_items(source, kinds=(PAGES, OUTLINES)), 1):
             yield from _page_sections(source, number, page)
 

@@ -10,7 +10,7 @@ from opensearchpy import OpenSearch
 from opensearchpy.exceptions import OpenSearchWarning, RequestError
 
 from osrerank.errors import BulkIndexError, CorpusFormatError, LoaderError
-from osrerank.formats.sources import STDIN, Meter, files_of, open_sources
+from osrerank.formats.sources import STDIN, ByteCounter, list_files, open_sources
 from osrerank.retrieval.requests import engine_label, is_embedded
 from osrerank_loaders.collections.base import Loader, Record, read_records
 from osrerank_loaders.load.bulk import BulkBatch, BulkOptions, BulkOutcome, Rejection, send_all
@@ -123,9 +123,9 @@ class _Load:
         self._options = options
         self._bulk_options = dataclasses.replace(options.bulk, retry_budget=self._retry_budget)
         self._report = report
-        self._files = files_of(paths, loader.files)
+        self._files = list_files(paths, loader.files)
         self._fingerprints = compute_fingerprints(self._files)
-        self._meter = Meter()
+        self._meter = ByteCounter()
         self._repair = EncodingRepair()
         self._warnings: list[str] = []
         self._n_rejected = 0
@@ -145,7 +145,7 @@ class _Load:
         self._finish(checkpoint, summary)
         return dataclasses.replace(summary, took_s=time.monotonic() - started_s)
 
-    def _records(self, meter: Meter | None = None) -> Iterator[Record]:
+    def _records(self, meter: ByteCounter | None = None) -> Iterator[Record]:
         sources = open_sources(self._files, self._loader.files, meter, first_bytes=self._fingerprints.consumed)
         records = read_records(self._loader, sources, contents=self._options.index.contents)
         return map(self._repair, records) if self._options.repair_encoding else records

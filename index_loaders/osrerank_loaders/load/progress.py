@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
 from osrerank._progress import ProgressLines
-from osrerank.formats.sources import not_on_disk
+from osrerank.formats.sources import is_virtual_path
 from osrerank_loaders.load.job import Report
 
 MEGABYTE = 1_000_000
@@ -17,7 +17,7 @@ MEGABYTE = 1_000_000
 @contextlib.contextmanager
 def load_progress(files: Sequence[str]) -> Iterator[Report]:
     """Show the progress of a load of these files; yield the function to call with the records and bytes read."""
-    total_bytes = None if any(map(not_on_disk, files)) else sum(Path(name).stat().st_size for name in files)
+    total_bytes = None if any(map(is_virtual_path, files)) else sum(Path(name).stat().st_size for name in files)
     columns = (
         TextColumn("{task.fields[records]:,} records, {task.fields[rate]:,.0f}/s"),
         BarColumn(),

@@ -7,7 +7,7 @@ from typing import Any, Self
 
 from opensearchpy import OpenSearch
 
-from osrerank.formats.sources import not_on_disk
+from osrerank.formats.sources import is_virtual_path
 from osrerank_loaders.load.retry import RetryBudget
 
 _KEY = "osrerank_load"
@@ -44,7 +44,7 @@ class LoadState:
         cls, loader: str, files: Sequence[str], options: tuple[str, ...] = (), digests: tuple[str, ...] = ()
     ) -> Self:
         """Return the state of a load before its first record."""
-        names = (name if not_on_disk(name) else f"{Path(name).name}:{Path(name).stat().st_size}" for name in files)
+        names = (name if is_virtual_path(name) else f"{Path(name).name}:{Path(name).stat().st_size}" for name in files)
         return cls(loader, tuple(names), options, digests)
 
     def is_same_load(self, other: "LoadState") -> bool:

@@ -26,7 +26,7 @@ from osrerank.decision.advice.sample import (
 from osrerank.decision.advice.template import QueryTemplate
 from osrerank.decision.advice.verdict import MIN_QUERIES, Floats, Verdict, judge, too_few
 from osrerank.errors import EvaluationError
-from osrerank.evaluation.own_ids import own_hits
+from osrerank.evaluation.self_hits import count_self_hits
 from osrerank.options.rerank import AUTO_PIPELINE, NO_STAGES, Rerank
 from osrerank.types import Qrels, Query
 
@@ -54,7 +54,7 @@ class IndexAdvice:
         compared: the best setting of the present sample, then the best setting of each alternative; empty if there
             were no alternatives.
         lacking: the number of documents judged relevant that the index lacks, and the number judged relevant.
-        own_hits: how many queries have a document with the query's own id as first hit.
+        self_hits: the number of queries with their own id among their top ten hits.
     """
 
     index: str
@@ -70,7 +70,7 @@ class IndexAdvice:
     others: Mapping[Sample, tuple[SampledQuery, ...]] = field(default_factory=dict)
     compared: tuple[Choice, ...] = ()
     lacking: tuple[int, int] = (0, 0)
-    own_hits: int = 0
+    self_hits: int = 0
 
     def sample_of(self, setting: SearchSetting) -> tuple[SampledQuery, ...]:
         """The hits of each judged query that a setting is computed from."""
@@ -225,7 +225,7 @@ def advise(
         {key: sample for key, sample in samples.items() if key != current.sample},
         tuple(compared) if alternatives else (),
         _lacking(client, index, qrels, ids),
-        own_hits({query_hits.query.query_id: query_hits.order(None) for query_hits in sampled}),
+        count_self_hits({query_hits.query.query_id: query_hits.order(None) for query_hits in sampled}),
     )
 
 

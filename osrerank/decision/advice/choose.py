@@ -74,7 +74,7 @@ def choose(query_ids: Sequence[str], present: Floats, values: Mapping[SearchSett
     folds = block_folds(query_ids, FOLDS)
     learned: list[Fold[SearchSetting]] = cross_validate(by_query, folds, settings)
     columns = {setting: column for column, setting in enumerate(settings)}
-    held_out = {query_id: by_query[query_id][columns[fold.weights]] for fold in learned for query_id in fold.held_out}
+    held_out = {query_id: by_query[query_id][columns[fold.setting]] for fold in learned for query_id in fold.held_out}
     after = np.array([held_out[query_id] for query_id in query_ids])
     rows = {query_id: row for row, query_id in enumerate(query_ids)}
     numbered = [np.array([rows[query_id] for query_id in fold]) for fold in folds]
@@ -82,7 +82,7 @@ def choose(query_ids: Sequence[str], present: Floats, values: Mapping[SearchSett
     low, high = interval(after)
     highest = max(1.0, float(table.max()))  # measures are seldom above 1, and never below 0
     best = settings[int(np.argmax(np.round(table.mean(axis=0), DECIMALS)))]
-    by_fold = tuple(fold.weights for fold in learned)
+    by_fold = tuple(fold.setting for fold in learned)
     return Choice(best, float(after.mean()), max(0.0, low), min(highest, high), verdict, by_fold)
 
 

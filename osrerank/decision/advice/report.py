@@ -84,9 +84,9 @@ def _warnings(advice: IndexAdvice) -> Iterator[str]:
             f"{lacking} of {relevant} documents judged relevant are not in the index {advice.index}: no search finds "
             "these documents, and each counts as missed"
         )
-    if advice.own_hits:
+    if advice.self_hits:
         yield (
-            f"{advice.own_hits} of {len(advice.found)} queries find a document with the query's own id: if it is "
+            f"{advice.self_hits} of {len(advice.found)} queries find a document with the query's own id: if it is "
             "the query text itself, exclude it with --exclude-query-ids, as BEIR does"
         )
 
@@ -191,7 +191,7 @@ def as_json(advice: IndexAdvice) -> dict[str, Any]:
         ],
         "compared": [{**_setting(choice.setting), **asdict(choice)} for choice in advice.compared],
         "lacking": {"documents": advice.lacking[0], "relevant": advice.lacking[1]},
-        "own_hits": advice.own_hits,
+        "own_hits": advice.self_hits,
         "judged": {"first_pass": advice.judged[0], "reranked": advice.judged[1]},
         "gains": [_example(advice, row) for row in gaining],
         "losses": [_example(advice, row) for row in losing],

@@ -26,7 +26,7 @@ from osrerank.scoring.remote.messages import MAX_VECTOR_BYTES, ChunkRequest, Hea
 from osrerank.scoring.remote.signing import UNSIGNED_RISK, Signer
 from osrerank.scoring.remote.worker_group import LiveWorkers, WorkerGroup
 from osrerank.scoring.remote.worker_registry import WorkerRegistry
-from osrerank.tracing.spans import headers
+from osrerank.tracing.spans import trace_headers
 from osrerank.types import NEVER, Advice, Deadline, Scores
 from osrerank.vectors.record import Bits
 
@@ -304,7 +304,7 @@ class RemoteScorer:
             vector_bits=vector_bits,
         )
         message = self._signer.seal("request", request.encode())
-        return PendingChunk(name, worker.queue, message, deadline, headers=headers(), task=request.task)
+        return PendingChunk(name, worker.queue, message, deadline, headers=trace_headers(), task=request.task)
 
     def _open(self) -> None:
         """Open connections for this process; a forked child cannot use the ones of its parent."""

@@ -17,7 +17,7 @@ from osrerank.server.api.metrics import DOCUMENTS, HELD
 from osrerank.server.api.numbers import separate
 from osrerank.server.api.queue import QueuedTask, TaskQueue
 from osrerank.service import RerankService
-from osrerank.tracing.spans import carried, span
+from osrerank.tracing.spans import bind_trace, span
 from osrerank.types import Counts, Deadline, Encoder, NeedsWorkers, Scorer, Scores
 from osrerank.types.values import BLANK
 from osrerank.types.vectors import NeedsServer
@@ -207,7 +207,7 @@ class ApiService:
         """Score questions in tasks of about ``tokens`` tokens; 0 is the queue's default. Return their judgements."""
         parts_by_question = [_parts(question, tokens or self._queue.task_tokens) for question in questions]
         tasks = [
-            QueuedTask(_tokens(part), carried(functools.partial(self._score, part, terms)))
+            QueuedTask(_tokens(part), bind_trace(functools.partial(self._score, part, terms)))
             for parts_of_question in parts_by_question
             for part in parts_of_question
         ]

@@ -6,7 +6,7 @@ from typing import Any
 
 from opentelemetry.trace import Span, SpanKind
 
-from osrerank.tracing.spans import UNRECORDED, Attributes, fail, tell, trace
+from osrerank.tracing.spans import UNRECORDED, Attributes, mark_failed, set_attributes, trace
 
 READINESS = frozenset({"/ready", "/.well-known/ready"})
 UNTRACED = frozenset({"/health", "/live", "/ping", "/metrics"}) | READINESS
@@ -43,6 +43,6 @@ def record_response(span: Span, scope: Mapping[str, Any], status: int) -> None:
     route = getattr(scope.get("route"), "path", None)
     if route is not None:
         span.update_name(f"{scope['method']} {route}")
-    tell(span, {"http.route": route, "http.response.status_code": status})
+    set_attributes(span, {"http.route": route, "http.response.status_code": status})
     if status >= BROKEN:
-        fail(span, str(status))
+        mark_failed(span, str(status))

@@ -12,7 +12,7 @@ from osrerank.errors import FormatError, LoaderError
 from osrerank.formats.files import bad_line
 from osrerank.formats.id_table import IdRow, IdTable
 from osrerank.formats.lines import ONLY_CR
-from osrerank.formats.sources import HEAD_BYTES, PACKED, refusal_of
+from osrerank.formats.sources import HEAD_BYTES, PACKED_PREFIXES, wide_encoding_error
 from osrerank.training.examples.lists import TitledText, titled
 
 logger = logging.getLogger(__name__)
@@ -48,11 +48,11 @@ class TextFile:
         self._file = path.open("rb")
         weakref.finalize(self, self._file.close)
         head = self._file.read(HEAD_BYTES)
-        if head.startswith(PACKED):
+        if head.startswith(PACKED_PREFIXES):
             raise FormatError(
                 f"{path} is compressed; unpack it first, because its lines are read in any order", file=str(path)
             )
-        if (refused := refusal_of(str(path), head)) is not None:
+        if (refused := wide_encoding_error(str(path), head)) is not None:
             raise refused
         self._offsets = self._sorted_offsets(is_kept=path.stat().st_size >= kept_bytes)
 
@@ -98,22 +98,22 @@ class TextFile:
         if is_kept:
             offsets_file, state = self._path.with_name(f"{self._path.name}{KEPT_SUFFIX}"), self._path.stat()
             key = f"{state.st_size}:{state.st_mtime_ns}"
-            if (offsets := IdTable.opened(offsets_file, key)) is not None:
+            if (offsets := IdTable.open_existing(offsets_file, key)) is not None:
                 return offsets
             try:
-                return IdTable.made(offsets_file, key, self._rows(), check=self._refuse_repeats)
+                return IdTable.create(offsets_file, key, self._rows(), check=self._refuse_repeats)
             except LoaderError as error:
                 logger.warning(
                     "the ids of %s are sorted again on each start, because the result could not be stored: %s",
                     self._path.name,
                     error,
                 )
-        offsets = IdTable.temporary(self._rows())
+        offsets = IdTable.create_temporary(self._rows())
         self._refuse_repeats(offsets)
         return offsets
 
     def _refuse_repeats(self, offsets: IdTable) -> None:
-        if repeats := offsets.repeated(1):
+        if repeats := offsets.find_repeats(1):
             raise bad_line(self._path, repeats[0].number, f"the id {repeats[0].id} appears twice")
 
     def _rows(self) -> Iterator[IdRow]:

@@ -49,7 +49,7 @@ def test_a_run_of_vectors_mono_is_a_curve_over_its_mono_depth(folder: Path) -> N
         candidates.append({**own, "stages": stages})
     stages = [{"name": name, "candidates": 3, "inferences": 3} for name in ("vectors", "blend", "mono")]
     with SideFile(folder / "both.jsonl", {"blend": ["linear", 2.0]}) as checkpoint:
-        checkpoint.append(QueryRecord.make("q", candidates, stages, True, None, 0.0))
+        checkpoint.append(QueryRecord.from_parts("q", candidates, stages, True, None, 0.0))
     arguments = [str(folder / "qrels"), str(folder / "both.jsonl"), "-m", "RR", "--k0", "0,2,3", "--json"]
     outcome = CliRunner().invoke(cli, ["tradeoff", *arguments], catch_exceptions=False)
     points = json.loads(outcome.output)["points"]
@@ -98,7 +98,7 @@ def write_run(path: Path, first: list[str], mono: list[str], pairs: list[str], *
     kept = {"doc_ids": pairs, "probabilities": table}
     stages = [{"name": "mono", "candidates": len(mono)}, {"name": "duo", "pairs": kept}]
     with SideFile(path, options) as checkpoint:
-        checkpoint.append(QueryRecord.make("q", candidates, stages, True, None, 0.0))
+        checkpoint.append(QueryRecord.from_parts("q", candidates, stages, True, None, 0.0))
 
 
 def test_a_curve_of_another_mono_depth_reads_pairs_from_its_own_run(tmp_path: Path) -> None:

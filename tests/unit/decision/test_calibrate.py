@@ -56,7 +56,7 @@ def test_calibrate_writes_a_file_beside_the_settings(client: Client, collection:
 
 
 def test_calibrate_refuses_an_unknown_plot_format_before_any_search(client: Client, collection: Collection) -> None:
-    with pytest.raises(ConfigError, match=r"end it in \.svg, \.png, \.pdf"):
+    with pytest.raises(ConfigError, match=r"end its name in \.svg, \.png, \.pdf"):
         command(collection, "--plot", "r.html")
 
 

@@ -8,14 +8,22 @@ import pytest
 from scipy import stats
 
 from osrerank.errors import EvaluationError
-from osrerank.evaluation.measures import MSMARCO, Averaging, Evaluation, Tally, evaluate, msmarco_mrr, parse_measures
+from osrerank.evaluation.measures import (
+    MSMARCO,
+    Averaging,
+    Evaluation,
+    Evaluator,
+    evaluate,
+    msmarco_mrr,
+    parse_measures,
+)
 from osrerank.evaluation.significance import (
     compare_runs,
     effect_size,
     holm,
-    letter,
     paired_t_test,
     randomisation_test,
+    run_letter,
     superscripts,
 )
 from osrerank.formats.trec import read_run
@@ -41,10 +49,10 @@ def test_averages_over_the_queries_of_both_or_over_all_judged() -> None:
 @pytest.mark.parametrize("complete", [False, True])
 def test_a_run_measured_in_parts_equals_a_run_measured_whole(complete: bool) -> None:
     measures, averaging = ["RR", "nDCG@10", "NumRet", "AP", MSMARCO], Averaging(complete=complete)
-    tally = Tally(QRELS, measures, averaging)
+    evaluator = Evaluator(QRELS, measures, averaging)
     for part in (run_of(q2="zx"), run_of(q9="a"), run_of(q1="cab")):
-        tally.add(part)
-    found, whole = tally.evaluation("part"), evaluate(QRELS, run_of(q1="cab", q2="zx", q9="a"), measures, averaging)
+        evaluator.add(part)
+    found, whole = evaluator.evaluation("part"), evaluate(QRELS, run_of(q1="cab", q2="zx", q9="a"), measures, averaging)
     assert (found.per_query, found.overall) == (whole.per_query, whole.overall)
     assert list(found.per_query["RR"]) == ["1", "2", "3"][: 2 + complete]
     assert list(found.per_query[MSMARCO]) == ["1", "2", "3"]
@@ -93,9 +101,9 @@ def test_an_unusable_measure_is_refused_in_one_sentence(name: str) -> None:
 
 
 def test_grades_beyond_gdevals_and_no_common_query_are_refused() -> None:
-    with pytest.raises(EvaluationError, match="cannot measure ERR@10: it takes grades up to 4, the judgments have 5"):
+    with pytest.raises(EvaluationError, match="ERR@10: it takes grades up to 4, but the judgments have 5"):
         evaluate(Qrels({"1": {"a": 5}}), run_of(q1="a"), ["ERR@10", "AP"])
-    with pytest.raises(EvaluationError, match="share no query: the run has 8, 9, the judgments 1, 2, 3"):
+    with pytest.raises(EvaluationError, match="share no query: the run has 8, 9, the judgments have 1, 2, 3"):
         evaluate(QRELS, run_of(q8="a", q9="a"), ["AP"])
 
 
@@ -190,16 +198,16 @@ def test_letters_name_the_runs_that_a_run_beats() -> None:
     assert superscripts(comparisons, ["weak", "strong"]) == {("strong", "AP"): "a"}
     comparisons = compare_runs([evaluation("strong", *strong), evaluation("weak", *weak)])
     assert superscripts(comparisons, ["strong", "weak"], test="randomisation") == {("strong", "AP"): "b"}
-    assert letter(26) == "(27)"
+    assert run_letter(26) == "(27)"
 
 
 @pytest.mark.parametrize(
     ("runs", "message"),
     [
-        ([evaluation("a", 0.1, 0.2)], "two runs or more"),
+        ([evaluation("a", 0.1, 0.2)], "at least two runs"),
         ([evaluation("a", 0.1, 0.2), evaluation("a", 0.1, 0.2)], "same name"),
-        ([evaluation("a", 0.1), evaluation("b", 0.1)], "two queries or more"),
-        ([evaluation("a", 0.1, 0.2), evaluation("b", 0.1, 0.2, 0.3)], "different judged queries .* with --complete"),
+        ([evaluation("a", 0.1), evaluation("b", 0.1)], "at least two queries"),
+        ([evaluation("a", 0.1, 0.2), evaluation("b", 0.1, 0.2, 0.3)], "different judged queries .* set --complete"),
     ],
 )
 def test_runs_that_cannot_be_compared_are_refused(runs: list[Evaluation], message: str) -> None:
@@ -211,7 +219,5 @@ def test_runs_are_not_compared_by_a_measure_that_lacks_a_value() -> None:
     both = {"1": 1.0, "2": 0.5}
     first = Evaluation("first", {"RR": both, "Accuracy": {"1": 1.0}}, {"RR": 0.75, "Accuracy": 1.0})
     second = Evaluation("second", {"RR": both, "Accuracy": both}, {"RR": 0.75, "Accuracy": 0.75})
-    with pytest.raises(
-        EvaluationError, match="Accuracy has no value for some queries of first or second, so that they"
-    ):
+    with pytest.raises(EvaluationError, match="first and second cannot be compared by Accuracy"):
         compare_runs([first, second])

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from osrerank.cli import cli, main
 from osrerank.errors import ChecksumError, EvaluationError
 from osrerank.evaluation.published import COLLECTIONS, Collection, PublishedFile, PublishedValue
-from osrerank.evaluation.reproduce import BM25, compare_with_published, find, first_pass
+from osrerank.evaluation.reproduce import BM25, compare_with_published, find_materials, truncate_candidates
 from osrerank.types import Run, ScoredDocument
 from tests.servers import ROOT
 
@@ -60,10 +60,10 @@ def run_of(name: str, *doc_ids: str, queries: int = 4) -> Run:
 
 
 def test_judgments_are_known_by_their_checksum_and_candidates_by_their_name(folder: Path) -> None:
-    found = find(folder, COLLECTION, 100)
+    found = find_materials(folder, COLLECTION, 100)
     assert [path.name for path in found.files] == ["top100.jsonl", "judgments-of-nist"]
     assert found.qrels.judgments["q0"] == {"b": 1}
-    bm25, candidates = first_pass(found.candidates, 1)
+    bm25, candidates = truncate_candidates(found.candidates, 1)
     assert [one.doc_id for one in bm25.rankings["q3"]] == ["a"]
     assert [len(candidate.documents) for candidate in candidates] == [1] * 4
 
@@ -74,13 +74,13 @@ def test_reproduce_accepts_a_run_with_corpus_and_queries(folder: Path) -> None:
     (folder / "runs" / "BM25.txt").write_text("".join(f"q{n} Q0 a 1 2 x\nq{n} Q0 b 2 1 x\n" for n in range(4)))
     (folder / "corpus.jsonl").write_text('{"id": "a", "text": "an old dog"}\n{"id": "b", "text": "a red fox"}\n')
     (folder / "queries.tsv").write_text("".join(f"q{n}\tred fox\n" for n in range(4)))
-    bm25, _candidates = first_pass(find(folder, COLLECTION, 100).candidates, 100)
+    bm25, _candidates = truncate_candidates(find_materials(folder, COLLECTION, 100).candidates, 100)
     assert [one.doc_id for one in bm25.rankings["q0"]] == ["a", "b"]
 
 
 def test_reproduce_names_missing_files_with_address_and_checksum(tmp_path: Path) -> None:
     with pytest.raises(EvaluationError) as refusal:
-        find(tmp_path, COLLECTION, 100)
+        find_materials(tmp_path, COLLECTION, 100)
     message = str(refusal.value)
     assert f"top100.jsonl from https://a.example/top100 (SHA-256 {COLLECTION.candidates[100].sha256})" in message
     assert f"qrels from https://a.example/qrels (MD5 {COLLECTION.qrels.md5})" in message
@@ -90,12 +90,12 @@ def test_reproduce_names_missing_files_with_address_and_checksum(tmp_path: Path)
 def test_reproduce_refuses_a_file_with_another_checksum(folder: Path) -> None:
     (folder / "top100.jsonl").write_text(CANDIDATES + "\n")
     with pytest.raises(ChecksumError, match=r"top100\.jsonl is not the published file: its SHA-256 is"):
-        find(folder, COLLECTION, 100)
+        find_materials(folder, COLLECTION, 100)
 
 
 def test_the_model_stands_beside_published_values_on_the_same_candidates(folder: Path) -> None:
-    found = find(folder, COLLECTION, 100)
-    bm25, _candidates = first_pass(found.candidates, 100)
+    found = find_materials(folder, COLLECTION, 100)
+    bm25, _candidates = truncate_candidates(found.candidates, 100)
     told = compare_with_published(COLLECTION, 100, found.qrels, bm25, run_of("ours", "b", "a"), [run_of("theirs", "b")])
     assert told.is_published
     assert told.published == COLLECTION.values
@@ -112,7 +112,7 @@ def test_the_model_stands_beside_published_values_on_the_same_candidates(folder:
 
 
 def test_other_candidates_and_another_depth_have_no_published_values(folder: Path) -> None:
-    found = find(folder, COLLECTION, 100)
+    found = find_materials(folder, COLLECTION, 100)
     for bm25, depth in ((run_of(BM25, "b", "a"), 100), (run_of(BM25, "a", "b", queries=3), 100)):
         told = compare_with_published(COLLECTION, depth, found.qrels, bm25, run_of("ours", "b"), [])
         assert (told.is_published, told.published) == (False, ())

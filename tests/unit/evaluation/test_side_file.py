@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from osrerank.errors import EvaluationError
-from osrerank.evaluation.batch import GIVE_UP_AFTER, Failure, rankings_of, run_queries
+from osrerank.evaluation.batch import MAX_FAILURES, Failure, read_rankings, run_queries
 from osrerank.evaluation.records import QueryRecord
-from osrerank.evaluation.side_file import SideFile, read_records, record_at, records_with_offsets
+from osrerank.evaluation.side_file import SideFile, read_record_at, read_records, read_records_with_offsets
 from osrerank.types import Query, ScoredDocument
 
 QUERIES = [Query(f"q{number}", f"text {number}") for number in range(30)]
@@ -18,7 +18,7 @@ OPTIONS = {"index": "passages", "rerank": {"fields": ("title", "text")}}
 
 def answer(query: Query, started_s: float = 0.0) -> QueryRecord:
     candidate = {"doc_id": f"d{query.query_id}", "score": 1.5, "first_pass": {"score": 2.0, "rank": 1}, "stages": {}}
-    return QueryRecord.make(query.query_id, [candidate], [], True, None, started_s)
+    return QueryRecord.from_parts(query.query_id, [candidate], [], True, None, started_s)
 
 
 def without_timings(path: Path) -> list[dict[str, object]]:
@@ -51,14 +51,14 @@ def test_a_checkpoint_of_other_options_is_refused(tmp_path: Path) -> None:
         SideFile(path, {**OPTIONS, "index": "other"})
     with SideFile(path, OPTIONS) as checkpoint:
         assert len(checkpoint) == 0
-    with pytest.raises(EvaluationError, match="no query has been run yet"):
+    with pytest.raises(EvaluationError, match="no query of this run has ended yet"):
         list(read_records(path))
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("not json\n", "line 1: damaged.*; pass the side file, which ends in .jsonl;"),
+        ("not json\n", "line 1 is not JSON .*; pass a side file, which ends in .jsonl;"),
         ('{"hits": 1}\n', "not a side file"),
         (f'{HEAD}{{"query_id": "q"}}\n', "not a record"),
         (
@@ -86,7 +86,7 @@ def test_failed_queries_are_listed_and_not_checkpointed(tmp_path: Path) -> None:
                 "q5", {**record.fields, "applied": "partial", "reason": "1 candidates could not be scored"}
             )
         if query.query_id == "q7":
-            return QueryRecord.make("q7", [], [], False, "there are no hits", started_s)
+            return QueryRecord.from_parts("q7", [], [], False, "there are no hits", started_s)
         return record
 
     with SideFile(tmp_path / "run.jsonl", OPTIONS) as checkpoint:
@@ -95,12 +95,12 @@ def test_failed_queries_are_listed_and_not_checkpointed(tmp_path: Path) -> None:
             Failure("q3", "ConnectionError: no answer"),
             Failure("q5", "1 candidates could not be scored", is_partial=True),
         ]
-        rankings = dict(rankings_of(checkpoint, QUERIES))
+        rankings = dict(read_rankings(checkpoint, QUERIES))
     assert len(rankings) == 28
     assert rankings["q0"] == (ScoredDocument("dq0", 1.5),)
     assert rankings["q7"] == ()
     with SideFile(tmp_path / "first_pass.jsonl", OPTIONS) as checkpoint:  # where no reranking was asked for
-        assert run_queries(QUERIES, search, checkpoint, reranked=False) == failures[:1]
+        assert run_queries(QUERIES, search, checkpoint, require_reranked=False) == failures[:1]
 
 
 def test_a_run_ends_when_no_query_gets_an_answer(tmp_path: Path) -> None:
@@ -111,14 +111,14 @@ def test_a_run_ends_when_no_query_gets_an_answer(tmp_path: Path) -> None:
         failures = run_queries(QUERIES, search, checkpoint)
     assert len(failures) == len(QUERIES)
     reasons = [failure.reason for failure in failures]
-    assert reasons.count("ConnectionError: refused") == GIVE_UP_AFTER
-    assert reasons[-1] == f"not tried after {GIVE_UP_AFTER} failures in a row"
+    assert reasons.count("ConnectionError: refused") == MAX_FAILURES
+    assert reasons[-1] == f"not tried after {MAX_FAILURES} consecutive failures"
 
 
 def test_only_one_process_writes_a_side_file(tmp_path: Path) -> None:
     path = tmp_path / "run.jsonl"
     with SideFile(path, OPTIONS) as checkpoint:
-        with pytest.raises(EvaluationError, match="another process is writing this run; wait until it ends"):
+        with pytest.raises(EvaluationError, match=r"another process is writing .*; wait until it ends"):
             SideFile(path, OPTIONS)
         checkpoint.append(answer(QUERIES[0]))
     with SideFile(path, OPTIONS) as checkpoint:
@@ -129,8 +129,8 @@ def test_a_record_that_is_not_at_its_offset_any_more_is_noticed(tmp_path: Path) 
     path = tmp_path / "run.jsonl"
     with SideFile(path, {}) as checkpoint:
         run_queries(QUERIES, answer, checkpoint)
-    for offset, record in records_with_offsets(path):
-        assert record_at(path, offset, record.query_id).query_id == record.query_id
+    for offset, record in read_records_with_offsets(path):
+        assert read_record_at(path, offset, record.query_id).query_id == record.query_id
         for moved, query_id in ((offset, "another"), (offset + 1, record.query_id)):
-            with pytest.raises(EvaluationError, match="was changed while it was read"):
-                record_at(path, moved, query_id)
+            with pytest.raises(EvaluationError, match="was changed while this command was reading it"):
+                read_record_at(path, moved, query_id)

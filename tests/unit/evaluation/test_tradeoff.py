@@ -11,12 +11,12 @@ from osrerank.evaluation.records import QueryRecord
 from osrerank.evaluation.tradeoff import (
     BATCH_QUERIES,
     OperatingPoint,
+    QueryDepths,
     QueryScores,
-    Reach,
-    curve,
-    deepest,
-    derive,
-    widest,
+    compute_curve,
+    derive_ranking,
+    max_k0,
+    max_k1,
 )
 from osrerank.types import Qrels
 
@@ -36,48 +36,51 @@ SCORED = QueryScores("q", tuple("eabcdf"), {"a": 5.0, "b": 4.0, "c": 3.0, "d": 2
     ("k0", "expected"), [(0, "eabcdf"), (1, "eabcdf"), (2, "aebcdf"), (3, "abecdf"), (5, "abcdef")]
 )
 def test_mono_reorders_its_depth_and_leaves_the_tail(k0: int, expected: str) -> None:
-    assert derive(SCORED, OperatingPoint(k0)) == (tuple(expected), k0)
+    assert derive_ranking(SCORED, OperatingPoint(k0)) == (tuple(expected), k0)
 
 
 def test_binary_ties_keep_the_mono_order_and_unscored_documents_stay_below() -> None:
     tied = QueryScores("q", ("a", "b"), {"a": 0.0, "b": 1.0}, 2, {("a", "b"): 0.9, ("b", "a"): 0.8})
-    assert derive(tied, OperatingPoint(2, 2, "binary"))[0] == ("b", "a")
+    assert derive_ranking(tied, OperatingPoint(2, 2, "binary"))[0] == ("b", "a")
     failed = QueryScores("q", ("a", "b", "c"), {"b": 1.0, "c": 2.0}, 3, {})
-    assert derive(failed, OperatingPoint(3))[0] == ("c", "b", "a")
+    assert derive_ranking(failed, OperatingPoint(3))[0] == ("c", "b", "a")
 
 
 def test_k1_cuts_to_the_top_of_mono() -> None:
     # Of a and b alone: p_ab 0.9, p_ba 0.6.
-    assert derive(SCORED, OperatingPoint(5, 2, "sum")) == (tuple("abcdef"), 5 + 2)
+    assert derive_ranking(SCORED, OperatingPoint(5, 2, "sum")) == (tuple("abcdef"), 5 + 2)
     # Of a, b, c: a 1.1, b 1.3, c 0.6.
-    assert derive(SCORED, OperatingPoint(5, 3, "sum")) == (tuple("bacdef"), 5 + 6)
+    assert derive_ranking(SCORED, OperatingPoint(5, 3, "sum")) == (tuple("bacdef"), 5 + 6)
 
 
 def test_a_sample_of_no_pairs_keeps_the_mono_order_and_of_all_pairs_is_the_sum() -> None:
     assert (
-        derive(SCORED, OperatingPoint(5, 0))
-        == derive(SCORED, OperatingPoint(5, 1))
-        == derive(SCORED, OperatingPoint(5))
+        derive_ranking(SCORED, OperatingPoint(5, 0))
+        == derive_ranking(SCORED, OperatingPoint(5, 1))
+        == derive_ranking(SCORED, OperatingPoint(5))
     )
-    whole = derive(SCORED, OperatingPoint(5, 4, "sum"))
-    assert whole == derive(SCORED, OperatingPoint(5, 4, "sample", sample_size=3)) == (whole[0], 5 + 4 * 3)
-    assert derive(SCORED, OperatingPoint(5, 4, "sample", sample_size=9))[1] == 5 + 4 * 3
-    assert derive(SCORED, OperatingPoint(5, 4, "sample", sample_size=2))[1] == 5 + 4 * 2
+    whole = derive_ranking(SCORED, OperatingPoint(5, 4, "sum"))
+    assert whole == derive_ranking(SCORED, OperatingPoint(5, 4, "sample", sample_size=3)) == (whole[0], 5 + 4 * 3)
+    assert derive_ranking(SCORED, OperatingPoint(5, 4, "sample", sample_size=9))[1] == 5 + 4 * 3
+    assert derive_ranking(SCORED, OperatingPoint(5, 4, "sample", sample_size=2))[1] == 5 + 4 * 2
 
 
 def test_a_curve_of_pairs_that_were_not_stored_is_refused() -> None:
     # At k0 = 2 monoBERT ranks e and a alone; no pair of theirs was kept.
-    with pytest.raises(EvaluationError, match="query q: the run lacks duoBERT's probabilities"):
-        derive(SCORED, OperatingPoint(2, 4))
+    with pytest.raises(EvaluationError, match=r"the run lacks duoBERT's probabilities .* for query q"):
+        derive_ranking(SCORED, OperatingPoint(2, 4))
 
 
 def test_a_depth_beyond_the_kept_scores_is_refused() -> None:
-    with pytest.raises(EvaluationError, match="scores below rank 5; run it again"):
-        derive(SCORED, OperatingPoint(6))
-    assert deepest([Reach(found=6, mono_depth=5, compared=4)]) == 5
-    assert deepest([Reach(found=2, mono_depth=2, compared=0)]) == 2
-    assert widest([Reach(found=6, mono_depth=5, compared=4), Reach(found=0, mono_depth=0, compared=0)]) == 4
-    assert Reach.of(record()) == Reach(found=2, mono_depth=2, compared=2)
+    with pytest.raises(EvaluationError, match="scores below rank 5 for query q; run it again"):
+        derive_ranking(SCORED, OperatingPoint(6))
+    assert max_k0([QueryDepths(n_hits=6, mono_depth=5, n_compared=4)]) == 5
+    assert max_k0([QueryDepths(n_hits=2, mono_depth=2, n_compared=0)]) == 2
+    assert (
+        max_k1([QueryDepths(n_hits=6, mono_depth=5, n_compared=4), QueryDepths(n_hits=0, mono_depth=0, n_compared=0)])
+        == 4
+    )
+    assert QueryDepths.from_record(record()) == QueryDepths(n_hits=2, mono_depth=2, n_compared=2)
 
 
 def record() -> QueryRecord:
@@ -87,18 +90,18 @@ def record() -> QueryRecord:
 
     pairs = {"doc_ids": ["b", "a"], "probabilities": [[None, 0.3], [0.8, None]]}
     stages = [{"name": "mono", "candidates": 2, "inferences": 2, "pairs": pairs}]
-    return QueryRecord.make("q", [candidate("b", 2, 0.9), candidate("a", 1, 0.2)], stages, True, None, 0.0)
+    return QueryRecord.from_parts("q", [candidate("b", 2, 0.9), candidate("a", 1, 0.2)], stages, True, None, 0.0)
 
 
 def test_side_file_line_is_read_in_first_pass_order() -> None:
-    scored, first = QueryScores.of(record()), {"a": 9.0, "b": 8.0}
+    scored, first = QueryScores.from_record(record()), {"a": 9.0, "b": 8.0}
     assert scored == QueryScores("q", ("a", "b"), {"a": 0.2, "b": 0.9}, 2, {("b", "a"): 0.3, ("a", "b"): 0.8}, first)
 
 
 def test_curve_has_cost_and_quality() -> None:
     qrels = Qrels({"q": {"b": 1}})
-    points = curve(
-        [QueryScores.of(record())],
+    points = compute_curve(
+        [QueryScores.from_record(record())],
         [OperatingPoint(0), OperatingPoint(2), OperatingPoint(2, 2, "sample", 1)],
         qrels,
         "RR",
@@ -108,9 +111,9 @@ def test_curve_has_cost_and_quality() -> None:
 
 def test_queries_are_averaged_over_all_parts_that_are_in_memory() -> None:
     count = 2 * BATCH_QUERIES + 3
-    scored = (dataclasses.replace(QueryScores.of(record()), query_id=f"q{number}") for number in range(count))
+    scored = (dataclasses.replace(QueryScores.from_record(record()), query_id=f"q{number}") for number in range(count))
     qrels = Qrels({f"q{number}": {"a" if number % 3 else "b": 1} for number in range(count)})
-    (point,) = curve(scored, [OperatingPoint(2)], qrels, "RR")
+    (point,) = compute_curve(scored, [OperatingPoint(2)], qrels, "RR")
     relevant_first = len(range(0, count, 3))
     assert point.quality == pytest.approx((relevant_first + (count - relevant_first) / 2) / count, abs=1e-12)
     assert point.inferences == 2
@@ -118,14 +121,16 @@ def test_queries_are_averaged_over_all_parts_that_are_in_memory() -> None:
 
 @pytest.mark.long
 def test_plot_is_the_same_file_every_time(tmp_path: Path) -> None:
-    points = curve([QueryScores.of(record())], [OperatingPoint(0), OperatingPoint(2)], Qrels({"q": {"b": 1}}), "RR")
+    points = compute_curve(
+        [QueryScores.from_record(record())], [OperatingPoint(0), OperatingPoint(2)], Qrels({"q": {"b": 1}}), "RR"
+    )
     for name in ("one.svg", "two.svg", "one.png"):
         plot_tradeoff(tmp_path / name, {"monoBERT": points, "other": points}, "RR")
     assert (tmp_path / "one.svg").read_bytes() == (tmp_path / "two.svg").read_bytes()
     drawn = (tmp_path / "one.svg").read_text()
     assert "Inferences per query" in drawn
     assert ">RR<" in drawn
-    with pytest.raises(ConfigError, match=r"end it in \.svg"):
+    with pytest.raises(ConfigError, match=r"end its name in \.svg"):
         plot_tradeoff(tmp_path / "plot.txt", {"monoBERT": points}, "RR")
 
 
@@ -133,11 +138,11 @@ def test_a_blended_curve_is_the_blend_stages_order() -> None:
     # linear, weight 2, best s 4: a 1.0 + 2.0, b 1.5 + 1.0, c 2.2 + 0.5; monoBERT alone has c b a.
     first = {"a": 4.0, "b": 2.0, "c": 1.0}
     blended = QueryScores("q", ("a", "b", "c"), {"a": 1.0, "b": 1.5, "c": 2.2}, 3, {}, first, ("linear", 2.0))
-    assert derive(blended, OperatingPoint(3))[0] == ("c", "b", "a")
-    assert derive(blended, OperatingPoint(3, blended=True)) == (("a", "c", "b"), 3)
-    assert derive(blended, OperatingPoint(2, blended=True))[0] == ("a", "b", "c")
-    with pytest.raises(EvaluationError, match="lacks the way that the first pass was blended in"):
-        derive(SCORED, OperatingPoint(3, blended=True))
+    assert derive_ranking(blended, OperatingPoint(3))[0] == ("c", "b", "a")
+    assert derive_ranking(blended, OperatingPoint(3, blended=True)) == (("a", "c", "b"), 3)
+    assert derive_ranking(blended, OperatingPoint(2, blended=True))[0] == ("a", "b", "c")
+    with pytest.raises(EvaluationError, match="lacks a blend with the first pass"):
+        derive_ranking(SCORED, OperatingPoint(3, blended=True))
 
 
 def test_a_run_with_fewer_hits_than_its_depth_is_refused() -> None:
@@ -146,4 +151,4 @@ def test_a_run_with_fewer_hits_than_its_depth_is_refused() -> None:
         for doc_id, rank in (("a", 7), ("b", 1))
     ]
     with pytest.raises(EvaluationError, match=r"ranks up to 7\); run it again with --hits at least --depth"):
-        QueryScores.of(QueryRecord.make("q", candidates, [], True, None, 0.0))
+        QueryScores.from_record(QueryRecord.from_parts("q", candidates, [], True, None, 0.0))

@@ -12,7 +12,7 @@ from osrerank.errors import EvaluationError
 from osrerank.evaluation.folds import block_folds, read_folds
 from osrerank.evaluation.records import QueryRecord
 from osrerank.evaluation.side_file import SideFile
-from osrerank.evaluation.tune import Evidence, Weights, by_share, cross_validate, grid, precisions
+from osrerank.evaluation.tune import SentenceScores, Weights, average_precisions, best_by_a, cross_validate, grid
 from osrerank.formats.trec import read_run
 from osrerank.types import Qrels
 
@@ -28,13 +28,13 @@ def synthetic(queries=20, documents=40, *, third=0.0):
         best = np.sort(rng.normal(size=(documents, 3)) * 3, axis=1)[:, ::-1]
         truth = 0.5 * first_pass + 0.5 * (best[:, 0] + third * best[:, 2])
         ids = tuple(f"d{place}" for place in range(documents))
-        evidence.append(Evidence(f"{number + 1}", ids, first_pass, best))
+        evidence.append(SentenceScores(f"{number + 1}", ids, first_pass, best))
         judgments[f"{number + 1}"] = {ids[place]: int(order < 10) for order, place in enumerate(np.argsort(-truth))}
     return evidence, Qrels(judgments)
 
 
 def learn(evidence, qrels, settings):
-    by_query = precisions(evidence, qrels, settings)
+    by_query = average_precisions(evidence, qrels, settings)
     return cross_validate(by_query, block_folds(by_query, 5), settings)
 
 
@@ -42,17 +42,17 @@ def learn(evidence, qrels, settings):
 def test_tune_finds_a_known_optimum():
     evidence, qrels = synthetic()
     folds = learn(evidence, qrels, grid(2))
-    assert [fold.weights for fold in folds] == [TRUE] * 5
+    assert [fold.setting for fold in folds] == [TRUE] * 5
     assert all(fold.test == fold.training == 1.0 for fold in folds)
     evidence, qrels = synthetic(third=0.6)
-    assert {fold.weights for fold in learn(evidence, qrels, grid(3))} == {Weights(0.0, 0.5, 0.6)}
+    assert {fold.setting for fold in learn(evidence, qrels, grid(3))} == {Weights(0.0, 0.5, 0.6)}
 
 
 @pytest.mark.long
 def test_held_out_labels_never_change_the_choice():
     evidence, qrels = synthetic()
     settings = grid(2)
-    chosen = [fold.weights for fold in learn(evidence, qrels, settings)]
+    chosen = [fold.setting for fold in learn(evidence, qrels, settings)]
     rng = np.random.default_rng(1)
     for place, fold in enumerate(block_folds(qrels.judgments, 5)):
         permuted = dict(qrels.judgments)
@@ -60,7 +60,7 @@ def test_held_out_labels_never_change_the_choice():
             labels = list(permuted[query_id].values())
             permuted[query_id] = dict(zip(permuted[query_id], rng.permutation(labels).tolist(), strict=True))
         outcome = learn(evidence, Qrels(permuted), settings)[place]
-        assert outcome.weights == chosen[place]
+        assert outcome.setting == chosen[place]
         assert outcome.test < 0.9
 
 
@@ -75,28 +75,28 @@ def test_equal_settings_take_the_lighter_second_sentence():
         values = np.ones(121)
         values[0] -= less
         (fold, _) = cross_validate({"1": values, "2": values}, [["1"], ["2"]], grid(2))
-        assert fold.weights == Weights(0.0, 0.0, 0.0)
+        assert fold.setting == Weights(0.0, 0.0, 0.0)
 
 
 def test_documents_without_sentences_stay_below():
     best = np.array([[np.nan] * 3, [-5.0, np.nan, np.nan], [-4.0, np.nan, np.nan], [np.nan] * 3])
-    evidence = Evidence("1", ("a", "b", "c", "d"), np.array([9.0, 2.0, 1.0, 0.5]), best)
+    evidence = SentenceScores("1", ("a", "b", "c", "d"), np.array([9.0, 2.0, 1.0, 0.5]), best)
     assert evidence.order(Weights(0.0, 0.0, 0.0)).tolist() == [2, 1, 0, 3]
     assert evidence.order(Weights(0.0, 1.0, 0.0)).tolist() == [1, 2, 0, 3]
 
 
 def test_precision_counts_relevant_documents_that_were_not_found():
-    evidence = Evidence("1", ("a", "b"), np.array([2.0, 1.0]), np.full((2, 3), np.nan))
+    evidence = SentenceScores("1", ("a", "b"), np.array([2.0, 1.0]), np.full((2, 3), np.nan))
     qrels = Qrels({"1": {"b": 1, "elsewhere": 2, "a": 0}, "2": {"x": 1}})
-    assert precisions([evidence], qrels, [Weights(0, 1, 0)])["1"] == pytest.approx([0.25])
-    assert precisions([evidence], Qrels({"1": {"a": 0}}), [Weights(0, 1, 0)])["1"] == [0.0]
+    assert average_precisions([evidence], qrels, [Weights(0, 1, 0)])["1"] == pytest.approx([0.25])
+    assert average_precisions([evidence], Qrels({"1": {"a": 0}}), [Weights(0, 1, 0)])["1"] == [0.0]
 
 
 def test_curve_is_the_best_of_each_share():
     evidence, qrels = synthetic()
     settings = grid(2)
-    by_query = precisions(evidence, qrels, settings)
-    curves = {count: by_share(by_query, settings, count) for count in (1, 2)}
+    by_query = average_precisions(evidence, qrels, settings)
+    curves = {count: best_by_a(by_query, settings, count) for count in (1, 2)}
     assert [a for a, _ in curves[1]] == [step / 10 for step in range(11)]
     assert max(curves[1], key=lambda point: point[1]) == (0.5, 1.0)
     assert all(two >= one for (_, one), (_, two) in zip(curves[1], curves[2], strict=True))
@@ -123,11 +123,11 @@ def test_the_published_folds_of_robust04_are_read(shared):
     ("content", "said"),
     [
         ("{", "not JSON"),
-        ("[1, 2]", "expected"),
-        ('["ab"]', "expected"),
-        ('{"s": {}}', "expected"),
+        ("[1, 2]", "does not list the query ids"),
+        ('["ab"]', "does not list the query ids"),
+        ('{"s": {}}', "does not list the query ids"),
         ('[["1"]]', "at least two"),
-        ('[["1"], ["1", "2"]]', "query 1 is in two"),
+        ('[["1"], ["1", "2"]]', "has query 1 in two"),
     ],
 )
 def test_a_malformed_folds_file_is_named(tmp_path, content, said):
@@ -138,7 +138,7 @@ def test_a_malformed_folds_file_is_named(tmp_path, content, said):
 
 
 def test_folds_without_judged_queries_are_refused():
-    with pytest.raises(EvaluationError, match="fold 2 has no judged query held out"):
+    with pytest.raises(EvaluationError, match="fold 2 has no judged query"):
         cross_validate({"1": np.ones(1), "3": np.ones(1)}, [["1"], ["7"], ["3"]], grid(1)[:1])
 
 
@@ -150,7 +150,7 @@ def write_side_file(path: Path, evidence) -> None:
                 own = {"first_pass": {"score": float(score), "rank": rank}}
                 stages = {"sentences": {"score": 0.0, "rank": rank, **marks(best)}}
                 candidates.append({"doc_id": doc_id, "score": 0.0, **own, "stages": stages})
-            checkpoint.append(QueryRecord.make(one.query_id, candidates, [], True, None, 0.0))
+            checkpoint.append(QueryRecord.from_parts(one.query_id, candidates, [], True, None, 0.0))
 
 
 def marks(best):
@@ -189,5 +189,5 @@ def test_a_run_without_sentences_is_refused(tmp_path):
     side.write_text(side.read_text().replace('"sentences"', '"mono"'))
     outcome = tuned(judged, side, "-o", tmp_path / "tuned.run")
     assert isinstance(outcome.exception, EvaluationError)
-    assert "not reranked by sentences" in str(outcome.exception)
+    assert "has no sentence scores" in str(outcome.exception)
     assert not (tmp_path / "tuned.run").exists()

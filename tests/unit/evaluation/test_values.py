@@ -61,12 +61,12 @@ def test_frames_are_runs_and_judgments() -> None:
 @pytest.mark.parametrize(
     ("qrels", "run", "message"),
     [
-        (QRELS, [("q1", "a")], "the run: expected .*, found list"),
-        (QRELS, {"q1": "a"}, "the run of query q1: expected .*, found str"),
+        (QRELS, [("q1", "a")], "the run must be .*, not list"),
+        (QRELS, {"q1": "a"}, "the run of query q1 must be .*, not str"),
         (QRELS, {"q1": ["a", "a"]}, "the run of query q1 has a document twice"),
-        (QRELS, {"q1": {"a": None}}, "the run of query q1: expected {doc_id: score}"),
-        ({"q1": ["a"]}, {"q1": ["a"]}, "the judgments of query q1: expected"),
-        ({"q1": {"a": 0.5}}, {"q1": ["a"]}, "the judgments of query q1: expected"),
+        (QRELS, {"q1": {"a": None}}, "the run of query q1 must be {doc_id: score}"),
+        ({"q1": ["a"]}, {"q1": ["a"]}, "the judgments of query q1 must be"),
+        ({"q1": {"a": 0.5}}, {"q1": ["a"]}, "the judgments of query q1 must be"),
     ],
 )
 def test_values_that_are_no_run_are_refused(qrels: Any, run: Any, message: str) -> None:

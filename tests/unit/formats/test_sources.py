@@ -13,7 +13,7 @@ import pytest
 import zstandard
 
 from osrerank.errors import CorpusFormatError, LoaderError
-from osrerank.formats.sources import files_of, open_sources
+from osrerank.formats.sources import list_files, open_sources
 from osrerank.types import Document
 from osrerank_loaders.collections.base import Record, read_records
 from osrerank_loaders.collections.registry import LOADERS
@@ -144,7 +144,7 @@ def test_a_damaged_compressed_file_is_named(read: Read, packing: str) -> None:
 
 def test_a_folder_without_files_is_an_error(read: Read, tmp_path: Path) -> None:
     with pytest.raises(LoaderError, match=r"nowhere.tsv: no such file or folder"):
-        files_of([str(tmp_path / "nowhere.tsv")])
+        list_files([str(tmp_path / "nowhere.tsv")])
     (tmp_path / "other.txt").write_text("x")
     with pytest.raises(LoaderError, match=r"no file in this folder is named collection\*.tsv"):
         read(PASSAGES, tmp_path)

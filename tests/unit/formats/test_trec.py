@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from osrerank.errors import EvaluationError, FormatError
-from osrerank.formats.common_layout import Judgment, judgments_of
+from osrerank.formats.common_layout import Judgment, flatten_qrels
 from osrerank.formats.trec import read_qrels, read_run, strictly_decreasing, trec_order, write_run
 from osrerank.types import Run, ScoredDocument
 
@@ -135,5 +135,5 @@ def test_submissions_have_query_document_and_rank(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["1\t0\tD1\t1\n1 Q0 D2 -2\n", "query-id\tcorpus-id\tscore\n1\tD1\t1\n1\tD2\t-2\n"])
 def test_judgments_are_read_with_any_white_space_and_in_beirs_form(tmp_path: Path, text: str) -> None:
-    found = judgments_of(read_qrels([str(written(tmp_path / "qrels", text))]))
+    found = flatten_qrels(read_qrels([str(written(tmp_path / "qrels", text))]))
     assert list(found) == [Judgment("1", "D1", 1), Judgment("1", "D2", -2)]

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from osrerank.formats.sources import files_of, open_sources
+from osrerank.formats.sources import list_files, open_sources
 from osrerank_loaders.collections.base import Loader, Record, read_records
 
 Read = Callable[..., list[Record]]
@@ -19,7 +19,7 @@ def read(tmp_path: Path) -> Read:
         path = content if isinstance(content, Path) else tmp_path / name
         if isinstance(content, bytes):
             path.write_bytes(content)
-        sources = open_sources(files_of([str(path)], loader.files), loader.files)
+        sources = open_sources(list_files([str(path)], loader.files), loader.files)
         return list(read_records(loader, sources, contents=contents))
 
     return reading

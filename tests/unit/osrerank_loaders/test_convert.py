@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from osrerank.errors import CorpusFormatError, FormatError
-from osrerank.formats.common_layout import judgments_of
+from osrerank.formats.common_layout import flatten_qrels
 from osrerank.formats.trec import read_qrels
 from osrerank.types import Document, Query
 from osrerank_loaders.candidates import join_run_and_texts, read_top1000
@@ -135,7 +135,7 @@ class TestTrecCar:
         for level, count in {"hierarchical": 4706, "toplevel": 4702, "article": 4696}.items():
             ours = judgments(read_sections([pages]), level)  # type: ignore[arg-type]  # level is one of the three literals
             assert len(ours) == count
-            assert set(ours) == set(judgments_of(read_qrels(raw / f"train.test200.cbor.{level}.qrels")))
+            assert set(ours) == set(flatten_qrels(read_qrels(raw / f"train.test200.cbor.{level}.qrels")))
 
 
 @pytest.mark.parametrize(

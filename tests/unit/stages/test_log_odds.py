@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from osrerank.evaluation.tune import Evidence
+from osrerank.evaluation.tune import SentenceScores
 from osrerank.options.passages import Passages
 from osrerank.options.sentences import Sentences
 from osrerank.scoring.cache.local import LocalStore, NullStore
@@ -24,7 +24,7 @@ from osrerank.stages.mono import MonoStage
 from osrerank.stages.passages import PassageStage, score_by_passages
 from osrerank.stages.sentences import SentenceStage
 from osrerank.testing import FunctionScorer
-from osrerank.thresholds.cut import at_least
+from osrerank.thresholds.cut import filter_by_probability
 from osrerank.types import Candidate, Scores
 from tests.backends import FunctionBackend
 from tests.rankings import ranking_of
@@ -82,7 +82,7 @@ def test_tuning_reads_second_logit_and_log_odds(scores: str) -> None:
     marks = {"first_pass": {"score": 1.0, "rank": 1}, "stages": {"sentences": parts_of(candidate)}, "doc_id": "a"}
     record: Any = type("Record", (), {"query_id": "1", "fields": {"candidates": [marks]}})()
     expected = [0.25, -1.0] if scores == "logit" else [softmax("low"), softmax("heat")]
-    assert Evidence.of(record, scores=scores).best[0, :2] == pytest.approx(expected, abs=1e-6)
+    assert SentenceScores.from_record(record, scores=scores).best[0, :2] == pytest.approx(expected, abs=1e-6)
 
 
 def test_documents_are_ordered_and_cut_by_the_softmax_of_both_labels() -> None:
@@ -91,7 +91,7 @@ def test_documents_are_ordered_and_cut_by_the_softmax_of_both_labels() -> None:
     assert [parts_of(candidate)["probability"] for candidate in candidates] == pytest.approx(
         [softmax(candidate.text) for candidate in candidates]
     )
-    assert [candidate.text for candidate in at_least(candidates, 0.4)[0]] == ["low", "heat"]
+    assert [candidate.text for candidate in filter_by_probability(candidates, 0.4)[0]] == ["low", "heat"]
     scores = BOTH.score("q", ["wing", "low"], [(0,), (1,)])
     assert judgement(BOTH, scores).probabilities == pytest.approx([softmax("wing"), softmax("low")])
 

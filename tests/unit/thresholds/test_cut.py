@@ -9,7 +9,7 @@ from osrerank.options.cutoff import Cutoff
 from osrerank.options.rerank import Rerank
 from osrerank.testing import FunctionScorer
 from osrerank.thresholds.calibration import IndexCalibration, mapping_digest
-from osrerank.thresholds.cut import Thresholds, at_least
+from osrerank.thresholds.cut import Thresholds, filter_by_probability
 from osrerank.thresholds.maps import Isotonic, Platt, map_as_json, map_from_json
 from osrerank.types import Candidate, StageReport, StageScore
 from tests.rankings import client_for, ids
@@ -55,7 +55,7 @@ def test_a_hit_that_was_not_scored_in_time_stays(probabilities, failed, depth, l
     reports = [StageReport("mono", applied="partial", candidates=depth), StageReport("blend", applied=True)]
     waiting = [hit for hit in hits[:depth] if len(hit.trace) < 2 and not hit.failure]
     calibrated, (cut,) = Thresholds(least, None, calibration()).cut(hits, reports)
-    for remaining, count in (at_least(hits, least, reports), (calibrated, cut.hits)):
+    for remaining, count in (filter_by_probability(hits, least, reports), (calibrated, cut.hits)):
         if any(len(hit.trace) > 1 for hit in hits):
             assert [hit for hit in remaining if len(hit.trace) < 2] == waiting
             assert all(hit.trace[1].unit >= least for hit in remaining if len(hit.trace) > 1)

@@ -9,7 +9,7 @@ from opentelemetry import trace
 from opentelemetry.trace import SpanKind
 
 from osrerank.tracing import spans
-from osrerank.tracing.attributes import operation_of, reason_of
+from osrerank.tracing.attributes import describe_request, reason_attributes
 from tests.servers import ROOT
 from tests.tracing import ALWAYS_OFF, ParentBased, one, recording, told, tree
 
@@ -33,14 +33,14 @@ def test_child_spans_belong_to_their_search():
 def test_a_child_span_without_a_search_is_not_recorded():
     with recording() as exporter:
         assert spans.span("stage") is spans.UNRECORDED
-        assert spans.headers() == {}
+        assert spans.trace_headers() == {}
     assert told(exporter) == []
 
 
 def test_a_child_span_below_an_applications_span_is_not_recorded():
     with recording() as exporter, trace.get_tracer("application").start_as_current_span("request"):
         assert spans.span("stage") is spans.UNRECORDED
-        spans.tell_event("no_model", {})
+        spans.add_event("no_model", {})
     assert tree(told(exporter)) == [["request", []]]
     assert told(exporter)[0].events == {}
 
@@ -57,7 +57,7 @@ def test_a_span_keeps_only_the_class_of_an_error():
 
 def test_a_trace_continues_from_its_headers_without_baggage():
     with recording() as exporter, spans.trace("request", {}, parent=PARENT):
-        sent = spans.headers()
+        sent = spans.trace_headers()
     (found,) = told(exporter)
     assert (found.trace, found.parent) == ("0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331")
     assert sent == {"traceparent": f"00-{found.trace}-{found.span}-01"}
@@ -76,7 +76,7 @@ def test_an_unsampled_trace_stays_unsampled_in_other_processes():
         assert not traced.is_recording()
         assert spans.span("stage") is spans.UNRECORDED
         assert not spans.is_recording()
-        flags = spans.headers()["traceparent"].rpartition("-")[2]
+        flags = spans.trace_headers()["traceparent"].rpartition("-")[2]
         assert not int(flags, 16) & 1  # the bit that says "sampled"
     assert told(exporter) == []
 
@@ -88,7 +88,7 @@ def test_a_trace_continues_in_another_thread():
 
     with recording() as exporter:
         with spans.trace("search", {}):
-            threads = [threading.Thread(target=function) for function in (spans.carried(part), part)]
+            threads = [threading.Thread(target=function) for function in (spans.bind_trace(part), part)]
             for thread in threads:
                 thread.start()
             for thread in threads:
@@ -113,7 +113,7 @@ def test_without_an_sdk_the_callers_trace_headers_are_forwarded():
     code = f"""
 from osrerank.tracing import spans
 with spans.trace("request", {{}}, parent={PARENT}), spans.span("stage"):
-    print(spans.headers())
+    print(spans.trace_headers())
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
     assert done.stdout.strip() == str({"traceparent": PARENT["traceparent"]})
@@ -122,7 +122,7 @@ with spans.trace("request", {{}}, parent={PARENT}), spans.span("stage"):
 @pytest.mark.parametrize("queries", [False, True])
 def test_a_span_has_the_full_reason_only_if_queries_are_traced(queries):
     with recording() as exporter, spans.trace("search", {}, queries=queries):
-        spans.tell_event("degraded", reason_of("the server answered 422: cannot read a secret", "server"))
+        spans.add_event("degraded", reason_attributes("the server answered 422: cannot read a secret", "server"))
     sentence = {"osrerank.reason": "the server answered 422: cannot read a secret"} if queries else {}
     assert told(exporter)[0].events["degraded"] == {"osrerank.reason.code": "server", **sentence}
 
@@ -138,4 +138,4 @@ def test_a_span_has_the_full_reason_only_if_queries_are_traced(queries):
     ],
 )
 def test_a_request_beside_the_search_has_its_operation_in_the_span(method, path, operation):
-    assert operation_of(method, path) == operation
+    assert describe_request(method, path) == operation

@@ -26,8 +26,8 @@ from osrerank.scoring.backends.http.refusal import (
     find_message,
     refusal,
 )
-from osrerank.tracing.attributes import http_span, tell_status
-from osrerank.tracing.spans import headers as trace_headers
+from osrerank.tracing.attributes import http_span, set_http_status
+from osrerank.tracing.spans import trace_headers
 from osrerank.types import Deadline
 
 CONNECTIONS = 32
@@ -238,7 +238,7 @@ class Connection:
                 redirect=False,
             )
             body = self._read_body(response, deadline)
-            tell_status(span, response.status)
+            set_http_status(span, response.status)
         return RawResponse(response.status, response.headers, body)
 
     def _headers(self, request: _Request) -> dict[str, str]:

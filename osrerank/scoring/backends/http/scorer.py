@@ -20,7 +20,7 @@ from osrerank.scoring.backends.http.responses import WrongScaleError, read_score
 from osrerank.scoring.backends.http.target import Target, dialect_from_info, dialect_from_models
 from osrerank.scoring.card import logistic
 from osrerank.scoring.inputs import MAX_TEXT_CHARACTERS
-from osrerank.tracing.spans import carried
+from osrerank.tracing.spans import bind_trace
 from osrerank.types import NEVER, Advice, Deadline, Scores
 
 MAX_BATCH_CHARACTERS = 4 << 20
@@ -164,7 +164,7 @@ class EndpointScorer:
                 raise InferenceError(f"the scorer of {self.model} is closed; load the model again", model=self.model)
             if self._threads is None:
                 self._threads = DaemonThreads(CONNECTIONS, "osrerank-http")
-            return self._threads.submit(carried(self._score_batch), dialect, query, batch, deadline)
+            return self._threads.submit(bind_trace(self._score_batch), dialect, query, batch, deadline)
 
     def _score_batch(self, dialect: Dialect, query: str, batch: EndpointBatch, deadline: Deadline) -> EndpointBatch:
         """Score a batch; split it in halves while the server refuses its size or one of its documents.

@@ -120,9 +120,9 @@ def test_hits_that_are_the_querys_own_document_are_named_or_left_out(url: str) -
     with connect(url, scorer=FunctionScorer(by_name), encoder=Letters(), rerank={"depth": 20}) as client:
         found = advise(client, INDEX, queries, qrels, depths=(5,))
         without = advise(client, INDEX, queries, qrels, depths=(5,), exclude_query_ids=True)
-    assert found.own_hits == COUNT
+    assert found.self_hits == COUNT
     assert any("exclude it with --exclude-query-ids" in line for line in lines(found))
-    assert without.own_hits == 0
+    assert without.self_hits == 0
     assert all(one.query.query_id not in one.order(without.best) for one in without.found)
 
 

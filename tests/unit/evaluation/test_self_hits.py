@@ -8,8 +8,8 @@ from click.testing import CliRunner, Result
 
 from osrerank import connect
 from osrerank.cli import cli
-from osrerank.evaluation.own_ids import own_hits
 from osrerank.evaluation.records import QueryRecord
+from osrerank.evaluation.self_hits import count_self_hits
 from osrerank.evaluation.side_file import read_records
 from osrerank.formats.trec import read_run
 
@@ -17,9 +17,9 @@ TEXTS = {"a": "zoos keep lions in cages", "b": "lions live in zoos", "c": "zoos 
 
 
 def test_a_few_shared_ids_may_be_chance() -> None:
-    assert own_hits({"a": ["b", "a"], "b": ["c"], "c": []}) == 1
-    assert own_hits({str(number): [str(number) if number == 0 else "x"] for number in range(40)}) == 0
-    assert own_hits({"a": [*"bcdefghijk", "a"]}) == 0  # below the ten best
+    assert count_self_hits({"a": ["b", "a"], "b": ["c"], "c": []}) == 1
+    assert count_self_hits({str(number): [str(number) if number == 0 else "x"] for number in range(40)}) == 0
+    assert count_self_hits({"a": [*"bcdefghijk", "a"]}) == 0  # below the ten best
 
 
 @pytest.fixture
@@ -70,7 +70,7 @@ def test_removing_a_document_from_stored_scores_equals_a_run_without_the_documen
         for rank, (doc_id, first) in enumerate((("a", 2), ("q", 1), ("b", 3)), start=1)
     ]
     pairs = {"doc_ids": ["a", "q", "b"], "probabilities": [[None, 0.1, 0.2], [0.3, None, 0.4], [0.5, 0.6, None]]}
-    record = QueryRecord("q", {"applied": True, "candidates": candidates, "pairs": pairs}).without("q", 10)
+    record = QueryRecord("q", {"applied": True, "candidates": candidates, "pairs": pairs}).remove_document("q", 10)
     assert [
         (candidate["doc_id"], candidate["first_pass"]["rank"], candidate["stages"]["mono"]["rank"])
         for candidate in record.fields["candidates"]
