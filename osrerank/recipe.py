@@ -28,7 +28,7 @@ from osrerank.types import (
     StagePipeline,
     StageReport,
 )
-from osrerank.types.reasons import ReasonCode, Warned, WarningCode
+from osrerank.types.reasons import ReasonCode, SearchWarning, WarningCode
 
 NAME_A_CROSS_ENCODER = "name one with model=..., --model or OSRERANK_MODEL; the vectors are those of vector_model"
 Loaded = Ready | Exception
@@ -56,7 +56,7 @@ class Recipe:
     max_depth: int
     compares: VectorStage | None = None
     reads: Scorer | Encoder | None = None
-    warnings: tuple[Warned, ...] = ()
+    warnings: tuple[SearchWarning, ...] = ()
     models: tuple[Ready, ...] = ()
     at_depth: Callable[[int], StagePipeline] | None = None
     options: Rerank = field(default_factory=Rerank)
@@ -187,7 +187,7 @@ def recipe_of(options: Rerank, models: Sequence[Loaded]) -> Recipe:
         options.max_depth if compares is not None else options.min_depth,
         compares,
         first.model if options.language_guard else None,
-        (Warned(warning, WarningCode.PIPELINE_CHANGED),) if warning else (),
+        (SearchWarning(warning, WarningCode.PIPELINE_CHANGED),) if warning else (),
         tuple(ready for ready in models if isinstance(ready, Ready)),
         at_depth,
         options,

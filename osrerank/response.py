@@ -12,7 +12,7 @@ from osrerank.errors import ResponseFormatError
 from osrerank.explanation import explain
 from osrerank.thresholds.cut import Thresholds, filter_by_probability
 from osrerank.types import Candidate, Query, Ranking, Section, StageReport, StageScore
-from osrerank.types.values import BELOW_ONE
+from osrerank.types.values import MAX_UNIT
 
 FIRST_PASS = "first_pass"  # noqa: S105 - a stage's name
 FIRST_STAGES = ("vectors", "mono")
@@ -174,7 +174,7 @@ def _finite(score: Any, rank: int) -> float:
 
 def squash(score: float) -> float:
     """Map a first-pass score to [0, 1) by the non-decreasing function s / (1 + s), 0 for negative scores."""
-    return min(score / (1.0 + score), BELOW_ONE) if score > 0 else 0.0
+    return min(score / (1.0 + score), MAX_UNIT) if score > 0 else 0.0
 
 
 def hit_text(hit: Mapping[str, Any], fields: Sequence[str], separator: str = " ") -> str | None:

@@ -32,7 +32,7 @@ from osrerank.service import RerankService
 from osrerank.types import LongText, NeedsWorkers
 from osrerank.vectors.documents import BuildCounts, DocumentVectors
 from osrerank.vectors.file import POSITION, FileStore
-from osrerank.vectors.position import Head, Lease, Position, identity_of
+from osrerank.vectors.position import Head, Lease, Position, index_identity
 
 StoreName = Literal["file", "redis", "index"]
 """Where vectors are stored: in a file, in Redis, or in a side index."""
@@ -241,14 +241,14 @@ class Builder:
     def build_by_number(self, heads: Heads) -> Built:
         """Build the vectors of all changes up to ``heads``; wait for other builders to finish their part."""
         positions = {name: self.saved_position(name, shards) for name, shards in heads.items()}
-        unfinished = {name: saved for name, saved in positions.items() if saved.position.count_open(heads[name])}
+        unfinished = {name: saved for name, saved in positions.items() if saved.position.count_unbuilt(heads[name])}
         for name in unfinished:
             self._client.indices.refresh(index=name)
         counts = {name: self._count(name, saved.position, heads[name]) for name, saved in unfinished.items()}
-        left_before = {name: saved.position.count_open(heads[name]) for name, saved in unfinished.items()}
+        left_before = {name: saved.position.count_unbuilt(heads[name]) for name, saved in unfinished.items()}
 
         def report() -> None:
-            open_counts = {name: saved.position.count_open(heads[name]) for name, saved in unfinished.items()}
+            open_counts = {name: saved.position.count_unbuilt(heads[name]) for name, saved in unfinished.items()}
             shares = {name: open_counts[name] / left_before[name] for name in unfinished}
             self._report(round(sum(counts[name] * (1 - shares[name]) for name in counts)), sum(counts.values()))
 
@@ -283,7 +283,7 @@ class Builder:
 
     def key(self, name: str, heads: Mapping[str, Head]) -> bytes:
         """Return the key of the position of an index's builds."""
-        return self._key(identity_of(name, heads))
+        return self._key(index_identity(name, heads))
 
     def _key(self, identity: str) -> bytes:
         return self._vectors.records.position_key(identity, reading_of(self._options, self._fields))
@@ -293,7 +293,7 @@ class Builder:
 
         A cluster that acknowledges writes before they are on disk can lose some, and give their numbers to new writes.
         """
-        last = position.built_to(shard)
+        last = position.built_checkpoint(shard)
         if last < 0 or self._is_embedded:
             return False
         body = {"size": 1, "_source": False, "query": sequence_range_query([(0, last)])}
@@ -305,7 +305,7 @@ class Builder:
         """Return the number of changed documents that are not built yet."""
         count, engine = 0, self._client.engine
         for shard, head in heads.items():
-            if ranges := position.open_ranges(shard, head.last):
+            if ranges := position.unbuilt_ranges(shard, head.global_checkpoint):
                 request = shard_request(name, shard, "_count", {"query": sequence_range_query(ranges)}, engine=engine)
                 count += int(self._send(request)["count"])
         return count
@@ -317,7 +317,7 @@ class Builder:
         max_leases, is_stopped = self._max_leases(), threading.Event()
         threads, running = DaemonThreads(max_leases, "osrerank-build"), set[Future[None]]()
         try:
-            while running or saved.position.count_open(heads):
+            while running or saved.position.count_unbuilt(heads):
                 lease = self._claim(saved, heads) if len(running) < max_leases else None
                 if lease is not None:
                     running.add(threads.submit(self._build, name, saved, lease, report, is_stopped))

@@ -14,7 +14,7 @@ from opensearchpy import AuthorizationException, ConflictError, NotFoundError, O
 
 from osrerank.client import Client
 from osrerank.errors import OsrerankError
-from osrerank.types.engine import stream_of
+from osrerank.types.engine import data_stream
 from osrerank.vectors.index import (
     EXISTS,
     FIELD,
@@ -236,7 +236,7 @@ def side_stores(client: Client, names: Sequence[str], model: str = "") -> list[I
         NotFoundError: an index does not exist.
     """
     indices = {index for name in names for index in client.indices.get_mapping(index=name)}
-    for stream in {stream_of(index) for index in indices} - indices:  # a restored index may have no stream here
+    for stream in {data_stream(index) for index in indices} - indices:  # a restored index may have no stream here
         indices |= {*client.indices.get_mapping(index=stream, ignore_unavailable=True)}
     application_indices = [index for index in indices if not index.startswith(PREFIX)]
     groups = groupby(sorted(application_indices, key=lambda index: (side_index(index), index)), side_index)
@@ -266,4 +266,4 @@ def _exists(client: Client, name: str) -> bool:
     if client.indices.exists(index=name):
         return True
     backing_indices = client.indices.get(index=f"*.ds-{name}-*", expand_wildcards="all")
-    return any(stream_of(index) == name for index in backing_indices)
+    return any(data_stream(index) == name for index in backing_indices)

@@ -27,7 +27,7 @@ from osrerank.retrieval.fields import (
 from osrerank.retrieval.mapping import Leaves, field_names, read_leaves_by_index, without_boost
 from osrerank.retrieval.requests import NO_OPTIONS, SideRequest, build_path
 from osrerank.types.failed import Failed
-from osrerank.types.reasons import Warned, WarningCode
+from osrerank.types.reasons import SearchWarning, WarningCode
 
 logger = logging.getLogger(__name__)
 
@@ -81,7 +81,7 @@ class FieldFinder:
     def __init__(self, clock: Callable[[], float] = time.monotonic, built: BuiltFields | None = None) -> None:
         self._clock, self._built = clock, built
         self._entries: ExpiringCache[str, _CacheEntry] = ExpiringCache(clock)
-        self._unreadable: ExpiringCache[str, Warned] = ExpiringCache(clock)
+        self._unreadable: ExpiringCache[str, SearchWarning] = ExpiringCache(clock)
         self._log_throttle, self._daily_throttle = LogThrottle(clock=clock), LogThrottle(LOG_INTERVAL_S, clock)
 
     def find(
@@ -112,7 +112,7 @@ class FieldFinder:
             if isinstance(error, Failed) and error.is_absent:  # the search will raise it
                 return _fields_without_mapping(named)
             sentence = f"the mapping of {index or 'all indices'} cannot be read: the search uses the default fields"
-            warning = Warned(sentence, WarningCode.MAPPING_UNREAD)
+            warning = SearchWarning(sentence, WarningCode.MAPPING_UNREAD)
             if self._log_throttle.is_due(str(index)):
                 logger.warning("[mapping-unread] %s: %s", warning, error)
             if not isinstance(error, Failed) or error.is_forbidden:
@@ -132,7 +132,7 @@ class FieldFinder:
             else:
                 entry.replace_mapping(by_index, self._clock())
         needs_defaults = named.needs_mapping_fields(add_defined_fields(entry.by_index, named))
-        warnings: tuple[Warned, ...] = ()
+        warnings: tuple[SearchWarning, ...] = ()
         groups = entry.groups if needs_defaults else ()
         if needs_defaults and named.uses_built and self._built is not None and not (named.read or named.searched):
             if entry.built is None:
@@ -144,7 +144,7 @@ class FieldFinder:
         if needs_defaults and names and not fields.searched and not fields.read:
             listed_names = ", ".join(names[:MAX_LISTED_NAMES])
             sentence = f"the mapping has no text field, only {listed_names}: the index's default fields are searched"
-            warning = Warned(sentence, WarningCode.NO_TEXT_FIELD)
+            warning = SearchWarning(sentence, WarningCode.NO_TEXT_FIELD)
             self.warn(index, [warning])
             fields = SearchFields(warnings=(warning,))
         elif needs_defaults:
@@ -155,7 +155,7 @@ class FieldFinder:
 
     def _read_built(
         self, index: Any, by_index: Mapping[str, Leaves], options: Mapping[str, Any]
-    ) -> Generator[SideRequest, Any, tuple[FieldsByIndex, tuple[Warned, ...]]]:
+    ) -> Generator[SideRequest, Any, tuple[FieldsByIndex, tuple[SearchWarning, ...]]]:
         """Yield the requests for the fields from which vectors were built; return these fields, or a warning."""
         assert self._built is not None
         try:
@@ -165,7 +165,7 @@ class FieldFinder:
                 f"cannot look up which fields the vectors of {index or 'all indices'} were built from; "
                 "using the fields in the mapping instead"
             )
-            warning = Warned(sentence, WarningCode.BUILT_FIELDS_UNREAD)
+            warning = SearchWarning(sentence, WarningCode.BUILT_FIELDS_UNREAD)
             if self._log_throttle.is_due((str(index), warning)):
                 logger.warning("[%s] %s: %s", warning.code, warning, error)
             return {}, (warning,)
@@ -220,14 +220,14 @@ class FieldFinder:
         self._entries.clear()
         self._unreadable.clear()
 
-    def warn(self, index: Any, warnings: Iterable[Warned]) -> None:
+    def warn(self, index: Any, warnings: Iterable[SearchWarning]) -> None:
         """Log the warnings of a search, each at most once a minute."""
         for warning in warnings:
             if self._log_throttle.is_due((str(index), warning)):
                 logger.warning("[%s] search of %s: %s", warning.code, index or "all indices", warning)
 
 
-def _fields_without_mapping(named: NamedFields, *warnings: Warned) -> SearchFields:
+def _fields_without_mapping(named: NamedFields, *warnings: SearchWarning) -> SearchFields:
     """Return the fields that a search names, for a search whose mapping cannot be read."""
     read = union([map(without_boost, named.read or named.searched)])
     query_names = [without_boost(name) for name in named.in_query or () if "*" not in name]

@@ -20,7 +20,7 @@ from osrerank.retrieval.mapping import (
     without_boost,
 )
 from osrerank.retrieval.text_fields import MAX_FIELDS, text_fields, titles_first, whole_fields
-from osrerank.types.reasons import Warned, WarningCode
+from osrerank.types.reasons import SearchWarning, WarningCode
 
 
 class FoundNames(tuple[str, ...]):
@@ -132,7 +132,7 @@ class SearchFields:
     missing: tuple[str, ...] = ()
     similar: Mapping[str, str] = field(default_factory=dict)
     left_out: tuple[str, ...] = ()
-    warnings: tuple[Warned, ...] = ()
+    warnings: tuple[SearchWarning, ...] = ()
     timed_out: bool = False
 
     @classmethod
@@ -168,7 +168,7 @@ class SearchFields:
         read = self.read if has_query_fields or caller_names(options.fields) else FoundNames(self.read)
         return replace(options, fields=read or None, query_fields=searched)
 
-    def check_names(self, fields_with_text: Collection[str] | None) -> list[Warned]:
+    def check_names(self, fields_with_text: Collection[str] | None) -> list[SearchWarning]:
         """Return warnings about names in the options that the mapping lacks, or that have no text in the hits.
 
         Args:
@@ -180,9 +180,11 @@ class SearchFields:
             has_text = fields_with_text is not None and any(path in fields_with_text for path in paths)
             hint = f"; the nearest name is {self.similar[name]}" if self.similar.get(name) else ""
             if name in self.missing and (is_searched or not has_text):
-                warnings.append(Warned(f"the mapping has no {name}{hint}", WarningCode.FIELDS_MISSING))
+                warnings.append(SearchWarning(f"the mapping has no {name}{hint}", WarningCode.FIELDS_MISSING))
             elif fields_with_text is not None and not has_text and name in self.paths:
-                warnings.append(Warned(f"{name} has no text in any of the hits{hint}", WarningCode.FIELDS_MISSING))
+                warnings.append(
+                    SearchWarning(f"{name} has no text in any of the hits{hint}", WarningCode.FIELDS_MISSING)
+                )
         return warnings
 
 

@@ -15,12 +15,12 @@ from osrerank.retrieval.fields import SearchFields, union
 from osrerank.retrieval.retrievers import find_obstacle, retriever_window
 from osrerank.retrieval.search_pipelines import NO_PIPELINE, SearchPipeline, under_pipeline
 from osrerank.thresholds.cut import Thresholds
-from osrerank.types.reasons import Reason, ReasonCode, Warned, WarningCode
+from osrerank.types.reasons import Reason, ReasonCode, SearchWarning, WarningCode
 
 DEFAULT_SIZE = 10
 MAX_REASON_CHARACTERS = 200
 """The maximum number of characters of a shard's failure reason that a message shows."""
-COLLAPSE_WARNING = Warned(
+COLLAPSE_WARNING = SearchWarning(
     "collapse shows each group by the hit that the first pass ranks highest, so a better member may stay hidden; "
     "docs/concepts.md says how to rerank all members",
     WarningCode.COLLAPSED,

@@ -12,7 +12,7 @@ from osrerank.retrieval.requests import SideRequest, build_path
 from osrerank.types.engine import Engine
 from osrerank.types.failed import Failed
 from osrerank.vectors.index import PREFIX
-from osrerank.vectors.position import Head, heads_of_shards
+from osrerank.vectors.position import Head, parse_heads
 
 SEQ_NO = "_seq_no"
 MAX_SEQUENCE_NUMBER = 2**62
@@ -35,7 +35,7 @@ def read_heads(index: str, *, is_embedded: bool) -> Generator[SideRequest, Any, 
         return (yield from _embedded_heads(index))
     try:
         response = yield SideRequest("GET", build_path(index, "_stats/docs"), params={"level": "shards"})
-        heads_by_index = {name: heads_of_shards(entry) for name, entry in response["indices"].items()}
+        heads_by_index = {name: parse_heads(entry) for name, entry in response["indices"].items()}
     except Failed as failed:
         if failed.kind == "index_not_found_exception" or failed.status in (None, 429, 500, 502, 503, 504):
             raise
@@ -84,7 +84,7 @@ def shard_request(
         by_document = {"sort": [{"_doc": order}]} if order else {}
         return SideRequest("POST", build_path(index, action), {**body, **by_document})
     by_number = {"sort": [{SEQ_NO: order}], "seq_no_primary_term": True} if order else {}
-    params = {"preference": engine.preference_of(shard)}
+    params = {"preference": engine.shard_preference(shard)}
     pipeline = engine.no_pipeline if action == "_search" else {}
     return SideRequest("POST", build_path(index, action), {**body, **by_number}, {**params, **pipeline})
 

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from osrerank.errors import ConfigError, InferenceError
 from osrerank.types import CutsTexts, Deadline, Encoder, PassageScores, Scorer, Scores, Span
 from osrerank.types.scores import Counts
-from osrerank.types.values import BLANK, is_blank
+from osrerank.types.values import BLANK_TEXT, is_blank
 from osrerank.types.vectors import Part
 
 GROUP_SIZE = 256
@@ -114,7 +114,7 @@ class _Collected:
             self._logits[part.document].append(np.nan)
             self._odds[part.document].append(np.nan)
             if is_blank(part.text):
-                self._failures[part.document, part.number] = BLANK
+                self._failures[part.document, part.number] = BLANK_TEXT
         for index in scores.attempted:
             document, number = not_blank[index][:2]
             if index not in scores.failures:

@@ -28,7 +28,7 @@ from osrerank.types.failed import Failed
 from osrerank.vectors.documents import DocumentVectors
 from osrerank.vectors.file import POSITION, FileStore
 from osrerank.vectors.index import RecordRequests, side_index
-from osrerank.vectors.position import Position, identity_of
+from osrerank.vectors.position import Position, index_identity
 
 if TYPE_CHECKING:
     from osrerank.search.searcher import Searcher
@@ -159,7 +159,7 @@ def _not_built(
         return None
     positions: dict[str, Position | None] = {}
     for name, shards in heads.items():
-        key = vectors.records.position_key(identity_of(name, shards), reading_of(*reading))
+        key = vectors.records.position_key(index_identity(name, shards), reading_of(*reading))
         positions[name] = yield from _position(searcher, vectors, name, key)
     if not any(positions.values()):
         return None
@@ -170,7 +170,7 @@ def _not_built(
         if (
             ranges := (positions[name] or Position())
             .with_shards(shards)
-            .open_ranges(number, max(head.last, head.highest))
+            .unbuilt_ranges(number, max(head.global_checkpoint, head.max_seq_no))
         )
     }
     hits: list[Mapping[str, Any]] = []

@@ -16,7 +16,7 @@ from osrerank.pipeline import applied, reasons
 from osrerank.response import Page, candidate_ids, merged_hit
 from osrerank.search.shadow import digest_of
 from osrerank.types import Candidate, Ranking, StageReport
-from osrerank.types.reasons import Warned
+from osrerank.types.reasons import SearchWarning
 
 logger = logging.getLogger(__name__)
 
@@ -87,7 +87,7 @@ class InterleavedList:
     hits: Sequence[Mapping[str, Any]] = ()
     teams: str = ""
     stages: tuple[StageReport, ...] = ()
-    warnings: tuple[Warned, ...] = ()
+    warnings: tuple[SearchWarning, ...] = ()
     candidates: tuple[Candidate, ...] = ()
     max_score: float | None = None
 

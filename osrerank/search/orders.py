@@ -28,7 +28,7 @@ from osrerank.recipe import Recipe
 from osrerank.response import FIRST_PASS
 from osrerank.service import RerankService
 from osrerank.types import Candidate, Ranking, Span, StageReport, StageScore
-from osrerank.types.reasons import Warned, WarningCode
+from osrerank.types.reasons import SearchWarning, WarningCode
 
 KEPT_S = 60
 """How long an order is kept after it was last used, in seconds."""
@@ -47,7 +47,7 @@ PRESENTATION = {
 """Parts of a search that change only which hits and details it shows, not the order of its hits."""
 MAX_CONTENT = 50_000_000
 """The largest size of an order after decompression, in bytes."""
-MAY_NOT_JOIN = Warned(
+MAY_NOT_JOIN = SearchWarning(
     "this page may repeat or miss hits of earlier pages: it is not in the order of the first", WarningCode.PAGES_APART
 )
 
@@ -299,7 +299,7 @@ def _restored(order: Order, first_pass: Ranking, names: Sequence[str], identity:
         for name, failure, trace in order.hits
     ]
     reports = tuple(_as_read(StageReport(**report)) for report in head["reports"])
-    warnings = tuple(Warned(sentence, code) for sentence, code in head["warnings"])
+    warnings = tuple(SearchWarning(sentence, code) for sentence, code in head["warnings"])
     return Ranking(first_pass.query, _renumbered([*ordered, *remaining.values()]), reports, warnings)
 
 

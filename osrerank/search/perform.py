@@ -16,13 +16,13 @@ from osrerank.search.searcher import Searcher
 from osrerank.search.step import SearchRequest, Step, Texts
 from osrerank.types.engine import Engine
 from osrerank.types.failed import Failed
-from osrerank.types.reasons import Reason, ReasonCode, Warned, WarningCode
+from osrerank.types.reasons import Reason, ReasonCode, SearchWarning, WarningCode
 
 logger = logging.getLogger(__name__)
 due = LogThrottle()
 
 BELOW = Reason(ReasonCode.PAGING, "search_after names no hit that is reranked, so the first pass goes on")
-TIED = Warned(
+TIED = SearchWarning(
     "several hits have the sort values of search_after, so pages may miss hits: sort by a unique field last",
     WarningCode.PAGES_APART,
 )

@@ -30,7 +30,7 @@ from osrerank.search.ubi_query import UbiQuery, without_ubi
 from osrerank.service import RerankService
 from osrerank.thresholds.cut import Thresholds
 from osrerank.types import NEVER, Deadline
-from osrerank.types.reasons import Reason, ReasonCode, Warned, WarningCode
+from osrerank.types.reasons import Reason, ReasonCode, SearchWarning, WarningCode
 
 logger = logging.getLogger(__name__)
 due = LogThrottle()
@@ -140,7 +140,7 @@ class Plan:
     order: PageOrder | None = None
     ubi: UbiQuery | None = None
     team_b: "Plan | None" = None
-    warnings: tuple[Warned, ...] = ()
+    warnings: tuple[SearchWarning, ...] = ()
     bm25: Bm25Scale = NO_FACTOR
     boosts: Boosts | Reason | None = None
     score_parts: tuple[Parts, ...] | None = None
@@ -233,7 +233,7 @@ def make_plan(call: SearchCall, searcher: Searcher, service: RerankService) -> G
 
 def _with_cut_query(plan: Plan, count: int) -> Plan:
     """Return the plan of a search for the first words of a text, with a warning; log it if no report will have it."""
-    warning, index = Warned(CUT_QUERY.format(count), WarningCode.QUERY_CUT), plan.call.index or "all indices"
+    warning, index = SearchWarning(CUT_QUERY.format(count), WarningCode.QUERY_CUT), plan.call.index or "all indices"
     if plan.call.options is None and due.is_due((str(index), CUT_QUERY)):
         logger.warning("[query-cut] search of %s: %s", index, warning)
     return replace(plan, warnings=(warning,))
@@ -412,7 +412,7 @@ def _expanded(plan: Plan, text: Any, pipeline: SearchPipeline) -> Generator[Side
     own = call.params.get("search_pipeline", call.body.get("search_pipeline", pipeline.replacement))
     query = yield from expand_query(text, call.index, rm3, call.params, name, own)
     if query is None:
-        warning = Warned(NOT_EXPANDED.format(name), WarningCode.QUERY_UNEXPANDED)
+        warning = SearchWarning(NOT_EXPANDED.format(name), WarningCode.QUERY_UNEXPANDED)
         return replace(plan, warnings=(*plan.warnings, warning))
     return replace(plan, body=with_query(query, call.body, plan.fields))
 

@@ -113,7 +113,7 @@ def _read_vectors(
     if plan.recipe is None or (stage := plan.recipe.compares) is None or plan.deadline.passed:
         return ranking
     ranking = yield Computation(partial(_with_stored, ranking, plan.recipe, stage, plan.deadline))
-    if searcher.vectors is None or ranking.vectors is None or not (lacking := ranking.vectors.lacking):
+    if searcher.vectors is None or ranking.vectors is None or not (lacking := ranking.vectors.missing_keys):
         return ranking
     pairs = zip(ranking.candidates, hits, strict=True)
     index_of = {candidate.doc_id: str(hit.get("_index")) for candidate, hit in pairs if candidate.doc_id in lacking}
@@ -121,7 +121,7 @@ def _read_vectors(
     if not records:
         return ranking
     received = yield Computation(partial(stage.vectors.accept, records))
-    return replace(ranking, vectors=ranking.vectors.with_known(received))
+    return replace(ranking, vectors=ranking.vectors.with_stored(received))
 
 
 def _with_stored(ranking: Ranking, recipe: Recipe, stage: VectorStage, deadline: Deadline) -> Ranking:

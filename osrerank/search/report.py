@@ -6,7 +6,7 @@ from typing import Any, Self
 
 from osrerank.response import took_of
 from osrerank.types import StageReport
-from osrerank.types.reasons import ReasonCode, Warned
+from osrerank.types.reasons import ReasonCode, SearchWarning
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Report:
     code: ReasonCode | None
     hits: Sequence[Mapping[str, Any]] | None
     stages: tuple[StageReport, ...] = ()
-    warnings: tuple[Warned, ...] = ()
+    warnings: tuple[SearchWarning, ...] = ()
     explain: bool = False
     rerank_ms: float = 0.0
     max_score: float | None = None

@@ -199,18 +199,18 @@ def _save_order(reranked: Ranking, plan: Plan, hits: Hits) -> Generator[Computat
 def _write_vectors(reranked: Ranking, plan: Plan, hits: Hits, searcher: Searcher) -> Generator[Later, Any, None]:
     """Yield the requests that store a search's new vectors, and report to builders which documents had none."""
     sides, vectors = searcher.vectors, reranked.vectors
-    if sides is None or vectors is None or not (lacking := vectors.lacking):
+    if sides is None or vectors is None or not (lacking := vectors.missing_keys):
         return
     hits_by_id = dict(zip(candidate_ids(hits), hits, strict=True))
-    if vectors.made:
+    if vectors.new_records:
         assert plan.recipe is not None
         assert plan.recipe.compares is not None
         source = plan.recipe.compares.vectors
         index_of = {key: str(hits_by_id[doc_id].get("_index")) for doc_id, key in vectors.keys.items()}
-        writes = sides.writing(source.records.contents(vectors.made), index_of, source.label)
+        writes = sides.writing(source.records.contents(vectors.new_records), index_of, source.label)
         if writes is not None:
             yield Later(writes)
-    if still_lacking := [hits_by_id[doc_id] for doc_id, key in lacking.items() if key not in vectors.made]:
+    if still_lacking := [hits_by_id[doc_id] for doc_id, key in lacking.items() if key not in vectors.new_records]:
         report = sides.reporting((str(hit.get("_index")), str(hit["_id"])) for hit in still_lacking)
         if report is not None:
             yield Later(report)

@@ -13,8 +13,8 @@ from osrerank.errors import DeadlineExceeded, InferenceError
 from osrerank.stages.html import lacks_text
 from osrerank.types import Candidate, Encoder, PairProbabilities, Ranking, Scorer, Span, StageReport, StageScore
 from osrerank.types.candidate_vectors import CandidateVectors
-from osrerank.types.reasons import Reason, ReasonCode, joined
-from osrerank.types.values import BELOW_ONE, BLANK, NO_PARTS
+from osrerank.types.reasons import Reason, ReasonCode, join_reasons
+from osrerank.types.values import BLANK_TEXT, MAX_UNIT, NO_PARTS
 
 NO_TEXT = "no text in the fields that were asked for"
 SPREAD = 1e-6
@@ -137,12 +137,12 @@ def rank_block(
     if not ordered:
         raise nothing_scored_error(model, attempt.failures if unscored else {}, stage=stage)
     candidates = reorder(ranking, stage, ordered, (*unscored, *ranking.candidates[attempt.depth :]))
-    if failed := sum(candidate.failure != BLANK for candidate in unscored):  # a blank text needs no score
+    if failed := sum(candidate.failure != BLANK_TEXT for candidate in unscored):  # a blank text needs no score
         reasons = [*reasons, not_scored_reason(f"{failed} candidates")]
     report = StageReport(
         name=stage,
         applied="partial" if reasons else True,
-        reason=joined(reasons),
+        reason=join_reasons(reasons),
         code=reasons[0].code if reasons else None,
         model=model.model,
         kind=kind,
@@ -168,7 +168,7 @@ def not_scored_reason(what: str) -> Reason:
 
 
 def _why_unscored(candidate: Candidate) -> str:
-    return NO_TEXT if candidate.text is None else BLANK
+    return NO_TEXT if candidate.text is None else BLANK_TEXT
 
 
 def no_text_reason(block: Sequence[Candidate]) -> str:
@@ -184,7 +184,7 @@ def units_of(scores: Floats, probabilities: Floats) -> list[float]:
     unsaturated = (1 + scores / (1 + np.abs(scores))) / 2
     spread = np.where(probabilities > SPREAD, 1 - SPREAD, 0.0) + SPREAD * unsaturated
     is_between = (probabilities >= SPREAD) & (probabilities <= 1 - SPREAD)
-    units: list[float] = np.where(is_between, probabilities, np.minimum(spread, BELOW_ONE)).tolist()
+    units: list[float] = np.where(is_between, probabilities, np.minimum(spread, MAX_UNIT)).tolist()
     return units
 
 

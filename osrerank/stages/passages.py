@@ -24,7 +24,7 @@ from osrerank.stages.ordering import ScoredCandidate, units_of
 from osrerank.stages.slices import rank_by_slices, score_slices
 from osrerank.stages.splitting import has_fewer_words, is_dense, leaves_out, passage_spans, readable
 from osrerank.types import NEVER, Candidate, Deadline, Encoder, LongText, Ranking, Scorer, Scores, Section, Span
-from osrerank.types.values import BLANK
+from osrerank.types.values import BLANK_TEXT
 
 DIGEST_BYTES = 16
 OTHER_CUT = "html, dense"
@@ -251,7 +251,7 @@ def score_texts(scorer: Scorer, query: str, documents: Sequence[str], *, deadlin
         scores = score_by_passages(scorer, query, texts, BY_WINDOW, deadline=deadline)
     else:
         scores = scorer.score(query, texts, [(index,) for index in range(len(texts))], deadline=deadline)
-    return scores if len(texts) == len(documents) else scores.among(present, len(documents), BLANK)
+    return scores if len(texts) == len(documents) else scores.among(present, len(documents), BLANK_TEXT)
 
 
 def passage_options(options: Rerank, model: Scorer | Encoder) -> Passages | None:

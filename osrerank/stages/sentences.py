@@ -22,7 +22,7 @@ from osrerank.stages.sentence_splitting import blank_markup, is_ready, sentence_
 from osrerank.stages.slices import rank_by_slices
 from osrerank.stages.splitting import readable
 from osrerank.types import NEVER, Candidate, Deadline, Ranking, Scorer, Section, Span
-from osrerank.types.values import BELOW_ONE, BM25, is_blank
+from osrerank.types.values import BM25, MAX_UNIT, is_blank
 
 KEPT = 3
 """The number of best sentences whose logits and probabilities are reported, as many as Birch weighs."""
@@ -134,6 +134,6 @@ class SentenceStage:
             parts[f"logit{number}"] = float(best[index])
             parts[f"probability{number}"] = float(probabilities[index])
         # softsign: unlike the logistic function it does not round large sums to 1
-        unit = min((1 + key / (1 + abs(key))) / 2, BELOW_ONE)
+        unit = min((1 + key / (1 + abs(key))) / 2, MAX_UNIT)
         decisive = spans[int((order if is_logit else by_odds)[0])]
         return ScoredCandidate(candidate, score=key, unit=unit, parts=parts, passage=decisive)

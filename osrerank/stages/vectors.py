@@ -101,7 +101,9 @@ class VectorStage:
         if (vectors := ranking.vectors) is None:
             return minimum
         pairs = ((candidate, vectors.keys.get(candidate.doc_id)) for candidate in ranking.candidates[minimum:maximum])
-        is_known = (key in vectors.known if key is not None else lacks_text(candidate) for candidate, key in pairs)
+        is_known = (
+            key in vectors.stored_records if key is not None else lacks_text(candidate) for candidate, key in pairs
+        )
         return minimum + sum(1 for _ in takewhile(bool, is_known))
 
     def text_of(self, candidate: Candidate) -> str | LongText:
@@ -121,7 +123,7 @@ class VectorStage:
         encoding = self.vectors.encoded_query(query)
         doc_ids = list(takewhile(vectors.texts.__contains__, (candidate.doc_id for candidate in readable)))
         texts, keys = [vectors.texts[doc_id] for doc_id in doc_ids], [vectors.keys[doc_id] for doc_id in doc_ids]
-        completed = self.vectors.complete(texts, keys, vectors.known, deadline)
+        completed = self.vectors.complete(texts, keys, vectors.stored_records, deadline)
         encoded = encoding.result()
         scored = self._score(readable, completed.documents, encoded.rows[0])
         if not scored:
@@ -129,7 +131,7 @@ class VectorStage:
             failures = dict(enumerate(reasons))
             raise nothing_scored_error(self.vectors.encoder, failures, stage=self.name)
         outcome = self._outcome(block, readable, completed, scored, encoded)
-        return outcome._replace(vectors=replace(vectors, made={**vectors.made, **completed.new_records}))
+        return outcome._replace(vectors=replace(vectors, new_records={**vectors.new_records, **completed.new_records}))
 
     def _score(
         self, readable: Sequence[Candidate], documents: Sequence[DocumentRecords], query: Floats

@@ -1,4 +1,4 @@
-"""The vector records of a ranking's candidates: those that were stored before, and new ones."""
+"""The stored form of the document vectors of a ranking's candidates, which `osrerank.vectors` calls records."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -9,26 +9,27 @@ from typing import Any
 class CandidateVectors:
     """The vector records of a ranking's candidates.
 
+    Under a short deadline, ``texts`` and ``keys`` contain only the first candidates.
+
     Attributes:
-        model_key: a key for the model and everything else that the vectors depend on, except the texts.
-        texts: candidate's ``doc_id`` -> the text to encode, a `str` or a `LongText`; only for the first candidates if
-            the deadline was too short.
-        keys: candidate's ``doc_id`` -> the key of its text's record.
-        known: key -> the record that was stored before, an `osrerank.vectors.records.TextRecord`.
-        made: key -> the record that a stage computed.
+        model_key: a digest of the model and of everything else that the vectors depend on except the texts.
+        texts: the text to encode, a `str` or a `LongText`, by ``doc_id``.
+        keys: the key of the text's record, by ``doc_id``.
+        stored_records: the records that were in a store, `osrerank.vectors.records.TextRecord`, by key.
+        new_records: the records that a stage computed in this search, by key.
     """
 
     model_key: bytes
     texts: Mapping[str, Any]
     keys: Mapping[str, bytes]
-    known: Mapping[bytes, Any] = field(default_factory=dict)
-    made: Mapping[bytes, Any] = field(default_factory=dict)
+    stored_records: Mapping[bytes, Any] = field(default_factory=dict)
+    new_records: Mapping[bytes, Any] = field(default_factory=dict)
 
-    def with_known(self, records: Mapping[bytes, Any]) -> "CandidateVectors":
-        """Return a copy with more known records."""
-        return replace(self, known={**self.known, **records}) if records else self
+    def with_stored(self, records: Mapping[bytes, Any]) -> "CandidateVectors":
+        """Return a copy with more stored records."""
+        return replace(self, stored_records={**self.stored_records, **records}) if records else self
 
     @property
-    def lacking(self) -> dict[str, bytes]:
-        """The candidates whose records are not known, with the records' keys."""
-        return {doc_id: key for doc_id, key in self.keys.items() if key not in self.known}
+    def missing_keys(self) -> dict[str, bytes]:
+        """The keys of the records that are not stored, by ``doc_id``."""
+        return {doc_id: key for doc_id, key in self.keys.items() if key not in self.stored_records}

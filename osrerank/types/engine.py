@@ -1,12 +1,12 @@
-"""The search engines, and how they differ.
+"""The supported search engines and their differences.
 
-A property of `Engine` decides what is sent. Three differences need no decision:
+Code that builds a request asks a property of `Engine`, never the engine's name. Three differences need no property:
 
-- Only the caller writes ``hybrid`` and ``derived`` (OpenSearch), and ``retriever`` and ``runtime_mappings``
-  (Elasticsearch). They are sent as they come, and the engine that lacks them refuses them.
-- Fields of nested objects come as ``{"parts.text": [...]}`` (OpenSearch) or ``{"parts": [{"text": [...]}]}``
-  (Elasticsearch) in ``fields``. `osrerank.response` reads both shapes.
-- Only Elasticsearch has fields of the type ``semantic_text``. The mapping names the type.
+- ``hybrid`` and ``derived`` (OpenSearch), ``retriever`` and ``runtime_mappings`` (Elasticsearch) come only from the
+  caller. They are passed on unchanged, and an engine that does not support them rejects the request.
+- In ``fields``, OpenSearch returns a nested field as ``{"parts.text": [...]}``, and Elasticsearch as
+  ``{"parts": [{"text": [...]}]}``. `osrerank.response` accepts both.
+- Fields of the type ``semantic_text`` exist only in Elasticsearch. The mapping shows them.
 """
 
 import re
@@ -15,7 +15,7 @@ from typing import Any
 
 
 class Engine(Enum):
-    """A search engine. Its properties say what it supports, so that osrerank sends nothing that it would refuse."""
+    """A search engine and what it supports."""
 
     OPENSEARCH = "OpenSearch"
     ELASTICSEARCH = "Elasticsearch"
@@ -23,50 +23,50 @@ class Engine(Enum):
 
     @property
     def is_embedded(self) -> bool:
-        """Whether it is the embedded engine, which has no scroll, shards or doc values."""
+        """Whether this is the embedded engine, which has no scroll, shards or doc values."""
         return self is Engine.EMBEDDED
 
     @property
     def has_pipelines(self) -> bool:
-        """Whether it has search pipelines."""
+        """Whether the engine has search pipelines."""
         return self is Engine.OPENSEARCH
 
     @property
     def has_ext(self) -> bool:
-        """Whether a search may have ``ext``."""
+        """Whether a search body may contain ``ext``."""
         return self is not Engine.ELASTICSEARCH
 
     @property
     def reranks_by_endpoint(self) -> bool:
-        """Whether it reranks by itself through an inference endpoint; if not, through a search pipeline."""
+        """Whether the engine's own reranking uses an inference endpoint rather than a search pipeline."""
         return self is Engine.ELASTICSEARCH
 
     @property
     def scores_names_in_multi_search(self) -> bool:
-        """Whether a multi-search, too, may ask for the scores of named queries.
+        """Whether a multi-search can return the scores of named queries, as a single search can.
 
-        With scores, ``matched_queries`` is an object of them; without, it is a list of names.
+        With scores, ``matched_queries`` maps names to scores. Without, it is a list of names.
         """
         return self is Engine.ELASTICSEARCH
 
     @property
     def no_pipeline(self) -> dict[str, Any]:
-        """The URL parameters of a search that runs under no search pipeline, whatever its index's default is."""
+        """The URL parameters that turn off the default search pipeline of the index."""
         return {"search_pipeline": "_none"} if self.has_pipelines else {}
 
-    def preference_of(self, shard: str) -> str:
-        """Return the preference of a search in one shard: its primary copy, or on Elasticsearch any copy.
+    def shard_preference(self, shard: str) -> str:
+        """Return the ``preference`` that sends a search to one shard: to its primary, or on Elasticsearch to any copy.
 
-        Elasticsearch cannot ask for the primary. Up to the global checkpoint, all copies have the same changes.
+        Elasticsearch cannot select the primary. Up to the global checkpoint, all copies have the same writes.
         """
         return f"_shards:{shard}" if self is Engine.ELASTICSEARCH else f"_shards:{shard}|_primary"
 
 
 _BACKING = re.compile(r"(?:.*-)?\.ds-(?P<stream>.+?)(?:-\d{4}\.\d{2}\.\d{2})?-\d{6,}")
-"""Matches the index of a data stream. Elasticsearch adds a date, and a prefix if the index was shrunk or restored."""
+"""Matches a backing index of a data stream. Elasticsearch adds a date, and a prefix after a shrink or restore."""
 
 
-def stream_of(index: str) -> str:
-    """Return the data stream that an index belongs to, by the index's name; the index itself outside data streams."""
+def data_stream(index: str) -> str:
+    """Return the name of the data stream of a backing index; return the name of any other index unchanged."""
     backing = _BACKING.fullmatch(index)
     return index if backing is None else backing["stream"]

@@ -1,17 +1,14 @@
-"""The exceptions that pass through a search: errors of the search engine, and those that the caller wants raised."""
+"""Exceptions that end a search: failed requests, and errors that the caller wants raised.
+
+Once the search engine has responded, a search turns all other exceptions but `osrerank.errors.ConfigError` into
+reasons, and returns the hits in the engine's order.
+"""
 
 from typing import Any
 
 
-class Raised(Exception):  # noqa: N818 - it says what happens to its cause
-    """Marks an exception that must reach the caller of a search: the client raises its ``cause`` instead.
-
-    Once the search engine has answered, a search turns all exceptions but these and `osrerank.errors.ConfigError` into
-    reasons.
-
-    Attributes:
-        cause: the exception to raise.
-    """
+class Raised(Exception):  # noqa: N818 - it wraps the error
+    """Wraps an exception that must reach the caller. The client raises ``cause`` in its place."""
 
     def __init__(self, cause: Any) -> None:
         super().__init__(str(cause))
@@ -19,15 +16,15 @@ class Raised(Exception):  # noqa: N818 - it says what happens to its cause
 
 
 class Failed(Raised):
-    """The search engine refused a request or did not answer it, whichever client library sent it.
+    """The search engine rejected a request or did not respond. It looks the same for every client library.
 
     Attributes:
-        status: the HTTP status; None if there was no answer.
-        kind: the engine's name of the error, such as ``index_not_found_exception``; empty if it is unknown.
-        timed_out: whether the answer did not come in time.
-        foreign: the first line of the engine's or the client library's message.
+        status: the HTTP status; None without a response.
+        kind: the engine's error type, such as ``index_not_found_exception``; empty if unknown.
+        timed_out: whether the request timed out.
+        foreign: the first line of the message of the engine or the client library.
         is_shared: whether the request contained other searches, which may have caused the error.
-        cause: the client library's exception; for a search of a multi-search, its entry in the answer.
+        cause: the client library's exception; in a multi-search, the search's entry in the response.
     """
 
     def __init__(
@@ -46,18 +43,18 @@ class Failed(Raised):
 
     @property
     def is_absent(self) -> bool:
-        """Whether the index, pipeline or other object that the request names does not exist."""
+        """Whether the index, or whatever else the request names, does not exist."""
         return self.status == 404
 
     @property
     def is_forbidden(self) -> bool:
-        """Whether the caller lacks a permission or is not authenticated."""
+        """Whether the caller is not authenticated or lacks a permission."""
         return self.status in (401, 403) or self.kind == "security_exception"
 
     @property
     def is_overload(self) -> bool:
-        """Whether the cluster has too much to do, so that another request would make it worse.
+        """Whether the cluster is overloaded, so that a retry would make it worse.
 
-        A circuit breaker also answers 429; a smaller request may pass it.
+        A circuit breaker also responds with 429, but it may accept a smaller request.
         """
         return self.status in (429, 503) and self.kind != "circuit_breaking_exception"

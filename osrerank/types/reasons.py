@@ -1,4 +1,4 @@
-"""The reasons why a search was not reranked, only in part, or not as requested: a code and a sentence each."""
+"""Codes and messages for searches that were not reranked, only partly reranked, or not reranked as requested."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -18,106 +18,104 @@ from osrerank.errors import (
 
 
 class ReasonCode(StrEnum):
-    """Why a search was not reranked: ``response["rerank"]["reason_code"]``, and the label ``reason`` of the metrics."""
+    """Why a search was not fully reranked.
+
+    Responses have the code in ``response["rerank"]["reason_code"]``, and metrics in the label ``reason``.
+    """
 
     NOT_ASKED = "not_asked"
     """The pipeline is ``none``."""
     NO_HITS = "no_hits"
-    """The search found nothing."""
+    """The search has no hits."""
     NO_TEXT = "no_text"
     """No hit has text in the fields that the model reads."""
     NO_QUERY = "no_query"
-    """The query has no text, or several."""
+    """The query has no text, or several texts."""
     AS_YOU_TYPE = "as_you_type"
     """The query is still being typed."""
     SORTED = "sorted"
-    """The caller sorts by something other than the score."""
+    """The request sorts by something other than the score."""
     PAGING = "paging"
-    """The caller pages by a scroll, a point in time or a ``search_after`` that continues no reranked hit."""
+    """The request pages with a scroll, a point in time, or a ``search_after`` that does not follow a reranked hit."""
     REQUEST = "request"
-    """The request hides what reranking reads, asks for no hits, or asks for hits beyond the result window."""
+    """The request excludes what reranking needs, has ``size`` 0, or goes beyond the result window."""
     RETRIEVER = "retriever"
-    """The request's retriever (Elasticsearch) ranks the hits itself, or ranks fewer than the page asks for."""
+    """The retriever (Elasticsearch) ranks the hits itself, or ranks fewer hits than the page needs."""
     SEARCH_PIPELINE = "search_pipeline"
-    """The search pipeline ranks the hits itself, or may do so."""
+    """The search pipeline ranks the hits itself, or might."""
     SHORTENED = "shortened"
-    """The search pipeline returns more or fewer hits than were asked for, and this is not the first page."""
+    """The search pipeline changes the number of hits, and the request is for a later page."""
     REPEATED = "repeated"
-    """The same hit appears twice."""
+    """A hit appears twice in the response."""
     REFUSED = "refused"
-    """OpenSearch refused the first pass's request, or the texts of the hits could not be fetched."""
+    """The engine rejected the first-pass request or the request for the texts of the hits."""
     INCOMPLETE = "incomplete"
-    """OpenSearch answered the first pass's request incompletely."""
+    """The first pass timed out, or one of its shards failed."""
     MODELS = "models"
-    """The indices have different models."""
+    """The searched indices have different models."""
     LANGUAGE = "language"
-    """The model does not read the language of the query or of the documents."""
+    """The model does not support the language of the query or of the documents."""
     LOADING = "loading"
-    """The model was still being loaded at the deadline."""
+    """The model was still loading at the deadline."""
     DEADLINE = "deadline"
-    """The deadline passed."""
+    """The deadline passed before all candidates were scored."""
     MODEL = "model"
     """The model cannot be loaded."""
     EXTRA = "extra"
-    """An extra of the package is not installed."""
+    """An extra of the package, such as ``osrerank[torch]``, is not installed."""
     WORKERS = "workers"
-    """The workers did not answer."""
+    """The workers did not reply."""
     SERVER = "server"
-    """The rerank server did not score."""
+    """The rerank server returned no scores."""
     OVERLOADED = "overloaded"
-    """Too much work was waiting."""
+    """The queue of the workers or of the server was full."""
     SCORING = "scoring"
     """The model failed, or could not score some candidates."""
     RESPONSE = "response"
-    """The search engine's response does not have the form of a search response, so its hits cannot be read."""
+    """The engine's response does not have the form of a search response."""
     INTERNAL = "internal"
     """A bug in osrerank; the log has the traceback."""
     BOOSTS = "boosts"
-    """The query's boosts do not count, because its score cannot be split into a text score and boosts."""
+    """The query's boosts are ignored, because its score cannot be split into a text score and boosts."""
     SHADOW = "shadow"
-    """Shadow mode: the search is run again after the response."""
+    """Shadow mode: the search runs again, reranked, after the response."""
     SHARE = "share"
-    """The search is not in the share of searches that are reranked."""
+    """The search is outside the share of traffic that is reranked."""
 
 
 class WarningCode(StrEnum):
-    """The subject of a search's warning, which is also the code of its log line."""
+    """The subject of a warning. Log lines begin with it in brackets."""
 
     BUILT_FIELDS_UNREAD = "built-fields-unread"
-    """The fields from which the vectors were built cannot be looked up."""
+    """The fields that the stored vectors were built from could not be looked up."""
     COLLAPSED = "collapsed"
-    """The search collapses hits, and the first pass, not the model, chose the hit that represents each group."""
+    """The search collapses hits, and the first pass rather than the model chose the top hit of each group."""
     FIELDS_MISSING = "fields-missing"
-    """The mapping lacks a named field, or no hit has text in it."""
+    """A named field is not in the mapping, or has no text in any hit."""
     MAPPING_UNREAD = "mapping-unread"
-    """The mapping cannot be read."""
+    """The mapping could not be read."""
     NO_TEXT_FIELD = "no-text-field"
     """The mapping has no text field."""
     PAGES_APART = "pages-apart"
-    """A page may not join the one before it."""
+    """The page may repeat or skip hits of the page before it."""
     PIPELINE_CHANGED = "pipeline-changed"
-    """The model does not fit the pipeline that was asked for, so another one ran."""
+    """The model does not support the requested pipeline, so another one ran."""
     QUERY_CUT = "query-cut"
-    """Only the first words of a long text were searched for."""
+    """The query is so long that only its first words were searched for."""
     QUERY_UNEXPANDED = "query-unexpanded"
-    """RM3 found no feedback to expand the query by."""
+    """RM3 had no feedback documents to expand the query with."""
 
 
-class Warned(str):
-    """A sentence that states how a search's response differs from the request.
-
-    Attributes:
-        code: the subject of the warning.
-    """
+class SearchWarning(str):
+    """A sentence about a difference between a request and its response, with the code of its subject."""
 
     __slots__ = ("code",)
     code: WarningCode
 
     def __new__(cls, sentence: str, code: WarningCode) -> Self:
-        """Return the sentence with its code."""
-        warned = super().__new__(cls, sentence)
-        warned.code = WarningCode(code)
-        return warned
+        warning = super().__new__(cls, sentence)
+        warning.code = WarningCode(code)
+        return warning
 
     def __reduce__(self) -> tuple[type[Self], tuple[str, WarningCode]]:
         return type(self), (str(self), self.code)
@@ -125,13 +123,12 @@ class Warned(str):
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """The reason why a search or a stage did not do everything that the caller asked for.
+    """Why a search or a stage did less than the caller requested.
 
     Attributes:
-        code: the kind of reason, for programs; decisions, metrics, traces and records use it.
-        message: a sentence that osrerank wrote.
-        foreign: the message of another program. It may quote a query or a document, so it appears only in the response
-            and the log.
+        code: the reason for programs. Decisions, metrics and traces use only the code.
+        message: the reason as a sentence of osrerank's own.
+        foreign: the message of another program, which may quote a query or a document. Only responses and logs show it.
     """
 
     code: ReasonCode
@@ -143,10 +140,7 @@ class Reason:
 
     @classmethod
     def of(cls, error: Exception) -> Self:
-        """Return an error's message as a reason, with the code of its class.
-
-        The message of an error that is not osrerank's is foreign.
-        """
+        """Return the reason for an error that a stage raised, with the code of the error's class."""
         code = next((code for kind, code in _CODES if isinstance(error, kind)), ReasonCode.SCORING)
         if isinstance(error, OsrerankError):
             return cls(code, str(error))
@@ -162,9 +156,9 @@ _CODES: tuple[tuple[type[Exception], ReasonCode], ...] = (
     (MissingDependencyError, ReasonCode.EXTRA),
     (WorkerError, ReasonCode.WORKERS),
 )
-"""The classes of errors with their codes, subclasses first."""
+"""Error classes and their codes, subclasses first."""
 
 
-def joined(reasons: Iterable[Reason]) -> str:
-    """Return the sentences of several reasons as one text."""
+def join_reasons(reasons: Iterable[Reason]) -> str:
+    """Join the sentences of several reasons with semicolons."""
     return "; ".join(map(str, reasons))

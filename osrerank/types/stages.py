@@ -1,4 +1,4 @@
-"""The protocols of stages and pipelines."""
+"""Protocols for reranking stages and for pipelines of stages; implement `Stage` to add a stage of your own."""
 
 from typing import Literal, Protocol, runtime_checkable
 
@@ -8,7 +8,7 @@ from osrerank.types.values import Ranking
 
 @runtime_checkable
 class Stage(Protocol):
-    """A step that reorders the top ``depth`` candidates of a ranking and leaves the others below them.
+    """A step that reorders the top ``depth`` candidates of a ranking. The candidates below keep their order.
 
     ```python
     from osrerank.stages.ordering import ScoredCandidate, reorder
@@ -31,36 +31,36 @@ class Stage(Protocol):
 
     @property
     def name(self) -> str:
-        """The stage's name in traces and reports."""
+        """The name shown in traces and reports."""
 
     @property
     def depth(self) -> int:
-        """The number of candidates that the stage reorders, from the top; the others stay below, in their old order."""
+        """The number of top candidates to reorder."""
 
     def rerank(self, ranking: Ranking, *, deadline: Deadline = NEVER) -> Ranking:
-        """Return the ranking with its top ``depth`` reordered and one more report."""
+        """Return the reordered ranking, with this stage's report added."""
 
 
 FailurePolicy = Literal["first_pass", "raise"]
-"""What happens when a stage fails: the best order so far is kept and reported, or the stage's error is raised."""
+"""What happens when a stage fails: keep the order so far and report the failure, or raise the error."""
 
 
 @runtime_checkable
 class StagePipeline(Protocol):
-    """Stages that are applied one after another, such as `osrerank.pipeline.Pipeline`.
+    """Stages that are applied in order, such as `osrerank.pipeline.Pipeline`.
 
-    The option ``pipeline`` of a search takes such an object, or a name.
+    The option ``pipeline`` of a search accepts such an object, or the name of a built-in pipeline.
     """
 
     @property
     def stages(self) -> tuple[Stage, ...]:
-        """The stages; each reorders the top of the previous ranking."""
+        """The stages; each reorders the ranking of the stage before it."""
 
     @property
     def depth(self) -> int:
-        """The depth of the deepest stage."""
+        """The greatest depth of a stage."""
 
     def rerank(
         self, ranking: Ranking, *, deadline: Deadline = NEVER, on_failure: FailurePolicy = "first_pass"
     ) -> Ranking:
-        """Apply every stage; see `osrerank.pipeline.Pipeline`."""
+        """Apply the stages in order, as `osrerank.pipeline.Pipeline` does."""

@@ -1,6 +1,6 @@
-"""Queries, documents, candidates and rankings: immutable values that hold tuples.
+"""Immutable values of a search and of an evaluation: queries, documents, candidates, rankings, runs, judgments.
 
-Classes with an object per hit are named tuples, which take half as long to create as frozen dataclasses.
+Values that exist once per hit are named tuples, because creating a frozen dataclass takes twice as long.
 """
 
 import re
@@ -11,31 +11,29 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, Self
 
 from osrerank.types.candidate_vectors import CandidateVectors
-from osrerank.types.reasons import ReasonCode, Warned
+from osrerank.types.reasons import ReasonCode, SearchWarning
 from osrerank.types.scores import Counts
 
-SPEAKS = re.compile(r"[^\W_]")
-"""Matches a letter or a digit."""
-BLANK = "its text is blank: nothing but space, punctuation and symbols"
-"""Why a blank text is not scored."""
-BELOW_ONE = 1.0 - 2.0**-40
-"""The largest fraction of ``_score``: added to hundreds of stages, it does not round up to the next whole number."""
+LETTER_OR_DIGIT = re.compile(r"[^\W_]")
+BLANK_TEXT = "its text is blank: nothing but space, punctuation and symbols"
+"""The reason why a blank text is not scored."""
+MAX_UNIT = 1.0 - 2.0**-40
+"""The maximum `StageScore.unit`. A hit's ``_score`` is level + unit, and rounding must not reach the next level."""
 BM25 = "bm25"
-"""The name of the part of a first-pass score that is BM25 without the engine's factor k1 + 1, if it has that factor."""
+"""The part of a first-pass score that is BM25 without the factor k1 + 1, for engines that multiply by it."""
 TEXT = "text"
-"""The name of the part of a first-pass score that comes from the text, without the query's boosts, if it has any."""
+"""The part of a first-pass score that comes from the text, for queries with boosts."""
 NO_PARTS: Mapping[str, float] = MappingProxyType({})
-"""The parts of a score without parts."""
 
 
 def is_blank(text: str | None) -> bool:
-    """Return whether a text is None or has neither a letter nor a digit."""
-    return text is None or SPEAKS.search(text) is None
+    """Return whether a text is None or contains neither a letter nor a digit."""
+    return text is None or LETTER_OR_DIGIT.search(text) is None
 
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """A query and its id; the text is not blank."""
+    """A query and its id. The text must not be empty."""
 
     query_id: str
     text: str
@@ -47,7 +45,7 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """An indexed unit, as a loader reads it from a collection."""
+    """A document of a collection, as a loader reads it."""
 
     doc_id: str
     text: str
@@ -56,12 +54,12 @@ class Document:
 
 
 class Section(NamedTuple):
-    """One value of a document's field.
+    """One value of a field of a document.
 
     Attributes:
-        field: the name of the field, as in the request.
+        field: the field's name, as in the request.
         text: the value as text.
-        value: the value's index among the field's values, from 0; None if it is the only one.
+        value: the index of the value if the field has several, from 0; else None.
     """
 
     field: str
@@ -71,12 +69,12 @@ class Section(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Where a passage begins and ends in a field's value.
+    """The location of a passage in a document.
 
     Attributes:
         field: the field's name, as in the request.
-        start, end: its first character, and one past its last, as Python counts them.
-        value: the value's index among the field's values, from 0; None if it is the only one.
+        start, end: the passage as a slice of the field's value, in characters.
+        value: the index of the value if the field has several, from 0; else None.
     """
 
     field: str
@@ -90,17 +88,17 @@ class Span:
 
 
 class StageScore(NamedTuple):
-    """One stage's score of one candidate.
+    """The score that a stage gave to a candidate.
 
     Attributes:
         stage: the stage's name.
-        score: the value that the stage sorted by, unscaled; higher is better.
+        score: the value that the stage sorted by, in the stage's own range; higher is better.
         rank: the candidate's rank after the stage, from 1.
-        unit: the score mapped to [0, 1) by a non-decreasing function of the stage.
-        parts: name -> further values of the stage, such as ``logit`` and ``probability``.
+        unit: the score in [0, 1), in the same order.
+        parts: further values by name, such as ``logit`` and ``probability``.
         passage: the passage that decided the score; None if the text was not split.
-        level: the number of stages up to and including this one, without blends; 0 for the first pass.
-        cut: whether the model read only a part of the text.
+        level: the stage's number without blends, from 1; the first pass has level 0.
+        cut: whether the text was truncated to the model's window.
     """
 
     stage: str
@@ -113,7 +111,7 @@ class StageScore(NamedTuple):
     cut: bool = False
 
     def as_json(self) -> dict[str, Any]:
-        """Return the stage's entry in a hit's ``_rerank``."""
+        """Return the stage's entry in ``_rerank`` of a hit."""
         passage = {} if self.passage is None else {"passage": self.passage.as_json()}
         cut = {"truncated": True} if self.cut else {}
         return {"score": self.score, "rank": self.rank, **self.parts, **passage, **cut}
@@ -124,12 +122,12 @@ class Candidate(NamedTuple):
 
     Attributes:
         doc_id: the document's id, unique within the ranking.
-        text: the text for the models; None if the hit has none of the fields that models read.
-        score: the unscaled score of the last stage that scored the candidate; at first, the first pass's.
+        text: the text for the models; None if the hit lacks the fields that models use.
+        score: the score of the latest stage that scored the candidate, or of the first pass.
         rank: the candidate's rank, from 1.
-        trace: the stages' scores, one entry per stage passed, in order.
-        failure: why the last stage that tried could not score the candidate; empty if it was scored.
-        sections: the field values that ``text`` was joined from, for stages that read passages.
+        trace: the scores of the first pass and of each stage, in order.
+        failure: why the latest stage could not score the candidate; else empty.
+        sections: the field values that ``text`` was joined from, for stages that score passages.
     """
 
     doc_id: str
@@ -142,14 +140,14 @@ class Candidate(NamedTuple):
 
     @property
     def text_score(self) -> float:
-        """The first pass's score, without the boosts of the query where these are known."""
+        """The first-pass score, without the query's boosts if they were split off."""
         first = self.trace[0]
         return first.parts.get(TEXT, first.score) if first.parts else first.score
 
     def with_first_parts(self, parts: Mapping[str, float]) -> Self:
-        """Return the candidate with more parts of its first-pass score."""
-        first, *others = self.trace
-        return self._replace(trace=(first._replace(parts={**first.parts, **parts}), *others))
+        """Return the candidate with parts added to its first-pass score."""
+        first, *later = self.trace
+        return self._replace(trace=(first._replace(parts={**first.parts, **parts}), *later))
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,8 +155,8 @@ class PairProbabilities:
     """The pairwise probabilities of a stage that compares candidates.
 
     Attributes:
-        doc_ids: the ids of the n candidates, in the stage's input order.
-        probabilities: the probabilities ``(n, n)`` that candidate i is more relevant than candidate j; None if not
+        doc_ids: the ids of the n candidates, in their order before the stage.
+        probabilities: the probability that candidate i is more relevant than candidate j ``(n, n)``; None if it was not
             computed.
     """
 
@@ -171,21 +169,21 @@ class PairProbabilities:
 
 @dataclass(frozen=True, slots=True)
 class StageReport(Counts):
-    """What a stage did, for ``response["rerank"]["stages"]``.
+    """What a stage did: an entry of ``response["rerank"]["stages"]``.
 
     Attributes:
         name: the stage's name.
-        applied: whether the stage was applied: True, False or "partial".
-        reason: why it was not applied, or only in part; else empty.
-        code: the kind of that reason; None without one.
-        model: the model's name; empty for a stage without a model.
-        kind: the model's kind, ``bi-encoder``, ``late-interaction``, ``cross-encoder`` or ``duo``; or empty.
-        candidates: the number of candidates that the stage had to order.
+        applied: whether the stage reordered its candidates: True, False, or "partial" for some of them.
+        reason: why the stage was not applied, or only partially; else empty.
+        code: the code of the reason; None without a reason.
+        model: the model's name; empty if the stage has no model.
+        kind: the model's kind: ``bi-encoder``, ``late-interaction``, ``cross-encoder`` or ``duo``; else empty.
+        candidates: the number of candidates that the stage was given.
         failed: the number of candidates that could not be scored.
-        lacking: the number of candidates that a deadline left without a vector, or without one for each passage.
+        lacking: the number of candidates with a vector, or a vector of a passage, missing at the deadline.
         took_ms: the wall time of the stage, in milliseconds.
-        skipped: whether the pipeline left the stage out on purpose; the reason says why.
-        pairs: the pairwise probabilities, if the stage compares candidates; else None.
+        skipped: whether the pipeline intentionally skipped the stage; ``reason`` has the explanation.
+        pairs: the pairwise probabilities; None if the stage does not compare candidates.
     """
 
     name: str
@@ -204,23 +202,23 @@ class StageReport(Counts):
 
 @dataclass(frozen=True, slots=True)
 class Ranking:
-    """Candidates of one query, in order.
+    """The candidates of a query in ranked order.
 
-    Ids are unique, ranks are 1..n and give the order, scores are finite. Scores never increase within the block that
-    a stage ranked; a first pass with its own ``sort`` has no such block.
+    Ids are unique, scores are finite, and ranks count from 1. Scores never increase among the candidates that a stage
+    ordered; those of a first pass with a ``sort`` may be in any order.
 
     Attributes:
         query: the query.
-        candidates: the candidates, in order.
-        reports: the report of each stage, in order.
-        warnings: the sentences that say where the answer differs from the request.
+        candidates: the candidates, best first.
+        reports: the reports of the stages, in order.
+        warnings: differences between the request and the response.
         vectors: the candidates' vector records; None if no stage compares vectors.
     """
 
     query: Query
     candidates: tuple[Candidate, ...]
     reports: tuple[StageReport, ...] = ()
-    warnings: tuple[Warned, ...] = ()
+    warnings: tuple[SearchWarning, ...] = ()
     vectors: CandidateVectors | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -232,16 +230,16 @@ class Ranking:
                 raise ValueError(f"document {candidate.doc_id!r} has {reason}")
 
     def with_report(self, report: StageReport) -> Self:
-        """Return the same ranking with a stage's report added."""
+        """Return the ranking with a stage's report added."""
         return replace(self, reports=(*self.reports, report))
 
     def reordered(self, candidates: tuple[Candidate, ...], report: StageReport) -> Self:
-        """Return the ranking with its candidates in a stage's order, and the stage's report."""
+        """Return the ranking with its candidates in a new order, and with the report of the stage that ordered them."""
         return replace(self, candidates=candidates, reports=(*self.reports, report))
 
 
 class ScoredDocument(NamedTuple):
-    """A line of a TREC run: a document and its score."""
+    """A document of a TREC run and its score."""
 
     doc_id: str
     score: float
@@ -249,12 +247,12 @@ class ScoredDocument(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """The rankings of a system over a query set, as a TREC run file holds them: ids and scores, no texts.
+    """A TREC run: a system's rankings for a set of queries, as ids and scores without texts.
 
     Attributes:
-        rankings: query_id -> documents in rank order.
+        rankings: the documents in rank order, by ``query_id``.
         name: the run's tag.
-        by_rank: whether scores are 1 / rank, because the file has ranks and no scores (MS MARCO's three columns).
+        by_rank: whether the scores are 1 / rank, because the file has no scores (MS MARCO's format of three columns).
     """
 
     rankings: Mapping[str, tuple[ScoredDocument, ...]]
@@ -264,6 +262,6 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Qrels:
-    """Relevance judgments: query_id -> {doc_id: relevance}; relevance may be negative (junk)."""
+    """Relevance judgments, as ``{query_id: {doc_id: relevance}}``. Negative relevance marks junk."""
 
     judgments: Mapping[str, Mapping[str, int]]

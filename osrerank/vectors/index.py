@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from osrerank.types.engine import Engine, stream_of
+from osrerank.types.engine import Engine, data_stream
 
 PREFIX = "osrerank-vectors-"
 """The prefix of the names of side indices."""
@@ -42,7 +42,7 @@ LackingCounts = Counter[tuple[str, str]]
 def side_index(index: str) -> str:
     """Return the name of an index's side index, which is on the same cluster as the index."""
     cluster, colon, name = index.rpartition(":")
-    return f"{cluster}{colon}{PREFIX}{stream_of(name)}"
+    return f"{cluster}{colon}{PREFIX}{data_stream(name)}"
 
 
 class RecordRequests(NamedTuple):

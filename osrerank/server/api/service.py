@@ -19,7 +19,7 @@ from osrerank.server.api.queue import QueuedTask, TaskQueue
 from osrerank.service import RerankService
 from osrerank.tracing.spans import bind_trace, span
 from osrerank.types import Counts, Deadline, Encoder, NeedsWorkers, Scorer, Scores
-from osrerank.types.values import BLANK
+from osrerank.types.values import BLANK_TEXT
 from osrerank.types.vectors import NeedsServer
 
 RETRY_AFTER_S = 1
@@ -302,7 +302,7 @@ def judgement(model: Scorer | Encoder, scores: Scores) -> Judgement:
     """
     count = len(scores.values)
     scored = [index for index in range(count) if index not in scores.failures]
-    failure = next((failure for failure in scores.failures.values() if failure != BLANK), "")
+    failure = next((failure for failure in scores.failures.values() if failure != BLANK_TEXT), "")
     if failure and not scored:
         raise InferenceError(f"no document could be scored: {failure}", model=model.model)
     unscored = [index for index in range(count) if index in scores.failures]

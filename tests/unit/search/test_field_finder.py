@@ -22,7 +22,7 @@ from osrerank.search.plan import MAX_SAMPLED, Plan, SearchCall
 from osrerank.service import RerankService
 from osrerank.settings import Settings
 from osrerank.testing import CannedTransport
-from osrerank.types.reasons import Warned, WarningCode
+from osrerank.types.reasons import SearchWarning, WarningCode
 from tests.articles import ARTICLES, fill, watched
 from tests.rankings import BY_LENGTH, client_for
 
@@ -241,7 +241,7 @@ def test_an_index_without_text_fields_is_named_in_the_response(client: Client) -
 
 @pytest.mark.parametrize("code", WarningCode)
 def test_a_warning_about_fields_is_logged_with_its_code(code: WarningCode, caplog: pytest.LogCaptureFixture) -> None:
-    warned = pickle.loads(pickle.dumps(Warned("what differs", code)))
+    warned = pickle.loads(pickle.dumps(SearchWarning("what differs", code)))
     FieldFinder().warn("articles", [warned])
     assert caplog.messages == [f"[{code}] search of articles: what differs"]
 

@@ -15,7 +15,7 @@ from osrerank.response import final_score
 from osrerank.stages.ordering import NO_TEXT
 from osrerank.testing import FunctionScorer
 from osrerank.types import Deadline, Scores
-from osrerank.types.values import BLANK
+from osrerank.types.values import BLANK_TEXT
 from tests.rankings import BY_LENGTH, ranking_of
 
 # row i better than column j; asymmetric, as a model's are
@@ -125,7 +125,7 @@ def test_candidates_below_the_duo_depth_stay_below():
 def test_blank_documents_and_those_without_text_are_not_compared():
     ranking = DuoStage(BY_LENGTH).rerank(ranking_of(["...", None, "bb", "a"]))
     assert [c.text for c in ranking.candidates] == ["bb", "a", "...", None]
-    assert [candidate.failure for candidate in ranking.candidates[2:]] == [BLANK, NO_TEXT]
+    assert [candidate.failure for candidate in ranking.candidates[2:]] == [BLANK_TEXT, NO_TEXT]
     report = ranking.reports[0]
     assert (report.applied, report.failed, report.inferences) == ("partial", 2, 2)
     nothing = DuoStage(BY_LENGTH).rerank(ranking_of([None, None])).reports[0]

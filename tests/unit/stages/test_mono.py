@@ -14,7 +14,7 @@ from osrerank.stages.interpolate import BlendStage
 from osrerank.stages.ordering import NO_TEXT
 from osrerank.testing import FunctionScorer, ManualClock
 from osrerank.types import Deadline, Query, Ranking, Scores
-from osrerank.types.values import BLANK
+from osrerank.types.values import BLANK_TEXT
 from tests.rankings import BY_LENGTH, ranking_of, response_of
 
 
@@ -59,7 +59,7 @@ def test_candidates_that_cannot_be_scored_stay_below_the_scored_ones():
 def test_a_blank_text_is_not_scored_and_stays_below(blank):
     ranking = MonoStage(FunctionScorer(lambda _query, text: -len(text))).rerank(ranking_of([blank, "a", "½"]))
     assert texts(ranking) == ["a", "½", blank]
-    assert ranking.candidates[-1].failure == BLANK
+    assert ranking.candidates[-1].failure == BLANK_TEXT
     report = ranking.reports[0]
     assert (report.applied, report.failed, report.inferences) == (True, 1, 2)
 

@@ -122,7 +122,7 @@ def test_a_deadline_leaves_out_later_passages_and_stores_no_partial_record(tmp_p
     assert report.reason == f"the deadline passed after {report.encoded} of 14 passages"
     assert all(candidate.trace for candidate in ranked.candidates)  # each has a passage with a score
     assert ranked.vectors is not None
-    assert 2 <= len(ranked.vectors.made) < len(CANDIDATES)
+    assert 2 <= len(ranked.vectors.new_records) < len(CANDIDATES)
     with pytest.raises(DeadlineExceeded):
         stage.rerank(RANKING, deadline=Deadline.after_ms(-1))
     scorer.close()

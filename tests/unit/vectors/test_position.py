@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from osrerank.errors import FormatError
-from osrerank.vectors.position import UNIT, Head, Position, ShardPosition
+from osrerank.vectors.position import LEASE_SIZE, Head, Position, ShardPosition
 
 HEADS = {"0": Head("one", 9_999, 9_999), "1": Head("two", 99, 99)}
 EMPTY = Position().with_shards(HEADS)
@@ -15,7 +15,7 @@ def test_builders_claim_disjoint_ranges():
     first, mine = EMPTY.claim("a", HEADS, now_s=0, until_s=60)
     _, other = first.claim("b", HEADS, now_s=1, until_s=61)
     assert (mine.shard, other.shard) == ("0", "1")
-    assert (mine.first, mine.last) == (0, UNIT - 1)
+    assert (mine.first, mine.last) == (0, LEASE_SIZE - 1)
     assert (other.first, other.last) == (0, 99)
 
 
@@ -23,7 +23,7 @@ def test_an_expired_lease_is_continued_where_its_builder_stopped():
     position, lease = EMPTY.claim("a", HEADS, now_s=0, until_s=60)
     position, lease = position.advance(lease, 100, term=1, until_s=60)
     position, taken = position.claim("b", HEADS, now_s=61, until_s=121)
-    assert (taken.first, taken.last, taken.owner) == (100, UNIT - 1, "b")
+    assert (taken.first, taken.last, taken.owner) == (100, LEASE_SIZE - 1, "b")
     assert position.advance(lease, 200, term=1, until_s=200) == (position, None)  # the first one lost it
 
 
@@ -31,21 +31,21 @@ def test_no_range_can_be_claimed_while_other_builders_hold_the_rest():
     heads = {"1": HEADS["1"]}
     position, _ = Position().with_shards(heads).claim("a", heads, now_s=0, until_s=60)
     assert position.claim("b", heads, now_s=1, until_s=61) == (position, None)
-    assert position.count_open(heads) == 100
+    assert position.count_unbuilt(heads) == 100
 
 
 @pytest.mark.parametrize("head", [Head("anew", 99, 99), Head("two", 49, 49)], ids=["made anew", "went back"])
 def test_a_shard_with_another_history_is_read_from_its_beginning(head):
     before = Position({"1": ShardPosition("two", 100, 3)})
     assert before.with_shards({"1": HEADS["1"]}) == before
-    assert before.with_shards({"1": head}).count_open({"1": head}) == head.last + 1
+    assert before.with_shards({"1": head}).count_unbuilt({"1": head}) == head.global_checkpoint + 1
 
 
 def test_ranges_built_since_an_earlier_position_are_open_again():
     before, lease = EMPTY.claim("a", HEADS, now_s=0, until_s=60)
-    after, _ = before.advance(lease, UNIT, term=1, until_s=60)
+    after, _ = before.advance(lease, LEASE_SIZE, term=1, until_s=60)
     after, _ = after.claim("a", HEADS, now_s=0, until_s=60)
-    assert after.reopen_since(before).count_open(HEADS) == before.count_open(HEADS)
+    assert after.reopen_since(before).count_unbuilt(HEADS) == before.count_unbuilt(HEADS)
 
 
 def test_foreign_bytes_are_not_read_as_a_build_position():
@@ -70,6 +70,8 @@ def test_every_sequence_number_is_either_built_or_open(steps):
         position = Position.read(position.write())
     for shard, head in HEADS.items():
         is_open = {
-            number for first, last in position.open_ranges(shard, head.last) for number in range(first, last + 1)
+            number
+            for first, last in position.unbuilt_ranges(shard, head.global_checkpoint)
+            for number in range(first, last + 1)
         }
-        assert is_open | built[shard] >= {*range(head.last + 1)}
+        assert is_open | built[shard] >= {*range(head.global_checkpoint + 1)}
