@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from osrerank.cli.options import client_of, wants_json
+from osrerank.cli.options import open_client, wants_json
 from osrerank.cli.settings_file import refuse_existing, write_index_settings
 from osrerank.cli.sources import SOURCE
 from osrerank.options.passages import Passages
@@ -83,7 +83,7 @@ def advise(context: click.Context, /, **options: Any) -> None:
     judgments = read_qrels(options["qrels"])
     queries = judged_queries(read_queries(options["queries"]), judgments)
     with ExitStack() as opened:
-        client = opened.enter_context(closing(client_of(context, settings=NO_CACHE)))
+        client = opened.enter_context(closing(open_client(context, settings=NO_CACHE)))
         _report_missing_vectors(client, index)
         alternatives = _alternatives(context, client, options, opened)
         if alternatives and not options["quick"]:
@@ -126,7 +126,7 @@ def _alternatives(context: click.Context, client: Any, options: dict[str, Any], 
     fields = [tuple(name.strip() for name in option.split(",")) for option in options["fields"]]
     models = list(options["models"])
     if not options["quick"]:
-        fields = fields or choices_of(current)
+        fields = fields or field_choices(current)
         models = models or _shipped(client)
     settings = client.searcher.service.settings
     settings_apart = {
@@ -135,7 +135,7 @@ def _alternatives(context: click.Context, client: Any, options: dict[str, Any], 
     }  # vectors of alternatives are not written to a side index
 
     def client_with(model: str) -> Any:
-        return opened.enter_context(closing(client_of(context, settings=settings_apart, model=model)))
+        return opened.enter_context(closing(open_client(context, settings=settings_apart, model=model)))
 
     fields = [choice for choice in dict.fromkeys(fields) if choice != current]
     clients = [client_with(name) for name in dict.fromkeys(models) if name != settings.model]
@@ -143,7 +143,7 @@ def _alternatives(context: click.Context, client: Any, options: dict[str, Any], 
     return Alternatives(fields, clients, template, client_with(settings.model) if fields else None)
 
 
-def choices_of(current: tuple[str, ...]) -> list[tuple[str, ...]]:
+def field_choices(current: tuple[str, ...]) -> list[tuple[str, ...]]:
     """Return the choices of fields to compare: each current field alone, and the first two, three, ... together."""
     if len(current) < 2:
         return []

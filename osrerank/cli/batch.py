@@ -44,7 +44,7 @@ class QuerySetRun:
     workers: int = 1
 
 
-def execute(
+def run_batch(
     batch: QuerySetRun, output: Path, *, tag: str, form: RunForm, skip_failed: bool, allow_partial: bool = False
 ) -> None:
     """Run the batch and write the run and its side file.
@@ -103,9 +103,10 @@ def _write(output: Path, tag: str, form: RunForm, checkpoint: SideFile, queries:
     return have_hits
 
 
-def insist(reranker: RerankService) -> None:
-    """Let queries without a deadline wait for a rerank server that is busy or does not respond, instead of failing."""
-    if isinstance(model := reranker.model, NeedsServer):
+def wait_for_busy_server(reranker: RerankService) -> None:
+    """Let queries without a deadline wait for minutes while a rerank server is busy or does not respond."""
+    model = reranker.model
+    if isinstance(model, NeedsServer):
         model.allow_long_retries()
 
 
@@ -130,7 +131,7 @@ def digest(queries: Sequence[Query]) -> str:
     return hashlib.sha256(content.encode(errors="surrogatepass")).hexdigest()[:16]
 
 
-def resolved(arguments: RerankArgument, defaults: Rerank, reranker: RerankService) -> dict[str, Any]:
+def ranking_options(arguments: RerankArgument, defaults: Rerank, reranker: RerankService) -> dict[str, Any]:
     """Return all options and settings that determine an order, by name, including those of the settings file.
 
     This loads the model, because another model may have the same name; its identity distinguishes them.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from osrerank.cli.options import client_of, wants_json
+from osrerank.cli.options import open_client, wants_json
 
 if TYPE_CHECKING:
     from osrerank.decision.calibrate import Fitted
@@ -50,7 +50,7 @@ def calibrate(
     if plot:
         check_plot(plot)
     queries_read, judged = read_queries(queries), read_qrels(qrels)
-    with closing(client_of(context)) as client:
+    with closing(open_client(context)) as client:
         fitted = fitted_to(client, index, queries_read, judged, advance=_tracked)
         file = output or client.searcher.calibrations.file
     write_calibration(file, index, fitted.calibration)

@@ -13,7 +13,7 @@ from typing import Any, cast
 import click
 
 from osrerank._optional import require
-from osrerank.cli.options import client_of, wants_json
+from osrerank.cli.options import open_client, wants_json
 from osrerank.client import Client
 from osrerank.errors import ModelLoadError, OsrerankError
 from osrerank.evaluation.basic import ndcg, reciprocal_rank
@@ -127,7 +127,7 @@ def demo(context: click.Context, /, questions: int, pipeline: str, port: int, *,
     """
     sample = Sample.load()
     context.obj = context.obj | _models(context.obj, pipeline)
-    with closing(client_of(context)) as client:
+    with closing(open_client(context)) as client:
         index_sample(client, sample)
     if ui:
         _show_page(context, sample, port)
@@ -204,7 +204,7 @@ def _responses(context: click.Context, questions: Mapping[str, str], pipeline: s
         options["duo_depth"] = DUO_DEPTH
     rerank_argument = cast("RerankArgument", options if rerank else False)
     console = Console(stderr=True)
-    with closing(client_of(context, warm=rerank)) as client:
+    with closing(open_client(context, warm=rerank)) as client:
         texts = track(questions.values(), "Searching", console=console, disable=not console.is_terminal)
         return tuple(client.search(text, index=INDEX, size=DEPTH, rerank=rerank_argument) for text in texts)
 

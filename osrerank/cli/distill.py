@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from osrerank.cli.options import MODEL
-from osrerank.cli.train import report_output, request_of, training_options
+from osrerank.cli.train import print_output, training_options, training_request
 
 
 @click.command()
@@ -34,8 +34,8 @@ def distill(layers: int | tuple[int, ...] | None, student: Path | None, **option
         raise click.UsageError(
             "a --student has its own layers; list in --layers those of the teacher to learn from, such as 1,2,5,6"
         )
-    request = request_of(options, "simplified-tinybert")
-    report_output(fit(request, layers=layers or 0, student=student))
+    request = training_request(options, "simplified-tinybert")
+    print_output(fit(request, layers=layers or 0, student=student))
 
 
 def _layers(value: str) -> int | tuple[int, ...]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from osrerank.cli.options import client_of
+from osrerank.cli.options import open_client
 
 if TYPE_CHECKING:
     from osrerank.client import Client
@@ -19,12 +19,12 @@ TITLE = "title"
 
 
 @contextmanager
-def texts_of_index(context: click.Context, index: str | None) -> "Iterator[Texts | None]":
+def open_index_texts(context: click.Context, index: str | None) -> "Iterator[Texts | None]":
     """Yield a function that reads documents from an index by their ids; None if no index is named."""
     if index is None:
         yield None
         return
-    with closing(client_of(context)) as client:
+    with closing(open_client(context)) as client:
         yield lambda doc_ids: _documents(client, index, doc_ids)
 
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import click
 
-from osrerank.cli.options import DURATION, client_of
+from osrerank.cli.options import DURATION, open_client
 from osrerank.cli.settings_file import refuse_existing, settings_text
 from osrerank.retrieval.fields import NamedFields, SearchFields, caller_names, resolve_fields
 from osrerank.retrieval.mapping import read_leaves_by_index
@@ -74,11 +74,11 @@ def init(
     if build and index is None:
         raise click.UsageError("--build needs an index: name it with --index")
     refuse_existing(output, force=force)
-    with closing(client_of(context)) as client:
+    with closing(open_client(context)) as client:
         found_fields = _find_fields(client, index) if index else SearchFields()
         texts = _sample(client, index, found_fields) if index else []
         model = _choose_model(client, index, texts) if index else ""
-    with closing(client_of(context, model=model or None)) as client:
+    with closing(open_client(context, model=model or None)) as client:
         stores_vectors = _stores_vectors(client, index)
         if stores_vectors:
             file_options = _with_vectors(deadline_ms)

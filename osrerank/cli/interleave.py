@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from osrerank.cli.options import client_of, wants_json
+from osrerank.cli.options import open_client, wants_json
 
 if TYPE_CHECKING:
     from osrerank.decision.use.clicks import ShownPage
@@ -76,7 +76,7 @@ def _shown_pages(context: click.Context, clicks: Path | None, ubi: dict[str, Any
         return list(read_clicks(clicks)), 0
     from osrerank.decision.use.ubi import UbiSource, read_ubi
 
-    with closing(client_of(context)) as client:
+    with closing(open_client(context)) as client:
         shown = read_ubi(client, UbiSource(**ubi))
     return list(shown.pages), shown.unmatched
 

@@ -60,7 +60,7 @@ class Model(CheckpointParam):
 CHECKPOINT, MODEL = CheckpointParam(), Model()
 
 
-def named_options(first: str) -> Callable[..., dict[str, Any] | None]:
+def option_parser(first: str) -> Callable[..., dict[str, Any] | None]:
     """Return a click callback that reads a group of options from ``VALUE,NAME=VALUE``.
 
     Args:
@@ -125,7 +125,7 @@ class SearchOption(click.ParamType[Any]):
         if fix := replacement_for(f"rerank.{self.option}.{value}"):
             self.fail(f"{value!r} is gone; {fix}", param, ctx)
         if self.group is not None and value not in ("true", "false"):
-            parsed: Any = named_options(self.first)(ctx, param, value)
+            parsed: Any = option_parser(self.first)(ctx, param, value)
         elif self.hint is str:
             parsed = value
         elif self.option in NAMES:
@@ -203,7 +203,7 @@ def rerank_arguments(options: Mapping[str, Any]) -> RerankOptions | bool:
     return cast("RerankOptions", arguments)
 
 
-def client_of(
+def open_client(
     context: click.Context,
     *,
     warm: bool = False,

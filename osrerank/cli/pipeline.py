@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from osrerank.cli.options import client_of, wants_json
+from osrerank.cli.options import open_client, wants_json
 from osrerank.types.engine import Engine
 
 name_option = click.option(
@@ -65,7 +65,7 @@ def install(context: click.Context, /, *, dry_run: bool, yes: bool, **options: A
     installer = _installer(context, engine, options["name"])
     spec = _spec_of(context, engine, options)
     steps = installer.plan(spec)
-    settings = installer.needed_settings(spec) if steps else {}
+    settings = installer.required_settings(spec) if steps else {}
     if settings:
         click.echo(f"PUT _cluster/settings\n{json.dumps(settings, indent=2)}")
     if settings and not dry_run:
@@ -129,7 +129,7 @@ def _engine(context: click.Context) -> Engine:
 
     if embedded_folder(Settings.load(url=context.obj["url"])) is not None:
         raise ConfigError("the embedded engine has no pipelines: set --url to a server", setting="url", source="flag")
-    with closing(client_of(context)) as client:
+    with closing(open_client(context)) as client:
         return client.engine
 
 
@@ -150,9 +150,9 @@ def _spec_of(context: click.Context, engine: Engine, options: dict[str, Any]) ->
 
     from osrerank.errors import ConfigError
     from osrerank.server.elasticsearch import install as elasticsearch
-    from osrerank.server.fields import fields_to_send
+    from osrerank.server.fields import choose_fields
     from osrerank.server.opensearch import install as opensearch
-    from osrerank.server.opensearch.ml_commons import CallBounds
+    from osrerank.server.opensearch.ml_commons import CallLimits
     from osrerank.settings import Settings
 
     for name in OF_OPENSEARCH if engine.reranks_by_endpoint else ():
@@ -169,12 +169,12 @@ def _spec_of(context: click.Context, engine: Engine, options: dict[str, Any]) ->
         reason = "which fields is the model to read? name them with --fields, or their index with --index"
         raise ConfigError(reason, setting="fields", source="flag")
     if options["index"]:
-        with closing(client_of(context)) as client:
-            fields = fields_to_send(client, options["index"], fields)
+        with closing(open_client(context)) as client:
+            fields = choose_fields(client, options["index"], fields)
     token = Settings.load().server_token
     secret = None if token is None else token.get_secret_value()
     if not engine.reranks_by_endpoint:
-        bounds = CallBounds(*(options[name] for name in ("connect_timeout", "read_timeout", "retries", "connections")))
+        bounds = CallLimits(*(options[name] for name in ("connect_timeout", "read_timeout", "retries", "connections")))
         rest = (options["oversample"], secret, bounds, options["template"], options["index"] or "")
         return opensearch.PipelineSpec(server, fields, *rest)
     if len(fields) > 1:

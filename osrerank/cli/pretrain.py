@@ -5,8 +5,8 @@ from typing import Any
 
 import click
 
-from osrerank.cli.options import MODEL, named_options
-from osrerank.cli.train import FILE, FOLDER, recipe_option, show_line, time_option
+from osrerank.cli.options import MODEL, option_parser
+from osrerank.cli.train import FILE, FOLDER, print_progress, recipe_option, time_option
 
 
 @click.command()
@@ -20,7 +20,7 @@ from osrerank.cli.train import FILE, FOLDER, recipe_option, show_line, time_opti
 @click.option("--init-from", "source", type=MODEL, help="Model to start from: a directory or a hub id.")
 @click.option(
     "--new",
-    callback=named_options("layers"),
+    callback=option_parser("layers"),
     help="Start from a new BERT: layers=2,hidden=128,heads=4,vocabulary=8000.",
 )
 @recipe_option
@@ -43,7 +43,7 @@ def pretrain(source: Path | None, new: dict[str, Any] | None, **options: Any) ->
     recipe = Recipe.of(options["recipe"], "masked")
     start = source or _new_start(new or {}, options)
     directory = fit(
-        start, options["output"], options["corpus"], recipe, max_minutes=options["max_minutes"], report=show_line
+        start, options["output"], options["corpus"], recipe, max_minutes=options["max_minutes"], report=print_progress
     )
     done = f"{directory}: done; osrerank train starts from it"
     click.echo("stopped: the time is up; the same command resumes" if directory is None else done)

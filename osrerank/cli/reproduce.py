@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from osrerank.cli.index_texts import texts_of_index
+from osrerank.cli.index_texts import open_index_texts
 from osrerank.cli.options import MODEL_SETTINGS, RANKING, allow_partial, rerank_arguments, search_options, wants_json
 from osrerank.evaluation.published import COLLECTIONS, DEPTHS, MEASURE
 
@@ -42,15 +42,15 @@ def reproduce(context: click.Context, /, **options: Any) -> None:
     address and checksum. The candidates are rank_llm's file, or BM25.txt (a run, such as Anserini's) with queries.tsv
     and either corpus.jsonl or --index. The same command resumes an interrupted run.
     """
-    from osrerank.cli.batch import execute
-    from osrerank.cli.rerank import batch_of
+    from osrerank.cli.batch import run_batch
+    from osrerank.cli.rerank import create_batch
     from osrerank.evaluation import reproduce as steps
     from osrerank.formats.trec import read_run
     from osrerank.service import RerankService
     from osrerank.settings import Settings
 
     collection, depth = COLLECTIONS[options["collection"]], int(options["deep"])
-    with texts_of_index(context, options["index"]) as texts:
+    with open_index_texts(context, options["index"]) as texts:
         inputs = steps.find_materials(options["folder"] or Path(collection.name), collection, depth, texts)
     bm25, candidates = steps.truncate_candidates(inputs.candidates, depth)
     other_runs = [replace(read_run(path), name=str(path)) for path in options["against"]]
@@ -59,8 +59,10 @@ def reproduce(context: click.Context, /, **options: Any) -> None:
         name = reranker.settings.model
         output = options["output"] or Path(f"{collection.name}-{Path(name).name}.run")
         arguments = rerank_arguments({**options, "depth": options["depth"] or depth, "do_rerank": True})
-        batch = batch_of(reranker, candidates, arguments)
-        execute(batch, output, tag=output.stem, form="trec", skip_failed=False, allow_partial=options["allow_partial"])
+        batch = create_batch(reranker, candidates, arguments)
+        run_batch(
+            batch, output, tag=output.stem, form="trec", skip_failed=False, allow_partial=options["allow_partial"]
+        )
     finally:
         reranker.close()
     ours = replace(read_run(output), name=name)

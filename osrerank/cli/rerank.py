@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from osrerank.cli.index_texts import texts_of_index
+from osrerank.cli.index_texts import open_index_texts
 from osrerank.cli.options import MODEL_SETTINGS, RANKING, allow_partial, rerank_arguments, run_form, search_options
 from osrerank.cli.sources import SOURCE
 from osrerank.errors import ConfigError
@@ -39,7 +39,7 @@ def rerank(context: click.Context, /, **options: Any) -> None:
 
     The side file OUTPUT.jsonl has scores, inferences and timings. The same command resumes an interrupted run.
     """
-    from osrerank.cli.batch import execute, refuse_overwriting
+    from osrerank.cli.batch import refuse_overwriting, run_batch
     from osrerank.service import RerankService
     from osrerank.settings import Settings
 
@@ -47,10 +47,10 @@ def rerank(context: click.Context, /, **options: Any) -> None:
     reranker = RerankService(Settings.load(**{name: context.obj[name] for name in MODEL_SETTINGS}))
     try:
         arguments = rerank_arguments({**options, "do_rerank": True})
-        with texts_of_index(context, options["index"]) as texts:
+        with open_index_texts(context, options["index"]) as texts:
             candidates = _read({**options, "corpus": options["corpus"] or texts})
-        batch = batch_of(reranker, candidates, arguments)
-        execute(
+        batch = create_batch(reranker, candidates, arguments)
+        run_batch(
             batch,
             options["output"],
             tag=options["tag"] or options["output"].stem,
@@ -62,7 +62,7 @@ def rerank(context: click.Context, /, **options: Any) -> None:
         reranker.close()
 
 
-def batch_of(reranker: Any, candidates: Any, arguments: Any) -> Any:
+def create_batch(reranker: Any, candidates: Any, arguments: Any) -> Any:
     """Return the queries of candidate lists, with the function that reranks each.
 
     Args:
@@ -70,7 +70,7 @@ def batch_of(reranker: Any, candidates: Any, arguments: Any) -> Any:
         candidates: the candidate lists that `formats.candidates` reads.
         arguments: the ranking options of the command line.
     """
-    from osrerank.cli.batch import QuerySetRun, insist, resolved
+    from osrerank.cli.batch import QuerySetRun, ranking_options, wait_for_busy_server
     from osrerank.evaluation.records import QueryRecord
     from osrerank.formats.candidates import CandidatesByQuery
     from osrerank.options.defaults import Defaults
@@ -83,8 +83,8 @@ def batch_of(reranker: Any, candidates: Any, arguments: Any) -> Any:
         ranking = rank_texts(reranker, defaults, query.text, by_query.documents(query.query_id), rerank=arguments)
         return QueryRecord.from_ranking(query.query_id, ranking, started_s)
 
-    depends_on = {"candidates": by_query.digest, **resolved(arguments, defaults, reranker)}
-    insist(reranker)
+    depends_on = {"candidates": by_query.digest, **ranking_options(arguments, defaults, reranker)}
+    wait_for_busy_server(reranker)
     return QuerySetRun(by_query.queries, search, depends_on, reranked=True)
 
 

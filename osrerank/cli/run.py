@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from osrerank.cli.options import allow_partial, client_of, rerank_arguments, rerank_options, run_form
+from osrerank.cli.options import allow_partial, open_client, rerank_arguments, rerank_options, run_form
 from osrerank.cli.sources import SOURCE
 
 MAX_HITS = 10_000
@@ -46,13 +46,13 @@ def run(context: click.Context, /, **options: Any) -> None:
     The side file OUTPUT.jsonl has the scores, inferences and timings of every stage. The same command resumes an
     interrupted run. If queries fail, or are reranked only in part, they are listed and the exit code is 1.
     """
-    from osrerank.cli.batch import execute, refuse_overwriting
+    from osrerank.cli.batch import refuse_overwriting, run_batch
 
     refuse_overwriting(options["output"], options["queries"])
-    client = client_of(context)
+    client = open_client(context)
     try:
         batch = _batch(client, options)
-        execute(
+        run_batch(
             batch,
             options["output"],
             tag=options["tag"] or options["output"].stem,
@@ -68,7 +68,7 @@ def _batch(client: Any, options: dict[str, Any]) -> Any:
     """Return the query set, with the function that searches for each query."""
     from dataclasses import replace
 
-    from osrerank.cli.batch import QuerySetRun, insist, resolved
+    from osrerank.cli.batch import QuerySetRun, ranking_options, wait_for_busy_server
     from osrerank.evaluation.records import QueryRecord
     from osrerank.formats.topics import read_queries
     from osrerank.options.rerank import NO_STAGES, Rerank
@@ -90,9 +90,9 @@ def _batch(client: Any, options: dict[str, Any]) -> Any:
 
     named = client.options_of(index, rerank=arguments)
     with client.searcher.serving(index, checked=reranked) as service:
-        order = resolved(arguments and named, named, service)
+        order = ranking_options(arguments and named, named, service)
         if reranked:
-            insist(service)
+            wait_for_busy_server(service)
     depends_on = {"index": index, "hits": size, **_origin(client, index), **order}
     if exclude:
         depends_on["exclude_query_ids"] = True

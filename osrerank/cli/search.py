@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from osrerank.cli.options import client_of, rerank_arguments, rerank_options, search_options, wants_json
+from osrerank.cli.options import open_client, rerank_arguments, rerank_options, search_options, wants_json
 from osrerank.response import hit_text
 
 SNIPPET = 160
@@ -25,7 +25,7 @@ SNIPPET = 160
 def search(context: click.Context, /, query: str, index: str, **options: Any) -> None:
     """Search an index for QUERY, and rerank the hits."""
     arguments = rerank_arguments(options)
-    client = client_of(context)
+    client = open_client(context)
     try:
         response = client.search(query, index=index, size=options["size"], from_=options["offset"], rerank=arguments)
     finally:

@@ -119,20 +119,20 @@ def serve_page(
         limits: the limits of the API.
         access: the rules for callers, as ``Access``.
     """
-    from osrerank.cli.options import client_of
+    from osrerank.cli.options import open_client
     from osrerank.server.api.limits import ServerLimits
-    from osrerank.server.page.routes import ComparisonPage, usable_pipelines
-    from osrerank.server.run import bind, run, url_of
+    from osrerank.server.page.routes import ComparisonPage, check_pipelines
+    from osrerank.server.run import bind, run, server_url
 
-    with bind(host, port) as listener, closing(client_of(context)) as client:
+    with bind(host, port) as listener, closing(open_client(context)) as client:
         service = client.searcher.service
         if indexes:
             _read_stored_vectors(service, client, indexes)
         _warn_if_open(service, host)
         _warm_up(service)
-        comparison = ComparisonPage(client, usable_pipelines(service), indexes, judgments)
+        comparison = ComparisonPage(client, check_pipelines(service), indexes, judgments)
         _announce(service, host, port, listener)
-        click.echo(f"The comparison page is on {url_of(host, port)}/ui", err=True)
+        click.echo(f"The comparison page is on {server_url(host, port)}/ui", err=True)
         run(service, limits or ServerLimits(), host=host, listener=listener, access=access, comparison=comparison)
 
 
@@ -156,7 +156,7 @@ def _judgments(queries: str | None, qrels: str | None, folder: Path | None = Non
 
 @contextmanager
 def _reranker(context: click.Context, host: str, indexes: tuple[str, ...] = ()) -> Iterator[Any]:
-    from osrerank.cli.options import client_of
+    from osrerank.cli.options import open_client
     from osrerank.service import RerankService
     from osrerank.settings import Settings
 
@@ -164,7 +164,7 @@ def _reranker(context: click.Context, host: str, indexes: tuple[str, ...] = ()) 
         reranker = RerankService(Settings.load(**{name: context.obj[name] for name in NAMES}))
         opened.callback(reranker.close)
         if indexes:
-            _read_stored_vectors(reranker, opened.enter_context(closing(client_of(context))), indexes)
+            _read_stored_vectors(reranker, opened.enter_context(closing(open_client(context))), indexes)
         _warn_if_open(reranker, host)
         yield reranker
 
@@ -187,10 +187,10 @@ def _warn_if_open(reranker: Any, host: str) -> None:
 
 def _announce(reranker: Any, host: str, port: int, listener: Any) -> None:
     """Start to listen, and print the address."""
-    from osrerank.server.run import listen, url_of
+    from osrerank.server.run import listen, server_url
 
     listen(listener)
-    url = url_of(host, port)
+    url = server_url(host, port)
     click.echo(f"{reranker.model_name} on {url}; its dialects are described on {url}/docs", err=True)
 
 

@@ -6,12 +6,12 @@ from typing import Any, TypeVar
 
 import click
 
-from osrerank.cli.options import MODEL, client_of, named_options
+from osrerank.cli.options import MODEL, open_client, option_parser
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
 FOLDER = click.Path(path_type=Path, file_okay=False)
-_read = named_options("name")
+_read = option_parser("name")
 
 
 def source_options(_context: click.Context, _parameter: click.Parameter, value: Any) -> Any:
@@ -37,7 +37,7 @@ def passage_options(context: click.Context, parameter: click.Parameter, value: s
     """Parse how documents are cut into passages, as for `osrerank rerank --passages`; None if they are not."""
     from osrerank.options.passages import AUTO, Passages
 
-    passages = named_options("aggregation")(context, parameter, value)
+    passages = option_parser("aggregation")(context, parameter, value)
     if passages is not None and passages.get("aggregation") == AUTO:
         raise click.BadParameter("auto works only in searches; name an aggregation, such as maxp")
     return Passages.of(passages)
@@ -105,7 +105,7 @@ time_option = click.option(
 )
 
 
-def request_of(options: dict[str, Any], preset: str) -> Any:
+def training_request(options: dict[str, Any], preset: str) -> Any:
     """Return the request for a training, as the command's options describe it."""
     from osrerank.training.examples.sources import open_source
     from osrerank.training.fit import TrainingRequest
@@ -120,16 +120,16 @@ def request_of(options: dict[str, Any], preset: str) -> Any:
         depth=options["dev_depth"],
         passages=options["dev_passages"],
         max_minutes=options["max_minutes"],
-        report=show_line,
+        report=print_progress,
     )
 
 
-def show_line(line: str) -> None:
+def print_progress(line: str) -> None:
     """Print a line of progress on standard error."""
     click.echo(line, err=True)
 
 
-def report_output(directory: Path | None) -> None:
+def print_output(directory: Path | None) -> None:
     """Print the model's directory, or, for None, that the same command resumes the training."""
     done = f"{directory}: done; osrerank export writes an ONNX graph of it"
     click.echo("stopped: the time is up; the same command resumes" if directory is None else done)
@@ -168,7 +168,7 @@ def mono(**options: Any) -> None:
     """
     from osrerank.training.fit import train as fit
 
-    report_output(fit(request_of(options, "modern")))
+    print_output(fit(training_request(options, "modern")))
 
 
 @train.command()
@@ -183,7 +183,7 @@ def duo(**options: Any) -> None:
     """
     from osrerank.training.fit import train as fit
 
-    report_output(fit(request_of(options, "duobert"), "duo"))
+    print_output(fit(training_request(options, "duobert"), "duo"))
 
 
 def _shares(_context: click.Context, _parameter: click.Parameter, value: str | None) -> list[float] | None:
@@ -210,7 +210,7 @@ def average(models: tuple[Path, ...], shares: list[float] | None, output: Path) 
     """
     from osrerank.training.weights.averaging import average as mean
 
-    report_output(mean(models, shares or [1.0] * len(models), output))
+    print_output(mean(models, shares or [1.0] * len(models), output))
 
 
 @train.command()
@@ -252,8 +252,8 @@ def data(context: click.Context, /, output: Path, **options: Any) -> None:
     osrerank train data scifact.jsonl --index scifact --queries queries.tsv --qrels qrels.txt
     osrerank train data passages.jsonl --data candidates=c.jsonl,qrels=qrels.txt --passages --filter passage-model
     """
-    from osrerank.cli.train_data import examples_of
+    from osrerank.cli.train_data import read_examples
     from osrerank.training.examples.lists import write_examples
 
-    count = write_examples(output, examples_of(options, lambda: client_of(context)))
-    show_line(f"{output}: {count} examples")
+    count = write_examples(output, read_examples(options, lambda: open_client(context)))
+    print_progress(f"{output}: {count} examples")

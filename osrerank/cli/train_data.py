@@ -17,7 +17,7 @@ from osrerank.training.examples.sources import open_source
 HARDEST = 30
 
 
-def examples_of(options: dict[str, Any], client: Callable[[], Client]) -> Iterator[Example]:
+def read_examples(options: dict[str, Any], client: Callable[[], Client]) -> Iterator[Example]:
     """Yield the examples that the command's options describe.
 
     Raises:

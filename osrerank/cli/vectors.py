@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from osrerank.cli.options import client_of, wants_json
+from osrerank.cli.options import open_client, wants_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -55,7 +55,7 @@ def build(context: click.Context, /, *, index: str, to: Any, follow: str | None)
     from osrerank.indexing.build import Builder, build_on_screen, follow_vectors
 
     field = "" if follow in (None, BY_NUMBER) else follow
-    client = client_of(context)
+    client = open_client(context)
     try:
         if follow:
             signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -115,7 +115,7 @@ def _status(context: click.Context, index: str | None, *, measured: bool) -> "tu
     if index is None:
         with _stores(context, None) as stores:
             return _summary(stores), None
-    with closing(client_of(context)) as client:
+    with closing(open_client(context)) as client:
         sizes = _summary(_stores_of(client, index, has_side_index=client.searcher.vectors is not None))
         try:
             return sizes, estimate(client, index) if measured else Estimate(client.coverage(index))
@@ -151,7 +151,7 @@ def prune(context: click.Context, /, *, indexes: tuple[str, ...], all_indexes: b
 
     if all_indexes == bool(indexes):
         raise click.UsageError("set --index, or pass --all")
-    with closing(client_of(context)) as client:
+    with closing(open_client(context)) as client:
         count = prune_everything(client) if all_indexes else prune_indexes(client, indexes)
     click.echo(json.dumps({"records": count}) if wants_json(context) else f"{count:,} records are left")
 
@@ -175,7 +175,7 @@ def _stores(context: click.Context, index: str | None) -> "Iterator[Sequence[Vec
     from osrerank.settings import Settings
 
     if index is not None:
-        with closing(client_of(context)) as client:
+        with closing(open_client(context)) as client:
             yield side_stores(client, [index])
         return
     store = _store_of(Settings.load())

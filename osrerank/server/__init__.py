@@ -1,1 +1,1 @@
-"""The HTTP rerank API, and OpenSearch's own rerank pipeline that calls it."""
+"""The HTTP rerank API, the comparison page, and the set-up of clusters that call the API themselves."""

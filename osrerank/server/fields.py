@@ -1,4 +1,4 @@
-"""Choose or check the fields whose texts an engine sends to the rerank server."""
+"""Choose or check the fields whose texts a cluster sends to the rerank server."""
 
 from collections.abc import Mapping, Sequence
 
@@ -6,70 +6,75 @@ from opensearchpy import AuthorizationException, NotFoundError, OpenSearch
 
 from osrerank.client import Client
 from osrerank.errors import InstallError
+from osrerank.options.rerank import RerankOptions
 from osrerank.retrieval.mapping import Leaf, missing_names, most_similar_field, read_leaves_by_index
-from osrerank.server.explained import explained
+from osrerank.server.failures import explain_failures
 
-STEP = "look at the fields"
+STEP = "read the mapping"
 
 
-def fields_to_send(client: Client, index: str, named: Sequence[str] = ()) -> tuple[str, ...]:
-    """Return the fields that a model is to read in an index.
+def choose_fields(client: Client, index: str, field_names: Sequence[str] = ()) -> tuple[str, ...]:
+    """Return the fields of an index that the model will read.
 
     Args:
         client: a client of the cluster.
         index: a name, an alias or a pattern.
-        named: fields to check; empty to choose them by the mapping.
+        field_names: the fields to check; if empty, the fields are chosen by the mapping.
 
     Raises:
-        InstallError: the index does not exist or lacks a named field, or the engine cannot send its fields.
+        InstallError: the index does not exist or lacks a field, or the cluster cannot send the fields.
     """
-    with explained(STEP):
-        if not _mappings(client, index):
+    options: RerankOptions | bool = True
+    if field_names:
+        options = {"fields": list(field_names), "query_fields": list(field_names)}
+    with explain_failures(STEP):
+        if not _read_mappings(client, index):
             raise InstallError(f"there is no index {index}: create it first, or use another index", step=STEP)
-        fields = client.fields_of(index, rerank={"fields": list(named), "query_fields": list(named)} if named else True)
-    read_names = ", ".join(fields.read) or "no text"
-    by_endpoint = client.engine.reranks_by_endpoint
-    unsent = [name for name in fields.read if name in (fields.nested if by_endpoint else fields.not_in_source)]
+        fields = client.fields_of(index, rerank=options)
     reasons: list[str] = [*fields.warnings, *fields.check_names(None)]
-    if unsent and by_endpoint:
-        reasons.append(f"Elasticsearch's retriever reads no nested field, such as {', '.join(unsent)}")
-    elif unsent:
-        reasons.append(f"OpenSearch's processor reads only _source, which lacks {', '.join(unsent)}")
+    if client.engine.reranks_by_endpoint:
+        nested = [name for name in fields.read if name in fields.nested]
+        if nested:
+            reasons.append(f"Elasticsearch's retriever reads no nested field, such as {', '.join(nested)}")
+    else:
+        absent_from_source = [name for name in fields.read if name in fields.not_in_source]
+        if absent_from_source:
+            reasons.append(f"OpenSearch's processor reads only _source, which lacks {', '.join(absent_from_source)}")
     if reasons or not fields.read:
-        raise InstallError(
-            f"in {index} was found: {read_names}; {'; '.join(reasons)}; name others with --fields", step=STEP
+        names = ", ".join(fields.read) or "no text field"
+        message = (
+            f"{'; '.join([f'the model would read {names} of {index}', *reasons])}: name other fields with --fields"
         )
+        raise InstallError(message, step=STEP)
     return fields.read
 
 
-def fields_missing(client: OpenSearch, index: str, names: Sequence[str]) -> list[str]:
-    """Return a sentence for each field that no index has, with the nearest name.
+def describe_missing_fields(client: OpenSearch, index: str, field_names: Sequence[str]) -> list[str]:
+    """Return a sentence for each field that no index has, with the most similar name.
 
     Args:
         client: a client of the cluster.
-        index: a name, an alias or a pattern; empty for all indices that the user may see.
-        names: the fields that a pipeline sends.
+        index: a name, an alias or a pattern; if empty, all indices that the user may see.
+        field_names: the fields that a pipeline sends.
     """
-    with explained(STEP):
+    with explain_failures(STEP):
         try:
-            mappings = _mappings(client, index or "*")
+            mappings = _read_mappings(client, index or "*")
         except AuthorizationException:
-            if not index:  # the user may not read every mapping, and did not name an index
+            if not index:  # the user did not name an index, and may not read every mapping
                 return []
             raise
-    if not mappings and not index:
-        return []
     if not mappings:
-        return [f"there is no index behind {index}"]
-    near = {name: most_similar_field(mappings, name) or "none" for name in missing_names(mappings, names)}
+        return [f"there is no index behind {index}"] if index else []
     scope = index or "any name"
     return [
-        f"no index behind {scope} has {name}; the nearest name is {name_nearby}" for name, name_nearby in near.items()
+        f"no index behind {scope} has {name}; the nearest name is {most_similar_field(mappings, name) or 'none'}"
+        for name in missing_names(mappings, field_names)
     ]
 
 
-def _mappings(client: OpenSearch, index: str) -> list[Mapping[str, Leaf]]:
-    """Return the fields of each index; empty if the index does not exist."""
+def _read_mappings(client: OpenSearch, index: str) -> list[Mapping[str, Leaf]]:
+    """Return the fields of each index behind a name; an empty list if there is no such index."""
     try:
         return list(read_leaves_by_index(client.indices.get_mapping(index=index)).values())
     except NotFoundError:

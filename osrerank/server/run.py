@@ -15,61 +15,61 @@ from osrerank.errors import ConfigError
 from osrerank.server.api.access_log import AccessLog
 from osrerank.server.api.app import create_app
 from osrerank.server.api.limits import ServerLimits
-from osrerank.server.origins import own_names, restrict
+from osrerank.server.origins import local_host_names, restrict
 from osrerank.server.page.routes import ComparisonPage, add_page
 from osrerank.service import RerankService
 from osrerank.tracing.export import export_traces
 
 MAX_CONNECTIONS = 2_000
-"""The most connections at a time; further ones get status 503 at once."""
+"""The maximum number of connections at a time. Requests on further connections get status 503."""
 KEEP_ALIVE_S = 30
-"""The seconds after which an idle connection is closed: longer than a search, so that OpenSearch reuses it."""
-BACKLOG = 512
-HEAD_TIMEOUT_S = 10.0
-"""The timeout of a request's first line and headers, in seconds; the application limits the time for the body."""
+"""The seconds after which an idle connection is closed. Until then, OpenSearch reuses it for its next search."""
+MAX_PENDING_CONNECTIONS = 512
+HEADERS_TIMEOUT_S = 10.0
+"""The timeout of a request's first line and headers, in seconds. `RequestMiddleware` limits the time of the body."""
 
 
-class PunctualProtocol(H11Protocol):
-    """uvicorn's protocol with a timeout for a request's headers; uvicorn itself waits for them forever."""
+class HeaderTimeoutProtocol(H11Protocol):
+    """uvicorn's HTTP protocol, with a timeout for a request's headers. uvicorn itself waits for them forever."""
 
-    _closing: asyncio.TimerHandle | None = None
+    _timeout: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
-        self._expect_request()
+        self._update_timeout()
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
-        self._expect_request()
+        self._update_timeout()
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
-        self._stop_waiting()
+        self._cancel_timeout()
 
-    def _expect_request(self) -> None:
-        """Start the timeout of a request's headers at its first byte."""
+    def _update_timeout(self) -> None:
+        """Start the timeout if headers are due; cancel it once they have arrived."""
         cycle: Any = self.cycle  # None before the first request, despite its annotation
-        is_waiting = cycle is None or cycle.response_complete
-        if not is_waiting:
-            self._stop_waiting()
-        elif self._closing is None:
-            self._closing = self.loop.call_later(HEAD_TIMEOUT_S, self.transport.close)
+        waits_for_headers = cycle is None or cycle.response_complete
+        if not waits_for_headers:
+            self._cancel_timeout()
+        elif self._timeout is None:
+            self._timeout = self.loop.call_later(HEADERS_TIMEOUT_S, self.transport.close)
 
-    def _stop_waiting(self) -> None:
-        if self._closing is not None:
-            self._closing.cancel()
-            self._closing = None
+    def _cancel_timeout(self) -> None:
+        if self._timeout is not None:
+            self._timeout.cancel()
+            self._timeout = None
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """The rules for callers of the server, and the access log.
+    """Who may call the server, and how calls are logged.
 
     Attributes:
-        hosts: the names of the server besides its own; checked only if it serves the comparison page.
+        hosts: further host names of the server. They are checked only if it serves the comparison page.
         origins: the origins of other sites whose pages may call the server, such as ``https://example.org``.
-        log: the file of the access log; ``-`` for standard output, None for none.
-        texts: whether queries and documents are logged, too.
+        log: the file of the access log; ``-`` for standard output, None to write no log.
+        texts: whether the log contains queries and documents.
     """
 
     hosts: tuple[str, ...] = ()
@@ -91,11 +91,11 @@ def run(
 
     Args:
         reranker: the service that scores; the caller closes it.
-        limits: the limits of the accepted work; the timeout also limits the time for finishing.
-        host: the address that the socket is bound to; its names are the server's own.
-        listener: the socket (`bind`), which may listen already.
-        access: the rules for callers; None for everybody with the token.
-        comparison: the searches of the comparison page; None for no page.
+        limits: the limits of the server. Its request timeout also limits the time for finishing.
+        host: the address to which the socket is bound.
+        listener: the socket from `bind`.
+        access: who may call the server, and the access log; by default, any host and no log.
+        comparison: the searches of the comparison page; None to serve no page.
 
     Raises:
         ConfigError: the access log cannot be written.
@@ -103,14 +103,16 @@ def run(
     access = access or Access()
     export_traces("osrerank-server")
     log = None if access.log is None else AccessLog(access.log, texts=access.texts)
-    token = reranker.settings.server_token
-    app = create_app(reranker, limits, token=None if token is None else token.get_secret_value(), access_log=log)
+    secret = reranker.settings.server_token
+    token = None if secret is None else secret.get_secret_value()
+    app = create_app(reranker, limits, token=token, access_log=log)
+    hosts = None
     if comparison is not None:
         add_page(app, comparison)
-    hosts = None if comparison is None else {*access.hosts, *own_names(host)}
+        hosts = {*access.hosts, *local_host_names(host)}
     restrict(app, hosts=hosts, origins=access.origins)
     try:
-        server = uvicorn.Server(configuration(app, limits))
+        server = uvicorn.Server(uvicorn_config(app, limits))
         # uvicorn raises SIGTERM again when it has ended, which would end this process by the signal
         with end_on_signals(lambda: setattr(server, "should_exit", True)):
             server.run(sockets=[listener])
@@ -119,29 +121,29 @@ def run(
             log.close()
 
 
-def configuration(app: FastAPI, limits: ServerLimits) -> uvicorn.Config:
-    """Return uvicorn's configuration: no access log, a limit of connections, and a graceful shutdown."""
+def uvicorn_config(app: FastAPI, limits: ServerLimits) -> uvicorn.Config:
+    """Return uvicorn's configuration: limits of connections and headers, a graceful shutdown, and no access log."""
     return uvicorn.Config(
         app,
         log_level="warning",
         access_log=False,
         server_header=False,
-        http=PunctualProtocol,
+        http=HeaderTimeoutProtocol,
         limit_concurrency=MAX_CONNECTIONS,
         timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=int(limits.timeout_ms / 1000) + 1,
     )
 
 
-def url_of(host: str, port: int) -> str:
+def server_url(host: str, port: int) -> str:
     """Return the URL of a server; an IPv6 address is put in brackets."""
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """Return a socket that is bound to an address but refuses connections until `listen` is called.
+    """Return a socket that is bound to an address, but refuses connections until `listen` is called.
 
-    An address that is in use is thus reported before the model is loaded.
+    An address in use is thus reported before the model is loaded.
 
     Raises:
         ConfigError: the address cannot be used.
@@ -152,12 +154,12 @@ def bind(host: str, port: int) -> socket.socket:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if listener.family == socket.AF_INET6:
             listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-        # asyncio sets it only on sockets that it creates
+        # asyncio sets this option only on sockets that it creates
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         listener.bind((host, port))
     except OSError as error:
         listener.close()
-        raise _address_in_use(url_of(host, port), error) from None
+        raise _listen_error(server_url(host, port), error) from None
     return listener
 
 
@@ -168,11 +170,11 @@ def listen(listener: socket.socket) -> None:
         ConfigError: another process has begun to listen on the address.
     """
     try:
-        listener.listen(BACKLOG)
+        listener.listen(MAX_PENDING_CONNECTIONS)
     except OSError as error:
-        raise _address_in_use(url_of(*listener.getsockname()[:2]), error) from None
+        raise _listen_error(server_url(*listener.getsockname()[:2]), error) from None
 
 
-def _address_in_use(url: str, error: OSError) -> ConfigError:
+def _listen_error(url: str, error: OSError) -> ConfigError:
     reason = f"the server cannot listen on {url} ({error.strerror}): choose another --host or --port"
     return ConfigError(reason, setting="port", source="flag")

@@ -18,7 +18,7 @@ from osrerank.cli.demo import MAPPING, Sample
 from osrerank.errors import InstallError
 from osrerank.server.opensearch.cluster import ML_NODES_ONLY, PRIVATE, TRUSTED
 from osrerank.server.opensearch.install import Installer, PipelineSpec
-from osrerank.server.opensearch.ml_commons import CallBounds
+from osrerank.server.opensearch.ml_commons import CallLimits
 from osrerank.testing import FunctionScorer
 from tests.articles import fill
 from tests.engine_facts import needs_plugins
@@ -137,10 +137,10 @@ def test_with_a_failing_rerank_server_the_pipeline_keeps_the_first_pass_order(cl
         return Reply({}, 500)
 
     with answering(answer) as faulty:
-        installer.install(PipelineSpec(faulty.url, ("text",), bounds=CallBounds(connect_s=1, read_s=2)))
+        installer.install(PipelineSpec(faulty.url, ("text",), limits=CallLimits(connect_s=1, read_s=2)))
         began = time.monotonic()
         assert ids(plain(cluster, query, 5)) == first_pass
-        assert time.monotonic() - began < 10  # 30 s without bounds of the connector
+        assert time.monotonic() - began < 10  # 30 s without limits of the connector
         assert not hangs or time.monotonic() - began > 2
         leave.set()
 
@@ -306,7 +306,7 @@ def test_a_foreign_pipeline_is_left_alone(cluster, server):
     cluster.transport.perform_request("PUT", "/_search/pipeline/mine", body=body)
     try:
         for act in (lambda one: one.install(PipelineSpec(server, ("text",))), Installer.remove, Installer.status):
-            with pytest.raises(InstallError, match="not osrerank's"):
+            with pytest.raises(InstallError, match="osrerank did not create"):
                 act(Installer(cluster, "mine"))
     finally:
         cluster.transport.perform_request("DELETE", "/_search/pipeline/mine")

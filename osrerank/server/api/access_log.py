@@ -13,19 +13,18 @@ from typing import Any
 
 from osrerank.errors import ConfigError
 
-REQUEST_ID = "X-Request-Id"
-"""The header of every response with the request's id, which the client sets or the server creates."""
-USABLE_ID = re.compile(r"[\x21-\x7e]{1,128}")
+REQUEST_ID_HEADER = "X-Request-Id"
+VALID_ID = re.compile(r"[\x21-\x7e]{1,128}")
 RECORD = "osrerank.record"
-"""The key of an ASGI scope under which a route stores what the log should have of its request."""
+"""The key of the ASGI scope for a dict to which a route adds entries of its request's log line."""
 
 
 class AccessLog:
-    """Writes lines to standard output or to a file; if the file is moved away, a new one is created.
+    """Writes the access log. If the file is moved or deleted, as logrotate does, a new one is created.
 
     Args:
         file: the path of the file; ``-`` for standard output.
-        texts: whether queries and documents are written, too.
+        texts: whether the log contains queries and documents.
 
     Raises:
         ConfigError: the file cannot be written.
@@ -34,15 +33,16 @@ class AccessLog:
     def __init__(self, file: str, *, texts: bool = False) -> None:
         self.texts = texts
         try:
-            self._handler: logging.Handler = (
-                logging.StreamHandler(sys.stdout) if file == "-" else WatchedFileHandler(Path(file), encoding="utf-8")
-            )
+            if file == "-":
+                self._handler: logging.Handler = logging.StreamHandler(sys.stdout)
+            else:
+                self._handler = WatchedFileHandler(Path(file), encoding="utf-8")
         except OSError as error:
-            reason = f"the access log {file} cannot be written ({error.strerror}): choose another --access-log"
+            reason = f"cannot write the access log {file} ({error.strerror}): choose another --access-log"
             raise ConfigError(reason, setting="access_log", source="flag") from None
 
     def write(self, entry: Mapping[str, Any]) -> None:
-        """Write a request's line, with the time."""
+        """Write the line of a request, and add the time to it."""
         line = json.dumps({"time": datetime.now(UTC).isoformat(timespec="milliseconds"), **entry})
         self._handler.handle(logging.makeLogRecord({"msg": line}))
 
@@ -52,6 +52,6 @@ class AccessLog:
 
 
 def request_id(header: bytes) -> str:
-    """Return a request's id: the client's if it has 1 to 128 printable ASCII characters, else a new one."""
+    """Return the id in the client's header if it is 1 to 128 printable ASCII characters, else a new id."""
     text = header.decode("latin-1")
-    return text if USABLE_ID.fullmatch(text) else uuid.uuid4().hex
+    return text if VALID_ID.fullmatch(text) else uuid.uuid4().hex

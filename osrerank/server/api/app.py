@@ -19,22 +19,22 @@ from osrerank._log_throttle import LogThrottle
 from osrerank.errors import OsrerankError
 from osrerank.server.api import routes
 from osrerank.server.api.access_log import AccessLog
-from osrerank.server.api.dialect_route import NOT_JSON, content_type, is_json
-from osrerank.server.api.errors import RefusedRequest, body_of, headers_of, sentence_of, status_of
+from osrerank.server.api.dialect_route import NOT_JSON, is_json, media_type
+from osrerank.server.api.errors import RefusedRequest, describe_faults, error_body, error_headers, error_status
 from osrerank.server.api.explorer import add_explorer
 from osrerank.server.api.limits import ServerLimits
 from osrerank.server.api.middleware import RequestMiddleware
 from osrerank.server.api.numbers import encode
-from osrerank.server.api.paths import no_route
+from osrerank.server.api.paths import explain_missing_route
 from osrerank.server.api.service import ApiService
 from osrerank.server.api.traced import READINESS
 from osrerank.service import RerankService
 
 logger = logging.getLogger(__name__)
-due = LogThrottle()
+log_limiter = LogThrottle()
 
 NO_TELEMETRY: Any = {"tracing": False, "metrics": False, "logs": False, "auto_configure": False}
-"""Switches FastAPI's telemetry off, in releases that have one: it would report a body's texts with its errors."""
+"""The settings that turn off the telemetry of recent FastAPI releases, which would report texts with errors."""
 
 
 def create_app(
@@ -48,9 +48,9 @@ def create_app(
 
     Args:
         reranker: the service that scores; the caller closes it after the application has shut down.
-        limits: the limits of the accepted work.
-        token: the token that clients must send as ``Authorization``, with or without ``Bearer``; None for none.
-        access_log: the access log, which the caller closes; None for none.
+        limits: the limits of the server.
+        token: the token that clients must send as ``Authorization``, with or without ``Bearer``. None lets everyone in.
+        access_log: the access log, which the caller closes; None to write none.
     """
     limits = limits or ServerLimits()
     service = ApiService(reranker, limits)
@@ -70,60 +70,72 @@ def create_app(
         telemetry=NO_TELEMETRY,
     )
     app.state.service = service
-    app.state.share_of = None  # only the comparison page has indexes
+    app.state.find_vector_share = None  # only the comparison page has indices
     app.state.started = int(time.time())
     app.include_router(routes.dialects)
     app.include_router(routes.checks)
     add_explorer(app)
-    queries = reranker.settings.trace_queries
-    app.add_middleware(RequestMiddleware, limits=limits, token=token, access_log=access_log, trace_queries=queries)
-    app.add_exception_handler(RequestValidationError, _invalid)
-    app.add_exception_handler(HTTPException, _refused_by_framework)
-    app.add_exception_handler(OsrerankError, _failed)
-    app.add_exception_handler(RefusedRequest, _failed)
-    app.add_exception_handler(Exception, _broken)
+    app.add_middleware(
+        RequestMiddleware,
+        limits=limits,
+        token=token,
+        access_log=access_log,
+        trace_queries=reranker.settings.trace_queries,
+    )
+    app.add_exception_handler(RequestValidationError, _respond_to_validation_error)
+    app.add_exception_handler(HTTPException, _respond_to_http_error)
+    app.add_exception_handler(OsrerankError, _respond_to_failure)
+    app.add_exception_handler(RefusedRequest, _respond_to_failure)
+    app.add_exception_handler(Exception, _respond_to_bug)
     return app
 
 
-async def _invalid(http: HttpRequest, error: Exception) -> Response:
-    """Answer an invalid request of the comparison page, without repeating its content."""
+async def _respond_to_validation_error(http: HttpRequest, error: Exception) -> Response:
+    """Respond to a request that FastAPI finds invalid. The message does not repeat the request's content."""
     assert isinstance(error, RequestValidationError)
     faults = error.errors()
     if any(fault["type"] == "json_invalid" for fault in faults):
-        return _fault(400, f"the body is not JSON: {faults[0].get('ctx', {}).get('error', 'it cannot be decoded')}")
-    if http.method == "POST" and not is_json(content_type(http)):
-        return _fault(415, NOT_JSON)
-    return _fault(422, sentence_of(faults, depth=1))
+        reason = faults[0].get("ctx", {}).get("error", "it cannot be decoded")
+        return _error_response(400, f"the body is not JSON: {reason}")
+    if http.method == "POST" and not is_json(media_type(http)):
+        return _error_response(415, NOT_JSON)
+    return _error_response(422, describe_faults(faults, depth=1))
 
 
-async def _refused_by_framework(http: HttpRequest, error: Exception) -> Response:
+async def _respond_to_http_error(http: HttpRequest, error: Exception) -> Response:
+    """Respond to an unknown path or method, or to another request that Starlette refuses."""
     assert isinstance(error, HTTPException)
-    message, headers = str(error.detail), dict(error.headers or {})
+    message = str(error.detail)
+    headers = dict(error.headers or {})
     if error.status_code == HTTPStatus.NOT_FOUND:
-        message = no_route(http.url.path)
+        message = explain_missing_route(http.url.path)
     elif error.status_code == HTTPStatus.METHOD_NOT_ALLOWED and "Allow" in headers:
-        message = f"this route does not take the method: send {headers['Allow']}"
-    return _fault(error.status_code, message, headers)
+        message = f"this route does not accept the method: use {headers['Allow']}"
+    return _error_response(error.status_code, message, headers)
 
 
-async def _failed(http: HttpRequest, error: Exception) -> Response:
-    status = status_of(error)
-    if http.url.path in READINESS:  # probes come all the time
-        if due.is_due("not-ready"):
-            logger.warning("[not-ready] requests cannot be answered now: %s; not logged again for a minute", error)
+async def _respond_to_failure(http: HttpRequest, error: Exception) -> Response:
+    """Log an error of osrerank, and respond with its message."""
+    status = error_status(error)
+    if http.url.path in READINESS:
+        if log_limiter.is_due("not-ready"):  # probes come every few seconds
+            logger.warning("[not-ready] the server cannot serve requests: %s; not logged again for a minute", error)
     elif status >= 500:
-        logger.warning("[request-failed] a request was answered with %d: %s", status, error)
-    elif status == HTTPStatus.TOO_MANY_REQUESTS and due.is_due("overloaded"):
+        logger.warning("[request-failed] a request failed with status %d: %s", status, error)
+    elif status == HTTPStatus.TOO_MANY_REQUESTS and log_limiter.is_due("overloaded"):
         logger.warning("[overloaded] refused a request: %s; not logged again for a minute", error)
-    after_s = getattr(error, "retry_after_s", None)
-    return _fault(status, str(error), None if after_s is None else {"Retry-After": str(math.ceil(after_s))})
+    headers = {}
+    retry_after_s = getattr(error, "retry_after_s", None)
+    if retry_after_s is not None:
+        headers["Retry-After"] = str(math.ceil(retry_after_s))
+    return _error_response(status, str(error), headers)
 
 
-async def _broken(_http: HttpRequest, error: Exception) -> Response:
+async def _respond_to_bug(_http: HttpRequest, error: Exception) -> Response:
     logger.error("[server-defect] a bug in osrerank failed a request: %s; the traceback follows", type(error).__name__)
-    return _fault(500, "internal error; the server's log has the traceback")
+    return _error_response(500, "internal error; the server's log has the traceback")
 
 
-def _fault(status: int, message: str, headers: dict[str, str] | None = None) -> Response:
-    content = encode(body_of(status, message))  # in ASCII: a message may contain half a surrogate pair
-    return Response(content, status, {**headers_of(status), **(headers or {})}, media_type="application/json")
+def _error_response(status: int, message: str, headers: dict[str, str] | None = None) -> Response:
+    content = encode(error_body(status, message))  # in ASCII: a message may contain half a surrogate pair
+    return Response(content, status, {**error_headers(status), **(headers or {})}, media_type="application/json")

@@ -1,4 +1,4 @@
-"""Turn errors into a status and a body that clients of every dialect can read."""
+"""Turn errors into HTTP responses that clients of every dialect can read."""
 
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
@@ -16,35 +16,35 @@ from osrerank.errors import (
     Overloaded,
     WorkerError,
 )
-from osrerank.server.api.service import RETRY_AFTER_S, CutText
+from osrerank.server.api.service import RETRY_AFTER_S, TextTooLong
 
 MAX_FAULTS = 3
-"""The most invalid fields of a request that an error names."""
+"""The maximum number of invalid fields that an error message names."""
 
 INDEX_PATTERN = r"^[^\s_.\-+,*?/\\\"<>|#:][^\s,*?/\\\"<>|#:]*$"
-"""The name of one index or alias: no wildcards, no lists, no system indexes."""
+"""A regular expression for the name of one index or alias, without wildcards, lists and system indices."""
 
 
 class ErrorBody(BaseModel):
-    """The body of every error response: one sentence, under the names of several dialects."""
+    """The body of every error response. Each dialect has its own key for the message, so the body repeats it."""
 
-    message: str = Field(description="What is wrong and what to do, under Cohere's name.")
-    detail: str = Field(description="The same sentence under vLLM's and FastAPI's name.")
-    error: str = Field(description="The same sentence under the name of text-embeddings-inference.")
+    message: str = Field(description="What is wrong and what to do; the key of Cohere.")
+    detail: str = Field(description="The same message; the key of vLLM and FastAPI.")
+    error: str = Field(description="The same message; the key of text-embeddings-inference.")
     error_type: str = Field(description="Validation, Authentication, Overloaded, Timeout, Unhealthy or Backend.")
 
 
 class RefusedRequest(Exception):  # noqa: N818 - a refusal, not a defect
-    """A request that is refused with a status and a sentence."""
+    """The server refuses a request, with an HTTP status and a message for the client."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
         self.status = status
 
 
-# class of an error -> status; the first matching class counts
-_STATUS: tuple[tuple[type[Exception], int], ...] = (
-    (CutText, 422),
+# a subclass stands before its base: the first matching class decides
+_STATUS_BY_CLASS: tuple[tuple[type[Exception], int], ...] = (
+    (TextTooLong, 422),
     (Overloaded, 429),
     (DeadlineExceeded, 504),
     (WorkerError, 503),
@@ -54,14 +54,14 @@ _STATUS: tuple[tuple[type[Exception], int], ...] = (
     (InferenceError, 500),
     (OsrerankError, 500),
 )
-_TYPES = {
+_TYPE_BY_STATUS = {
     401: "Authentication",
     429: "Overloaded",
     500: "Backend",
     503: "Unhealthy",
     504: "Timeout",
 }
-ANSWERS: Mapping[int | str, dict[str, Any]] = {
+ERROR_RESPONSES: Mapping[int | str, dict[str, Any]] = {
     status: {"model": ErrorBody, "description": description}
     for status, description in (
         (400, "The body is not JSON."),
@@ -72,31 +72,31 @@ ANSWERS: Mapping[int | str, dict[str, Any]] = {
         (422, "The body is JSON, but not a request of this dialect."),
         (429, "Too many documents are waiting; try again after the seconds in Retry-After."),
         (500, "The model failed on every document."),
-        (503, "The model cannot be loaded, or no worker or rerank server answers."),
+        (503, "The model cannot be loaded, or no worker or rerank server responds."),
         (504, "Not all documents could be scored in time."),
     )
 }
 
 
-def status_of(error: Exception) -> int:
+def error_status(error: Exception) -> int:
     """Return the HTTP status for an error."""
     if isinstance(error, RefusedRequest):
         return error.status
-    return next((status for kind, status in _STATUS if isinstance(error, kind)), 500)
+    return next((status for error_class, status in _STATUS_BY_CLASS if isinstance(error, error_class)), 500)
 
 
-def body_of(status: int, message: str) -> dict[str, str]:
+def error_body(status: int, message: str) -> dict[str, str]:
     """Return the body of an error response."""
-    kind = _TYPES.get(status, "Validation" if status < 500 else "Backend")
-    return ErrorBody(message=message, detail=message, error=message, error_type=kind).model_dump()
+    error_type = _TYPE_BY_STATUS.get(status, "Validation" if status < 500 else "Backend")
+    return ErrorBody(message=message, detail=message, error=message, error_type=error_type).model_dump()
 
 
-def sentence_of(faults: Sequence[Mapping[str, Any]], *, depth: int) -> str:
-    """Describe pydantic's errors in one sentence, which names at most `MAX_FAULTS` fields.
+def describe_faults(faults: Sequence[Mapping[str, Any]], *, depth: int) -> str:
+    """Describe the first `MAX_FAULTS` validation errors in one line.
 
     Args:
-        faults: the errors that ``ValidationError.errors`` returns.
-        depth: the number of leading parts of a field's path that the client does not know.
+        faults: the errors, as ``ValidationError.errors`` returns them.
+        depth: the number of leading parts of ``loc`` to leave out, because they are not keys of the client's body.
     """
     sentences = []
     for fault in faults[:MAX_FAULTS]:
@@ -105,8 +105,10 @@ def sentence_of(faults: Sequence[Mapping[str, Any]], *, depth: int) -> str:
     return "; ".join(sentences)
 
 
-def headers_of(status: int) -> dict[str, str]:
-    """Return the headers that an error response of a status needs."""
+def error_headers(status: int) -> dict[str, str]:
+    """Return the additional headers of an error response."""
     if status == HTTPStatus.TOO_MANY_REQUESTS:
         return {"Retry-After": str(RETRY_AFTER_S)}
-    return {"WWW-Authenticate": "Bearer"} if status == HTTPStatus.UNAUTHORIZED else {}
+    if status == HTTPStatus.UNAUTHORIZED:
+        return {"WWW-Authenticate": "Bearer"}
+    return {}

@@ -1,4 +1,7 @@
-"""The page ``/docs``, which shows the routes of ``/openapi.json`` with forms to try them; it loads nothing else."""
+"""The page ``/docs``, which lists the routes of ``/openapi.json`` and has a form to try each.
+
+Unlike FastAPI's own page, it loads nothing from the internet.
+"""
 
 from collections.abc import Awaitable, Callable
 from importlib.resources import files
@@ -18,18 +21,18 @@ FILES = {
     "/docs/docs.css": ("docs.css", "text/css; charset=utf-8"),
     "/docs/docs.js": ("docs.js", "text/javascript; charset=utf-8"),
 }
-"""Path -> name and media type of the file."""
+"""The name and media type of the file at each path."""
 
 
 def add_explorer(app: FastAPI) -> None:
     """Add the page to the rerank API."""
-    for path, (name, kind) in FILES.items():
+    for path, (name, media_type) in FILES.items():
         content = (files("osrerank.server.api") / "static" / name).read_bytes()
-        app.add_api_route(path, _answering(content, kind), methods=["GET"], include_in_schema=False)
+        app.add_api_route(path, _file_endpoint(content, media_type), methods=["GET"], include_in_schema=False)
 
 
-def _answering(content: bytes, kind: str) -> Callable[[], Awaitable[Response]]:
-    async def answer() -> Response:
-        return Response(content, media_type=kind, headers=HEADERS)
+def _file_endpoint(content: bytes, media_type: str) -> Callable[[], Awaitable[Response]]:
+    async def respond() -> Response:
+        return Response(content, media_type=media_type, headers=HEADERS)
 
-    return answer
+    return respond

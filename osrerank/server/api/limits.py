@@ -1,4 +1,4 @@
-"""The limits of the work that the server accepts."""
+"""The limits of the rerank API: sizes, numbers of documents, and times."""
 
 import math
 from dataclasses import dataclass
@@ -6,19 +6,19 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class ServerLimits:
-    """The limits of a server; requests beyond them are refused, never truncated.
+    """The limits of a server. It refuses requests beyond them.
 
     Attributes:
-        max_body_bytes: the maximum size of one request, in bytes.
-        max_documents: the maximum number of documents in one request.
-        max_held_bytes: the maximum size of all requests in progress together, in bytes.
-        max_held_documents: the maximum number of documents that wait or are being scored. A request that arrives when
-            there are no others is always accepted.
-        max_wait_s: the maximum estimated wait of a request before it is scored, in seconds. A request that
-            cannot be scored within its own timeout is refused, too.
+        max_body_bytes: the maximum size of a request's body, in bytes.
+        max_documents: the maximum number of documents in a request.
+        max_held_bytes: the maximum size of the bodies of all requests in progress, in bytes.
+        max_held_documents: the maximum number of documents that are waiting or being scored. An idle server accepts
+            any request.
+        max_wait_s: the maximum time that a request may have to wait before it is scored, as estimated on arrival, in
+            seconds. A request that cannot be scored within its own timeout is refused, too.
         timeout_ms: the default and the maximum timeout of a request, in milliseconds.
-        body_timeout_s: the timeout of a request's body, in seconds.
-        threads: the number of requests, or parts of them, that are scored at once; the scorer merges their batches.
+        body_timeout_s: the time in which a request's body must arrive, in seconds.
+        threads: the number of tasks that are scored at a time. A task is a request or a part of one.
     """
 
     max_body_bytes: int = 32 * 2**20

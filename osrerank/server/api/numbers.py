@@ -1,9 +1,9 @@
-"""Write scores as JSON numbers that every client can read, and that keep the model's order.
+"""Write scores as JSON numbers that all clients can parse and that sort in the model's order.
 
-ml-commons casts a score to ``Double`` and stores it as a float32. It parses a number of more than 18 characters as a
-``BigDecimal``, and a number without a decimal point as an ``Integer``; either fails the search. So scores have at most
-seven decimals and always a point. Different scores that would round to the same number are moved apart, so that sorting
-by them gives the same order.
+OpenSearch's ml-commons casts a score to ``Double`` and stores it as a float32. It parses a number of more than 18
+characters as a ``BigDecimal``, and one without a decimal point as an ``Integer``; both fail the search. Scores
+therefore have a decimal point and at most seven decimals. Scores that differ, but would be rounded to the same number,
+are moved apart.
 """
 
 import json
@@ -14,59 +14,59 @@ from typing import Any
 import numpy as np
 
 DECIMALS = 7
-STEPS = 10**DECIMALS
-"""The number of steps of 1e-7 in 1; numbers in [0, 1] that differ by such a step differ as float32, too."""
+STEPS_PER_UNIT = 10**DECIMALS
+"""Numbers are counted in steps of 1e-7. In [0, 1], numbers that differ by a step also differ as float32."""
 
 
 def separate(values: Sequence[float], keys: Sequence[float], *, lowest: float = -np.inf) -> list[float]:
-    """Round values to seven decimals; values with different keys stay different.
+    """Round values to seven decimals, but keep values with different keys different.
 
     Args:
-        values: the values ``(n,)``, never increasing.
-        keys: the sort keys ``(n,)``, never increasing; values with equal keys become equal numbers.
-        lowest: the smallest number; at most ``1e7 * (values[0] - lowest)`` different numbers fit above it.
+        values: the values ``(n,)``, in descending order.
+        keys: the keys by which the values were sorted ``(n,)``, in descending order.
+        lowest: the minimum of the returned numbers. ``1e7 * (values[0] - lowest)`` different numbers fit above it.
 
     Returns:
-        Multiples of 1e-7 ``(n,)``, never increasing. A number is less than the one before it, in float32, too, if its
-        key is.
+        Multiples of 1e-7 ``(n,)`` in descending order, also as float32. Numbers are equal where keys are equal.
     """
     steps: list[int] = []
     for index, value in enumerate(values):
-        step = round(value * STEPS)
+        step = round(value * STEPS_PER_UNIT)
         if index and keys[index] == keys[index - 1]:
             step = steps[-1]
         elif index:
-            step = _below(steps[-1], step)
+            step = _lower_below(step, steps[-1])
         steps.append(step)
-    return [step / STEPS for step in _raise_to(steps, keys, lowest)]
+    return [step / STEPS_PER_UNIT for step in _raise_to_minimum(steps, keys, lowest)]
 
 
-def _below(above: int, step: int) -> int:
-    """Return the step, or the next lower one that is a smaller float32 than the step ``above``."""
-    step = min(step, above - 1)
-    while np.float32(step / STEPS) >= np.float32(above / STEPS):
+def _lower_below(step: int, upper: int) -> int:
+    """Lower a step, if necessary, until it is less than the step ``upper``, also as float32."""
+    step = min(step, upper - 1)
+    while np.float32(step / STEPS_PER_UNIT) >= np.float32(upper / STEPS_PER_UNIT):
         step -= max(1, abs(step) >> 24)
     return step
 
 
-def _raise_to(steps: list[int], keys: Sequence[float], lowest: float) -> list[int]:
-    """Raise steps below ``lowest`` up to it, and the steps before them just enough to keep the order."""
-    if not steps or steps[-1] >= lowest * STEPS:
+def _raise_to_minimum(steps: list[int], keys: Sequence[float], lowest: float) -> list[int]:
+    """Raise the steps below ``lowest`` to it, and the steps before them by no more than the order requires."""
+    if not steps or steps[-1] >= lowest * STEPS_PER_UNIT:
         return steps
-    floor = round(lowest * STEPS)
+    minimum = round(lowest * STEPS_PER_UNIT)
     raised = list(steps)
     for index in range(len(raised) - 1, -1, -1):
-        if raised[index] >= floor:
+        if raised[index] >= minimum:
             break
-        raised[index] = floor
-        is_tie = index and keys[index] == keys[index - 1]
-        floor += 0 if is_tie else 1
+        raised[index] = minimum
+        is_tie = index > 0 and keys[index] == keys[index - 1]
+        if not is_tie:
+            minimum += 1
     return raised
 
 
 @dataclass(frozen=True, slots=True)
 class Json:
-    """JSON text in ASCII that `encode` writes unchanged: a client's document, whose numbers are not scores."""
+    """JSON text in ASCII that `encode` writes unchanged, such as a client's document, whose numbers are not scores."""
 
     text: str
 

@@ -1,4 +1,4 @@
-"""The routes of the rerank API and their dialects."""
+"""The routes of the rerank API: one for each dialect's path, and the checks for monitoring."""
 
 import asyncio
 from collections.abc import Callable
@@ -27,16 +27,18 @@ from osrerank.server.api.dialects.cohere import (
 from osrerank.server.api.dialects.mixedbread import MixedbreadRequest, MixedbreadResponse
 from osrerank.server.api.dialects.pairs import ClassifyRequest, Label, ScoreRequest, ScoreResponse
 from osrerank.server.api.dialects.texts import HuggingFaceRequest, TeiRequest, TeiResult
-from osrerank.server.api.errors import ANSWERS, INDEX_PATTERN, ErrorBody, RefusedRequest
-from osrerank.server.api.middleware import Left
+from osrerank.server.api.errors import ERROR_RESPONSES, INDEX_PATTERN, ErrorBody, RefusedRequest
+from osrerank.server.api.middleware import ClientDisconnected
 from osrerank.server.api.numbers import encode
 from osrerank.server.api.service import ApiService
 from osrerank.types import Deadline
 
-UNSCORED, TRUNCATED = "X-Rerank-Unscored", "X-Rerank-Truncated"
-"""The headers with the numbers of documents without a score and of cut documents; absent if there are none."""
+UNSCORED_HEADER = "X-Rerank-Unscored"
+"""The header with the number of documents without a score; absent if all have one."""
+TRUNCATED_HEADER = "X-Rerank-Truncated"
+"""The header with the number of truncated documents; absent if the model read all of them whole."""
 
-dialects = APIRouter(responses={**ANSWERS}, tags=["rerank"], route_class=DialectRoute)
+dialects = APIRouter(responses={**ERROR_RESPONSES}, tags=["rerank"], route_class=DialectRoute)
 checks = APIRouter(tags=["checks"])
 
 TimeoutHeader = Header(None, alias=TIMEOUT_HEADER, gt=0, allow_inf_nan=False, description="The same as timeout_ms.")
@@ -48,7 +50,7 @@ async def rerank_cohere(
     http: HttpRequest, request: CohereRequest, timeout_ms: float | None = TimeoutHeader
 ) -> Response:
     """Rerank documents as Cohere, Jina and Together do."""
-    return await _answer(http, request, timeout_ms)
+    return await _respond(http, request, timeout_ms)
 
 
 @dialects.post("/voyage/v1/rerank", response_model=VoyageResponse)
@@ -56,7 +58,7 @@ async def rerank_voyage(
     http: HttpRequest, request: VoyageRequest, timeout_ms: float | None = TimeoutHeader
 ) -> Response:
     """Rerank documents as Voyage does: its clients' base URL is ``http://HOST:PORT/voyage/v1``."""
-    return await _answer(http, request, timeout_ms)
+    return await _respond(http, request, timeout_ms)
 
 
 @dialects.post("/v1/reranking", response_model=MixedbreadResponse)
@@ -64,7 +66,7 @@ async def rerank_mixedbread(
     http: HttpRequest, request: MixedbreadRequest, timeout_ms: float | None = TimeoutHeader
 ) -> Response:
     """Rerank documents as Mixedbread does."""
-    return await _answer(http, request, timeout_ms)
+    return await _respond(http, request, timeout_ms)
 
 
 @dialects.post("/infinity/rerank", response_model=InfinityResponse)
@@ -73,19 +75,19 @@ async def rerank_infinity(
     http: HttpRequest, request: InfinityRequest, timeout_ms: float | None = TimeoutHeader
 ) -> Response:
     """Rerank documents as Infinity does: LiteLLM's ``api_base`` is ``http://HOST:PORT/infinity``."""
-    return await _answer(http, request, timeout_ms)
+    return await _respond(http, request, timeout_ms)
 
 
 @dialects.post("/rerank", response_model=RerankResponse)
 async def rerank(http: HttpRequest, request: RerankRequest, timeout_ms: float | None = TimeoutHeader) -> Response:
     """Rerank in the dialect of the body: ``texts`` is TEI's key, ``property`` Weaviate's, ``documents`` vLLM's."""
-    return await _answer(http, request, timeout_ms)
+    return await _respond(http, request, timeout_ms)
 
 
 @dialects.post("/", response_model=list[TeiResult])
 async def rerank_tei(http: HttpRequest, request: TeiRequest, timeout_ms: float | None = TimeoutHeader) -> Response:
     """Rerank texts as text-embeddings-inference does."""
-    return await _answer(http, request, timeout_ms)
+    return await _respond(http, request, timeout_ms)
 
 
 @dialects.post("/hf/rerank", response_model=list[TeiResult])
@@ -93,64 +95,67 @@ async def rerank_hugging_face(
     http: HttpRequest, request: HuggingFaceRequest, timeout_ms: float | None = TimeoutHeader
 ) -> Response:
     """Rerank for Elasticsearch's service ``hugging_face``."""
-    return await _answer(http, request, timeout_ms)
+    return await _respond(http, request, timeout_ms)
 
 
 @dialects.post("/invocations", response_model=InvocationResponse)
 async def invoke(http: HttpRequest, request: InvocationRequest, timeout_ms: float | None = TimeoutHeader) -> Response:
-    """Answer as a SageMaker endpoint does: pairs in ``inputs``, or any dialect of ``/rerank``."""
-    return await _answer(http, request, timeout_ms)
+    """Respond as a SageMaker endpoint does, to pairs in ``inputs`` or to any dialect of ``/rerank``."""
+    return await _respond(http, request, timeout_ms)
 
 
 @dialects.post("/predict", response_model=list[Label])
 async def classify(http: HttpRequest, request: ClassifyRequest, timeout_ms: float | None = TimeoutHeader) -> Response:
     """Score pairs as a text classifier does."""
-    return await _answer(http, request, timeout_ms)
+    return await _respond(http, request, timeout_ms)
 
 
 @dialects.post("/v1/score", response_model=ScoreResponse)
 @dialects.post("/score", response_model=ScoreResponse)
 async def score(http: HttpRequest, request: ScoreRequest, timeout_ms: float | None = TimeoutHeader) -> Response:
     """Score pairs as vLLM does."""
-    return await _answer(http, request, timeout_ms)
+    return await _respond(http, request, timeout_ms)
 
 
-async def _answer(http: HttpRequest, request: DialectRequest, header_ms: float | None) -> Response:
+async def _respond(http: HttpRequest, request: DialectRequest, header_ms: float | None) -> Response:
+    """Score a request's documents, and build the response of its dialect; stop if the client disconnects."""
     service: ApiService = http.app.state.service
     questions = request.questions()
     count = sum(len(question.documents) for question in questions)
-    if count > service.limits.max_documents:
-        raise RefusedRequest(413, f"{count} documents; a request may have {service.limits.max_documents}: send several")
+    max_documents = service.limits.max_documents
+    if count > max_documents:
+        reason = f"the request has {count} documents, and the maximum is {max_documents}"
+        raise RefusedRequest(413, f"{reason}: send several requests")
     http.scope[RECORD].update(documents=count, questions=questions)
-    limits_ms = (service.limits.timeout_ms, request.timeout_ms, header_ms)
-    deadline = Deadline.after_ms(min(ms for ms in limits_ms if ms is not None), service.reranker.clock)
+    timeouts_ms = (service.limits.timeout_ms, request.timeout_ms, header_ms)
+    timeout_ms = min(duration_ms for duration_ms in timeouts_ms if duration_ms is not None)
+    deadline = Deadline.after_ms(timeout_ms, service.reranker.clock)
     scoring = asyncio.ensure_future(service.judge(questions, deadline, whole=request.wants_whole_texts))
-    leaving = asyncio.ensure_future(_client_left(http))
+    disconnection = asyncio.ensure_future(_wait_for_disconnection(http))
     try:
-        await asyncio.wait({scoring, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({scoring, disconnection}, return_when=asyncio.FIRST_COMPLETED)
         if not scoring.done():
-            raise Left
+            raise ClientDisconnected
         judgements = scoring.result()
     finally:
         scoring.cancel()
-        leaving.cancel()
+        disconnection.cancel()
     http.scope[RECORD]["cached"] = sum(judgement.cached for judgement in judgements)
     counts = {
-        UNSCORED: sum(judgement.unscored for judgement in judgements),
-        TRUNCATED: sum(judgement.truncated for judgement in judgements),
+        UNSCORED_HEADER: sum(judgement.unscored for judgement in judgements),
+        TRUNCATED_HEADER: sum(judgement.truncated for judgement in judgements),
     }
     headers = {name: str(count) for name, count in counts.items() if count}
-    return Response(
-        encode(request.build_response(judgements, service.model)), media_type="application/json", headers=headers
-    )
+    content = encode(request.build_response(judgements, service.model))
+    return Response(content, media_type="application/json", headers=headers)
 
 
-async def _client_left(http: HttpRequest) -> None:
+async def _wait_for_disconnection(http: HttpRequest) -> None:
     while (await http.receive())["type"] != "http.disconnect":
         pass
 
 
-class Alive(BaseModel):
+class Health(BaseModel):
     """The response of a running server."""
 
     status: str
@@ -164,7 +169,7 @@ class Readiness(BaseModel):
 
 
 class ModelEntry(BaseModel):
-    """A model, as OpenAI's clients list it."""
+    """A model, in OpenAI's format."""
 
     id: str
     object: str
@@ -173,14 +178,14 @@ class ModelEntry(BaseModel):
 
 
 class ModelList(BaseModel):
-    """The list with the server's one model."""
+    """The list of the server's models, which has one entry."""
 
     object: str
     data: list[ModelEntry]
 
 
 class Info(BaseModel):
-    """The model and its limits."""
+    """The model, and the limits of the server."""
 
     model_id: str
     version: str
@@ -194,18 +199,18 @@ class Info(BaseModel):
 @checks.get("/health")
 @checks.get("/live")
 @checks.get("/ping")
-async def health() -> Alive:
-    """Report that the server runs, without scoring."""
-    return Alive(status="ok")
+async def health() -> Health:
+    """Report that the server runs."""
+    return Health(status="ok")
 
 
 @checks.get(
     "/ready",
     responses={
         503: {"model": ErrorBody, "description": "The server is not ready; the body says why."},
-        400: {"model": ErrorBody, "description": "The server has no indexes, or the request names none."},
-        404: {"model": ErrorBody, "description": "There is no such index, or it is not offered."},
-        422: {"model": ErrorBody, "description": "A parameter cannot be used."},
+        400: {"model": ErrorBody, "description": "The request names no index, or the server has no indices."},
+        404: {"model": ErrorBody, "description": "The index does not exist, or the server does not offer it."},
+        422: {"model": ErrorBody, "description": "A parameter is invalid."},
         502: {"model": ErrorBody, "description": "The index cannot be read."},
     },
 )
@@ -214,13 +219,14 @@ async def ready(
     index: Annotated[str | None, Parameter(max_length=255, pattern=INDEX_PATTERN)] = None,
     at_least: Annotated[float | None, Parameter(ge=0, le=1)] = None,
 ) -> Readiness:
-    """Report whether the model is loaded and the queue has room, without scoring.
+    """Report whether the model is loaded and the queue has room.
 
-    With ``index``, report also whether at least the share ``at_least`` of its documents has vectors, by default .95.
+    With ``index``, this also requires that a share of its documents has vectors: ``at_least``, by default .95.
     """
     service: ApiService = http.app.state.service
-    if fault := await service.check():
-        raise RefusedRequest(503, fault)
+    obstacle = await service.find_obstacle()
+    if obstacle:
+        raise RefusedRequest(503, obstacle)
     if index is not None or at_least is not None:
         await _check_vectors(http, index, AT_LEAST if at_least is None else at_least)
     return Readiness(status="ready", model=service.model)
@@ -231,27 +237,25 @@ async def ready(
     responses={503: {"model": ErrorBody, "description": "The server is not ready; the body says why."}},
 )
 async def ready_weaviate(http: HttpRequest) -> Readiness:
-    """Report the same as ``/ready``; Weaviate waits for it when it starts."""
+    """Report the same as ``/ready``. Weaviate polls this path when it starts."""
     return await ready(http)
 
 
 async def _check_vectors(http: HttpRequest, index: str | None, at_least: float) -> None:
-    share_of: Callable[[str], float] | None = http.app.state.share_of
-    if share_of is None:
-        raise RefusedRequest(400, "this server has no indexes: start it with --ui, or leave out index and at_least")
+    find_vector_share: Callable[[str], float] | None = http.app.state.find_vector_share
+    if find_vector_share is None:
+        raise RefusedRequest(400, "this server has no indices: start it with --ui, or leave out index and at_least")
     if index is None:
         raise RefusedRequest(400, "at_least needs an index: add index=NAME")
-    share = await asyncio.to_thread(share_of, index)
+    share = await asyncio.to_thread(find_vector_share, index)
     if share < at_least:
-        command = f"osrerank vectors build --index {index}"
-        raise RefusedRequest(
-            503, f"{share:.1%} of the documents of {index} have vectors, not {at_least:.1%}: {command}"
-        )
+        reason = f"{share:.1%} of the documents of {index} have vectors, not {at_least:.1%}"
+        raise RefusedRequest(503, f"{reason}: run osrerank vectors build --index {index}")
 
 
 @checks.get("/v1/models")
 async def models(http: HttpRequest) -> ModelList:
-    """List the model."""
+    """List the server's one model."""
     entry = ModelEntry(
         id=http.app.state.service.model, object="model", created=http.app.state.started, owned_by="osrerank"
     )

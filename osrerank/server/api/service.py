@@ -1,10 +1,15 @@
-"""Score questions (a query and its documents) of many clients at once, within limits; independent of HTTP."""
+"""Score the requests of many clients at once, within the server's limits.
+
+A request consists of questions: a query with its documents. Dialects turn HTTP requests into questions, so nothing here
+depends on HTTP.
+"""
 
 import asyncio
 import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
@@ -17,21 +22,24 @@ from osrerank.server.api.metrics import DOCUMENTS, HELD
 from osrerank.server.api.numbers import separate
 from osrerank.server.api.queue import QueuedTask, TaskQueue
 from osrerank.service import RerankService
-from osrerank.tracing.spans import bind_trace, span
+from osrerank.tracing.spans import Attributes, bind_trace, span
 from osrerank.types import Counts, Deadline, Encoder, NeedsWorkers, Scorer, Scores
 from osrerank.types.values import BLANK_TEXT
 from osrerank.types.vectors import NeedsServer
 
 RETRY_AFTER_S = 1
 """The minimum Retry-After of a refused request, in seconds."""
-TOKEN_CHARACTERS = 4
-"""The estimated number of characters of a token."""
+CHARACTERS_PER_TOKEN = 4
+"""An estimate."""
 OVERHEAD_TOKENS = 16
 """The estimated cost of a document in addition to its text, in tokens."""
-CHECK_S, CHECK_SERVER_S = 0.03, 0.5
-"""The timeouts of `ApiService.check` for a model of this process and for a remote one, in seconds."""
-CHECK_MS = 6_000.0
-"""The timeout of a request that checks whether another server can score, in milliseconds."""
+CHECK_TIMEOUT_S = 0.03
+"""How long a readiness check waits for a model in this process, in seconds."""
+REMOTE_CHECK_TIMEOUT_S = 0.5
+"""How long a readiness check waits for a rerank server, in seconds."""
+SERVER_CHECK_TIMEOUT_MS = 6_000.0
+"""The timeout of the request that checks a rerank server, in milliseconds. It may go on after the readiness check."""
+MAX_TOKENS = 1 << 62
 
 
 class Busy(Overloaded):
@@ -39,11 +47,11 @@ class Busy(Overloaded):
 
     Args:
         message: the reason.
-        wait_s: the estimated time until there is room, in seconds.
-        max_s: the maximum of that time, in seconds.
+        wait_s: the estimated time until the server has room, in seconds.
+        max_s: the maximum time to suggest to the client, in seconds.
 
     Attributes:
-        retry_after_s: the time after which to try again, in whole seconds.
+        retry_after_s: the time after which the client should try again, in whole seconds.
     """
 
     def __init__(self, message: str, wait_s: float, max_s: float) -> None:
@@ -51,15 +59,21 @@ class Busy(Overloaded):
         super().__init__(f"{message}; try again in {self.retry_after_s} s")
 
 
-class CutText(ScoringError):  # noqa: N818 - a refusal, not a defect
-    """A text would have to be truncated, which the client does not allow."""
+class TextTooLong(ScoringError):  # noqa: N818 - a refusal, not a defect
+    """A text is longer than the model reads, and the client does not allow truncation."""
 
 
-class _Terms(NamedTuple):
-    """The terms that all tasks of a request share; each task appends its number of scored documents to ``scored``."""
+class _RequestContext(NamedTuple):
+    """What all tasks of a request share.
+
+    Attributes:
+        deadline: the deadline of the response.
+        scored_counts: the numbers of scored documents; each task appends its own.
+        whole: whether to refuse texts that the model would truncate.
+    """
 
     deadline: Deadline
-    scored: list[int]
+    scored_counts: list[int]
     whole: bool
 
 
@@ -76,10 +90,12 @@ class Judgement:
     """The scores and the order of a question's documents.
 
     Attributes:
-        order: the indices of the documents, best first; ties and unscored documents are in the client's order.
-        probabilities: the probabilities ``(n,)`` in the client's order, in [0, 1], multiples of 1e-7.
-        logits: the logits ``(n,)`` in the client's order, unbounded.
-        unscored: the number of documents without a score; they come last, with the lowest numbers.
+        order: the indices of the documents, best first. Ties keep the client's order; documents without a score come
+            last.
+        probabilities: the probabilities ``(n,)`` in the client's order, in [0, 1], multiples of 1e-7. Documents
+            without a score get the lowest.
+        logits: the logits ``(n,)`` in the client's order, unbounded. Documents without a score get the lowest.
+        unscored: the number of documents without a score.
         cached: the number of scores that came from the cache.
         truncated: the number of documents that were longer than the model reads.
     """
@@ -93,20 +109,20 @@ class Judgement:
 
 
 class ApiService:
-    """The scorer of a process, shared by all requests of one event loop.
+    """Admits, queues and scores requests. All requests of a server share it; its methods run in one event loop.
 
     Args:
         reranker: the service with the model, the cache and the workers; the caller closes it.
-        limits: the limits of the accepted work.
+        limits: the limits of the server.
     """
 
     def __init__(self, reranker: RerankService, limits: ServerLimits) -> None:
         self.reranker = reranker
         self.limits = limits
         self._queue = TaskQueue(limits.threads, reranker.clock)
-        self._held = 0
-        self._fault = "the model is being loaded: try again in a moment"
-        self._checking: asyncio.Future[str] | None = None
+        self._held_documents = 0
+        self._obstacle = "the model is being loaded: try again in a moment"
+        self._model_check: asyncio.Future[str] | None = None
 
     @property
     def model(self) -> str:
@@ -114,7 +130,7 @@ class ApiService:
         return self.reranker.model_name
 
     async def judge(self, questions: Sequence[Question], deadline: Deadline, *, whole: bool = False) -> list[Judgement]:
-        """Score all questions of a request; if the caller is cancelled, waiting tasks are dropped.
+        """Score all questions of a request. If the caller is cancelled, tasks that have not begun are dropped.
 
         Args:
             questions: the questions of one request.
@@ -122,126 +138,148 @@ class ApiService:
             whole: whether to refuse texts that the model would truncate.
 
         Raises:
-            CutText: ``whole`` is set, and a text would be truncated, or it is unknown whether it would be.
+            TextTooLong: ``whole`` is set, and the model would truncate a text or cannot tell.
             Busy: too many documents are waiting, or the response would come too late.
             DeadlineExceeded: not all documents could be scored in time.
             ScoringError: the model cannot be loaded, or failed on every document of a question.
             WorkerError: the workers did not reply.
         """
         if whole and self.reranker.settings.backend == HTTP:
-            raise CutText("the rerank server behind this one does not report cut texts: leave truncate out")
+            raise TextTooLong("the rerank server behind this one does not report truncated texts: leave truncate out")
         count = sum(len(question.documents) for question in questions)
-        self._admit(count, sum(map(_tokens, questions)), deadline)
-        self._held += count
+        self._admit(count, sum(map(_estimate_tokens, questions)), deadline)
+        self._held_documents += count
         HELD.inc(count)
         has_ended: list[bool] = []
-        terms = _Terms(replace(deadline, withdrawn=lambda: bool(has_ended)), [], whole)
+        context = _RequestContext(replace(deadline, withdrawn=lambda: bool(has_ended)), [], whole)
+        remaining_s = deadline.remaining_s()
+        timeout_s = None if math.isinf(remaining_s) else max(remaining_s, 0.0)
         try:
-            async with asyncio.timeout(_positive(deadline.remaining_s())):
-                return await self._score_all(questions, terms)
+            async with asyncio.timeout(timeout_s):
+                return await self._score_all(questions, context)
         except (TimeoutError, DeadlineExceeded) as error:
             cause = f": {error}" if str(error) else ""
-            reason = f"the request's time limit passed after {min(sum(terms.scored), count)} of {count} documents"
+            n_scored = min(sum(context.scored_counts), count)
+            reason = f"the request's time limit passed after {n_scored} of {count} documents"
             raise DeadlineExceeded(reason + cause) from None
         finally:
             has_ended.append(True)  # a running task ends after its batch
-            self._held -= count
+            self._held_documents -= count
             HELD.dec(count)
 
-    async def check(self) -> str:
-        """Return the reason why requests cannot be served now, or an empty string; nothing is scored."""
-        if self._checking is None or self._checking.done():
-            before, self._checking = self._checking, asyncio.get_running_loop().run_in_executor(None, self._find_fault)
-            self._fault = self._fault if before is None else before.result()
+    async def find_obstacle(self) -> str:
+        """Return the reason why requests cannot be served now; empty if they can. This scores nothing.
+
+        The model is checked in another thread. If that takes too long, the result of the previous check counts.
+        """
+        if self._model_check is None or self._model_check.done():
+            previous_check = self._model_check
+            self._model_check = asyncio.get_running_loop().run_in_executor(None, self._find_model_obstacle)
+            if previous_check is not None:
+                self._obstacle = previous_check.result()
         is_remote = self.reranker.settings.backend == HTTP
-        done, _ = await asyncio.wait([self._checking], timeout=CHECK_SERVER_S if is_remote else CHECK_S)
+        timeout_s = REMOTE_CHECK_TIMEOUT_S if is_remote else CHECK_TIMEOUT_S
+        done, _ = await asyncio.wait([self._model_check], timeout=timeout_s)
         if done:
-            self._fault = self._checking.result()
-        if self._fault:
-            return self._fault
-        if self._held >= self.limits.max_held_documents:
-            return f"{self._held} documents are waiting, the maximum of this server"
-        wait_s, max_s = self._queue.wait_s(1 << 62), self._max_wait_s
-        return f"requests wait for {wait_s:.1f} s, longer than the {max_s:g} s that they may" if wait_s > max_s else ""
+            self._obstacle = self._model_check.result()
+        if self._obstacle:
+            return self._obstacle
+        if self._held_documents >= self.limits.max_held_documents:
+            return f"{self._held_documents} documents are waiting, the maximum of this server"
+        wait_s = self._queue.wait_s(MAX_TOKENS)
+        max_s = min(self.limits.max_wait_s, self.limits.timeout_ms / 1000)
+        if wait_s > max_s:
+            return f"a request would wait for {wait_s:.1f} s, longer than the maximum of {max_s:g} s"
+        return ""
 
     def close(self) -> None:
-        """Wait for running tasks, and end the threads; a later question starts new ones."""
+        """Wait for running tasks, and end the threads. A later question starts new threads."""
         self._queue.close()
 
-    @property
-    def _max_wait_s(self) -> float:
-        return min(self.limits.max_wait_s, self.limits.timeout_ms / 1000)
-
-    def _find_fault(self) -> str:
-        """Load the model if necessary; return the reason why it cannot be used, empty if it can."""
+    def _find_model_obstacle(self) -> str:
+        """Load the model if necessary; return the reason why it cannot score, empty if it can."""
         try:
             model = self.reranker.model
             if isinstance(model, NeedsWorkers):
                 model.find_workers()
             if isinstance(model, NeedsServer):
-                model.check_server(Deadline.after_ms(CHECK_MS))
+                model.check_server(Deadline.after_ms(SERVER_CHECK_TIMEOUT_MS))
             identity = model.identity
         except OsrerankError as error:
             return str(error)
         return "" if identity else "the model has no identity"
 
     def _admit(self, count: int, tokens: int, deadline: Deadline) -> None:
-        """Refuse a request whose response would come too late. If nothing waits, every request is accepted."""
-        if not self._held:
+        """Refuse a request whose response would come too late. An idle server accepts every request.
+
+        Raises:
+            Busy: the request is refused.
+        """
+        if not self._held_documents:
             return
-        request_s = self.limits.timeout_ms / 1000
-        if self._held + count > self.limits.max_held_documents:
-            raise Busy(f"{self._held} documents are waiting to be scored", self._queue.wait_s(1 << 62), request_s)
+        timeout_s = self.limits.timeout_ms / 1000
+        if self._held_documents + count > self.limits.max_held_documents:
+            reason = f"{self._held_documents} documents are waiting to be scored"
+            raise Busy(reason, self._queue.wait_s(MAX_TOKENS), timeout_s)
         wait_s = self._queue.wait_s(tokens)
         scoring_s = tokens / self._queue.rate.tokens_per_s
         max_s = min(self.limits.max_wait_s, deadline.remaining_s() - scoring_s)
         if wait_s > max(0.0, max_s):
-            raise Busy(
-                f"the request would wait for {wait_s:.1f} s and then take {scoring_s:.1f} s, which is too long for its "
-                "time limit or for --max-wait",
-                wait_s - max_s,
-                request_s,
-            )
+            reason = f"the request would wait for {wait_s:.1f} s and then take {scoring_s:.1f} s"
+            reason += ", which exceeds its time limit or --max-wait"
+            raise Busy(reason, wait_s - max_s, timeout_s)
 
-    async def _score_all(self, questions: Sequence[Question], terms: "_Terms", *, tokens: int = 0) -> list[Judgement]:
-        """Score questions in tasks of about ``tokens`` tokens; 0 is the queue's default. Return their judgements."""
-        parts_by_question = [_parts(question, tokens or self._queue.task_tokens) for question in questions]
+    async def _score_all(
+        self, questions: Sequence[Question], context: _RequestContext, *, task_tokens: int = 0
+    ) -> list[Judgement]:
+        """Score questions in tasks, and return their judgements.
+
+        Args:
+            questions: the questions of one request.
+            context: what the tasks share.
+            task_tokens: the maximum number of tokens of a task; 0 for the queue's choice.
+        """
+        max_tokens = task_tokens or self._queue.task_tokens
+        parts_by_question = [_split(question, max_tokens) for question in questions]
         tasks = [
-            QueuedTask(_tokens(part), bind_trace(functools.partial(self._score, part, terms)))
-            for parts_of_question in parts_by_question
-            for part in parts_of_question
+            QueuedTask(_estimate_tokens(part), bind_trace(functools.partial(self._score, part, context)))
+            for parts in parts_by_question
+            for part in parts
         ]
-        results = iter(await self._queue.run(tasks))
-        scores = [[next(results) for _ in parts_of_question] for parts_of_question in parts_by_question]
-        scored_parts = [part for outcomes in scores for part in outcomes if isinstance(part, Scores)]
-        identities = {part.identity for part in scored_parts if part.identity}
-        if len(identities) > 1 and not tokens:  # the model changed meanwhile; one model must score a whole question
-            terms.scored.clear()
-            return await self._score_all(questions, terms, tokens=1 << 62)
+        outcomes = await self._queue.run(tasks)
+        identities = {outcome.identity for outcome in outcomes if isinstance(outcome, Scores) and outcome.identity}
+        if len(identities) > 1 and not task_tokens:  # the model was replaced; one model must score a whole question
+            context.scored_counts.clear()
+            return await self._score_all(questions, context, task_tokens=MAX_TOKENS)
         model = self.reranker.model
+        remaining = iter(outcomes)
         return [
-            judgement(model, _join_scores(outcomes, part))
-            for outcomes, part in zip(scores, parts_by_question, strict=True)
+            build_judgement(model, _join_scores(list(islice(remaining, len(parts))), parts))
+            for parts in parts_by_question
         ]
 
-    def _score(self, question: Question, terms: "_Terms") -> Scores | InferenceError:
-        """Return a question's scores, or the error if no document could be scored; count the attempted documents."""
-        if terms.deadline.passed:
-            raise DeadlineExceeded("")  # `judge` writes the message
+    def _score(self, question: Question, context: _RequestContext) -> Scores | InferenceError:
+        """Return the scores of a task's documents, or the error if no document could be scored.
+
+        Raises:
+            DeadlineExceeded: the deadline passed before all documents were scored; `judge` writes the message.
+            TextTooLong: the model truncated a text, and the client does not allow that.
+        """
+        if context.deadline.passed:
+            raise DeadlineExceeded("")
         n_documents = len(question.documents)
+        attributes: Attributes = {"gen_ai.operation.name": "rerank", "gen_ai.rerank.candidate.count": n_documents}
+        cached = not context.whole  # cached scores do not record whether a text was truncated
         try:
-            with span(
-                "osrerank.score", {"gen_ai.operation.name": "rerank", "gen_ai.rerank.candidate.count": n_documents}
-            ):
-                cached = not terms.whole  # cached scores do not record whether a text was truncated
-                scores = self.reranker.score(question.query, question.documents, terms.deadline, cached=cached)
+            with span("osrerank.score", attributes):
+                scores = self.reranker.score(question.query, question.documents, context.deadline, cached=cached)
         except InferenceError as error:
-            terms.scored.append(n_documents)
+            context.scored_counts.append(n_documents)
             return error
-        terms.scored.append(len(scores.attempted))
-        if terms.whole and (scores.truncated or scores.query_truncated):
-            cut_texts = "the query is" if scores.query_truncated else "one or more documents are"
-            raise CutText(f"{cut_texts} longer than the model reads: send shorter texts, or leave truncate out")
+        context.scored_counts.append(len(scores.attempted))
+        if context.whole and (scores.truncated or scores.query_truncated):
+            texts = "the query is" if scores.query_truncated else "one or more documents are"
+            raise TextTooLong(f"{texts} longer than the model reads: send shorter texts, or leave truncate out")
         if scores.reached < n_documents:
             raise DeadlineExceeded("")
         DOCUMENTS.labels("inferred").inc(scores.inferences)
@@ -250,51 +288,57 @@ class ApiService:
         return scores
 
 
-def _tokens(question: Question) -> int:
-    """Estimate the number of tokens of a question's documents."""
+def _estimate_tokens(question: Question) -> int:
+    """Estimate the number of tokens of a question."""
     characters = sum(map(len, question.documents)) + len(question.query)
-    return characters // TOKEN_CHARACTERS + OVERHEAD_TOKENS * len(question.documents)
+    return characters // CHARACTERS_PER_TOKEN + OVERHEAD_TOKENS * len(question.documents)
 
 
-def _parts(question: Question, tokens: int) -> list[Question]:
-    """Split a question into parts of at most ``tokens`` tokens, or of a single longer document."""
+def _split(question: Question, max_tokens: int) -> list[Question]:
+    """Split a question into questions of at most ``max_tokens`` tokens each, unless a document alone has more."""
     parts: list[list[str]] = [[]]
-    tokens_left = tokens
+    remaining_tokens = max_tokens
     for document in question.documents:
-        cost = len(document) // TOKEN_CHARACTERS + OVERHEAD_TOKENS
-        if parts[-1] and cost > tokens_left:
+        tokens = len(document) // CHARACTERS_PER_TOKEN + OVERHEAD_TOKENS
+        if parts[-1] and tokens > remaining_tokens:
             parts.append([])
-            tokens_left = tokens
+            remaining_tokens = max_tokens
         parts[-1].append(document)
-        tokens_left -= cost
-    return [Question(question.query, tuple(part)) for part in parts]
+        remaining_tokens -= tokens
+    return [Question(question.query, tuple(documents)) for documents in parts]
 
 
-def _join_scores(scores: Sequence[Scores | InferenceError], parts: Sequence[Question]) -> Scores:
-    """Join the scores of a question's parts.
+def _join_scores(outcomes: Sequence[Scores | InferenceError], parts: Sequence[Question]) -> Scores:
+    """Join the scores of a question's parts. The documents of a part that failed count as failures.
 
     Raises:
-        InferenceError: no part has scores.
+        InferenceError: all parts failed.
     """
-    scored = [score for score in scores if isinstance(score, Scores)]
+    scored = [outcome for outcome in outcomes if isinstance(outcome, Scores)]
     if not scored:
-        raise next(score for score in scores if isinstance(score, InferenceError))
+        raise next(outcome for outcome in outcomes if isinstance(outcome, InferenceError))
     values: list[npt.NDArray[np.float32]] = []
     indices: list[range] = []
     failures: dict[int, str] = {}
     start = 0
-    for outcome, part in zip(scores, parts, strict=True):
+    for outcome, part in zip(outcomes, parts, strict=True):
         size = len(part.documents)
-        values.append(outcome.values if isinstance(outcome, Scores) else np.full(size, np.nan, dtype=np.float32))
-        failed = outcome.failures if isinstance(outcome, Scores) else dict.fromkeys(range(size), str(outcome))
-        failures |= {start + index: failure for index, failure in failed.items()}
+        if isinstance(outcome, Scores):
+            values.append(outcome.values)
+            part_failures = outcome.failures
+        else:
+            values.append(np.full(size, np.nan, dtype=np.float32))
+            part_failures = dict.fromkeys(range(size), str(outcome))
+        failures |= {start + index: failure for index, failure in part_failures.items()}
         indices.append(range(start, start + size))
         start += size
-    odds = Scores.joined_odds([score if isinstance(score, Scores) else None for score in scores], indices, start)
+    odds = Scores.joined_odds(
+        [outcome if isinstance(outcome, Scores) else None for outcome in outcomes], indices, start
+    )
     return Scores(np.concatenate(values), failures, odds=odds, **Counts.total(scored))
 
 
-def judgement(model: Scorer | Encoder, scores: Scores) -> Judgement:
+def build_judgement(model: Scorer | Encoder, scores: Scores) -> Judgement:
     """Turn a model's scores into the probabilities, logits and order of a response.
 
     Raises:
@@ -306,16 +350,19 @@ def judgement(model: Scorer | Encoder, scores: Scores) -> Judgement:
     if failure and not scored:
         raise InferenceError(f"no document could be scored: {failure}", model=model.model)
     unscored = [index for index in range(count) if index in scores.failures]
-    logits = scores.log_odds[scored].astype(np.float64)
-    ranks = np.argsort(-logits, kind="stable")
-    order = (*(scored[rank] for rank in ranks), *unscored)
-    ranked = [float(logit) for logit in logits[ranks]]
-    probabilities = [float(probability) for probability in model.probabilities(scores.log_odds[scored])[ranks]]
-    keys = [*ranked, *(-math.inf for _ in unscored)]
+    log_odds = scores.log_odds[scored]
+    best_first = np.argsort(-log_odds.astype(np.float64), kind="stable")
+    order = (*(scored[position] for position in best_first), *unscored)
+    logits = [float(logit) for logit in log_odds[best_first]]
+    probabilities = [float(probability) for probability in model.probabilities(log_odds)[best_first]]
+    keys = [*logits, *[-math.inf] * len(unscored)]
+    lowest_logit = logits[-1] if logits else 0.0
+    probabilities += [0.0] * len(unscored)
+    logits += [lowest_logit] * len(unscored)
     return Judgement(
         order=order,
-        probabilities=_in_request_order(separate([*probabilities, *(0.0 for _ in unscored)], keys, lowest=0.0), order),
-        logits=_in_request_order(separate([*ranked, *(ranked[-1] if ranked else 0.0 for _ in unscored)], keys), order),
+        probabilities=_in_request_order(separate(probabilities, keys, lowest=0.0), order),
+        logits=_in_request_order(separate(logits, keys), order),
         unscored=len(unscored),
         cached=scores.cached,
         truncated=scores.truncated,
@@ -323,9 +370,5 @@ def judgement(model: Scorer | Encoder, scores: Scores) -> Judgement:
 
 
 def _in_request_order(values: Sequence[float], order: Sequence[int]) -> tuple[float, ...]:
-    """Reorder values from the order of ranks to the order of the documents."""
+    """Return values, given best first, in the order of the client's documents."""
     return tuple(value for _, value in sorted(zip(order, values, strict=True)))
-
-
-def _positive(seconds: float) -> float | None:
-    return None if math.isinf(seconds) else max(seconds, 0.0)

@@ -1,4 +1,4 @@
-"""Trace the server's requests by OpenTelemetry's conventions for HTTP; a span continues its caller's trace."""
+"""Trace requests, by OpenTelemetry's conventions for HTTP servers. A request's span continues its caller's trace."""
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
@@ -9,22 +9,22 @@ from opentelemetry.trace import Span, SpanKind
 from osrerank.tracing.spans import UNRECORDED, Attributes, mark_failed, set_attributes, trace
 
 READINESS = frozenset({"/ready", "/.well-known/ready"})
-UNTRACED = frozenset({"/health", "/live", "/ping", "/metrics"}) | READINESS
-"""Paths that are requested every few seconds."""
+UNTRACED_PATHS = frozenset({"/health", "/live", "/ping", "/metrics"}) | READINESS
+"""The paths that monitoring requests every few seconds."""
 TRACE_HEADERS = (b"traceparent", b"tracestate")
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH"})
-OTHER = "_OTHER"
-"""The name of all other methods, so that clients cannot create arbitrary names."""
-BROKEN = 500
+OTHER_METHOD = "_OTHER"
+"""The recorded name of all other methods, so that clients cannot create arbitrary names."""
+MIN_FAILURE_STATUS = 500
 
 
 def server_span(scope: Mapping[str, Any], request_id: str, *, queries: bool) -> AbstractContextManager[Span]:
-    """Begin the span of a request, without the query part of its URL, which may contain anything."""
-    if scope["path"] in UNTRACED:
+    """Begin the span of a request. The query string is not recorded, because it may contain anything."""
+    if scope["path"] in UNTRACED_PATHS:
         return UNRECORDED
     parent = {name.decode(): value.decode("latin-1") for name, value in scope["headers"] if name in TRACE_HEADERS}
     host, port = scope.get("server") or (None, None)
-    method = scope["method"] if scope["method"] in METHODS else OTHER
+    method = scope["method"] if scope["method"] in METHODS else OTHER_METHOD
     attributes: Attributes = {
         "http.request.method": method,
         "url.path": scope["path"],
@@ -34,15 +34,15 @@ def server_span(scope: Mapping[str, Any], request_id: str, *, queries: bool) -> 
         "network.protocol.version": scope.get("http_version"),
         "osrerank.request.id": request_id,
     }
-    name = method if method != OTHER else "HTTP"
+    name = method if method != OTHER_METHOD else "HTTP"
     return trace(name, attributes, queries=queries, kind=SpanKind.SERVER, parent=parent)
 
 
 def record_response(span: Span, scope: Mapping[str, Any], status: int) -> None:
-    """Set a request's route and the status of its response; a status from 500 up marks the span as failed."""
+    """Record a request's route and the status of its response. A status of 500 or more marks the span as failed."""
     route = getattr(scope.get("route"), "path", None)
     if route is not None:
         span.update_name(f"{scope['method']} {route}")
     set_attributes(span, {"http.route": route, "http.response.status_code": status})
-    if status >= BROKEN:
+    if status >= MIN_FAILURE_STATUS:
         mark_failed(span, str(status))

@@ -1,1 +1,1 @@
-"""Elasticsearch's own reranking retriever: install the inference endpoint that it calls, and remove it."""
+"""Let Elasticsearch itself rerank: install the inference endpoint that its searches call, and remove it."""

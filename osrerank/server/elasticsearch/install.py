@@ -1,9 +1,9 @@
-"""Elasticsearch's inference endpoint that calls a rerank server: install and remove it completely.
+"""Install, inspect and remove an inference endpoint with which Elasticsearch itself reranks by calling osrerank serve.
 
-The endpoint is of the service ``custom``. Elasticsearch cannot change an endpoint's URL, so another server means that
-the endpoint is deleted and a new one created. Before that, a trial endpoint with the same settings scores a pair. If
-several installations run at the same time, Elasticsearch accepts one; the others check whether its endpoint has the
-settings that they need.
+The endpoint belongs to Elasticsearch's service ``custom``. Its URL cannot be changed, so to change the server,
+`Installer.install` deletes the endpoint and creates a new one. Before that, a trial endpoint with the new settings
+scores two texts. If several installations overlap, Elasticsearch accepts one; the others check whether the accepted
+endpoint has their settings.
 """
 
 import contextlib
@@ -18,22 +18,22 @@ from typing import Any
 from opensearchpy import NotFoundError, OpenSearch
 
 from osrerank.errors import ConfigError, InstallError
-from osrerank.server.explained import explained, explained_of_server
+from osrerank.server.failures import explain_failures, explain_server_failures
 
 ROOT = "/_inference/rerank"
 RERANK_PATH = "/v2/rerank"
-MARK = '{"model":"osrerank",'
-"""The prefix of the request template; it identifies our endpoints, because an endpoint has no description."""
-REQUEST = MARK + '"query":${query},"documents":${input}}'
+REQUEST_PREFIX = '{"model":"osrerank",'
+"""The prefix of the request template. It identifies our endpoints, because an endpoint has no description."""
+REQUEST = REQUEST_PREFIX + '"query":${query},"documents":${input}}'
 PARSER = {"reranked_index": "$.results[*].index", "relevance_score": "$.results[*].relevance_score"}
 QUERY = "what lowers blood pressure"
 PROBE = {"query": "ready", "input": ["ready", "not ready"]}
 LICENCES = ("enterprise", "trial")
-"""Types of licences with which Elasticsearch calls inference endpoints and has ``text_similarity_reranker``."""
-ATTEMPTS = 3
-"""The number of attempts to create the endpoint while other installations change it."""
+"""The types of licences that include inference endpoints and ``text_similarity_reranker``."""
+MAX_ATTEMPTS = 3
+"""The maximum number of attempts to create the endpoint while other installations change it."""
 TIMEOUT_S = 60
-"""Seconds for a request that calls the server; Elasticsearch itself gives up after 30."""
+"""The timeout of a request to Elasticsearch, in seconds: longer than the 30 that Elasticsearch waits for the server."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +42,8 @@ class EndpointSpec:
 
     Attributes:
         server: the address of the rerank server as the cluster reaches it, ``http(s)://host:port``.
-        field: the field whose text the model reads; searches name it, the endpoint does not.
-        token: the server's bearer token; None if the server needs none.
+        field: the field whose text the model reads. Searches name it; the endpoint does not.
+        token: the server's bearer token; None if the server needs no token.
         index: the index whose mapping has the field; empty if no index was given.
     """
 
@@ -55,8 +55,12 @@ class EndpointSpec:
     def settings(self) -> dict[str, Any]:
         """Return the endpoint's settings as Elasticsearch shows them, without the token."""
         headers = {} if self.token is None else {"headers": {"Authorization": "Bearer ${token}"}}
-        parser = {"response": {"json_parser": PARSER}}
-        return {"url": self.server + RERANK_PATH, "request": REQUEST, **parser, **headers}
+        return {
+            "url": self.server + RERANK_PATH,
+            "request": REQUEST,
+            "response": {"json_parser": PARSER},
+            **headers,
+        }
 
     def endpoint(self) -> dict[str, Any]:
         """Return the request body that creates the endpoint; Elasticsearch keeps the token secret."""
@@ -66,7 +70,9 @@ class EndpointSpec:
 
 def _is_own(endpoint: Mapping[str, Any]) -> bool:
     """Return whether osrerank created an inference endpoint."""
-    return bool(endpoint["service"] == "custom" and str(endpoint["service_settings"]["request"]).startswith(MARK))
+    if endpoint["service"] != "custom":
+        return False
+    return str(endpoint["service_settings"]["request"]).startswith(REQUEST_PREFIX)
 
 
 class Installer:
@@ -74,7 +80,7 @@ class Installer:
 
     Args:
         client: a client of the cluster; its user may change inference endpoints and read the licence.
-        name: the name of the endpoint: small letters and digits, with ``_`` and ``-`` between them.
+        name: the name of the endpoint: lower-case letters and digits, with ``_`` and ``-`` between them.
 
     Raises:
         ConfigError: the name has other characters.
@@ -84,7 +90,8 @@ class Installer:
 
     def __init__(self, client: OpenSearch, name: str) -> None:
         if not re.fullmatch(r"[a-z0-9]([a-z0-9_-]*[a-z0-9])?", name):
-            reason = f"the inference endpoint's name is {name!r}; use a-z and 0-9, with '_' and '-' only between them"
+            fix = "use a-z and 0-9, with '_' and '-' only between them"
+            reason = f"the inference endpoint's name {name!r} is not valid: {fix}"
             raise ConfigError(reason, setting="name", source="flag")
         self._client = client
         self._name = name
@@ -93,15 +100,15 @@ class Installer:
         """Return a sentence for each change that `install` would make; an empty list if the endpoint is installed.
 
         Raises:
-            InstallError: the licence does not suffice, or someone else's endpoint has the name.
+            InstallError: the licence does not include reranking, or someone else's endpoint has the name.
         """
         self._check_licence()
         if self._is_installed(self.find(), spec):
             return []
         return [f"inference endpoint {self._name}, calling {spec.server}"]
 
-    def needed_settings(self, spec: EndpointSpec) -> dict[str, dict[str, Any]]:  # noqa: ARG002 - as on OpenSearch
-        """Return an empty object: Elasticsearch calls any server, whatever its settings."""
+    def required_settings(self, spec: EndpointSpec) -> dict[str, dict[str, Any]]:  # noqa: ARG002 - as on OpenSearch
+        """Return an empty object, because no setting of Elasticsearch restricts which servers it calls."""
         return {}
 
     def search(self, spec: EndpointSpec) -> str:
@@ -117,10 +124,12 @@ class Installer:
         return f"POST {spec.index or '_all'}/_search\n{json.dumps(body, indent=2)}"
 
     def install(self, spec: EndpointSpec) -> None:
-        """Score a pair through a trial endpoint, then install the endpoint; leave nothing new if the trial fails.
+        """Create the endpoint, after scoring two texts through a trial endpoint.
+
+        If the trial fails, the current endpoint stays, and the trial endpoint is deleted.
 
         Raises:
-            InstallError: Elasticsearch refused a step, the cluster cannot reach the server, or someone removed or
+            InstallError: Elasticsearch refused a request, the cluster cannot reach the server, or someone removed or
                 changed the endpoint at the same time.
         """
         if not self.plan(spec):
@@ -135,7 +144,7 @@ class Installer:
             raise
         self._delete(trial)
         endpoint = self.find()
-        for _ in range(ATTEMPTS):  # another installation may remove or create it at the same time
+        for _ in range(MAX_ATTEMPTS):
             if self._is_installed(endpoint, spec):
                 return
             if endpoint is not None:
@@ -143,14 +152,14 @@ class Installer:
             refusal = None
             try:
                 self._create(self._name, spec)
-            except InstallError as error:  # perhaps another installation was faster
+            except InstallError as error:  # another installation may have created it first
                 refusal = error
             endpoint = self.find()
         if self._is_installed(endpoint, spec):
             return
         if refusal is not None and endpoint is None:
             raise refusal
-        reason = f"the inference endpoint {self._name} was removed, or installed with other settings, at the same time"
+        reason = f"someone else removed or changed the inference endpoint {self._name} at the same time"
         raise InstallError(f"{reason}: run osrerank pipeline status, then install again")
 
     def find(self) -> dict[str, Any] | None:
@@ -159,25 +168,25 @@ class Installer:
         Raises:
             InstallError: osrerank did not create the endpoint.
         """
-        with explained("look at the inference endpoint"):
+        with explain_failures("read the inference endpoint"):
             try:
                 content = self._request("GET", self._name)
             except NotFoundError:
                 return None
         endpoint = content["endpoints"][0]
         if not _is_own(endpoint):
-            raise InstallError(f"the inference endpoint {self._name} is not osrerank's: choose another --name")
+            raise InstallError(f"osrerank did not create the inference endpoint {self._name}: choose another --name")
         settings: dict[str, Any] = endpoint["service_settings"]
         return settings
 
     def status(self, index: str = "") -> dict[str, Any]:
-        """Return the endpoint's settings and whether it scores a pair.
+        """Return a report on the endpoint, and score two texts through it.
 
         Raises:
-            ConfigError: ``index`` is not empty; an endpoint reads no fields that could be checked.
+            ConfigError: ``index`` is not empty. The fields cannot be checked, because the endpoint does not name them.
         """
         if index:
-            reason = "leave out --index: Elasticsearch's inference endpoint reads no fields, so there are none to check"
+            reason = "leave out --index: Elasticsearch's inference endpoint does not name fields to check"
             raise ConfigError(reason, setting="index", source="flag")
         settings = self.find()
         if settings is None:
@@ -186,46 +195,50 @@ class Installer:
             "endpoint": self._name,
             "installed": True,
             "server": settings["url"].removesuffix(RERANK_PATH),
-            "failure": self._failure(),
+            "failure": self._find_failure(),
         }
 
     def remove(self) -> list[str]:
         """Remove the endpoint and the trial endpoints of interrupted installations; return a sentence for each.
 
         Raises:
-            InstallError: Elasticsearch refused a step.
+            InstallError: Elasticsearch refused a request, or osrerank did not create the endpoint.
         """
         self.find()
-        with explained("look for inference endpoints"):
+        with explain_failures("list the inference endpoints"):
             endpoints = self._request("GET", "_all")["endpoints"]
         name_or_trial = re.compile(f"{re.escape(self._name)}(-trial-[0-9a-f]{{8}})?")
-        own_names = [endpoint["inference_id"] for endpoint in endpoints if _is_own(endpoint)]
-        names = [name for name in own_names if name_or_trial.fullmatch(name)]
+        names = [
+            endpoint["inference_id"]
+            for endpoint in endpoints
+            if _is_own(endpoint) and name_or_trial.fullmatch(endpoint["inference_id"])
+        ]
         for name in names:
             self._delete(name)
         return [f"removed inference endpoint {name}" for name in names]
 
     def _check_licence(self) -> None:
-        with explained("read the licence"):
+        step = "read the licence"
+        with explain_failures(step):
             licence = self._client.transport.perform_request("GET", "/_license")["license"]
         if licence["type"] not in LICENCES or licence["status"] != "active":
             raise InstallError(
-                f"Elasticsearch's text_similarity_reranker needs an active Enterprise or trial licence, and the "
-                f"cluster's is {licence['type']} ({licence['status']}): rerank in the client, which needs none",
-                step="read the licence",
+                "Elasticsearch's text_similarity_reranker needs an active Enterprise or trial licence, but the "
+                f"cluster has {licence['type']} ({licence['status']}): rerank in the client, which needs no licence",
+                step=step,
             )
 
     def _is_installed(self, settings: Mapping[str, Any] | None, spec: EndpointSpec) -> bool:
-        """Return whether the endpoint has the settings of a specification and scores a pair.
+        """Return whether the endpoint has the settings of a specification, and scores two texts.
 
-        A token cannot be read back; a wrong one shows when the pair is scored.
+        A token cannot be read back; scoring fails if it is wrong.
         """
         if settings is None or ("headers" in settings) != (spec.token is not None):
             return False
-        return settings.items() >= spec.settings().items() and self._failure() is None
+        return settings.items() >= spec.settings().items() and self._find_failure() is None
 
-    def _failure(self) -> str | None:
-        """Return why Elasticsearch cannot score a pair through the endpoint; None if it can."""
+    def _find_failure(self) -> str | None:
+        """Return why Elasticsearch cannot score texts through the endpoint; None if it can."""
         try:
             self._check_licence()
             self._probe(self._name)
@@ -234,25 +247,25 @@ class Installer:
         return None
 
     def _create(self, name: str, spec: EndpointSpec) -> None:
-        """Create an endpoint; Elasticsearch sends the server a request first."""
-        with explained_of_server("create the inference endpoint"):
+        """Create an endpoint. Elasticsearch checks it by calling the server."""
+        with explain_server_failures("create the inference endpoint"):
             self._request("PUT", name, spec.endpoint())
 
     def _probe(self, name: str) -> None:
         """Score two texts through Elasticsearch.
 
         Raises:
-            InstallError: the cluster cannot reach the server, or its response is wrong.
+            InstallError: the cluster cannot reach the server, or the server's response is wrong.
         """
-        step = "score a pair through Elasticsearch"
-        with explained_of_server(step):
+        step = "score texts through Elasticsearch"
+        with explain_server_failures(step):
             scores = self._request("POST", name, PROBE)["rerank"]
         if len(scores) != len(PROBE["input"]):
-            raise InstallError(f"{step}: the server gave {len(scores)} scores for two texts", step=step)
+            raise InstallError(f"the rerank server returned {len(scores)} scores for two texts", step=step)
 
     def _delete(self, name: str) -> None:
-        """Delete an endpoint; do nothing if it does not exist."""
-        with explained(f"remove the inference endpoint {name}"), contextlib.suppress(NotFoundError):
+        """Delete an endpoint if it exists."""
+        with explain_failures(f"remove the inference endpoint {name}"), contextlib.suppress(NotFoundError):
             self._request("DELETE", name)
 
     def _request(self, method: str, name: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:

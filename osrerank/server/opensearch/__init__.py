@@ -1,1 +1,1 @@
-"""OpenSearch's own rerank search pipeline: install it on a cluster and remove it."""
+"""Let OpenSearch itself rerank: install the search pipeline that its searches run, and remove it."""

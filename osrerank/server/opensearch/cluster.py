@@ -1,7 +1,9 @@
-"""Check the plugins and cluster settings that ml-commons needs to call a rerank server; change neither.
+"""Check the plugins and cluster settings that OpenSearch's ml-commons needs to call a rerank server.
 
-ml-commons calls only servers that match a list of regular expressions. Private addresses must be allowed; since
-OpenSearch 3.7, they have a list of their own. By default, models run only on nodes with the role ``ml``.
+ml-commons calls only servers whose URL matches a list of regular expressions. Calls to private addresses must be
+allowed; since OpenSearch 3.7, these have their own list. By default, models run only on nodes with the role ``ml``.
+
+Nothing here changes a setting: `required_settings` returns the request that an administrator must send.
 """
 
 import re
@@ -13,9 +15,10 @@ from urllib.parse import urlsplit
 from opensearchpy import OpenSearch
 
 from osrerank.errors import InstallError
-from osrerank.server.explained import explained
+from osrerank.server.failures import explain_failures
 
 PREFIX = "plugins.ml_commons."
+STEP = "list the plugins"
 TRUSTED = f"{PREFIX}trusted_connector_endpoints_regex"
 TRUSTED_PRIVATE = f"{PREFIX}trusted_connector_private_endpoints_regex"
 PRIVATE = f"{PREFIX}connector.private_ip_enabled"
@@ -30,55 +33,56 @@ def check_plugins(client: OpenSearch) -> None:
     Raises:
         InstallError: a plugin is missing.
     """
-    with explained("look at the plugins"):
+    with explain_failures(STEP):
         installed = {entry["component"] for entry in client.cat.plugins(format="json")}
     missing = [name for name in PLUGINS if name not in installed]
     if missing:
-        raise InstallError(
-            f"the cluster has no {' and no '.join(missing)}: install what is missing, or rerank in the client",
-            step="look at the plugins",
-        )
+        names = " and no ".join(missing)
+        raise InstallError(f"the cluster has no {names}: install what is missing, or rerank in the client", step=STEP)
 
 
-def needed_settings(client: OpenSearch, server: str) -> dict[str, dict[str, Any]]:
-    """Return the body of the ``PUT _cluster/settings`` that lets the cluster call a server; empty if it can already.
+def required_settings(client: OpenSearch, server: str) -> dict[str, dict[str, Any]]:
+    """Return the body of a ``PUT _cluster/settings`` that lets the cluster call a server; empty if it already can.
 
-    A list keeps its entries. A transient value, which would override the persistent one, is set to null.
+    The body adds to the current lists. It sets conflicting transient values to null, because they override persistent
+    ones.
 
     Raises:
         InstallError: the settings cannot be read.
     """
-    with explained("read the cluster settings"):
+    with explain_failures("read the cluster settings"):
         settings = client.cluster.get_settings(include_defaults=True, flat_settings=True)
         has_ml_nodes = any("ml" in node["roles"] for node in client.nodes.info()["nodes"].values())
     current = {**settings["defaults"], **settings["persistent"], **settings["transient"]}
     missing: dict[str, Any] = {}
-    for name in (TRUSTED, TRUSTED_PRIVATE) if _is_private(server) else (TRUSTED,):
-        if name in current and not any(_matches(entry, server) for entry in current[name]):
-            missing[name] = [*current[name], trusted(server)]
-    if _is_private(server) and current.get(PRIVATE) == "false":
+    is_private = _is_private(server)
+    lists = (TRUSTED, TRUSTED_PRIVATE) if is_private else (TRUSTED,)
+    for name in lists:
+        if name in current and not any(_matches(pattern, server) for pattern in current[name]):
+            missing[name] = [*current[name], endpoint_pattern(server)]
+    if is_private and current.get(PRIVATE) == "false":
         missing[PRIVATE] = True
     if not has_ml_nodes and current.get(ML_NODES_ONLY) == "true":
         missing[ML_NODES_ONLY] = False
-    overriding = {name: None for name in missing if name in settings["transient"]}
-    return {scope: values for scope, values in (("persistent", missing), ("transient", overriding)) if values}
+    conflicts = {name: None for name in missing if name in settings["transient"]}
+    return {scope: values for scope, values in (("persistent", missing), ("transient", conflicts)) if values}
 
 
-def trusted(server: str) -> str:
+def endpoint_pattern(server: str) -> str:
     """Return a regular expression that matches the URLs of a server."""
     return f"^{re.escape(server)}/.*$"
 
 
-def _matches(expression: str, server: str) -> bool:
-    """Return whether an entry of a list trusts a server; OpenSearch matches it against the whole URL."""
+def _matches(pattern: str, server: str) -> bool:
+    """Return whether a pattern matches the whole URL that OpenSearch calls on a server."""
     try:
-        return re.fullmatch(expression, server + RERANK_PATH) is not None
+        return re.fullmatch(pattern, server + RERANK_PATH) is not None
     except re.error:  # Java knows more syntax than Python
         return False
 
 
 def _is_private(server: str) -> bool:
-    """Return whether a server's address is private; an unknown name counts as private."""
+    """Return whether a server has a private address; a name that cannot be resolved counts as private."""
     url = urlsplit(server)
     try:
         addresses = socket.getaddrinfo(url.hostname, url.port or 80, type=socket.SOCK_STREAM)

@@ -1,4 +1,8 @@
-"""Create, check and remove the ml-commons models that call a rerank server; each has its own connector and a new id."""
+"""Create, check and remove models of OpenSearch's ml-commons plugin that call a rerank server.
+
+Such a remote model computes nothing itself: its connector says which URL to call, and how. OpenSearch puts each model
+into a model group of the same name.
+"""
 
 import secrets
 import time
@@ -9,29 +13,29 @@ from typing import Any
 from opensearchpy import ConflictError, NotFoundError, OpenSearch, RequestError
 
 from osrerank.errors import InstallError
-from osrerank.server.explained import explained, explained_of_server
+from osrerank.server.failures import explain_failures, explain_server_failures
 from osrerank.server.opensearch.cluster import RERANK_PATH
 
 ROOT = "/_plugins/_ml"
 DEPLOY_TIMEOUT_S = 60.0
 DELETE_TIMEOUT_S = 10.0
-LEFT_AFTER_S = 10.0
-"""Seconds after which an unused model counts as left by an interrupted installation; an installation takes less."""
-PAUSE_S = 0.2
+ORPHANED_AFTER_S = 10.0
+"""The seconds after which an unused model belongs to an interrupted installation. An installation takes less time."""
+POLL_S = 0.2
 REQUEST_BODY = '{"query":"${parameters.query}","documents":${parameters.documents},"model":"${parameters.model}"}'
 PROBE = {"query_text": "ready", "text_docs": ["ready", "not ready"]}
 
 
 @dataclass(frozen=True, slots=True)
-class CallBounds:
-    """Bounds of each node's calls to a rerank server.
+class CallLimits:
+    """Limits of each node's calls to a rerank server.
 
     Attributes:
-        connect_s: the seconds to connect.
-        read_s: the seconds to wait for the response; then the search fails, or has the first pass's order. By default,
-            clients of OpenSearch give up after ten seconds.
-        retries: the number of retries of a call that was answered 429 or 5xx.
-        connections: the number of open connections.
+        connect_s: the timeout for connecting, in seconds.
+        read_s: the timeout for the response, in seconds. It should be below ten, the default timeout of OpenSearch's
+            clients.
+        retries: the number of times that a call is repeated after a 429 or 5xx response.
+        connections: the maximum number of open connections.
     """
 
     connect_s: int = 2
@@ -40,7 +44,7 @@ class CallBounds:
     connections: int = 30
 
     def client_config(self) -> dict[str, int]:
-        """Return the bounds in the form of the connector's ``client_config``."""
+        """Return the limits as the connector's ``client_config``."""
         return {
             "connection_timeout": self.connect_s,
             "read_timeout": self.read_s,
@@ -57,23 +61,23 @@ class Model:
         state: the state of the deployment, such as ``DEPLOYED``.
         server: the address of the rerank server.
         sends_token: whether calls carry a bearer token.
-        bounds: the bounds of the calls, as the connector's ``client_config``.
+        client_config: the connector's limits of calls.
     """
 
     state: str
     server: str
     sends_token: bool
-    bounds: Mapping[str, int]
+    client_config: Mapping[str, int]
 
 
-def connector_of(name: str, server: str, token: str | None, bounds: CallBounds) -> dict[str, Any]:
-    """Return the connector's definition.
+def connector_definition(name: str, server: str, token: str | None, limits: CallLimits) -> dict[str, Any]:
+    """Return the definition of a connector to a rerank server.
 
     Args:
         name: the name of the connector.
         server: the address of the rerank server, ``http(s)://host:port``.
-        token: the bearer token; None if the server needs none. ml-commons stores it encrypted.
-        bounds: the bounds of its calls.
+        token: the bearer token, which ml-commons stores encrypted; None if the server needs no token.
+        limits: the limits of the calls.
     """
     headers = {"Content-Type": "application/json"}
     if token is not None:
@@ -92,20 +96,20 @@ def connector_of(name: str, server: str, token: str | None, bounds: CallBounds) 
         "version": "1",
         "protocol": "http",
         "parameters": {"model": "osrerank"},
-        "client_config": bounds.client_config(),
+        "client_config": limits.client_config(),
         "credential": {"token": token or "none"},  # ml-commons requires one
         "actions": [action],
     }
 
 
 class Models:
-    """The models of a search pipeline, each in a model group that ml-commons makes for it.
+    """The models that were created for a search pipeline.
 
     Args:
         client: a client of the cluster.
         pipeline: the name of the search pipeline.
-        clock: returns seconds, never decreasing.
-        sleep: waits for a number of seconds.
+        clock: a function that returns a monotonic time in seconds.
+        sleep: a function that waits for a number of seconds.
     """
 
     def __init__(
@@ -121,8 +125,8 @@ class Models:
         self.label = f"osrerank-pipeline-{pipeline}"
         self._description = f"made by osrerank pipeline install for {pipeline}"
 
-    def create(self, server: str, token: str | None, bounds: CallBounds) -> str:
-        """Create a model with its connector, and return its id; OpenSearch begins to deploy it.
+    def create(self, server: str, token: str | None, limits: CallLimits) -> str:
+        """Create a model with its connector, begin to deploy it, and return its id.
 
         Raises:
             InstallError: the cluster refuses it.
@@ -132,29 +136,34 @@ class Models:
             "name": name,
             "description": self._description,
             "function_name": "remote",
-            "connector": {**connector_of(name, server, token, bounds), "description": self._description},
+            "connector": {**connector_definition(name, server, token, limits), "description": self._description},
         }
-        with explained("create the model"):
+        with explain_failures("create the model"):
             return str(self._request("POST", "models/_register?deploy=true", body)["model_id"])
 
     def check(self, model_id: str) -> None:
         """Wait until a new model is deployed, and score two texts through it.
 
         Raises:
-            InstallError: it is not deployed within a minute, the cluster cannot reach the server, or its response is
-                wrong.
+            InstallError: the model is not deployed within a minute, the cluster cannot reach the server, or the
+                server's response is wrong.
         """
         until = self._clock() + DEPLOY_TIMEOUT_S
-        while (model := self.find(model_id)) is None or model.state != "DEPLOYED":
-            if model is None or model.state == "DEPLOY_FAILED" or self._clock() > until:
-                state = "gone" if model is None else model.state
-                raise InstallError(f"deploy the model: its state is {state}", step="deploy the model")
-            self._sleep(PAUSE_S)
+        while True:
+            model = self.find(model_id)
+            state = "gone" if model is None else model.state
+            if state == "DEPLOYED":
+                break
+            if state in ("gone", "DEPLOY_FAILED") or self._clock() > until:
+                raise InstallError(
+                    f"the model {model_id} was not deployed: its state is {state}", step="deploy the model"
+                )
+            self._sleep(POLL_S)
         self.probe(model_id)
 
     def find(self, model_id: str) -> Model | None:
-        """Return a model; None if it does not exist, or calls no server."""
-        with explained("look at the model"):
+        """Return a model; None if it does not exist or has no connector."""
+        with explain_failures("read the model"):
             try:
                 model = self._request("GET", f"models/{model_id}")
             except NotFoundError:
@@ -163,67 +172,69 @@ class Models:
             return None
         action = model["connector"]["actions"][0]
         config = model["connector"].get("client_config", {})
-        bounds = {name: config.get(name) for name in CallBounds().client_config()}
+        client_config = {name: config.get(name) for name in CallLimits().client_config()}
         server = str(action["url"]).removesuffix(RERANK_PATH)
-        return Model(str(model["model_state"]), server, "Authorization" in action["headers"], bounds)
+        return Model(str(model["model_state"]), server, "Authorization" in action["headers"], client_config)
 
     def probe(self, model_id: str) -> None:
         """Score two texts through OpenSearch.
 
         Raises:
-            InstallError: the cluster cannot reach the server, or its response is wrong.
+            InstallError: the cluster cannot reach the server, or the server's response is wrong.
         """
-        step = "score a pair through OpenSearch"
-        with explained_of_server(step):
+        step = "score texts through OpenSearch"
+        with explain_server_failures(step):
             response = self._request("POST", f"_predict/text_similarity/{model_id}", PROBE)
         outputs = response["inference_results"][0]["output"]
         if len(outputs) != len(PROBE["text_docs"]):
-            raise InstallError(f"{step}: the server gave {len(outputs)} scores for two texts", step=step)
+            raise InstallError(f"the rerank server returned {len(outputs)} scores for two texts", step=step)
 
     def ids(self) -> list[str]:
-        """Return the ids of the pipeline's models."""
-        with explained("look for models"):
+        """Return the ids of the models."""
+        with explain_failures("search for models"):
             return [*self._search("models")]
 
     def remove(self, model_ids: Collection[str | None] | None = None, *, keep: str | None = None) -> list[str]:
-        """Delete models of the pipeline with their groups, and return the kind and id of each deleted object.
+        """Delete models and their groups, and return the kind and id of each deleted object, such as "model Xy".
 
         Args:
-            model_ids: the ids of the models; None for all models, and for groups without a model.
-            keep: the id of a model that is not deleted.
+            model_ids: the ids of the models to delete. None deletes all models, and groups without a model.
+            keep: the id of a model to keep.
 
         Raises:
             InstallError: the cluster refuses a request.
         """
-        with explained("remove the model"):
+        with explain_failures("remove the model"):
             models, groups = self._search("models"), self._search("model_groups")
             names = {
                 model_id: name
                 for model_id, name in models.items()
                 if model_id != keep and (model_ids is None or model_id in model_ids)
             }
+            group_ids = [group_id for group_id, name in groups.items() if model_ids is None or name in names.values()]
             removed = [self._delete("models", model_id) for model_id in names]
-            emptied = [group_id for group_id, name in groups.items() if model_ids is None or name in names.values()]
-            return [*removed, *(self._delete("model_groups", group_id) for group_id in emptied)]
+            removed += [self._delete("model_groups", group_id) for group_id in group_ids]
+            return removed
 
-    def remove_left(self, unused_ids: Collection[str], find_used_id: Callable[[], str | None]) -> None:
-        """Wait ten seconds, then delete the unused models that still exist and are not in use by then.
+    def remove_orphans(self, unused_ids: Collection[str], find_used_id: Callable[[], str | None]) -> None:
+        """Wait ten seconds, then delete the unused models that nobody has deleted or begun to use.
 
         Args:
-            unused_ids: the ids of models that are not in use now.
-            find_used_id: returns the id of the model in use.
+            unused_ids: the ids of the models that are unused now.
+            find_used_id: a function that returns the id of the model in use.
         """
-        until = self._clock() + LEFT_AFTER_S
-        while remaining_ids := {*unused_ids} & {*self.ids()} - {find_used_id()}:
+        until = self._clock() + ORPHANED_AFTER_S
+        while orphan_ids := {*unused_ids} & {*self.ids()} - {find_used_id()}:
             if self._clock() > until:
-                self.remove(remaining_ids)
+                self.remove(orphan_ids)
                 return
-            self._sleep(PAUSE_S)
+            self._sleep(POLL_S)
 
     def _delete(self, kind: str, object_id: str) -> str:
         """Delete a model or a group if it exists; return its kind and id.
 
-        OpenSearch refuses while a model is being deployed, and while a group counts a deleted model: then try again.
+        OpenSearch refuses to delete a model that is being deployed, or a group that still counts a deleted model.
+        Such a request is repeated for ten seconds.
         """
         until = self._clock() + DELETE_TIMEOUT_S
         while True:
@@ -234,23 +245,22 @@ class Models:
             except (RequestError, ConflictError):
                 if self._clock() > until:
                     raise
-                self._sleep(PAUSE_S)
+                self._sleep(POLL_S)
+                continue
             except NotFoundError:
-                break
-            else:
-                break
-        return f"{kind.removesuffix('s').replace('_', ' ')} {object_id}"
+                pass
+            return f"{kind.removesuffix('s').replace('_', ' ')} {object_id}"
 
     def _search(self, kind: str) -> dict[str, str]:
-        """Return the name of each model or group of the pipeline by its id; a group has the name of its model."""
+        """Return the name of each model or model group of the pipeline by its id."""
         query = {"query": {"match_phrase": {"name": self.label}}, "size": 100, "_source": ["name", "description"]}
         try:
             hits = self._request("POST", f"{kind}/_search", query)["hits"]["hits"]
         except NotFoundError:  # no model was ever created
             return {}
-        sources = {hit["_id"]: hit["_source"] for hit in hits}
-        described = {key: source for key, source in sources.items() if source.get("description") == self._description}
-        return {key: source["name"] for key, source in described.items()}
+        return {
+            hit["_id"]: hit["_source"]["name"] for hit in hits if hit["_source"].get("description") == self._description
+        }
 
     def _request(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
         response: dict[str, Any] = self._client.transport.perform_request(method, f"{ROOT}/{path}", body=body)

@@ -1,4 +1,4 @@
-"""Manage search templates that rerank: callers then send only a text, and no index needs a default pipeline.
+"""Store search templates that rerank. Their callers send only a text, and no index needs a default pipeline.
 
 OpenSearch 3.6 ignores the name of a search pipeline in a template, so the template contains the processors.
 """
@@ -11,13 +11,12 @@ from typing import Any
 from opensearchpy import NotFoundError, OpenSearch
 
 from osrerank.errors import InstallError
-from osrerank.server.explained import explained
+from osrerank.server.failures import explain_failures
 
-PAGE = {"from": 0, "size": 10}
-"""Parameters of the page -> their defaults."""
+PAGE_DEFAULTS = {"from": 0, "size": 10}
 
 
-def source_of(fields: Sequence[str], processors: Mapping[str, Any]) -> str:
+def template_source(fields: Sequence[str], processors: Mapping[str, Any]) -> str:
     """Return a template's source, with the parameters ``query``, ``from`` and ``size``.
 
     Args:
@@ -29,15 +28,15 @@ def source_of(fields: Sequence[str], processors: Mapping[str, Any]) -> str:
         "search_pipeline": processors,
         "ext": {"rerank": {"query_context": {"query_text": "{{query}}"}}},
     }
-    page = "".join(
+    page = "".join(  # Mustache for "the parameter, or its default"
         f'"{name}":{{{{#{name}}}}}{{{{{name}}}}}{{{{/{name}}}}}{{{{^{name}}}}}{default}{{{{/{name}}}}},'
-        for name, default in PAGE.items()
+        for name, default in PAGE_DEFAULTS.items()
     )
     return f"{{{page}{json.dumps(body, separators=(',', ':'))[1:]}"
 
 
 class Templates:
-    """The search templates of a search pipeline; a Mustache comment at the beginning of each identifies them.
+    """The search templates of a search pipeline. Each begins with a Mustache comment that identifies it.
 
     Args:
         client: a client of the cluster.
@@ -47,40 +46,46 @@ class Templates:
     def __init__(self, client: OpenSearch, pipeline: str) -> None:
         self._client = client
         self._pipeline = pipeline
-        self._mark = f"{{{{! Made, and to be removed, by osrerank pipeline, with the search pipeline {pipeline}. }}}}"
+        self._comment = (
+            f"{{{{! Made, and to be removed, by osrerank pipeline, with the search pipeline {pipeline}. }}}}"
+        )
 
     def all(self) -> dict[str, str]:
-        """Return the sources of the pipeline's templates by their names, without the comment."""
-        with explained("look at the search templates"):
+        """Return the source of each template by its name, without the comment."""
+        with explain_failures("list the search templates"):
             state = self._client.cluster.state(metric="metadata", filter_path="metadata.stored_scripts")
         scripts = state.get("metadata", {}).get("stored_scripts", {})
-        sources = {name: str(script.get("source", "")) for name, script in scripts.items()}
-        marked = sorted(name for name, source in sources.items() if source.startswith(self._mark))
-        return {name: sources[name].removeprefix(self._mark) for name in marked}
+        sources = {name: str(script.get("source", "")) for name, script in sorted(scripts.items())}
+        return {
+            name: source.removeprefix(self._comment)
+            for name, source in sources.items()
+            if source.startswith(self._comment)
+        }
 
     def check(self, name: str) -> None:
         """Check that a template of this name may be created or overwritten.
 
         Raises:
-            InstallError: a template of someone else has the name.
+            InstallError: someone else's template has the name.
         """
-        with explained(f"look at the search template {name}"):
+        with explain_failures(f"read the search template {name}"):
             try:
                 source = self._client.get_script(id=name)["script"].get("source", "")
             except NotFoundError:
                 return
-        if not source.startswith(self._mark):
-            raise InstallError(f"the search template {name} is not {self._pipeline}'s: choose another --template")
+        if not source.startswith(self._comment):
+            reason = f"the search template {name} does not belong to the search pipeline {self._pipeline}"
+            raise InstallError(f"{reason}: choose another --template")
 
     def put(self, name: str, source: str) -> None:
         """Create or overwrite a template.
 
         Raises:
-            InstallError: a template of someone else has the name, or the cluster refuses the request.
+            InstallError: someone else's template has the name, or the cluster refuses the request.
         """
         self.check(name)
-        with explained(f"put the search template {name}"):
-            self._client.put_script(id=name, body={"script": {"lang": "mustache", "source": self._mark + source}})
+        with explain_failures(f"store the search template {name}"):
+            self._client.put_script(id=name, body={"script": {"lang": "mustache", "source": self._comment + source}})
 
     def remove(self, name: str) -> None:
         """Delete a template of the pipeline if it exists.
@@ -88,5 +93,5 @@ class Templates:
         Raises:
             InstallError: the cluster refuses the request.
         """
-        with explained(f"remove the search template {name}"), contextlib.suppress(NotFoundError):
+        with explain_failures(f"remove the search template {name}"), contextlib.suppress(NotFoundError):
             self._client.delete_script(id=name)

@@ -1,4 +1,4 @@
-"""Compare the two orders of a search, the first pass's and the reranked one, for the comparison page."""
+"""Build what the comparison page shows of a search: each document's text, ranks and scores, and the measures."""
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
@@ -11,14 +11,14 @@ from osrerank.response import FIRST_PASS, hits_of, sections_of
 from osrerank.retrieval.text_fields import is_title
 from osrerank.types import Section
 
-TERM_BEGINS, TERM_ENDS = "\ue000", "\ue001"
-"""The characters around a word that the query matched; they are private-use characters, which are rare in texts."""
+TERM_START, TERM_END = "\ue000", "\ue001"
+"""The characters with which the engine marks query terms: private-use characters, which are rare in texts."""
 MAX_CHARACTERS = 4_000
-"""The most characters shown of a document's text: around the passage that decided its score, or from the beginning."""
-LEAD = 400
-"""The characters shown before that passage, if the text is longer than `MAX_CHARACTERS`."""
+"""The maximum number of characters shown of a document's text."""
+MAX_LEAD_CHARACTERS = 400
+"""The maximum number of characters shown before the deciding passage, if the text is longer than `MAX_CHARACTERS`."""
 CUTOFF = 10
-_MEASURES = (("nDCG", ndcg), ("RR", reciprocal_rank))
+MEASURES = {"nDCG": ndcg, "RR": reciprocal_rank}
 
 
 class TextPart(BaseModel):
@@ -26,22 +26,22 @@ class TextPart(BaseModel):
 
     text: str
     marked: bool = Field(description="Whether it is in the passage that decided the score.")
-    is_term: bool = Field(default=False, description="Whether it is a word that the query matched.")
+    is_term: bool = Field(default=False, description="Whether it is a query term.")
 
 
 class PassageMark(BaseModel):
     """The passage that decided a document's score."""
 
     field: str
-    start: int = Field(description="Its first character in the field's text, from 0.")
-    end: int = Field(description="The character after its last one.")
+    start: int = Field(description="The offset of its first character in the field's text, from 0.")
+    end: int = Field(description="The offset after its last character.")
 
 
 class StageMark(BaseModel):
     """A stage's score of a document."""
 
     stage: str
-    score: float = Field(description="What the stage sorted by; higher is better.")
+    score: float = Field(description="The score by which the stage sorted; higher is better.")
     rank: int = Field(description="The rank after the stage, from 1.")
     probability: float | None = Field(description="The probability of relevance, in [0, 1], if the stage has one.")
 
@@ -53,17 +53,15 @@ class ComparedDocument(BaseModel):
     index: str
     title: str
     title_parts: list[TextPart] = Field(description="The parts of the title, in order.")
-    passage: PassageMark | None = Field(description="None if the document was not split.")
-    parts: list[TextPart] = Field(
-        description=f"The parts of at most {MAX_CHARACTERS} characters of its text, in order."
-    )
-    before: int = Field(description="Its rank in the first pass, from 1.")
-    after: int = Field(description="Its rank after reranking, from 1.")
+    passage: PassageMark | None = Field(description="The deciding passage; null if the document was not split.")
+    parts: list[TextPart] = Field(description=f"The parts of the text, in order, at most {MAX_CHARACTERS} characters.")
+    before: int = Field(description="The rank in the first pass, from 1.")
+    after: int = Field(description="The rank after reranking, from 1.")
     first_pass_score: float | None
     score: float | None = Field(description="The document's _score in the reranked response.")
     stages: list[StageMark]
-    failure: str | None = Field(description="Why it could not be scored.")
-    relevance: int | None = Field(description="The judged relevance; none if the document or the query was not judged.")
+    failure: str | None = Field(description="Why the document could not be scored.")
+    relevance: int | None = Field(description="The relevance grade; null if the document was not judged.")
 
 
 class StageLine(BaseModel):
@@ -93,7 +91,7 @@ class JudgedLine(BaseModel):
     """The measures of both orders by the query's judgments."""
 
     query_id: str
-    relevant: int = Field(description="Documents judged relevant.")
+    relevant: int = Field(description="The number of relevant documents.")
     found: int = Field(description="The number of relevant documents among the candidates.")
     measures: list[MeasureLine]
 
@@ -105,15 +103,15 @@ class ComparedSearch(BaseModel):
     index: str
     pipeline: str
     depth: int
-    total: int | None = Field(description="The number of the first pass's hits, if it counts them.")
-    total_is_least: bool = Field(description="Whether there may be more hits than total.")
+    total: int | None = Field(description="The number of hits of the first pass; null if it is unknown.")
+    total_is_least: bool = Field(description="Whether total is a lower bound.")
     first_pass_ms: float
     took_ms: float
     applied: bool | str = Field(description='Whether it was reranked: true, false or "partial".')
     reason: str | None = Field(description="Why it was not reranked, or only in part.")
-    blend: str | None = Field(description="How the first-pass score is blended with the model's; none if it is not.")
+    blend: str | None = Field(description="The method that blends in the first-pass score; null without a blend.")
     stages: list[StageLine]
-    documents: list[ComparedDocument] = Field(description="In the reranked order.")
+    documents: list[ComparedDocument] = Field(description="The documents, in the reranked order.")
     judged: JudgedLine | None
 
 
@@ -124,131 +122,145 @@ def compare(
     judged: tuple[str, Mapping[str, int]] | None,
     blend: str | None = None,
 ) -> ComparedSearch:
-    """Return both orders of a reranked response, which must have all candidates on one page.
+    """Compare the two orders of a reranked response, which must have all candidates on one page.
 
     Args:
         response: the response to a search with `rerank`.
-        request: the query, index, pipeline and depth, to repeat in the result.
+        request: the query, index, pipeline and depth, which `ComparedSearch` repeats.
         fields: the fields that the model read.
-        judged: the query's id and judgments; None for a query without judgments.
-        blend: the method that blends the first-pass score with the model's; None without a blend.
+        judged: the id and judgments of the query; None if the query has no judgments.
+        blend: the method that blends in the first-pass score; None without a blend.
     """
     relevance = {} if judged is None else judged[1]
-    hits = hits_of(response)
-    title = next((name for name in fields if is_title(name)), "")
-    marks = response["rerank"]
-    fields_by_index = marks.get("fields_by_index", {})
+    title_field = next((name for name in fields if is_title(name)), "")
+    report = response["rerank"]
+    fields_by_index = report.get("fields_by_index", {})
     documents = [
-        _document(hit, rank, fields_by_index.get(hit.get("_index"), fields), title, relevance)
-        for rank, hit in enumerate(hits, start=1)
+        _compare_document(hit, rank, fields_by_index.get(hit.get("_index"), fields), title_field, relevance)
+        for rank, hit in enumerate(hits_of(response), start=1)
     ]
+    reasons = [reason for reason in (report["reason"], *report.get("warnings", ())) if reason]
     total = response["hits"].get("total") or {}
     return ComparedSearch(
         **request,
         total=total.get("value"),
         total_is_least=total.get("relation") == "gte",
-        first_pass_ms=marks["first_pass_took_ms"],
+        first_pass_ms=report["first_pass_took_ms"],
         took_ms=response.get("took", 0),
-        applied=marks["applied"],
-        reason="; ".join(filter(None, (marks["reason"], *marks.get("warnings", ())))) or None,
+        applied=report["applied"],
+        reason="; ".join(reasons) or None,
         blend=blend,
-        stages=[StageLine.model_validate(stage) for stage in marks["stages"]],
+        stages=[StageLine.model_validate(stage) for stage in report["stages"]],
         documents=documents,
-        judged=None if judged is None else _judged_line(judged[0], relevance, documents),
+        judged=None if judged is None else _measure(judged[0], relevance, documents),
     )
 
 
 def highlighting() -> dict[str, Any]:
-    """Return the part of a search body that makes the engine mark the words that the query matched."""
-    marks = {"pre_tags": [TERM_BEGINS], "post_tags": [TERM_ENDS], "number_of_fragments": 0}
-    return {"highlight": {"fields": {"*": {}}, **marks}}
+    """Return the part of a search body that makes the engine mark the query terms."""
+    tags = {"pre_tags": [TERM_START], "post_tags": [TERM_END]}
+    return {"highlight": {"fields": {"*": {}}, **tags, "number_of_fragments": 0}}
 
 
-def _document(
-    raw: Mapping[str, Any], rank: int, fields: Sequence[str], title: str, relevance: Mapping[str, int]
+def _compare_document(
+    hit: Mapping[str, Any], rank: int, fields: Sequence[str], title_field: str, relevance: Mapping[str, int]
 ) -> ComparedDocument:
-    reranking = raw.get("_rerank") or {}
-    first_pass = reranking.get(FIRST_PASS) or {"score": raw.get("_score"), "rank": rank}
-    stages = [(name, mark) for name, mark in reranking.items() if name != FIRST_PASS and isinstance(mark, Mapping)]
-    sections = sections_of(raw, fields) or ()
-    passage = next((mark["passage"] for _, mark in reversed(stages) if "passage" in mark), None)
-    terms = _terms(raw.get("highlight") or {})
-    titles = [section for section in sections if section.field == title]
+    """Describe a hit, which has this rank in the reranked response."""
+    trace = hit.get("_rerank") or {}
+    first_pass = trace.get(FIRST_PASS) or {"score": hit.get("_score"), "rank": rank}
+    stages = {name: mark for name, mark in trace.items() if name != FIRST_PASS and isinstance(mark, Mapping)}
+    passage = next((mark["passage"] for mark in reversed(stages.values()) if "passage" in mark), None)
+    sections = sections_of(hit, fields) or ()
+    titles = [section for section in sections if section.field == title_field]
+    body = [section for section in sections if section.field != title_field]
+    term_spans = _find_terms(hit.get("highlight") or {})
     return ComparedDocument(
-        doc_id=raw["_id"],
-        index=raw.get("_index", ""),
+        doc_id=hit["_id"],
+        index=hit.get("_index", ""),
         title=" ".join(section.text for section in titles),
-        title_parts=_parts(titles, None, terms),
+        title_parts=_split_sections(titles, None, term_spans),
         passage=None if passage is None else PassageMark.model_validate(passage),
-        parts=_parts([section for section in sections if section.field != title], passage, terms),
+        parts=_split_sections(body, passage, term_spans),
         before=first_pass["rank"],
         after=rank,
         first_pass_score=first_pass["score"],
-        score=raw.get("_score"),
+        score=hit.get("_score"),
         stages=[
             StageMark(stage=name, score=mark["score"], rank=mark["rank"], probability=mark.get("probability"))
-            for name, mark in stages
+            for name, mark in stages.items()
         ],
-        failure=reranking.get("failure"),
-        relevance=relevance.get(raw["_id"]),
+        failure=trace.get("failure"),
+        relevance=relevance.get(hit["_id"]),
     )
 
 
-def _terms(highlight: Mapping[str, Sequence[str]]) -> dict[tuple[str, str], list[tuple[int, int]]]:
-    """Return (field, text) -> the start and end of each word that the query matched, in characters."""
+def _find_terms(highlight: Mapping[str, Sequence[str]]) -> dict[tuple[str, str], list[tuple[int, int]]]:
+    """Return (field, text) -> the offsets ``(start, end)`` of each query term in the text."""
     spans_by_text = {}
     for field, values in highlight.items():
         for value in values:
-            spans, text = [], ""
-            for segment in value.split(TERM_BEGINS):
-                word, ends, after = segment.partition(TERM_ENDS)
-                if ends:
-                    spans.append((len(text), len(text) + len(word)))
-                text += word + after
+            spans = []
+            text = ""
+            for segment in value.split(TERM_START):
+                term, has_end, following = segment.partition(TERM_END)
+                if has_end:
+                    spans.append((len(text), len(text) + len(term)))
+                text += term + following
             spans_by_text[field, text] = spans
     return spans_by_text
 
 
-def _parts(
+def _split_sections(
     sections: Sequence[Section],
     passage: Mapping[str, Any] | None,
-    terms: Mapping[tuple[str, str], Sequence[tuple[int, int]]],
+    term_spans: Mapping[tuple[str, str], Sequence[tuple[int, int]]],
 ) -> list[TextPart]:
-    """Return the texts of the sections in parts; the passage that decided and the query's words are marked."""
+    """Split the texts of sections into parts, at the borders of the deciding passage and of the query terms."""
     parts: list[TextPart] = []
     remaining = MAX_CHARACTERS
     for section in sections:
-        is_marked = passage is not None and (section.field, section.value) == (passage["field"], passage.get("value"))
-        span = (passage["start"], passage["end"]) if passage is not None and is_marked else (0, 0)
-        pieces = _cut(section.text, span, remaining, terms.get((section.field, section.text), ()))
-        remaining -= sum(len(piece.text) for piece in pieces)
-        if parts and pieces:
+        span = (0, 0)
+        if passage is not None and (section.field, section.value) == (passage["field"], passage.get("value")):
+            span = (passage["start"], passage["end"])
+        section_parts = _split_text(section.text, span, remaining, term_spans.get((section.field, section.text), ()))
+        remaining -= sum(len(part.text) for part in section_parts)
+        if parts and section_parts:
             parts.append(TextPart(text=" ", marked=False))
-        parts += pieces
+        parts += section_parts
     return parts
 
 
-def _cut(text: str, span: tuple[int, int], length: int, terms: Sequence[tuple[int, int]]) -> list[TextPart]:
-    """Return at most `length` characters of a text in parts; the span and the terms are marked."""
-    if length <= 0:
+def _split_text(
+    text: str, span: tuple[int, int], max_characters: int, term_spans: Sequence[tuple[int, int]]
+) -> list[TextPart]:
+    """Split a text into parts, at the borders of a span and of the query terms.
+
+    Of a text with more than ``max_characters``, these return an excerpt around the span.
+    """
+    if max_characters <= 0:
         return []
-    begin = max(min(span[0] - LEAD, len(text) - length), 0) if len(text) > length else 0
-    end = min(begin + length, len(text))
-    boundaries = [offset for bounds in (span, *terms) for offset in bounds if begin < offset < end]
-    offsets = sorted({begin, end, *boundaries})
-    starts = {start for first, last in terms for start in offsets if first <= start < last}
+    start = 0
+    if len(text) > max_characters:
+        start = max(min(span[0] - MAX_LEAD_CHARACTERS, len(text) - max_characters), 0)
+    end = min(start + max_characters, len(text))
+    borders = [offset for bounds in (span, *term_spans) for offset in bounds if start < offset < end]
+    offsets = sorted({start, end, *borders})
     parts = [
-        TextPart(text=text[start:stop], marked=span[0] <= start < span[1], is_term=start in starts)
-        for start, stop in pairwise(offsets)
+        TextPart(
+            text=text[first:stop],
+            marked=span[0] <= first < span[1],
+            is_term=any(term_start <= first < term_end for term_start, term_end in term_spans),
+        )
+        for first, stop in pairwise(offsets)
     ]
-    if begin:
+    if start:
         parts.insert(0, TextPart(text="…", marked=False))
     if end < len(text):
         parts.append(TextPart(text="…", marked=False))
     return parts
 
 
-def _judged_line(query_id: str, relevance: Mapping[str, int], documents: Sequence[ComparedDocument]) -> JudgedLine:
+def _measure(query_id: str, relevance: Mapping[str, int], documents: Sequence[ComparedDocument]) -> JudgedLine:
     relevant = {doc_id for doc_id, grade in relevance.items() if grade > 0}
     after = [document.doc_id for document in documents]
     before = [document.doc_id for document in sorted(documents, key=lambda document: document.before)]
@@ -262,6 +274,6 @@ def _judged_line(query_id: str, relevance: Mapping[str, int], documents: Sequenc
                 before=measure(before, relevance, CUTOFF),
                 after=measure(after, relevance, CUTOFF),
             )
-            for name, measure in _MEASURES
+            for name, measure in MEASURES.items()
         ],
     )

@@ -1,4 +1,4 @@
-"""The queries that the page offers, and their judgments, from files or from users of the page."""
+"""The queries that the comparison page offers, and their relevance judgments from files or from users of the page."""
 
 import threading
 from collections.abc import Mapping
@@ -10,9 +10,10 @@ from osrerank.formats.topics import read_queries
 from osrerank.formats.trec import read_qrels
 from osrerank.types import Qrels, Query
 
-QUERIES_FILE, QRELS_FILE = "queries.tsv", "qrels.txt"
-NEW_QUERY = "page-"
-"""The prefix of the ids of queries that users of the page typed and judged."""
+QUERIES_FILE = "queries.tsv"
+QRELS_FILE = "qrels.txt"
+NEW_QUERY_PREFIX = "page-"
+"""The prefix of the ids of queries that users typed and judged."""
 
 
 class Judgments:
@@ -20,27 +21,28 @@ class Judgments:
 
     Args:
         queries: the queries, in the order of the page.
-        qrels: the judgments; None for none.
-        folder: the folder where new judgments are saved, as TREC qrels and a table of queries; None if nobody may
-            judge. Judgments that it has already are read first.
+        qrels: the judgments of the queries, if any.
+        folder: the folder in which the judgments of users are saved, as TREC qrels with a table of queries. Its
+            present judgments are read first. Without a folder, users cannot judge.
 
     Raises:
-        FormatError: a file of the folder cannot be read.
-        ConfigError: a query of the folder has the id of another query.
+        FormatError: a file in the folder cannot be read.
+        ConfigError: a query in the folder has the id of another query.
     """
 
     def __init__(self, queries: tuple[Query, ...] = (), qrels: Qrels | None = None, folder: Path | None = None) -> None:
         self._lock = threading.Lock()
         self._folder = folder
         self._queries = {query.query_id: query for query in queries}
-        self._judged = {query_id: dict(grades) for query_id, grades in (qrels.judgments if qrels else {}).items()}
-        self._made: dict[str, dict[str, int]] = {}
+        judgments = qrels.judgments if qrels else {}
+        self._grades = {query_id: dict(grades) for query_id, grades in judgments.items()}
+        self._user_grades: dict[str, dict[str, int]] = {}  # the part of the grades that is saved
         if folder is not None and (folder / QRELS_FILE).exists() and (folder / QRELS_FILE).stat().st_size:
             self._read(folder)
 
     @property
     def queries(self) -> tuple[Query, ...]:
-        """The queries, in the order of the page; new ones come last."""
+        """The queries, in the order of the page; those that users typed come last."""
         with self._lock:
             return tuple(self._queries.values())
 
@@ -51,15 +53,15 @@ class Judgments:
 
     def is_judged(self, query_id: str) -> bool:
         """Return whether a query has judgments."""
-        return query_id in self._judged
+        return query_id in self._grades
 
-    def of(self, text: str) -> tuple[str, Mapping[str, int]] | None:
+    def find(self, text: str) -> tuple[str, Mapping[str, int]] | None:
         """Return the id and judgments of the query with a text; None if it has no judgments."""
         with self._lock:
-            query = self._with_text(text)
-            if query is None or query.query_id not in self._judged:
+            query = self._find_query(text)
+            if query is None or query.query_id not in self._grades:
                 return None
-            return query.query_id, dict(self._judged[query.query_id])
+            return query.query_id, dict(self._grades[query.query_id])
 
     def judge(self, text: str, doc_id: str, relevance: int | None) -> str:
         """Save a judgment, and return the query's id.
@@ -67,62 +69,68 @@ class Judgments:
         Args:
             text: the text of the query.
             doc_id: the id of the document.
-            relevance: the grade, 0 for not relevant; None to remove the judgment.
+            relevance: the grade; 0 is not relevant. None removes the judgment.
 
         Raises:
-            ConfigError: nobody may judge, or a TREC file cannot contain the document's id.
+            ConfigError: users cannot judge, or a TREC file cannot contain the document's id.
             OSError: the files cannot be written.
         """
         if self._folder is None:
-            raise ConfigError("judgments are not saved here: serve with --save-judgments", setting="save_judgments")
+            raise ConfigError("the server saves no judgments: start it with --save-judgments", setting="save_judgments")
         if not doc_id or any(character.isspace() for character in doc_id):
             reason = f"the id {doc_id!r} is empty or has white space, so a TREC file cannot contain it"
             raise ConfigError(reason, setting="doc_id", source="request")
         with self._lock:
-            query = self._with_text(text) or self._new(text)
-            for judged in (self._judged, self._made):
-                grades = judged.setdefault(query.query_id, {})
+            query = self._find_query(text) or self._add_query(text)
+            for grades_by_query in (self._grades, self._user_grades):
+                grades = grades_by_query.setdefault(query.query_id, {})
                 grades.pop(doc_id, None)
                 if relevance is not None:
                     grades[doc_id] = relevance
                 if not grades:
-                    del judged[query.query_id]
+                    del grades_by_query[query.query_id]
             self._save(self._folder)
             return query.query_id
 
-    def _with_text(self, text: str) -> Query | None:
-        folded = _folded(text)
-        queries = [query for query in self._queries.values() if _folded(query.text) == folded]
-        return next((query for query in queries if query.query_id in self._judged), queries[0] if queries else None)
+    def _find_query(self, text: str) -> Query | None:
+        """Return the query with a text; if there are several, a judged one."""
+        normalized = _normalize(text)
+        queries = [query for query in self._queries.values() if _normalize(query.text) == normalized]
+        for query in queries:
+            if query.query_id in self._grades:
+                return query
+        return queries[0] if queries else None
 
-    def _new(self, text: str) -> Query:
+    def _add_query(self, text: str) -> Query:
         number = 1
-        while f"{NEW_QUERY}{number}" in self._queries:
+        while f"{NEW_QUERY_PREFIX}{number}" in self._queries:
             number += 1
-        query = Query(f"{NEW_QUERY}{number}", " ".join(text.split()))
+        query = Query(f"{NEW_QUERY_PREFIX}{number}", " ".join(text.split()))
         self._queries[query.query_id] = query
         return query
 
     def _read(self, folder: Path) -> None:
-        for query in read_queries(folder / QUERIES_FILE):
+        queries_file = folder / QUERIES_FILE
+        for query in read_queries(queries_file):
             if self._queries.setdefault(query.query_id, query).text != query.text:
-                reason = f"{folder / QUERIES_FILE}: the query {query.query_id} differs from that of --queries"
-                raise ConfigError(reason, setting="save_judgments", source=str(folder))
+                reason = f"the query {query.query_id} in {queries_file} differs from the one in --queries"
+                raise ConfigError(f"{reason}: rename one of them", setting="save_judgments", source=str(folder))
         for query_id, grades in read_qrels(folder / QRELS_FILE).judgments.items():
-            self._made[query_id] = dict(grades)
-            self._judged.setdefault(query_id, {}).update(grades)
+            self._user_grades[query_id] = dict(grades)
+            self._grades.setdefault(query_id, {}).update(grades)
 
     def _save(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        texts = (f"{query_id}\t{self._queries[query_id].text}\n" for query_id in self._made)
-        write_atomically(folder / QUERIES_FILE, texts)
-        lines = (
+        queries = (f"{query_id}\t{self._queries[query_id].text}\n" for query_id in self._user_grades)
+        write_atomically(folder / QUERIES_FILE, queries)
+        qrels = (
             f"{query_id} 0 {doc_id} {grade}\n"
-            for query_id, grades in self._made.items()
+            for query_id, grades in self._user_grades.items()
             for doc_id, grade in grades.items()
         )
-        write_atomically(folder / QRELS_FILE, lines)
+        write_atomically(folder / QRELS_FILE, qrels)
 
 
-def _folded(text: str) -> str:
+def _normalize(text: str) -> str:
+    """Return a text in lower case with single spaces, as queries are compared."""
     return " ".join(text.split()).casefold()

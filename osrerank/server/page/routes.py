@@ -1,4 +1,4 @@
-"""The comparison page: its files, its JSON endpoints, and the headers that keep untrusted text harmless."""
+"""The comparison page: its files, the JSON endpoints that it calls, and headers against injected scripts."""
 
 from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass, field
@@ -26,19 +26,21 @@ from osrerank.errors import ConfigError, MissingDependencyError, ModelLoadError,
 from osrerank.options.rerank import AUTO_PIPELINE, NO_STAGES, PIPELINES, Rerank, RerankOptions
 from osrerank.retrieval.requests import engine_label
 from osrerank.scoring.names import HTTP
-from osrerank.server.api.errors import ANSWERS, INDEX_PATTERN, ErrorBody, RefusedRequest
+from osrerank.server.api.dialect_route import media_type
+from osrerank.server.api.errors import ERROR_RESPONSES, INDEX_PATTERN, ErrorBody, RefusedRequest
 from osrerank.server.page.comparison import ComparedSearch, compare, highlighting
 from osrerank.server.page.judgments import Judgments
 from osrerank.server.page.vector_shares import VectorShares
 from osrerank.service import SERVER_MS, RerankService
 
 PATH = "/ui"
+ENDPOINTS = frozenset({f"{PATH}/config", f"{PATH}/search", f"{PATH}/judge"})
 MAX_DEPTH = 200
 BLEND = "blend"
-MAX_INDEXES = 200
+MAX_INDICES = 200
 MAX_QUERIES = 1_000
-SEARCHES = 8
-"""The most searches at a time; further ones wait."""
+MAX_SEARCHES = 8
+"""The maximum number of searches at a time. Further searches wait."""
 MAX_WAITING = 32
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
@@ -58,7 +60,7 @@ ASSETS = {
     "lines.js": "text/javascript; charset=utf-8",
     "icon.svg": "image/svg+xml",
 }
-Answer = TypeVar("Answer")
+Value = TypeVar("Value")
 Application = Callable[[MutableMapping[str, Any], Any, Any], Awaitable[None]]
 
 
@@ -78,16 +80,16 @@ class QueryEntry(BaseModel):
 
 
 class PageConfig(BaseModel):
-    """What a user of the page can choose from."""
+    """The options that the page offers."""
 
     version: str
     model: str
     pipelines: list[PipelineEntry]
     default_depth: int = Field(description="The depth of `rerank=True` in the field index.")
     max_depth: int
-    index: str = Field(description="The index that is searched by default; empty if there is none.")
+    index: str = Field(description="The index that is searched by default; empty if the cluster has no index.")
     indexes: list[str]
-    problem: str = Field(description="Why the indexes cannot be listed; empty if they can.")
+    problem: str = Field(description="Why the indices cannot be listed; empty if they can.")
     queries: list[QueryEntry]
     can_judge: bool = Field(description="Whether users may judge documents.")
 
@@ -97,11 +99,11 @@ class PageJudgment(BaseModel):
 
     q: str = Field(min_length=1, max_length=1_000, pattern=r"\S", description="The query's text.")
     doc_id: str = Field(min_length=1, max_length=512)
-    relevance: int | None = Field(ge=0, le=3, description="0 is not relevant; none removes the judgment.")
+    relevance: int | None = Field(ge=0, le=3, description="The grade; 0 is not relevant. null removes the judgment.")
 
 
-class Saved(BaseModel):
-    """The query of a judgment that was saved."""
+class SavedJudgment(BaseModel):
+    """The response to a judgment that was saved."""
 
     query_id: str
 
@@ -112,9 +114,9 @@ class ComparisonPage:
 
     Attributes:
         client: the client that searches and reranks; the caller closes it.
-        pipelines: name of a pipeline -> why it cannot be used, empty if it can (``usable_pipelines``).
-        indexes: the indexes that may be searched, the first by default; empty for all that the client can read.
-        judgments: the queries to choose from and their judgments.
+        pipelines: name of a pipeline -> why it cannot be used, empty if it can; from `check_pipelines`.
+        indexes: the indices that the page offers, the default first; empty for all that the client can read.
+        judgments: the queries that the page offers, and their judgments.
     """
 
     client: Client
@@ -122,36 +124,46 @@ class ComparisonPage:
     indexes: tuple[str, ...] = ()
     judgments: Judgments = field(default_factory=Judgments)
 
-    def named_indexes(self) -> list[str]:
-        """Return the indexes to offer.
+    def list_indices(self) -> list[str]:
+        """Return the names of the indices that the page offers.
 
         Raises:
-            TransportError: OpenSearch does not answer.
+            TransportError: the engine does not respond, or refuses the request.
         """
         if self.indexes:
             return list(self.indexes)
         rows = self.client.cat.indices(params={"format": "json"})
         names = sorted(row["index"] for row in rows if not row["index"].startswith("."))
-        return names[:MAX_INDEXES]
+        return names[:MAX_INDICES]
 
-    def depth_of(self, index: str) -> int:
+    def default_depth(self, index: str) -> int:
         """Return how many candidates ``rerank=True`` reranks in an index, at most `MAX_DEPTH`."""
         return min(self.client.searcher.defaults.of(index).min_depth, MAX_DEPTH)
 
     def search(
         self, query: str, index: str, pipeline: str, depth: int | None, *, passage_words: int, timeout_ms: float
     ) -> ComparedSearch:
-        """Search once and return both orders; a depth of None and 0 passage words mean those of ``rerank=True``.
+        """Search once, and compare the two orders.
+
+        Args:
+            query: the text of the query.
+            index: the index to search.
+            pipeline: the name of the pipeline; empty for the first one that can be used.
+            depth: the number of candidates to rerank; None for the depth of ``rerank=True``.
+            passage_words: the number of words of a passage; 0 to read documents as ``rerank=True`` does.
+            timeout_ms: the deadline of the search, in milliseconds.
 
         Raises:
-            RefusedRequest: the index or the pipeline is not offered, or OpenSearch does not answer.
+            RefusedRequest: the page does not offer the index or the pipeline, or the engine refuses the search.
         """
         if self.indexes and index not in self.indexes:
             raise RefusedRequest(404, f"this server does not offer the index {index}, only {', '.join(self.indexes)}")
-        pipeline = pipeline or next((name for name, reason in self.pipelines.items() if not reason), AUTO_PIPELINE)
+        if not pipeline:
+            pipeline = next((name for name, reason in self.pipelines.items() if not reason), AUTO_PIPELINE)
         if pipeline not in {AUTO_PIPELINE, *self.pipelines}:
-            raise RefusedRequest(422, f"there is no pipeline {pipeline}; there are {', '.join(self.pipelines)}")
-        depth = depth or self.depth_of(index)
+            names = ", ".join(self.pipelines)
+            raise RefusedRequest(422, f"there is no pipeline {pipeline}: choose one of {names}")
+        depth = depth or self.default_depth(index)
         options: RerankOptions = {"pipeline": pipeline, "depth": depth, "deadline_ms": timeout_ms}
         options |= {
             "query": None,
@@ -166,22 +178,23 @@ class ComparisonPage:
             passages = {"aggregation": "maxp", "words": passage_words, "stride": max(passage_words // 2, 1)}
             options |= {"passages": passages, "sentences": None}
         try:
-            response = self._response(query, index, depth, options)
+            response = self._search_with_highlighting(query, index, depth, options)
         except TransportError as error:
-            raise refusal(error, index, engine_label(self.client)) from error
+            raise refusal_from_error(error, index, engine_label(self.client)) from error
         request = {"query": query, "index": index, "pipeline": pipeline, "depth": depth}
         fields = response["rerank"].get("fields") or ()
-        return compare(response, request, fields, self.judgments.of(query), self._blend(response, index, options))
+        blend = self._blend_method(response, index, options)
+        return compare(response, request, fields, self.judgments.find(query), blend)
 
-    def _response(self, query: str, index: str, depth: int, options: RerankOptions) -> Any:
-        """Search with the query's words marked; without, if the engine refuses that, as it does for very long texts."""
+    def _search_with_highlighting(self, query: str, index: str, depth: int, options: RerankOptions) -> Any:
+        """Search with highlighting, or without it if the engine refuses it, as it does for very long texts."""
         try:
             return self.client.search(query, index=index, size=depth, rerank=options, body=highlighting())
         except RequestError:
             return self.client.search(query, index=index, size=depth, rerank=options)
 
-    def _blend(self, response: Any, index: str, options: RerankOptions) -> str | None:
-        """Return how the first-pass score was blended with the model's; None if it was not."""
+    def _blend_method(self, response: Any, index: str, options: RerankOptions) -> str | None:
+        """Return the method by which the first-pass score was blended in; None without a blend."""
         if not any(stage["name"] == BLEND and stage["applied"] for stage in response["rerank"]["stages"]):
             return None
         with self.client.searcher.serving(index) as service:
@@ -189,20 +202,21 @@ class ComparisonPage:
         return str(blend[0]) if isinstance(blend, list) else None
 
 
-def usable_pipelines(reranker: RerankService) -> dict[str, str]:
-    """Load the models of each pipeline; return its name -> why it cannot be used, empty if it can.
+def check_pipelines(reranker: RerankService) -> dict[str, str]:
+    """Load the models of all pipelines; return name of a pipeline -> why it cannot be used, empty if it can.
 
-    The pipeline that fits the model comes first, because the page begins with it.
+    The default pipeline of the model comes first, because the page starts with it.
     """
-    reasons = {name: _obstacle(reranker, name) for name in PIPELINES if name not in (AUTO_PIPELINE, NO_STAGES)}
+    reasons = {name: _find_obstacle(reranker, name) for name in PIPELINES if name not in (AUTO_PIPELINE, NO_STAGES)}
     try:
-        fitting, _ = reranker.resolve(Rerank())
+        default_pipeline, _ = reranker.resolve(Rerank())
     except (ModelLoadError, MissingDependencyError, WorkerError):
         return reasons
-    return {fitting: reasons.pop(fitting), **reasons}
+    return {default_pipeline: reasons.pop(default_pipeline), **reasons}
 
 
-def _obstacle(reranker: RerankService, pipeline: str) -> str:
+def _find_obstacle(reranker: RerankService, pipeline: str) -> str:
+    """Return why a pipeline cannot be used; empty if it can."""
     try:
         reranker.warm_up(Rerank(pipeline=pipeline), server_ms=SERVER_MS)
         return "".join(reranker.resolve(Rerank(pipeline=pipeline))[1])
@@ -216,24 +230,24 @@ def _obstacle(reranker: RerankService, pipeline: str) -> str:
         return ""  # a rerank server may start later, too
 
 
-def refusal(error: TransportError, index: str = "", engine: str = "OpenSearch") -> RefusedRequest:
-    """Turn an error of the engine or the connection into an answer for users, without addresses or credentials."""
+def refusal_from_error(error: TransportError, index: str = "", engine: str = "OpenSearch") -> RefusedRequest:
+    """Turn an error of the engine or the connection into a message for users, without addresses and credentials."""
     if isinstance(error, ConnectionTimeout):
-        return RefusedRequest(504, "OpenSearch did not answer in time: try again, or look at its load")
+        return RefusedRequest(504, "OpenSearch did not respond in time: try again, or check its load")
     if isinstance(error, Unreachable):
         return RefusedRequest(503, "OpenSearch cannot be reached: check that it runs, and that --url has its address")
     if isinstance(error, AuthenticationException | AuthorizationException):
-        return RefusedRequest(502, "OpenSearch does not let this server read that: check the credentials in --url")
+        return RefusedRequest(502, "OpenSearch does not let this server read the index: check the credentials in --url")
     if isinstance(error, NotFoundError) and index:
         return RefusedRequest(404, f"there is no index {index}: choose another one")
-    return RefusedRequest(502, f"{engine} answered {error.status_code}: {str(error.error)[:200]}")
+    return RefusedRequest(502, f"{engine} responded with status {error.status_code}: {str(error.error)[:200]}")
 
 
 router = APIRouter(
     prefix=PATH,
     tags=["comparison page"],
     responses={
-        **{status: answer for status, answer in ANSWERS.items() if status in {401, 422, 429, 500, 503, 504}},
+        **{status: ERROR_RESPONSES[status] for status in (401, 422, 429, 500, 503, 504)},
         404: {"model": ErrorBody, "description": "There is no such index."},
         502: {"model": ErrorBody, "description": "OpenSearch refused the search."},
     },
@@ -242,21 +256,23 @@ router = APIRouter(
 
 @router.get("/config")
 async def config(http: HttpRequest) -> PageConfig:
-    """Return the pipelines, indexes and queries that the comparison page offers."""
+    """Return the pipelines, indices and queries that the comparison page offers."""
     comparison: ComparisonPage = http.app.state.comparison
-    problem, indexes = "", list[str]()
+    problem = ""
+    indexes: list[str] = []
     try:
-        indexes = await _in_thread(http, comparison.named_indexes)
+        indexes = await _run_in_thread(http, comparison.list_indices)
     except TransportError as error:
-        problem = str(refusal(error, engine=engine_label(comparison.client)))
+        problem = str(refusal_from_error(error, engine=engine_label(comparison.client)))
+    default_index = indexes[0] if indexes else ""
     judgments = comparison.judgments
     return PageConfig(
         version=http.app.version,
         model=comparison.client.searcher.service.model_name,
         pipelines=[PipelineEntry(name=name, reason=reason) for name, reason in comparison.pipelines.items()],
-        default_depth=comparison.depth_of(indexes[0] if indexes else ""),
+        default_depth=comparison.default_depth(default_index),
         max_depth=MAX_DEPTH,
-        index=indexes[0] if indexes else "",
+        index=default_index,
         indexes=indexes,
         problem=problem,
         queries=[
@@ -277,31 +293,26 @@ async def search(
     ] = "",
     depth: Annotated[
         int | None,
-        Parameter(
-            ge=1,
-            le=MAX_DEPTH,
-            description="How many candidates are reranked; as many as `rerank=True` does if absent.",
-        ),
+        Parameter(ge=1, le=MAX_DEPTH, description="How many candidates to rerank; by default, as `rerank=True` does."),
     ] = None,
     passages: Annotated[
         int, Parameter(ge=0, le=500, description="Words of a passage; 0 to read documents as `rerank=True` does.")
     ] = 0,
 ) -> ComparedSearch:
-    """Search an index, and return the first pass's order and the reranked one."""
+    """Search an index, and return the order of the first pass and the reranked order."""
     comparison: ComparisonPage = http.app.state.comparison
     timeout_ms = http.app.state.service.limits.timeout_ms
 
-    def answer() -> ComparedSearch:
+    def run_search() -> ComparedSearch:
         return comparison.search(query, index, pipeline, depth, passage_words=passages, timeout_ms=timeout_ms)
 
-    return await _in_thread(http, answer)
+    return await _run_in_thread(http, run_search)
 
 
 @router.post("/judge")
-async def judge(http: HttpRequest, judgment: PageJudgment) -> Saved:
-    """Save whether a document is relevant to a query, as TREC qrels."""
-    if http.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
-        # a page of another site may send a form here, but not this type
+async def judge(http: HttpRequest, judgment: PageJudgment) -> SavedJudgment:
+    """Save how relevant a document is to a query, as TREC qrels."""
+    if media_type(http) != "application/json":  # browsers let other sites' pages send forms, but not this type
         raise RefusedRequest(415, "send the judgment as Content-Type: application/json")
     comparison: ComparisonPage = http.app.state.comparison
 
@@ -311,12 +322,12 @@ async def judge(http: HttpRequest, judgment: PageJudgment) -> Saved:
         except ConfigError as error:
             raise RefusedRequest(422, str(error)) from error
         except OSError as error:
-            raise RefusedRequest(500, f"the judgment cannot be saved: {error.strerror}") from error
+            raise RefusedRequest(500, f"cannot save the judgment: {error.strerror}") from error
 
-    return Saved(query_id=await _in_thread(http, save))
+    return SavedJudgment(query_id=await _run_in_thread(http, save))
 
 
-async def _in_thread(http: HttpRequest, function: Callable[[], Answer]) -> Answer:
+async def _run_in_thread(http: HttpRequest, function: Callable[[], Value]) -> Value:
     limiter: anyio.CapacityLimiter = http.app.state.comparison_limiter
     if limiter.statistics().tasks_waiting >= MAX_WAITING:
         raise RefusedRequest(429, "too many searches are waiting; try again in a second")
@@ -324,13 +335,13 @@ async def _in_thread(http: HttpRequest, function: Callable[[], Answer]) -> Answe
 
 
 class PageHeaders:
-    """ASGI middleware that adds the page's headers to all responses of its paths, including refusals."""
+    """ASGI middleware that adds the security headers to all responses under `PATH`, including errors."""
 
     def __init__(self, application: Application) -> None:
         self._application = application
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Any, send: Any) -> None:
-        """Answer one request."""
+        """Respond to one request."""
         path = scope.get("path", "")
         if scope["type"] != "http" or not (path == PATH or path.startswith(f"{PATH}/")):
             await self._application(scope, receive, send)
@@ -341,41 +352,35 @@ class PageHeaders:
                 other_headers = [
                     (name, value) for name, value in message["headers"] if name.lower() != b"cache-control"
                 ]
-                page_headers = {**HEADERS, "Cache-Control": "no-store" if path in _LIVE else "no-cache"}
-                message = {**message, "headers": other_headers + _encode(page_headers)}
+                page_headers = {**HEADERS, "Cache-Control": "no-store" if path in ENDPOINTS else "no-cache"}
+                encoded = [(name.lower().encode(), value.encode()) for name, value in page_headers.items()]
+                message = {**message, "headers": other_headers + encoded}
             await send(message)
 
         await self._application(scope, receive, send_with_headers)
 
 
-_LIVE = frozenset({f"{PATH}/config", f"{PATH}/search", f"{PATH}/judge"})
-
-
-def _encode(headers: dict[str, str]) -> list[tuple[bytes, bytes]]:
-    return [(name.lower().encode(), value.encode()) for name, value in headers.items()]
-
-
 def add_page(app: FastAPI, comparison: ComparisonPage) -> None:
     """Add the comparison page to the rerank API."""
     app.state.comparison = comparison
-    app.state.share_of = VectorShares(comparison.client, comparison.indexes)
-    app.state.comparison_limiter = anyio.CapacityLimiter(SEARCHES)
+    app.state.find_vector_share = VectorShares(comparison.client, comparison.indexes)
+    app.state.comparison_limiter = anyio.CapacityLimiter(MAX_SEARCHES)
     app.include_router(router)
-    app.add_api_route("/", _to_page, methods=["GET"], include_in_schema=False)
-    for name, kind in ASSETS.items():
+    app.add_api_route("/", _redirect_to_page, methods=["GET"], include_in_schema=False)
+    for name, asset_type in ASSETS.items():
         path = PATH if name == "page.html" else f"{PATH}/{name}"
-        app.add_api_route(path, _asset(name, kind), methods=["GET"], include_in_schema=False)
+        app.add_api_route(path, _asset_endpoint(name, asset_type), methods=["GET"], include_in_schema=False)
     app.add_middleware(PageHeaders)
 
 
-async def _to_page() -> RedirectResponse:
+async def _redirect_to_page() -> RedirectResponse:
     return RedirectResponse(PATH)
 
 
-def _asset(name: str, kind: str) -> Callable[[], Awaitable[Response]]:
+def _asset_endpoint(name: str, asset_type: str) -> Callable[[], Awaitable[Response]]:
     content = (files("osrerank.server.page") / "static" / name).read_bytes()
 
-    async def answer() -> Response:
-        return Response(content, media_type=kind)
+    async def respond() -> Response:
+        return Response(content, media_type=asset_type)
 
-    return answer
+    return respond

@@ -55,9 +55,9 @@ def test_serve_accepts_no_connection_before_the_model_is_loaded():
 
 
 def test_serve_prints_an_ipv6_address_in_brackets():
-    from osrerank.server.run import url_of
+    from osrerank.server.run import server_url
 
-    assert (url_of("::1", 8088), url_of("0.0.0.0", 80)) == ("http://[::1]:8088", "http://0.0.0.0:80")
+    assert (server_url("::1", 8088), server_url("0.0.0.0", 80)) == ("http://[::1]:8088", "http://0.0.0.0:80")
 
 
 def test_serve_reads_queries_and_judgments_together(tmp_path):
@@ -66,7 +66,7 @@ def test_serve_reads_queries_and_judgments_together(tmp_path):
     (tmp_path / "queries.tsv").write_text("7\twhere does a duck sleep\n")
     (tmp_path / "qrels").write_text("7 0 a 2\n")
     judgments = _judgments(str(tmp_path / "queries.tsv"), str(tmp_path / "qrels"))
-    assert judgments.of("Where does a duck sleep") == ("7", {"a": 2})
+    assert judgments.find("Where does a duck sleep") == ("7", {"a": 2})
 
 
 def served(folder, url):

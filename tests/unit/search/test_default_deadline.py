@@ -12,7 +12,7 @@ from click import Context
 import osrerank.options
 from osrerank import Reranker, connect
 from osrerank._log_throttle import LogThrottle
-from osrerank.cli.options import client_of
+from osrerank.cli.options import open_client
 from osrerank.scoring import loaded
 from osrerank.search import slow
 from osrerank.testing import CannedTransport, FunctionScorer, ManualClock
@@ -96,7 +96,7 @@ def test_texts_and_foreign_responses_have_no_default_deadline(clock):
 def test_commands_have_no_default_deadline(clock):
     context = Context.__new__(Context)
     context.obj = dict.fromkeys(("url", "model", "vector_model", "duo_model", "backend", "dtype", "redis_url"))
-    client = client_of(
+    client = open_client(
         context, scorer=SlowLetters(clock), clock=clock, transport_class=CannedTransport, answer=response_of(TEXTS)
     )
     assert marks_of(client)["applied"] is True

@@ -1,5 +1,6 @@
 """The requests and responses of the HTTP dialects.
 
-A class per dialect turns a request into questions, and their judgements into the dialect's response. Unknown keys are
-ignored, as all servers of these dialects do. The ``...Response`` classes only describe the JSON of the responses.
+Each ``...Request`` class parses the requests of a dialect, turns them into questions, and builds the dialect's response
+from the judgements. It ignores unknown keys, as the servers of these dialects do. The ``...Response`` classes only
+describe the responses in the OpenAPI document.
 """

@@ -1,4 +1,4 @@
-"""The base class of all dialects' requests, and types and functions that several dialects share."""
+"""The base classes of the dialects' requests, and the types and functions that several dialects share."""
 
 import json
 import math
@@ -14,12 +14,12 @@ from osrerank.server.api.service import Judgement, Question
 
 def _has_text(query: str) -> str:
     if not query.strip():
-        raise ValueError("a query needs text")
+        raise ValueError("a query must not be blank")
     return query
 
 
 Texts = Annotated[list[str], Field(fail_fast=True)]
-"""A list of texts. The first error ends its validation, because describing a million errors would take seconds."""
+"""A list of texts. Its validation stops at the first error, because describing a million errors would take seconds."""
 QueryText = Annotated[str, AfterValidator(_has_text), Field(min_length=1, description="The query.")]
 Probability = Annotated[float, Field(ge=0, le=1, description="The model's probability; higher is better.")]
 DocumentIndex = Annotated[int, Field(ge=0, description="The document's index in the request, from 0.")]
@@ -29,43 +29,46 @@ class DialectRequest(BaseModel, ABC):
     """The base of all dialects' requests."""
 
     timeout_ms: float | None = Field(
-        None, gt=0, allow_inf_nan=False, description="Time limit of the answer, in milliseconds."
+        None, gt=0, allow_inf_nan=False, description="Time limit of the response, in milliseconds."
     )
     truncate: bool | Literal["END", "NONE"] | None = Field(
         None,
-        description="false or NONE refuses texts longer than the model reads (422); else their ends are cut off.",
+        description="Texts longer than the model reads are truncated; false or NONE refuses them (422).",
     )
-    truncation: bool | None = Field(None, description="The same as truncate, in Voyage's dialect.")
-    truncation_side: Literal["right"] | None = Field(
-        None, description="Where texts are cut: at their ends; vLLM's name."
-    )
-    truncation_direction: Literal["right", "Right"] | None = Field(
-        None, description="The same as truncation_side, in TEI's dialect."
-    )
+    truncation: bool | None = Field(None, description="Voyage's name for truncate.")
+    truncation_side: Literal["right"] | None = Field(None, description="Texts are truncated at the end; vLLM's name.")
+    truncation_direction: Literal["right", "Right"] | None = Field(None, description="TEI's name for truncation_side.")
 
     @property
     def wants_whole_texts(self) -> bool:
-        """Whether the client refuses cut texts."""
+        """Whether to refuse texts that would be truncated."""
         return self.truncation is False or self.truncate in (False, "NONE")
 
     @abstractmethod
     def questions(self) -> list[Question]:
-        """Return the request's questions."""
+        """Return the queries with their documents."""
 
     @abstractmethod
     def build_response(self, judgements: Sequence[Judgement], model: str) -> Any:
-        """Return the dialect's response from the judgements, in the order of the questions."""
+        """Return the response.
+
+        Args:
+            judgements: the judgements, in the order of `questions`.
+            model: the name of the model.
+        """
 
 
 class RankFieldsRequest(DialectRequest):
-    """A request whose documents are texts, or objects with fields to read."""
+    """A request with one query, whose documents are texts or objects with several fields."""
 
     query: QueryText
-    rank_fields: Texts | None = Field(None, description="The fields of objects to read; text if absent or empty.")
+    rank_fields: Texts | None = Field(
+        None, description="The fields of documents that the model reads; text if absent or empty."
+    )
 
     @abstractmethod
     def texts(self) -> tuple[str, ...]:
-        """Return the text of each document for the model.
+        """Return the text of each document that the model reads.
 
         Raises:
             ValueError: a document has no text.
@@ -86,81 +89,82 @@ Documents = Annotated[
 ]
 
 
-def texts_of(
+def document_texts(
     name: str, documents: Sequence[str | Mapping[str, Any]], rank_fields: Sequence[str] | None
 ) -> tuple[str, ...]:
     """Return the text of each document that the model reads.
 
     Args:
-        name: the name of the documents in the dialect, for errors.
-        documents: the documents, texts or objects.
-        rank_fields: the fields of objects to read, in order; None or empty for ``text``.
+        name: the request's key for the documents, for error messages.
+        documents: the documents, which are texts or objects.
+        rank_fields: the fields whose values are joined to a text; ``text`` if None or empty.
 
     Raises:
-        ValueError: a field is a list or an object, or a document has none of the fields.
+        ValueError: a field is a list or an object, or a document lacks all of the fields.
     """
     fields = rank_fields or ["text"]
-    return tuple(_text_of(document, fields, f"{name}[{index}]") for index, document in enumerate(documents))
+    return tuple(_document_text(document, fields, f"{name}[{index}]") for index, document in enumerate(documents))
 
 
-def _text_of(document: str | Mapping[str, Any], fields: Sequence[str], name: str) -> str:
+def _document_text(document: str | Mapping[str, Any], fields: Sequence[str], name: str) -> str:
     if isinstance(document, str):
         return document
-    texts = [_field_text(document.get(field), field, name) for field in fields]
-    present = [text for text in texts if text is not None]
-    if not present:
+    values = [_field_text(document.get(field), field, name) for field in fields]
+    texts = [text for text in values if text is not None]
+    if not texts:
         raise ValueError(f"{name} has no text: its fields {', '.join(map(ascii, fields))} are missing or null")
-    return " ".join(present)
+    return " ".join(texts)
 
 
 def _field_text(value: Any, field: str, name: str) -> str | None:
-    """Return a field's value as text: a number or boolean as in JSON, None if the field is missing or null."""
+    """Return a field's value as text, numbers and booleans as JSON; None if it is missing, null or not finite."""
     if isinstance(value, str):
         return value
     if value is None or (isinstance(value, float) and not math.isfinite(value)):
         return None
     if isinstance(value, bool | int | float):
         return json.dumps(value)
-    # ascii: pydantic refuses half a surrogate pair in a message
-    raise ValueError(f"{name}.{field!a} is a list or an object: rank by fields of texts or numbers")
+    # !a, because pydantic refuses half a surrogate pair in a message
+    raise ValueError(f"{name}.{field!a} is a list or an object: name fields of texts or numbers in rank_fields")
 
 
-def unchanged(document: str | Mapping[str, Any]) -> Json:
-    """Return a document as the client sent it."""
+def original_json(document: str | Mapping[str, Any]) -> Json:
+    """Return a document as JSON, as the client sent it."""
     if isinstance(document, str):
         return Json(json.dumps(document))
-    members = (f"{json.dumps(name)}:{_member(value)}" for name, value in document.items())
+    members = (f"{json.dumps(name)}:{_original_value(value)}" for name, value in document.items())
     return Json("{" + ",".join(members) + "}")
 
 
-def _member(value: Any) -> str:
+def _original_value(value: Any) -> str:
     if isinstance(value, Json):
         return value.text
-    is_number = not isinstance(value, float) or math.isfinite(value)
-    return json.dumps(value if is_number else None)  # JSON has no NaN
+    if isinstance(value, float) and not math.isfinite(value):
+        return "null"  # JSON has no NaN
+    return json.dumps(value)
 
 
 class Usage(BaseModel):
-    """An object that clients require; tokens are not counted."""
+    """The usage that clients require. osrerank does not count tokens."""
 
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
 
 
-UNCOUNTED: Mapping[str, int] = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
+NO_USAGE: Mapping[str, int] = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
 
 
 def group_by_query(pairs: Sequence[tuple[str, str]]) -> list[Question]:
-    """Return one question per query with all its documents, in the order in which the queries first occur."""
+    """Return a question for each distinct query, with all its documents, in the order of first occurrence."""
     documents: dict[str, list[str]] = {}
     for query, document in pairs:
         documents.setdefault(query, []).append(document)
     return [Question(query, tuple(texts)) for query, texts in documents.items()]
 
 
-def probabilities_of(pairs: Sequence[tuple[str, str]], judgements: Sequence[Judgement]) -> list[float]:
-    """Return the pairs' probabilities in order, from the judgements of the questions of `group_by_query`."""
+def pair_probabilities(pairs: Sequence[tuple[str, str]], judgements: Sequence[Judgement]) -> list[float]:
+    """Return the probability of each pair, from the judgements of the questions that `group_by_query` returned."""
     queries = dict.fromkeys(query for query, _ in pairs)
-    remaining = {query: iter(judged.probabilities) for query, judged in zip(queries, judgements, strict=True)}
+    remaining = {query: iter(judgement.probabilities) for query, judgement in zip(queries, judgements, strict=True)}
     return [next(remaining[query]) for query, _ in pairs]

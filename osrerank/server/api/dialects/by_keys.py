@@ -1,4 +1,4 @@
-"""The bodies of paths that several dialects share; the keys of a body decide its dialect."""
+"""The types of bodies on paths that several dialects share. The keys of a body determine its dialect."""
 
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any
@@ -10,20 +10,26 @@ from osrerank.server.api.dialects.pairs import ClassifyRequest, Label
 from osrerank.server.api.dialects.texts import TeiRequest, TeiResult, WeaviateRequest, WeaviateResponse
 
 
-def _dialect(*keys: str) -> Callable[[Any], str]:
-    """Return a function that returns the first of the keys with a value in a body; "documents", vLLM's key, if none."""
+def _tag_by_key(*keys: str) -> Callable[[Any], str]:
+    """Return a function that returns the first key with a value in a body, else "documents", the key of vLLM."""
 
-    def find_key(body: Any) -> str:
-        return next((key for key in keys if isinstance(body, Mapping) and body.get(key) is not None), "documents")
+    def find_tag(body: Any) -> str:
+        if isinstance(body, Mapping):
+            for key in keys:
+                if body.get(key) is not None:
+                    return key
+        return "documents"
 
-    return find_key
+    return find_tag
 
 
 Vllm = Annotated[VllmRequest, Tag("documents")]
 Tei = Annotated[TeiRequest, Tag("texts")]
 Weaviate = Annotated[WeaviateRequest, Tag("property")]
 Classify = Annotated[ClassifyRequest, Tag("inputs")]
-RerankRequest = Annotated[Vllm | Tei | Weaviate, Discriminator(_dialect("texts", "property"))]
-InvocationRequest = Annotated[Vllm | Tei | Weaviate | Classify, Discriminator(_dialect("inputs", "texts", "property"))]
+RerankRequest = Annotated[Vllm | Tei | Weaviate, Discriminator(_tag_by_key("texts", "property"))]
+InvocationRequest = Annotated[
+    Vllm | Tei | Weaviate | Classify, Discriminator(_tag_by_key("inputs", "texts", "property"))
+]
 RerankResponse = CohereResponse | list[TeiResult] | WeaviateResponse
 InvocationResponse = RerankResponse | list[Label]

@@ -1,4 +1,4 @@
-"""Cohere's dialect, which Jina, Together, vLLM and OpenSearch's ml-commons use, too, and Voyage's."""
+"""The dialects of Cohere and Voyage. Jina, Together, vLLM, Infinity and OpenSearch's ml-commons use Cohere's."""
 
 import math
 import uuid
@@ -8,7 +8,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, Field
 
 from osrerank.server.api.dialects.base import (
-    UNCOUNTED,
+    NO_USAGE,
     DialectRequest,
     DocumentIndex,
     Documents,
@@ -17,13 +17,13 @@ from osrerank.server.api.dialects.base import (
     RankFieldsRequest,
     Texts,
     Usage,
-    texts_of,
-    unchanged,
+    document_texts,
+    original_json,
 )
 from osrerank.server.api.service import Judgement, Question
 
-SEARCH_UNIT = 100
-"""The documents of a query that Cohere bills as one unit."""
+DOCUMENTS_PER_UNIT = 100
+"""The number of documents that Cohere bills as one search unit."""
 
 
 class CohereRequest(RankFieldsRequest):
@@ -34,51 +34,55 @@ class CohereRequest(RankFieldsRequest):
     top_n: int | None = Field(None, ge=1, description="How many results to return; all if absent.")
     return_documents: bool | None = Field(
         None,
-        description="Whether results contain their documents; by default, only if the request names a model of Jina.",
+        description="Whether results contain their documents; by default, if the model's name is one of Jina's.",
     )
 
     def texts(self) -> tuple[str, ...]:
-        return texts_of("documents", self.documents, self.rank_fields)
+        return document_texts("documents", self.documents, self.rank_fields)
 
     def build_response(self, judgements: Sequence[Judgement], model: str) -> Any:
         judgement = judgements[0]
-        returns_documents = _is_jinas(self.model) if self.return_documents is None else self.return_documents
+        return_documents = self.return_documents
+        if return_documents is None:
+            return_documents = _is_jina_model(self.model)
         results: list[dict[str, Any]] = []
         for index in judgement.order[: self.top_n or None]:
             result: dict[str, Any] = {"index": index, "relevance_score": judgement.probabilities[index]}
-            results.append({**result, "document": self._returned(index)} if returns_documents else result)
-        units = math.ceil(len(judgement.order) / SEARCH_UNIT)
+            if return_documents:
+                result["document"] = self._returned_document(index)
+            results.append(result)
+        units = math.ceil(len(judgement.order) / DOCUMENTS_PER_UNIT)
         return {
             "object": "rerank",
             "id": uuid.uuid4().hex,
             "model": model,
             "results": results,
-            "usage": UNCOUNTED,
+            "usage": NO_USAGE,
             "meta": {"api_version": {"version": "2"}, "billed_units": {"search_units": units}},
         }
 
-    def _returned(self, index: int) -> Any:
-        """Return a document as results contain it: a text in an object, an object as the client sent it."""
+    def _returned_document(self, index: int) -> Any:
+        """Return a document for a result. A text becomes an object with the key ``text``."""
         document = self.documents[index]
-        return {"text": document} if isinstance(document, str) else unchanged(document)
+        return {"text": document} if isinstance(document, str) else original_json(document)
 
 
 class VllmRequest(CohereRequest):
-    """A request to vLLM's ``/rerank``: Cohere's, but ``top_n`` may be 0, which is vLLM's default."""
+    """A request to vLLM's ``/rerank``, which differs from Cohere's in that ``top_n`` may be 0, its default."""
 
     top_n: int | None = Field(None, ge=0, description="How many results to return; all if absent or 0.")
 
 
-def _is_jinas(model: str | None) -> bool:
-    """Return whether a request names a model of Jina, whose API returns documents by default."""
+def _is_jina_model(model: str | None) -> bool:
+    """Return whether a model is one of Jina's, whose API returns documents by default."""
     return model is not None and model.lower().startswith(("jina-", "jinaai/", "jina_ai/"))
 
 
 class InfinityRequest(CohereRequest):
-    """A request to Infinity's ``/rerank``: Cohere's, but results contain texts as strings, not as objects."""
+    """A request to Infinity's ``/rerank``, which differs from Cohere's in that results contain texts as strings."""
 
-    def _returned(self, index: int) -> Any:
-        return unchanged(self.documents[index])
+    def _returned_document(self, index: int) -> Any:
+        return original_json(self.documents[index])
 
 
 class CohereResult(BaseModel):
@@ -87,18 +91,18 @@ class CohereResult(BaseModel):
     index: DocumentIndex
     relevance_score: Probability
     document: dict[str, Any] | None = Field(
-        None, description="The document as the client sent it; a text as an object with the key text."
+        None, description="The document as the client sent it. A text becomes an object with the key text."
     )
 
 
 class CohereVersion(BaseModel):
-    """The version of the interface."""
+    """The version of Cohere's API."""
 
     version: str
 
 
 class CohereUnits(BaseModel):
-    """The units that Cohere would bill, one per 100 documents or part of 100; osrerank bills nothing."""
+    """The search units that Cohere would bill."""
 
     search_units: int
 

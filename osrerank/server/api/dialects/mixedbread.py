@@ -6,19 +6,19 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, Field
 
 from osrerank.server.api.dialects.base import (
-    UNCOUNTED,
+    NO_USAGE,
     DocumentIndex,
     Documents,
     Probability,
     RankFieldsRequest,
     Usage,
-    texts_of,
-    unchanged,
+    document_texts,
+    original_json,
 )
 from osrerank.server.api.service import Judgement
 
-ALL = -1
-"""The documented default of ``top_k``."""
+ALL_RESULTS = -1
+"""The value of ``top_k``, and its documented default, that requests all results."""
 
 
 class MixedbreadRequest(RankFieldsRequest):
@@ -32,21 +32,23 @@ class MixedbreadRequest(RankFieldsRequest):
     return_input: bool | None = Field(None, description="Whether results contain their documents.")
 
     def texts(self) -> tuple[str, ...]:
-        return texts_of("input", self.input, self.rank_fields)
+        return document_texts("input", self.input, self.rank_fields)
 
     def build_response(self, judgements: Sequence[Judgement], model: str) -> Any:
         scores = judgements[0].probabilities
-        order = judgements[0].order if self.top_k in (None, ALL) else judgements[0].order[: self.top_k]
+        order = judgements[0].order
+        if self.top_k != ALL_RESULTS:
+            order = order[: self.top_k]
         results: list[dict[str, Any]] = [
             {"index": index, "score": scores[index], "object": "rank_result"} for index in order
         ]
         if self.return_input:
-            results = [{**result, "input": unchanged(self.input[result["index"]])} for result in results]
+            results = [{**result, "input": original_json(self.input[result["index"]])} for result in results]
         return {
             "object": "list",
             "model": model,
             "data": results,
-            "usage": UNCOUNTED,
+            "usage": NO_USAGE,
             "top_k": len(results),
             "return_input": bool(self.return_input),
         }

@@ -1,4 +1,4 @@
-"""The dialects that score pairs of texts: vLLM's ``/score``, and text classification."""
+"""The dialects that score pairs of a query and a document: vLLM's ``/score``, and text classification."""
 
 import time
 import uuid
@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AliasChoices, BaseModel, Field, model_validator
 
 from osrerank.server.api.dialects.base import (
-    UNCOUNTED,
+    NO_USAGE,
     DialectRequest,
     DocumentIndex,
     Probability,
@@ -16,13 +16,13 @@ from osrerank.server.api.dialects.base import (
     Texts,
     Usage,
     group_by_query,
-    probabilities_of,
+    pair_probabilities,
 )
 from osrerank.server.api.service import Judgement, Question
 
 
 class ScoreRequest(DialectRequest):
-    """A request to vLLM's ``/score``: one text to pair with many, or two lists of equal length."""
+    """A request to vLLM's ``/score``: one query for all documents, or a query for each document."""
 
     text_1: QueryText | Annotated[list[QueryText], Field(fail_fast=True)] = Field(
         validation_alias=AliasChoices("text_1", "queries", "data_1"),
@@ -36,33 +36,34 @@ class ScoreRequest(DialectRequest):
 
     @model_validator(mode="after")
     def _are_pairs(self) -> "ScoreRequest":
-        queries, documents = _listed(self.text_1), _listed(self.text_2)
+        queries, documents = _as_list(self.text_1), _as_list(self.text_2)
         if not documents or len(queries) not in (1, len(documents)):
-            raise ValueError(
-                f"{len(queries)} queries for {len(documents)} documents: send one query, or one per document"
-            )
+            reason = f"the request has {len(queries)} queries for {len(documents)} documents"
+            raise ValueError(f"{reason}: send one query, or one per document")
         return self
 
     def questions(self) -> list[Question]:
         return group_by_query(self._pairs())
 
     def build_response(self, judgements: Sequence[Judgement], model: str) -> Any:
-        scores = probabilities_of(self._pairs(), judgements)
+        scores = pair_probabilities(self._pairs(), judgements)
         return {
             "id": uuid.uuid4().hex,
             "object": "list",
             "created": int(time.time()),
             "model": model,
             "data": [{"index": index, "object": "score", "score": score} for index, score in enumerate(scores)],
-            "usage": UNCOUNTED,
+            "usage": NO_USAGE,
         }
 
     def _pairs(self) -> list[tuple[str, str]]:
-        queries, documents = _listed(self.text_1), _listed(self.text_2)
-        return list(zip(queries * len(documents) if len(queries) == 1 else queries, documents, strict=True))
+        queries, documents = _as_list(self.text_1), _as_list(self.text_2)
+        if len(queries) == 1:
+            queries = queries * len(documents)
+        return list(zip(queries, documents, strict=True))
 
 
-def _listed(texts: str | list[str]) -> list[str]:
+def _as_list(texts: str | list[str]) -> list[str]:
     return [texts] if isinstance(texts, str) else texts
 
 
@@ -86,14 +87,14 @@ class ScoreResponse(BaseModel):
 
 
 class TextPair(BaseModel):
-    """A query and a document, as text classification names them."""
+    """A query and a document, with the keys of text classification."""
 
     text: QueryText
     text_pair: str
 
 
 class ClassifyRequest(DialectRequest):
-    """A request to classify pairs, for SageMaker's Hugging Face containers and OpenSearch's tutorials about them."""
+    """A request to classify pairs, as SageMaker's Hugging Face containers and OpenSearch's tutorials send it."""
 
     inputs: TextPair | Annotated[list[TextPair], Field(min_length=1, fail_fast=True)]
 
@@ -101,7 +102,7 @@ class ClassifyRequest(DialectRequest):
         return group_by_query(self._pairs())
 
     def build_response(self, judgements: Sequence[Judgement], model: str) -> Any:  # noqa: ARG002 - this dialect names none
-        return [{"label": "LABEL_0", "score": score} for score in probabilities_of(self._pairs(), judgements)]
+        return [{"label": "LABEL_0", "score": score} for score in pair_probabilities(self._pairs(), judgements)]
 
     def _pairs(self) -> list[tuple[str, str]]:
         pairs = [self.inputs] if isinstance(self.inputs, TextPair) else self.inputs
@@ -109,7 +110,7 @@ class ClassifyRequest(DialectRequest):
 
 
 class Label(BaseModel):
-    """A pair's score, as the score of a classifier's first label."""
+    """A pair's score, as that of a classifier's first label."""
 
     label: Literal["LABEL_0"]
     score: Probability

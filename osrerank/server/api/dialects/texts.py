@@ -24,8 +24,8 @@ class TeiRequest(DialectRequest):
 
     @model_validator(mode="before")
     @classmethod
-    def _agree(cls, body: Any) -> Any:
-        """Refuse a body whose texts and documents differ; gateways send the same list under both names."""
+    def _check_documents(cls, body: Any) -> Any:
+        """Refuse a body whose ``texts`` and ``documents`` differ. Gateways send the same list under both keys."""
         if isinstance(body, Mapping):
             texts, documents = body.get("texts"), body.get("documents")
             if texts is not None and documents is not None and texts != documents:
@@ -40,7 +40,9 @@ class TeiRequest(DialectRequest):
         results: list[dict[str, Any]] = []
         for index in judgements[0].order[: self.top_n or None]:
             result: dict[str, Any] = {"index": index, "score": values[index]}
-            results.append({**result, "text": self.texts[index]} if self.return_text else result)
+            if self.return_text:
+                result["text"] = self.texts[index]
+            results.append(result)
         return results
 
 
@@ -57,14 +59,17 @@ class WeaviateRequest(DialectRequest):
 
     query: QueryText
     documents: Texts = Field(min_length=1)
-    property: str = Field(description="Marks this dialect; the value is not read.")
+    property: str = Field(description="Ignored; the key identifies this dialect.")
 
     def questions(self) -> list[Question]:
         return [Question(self.query, tuple(self.documents))]
 
     def build_response(self, judgements: Sequence[Judgement], model: str) -> Any:  # noqa: ARG002 - this dialect names none
-        pairs = zip(self.documents, judgements[0].probabilities, strict=True)
-        return {"query": self.query, "scores": [{"document": text, "score": value} for text, value in pairs]}
+        scores = [
+            {"document": document, "score": score}
+            for document, score in zip(self.documents, judgements[0].probabilities, strict=True)
+        ]
+        return {"query": self.query, "scores": scores}
 
 
 class WeaviateScore(BaseModel):
@@ -82,7 +87,7 @@ class WeaviateResponse(BaseModel):
 
 
 class HuggingFaceRequest(TeiRequest):
-    """A request of Elasticsearch's ``hugging_face`` service: as text-embeddings-inference's, with two more names."""
+    """A request of Elasticsearch's service ``hugging_face``: TEI's, with two keys that have a second name."""
 
     texts: Texts = Field(
         min_length=1,

@@ -9,7 +9,7 @@ from starlette.testclient import TestClient
 from osrerank.errors import ConfigError
 from osrerank.server.api.access_log import AccessLog
 from osrerank.server.api.app import create_app
-from osrerank.server.origins import own_names, restrict
+from osrerank.server.origins import local_host_names, restrict
 from osrerank.service import RerankService
 from osrerank.settings import Settings
 from osrerank.testing import FunctionScorer
@@ -18,7 +18,7 @@ BODY = {"query": "low blood", "documents": ["secret low", "blood"]}
 SITE = "https://example.org"
 
 
-def client_of(log=None, *, hosts=None, origins=(), token=None):
+def open_client(log=None, *, hosts=None, origins=(), token=None):
     app = create_app(RerankService(Settings.load(), FunctionScorer()), token=token, access_log=log)
     restrict(app, hosts=hosts, origins=origins)
     return TestClient(app, base_url="http://127.0.0.1:8088", raise_server_exceptions=False)
@@ -32,7 +32,7 @@ def log(tmp_path):
 
 
 def test_the_server_answers_only_under_its_own_host_names():
-    client = client_of(hosts={*own_names("127.0.0.1"), "search.lan"})
+    client = open_client(hosts={*local_host_names("127.0.0.1"), "search.lan"})
     for host in ("localhost", "LOCALHOST:8088", "192.168.7.7:8088", "[::1]:8088", "search.lan"):
         assert client.get("/health", headers={"Host": host}).status_code == 200, host
     for host in ("evil.example", "evil.example:8088", "localhost.evil.example", "", "[::1"):
@@ -41,11 +41,11 @@ def test_the_server_answers_only_under_its_own_host_names():
 
 
 def test_pages_of_other_sites_are_refused_unless_admitted():
-    client = client_of(hosts=own_names("127.0.0.1"), origins=(SITE,))
+    client = open_client(hosts=local_host_names("127.0.0.1"), origins=(SITE,))
     for origin, status in ((SITE, 200), ("http://127.0.0.1:8088", 200), ("https://evil.example", 403), ("null", 403)):
         assert client.post("/rerank", json=BODY, headers={"Origin": origin}).status_code == status
-    assert client_of().post("/rerank", json=BODY, headers={"Origin": "https://evil.example"}).status_code == 200
-    client = client_of(origins=(SITE,), token="s3cret")
+    assert open_client().post("/rerank", json=BODY, headers={"Origin": "https://evil.example"}).status_code == 200
+    client = open_client(origins=(SITE,), token="s3cret")
     header_names = "authorization,content-type,x-fern-sdk-name,x-stainless-retry-count,x-client-name"
     preflight = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": header_names}
     assert client.options("/rerank", headers={"Origin": SITE, **preflight}).status_code == 200
@@ -55,11 +55,11 @@ def test_pages_of_other_sites_are_refused_unless_admitted():
     assert answer.headers["Access-Control-Allow-Origin"] == SITE
     shown = answer.headers["Access-Control-Expose-Headers"].split(", ")
     assert {"X-Rerank-Unscored", "X-Rerank-Truncated", "X-Request-Id", "Retry-After"} == set(shown)
-    assert "Access-Control-Allow-Origin" not in client_of().get("/health", headers={"Origin": SITE}).headers
+    assert "Access-Control-Allow-Origin" not in open_client().get("/health", headers={"Origin": SITE}).headers
 
 
 def test_each_request_has_an_access_log_line(tmp_path, log):
-    client = client_of(log)
+    client = open_client(log)
     accepted = client.post("/v1/rerank", json=BODY, headers={"X-Request-Id": "abc-1"})
     refused = client.post("/v1/rerank", json={"query": "secret"}, headers={"X-Request-Id": "a b"})
     client.get("/nowhere")
@@ -76,13 +76,13 @@ def test_each_request_has_an_access_log_line(tmp_path, log):
 
 def test_the_access_log_has_texts_only_on_request(tmp_path, log):
     log.texts = True
-    client_of(log).post("/v1/rerank", json=BODY)
+    open_client(log).post("/v1/rerank", json=BODY)
     (line,) = (tmp_path / "log").read_text().splitlines()
     assert json.loads(line)["questions"] == [BODY]
 
 
 def test_a_moved_access_log_is_created_again_and_an_unwritable_log_is_refused(tmp_path, log):
-    client = client_of(log)
+    client = open_client(log)
     client.get("/health")
     (tmp_path / "log").rename(tmp_path / "old")
     client.get("/health")
@@ -92,7 +92,7 @@ def test_a_moved_access_log_is_created_again_and_an_unwritable_log_is_refused(tm
 
 
 def test_the_api_documentation_loads_no_foreign_files():
-    client = client_of(token="s3cret")
+    client = open_client(token="s3cret")
     page = client.get("/docs")
     assert "default-src 'none'" in page.headers["Content-Security-Policy"]
     linked = re.findall(r'(?:src|href)="([^"]+)"', page.text)

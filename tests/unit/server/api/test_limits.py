@@ -50,7 +50,7 @@ def check(answer, status, words, kind="Validation"):
         (b"[]", "application/json", 422, "the body"),
         (b'{"documents": ["a"]}', "application/json", 422, "query"),
         (b'{"query": "a"}', "application/json", 422, "documents"),
-        (b'{"query": " ", "documents": ["a"]}', "application/json", 422, "needs text"),
+        (b'{"query": " ", "documents": ["a"]}', "application/json", 422, "a query must not be blank"),
         (b'{"query": 5, "documents": ["a"]}', "application/json", 422, "query"),
         (b'{"query": "a", "documents": []}', "application/json", 422, "documents"),
         (b'{"query": "a", "documents": ["a", 5]}', "application/json", 422, "documents.1"),
@@ -71,9 +71,9 @@ def test_malformed_rerank_requests_are_refused_with_the_field(client, path, cont
 
 def test_too_many_documents_and_too_large_bodies(serve):
     client = serve(max_documents=2)
-    check(client.post("/rerank", json=BODY), 413, "a request may have 2 of them")
+    check(client.post("/rerank", json=BODY), 413, "has more than 2 entries")
     pairs = [{"text": "a", "text_pair": "b"}] * 3
-    check(client.post("/invocations", json={"inputs": pairs}), 413, "a request may have 2 of them")
+    check(client.post("/invocations", json={"inputs": pairs}), 413, "has more than 2 entries")
     assert client.post("/rerank", json={**BODY, "documents": ["low"] * 2}).status_code == 200
     client = serve(max_body_bytes=100)
     body = {"query": "low", "documents": ["x" * 100]}
@@ -86,7 +86,7 @@ def test_a_request_to_a_full_queue_gets_retry_after(serve, monkeypatch, caplog):
     scorer = HeldScorer()
     client = serve(scorer, max_held_documents=3)
     wait_until(lambda: client.get("/ready").status_code == 200)
-    monkeypatch.setattr(app, "due", LogThrottle())
+    monkeypatch.setattr(app, "log_limiter", LogThrottle())
     with ThreadPoolExecutor(1) as pool:
         slow = pool.submit(client.post, "/rerank", json=BODY)
         assert scorer.begun.wait(30)
@@ -98,7 +98,7 @@ def test_a_request_to_a_full_queue_gets_retry_after(serve, monkeypatch, caplog):
     assert int(answer.headers["Retry-After"]) >= 1
     check(ready, 503, "3 documents are waiting", "Unhealthy")
     assert "[overloaded]" in caplog.text
-    assert "[not-ready] requests cannot be answered now: 3 documents are waiting" in caplog.text
+    assert "[not-ready] the server cannot serve requests: 3 documents are waiting" in caplog.text
     assert client.post("/rerank", json=BODY).status_code == 200
     assert client.get("/ready").status_code == 200
     assert serve(max_held_documents=2).post("/rerank", json=BODY).status_code == 200  # alone a large one is taken
@@ -266,7 +266,7 @@ def test_readiness_of_an_index_needs_the_token_whether_there_is_one_or_not(serve
     for parameters in ({"index": "notes"}, {"index": "other", "at_least": 0.5}, {"anything": 1}):
         check(client.get("/ready", params=parameters), 401, "Authorization: Bearer TOKEN", "Authentication")
     response = client.get("/ready", params={"index": "notes"}, headers={"Authorization": "Bearer s3cret"})
-    check(response, 400, "this server has no indexes")
+    check(response, 400, "this server has no indices")
 
 
 @pytest.mark.parametrize("path", ["/health", "/ready", "/v1/models", "/metrics"])
@@ -287,7 +287,7 @@ def test_models_info_and_metrics_are_answered(client):
     assert 'osrerank_http_requests_total{route="/v2/rerank",status="200"}' in metrics
     assert 'osrerank_http_documents_total{score="inferred"}' in metrics
     assert client.get("/meta").json() == client.get("/info").json()
-    check(client.get("/v1/rerank"), 405, "send POST")
+    check(client.get("/v1/rerank"), 405, "use POST")
 
 
 @pytest.mark.parametrize(
@@ -298,7 +298,7 @@ def test_models_info_and_metrics_are_answered(client):
         ("/v1/v2/rerank", "but /v2/rerank: the base URL"),
         ("/v1/v1/reranking", "but /v1/reranking: the base URL"),
         ("//voyage/v1/v1/rerank", "but /voyage/v1/rerank: the base URL"),
-        ("/nowhere", "there are POST /"),
+        ("/nowhere", "the routes are POST /"),
         (f"/{'/x' * 10_000}", "GET /ready"),
     ],
 )

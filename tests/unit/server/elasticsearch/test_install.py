@@ -101,7 +101,7 @@ def test_a_simultaneous_equal_installation_is_accepted() -> None:
     Installer(cluster, "books").install(SPEC)  # type: ignore[arg-type]
     cluster.endpoints.clear()
     cluster.meanwhile = {"books": shown("books", EndpointSpec("http://other", "text").endpoint())}
-    with pytest.raises(InstallError, match="installed with other settings, at the same time"):
+    with pytest.raises(InstallError, match="someone else removed or changed the inference endpoint"):
         Installer(cluster, "books").install(SPEC)  # type: ignore[arg-type]
     assert cluster.endpoints == cluster.meanwhile
 

@@ -16,11 +16,11 @@ from osrerank.server.opensearch.cluster import (
     TRUSTED,
     TRUSTED_PRIVATE,
     check_plugins,
-    needed_settings,
-    trusted,
+    endpoint_pattern,
+    required_settings,
 )
 from osrerank.server.opensearch.install import Installer, PipelineSpec
-from osrerank.server.opensearch.ml_commons import CallBounds, connector_of
+from osrerank.server.opensearch.ml_commons import CallLimits, connector_definition
 
 SERVER = "http://10.1.2.3:8088"
 THEIRS = "^https://vendor/.*$"
@@ -53,7 +53,7 @@ def cluster(*, roles=("data",), defaults=DEFAULTS, persistent=None, transient=No
     return OpenSearch(transport_class=Answers, answers={**known, **answers})
 
 
-OURS = trusted(SERVER)
+OURS = endpoint_pattern(SERVER)
 BOTH = [THEIRS, OURS]
 NEEDED = {TRUSTED: BOTH, PRIVATE: True, ML_NODES_ONLY: False}
 SINCE_3_7 = {**DEFAULTS, TRUSTED_PRIVATE: []}
@@ -73,25 +73,25 @@ SINCE_3_7 = {**DEFAULTS, TRUSTED_PRIVATE: []}
         (
             {"defaults": SINCE_3_7},
             "https://8.8.8.8",
-            {TRUSTED: [THEIRS, trusted("https://8.8.8.8")], ML_NODES_ONLY: False},
+            {TRUSTED: [THEIRS, endpoint_pattern("https://8.8.8.8")], ML_NODES_ONLY: False},
         ),
     ],
 )
 def test_missing_cluster_settings_for_a_server_are_listed(given, server, needed):
-    assert needed_settings(cluster(**given), server).get("persistent", {}) == needed
+    assert required_settings(cluster(**given), server).get("persistent", {}) == needed
 
 
 def test_a_name_that_the_cluster_alone_knows_counts_as_private():
-    assert needed_settings(cluster(), "http://reranker.invalid:8088")["persistent"][PRIVATE] is True
+    assert required_settings(cluster(), "http://reranker.invalid:8088")["persistent"][PRIVATE] is True
 
 
 def test_a_conflicting_transient_setting_is_set_to_null():
-    needed = needed_settings(cluster(transient={PRIVATE: "false", TRUSTED: BOTH}), SERVER)
+    needed = required_settings(cluster(transient={PRIVATE: "false", TRUSTED: BOTH}), SERVER)
     assert needed == {"persistent": {PRIVATE: True, ML_NODES_ONLY: False}, "transient": {PRIVATE: None}}
 
 
 def test_the_trusted_endpoint_expression_matches_only_the_server():
-    expression = trusted("http://10.1.2.3:8088")
+    expression = endpoint_pattern("http://10.1.2.3:8088")
     assert re.match(expression, "http://10.1.2.3:8088/v1/rerank")
     for other in ("http://10.1.2.3:80889/v1", "http://10a1.2.3:8088/v1", "http://10.1.2.3:8088.evil/v1"):
         assert not re.match(expression, other)
@@ -103,7 +103,7 @@ def test_missing_plugins_and_rights_on_the_cluster_are_named():
         check_plugins(cluster(**{"/_cat/plugins": plugins}))
     info = {"error": {"type": "security_exception", "reason": "no permissions for [cluster:monitor/settings]"}}
     refused = AuthorizationException(403, "security_exception", info)
-    with pytest.raises(InstallError, match=r"not allowed \(no permissions .*\); use a user who"):
+    with pytest.raises(InstallError, match=r"not allowed to list the plugins \(no permissions .*\): use a user who"):
         check_plugins(cluster(**{"/_cat/plugins": refused}))
 
 
@@ -113,7 +113,7 @@ def test_missing_plugins_and_rights_on_the_cluster_are_named():
         (["--url", "embedded:x", "pipeline", "status"], "embedded engine has no pipelines"),
         (["--url", "http://127.0.0.1:9", "pipeline", "install", "--server", "localhost:80"], "http(s)://host:port"),
         (["--url", "http://127.0.0.1:9", "pipeline", "install", "--server", "http://a", "--fields", ","], "no field"),
-        (["--url", "http://127.0.0.1:9", "pipeline", "status"], "the cluster does not answer"),
+        (["--url", "http://127.0.0.1:9", "pipeline", "status"], "the cluster does not respond"),
     ],
 )
 def test_pipeline_commands_that_cannot_work_are_refused(arguments, words):
@@ -124,7 +124,7 @@ def test_pipeline_commands_that_cannot_work_are_refused(arguments, words):
 
 def test_shown_requests_have_no_secrets():
     assert "s3cret" not in repr(PipelineSpec(SERVER, ("text",), token="s3cret"))
-    connector = connector_of("n", SERVER, "s3cret", CallBounds())
+    connector = connector_definition("n", SERVER, "s3cret", CallLimits())
     assert json.dumps(connector).count("s3cret") == 1
     assert connector["actions"][0]["headers"]["Authorization"] == "Bearer ${credential.token}"
 

@@ -61,6 +61,6 @@ def test_removing_models_keeps_the_named_model():
 @pytest.mark.parametrize(("state", "seconds"), [("DEPLOYING", 60), ("DEPLOY_FAILED", 0)])
 def test_a_model_that_is_not_deployed_in_time_is_an_error(state, seconds):
     models, clock = models_of(Cluster({}, state=state))
-    with pytest.raises(InstallError, match=f"deploy the model: its state is {state}"):
+    with pytest.raises(InstallError, match=f"was not deployed: its state is {state}"):
         models.check("m")
     assert seconds <= clock() < seconds + 1

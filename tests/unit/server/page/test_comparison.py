@@ -4,7 +4,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from osrerank.server.page.comparison import LEAD, MAX_CHARACTERS, TERM_BEGINS, TERM_ENDS, _cut, compare
+from osrerank.server.page.comparison import (
+    MAX_CHARACTERS,
+    MAX_LEAD_CHARACTERS,
+    TERM_END,
+    TERM_START,
+    _split_text,
+    compare,
+)
 from osrerank.server.page.judgments import Judgments
 from osrerank.types import Qrels, Query
 
@@ -66,19 +73,22 @@ def test_a_long_text_is_cut_around_the_deciding_passage(length, data):
     end = data.draw(st.integers(start, length))
     first = data.draw(st.integers(0, length))
     term = (first, min(first + 5, length))
-    parts = _cut(text, (start, end), MAX_CHARACTERS, [term])
+    parts = _split_text(text, (start, end), MAX_CHARACTERS, [term])
     joined = "".join(part.text for part in parts).strip("…")
     assert joined in text
     assert len(joined) == min(length, MAX_CHARACTERS)
     assert "".join(part.text for part in parts if part.is_term) in text[slice(*term)]
     marked = "".join(part.text for part in parts if part.marked)
     assert text[start:end].startswith(marked.strip("…"))
-    assert len(marked) == min(end - start, MAX_CHARACTERS - LEAD) or len(marked) > MAX_CHARACTERS - LEAD
+    assert (
+        len(marked) == min(end - start, MAX_CHARACTERS - MAX_LEAD_CHARACTERS)
+        or len(marked) > MAX_CHARACTERS - MAX_LEAD_CHARACTERS
+    )
 
 
 def test_the_comparison_marks_the_words_that_the_query_matched():
     response = reranked()
-    begin, end = TERM_BEGINS, TERM_ENDS
+    begin, end = TERM_START, TERM_END
     for hit in response["hits"]["hits"]:
         source = hit["_source"]
         hit["highlight"] = {name: [f"{begin}{text[:3]}{end}{text[3:]}"] for name, text in source.items() if text}
@@ -93,7 +103,7 @@ def test_the_comparison_marks_the_words_that_the_query_matched():
 
 def test_measures_of_both_orders_of_the_page_by_hand():
     judgments = Judgments((Query("7", "What  is Q"),), Qrels({"7": {"b": 1, "absent": 1, "a": 0}}))
-    judged = judgments.of("what is q")
+    judged = judgments.find("what is q")
     assert judged is not None
     outcome = compare(reranked(), ASKED, ("title", "text"), judged)
     assert [document.relevance for document in outcome.documents] == [1, 0]

@@ -14,9 +14,9 @@ from osrerank.formats.trec import read_qrels
 from osrerank.options.defaults import Defaults
 from osrerank.server.api.app import create_app
 from osrerank.server.api.limits import ServerLimits
-from osrerank.server.api.middleware import PAGE
+from osrerank.server.api.middleware import PAGE_FILES
 from osrerank.server.page.judgments import Judgments
-from osrerank.server.page.routes import ASSETS, MAX_DEPTH, PATH, ComparisonPage, add_page, usable_pipelines
+from osrerank.server.page.routes import ASSETS, MAX_DEPTH, PATH, ComparisonPage, add_page, check_pipelines
 from osrerank.server.page.vector_shares import VectorShares
 from osrerank.service import RerankService
 from osrerank.settings import Settings
@@ -78,7 +78,7 @@ def test_readiness_checks_vectors_only_on_request(tmp_path):
         app = create_app(RerankService(Settings.load(), encoder), ServerLimits())
         clock = ManualClock()
         add_page(app, ComparisonPage(client, PIPELINES, ("ponds", "gone")))
-        app.state.share_of = VectorShares(client, ("ponds", "gone"), clock=clock)
+        app.state.find_vector_share = VectorShares(client, ("ponds", "gone"), clock=clock)
         with TestClient(app) as browser:
 
             def ready(**parameters):
@@ -88,7 +88,7 @@ def test_readiness_checks_vectors_only_on_request(tmp_path):
             wait_until(lambda: ready()[0] == 200)
             assert ready(index="ponds") == (
                 503,
-                "0.0% of the documents of ponds have vectors, not 95.0%: osrerank vectors build --index ponds",
+                "0.0% of the documents of ponds have vectors, not 95.0%: run osrerank vectors build --index ponds",
             )
             assert ready(index="ponds", at_least=0)[0] == 200
             client.searcher.service.vectors_of(Rerank()).remember([f"duck {number}" for number in range(3)])
@@ -105,7 +105,7 @@ def test_readiness_names_a_missing_index_and_needs_no_vectors_for_a_cross_encode
     with TestClient(create_app(RerankService(Settings.load(), FunctionScorer()))) as browser:
         wait_until(lambda: browser.get("/ready").status_code == 200)
         answer = browser.get("/ready", params={"index": "ponds"})
-    assert (answer.status_code, "this server has no indexes" in answer.json()["message"]) == (400, True)
+    assert (answer.status_code, "this server has no indices" in answer.json()["message"]) == (400, True)
     browser = page()
     wait_until(lambda: browser.get("/ready", params={"index": "ponds"}).status_code == 200)
 
@@ -142,7 +142,7 @@ def test_given_judgments_are_not_written_but_extended(page, tmp_path):
     }
     assert read_qrels(tmp_path / "judged" / "qrels.txt").judgments == {"7": {"a": 0}}
     other_query = (Query("7", "another query"),)
-    with pytest.raises(ConfigError, match=r"queries\.tsv: the query 7 differs from that of --queries"):
+    with pytest.raises(ConfigError, match=r"the query 7 in .*queries\.tsv differs from the one in --queries"):
         Judgments(other_query, None, tmp_path / "judged")
 
 
@@ -250,9 +250,9 @@ def test_pipelines_without_a_model_are_refused_with_the_reason():
             if options.pipeline == "vectors-mono-duo":
                 raise ModelLoadError("no such model")
 
-    reasons = usable_pipelines(Bare(Settings.load(), FunctionScorer()))
+    reasons = check_pipelines(Bare(Settings.load(), FunctionScorer()))
     assert (next(iter(reasons)), reasons["mono"], reasons["vectors-mono-duo"]) == ("mono", "", "no such model")
-    reasons = usable_pipelines(Bare(Settings.load(), Letters()))
+    reasons = check_pipelines(Bare(Settings.load(), Letters()))
     assert (next(iter(reasons)), reasons["vectors"]) == ("vectors", "")
     assert "vectors-mono needs a cross-encoder" in reasons["vectors-mono"]
 
@@ -272,8 +272,8 @@ def test_every_answer_of_the_page_has_security_headers(page, path):
 
 def test_with_a_token_the_pages_files_are_open_and_its_searches_are_not(page):
     browser = page(token="sesame")
-    assert {PATH, *(f"{PATH}/{name}" for name in ASSETS if name != "page.html")} == PAGE
-    for path in PAGE:
+    assert {PATH, *(f"{PATH}/{name}" for name in ASSETS if name != "page.html")} == PAGE_FILES
+    for path in PAGE_FILES:
         assert browser.get(path).status_code == 200
     assert ask(browser).status_code == 401
     assert browser.get(f"{PATH}/config").status_code == 401

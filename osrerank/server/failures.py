@@ -1,0 +1,65 @@
+"""Turn a cluster's errors into one sentence, for the commands that let a cluster rerank through osrerank serve."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from opensearchpy import ConnectionError as Unreachable
+from opensearchpy import TransportError
+
+from osrerank.errors import InstallError
+
+MAX_REASON_CHARACTERS = 500
+
+
+@contextmanager
+def explain_failures(step: str) -> Iterator[None]:
+    """Raise the errors of the requests in the ``with`` block as `InstallError`.
+
+    Args:
+        step: what the requests do, such as "read the licence".
+
+    Raises:
+        InstallError: a request failed.
+    """
+    try:
+        yield
+    except Unreachable as error:
+        raise InstallError(f"cannot {step}: the cluster does not respond ({error.error})", step=step) from error
+    except TransportError as error:
+        reason = _describe_error(error)
+        # "status_exception" has the rerank server's status, so it does not mean a missing right on the cluster
+        if error.status_code in (401, 403) and error.error != "status_exception":
+            fix = "use a user who has the role osrerank_setup (docs/operations.md)"
+            raise InstallError(f"not allowed to {step} ({reason}): {fix}", step=step) from error
+        raise InstallError(f"cannot {step}: {reason}", step=step) from error
+
+
+@contextmanager
+def explain_server_failures(step: str) -> Iterator[None]:
+    """Like `explain_failures`, for requests that make the cluster call the rerank server.
+
+    The message also says what to check about that server.
+
+    Raises:
+        InstallError: a request failed.
+    """
+    try:
+        with explain_failures(step):
+            yield
+    except InstallError as error:
+        fix = "check that the cluster's nodes reach osrerank serve, and that OSRERANK_SERVER_TOKEN is its token"
+        raise InstallError(f"{error}; {fix}", step=step) from error
+
+
+def _describe_error(error: TransportError) -> str:
+    """Return the cluster's reason and its cause in one line."""
+    info = error.info if isinstance(error.info, Mapping) else {}
+    fault = info.get("error", info)
+    cause = None
+    if isinstance(fault, Mapping):
+        reason = fault.get("reason") or fault.get("type")
+        cause = fault.get("caused_by", {}).get("reason")
+    else:
+        reason = fault
+    text = f"{reason or error.error} {cause or ''}"
+    return " ".join(text.split())[:MAX_REASON_CHARACTERS]
