@@ -144,7 +144,7 @@ def ranking_options(arguments: RerankArgument, defaults: Rerank, reranker: Reran
     return {
         "rerank": True,
         **named,
-        "rerank.deadline_ms": options.named_deadline_ms,
+        "rerank.deadline_ms": options.explicit_deadline_ms,
         "model": settings.model,
         "backend": settings.backend,
         **reranker.identity(options),

@@ -12,7 +12,7 @@ from osrerank._removed import replacement_for
 from osrerank.client import Client, connection_options
 from osrerank.errors import ConfigError
 from osrerank.options.defaults import Defaults
-from osrerank.options.described import descriptions, first_sentence
+from osrerank.options.descriptions import first_sentence, read_descriptions
 from osrerank.options.rerank import BLENDS, GROUPS, MAX_MS, NO_STAGES, PIPELINES, Rerank, RerankOptions
 from osrerank.service import RerankService
 from osrerank.settings import Settings
@@ -141,7 +141,7 @@ class SearchOption(click.ParamType[Any]):
 
 def search_options(*names: str) -> Callable[[Command], Command]:
     """Return a decorator that adds search options, as `Rerank` describes them; `rerank_arguments` reads them."""
-    texts = descriptions(Rerank)
+    texts = read_descriptions(Rerank)
     defaults = {field.name: field.default for field in fields(Rerank)}
 
     def add(command: Command) -> Command:
@@ -224,7 +224,7 @@ def open_client(
     all_settings = Settings.load(
         **{name: global_options[name] for name in ("url", *MODEL_SETTINGS)}, **(settings or {})
     )
-    defaults = Defaults.load(all_settings, model=global_options["model"]).for_all()
+    defaults = Defaults.load(all_settings, model=global_options["model"]).without_traffic()
     models = RerankService(all_settings, has_index=True)
     client = Client(models=models, defaults=defaults, **{**connection_options(all_settings), **options})
     client.searcher.deadline_ms = None

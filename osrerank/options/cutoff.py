@@ -1,31 +1,27 @@
-"""The option ``cutoff``, which ends a reranked list where its precision would fall."""
+"""The option ``cutoff``: end a reranked list before its precision falls below a minimum."""
 
 from dataclasses import dataclass
 from typing import Any
 
-from osrerank.options.parse import is_share, read_options, unusable
+from osrerank.options.parse import invalid_option, is_share, parse_options
 
 
 @dataclass(frozen=True, slots=True)
 class Cutoff:
-    """The end of a reranked list: before its precision falls below a minimum.
+    """Where a reranked list ends.
 
     Attributes:
-        precision: the least share of the returned hits that must be relevant, above 0 and below 1, as the index's
-            calibration estimates it (``osrerank calibrate``). It has no default.
+        precision: the minimum share of the returned hits that must be relevant, above 0 and below 1. The index's
+            calibration (``osrerank calibrate``) estimates the share. Required.
     """
 
     precision: float = 0.0
 
     def __post_init__(self) -> None:
         if not (is_share(self.precision) and 0 < self.precision < 1):
-            raise unusable("cutoff.precision", self.precision, "a share above 0 and below 1")
+            raise invalid_option("cutoff.precision", self.precision, "a share above 0 and below 1")
 
     @classmethod
     def of(cls, value: Any) -> "Cutoff | None":
-        """Read the ``cutoff`` option of a search: a dict of options, or None.
-
-        Raises:
-            ConfigError: the value is neither, or a key or value in it cannot be used.
-        """
-        return read_options(cls, value, "cutoff")
+        """Parse the ``cutoff`` option of a search: a dict of options, or None. Raises as `parse_options`."""
+        return parse_options(cls, value, "cutoff")

@@ -1,4 +1,4 @@
-"""The default options and models of searches with ``rerank=True``, for the client and for each index."""
+"""The options and models of searches with ``rerank=True``, as the settings file and the client define them."""
 
 import logging
 from collections.abc import Mapping
@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 from osrerank.errors import ConfigError
-from osrerank.options.index_names import applying_names
+from osrerank.options.index_names import match_names
 from osrerank.options.rerank import Rerank, RerankOptions
 from osrerank.settings import Settings
 from osrerank.settings_file import read_file
@@ -16,12 +16,14 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Defaults:
-    """The options and models that ``rerank=True`` means, for the client and for each index.
+    """The options and models of searches with ``rerank=True``.
 
     Attributes:
-        base: the options of all indices without options of their own.
-        by_index: name or pattern (``logs-*``) of an index -> its options. An exact name wins, else the longest pattern.
-        models: name or pattern of an index, which wins likewise -> its model; other indices have the client's model.
+        base: the options of indices that ``by_index`` does not list.
+        by_index: name or pattern (``logs-*``) of an index -> its options. An exact name takes precedence over patterns,
+            and a longer pattern over a shorter one.
+        models: name or pattern of an index, with the same precedence -> its model. Other indices use the client's
+            model.
     """
 
     base: Rerank = field(default_factory=Rerank)
@@ -31,61 +33,63 @@ class Defaults:
     def __post_init__(self) -> None:
         for options in (self.base, *self.by_index.values()):
             if options.interleave is not None:
-                reason = "interleave names one user's session, so it cannot be a default: pass it with each search"
+                reason = "interleave has one session's key, so it cannot be a default; pass it with each search"
                 raise ConfigError(reason, setting="rerank.interleave", source="argument")
             if options.traffic is not None and options.traffic.key is not None:
-                reason = "traffic.key names one user's session, so it cannot be a default: pass it with each search"
+                reason = "traffic.key identifies one session, so it cannot be a default; pass it with each search"
                 raise ConfigError(reason, setting="rerank.traffic.key", source="argument")
 
     def of(self, index: Any) -> Rerank:
-        """Return the options of an index; of several indices, their common options or, if these differ, the base."""
+        """Return the options of the searched indices, or ``base`` if the indices have different options."""
         if not self.by_index:
             return self.base
-        names = applying_names(index, self.by_index)
+        names = match_names(index, self.by_index)
         options = {self.base if name is None else self.by_index[name] for name in names}
         return options.pop() if len(options) == 1 else self.base
 
     def models_of(self, index: Any) -> set[str | None]:
-        """Return the models of a search's indices, with None for the client's model."""
-        return {None if name is None else self.models[name] for name in applying_names(index, self.models)}
+        """Return the models of the searched indices; None stands for the client's model."""
+        return {None if name is None else self.models[name] for name in match_names(index, self.models)}
 
     def without_models(self, override: str) -> Self:
-        """Return these defaults without models, because the caller's model or scorer applies to every index.
+        """Return a copy without models, for a caller whose own model or scorer is used for every index.
 
         Args:
             override: a description of the caller's model or scorer, for the log.
         """
         if self.models:
-            logger.info("%s applies to every index: the settings file's models are not used", override)
+            logger.info("%s is used for every index; the settings file's models are ignored", override)
         return replace(self, models={})
 
-    def for_all(self) -> Self:
-        """Return these defaults without ``traffic``, so that every search is reranked."""
+    def without_traffic(self) -> Self:
+        """Return a copy without ``traffic``, which reranks every search."""
         by_index = {name: replace(options, traffic=None) for name, options in self.by_index.items()}
         return replace(self, base=replace(self.base, traffic=None), by_index=by_index)
 
     @classmethod
-    def load(cls, settings: Settings, over: Rerank | RerankOptions | None = None, *, model: str | None = None) -> Self:
-        """Read the defaults from the settings file that the settings name, else from the one that is found.
+    def load(
+        cls, settings: Settings, options: Rerank | RerankOptions | None = None, *, model: str | None = None
+    ) -> Self:
+        """Read the defaults from the settings file.
 
         Args:
-            settings: the settings, which may name the file.
-            over: the options that override the file's ``[rerank]``.
-            model: the model of every index, which overrides the file's models; None for the file's models.
+            settings: finds the settings file.
+            options: options that take precedence over the file's ``[rerank]``.
+            model: a model that is used for every index instead of the file's models.
 
         Raises:
-            ConfigError: the file cannot be read, or has a key or value that cannot be used.
+            ConfigError: the file cannot be read, or has an unknown key or an invalid value.
         """
         file = settings.find_settings_file()
         content = read_file(file) if file else {}
         if file and not settings.settings_file:
-            logger.info("rerank=True takes its options from %s", file.absolute())
-        base = _options(content.get("rerank", {}), Rerank(), f"{file} [rerank]")
-        if over is not None:
-            base = Rerank.of(over, base) or base
+            logger.info("rerank=True uses the options in %s", file.absolute())
+        base = _parse_table(content.get("rerank", {}), Rerank(), f"{file} [rerank]")
+        if options is not None:
+            base = Rerank.of(options, base) or base
         tables = content.get("index", {})
         by_index = {
-            name: _options(table["rerank"], base, f"{file} [index.{name!r}.rerank]")
+            name: _parse_table(table["rerank"], base, f"{file} [index.{name!r}.rerank]")
             for name, table in tables.items()
             if "rerank" in table
         }
@@ -94,7 +98,8 @@ class Defaults:
         return loaded if model is None else loaded.without_models(f"the model {model}")
 
 
-def _options(table: Mapping[str, Any], base: Rerank, source: str) -> Rerank:
+def _parse_table(table: Mapping[str, Any], base: Rerank, source: str) -> Rerank:
+    """Return the options of a table in the settings file; ``base`` has the options that the table leaves out."""
     try:
         return Rerank.of(table, base) or base
     except ConfigError as error:

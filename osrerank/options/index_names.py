@@ -1,43 +1,41 @@
-"""Find which names and patterns of a settings file apply to the indices of a search."""
+"""Match the indices of a search with the index names and patterns in a settings file."""
 
 from collections.abc import Collection, Iterator, Sequence
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import Any
 
-ALL = "*"
+WILDCARD = "*"
 
 
-def applying_names(index: Any, names: Collection[str]) -> set[str | None]:
+def match_names(index: Any, names: Collection[str]) -> set[str | None]:
     """Return the names and patterns of a settings file that apply to a search's indices.
 
-    The set has None if no name or pattern applies to one of the indices. Each index is compared as the caller writes
-    it, even an alias or a pattern. An exact name wins, else the longest pattern. If the caller writes a pattern, the
-    names and patterns of all indices that it may match apply.
+    An exact name takes precedence over patterns, and a longer pattern over a shorter one. If the caller searches a
+    pattern, the result has a name for every index that the pattern may match. It has None if an index may match no
+    name. Aliases are not resolved.
 
     Args:
-        index: the indices of the caller: a name, several separated by commas, a list, or None for all.
+        index: the indices of the search: a name, several separated by commas, a list, or None for all indices.
         names: the names and patterns (``logs-*``) in the file.
     """
-    expressions = [name for listed in _listed(index) for name in listed.split(",") if name] or [ALL]
-    excluded = [name[1:] for name in expressions if name.startswith("-")]
-    ordered = sorted(names, key=lambda name: (ALL in name, -len(name), name))
-    not_excluded = [name for name in ordered if not any(fnmatchcase(name, pattern) for pattern in excluded)]
+    given = [index] if isinstance(index, str) else [str(name) for name in index or ()]
+    expressions = [name for names_text in given for name in names_text.split(",") if name] or [WILDCARD]
     included = [name for name in expressions if not name.startswith("-")]
-    return {applying for name in included for applying in _applying_to(name, ordered, not_excluded)}
+    excluded = [name[1:] for name in expressions if name.startswith("-")]
+    by_precedence = sorted(names, key=lambda name: (WILDCARD in name, -len(name), name))
+    not_excluded = [name for name in by_precedence if not any(fnmatchcase(name, pattern) for pattern in excluded)]
+    return {matching for name in included for matching in _match_name(name, by_precedence, not_excluded)}
 
 
-def _listed(index: Any) -> list[str]:
-    return [index] if isinstance(index, str) else [str(name) for name in index or ()]
-
-
-def _applying_to(name: str, ordered: Sequence[str], not_excluded: Collection[str]) -> Iterator[str | None]:
-    name = ALL if name == "_all" else name
-    for pattern in ordered:
-        if fnmatchcase(name, pattern):  # applies to all indices of the name that no earlier pattern matches
+def _match_name(name: str, by_precedence: Sequence[str], not_excluded: Collection[str]) -> Iterator[str | None]:
+    """Yield the names and patterns that apply to one index name or pattern; None if it may match no pattern."""
+    name = WILDCARD if name == "_all" else name
+    for pattern in by_precedence:
+        if fnmatchcase(name, pattern):  # this pattern applies to every index that no earlier pattern matches
             yield pattern
             return
-        if ALL in name and pattern in not_excluded and _overlap(name, pattern):
+        if WILDCARD in name and pattern in not_excluded and _overlap(name, pattern):
             yield pattern
     yield None
 
@@ -46,9 +44,9 @@ def _applying_to(name: str, ordered: Sequence[str], not_excluded: Collection[str
 def _overlap(first: str, second: str) -> bool:
     """Return whether both patterns can match the same name."""
     if not first or not second:
-        return not (first + second).strip(ALL)
-    if first[0] == ALL:
+        return not (first + second).strip(WILDCARD)
+    if first[0] == WILDCARD:
         return _overlap(first[1:], second) or _overlap(first, second[1:])
-    if second[0] == ALL:
+    if second[0] == WILDCARD:
         return _overlap(second, first)
     return first[0] == second[0] and _overlap(first[1:], second[1:])

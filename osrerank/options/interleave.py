@@ -1,4 +1,4 @@
-"""The option ``interleave``: show two rankings on one page, to learn which one users click.
+"""The option ``interleave``: mix two rankings on one page, to learn which ranking users prefer.
 
 `osrerank.search.interleave` implements it.
 """
@@ -8,27 +8,26 @@ from dataclasses import dataclass
 from typing import Any
 
 from osrerank.errors import ConfigError
-from osrerank.options.parse import is_name, unusable
+from osrerank.options.parse import invalid_option, is_text
 
-DIFFER = (
+TEAM_B_OPTIONS = (
     "pipeline", "depth", "mono_depth", "duo_depth", "pairs", "fields",
     "separator", "blend", "blend_weight", "passages", "sentences",
 )  # fmt: skip
-"""The options in which the two rankings may differ: those that determine the order of the shared first pass's hits."""
-MAX_NAME = 100
-"""The most characters of an experiment's name."""
+"""The options that the second ranking may override. Both rankings reorder the hits of the same first pass."""
+MAX_NAME_CHARACTERS = 100
 
 
 @dataclass(frozen=True, slots=True)
 class Interleave:
-    """The second ranking (team B) that is interleaved with the search's own (team A), and the user who sees the list.
+    """A second ranking (team B), which is interleaved with the ranking of the search (team A).
 
     Attributes:
-        others: the options in which team B differs from the search: a dict, or (name, value) pairs. In a search's
-            ``rerank`` they are called ``with``.
-        key: the id of the user or session; required. The same key, name and query always get the same draw, so that the
-            pages of a list agree. Only a digest of the key is stored.
-        name: the name of the experiment, for UBI's records; ``osrerank interleave`` reports on each name separately.
+        others: the options that team B overrides, as a dict or (name, value) pairs. The key in a search's ``rerank`` is
+            ``with``.
+        key: the id of the user or session; required. The key, the name and the query seed the random draw, so that
+            all pages come from the same list. Only a digest of the key is stored.
+        name: the experiment's name in UBI records. ``osrerank interleave`` reports on each experiment separately.
     """
 
     others: Mapping[str, Any] | tuple[tuple[str, Any], ...] = ()
@@ -36,28 +35,28 @@ class Interleave:
     name: str = ""
 
     def __post_init__(self) -> None:
-        if not is_name(self.key):
-            raise unusable("interleave.key", self.key, "a text that is not empty, such as the session's id")
-        name: Any = self.name  # a caller may pass anything
-        if not isinstance(name, str) or len(name) > MAX_NAME:
-            raise unusable("interleave.name", self.name, f"a text of at most {MAX_NAME} characters")
+        if not is_text(self.key):
+            raise invalid_option("interleave.key", self.key, "a non-empty string, such as the session's id")
+        name: Any = self.name  # callers may ignore the type
+        if not isinstance(name, str) or len(name) > MAX_NAME_CHARACTERS:
+            raise invalid_option("interleave.name", self.name, f"a string of at most {MAX_NAME_CHARACTERS} characters")
         if not isinstance(self.others, Mapping | tuple):
-            raise unusable("interleave.with", self.others, "a dict of the options that differ")
+            raise invalid_option("interleave.with", self.others, "a dict of options for team B")
         for option in dict(self.others):
-            if option not in DIFFER:
-                message = f"rerank option interleave.with cannot have {option!r}; both rankings share one first pass"
-                message += f" and one call, and what may differ is {', '.join(DIFFER)}"
+            if option not in TEAM_B_OPTIONS:
+                message = f"rerank option interleave.with cannot override {option!r}, because both rankings share "
+                message += f"one first pass and one call; it can override {', '.join(TEAM_B_OPTIONS)}"
                 raise ConfigError(message, setting=f"rerank.interleave.with.{option}", source="argument")
 
     @classmethod
     def of(cls, value: Any) -> "Interleave | None":
-        """Read the ``interleave`` option of a search: a dict with ``with``, ``key`` and perhaps ``name``, or None.
+        """Parse the ``interleave`` option of a search: a dict with ``with``, ``key`` and optionally ``name``, or None.
 
         Raises:
-            ConfigError: the value is none of these, or a key or value in it cannot be used.
+            ConfigError: the value has another type, an unknown key, or an invalid value.
         """
         if value is None or isinstance(value, cls):
             return value
         if not isinstance(value, Mapping) or not {"with", "key"} <= set(value) <= {"with", "key", "name"}:
-            raise unusable("interleave", value, "a dict with the keys 'with', 'key' and perhaps 'name', or None")
+            raise invalid_option("interleave", value, "a dict with 'with', 'key' and optionally 'name', or None")
         return cls(value["with"], value["key"], value.get("name", ""))

@@ -1,4 +1,4 @@
-"""Read groups of options, each a name, a dict or an object, and check their values."""
+"""Parse and validate groups of search options, such as ``pairs`` and ``rm3``."""
 
 from collections.abc import Mapping
 from dataclasses import fields
@@ -10,17 +10,17 @@ from osrerank.errors import ConfigError
 Options = TypeVar("Options")
 
 
-def read_options(kind: type[Options], value: Any, option: str, *, first: str = "") -> Options | None:
-    """Read a group of search options into its dataclass; return None if the value is None or False.
+def parse_options(kind: type[Options], value: Any, option: str, *, text_key: str = "") -> Options | None:
+    """Return a group of search options as its dataclass; None if the value is None or False.
 
     Args:
         kind: the dataclass of the group.
-        value: an object of the dataclass, a dict, True for the defaults, None or False.
-        option: the name of the group in ``rerank``.
-        first: the option that a text alone sets; empty if a text is an error.
+        value: an instance of the dataclass, a dict of options, True for the defaults, None or False.
+        option: the group's name in ``rerank``.
+        text_key: the option that a string sets; empty if the group accepts no string.
 
     Raises:
-        ConfigError: the value is none of these, or a key or value in it cannot be used.
+        ConfigError: the value has another type, an unknown key, or an invalid value.
     """
     if isinstance(value, kind):
         return value
@@ -28,38 +28,44 @@ def read_options(kind: type[Options], value: Any, option: str, *, first: str = "
         return None
     if value is True:
         return kind()
-    if first and isinstance(value, str):
-        value = {first: value}
+    if text_key and isinstance(value, str):
+        value = {text_key: value}
     if not isinstance(value, Mapping):
-        name = f"a {first} by name, " if first else ""
-        fix = replacement_for(f"rerank.{option}.{value}") or f"it must be {name}a dict of options, True or None"
+        text_hint = f"the name of a {text_key}, " if text_key else ""
+        fix = replacement_for(f"rerank.{option}.{value}") or f"it must be {text_hint}a dict of options, True or None"
         message = f"rerank option {option} is {value!r}; {fix}"
         raise ConfigError(message, setting=f"rerank.{option}", source="argument")
     names = [field.name for field in fields(kind)]  # type: ignore[arg-type]  # always one of our dataclasses
     for name in value:
         if name not in names:
-            fix = replacement_for(f"rerank.{option}.{name}") or f"known are {', '.join(names)}"
+            fix = replacement_for(f"rerank.{option}.{name}") or f"its options are {', '.join(names)}"
             message = f"rerank option {option} has no {name!r}; {fix}"
             raise ConfigError(message, setting=f"rerank.{option}.{name}", source="argument")
     return kind(**value)
 
 
-def unusable(option: str, value: object, expected: str) -> ConfigError:
-    """Return the error for a value that an option, ``GROUP.NAME``, cannot have."""
+def invalid_option(option: str, value: object, expected: str) -> ConfigError:
+    """Return the error for an invalid value.
+
+    Args:
+        option: the option's name, for example ``rm3.terms``.
+        value: the invalid value.
+        expected: a description of valid values.
+    """
     message = f"rerank option {option} is {value!r}; it must be {expected}"
     return ConfigError(message, setting=f"rerank.{option}", source="argument")
 
 
 def is_count(value: object) -> bool:
-    """Return whether a value is a whole number from 1 on."""
+    """Return whether a value is a whole number of at least 1; a bool is not a number."""
     return isinstance(value, int) and not isinstance(value, bool) and value > 0
 
 
-def is_name(value: object) -> bool:
-    """Return whether a value is a non-empty text."""
+def is_text(value: object) -> bool:
+    """Return whether a value is a non-empty string."""
     return isinstance(value, str) and bool(value)
 
 
 def is_share(value: Any) -> bool:
-    """Return whether a value is a number in [0, 1]."""
+    """Return whether a value is a number in [0, 1]; a bool is not a number."""
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 1

@@ -1,4 +1,4 @@
-"""The options of a reranked search, and the checks of their values; unknown names are errors."""
+"""The options of a reranked search: `Rerank`, which parses and validates them."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -29,16 +29,16 @@ Boosts = Literal["keep", "ignore"]
 Blend = Literal["card", "replace", "linear", "rrf"]
 BLENDS: tuple[Blend, ...] = get_args(Blend)
 DEPTH, AUTO_DEPTH = 100, 1_000
-"""The least and the most candidates that the depth "auto" reranks."""
+"""The minimum and the maximum number of candidates that the depth "auto" reranks."""
 MAX_DEPTH = 10_000
-"""OpenSearch's default result window: no first pass returns more."""
+"""OpenSearch's default result window; a first pass returns at most this many hits."""
 MAX_MS = 86_400_000
-"""The longest duration that an option may have, in milliseconds."""
+"""The maximum of options in milliseconds."""
 MAX_DUO_DEPTH = 1_000
 
 
 class RerankOptions(TypedDict, total=False):
-    """The keys of a search's ``rerank={...}``; `Rerank` says what each option means."""
+    """The keys of a search's ``rerank={...}``; `Rerank` describes them."""
 
     query: str | None
     pipeline: str | StagePipeline
@@ -71,68 +71,70 @@ class Rerank:
     """The options of one reranked search.
 
     Attributes:
-        query: the text that candidates are judged against; None takes it from the search itself.
-        pipeline: the stages that rerank. ``"vectors"`` orders by a bi-encoder's document vectors, ``"mono"`` by a
-            cross-encoder's scores; ``"auto"`` is the one of these that fits the model. ``"vectors-mono"`` orders by the
-            vectors of ``vector_model``, then the best candidates by the scores of ``model``, a cross-encoder.
-            ``"vectors-duo"``, ``"mono-duo"`` and ``"vectors-mono-duo"`` then compare the best in pairs. ``"none"`` is
-            the first pass only. With a bi-encoder, ``"mono"`` runs as ``"vectors"``, and the response has a warning.
-            The value may also be a ``Pipeline`` of your own.
-        depth: the number of candidates that the first stage reranks (k0), 1 to 10,000. ``"auto"`` reranks 100, and
-            goes deeper, up to 1,000, as long as candidates have vectors (docs/vectors.md).
-        mono_depth: the number of candidates that the cross-encoder of ``"vectors-mono"`` reads: the best by vectors, at
-            most ``depth``.
-        duo_depth: the number of candidates that are compared in pairs (k1), at most ``depth``; n candidates make
-            n(n - 1) pairs, 0 and 1 make none.
-        pairs: the choice of pairs, and the aggregation of a candidate's probabilities: ``"sum"``, ``"binary"``,
-            ``"min"``, ``"max"``, ``"sample"``, a dict of options or ``Pairs``.
-        fields: the fields whose text the model reads, joined in this order; dotted paths are allowed. None reads those
-            of ``query_fields``; else those that the caller's own query searches, or the text fields of the index's
-            mapping, at most five. Multi-fields, aliases, patterns, objects and boosts are looked up in the mapping.
-        separator: the text between the fields, and between the values of a list.
-        query_fields: the fields in which a query that is a text is searched for; ``name^boost`` is allowed. None
-            searches the fields that the mapping shows to be text.
-        deadline_ms: the time limit of the whole call, in milliseconds; None for no limit. It never cuts the first pass
-            short. If the last stage is ``vectors``, ``"auto"`` is 1,000 in ``client.search``, from the time when the
-            model is loaded, and as much for each search in ``client.msearch``; otherwise it is no limit.
-        on_failure: the behaviour if reranking fails: ``"first_pass"`` returns the best order so far and marks the
-            response; ``"raise"`` raises.
-        min_score: the least probability of a hit that is returned, in [0, 1], by the model's card. Hits below the
-            depth, and those that could not be scored, are left out; those that a deadline left unscored stay. Totals
-            stay the first pass's. A response that was not reranked is not filtered.
-        min_probability: the least calibrated probability of a hit that is returned, as ``osrerank calibrate`` fitted
-            it. Without a calibration for the index, the model and the options, no hit is removed, and
+        query: the text that candidates are scored against; None takes it from the search.
+        pipeline: the stages that rerank. ``"vectors"`` orders candidates by a bi-encoder's document vectors, ``"mono"``
+            by a cross-encoder's scores. ``"auto"`` chooses between these by the kind of the model. ``"vectors-mono"``
+            orders by the vectors of ``vector_model``, then reorders the best candidates by the scores of ``model``, a
+            cross-encoder. ``"vectors-duo"``, ``"mono-duo"`` and ``"vectors-mono-duo"`` then compare the best candidates
+            in pairs. ``"none"`` keeps the first pass's order. With a bi-encoder, ``"mono"`` runs as ``"vectors"``, and
+            the response has a warning. The value may also be a ``Pipeline`` of your own.
+        depth: the number of candidates that the first stage reranks (k0), 1 to 10,000. ``"auto"`` reranks 100, and up
+            to 1,000 as long as candidates have stored vectors (docs/vectors.md).
+        mono_depth: the number of candidates that the cross-encoder of ``"vectors-mono"`` scores, at most ``depth``:
+            those with the best vector scores.
+        duo_depth: the number of candidates that are compared in pairs (k1), at most ``depth``. n candidates make
+            n(n - 1) pairs; 0 and 1 turn the comparison off.
+        pairs: the pairs that are compared, and the aggregation of a candidate's pairwise probabilities: ``"sum"``,
+            ``"binary"``, ``"min"``, ``"max"``, ``"sample"``, a dict of options or ``Pairs``.
+        fields: the fields whose text the model scores, joined in this order; dotted paths are allowed. None takes the
+            fields of ``query_fields``, else the fields that the caller's own query searches, else the text fields of
+            the index's mapping, at most five. Multi-fields, aliases, patterns, objects and boosts are resolved by the
+            mapping.
+        separator: the text between fields, and between the values of a list.
+        query_fields: the fields to search if the query is a text; ``name^boost`` is allowed. None searches the text
+            fields of the index's mapping.
+        deadline_ms: the time limit of the whole call, in milliseconds; None turns it off. It never cuts the first pass
+            short. ``"auto"`` limits searches whose last stage is ``vectors``, and no others: ``client.search`` to
+            1,000 ms after the model is loaded, and ``client.msearch`` to 1,000 ms for each search.
+        on_failure: what happens if reranking fails. ``"first_pass"`` returns the best order so far, and the response
+            says why; ``"raise"`` raises the error.
+        min_score: the minimum probability of a returned hit, in [0, 1], as the model's card calibrates it. Hits below
+            the depth and hits that could not be scored are left out; hits that a deadline left unscored stay. Totals
+            are the first pass's. A response that was not reranked is not filtered.
+        min_probability: the minimum calibrated probability of a returned hit, as ``osrerank calibrate`` fitted it.
+            Without a calibration for the index, the model and the options, no hit is removed, and
             ``response["rerank"]["cuts"]`` says why; ``on_failure="raise"`` raises.
-        cutoff: the least share of the returned hits that must be relevant, by the calibration of ``min_probability``.
+        cutoff: the minimum share of the returned hits that must be relevant, by the calibration of ``min_probability``.
             ``{"precision": 0.9}`` finds the lowest probability at or above which nine in ten hits are relevant, and
             removes the hits below it.
-        explain: whether to add to each hit an explanation of its rank, and to each stage its pairwise probabilities.
-        language_guard: whether to keep the first pass's order if the model does not read the script of the query or
-            the language of most documents, according to its card.
-        blend: the way to combine the model with the first pass: ``"card"`` does what the model's card recommends;
-            ``"replace"`` orders by the model only; ``"linear"`` and ``"rrf"`` combine the scores of both
-            (``osrerank.stages.interpolate``). In ``"vectors-mono"``, the model is that of the vectors.
-        blend_weight: the amount that the first pass's best score adds to the model's logit in a linear blend; None is
-            the card's weight. Not together with ``sentences``.
-        boosts: whether boosts in the caller's query count, such as a ``function_score`` for recency. ``"keep"`` hands
-            out the candidates' text scores again in the model's order, so that the model's best candidate gets the
-            highest, and combines each with that hit's boosts as the query says (docs/concepts.md). ``"ignore"`` orders
+        explain: whether each hit gets an explanation of its rank, and each stage its pairwise probabilities.
+        language_guard: whether to keep the first pass's order if the model's card does not list the script of the query
+            or the language of most documents.
+        blend: the way to combine the scores of the model and the first pass: ``"card"`` follows the model's card.
+            ``"replace"`` orders by the model alone; ``"linear"`` and ``"rrf"`` combine both
+            (``osrerank.stages.interpolate``). In ``"vectors-mono"``, the bi-encoder's scores are blended.
+        blend_weight: the number that a linear blend adds to the logit of the candidate with the highest first-pass
+            score. Other candidates get proportionally less. None takes the card's number. Cannot be combined with
+            ``sentences``.
+        boosts: whether boosts in the caller's query count, such as a ``function_score`` for recency. ``"keep"``
+            reassigns the candidates' text scores in the model's order, so that the model's best candidate gets the
+            highest, and combines each with the hit's boosts as the query says (docs/concepts.md). ``"ignore"`` orders
             by the stages alone.
-        passages: the scoring of long documents by their passages. ``"auto"`` scores documents that are longer than the
-            model's window by their best passage if the model's card recommends it, as a bi-encoder's does; if not, it
-            is ``"off"``, which scores as much of their beginning as the model reads. ``"maxp"``, ``"firstp"``,
-            ``"sump"``, ``"kmaxavgp"``, a dict of options or ``Passages`` scores the passages of every document.
-        sentences: whether, and how, a document's best sentences are combined with the first pass, as Birch does: True,
-            a dict of options or ``Sentences``. Not together with ``passages`` or ``blend``, and not in
+        passages: the way to score long documents by passages. ``"auto"`` scores a document that is longer than the
+            model's window by its best passage if the model's card recommends it, as a bi-encoder's does, and is
+            otherwise ``"off"``. ``"off"`` scores the beginning of the document that fits into the window. ``"maxp"``,
+            ``"firstp"``, ``"sump"``, ``"kmaxavgp"``, a dict of options or ``Passages`` scores every document by its
+            passages.
+        sentences: whether and how the scores of a document's best sentences are combined with the first pass's, as in
+            Birch: True, a dict of options or ``Sentences``. Cannot be combined with ``passages``, ``blend`` or
             ``"vectors-mono"``.
-        rm3: whether, and how, the first pass's query is expanded by feedback, if the query is a text: True, a dict of
-            options or ``Rm3``.
-        interleave: ``{"with": {...}, "key": session_id}`` interleaves this ranking with that of the options in
-            ``with``, for the reader ``key`` (docs/decision.md). Not together with ``min_score``, ``min_probability``
-            and ``cutoff``.
-        traffic: ``{"share": 0.1, "key": session_id}`` reranks a tenth of the searches, chosen by a hash of the key;
-            ``{"shadow": True}`` answers all with the first pass, and records what reranking would have changed
-            (docs/decision.md). Options that a search leaves out are those of the settings file. None reranks all
+        rm3: whether and how a query that is a text is expanded by feedback: True, a dict of options or ``Rm3``.
+        interleave: ``{"with": {...}, "key": session_id}`` interleaves this ranking with a second one, which has the
+            options in ``with``, for the user ``key`` (docs/decision.md). Cannot be combined with ``min_score``,
+            ``min_probability`` or ``cutoff``.
+        traffic: ``{"share": 0.1, "key": session_id}`` reranks a tenth of the searches, chosen by a hash of the key.
+            ``{"shadow": True}`` returns the first pass for all searches, and records how reranking would have changed
+            it (docs/decision.md). Options that a search leaves out come from the settings file. None reranks all
             searches.
     """
 
@@ -163,7 +165,7 @@ class Rerank:
 
     @property
     def rankings(self) -> "tuple[Rerank, ...]":
-        """The options of each ranking that the search needs: only these or, if it interleaves, those of both teams."""
+        """The options of each ranking to compute: one, or team A's and team B's if the search is interleaved."""
         if self.interleave is None:
             return (self,)
         team_a = replace(self, interleave=None)
@@ -171,12 +173,12 @@ class Rerank:
 
     @property
     def is_first_pass(self) -> bool:
-        """Whether no ranking has a stage, so that the search is answered with its first pass."""
+        """Whether the search returns its first pass, because no ranking has a stage."""
         return all(options.pipeline == NO_STAGES for options in self.rankings)
 
     @property
     def in_shadow(self) -> bool:
-        """Whether the search returns its first pass and, if it is in the share, runs again."""
+        """Whether the search returns its first pass, and may run again to record how reranking changes it."""
         return self.traffic is not None and self.traffic.shadow
 
     @property
@@ -185,18 +187,18 @@ class Rerank:
         return self.pipeline in WITH_DUO
 
     @property
-    def named_deadline_ms(self) -> float | None:
-        """The deadline of the whole call that the options give as a number; None for ``"auto"`` and for no limit."""
+    def explicit_deadline_ms(self) -> float | None:
+        """The option ``deadline_ms`` if it is a number; None if it is ``"auto"`` or turned off."""
         return None if self.deadline_ms == "auto" else self.deadline_ms
 
     @property
     def may_end_with_vectors(self) -> bool:
-        """Whether the last stage that uses a model is ``vectors``, provided that the model is an encoder."""
+        """Whether ``vectors`` is the last stage that runs a model, if the model is an encoder."""
         return self.pipeline in (AUTO_PIPELINE, "vectors", "mono", NO_STAGES) and self.sentences is None
 
     @property
     def min_depth(self) -> int:
-        """The least number of candidates that the first stage reranks."""
+        """The minimum number of candidates that the first stage reranks."""
         return DEPTH if self.depth == "auto" else self.depth
 
     @property
@@ -228,22 +230,22 @@ class Rerank:
         """Reject options that cannot be combined with ``sentences``."""
         has_blend = self.blend not in ("card", "replace") or self.blend_weight is not None
         if isinstance(self.passages, Passages) or has_blend:
-            message = "rerank option sentences replaces passages, blend and blend_weight: leave these out"
+            message = "rerank option sentences replaces passages, blend and blend_weight; leave these out"
             raise ConfigError(message, setting="rerank.sentences", source="argument")
         if self.pipeline in VECTORS_MONO:
-            message = f"rerank option sentences does not go with the pipeline {self.pipeline}: leave it out"
+            message = f"rerank option sentences cannot be combined with the pipeline {self.pipeline}; leave it out"
             raise ConfigError(message, setting="rerank.sentences", source="argument")
 
     def _check_interleave(self, interleave: Interleave) -> None:
-        """Reject options that would treat the teams differently, and parse team B's options."""
+        """Reject options that would treat the teams unequally, and parse team B's options."""
         for name in ("min_score", "min_probability", "cutoff"):
             if getattr(self, name) is not None:
                 reason = "one team's scores would remove the other team's hits"
-                message = f"rerank option {name} does not go with interleave, leave it out: {reason}"
+                message = f"rerank option {name} cannot be combined with interleave; leave it out, because {reason}"
                 raise ConfigError(message, setting=f"rerank.{name}", source="argument")
         if self.in_shadow:
             reason = "nobody would see the interleaved page"
-            message = f"rerank option traffic.shadow does not go with interleave, leave one out: {reason}"
+            message = f"rerank option traffic.shadow cannot be combined with interleave: {reason}; leave one out"
             raise ConfigError(message, setting="rerank.traffic.shadow", source="argument")
         team_b = self.rankings[1]
         parsed = tuple((name, getattr(team_b, name)) for name in dict(interleave.others))
@@ -251,10 +253,10 @@ class Rerank:
 
     @classmethod
     def of(cls, value: "bool | RerankOptions | Mapping[str, Any] | Rerank", defaults: "Rerank") -> "Rerank | None":
-        """Read the ``rerank`` argument of a search; return None for no reranking.
+        """Return the options that the ``rerank`` argument of a search means; None if it turns reranking off.
 
         Raises:
-            ConfigError: the value is no bool, mapping or ``Rerank``, or a key or value in it cannot be used.
+            ConfigError: the argument has another type, an unknown key, or an invalid value.
         """
         if isinstance(value, Rerank):
             return value
@@ -287,7 +289,6 @@ def _are_names(value: object) -> bool:
     return isinstance(value, tuple) and len(value) > 0 and all(isinstance(name, str) and name for name in value)
 
 
-# option -> its class, its default, and the function that reads any other value
 GROUPS: dict[str, tuple[type, object, Callable[[Any], object]]] = {
     "pairs": (Pairs, Pairs(), Pairs.of),
     "passages": (Passages, "auto", Passages.of),
@@ -297,27 +298,27 @@ GROUPS: dict[str, tuple[type, object, Callable[[Any], object]]] = {
     "interleave": (Interleave, None, Interleave.of),
     "traffic": (Traffic, None, Traffic.of),
 }
-# option -> the function that checks a value, and what the value must be, in words
+"""Group of options -> its class, its default, and the function that parses a value."""
 _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "query": (lambda value: value is None or isinstance(value, str), "a text or None"),
+    "query": (lambda value: value is None or isinstance(value, str), "a string or None"),
     "pipeline": (
         lambda value: isinstance(value, StagePipeline) or value in PIPELINES,
         f"{' or '.join(map(repr, PIPELINES))} or a Pipeline",
     ),
     "depth": (
         lambda value: value == "auto" or (type(value) is int and 0 < value <= MAX_DEPTH),
-        f'a count from 1 to {MAX_DEPTH}, or "auto"',
+        f'a whole number from 1 to {MAX_DEPTH}, or "auto"',
     ),
     "mono_depth": (
         lambda value: type(value) is int and 0 < value <= MAX_DEPTH,
-        f"a count from 1 to {MAX_DEPTH}",
+        f"a whole number from 1 to {MAX_DEPTH}",
     ),
     "duo_depth": (
         lambda value: isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_DUO_DEPTH,
-        f"a count from 0 to {MAX_DUO_DEPTH}: n candidates are n(n - 1) pairs",
+        f"a whole number from 0 to {MAX_DUO_DEPTH}: n candidates are n(n - 1) pairs",
     ),
     "fields": (_are_names, "one or more field names, or None"),
-    "separator": (lambda value: isinstance(value, str), "a text"),
+    "separator": (lambda value: isinstance(value, str), "a string"),
     "query_fields": (_are_names, "one or more field names, or None"),
     "deadline_ms": (
         lambda value: value in ("auto", None) or (_is_number(value) and 0 < value <= MAX_MS),
@@ -332,6 +333,7 @@ _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "boosts": (lambda value: value in get_args(Boosts), '"keep" or "ignore"'),
     "blend_weight": (
         lambda value: value is None or (_is_number(value) and 0 <= value < math.inf),
-        "a number from 0 on or None",
+        "a number of at least 0, or None",
     ),
 }
+"""Option -> the function that accepts its valid values, and a description of these for the error message."""

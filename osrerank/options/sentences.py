@@ -1,9 +1,12 @@
-"""The option ``sentences``: how documents are scored by their best sentences; see `osrerank.stages.sentences`."""
+"""The option ``sentences``: score documents by their best sentences. `osrerank.stages.sentences` implements it.
+
+"The paper" and "the released code" are those of Birch (Akkalyoncu Yilmaz et al., EMNLP 2019).
+"""
 
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from osrerank.options.parse import is_count, is_name, is_share, read_options, unusable
+from osrerank.options.parse import invalid_option, is_count, is_share, is_text, parse_options
 
 PUNKT_LANGUAGES = {
     "cs": "czech", "da": "danish", "de": "german", "el": "greek", "en": "english", "es": "spanish", "et": "estonian",
@@ -23,11 +26,12 @@ class Sentences:
         scores: the scores that are summed: ``"logit"``, as in the released code, or ``"probability"``, as in the paper.
         splitter: the sentence splitter: ``"sentencex"``, or ``"punkt"`` for NLTK's Punkt, as in the released code.
         chunks: the unit by which long sentences are split. ``"words"``, as in the released code, splits them after
-            ``max_words`` words, and the model may still cut a part; ``"tokens"`` splits them into parts that fit the
-            model beside the query, so that nothing is cut.
-        max_words: the most words of a sentence; a longer one is split. It has no effect with ``chunks="tokens"``.
-        drop_tail: whether a split sentence loses its last, shorter part, as in the released code.
-        limit: the most sentences of a document that are scored; None for all.
+            ``max_words`` words, and the model may still truncate a part. ``"tokens"`` splits them into parts that fit
+            into the model's window beside the query.
+        max_words: the maximum number of words in a sentence; longer sentences are split. Ignored with
+            ``chunks="tokens"``.
+        drop_tail: whether the last part of a split sentence is dropped if it is shorter, as in the released code.
+        limit: the maximum number of sentences scored in a document. None scores all.
         language: the language of the documents, as a two-letter code.
     """
 
@@ -42,39 +46,35 @@ class Sentences:
     language: str = "en"
 
     def __post_init__(self) -> None:
-        weights: Any = self.weights  # from a settings file or a caller, a number or a list
+        weights: Any = self.weights  # a settings file or a caller may pass a number or a list
         object.__setattr__(self, "weights", tuple(weights) if isinstance(weights, list | tuple) else (weights,))
         if not is_share(self.a):
-            raise unusable("sentences.a", self.a, "a number in [0, 1]")
+            raise invalid_option("sentences.a", self.a, "a number in [0, 1]")
         if not (self.weights and all(is_share(weight) for weight in self.weights)):
-            raise unusable("sentences.weights", self.weights, "one or more numbers in [0, 1]")
+            raise invalid_option("sentences.weights", self.weights, "one or more numbers in [0, 1]")
         if self.scores not in ("logit", "probability"):
-            raise unusable("sentences.scores", self.scores, '"logit" or "probability"')
+            raise invalid_option("sentences.scores", self.scores, '"logit" or "probability"')
         if self.limit is not None and not is_count(self.limit):
-            raise unusable("sentences.limit", self.limit, "a count from 1 on or None")
+            raise invalid_option("sentences.limit", self.limit, "a whole number of at least 1, or None")
         self._check_splitting()
 
     def _check_splitting(self) -> None:
         if self.splitter not in ("sentencex", "punkt"):
-            raise unusable("sentences.splitter", self.splitter, '"sentencex" or "punkt"')
+            raise invalid_option("sentences.splitter", self.splitter, '"sentencex" or "punkt"')
         if self.chunks not in ("words", "tokens"):
-            raise unusable("sentences.chunks", self.chunks, '"words" or "tokens"')
+            raise invalid_option("sentences.chunks", self.chunks, '"words" or "tokens"')
         if not is_count(self.max_words):
-            raise unusable("sentences.max_words", self.max_words, "a count from 1 on")
+            raise invalid_option("sentences.max_words", self.max_words, "a whole number of at least 1")
         if self.drop_tail not in (True, False):
-            raise unusable("sentences.drop_tail", self.drop_tail, "True or False")
+            raise invalid_option("sentences.drop_tail", self.drop_tail, "True or False")
         if self.drop_tail and self.chunks == "tokens":
-            raise unusable("sentences.drop_tail", self.drop_tail, 'False with chunks="tokens", which drops nothing')
-        if not is_name(self.language):
-            raise unusable("sentences.language", self.language, "a two-letter code")
+            raise invalid_option("sentences.drop_tail", self.drop_tail, 'False with chunks="tokens"')
+        if not is_text(self.language):
+            raise invalid_option("sentences.language", self.language, "a two-letter code")
         if self.splitter == "punkt" and self.language not in PUNKT_LANGUAGES:
-            raise unusable("sentences.language", self.language, f"one of Punkt's: {', '.join(PUNKT_LANGUAGES)}")
+            raise invalid_option("sentences.language", self.language, f"one of {', '.join(PUNKT_LANGUAGES)}")
 
     @classmethod
     def of(cls, value: Any) -> "Sentences | None":
-        """Read the ``sentences`` option of a search: True, a dict of options, or None.
-
-        Raises:
-            ConfigError: the value is none of these, or a key or value in it cannot be used.
-        """
-        return read_options(cls, value, "sentences")
+        """Parse the ``sentences`` option of a search: True, a dict of options, or None. Raises as `parse_options`."""
+        return parse_options(cls, value, "sentences")

@@ -1,27 +1,29 @@
-"""The option ``traffic``: which searches are reranked for users; `osrerank.search.shadow` applies it."""
+"""The option ``traffic``: rerank only a share of the searches, or run them again in shadow mode.
+
+`osrerank.search.shadow` implements shadow mode.
+"""
 
 import hashlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from osrerank.options.parse import is_name, is_share, read_options, unusable
+from osrerank.options.parse import invalid_option, is_share, is_text, parse_options
 
 SALT = "osrerank share"
-"""Makes this digest of a key differ from digests of the same key for other purposes."""
+"""The salt of the digest of a key, so that other digests of the same key differ."""
 
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """Which searches are reranked: a share of them. In shadow mode, the share is run again to record what would change.
+    """The share of searches that are reranked, and whether users see the reranked hits.
 
     Attributes:
-        share: the share of the searches that are reranked, or with ``shadow`` run again after the answer, in [0, 1];
-            the others return the first pass.
-        key: the id of the user or session, whose searches are all in the share or all outside; not in a settings file.
-            Without a key, the query's text decides.
-        shadow: whether to answer with the first pass and, after the answer, to run the search again with reranking, to
-            record what that would have changed. Not together with ``interleave``.
+        share: the share of the searches that are reranked, in [0, 1]. The other searches return the first pass.
+        key: the id of the user or session. All searches with the same key are in the share, or none is. None uses the
+            query's text as the key. A settings file cannot set it.
+        shadow: whether every search returns the first pass. The searches in the share then run again in the background,
+            to record how reranking would change the order. Cannot be combined with ``interleave``.
     """
 
     share: float = 1.0
@@ -30,30 +32,29 @@ class Traffic:
 
     def __post_init__(self) -> None:
         if not is_share(self.share):
-            raise unusable("traffic.share", self.share, "the share of the searches to rerank, a number from 0 to 1")
-        if self.key is not None and not is_name(self.key):
-            expected = "a text that is not empty, such as the session's id, or None"
-            raise unusable("traffic.key", self.key, expected)
+            raise invalid_option("traffic.share", self.share, "a number in [0, 1], the share of the searches to rerank")
+        if self.key is not None and not is_text(self.key):
+            raise invalid_option("traffic.key", self.key, "a non-empty string, such as the session's id, or None")
         if not isinstance(self.shadow, bool):
-            raise unusable("traffic.shadow", self.shadow, "True or False")
+            raise invalid_option("traffic.shadow", self.shadow, "True or False")
 
     @classmethod
     def of(cls, value: Any, defaults: "Traffic | None" = None) -> "Traffic | None":
-        """Read the ``traffic`` option of a search: a dict of options, or None for all searches.
+        """Parse the ``traffic`` option of a search: a dict of options, or None to rerank all searches.
 
         Args:
             value: the option's value.
-            defaults: the options that a dict leaves out, so that a search can add its key to the settings file's.
+            defaults: the values for options that the dict leaves out, usually from the settings file.
 
         Raises:
-            ConfigError: the value is neither, or a key or value in it cannot be used.
+            ConfigError: the value has another type, an unknown key, or an invalid value.
         """
         if defaults is not None and isinstance(value, Mapping):
             value = {**asdict(defaults), **value}
-        return read_options(cls, value, "traffic")
+        return parse_options(cls, value, "traffic")
 
     @property
     def is_chosen(self) -> bool:
-        """Whether the key's searches are in the share; a larger share includes all keys of a smaller one."""
+        """Whether searches with this key are in the share. If the share grows, no key leaves it."""
         digest = hashlib.sha256(f"{SALT}\0{self.key or ''}".encode("utf-8", "surrogatepass")).digest()
         return int.from_bytes(digest[:8]) < self.share * 2**64

@@ -304,7 +304,7 @@ def _timed(
         return None, Deadline.after_ms(None, clock)
     rankings = [ranking for ranking in options.rankings if ranking.pipeline != NO_STAGES]
     recipes = [service.kept_recipe(ranking) for ranking in rankings]
-    duration_ms, may_be_timed = options.named_deadline_ms, all(ranking.may_end_with_vectors for ranking in rankings)
+    duration_ms, may_be_timed = options.explicit_deadline_ms, all(ranking.may_end_with_vectors for ranking in rankings)
     if options.deadline_ms == "auto" and searcher.deadline_ms is not None and may_be_timed:
         for number, ranking in enumerate(rankings):
             if recipes[number] is None:

@@ -86,7 +86,7 @@ def rank_response(
     if options is None:
         return dict(content)
     hits = hits_of(content)
-    deadline = Deadline.after_ms(options.named_deadline_ms, service.clock)
+    deadline = Deadline.after_ms(options.explicit_deadline_ms, service.clock)
     options_a, *others = options.rankings
     page = Page(0, len(hits), (), options.min_score, options.explain)
     obstacle = NOT_ASKED if options.is_first_pass else None
@@ -152,7 +152,7 @@ def ranking_of(query: str, documents: Sequence[str | Mapping[str, Any]], separat
 def reranked(service: RerankService, options: Rerank, ranking: Ranking) -> Ranking:
     """Rerank a ranking by the options' pipeline, in a span of its own."""
     with rerank_span(service, ranking.query.text):
-        ranking = service.rerank(ranking, options, Deadline.after_ms(options.named_deadline_ms, service.clock))
+        ranking = service.rerank(ranking, options, Deadline.after_ms(options.explicit_deadline_ms, service.clock))
         reports = ranking.reports
         set_search_outcome(applied=applied(reports), reason=reasons(reports), code=code_of(reports))
     return ranking

@@ -136,7 +136,7 @@ def _remedy(stage: StageReport, options: Rerank, index: str, before_building: st
     elif options.pipeline in VECTORS_MONO:
         name, depth = "mono_depth", options.mono_depth
     remedies = [f"a lower {name} than {depth} is less work"]
-    if options.named_deadline_ms is None:
+    if options.explicit_deadline_ms is None:
         remedies.append("deadline_ms bounds it")
     remedies.append("workers or a GPU (backend) do it faster")
     return ", ".join(remedies)

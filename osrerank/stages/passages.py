@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from osrerank.options.passages import BY_WINDOW, Passages, Windows
+from osrerank.options.passages import AUTO_PASSAGES, Passages, Windows
 from osrerank.options.rerank import Rerank
 from osrerank.stages.html import has_html, lacks_text, model_text, without_html
 from osrerank.stages.ordering import ScoredCandidate, units_of
@@ -248,7 +248,7 @@ def score_texts(scorer: Scorer, query: str, documents: Sequence[str], *, deadlin
     if not texts:
         scores = Scores(np.empty(0, np.float32))
     elif scorer.advice.passages:
-        scores = score_by_passages(scorer, query, texts, BY_WINDOW, deadline=deadline)
+        scores = score_by_passages(scorer, query, texts, AUTO_PASSAGES, deadline=deadline)
     else:
         scores = scorer.score(query, texts, [(index,) for index in range(len(texts))], deadline=deadline)
     return scores if len(texts) == len(documents) else scores.among(present, len(documents), BLANK_TEXT)
@@ -256,7 +256,7 @@ def score_texts(scorer: Scorer, query: str, documents: Sequence[str], *, deadlin
 
 def passage_options(options: Rerank, model: Scorer | Encoder) -> Passages | None:
     """Return the options for cutting long documents, of the model or of the search; None if they are not cut."""
-    advised = BY_WINDOW if model.advice.passages else None
+    advised = AUTO_PASSAGES if model.advice.passages else None
     return advised if options.passages == "auto" else options.passages
 
 

@@ -185,7 +185,7 @@ def test_vectors_mono_refuses_a_bi_encoder_and_sentences():
     reason = r"vectors-mono needs a cross-encoder, and letters is a bi-encoder; .*--model"
     with pytest.raises(ConfigError, match=reason):
         search(client_for(scorer=Letters()))
-    with pytest.raises(ConfigError, match="sentences does not go with the pipeline vectors-mono"):
+    with pytest.raises(ConfigError, match="sentences cannot be combined with the pipeline vectors-mono"):
         search(client_for(), sentences=True)
 
 

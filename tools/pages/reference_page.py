@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import BaseModel, SecretStr
 from pydantic_settings import BaseSettings
 
-from osrerank.options.described import descriptions
+from osrerank.options.descriptions import read_descriptions
 from osrerank.options.rerank import GROUPS, Rerank
 from osrerank.settings import PREFIX, SECRETS_DIR, Settings
 from osrerank.settings_file import HttpSettings
@@ -55,7 +55,7 @@ def _options(one: Any) -> Iterator[tuple[str, str, str]]:
     Raises:
         KeyError: the docstring does not describe a field.
     """
-    said = descriptions(one)
+    said = read_descriptions(one)
     for entry in dataclasses.fields(one):
         default = entry.default
         if entry.default_factory is not dataclasses.MISSING:
@@ -69,7 +69,7 @@ def _settings(one: type[BaseSettings]) -> Iterator[tuple[str, str, str]]:
 
 
 def _entries(one: type[BaseModel]) -> Iterator[tuple[str, str, str]]:
-    said = descriptions(one)
+    said = read_descriptions(one)
     for name, entry in one.model_fields.items():
         default = entry.get_default(call_default_factory=True)
         if isinstance(default, SecretStr):

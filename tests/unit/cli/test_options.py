@@ -6,7 +6,7 @@ from click.testing import CliRunner
 
 from osrerank import Rerank
 from osrerank.cli.options import SEARCHING, rerank_arguments, rerank_options, search_options
-from osrerank.options.described import descriptions, first_sentence
+from osrerank.options.descriptions import first_sentence, read_descriptions
 
 
 def arguments_of(*given):
@@ -51,10 +51,13 @@ def test_command_line_options_become_rerank_options(given, expected):
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        (("--depth", "0"), 'rerank option depth is 0; it must be a count from 1 to 10000, or "auto"'),
-        (("--pairs", "sum,size=1"), "rerank option pairs has no 'size'; known are aggregation, sample_size, seed"),
+        (("--depth", "0"), 'rerank option depth is 0; it must be a whole number from 1 to 10000, or "auto"'),
+        (
+            ("--pairs", "sum,size=1"),
+            "rerank option pairs has no 'size'; its options are aggregation, sample_size, seed",
+        ),
         (("--pipeline", "best"), "'best' is not one of 'auto'"),
-        (("--rm3", "0"), "rerank option rm3.documents is 0; it must be a count from 1 on"),
+        (("--rm3", "0"), "rerank option rm3.documents is 0; it must be a whole number of at least 1"),
     ],
 )
 def test_an_unusable_value_of_an_option_is_bad_usage(given, said):
@@ -65,7 +68,7 @@ def test_an_unusable_value_of_an_option_is_bad_usage(given, said):
 def test_the_help_of_an_option_is_the_docstring_of_its_attribute():
     command = click.command()(rerank_options(lambda **_options: None))
     shown = CliRunner().invoke(command, ["--help"], terminal_width=1000).output
-    for name, said in descriptions(Rerank).items():
+    for name, said in read_descriptions(Rerank).items():
         if name in SEARCHING:
             assert first_sentence(said) in " ".join(shown.split())
 

@@ -5,7 +5,7 @@ import pytest
 from osrerank import Rerank
 from osrerank.errors import ConfigError
 from osrerank.options.defaults import Defaults
-from osrerank.options.index_names import applying_names
+from osrerank.options.index_names import match_names
 from osrerank.options.traffic import Traffic
 from osrerank.settings import Settings
 
@@ -93,8 +93,8 @@ def test_traffic_may_be_a_default_but_a_session_key_may_not(load):
     _, defaults = load('[rerank.traffic]\nshadow = true\nshare = 0.1\n\n[index."shop*".rerank.traffic]\nshare = 1\n')
     assert defaults.base == Rerank(traffic=Traffic(0.1, shadow=True))
     assert defaults.of("shop-de") == Rerank(traffic=Traffic(1, shadow=True))
-    assert {defaults.for_all().of(name) for name in ("notes", "shop-de")} == {Rerank()}
-    with pytest.raises(ConfigError, match=r"traffic\.key names one user's session, so it cannot be a default"):
+    assert {defaults.without_traffic().of(name) for name in ("notes", "shop-de")} == {Rerank()}
+    with pytest.raises(ConfigError, match=r"traffic\.key identifies one session, so it cannot be a default"):
         Defaults(Rerank(traffic=Traffic(key="s1")))
 
 
@@ -145,5 +145,5 @@ NAMES = ("shop-*", "shop-de*", "shop-de-old", "news")
     ],
 )
 def test_the_names_in_the_settings_file_that_apply_to_an_index(index, found):
-    assert applying_names(index, NAMES) == found
-    assert applying_names(index, ()) == {None}
+    assert match_names(index, NAMES) == found
+    assert match_names(index, ()) == {None}

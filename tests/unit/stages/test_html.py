@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from osrerank.options.passages import BY_WINDOW, Passages
+from osrerank.options.passages import AUTO_PASSAGES, Passages
 from osrerank.reranker import Reranker
 from osrerank.stages.html import is_html, model_text, without_html, without_markup
 from osrerank.stages.passages import lacks_words, passages_of, text_to_encode
@@ -52,7 +52,7 @@ def test_a_model_reads_the_visible_words_of_html(seed):
     assert is_html(text)
     assert len(without_markup(text)) == len(text)
     assert model_text(candidate_of(text)) == words
-    (passage, span), *further = passages_of(candidate_of(text), BY_WINDOW)
+    (passage, span), *further = passages_of(candidate_of(text), AUTO_PASSAGES)
     assert (passage, span, further) == (words, None, [])
 
 
@@ -61,12 +61,12 @@ def test_passages_of_html_have_their_spans_in_the_source(seed):
     draw = random.Random(seed)
     text, words = drawn_html(draw, draw.randint(400, 700))
     candidate = candidate_of(text, title="Blood pressure")
-    passages = passages_of(candidate, BY_WINDOW)
+    passages = passages_of(candidate, AUTO_PASSAGES)
     assert " ".join(passage.removeprefix("Blood pressure ") for passage, _span in passages) == words
     for passage, span in passages:
         within = without_markup(text)[span.start : span.end]
         assert " ".join(html.unescape(within).split()) == passage.removeprefix("Blood pressure ")
-    assert not lacks_words(candidate, [span for _passage, span in passages], BY_WINDOW)
+    assert not lacks_words(candidate, [span for _passage, span in passages], AUTO_PASSAGES)
 
 
 @pytest.mark.parametrize("text", PLAIN)
@@ -74,7 +74,7 @@ def test_texts_that_are_not_html_are_read_unchanged(text):
     candidate = candidate_of(text)
     assert not is_html(text)
     assert without_html(candidate) is candidate
-    assert text_to_encode(candidate, BY_WINDOW) == model_text(candidate) == text
+    assert text_to_encode(candidate, AUTO_PASSAGES) == model_text(candidate) == text
 
 
 @pytest.mark.parametrize("text", ["<p>one</p>", "\n<!-- x --><b>one</b>", "<!DOCTYPE html><title>one</title>",
@@ -85,7 +85,7 @@ def test_a_first_tag_or_three_closing_tags_make_a_text_html(text):
 
 def test_html_and_its_text_have_different_cache_keys():
     candidate = candidate_of("<p>one</p>")
-    key = text_to_encode(candidate, BY_WINDOW)
+    key = text_to_encode(candidate, AUTO_PASSAGES)
     assert isinstance(key, LongText)
     assert list(key.cut()) == [("one", None)]
 

@@ -5,8 +5,10 @@ import sys
 import textwrap
 
 
-def descriptions(options: type) -> dict[str, str]:
-    """Return the description of each attribute in a class's docstring, on one line; none under ``python -OO``.
+def read_descriptions(options: type) -> dict[str, str]:
+    """Return the description of each attribute in a class's docstring, as one line.
+
+    ``python -OO`` removes docstrings; the result is then empty.
 
     Raises:
         ValueError: the docstring has no section ``Attributes``.
@@ -16,13 +18,13 @@ def descriptions(options: type) -> dict[str, str]:
     text = textwrap.dedent("    " + (options.__doc__ or ""))
     _, heading, section = text.partition("Attributes:\n")
     if not heading:
-        raise ValueError(f"{options.__name__}: the docstring has no section Attributes")
+        raise ValueError(f"the docstring of {options.__name__} has no section Attributes")
     entries = re.findall(r"^ {4}(\w+): (.*(?:\n {8}.*)*)", section, re.MULTILINE)
     return {name: " ".join(text.split()).replace("``", "`") for name, text in entries}
 
 
 def first_sentence(description: str) -> str:
-    """Return the first sentence of a description, for people at a terminal; "" if there is none."""
+    """Return the first sentence of a description without its backquotes, for a command's help; "" if it is empty."""
     if not description:
         return ""
     plain = re.sub(r'`"?([^`"]*)"?`', r"\1", description)
