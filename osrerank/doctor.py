@@ -476,7 +476,7 @@ def _heartbeats(settings: Settings) -> Sequence[Any]:
 
     redis = connect_broker(settings.broker())
     try:
-        heartbeats: Sequence[Any] = WorkerRegistry(redis, settings.model, Signer.of(settings)).heartbeats()
+        heartbeats: Sequence[Any] = WorkerRegistry(redis, settings.model, Signer.from_settings(settings)).heartbeats()
     finally:
         redis.close()
     return heartbeats

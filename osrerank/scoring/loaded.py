@@ -223,9 +223,9 @@ class LoadedModel:
         in_process = self._provided is None and self._settings.cache_local_mb > 0
         if not (in_process or in_redis):  # the scores of a provided scorer are cached only in Redis
             return Ready(model, None, model)
-        from osrerank.scoring.cache.scorer import behind_cache  # noqa: PLC0415 - only scorers need it
+        from osrerank.scoring.cache.scorer import add_cache  # noqa: PLC0415 - only scorers need it
 
-        cached = behind_cache(model, self._settings)
+        cached = add_cache(model, self._settings)
         return Ready(model, None, cached, cached.disconnect)
 
     def _load_named(self) -> Model:

@@ -20,7 +20,7 @@ from osrerank.scoring.remote.broker import connect
 from osrerank.scoring.remote.messages import ChunkRequest, Heartbeat, Reply
 from osrerank.scoring.remote.scorer import RemoteScorer
 from osrerank.scoring.remote.signing import Signer
-from osrerank.scoring.remote.worker_registry import PREFIX, WorkerRegistry, queue_of
+from osrerank.scoring.remote.worker_registry import PREFIX, WorkerRegistry, queue_name
 from osrerank.settings import Settings
 from osrerank.types import Advice, Deadline, Scores
 from osrerank_workers.broker_health import BrokerHealth
@@ -61,7 +61,7 @@ class Forger:
     def register(self) -> None:
         """Pose as a worker of the model, whose queue is the one that others take from."""
         now_s = WorkerRegistry(self.redis, STAND_IN, self.signer).now_s()
-        queue = queue_of(STAND_IN, self.identity)
+        queue = queue_name(STAND_IN, self.identity)
         forged = Heartbeat("forger", "h", queue, STAND_IN, self.identity, Advice(), True, (), 0.0, 99, 0.0, now_s)
         self.redis.set(f"{PREFIX}worker:forger", self.signer.seal("heartbeat", forged.encode()))
         self.redis.sadd(f"{PREFIX}workers:{STAND_IN}", "forger")
@@ -69,7 +69,7 @@ class Forger:
     def answer(self) -> None:
         """Answer whatever is in the queue before the workers do, and leave it there."""
         while not self.ended.is_set():
-            for message in self.redis.lrange(queue_of(STAND_IN, self.identity), 0, -1):
+            for message in self.redis.lrange(queue_name(STAND_IN, self.identity), 0, -1):
                 sealed = msgpack.unpackb(base64.b64decode(json.loads(message)["body"]))[0][0]
                 request = ChunkRequest.decode(sealed[33:] if sealed[:1] == b"\xc1" else sealed)
                 scores = Scores(np.full(len(request.tuples), 99.0, dtype=np.float32))
@@ -105,7 +105,7 @@ def test_queue_metrics_show_depth_and_oldest_age(signed: WorkerGroup, broker: st
     own = broker.removesuffix("/0") + "/1"  # nobody takes from it
     with connect(own) as redis:
         registry = WorkerRegistry(redis, STAND_IN, signed.signer)
-        queue = queue_of(STAND_IN, "id")
+        queue = queue_name(STAND_IN, "id")
         collector = QueueCollector(redis, registry, signed.signer, queue)
 
         def shown() -> dict[str, float]:

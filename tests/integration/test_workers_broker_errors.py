@@ -15,7 +15,7 @@ from redis.exceptions import ReadOnlyError
 from osrerank.errors import WorkerError
 from osrerank.scoring.remote.broker import connect
 from osrerank.scoring.remote.scorer import RemoteScorer
-from osrerank.scoring.remote.worker_registry import queue_of
+from osrerank.scoring.remote.worker_registry import queue_name
 from osrerank.types import Scores
 from tests import servers
 from tests.toxics import Proxies, Toxic
@@ -25,7 +25,7 @@ from tests.workers import STAND_IN, WorkerGroup, worker_group
 
 pytestmark = pytest.mark.integration
 
-QUEUE = queue_of(STAND_IN, f"{STAND_IN}/length")
+QUEUE = queue_name(STAND_IN, f"{STAND_IN}/length")
 HUNDRED = (["q"] * 100, [(n,) for n in range(100)])
 
 

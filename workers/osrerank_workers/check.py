@@ -23,7 +23,7 @@ def check_worker(settings: Settings) -> str:
     """
     redis = connect(settings.broker())
     try:
-        registry = WorkerRegistry(redis, settings.model, Signer.of(settings))
+        registry = WorkerRegistry(redis, settings.model, Signer.from_settings(settings))
         heartbeats = registry.heartbeats()
     except RedisError as error:
         raise WorkerError(explain_failure(error)) from error
@@ -34,8 +34,8 @@ def check_worker(settings: Settings) -> str:
         if heartbeat.taking and heartbeat.probed_s < STALE_S:
             checked_s = heartbeat.probed_s
             return f"worker {heartbeat.worker} is ready: {heartbeat.model}, checked {checked_s:.0f} s ago"
-    if not local_heartbeats and registry.refused:
-        raise WorkerError(f"no worker of {settings.model} can be trusted: {registry.refused}")
+    if not local_heartbeats and registry.refusal:
+        raise WorkerError(f"no worker of {settings.model} can be trusted: {registry.refusal}")
     message = f"no worker of {settings.model} is ready on {socket.gethostname()}"
     if local_heartbeats:
         states = (f"{item.worker} {'hangs' if item.taking else 'accepts no chunks'}" for item in local_heartbeats)

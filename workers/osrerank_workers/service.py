@@ -23,7 +23,7 @@ from osrerank.scoring.registry import as_scorer, load
 from osrerank.scoring.remote.broker import connect
 from osrerank.scoring.remote.messages import SCORE, ChunkRequest, Heartbeat, Reply
 from osrerank.scoring.remote.signing import UNSIGNED_RISK, Signer, count_refusal
-from osrerank.scoring.remote.worker_registry import BEAT_S, DEAD_AFTER_S, WorkerRegistry, queue_of
+from osrerank.scoring.remote.worker_registry import BEAT_S, DEAD_AFTER_S, WorkerRegistry, queue_name
 from osrerank.settings import Settings
 from osrerank.types import NEVER, Deadline, Scorer, Scores, is_encoder
 from osrerank_workers.broker_health import BrokerHealth
@@ -90,7 +90,7 @@ class WorkerService:
         self._scorer = scorer
         self._uncached = scorer
         self._redis = connect(settings.broker())
-        self._signer = Signer.of(settings)
+        self._signer = Signer.from_settings(settings)
         self.registry = WorkerRegistry(self._redis, settings.model, self._signer)
         self._replay_guard = ReplayGuard(self.registry.now_s)
         self._collector: QueueCollector | None = None
@@ -130,7 +130,7 @@ class WorkerService:
             self._scorer, self._uncached = model.scorer, model.uncached
             self._probe_tuple = PROBE_TUPLES[model.kind]
             self.tasks = self.settings.worker_tasks or model.tasks
-        self.queue = queue_of(self.settings.model, self.scorer.identity)
+        self.queue = queue_name(self.settings.model, self.scorer.identity)
         self.probe()
         freeze_objects()
         self._start_thread(self._probe_repeatedly)
@@ -376,12 +376,12 @@ class WorkerService:
 
 def _load(settings: Settings) -> WorkerModel:
     """Load the settings' model, with the score cache if one is configured and the model is not an encoder."""
-    from osrerank.scoring.cache.scorer import behind_cache  # noqa: PLC0415 - only when a worker starts
+    from osrerank.scoring.cache.scorer import add_cache  # noqa: PLC0415 - only when a worker starts
 
     model = load(settings, in_worker=True)
     uncached = as_scorer(model, settings)
     is_cached = settings.redis_url is not None and settings.cache_mb > 0 and not is_encoder(model)
-    scorer = behind_cache(uncached, settings) if is_cached else uncached
+    scorer = add_cache(uncached, settings) if is_cached else uncached
     if not isinstance(model, LocalModel):  # a rerank server takes many requests at once
         return WorkerModel(scorer, uncached, BATCHING_TASKS, "cross-encoder")
     return WorkerModel(scorer, uncached, BATCHING_TASKS if model.merges_calls else SINGLE_TASKS, model.card.kind)

@@ -1,4 +1,4 @@
-"""Scores in flight: if several threads need the same score at once, one of them computes it for all."""
+"""Share scores that are being computed: if several threads need the same score at once, one computes it for all."""
 
 import threading
 from collections.abc import Iterable, Mapping
@@ -16,17 +16,17 @@ class PendingScore:
         self._value: CachedScore | None = None
 
     def complete(self, value: CachedScore | None) -> None:
-        """Set the score; None if it could not be computed."""
+        """Set the score, or None if it could not be computed, and wake the threads that wait for it."""
         self._value = value
         self._done.set()
 
     def wait(self, deadline: Deadline) -> CachedScore | None:
-        """Wait for the score and return it; None if it failed or did not come before the deadline."""
+        """Wait for the score and return it; None if it could not be computed, or is not ready by the deadline."""
         return self._value if deadline.wait(self._done) else None
 
 
 class InFlight:
-    """The scores that this process is computing, by key."""
+    """The scores that this process is computing, by cache key."""
 
     def __init__(self) -> None:
         self.renew()
@@ -38,7 +38,11 @@ class InFlight:
         self._lock = threading.Lock()
 
     def claim(self, keys: Iterable[bytes]) -> tuple[list[bytes], dict[bytes, PendingScore]]:
-        """Claim scores: return the keys that the caller must compute and `complete`, and the scores to wait for."""
+        """Divide keys between this caller and the callers that already compute their scores.
+
+        Returns:
+            The keys that this caller must compute and then `complete`, and the pending scores of the other keys.
+        """
         claimed_keys: list[bytes] = []
         pending_scores: dict[bytes, PendingScore] = {}
         with self._lock:
@@ -52,7 +56,7 @@ class InFlight:
         return claimed_keys, pending_scores
 
     def complete(self, keys: Iterable[bytes], scores: Mapping[bytes, CachedScore]) -> None:
-        """Hand the scores of claimed keys to the threads that wait; a key without a score counts as failed."""
+        """Pass the scores of claimed keys to the threads that wait for them; a missing score counts as failed."""
         with self._lock:
             completed = [(self._pending.pop(key), scores.get(key)) for key in keys]
         for pending, score in completed:

@@ -1,4 +1,4 @@
-"""Keep the most recently used scores in this process, within a memory limit."""
+"""The score cache of this process, and the interface of caches that processes share."""
 
 from collections.abc import Mapping, Sequence
 from typing import Protocol
@@ -8,17 +8,17 @@ from cachetools import LRUCache
 from osrerank._caches import SharedCache
 
 LOCAL_ENTRY_BYTES = 250
-"""Memory of a score with its key, in bytes."""
+"""Estimated memory of a score and its key, in bytes."""
 
 CachedScore = float | tuple[float, float, int]
-"""A logit, or (logit, log-odds, cuts) if the log-odds differ from the logit or a text was cut; see `Scores`."""
+"""A logit; or (logit, log-odds, cuts) if the log-odds differ from the logit, or a text was truncated. See `Scores`."""
 
 
 class SharedScores(Protocol):
     """A cache of scores that processes may share."""
 
     def read(self, keys: Sequence[bytes]) -> tuple[dict[bytes, CachedScore], dict[bytes, CachedScore]]:
-        """Return the cached scores by key, and the scores among them that must be written again to stay."""
+        """Return the cached scores by key, and those among them that expire unless they are written again."""
 
     def write(self, scores: Mapping[bytes, CachedScore]) -> None:
         """Store scores by key."""
@@ -28,7 +28,7 @@ class SharedScores(Protocol):
 
 
 class NullStore:
-    """A store that stays empty, for processes that share no scores."""
+    """A shared cache that is always empty, for processes that share no scores."""
 
     def read(self, keys: Sequence[bytes]) -> tuple[dict[bytes, CachedScore], dict[bytes, CachedScore]]:  # noqa: ARG002
         return {}, {}
@@ -41,10 +41,10 @@ class NullStore:
 
 
 class LocalStore:
-    """The most recently used scores, in this process.
+    """The most recently used scores of this process.
 
     Args:
-        max_bytes: memory that the scores may take, in bytes; 0 turns the cache off.
+        max_bytes: maximum memory of the scores, in bytes; 0 turns the cache off.
     """
 
     def __init__(self, max_bytes: float) -> None:
@@ -57,7 +57,7 @@ class LocalStore:
             return {key: cached[key] for key in keys if key in cached}
 
     def write(self, scores: Mapping[bytes, CachedScore]) -> None:
-        """Store scores; over the limit, drop the least recently used scores."""
+        """Store scores by key, and drop the least recently used ones above the limit."""
         if self._max_entries == 0:
             return
         with self._scores as cached:

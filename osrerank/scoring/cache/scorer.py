@@ -1,13 +1,13 @@
-"""Cache scores, so that each pair of query and document is computed once; a missing or slow cache only costs time.
+"""Cache scores, so that each pair of query and document is scored once.
 
-If several threads of a process need a pair at once, one of them computes it. Processes do not wait for each other: two
-processes that need the same pair at the same time both compute it, and both write the same score.
+If several threads of a process need the same score at once, one of them computes it. Processes do not wait for each
+other: both compute the score, and both store it.
 """
 
 import hashlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -27,8 +27,8 @@ HITS = Count("osrerank_score_cache_hits", "Scores that need not be computed, by 
 MISSES = Count("osrerank_score_cache_misses", "Scores that were not in the cache.")
 
 
-def behind_cache(scorer: Scorer, settings: Settings) -> "CachedScorer":
-    """Put a scorer behind a cache in this process and, if the settings name a Redis, one in that Redis."""
+def add_cache(scorer: Scorer, settings: Settings) -> "CachedScorer":
+    """Return a scorer with a cache in this process and, if the settings name a Redis, a cache in that Redis."""
     store: SharedScores = NullStore()
     if settings.redis_url is not None and settings.cache_mb > 0:
         from osrerank.scoring.cache.signing import EntrySigner  # noqa: PLC0415 - only where scores are shared
@@ -40,7 +40,7 @@ def behind_cache(scorer: Scorer, settings: Settings) -> "CachedScorer":
 
 
 class CachedScorer:
-    """A scorer that looks scores up in this process' memory, then in Redis, and stores new ones in both.
+    """A scorer that looks scores up in this process, then in Redis, and stores new scores in both.
 
     Cached scores are returned even after the deadline.
 
@@ -90,24 +90,24 @@ class CachedScorer:
             self._remote.write(to_renew)
             return _join_scores(keys, cached, {}, tuples, identity, {"cached": len(keys)})
         claimed_keys, pending_scores = self._in_flight.claim(missing_keys)
-        computed = _Computed({})
+        computed = _Computed()
         try:
             computed = self._compute(claimed_keys, keys, query, documents, tuples, deadline)
         finally:
-            self._in_flight.complete(claimed_keys, computed.scores if computed.identity in ("", identity) else {})
-        if computed.identity not in ("", identity):  # the model was replaced meanwhile: its cached scores are not valid
+            self._in_flight.complete(claimed_keys, computed.scores if computed.is_from(identity) else {})
+        if not computed.is_from(identity):  # the model was replaced meanwhile: cached scores are no longer valid
             return self._scorer.score(query, documents, tuples, deadline=deadline)
-        waited = {key: pending.wait(deadline) for key, pending in pending_scores.items()}
-        awaited = {key: score for key, score in waited.items() if score is not None}
-        HITS.labels("computing").inc(len(awaited))
-        cached |= awaited
-        keys_left = [key for key, score in waited.items() if score is None]
-        if keys_left and not deadline.passed:
-            computed_later = self._compute(keys_left, keys, query, documents, tuples, deadline)
-            if computed_later.identity not in ("", identity):
+        outcomes = {key: pending.wait(deadline) for key, pending in pending_scores.items()}
+        shared = {key: score for key, score in outcomes.items() if score is not None}
+        HITS.labels("computing").inc(len(shared))
+        cached |= shared
+        unscored_keys = [key for key, score in outcomes.items() if score is None]
+        if unscored_keys and not deadline.passed:
+            second = self._compute(unscored_keys, keys, query, documents, tuples, deadline)
+            if not second.is_from(identity):
                 return self._scorer.score(query, documents, tuples, deadline=deadline)
-            computed = computed.plus(computed_later)
-        self._local.write({**awaited, **computed.scores})
+            computed = computed.plus(second)
+        self._local.write({**shared, **computed.scores})
         self._remote.write({**to_renew, **computed.scores})
         counts = Counts.total(computed.calls)
         counts["cached"] += _count_saved(keys, cached, computed.scores)
@@ -118,11 +118,11 @@ class CachedScorer:
         self.disconnect()
 
     def disconnect(self) -> None:
-        """Close the connections to Redis, and leave the scorer as it is."""
+        """Close the connections to Redis, but not the scorer."""
         self._remote.close()
 
     def _read(self, keys: Sequence[bytes]) -> tuple[dict[bytes, CachedScore], dict[bytes, CachedScore]]:
-        """Return the cached scores by key, and the scores among them that must be written again to stay."""
+        """Return the cached scores by key, and those among them that expire unless they are written again."""
         local_scores = self._local.read(keys)
         remote_keys = list(dict.fromkeys(key for key in keys if key not in local_scores))
         remote_scores, to_renew = self._remote.read(remote_keys)
@@ -141,12 +141,12 @@ class CachedScorer:
         tuples: Sequence[tuple[int, ...]],
         deadline: Deadline,
     ) -> "_Computed":
-        """Score one tuple for each key: the first tuple that has this key."""
-        index_of = {key: index for index, key in reversed(list(enumerate(keys)))}
-        ordered_keys = sorted(keys_to_compute, key=index_of.__getitem__)
+        """Score one tuple for each key, the first one that has the key."""
+        first_index = {key: index for index, key in reversed(list(enumerate(keys)))}
+        ordered_keys = sorted(keys_to_compute, key=first_index.__getitem__)
         if not ordered_keys:
-            return _Computed({})
-        selected_tuples = [tuples[index_of[key]] for key in ordered_keys]
+            return _Computed()
+        selected_tuples = [tuples[first_index[key]] for key in ordered_keys]
         scores = self._scorer.score(query, documents, selected_tuples, deadline=deadline)
         cuts = np.zeros(len(ordered_keys), dtype=np.uint8) if scores.cuts is None else scores.cuts
         by_key: dict[bytes, CachedScore] = {
@@ -158,30 +158,29 @@ class CachedScorer:
         return _Computed(by_key, failures, (scores,), scores.identity)
 
 
+@dataclass(frozen=True, slots=True)
 class _Computed:
-    """Scores that this call has computed.
+    """The scores that one call of `CachedScorer.score` has computed.
 
     Attributes:
         scores: key -> score.
-        failures: key -> why the scorer has no score.
-        calls: what the scorer returned, for each call.
-        identity: the identity of the model that computed the scores; empty if no score was needed.
+        failures: key -> why it could not be scored.
+        calls: the return values of the scorer.
+        identity: the identity of the model that computed the scores; empty if it does not change, or nothing was
+            computed.
     """
 
-    def __init__(
-        self,
-        scores: Mapping[bytes, CachedScore],
-        failures: Mapping[bytes, str] | None = None,
-        calls: tuple[Scores, ...] = (),
-        identity: str = "",
-    ) -> None:
-        self.scores = dict(scores)
-        self.failures = dict(failures or {})
-        self.calls = calls
-        self.identity = identity
+    scores: Mapping[bytes, CachedScore] = field(default_factory=dict)
+    failures: Mapping[bytes, str] = field(default_factory=dict)
+    calls: tuple[Scores, ...] = ()
+    identity: str = ""
+
+    def is_from(self, identity: str) -> bool:
+        """Return whether the model with this identity computed the scores."""
+        return self.identity in ("", identity)
 
     def plus(self, other: "_Computed") -> "_Computed":
-        """Return the scores of both together."""
+        """Return the scores of both objects in one."""
         scores, failures = {**self.scores, **other.scores}, {**self.failures, **other.failures}
         return _Computed(scores, failures, (*self.calls, *other.calls), self.identity)
 
@@ -194,7 +193,7 @@ def _join_scores(
     identity: str,
     counts: Mapping[str, Any],
 ) -> Scores:
-    """Return the scores of all tuples; the counts of cut texts include those of cached scores."""
+    """Return the scores of all tuples; the counts of truncated texts include those with cached scores."""
     values, odds, cuts = _arrays(keys, scores)
     failures = {index: failed_keys[key] for index, key in enumerate(keys) if key in failed_keys}
     unreached = (index for index in np.flatnonzero(np.isnan(values)).tolist() if index not in failures)
@@ -208,8 +207,7 @@ def _join_scores(
 def score_keys(identity: str, query: str, documents: Sequence[str], tuples: Sequence[tuple[int, ...]]) -> list[bytes]:
     """Return the cache key of each tuple: 16 bytes of BLAKE2b over identity, query and the tuple's texts.
 
-    Each text is hashed by itself first. So two tuples whose texts are the same only when concatenated get different
-    keys.
+    Each text is hashed separately first, so that texts whose concatenations are equal get different keys.
     """
     start = _hash(identity.encode()) + _hash(_bytes(query))
     hashes = {index: _hash(_bytes(documents[index])) for indices in tuples for index in indices}
@@ -227,7 +225,7 @@ def _hash(content: bytes) -> bytes:
 def _count_saved(
     keys: Sequence[bytes], cached: Mapping[bytes, CachedScore], computed: Mapping[bytes, CachedScore]
 ) -> int:
-    """Count the tuples that needed no computation: their score was cached, or an equal tuple of the call has it."""
+    """Count the tuples that were not computed, because their score was cached, or because they repeat a tuple."""
     repeated = sum(count - 1 for key, count in Counter(keys).items() if key in computed)
     return sum(key in cached for key in keys) + repeated
 
@@ -235,9 +233,9 @@ def _count_saved(
 def _arrays(
     keys: Sequence[bytes], scores: Mapping[bytes, CachedScore]
 ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32] | None, npt.NDArray[np.uint8]]:
-    """Return the values, log-odds and cuts ``(n,)`` of the keys, as in `Scores`.
+    """Return the values, log-odds and cuts ``(n,)`` of `Scores`; a key without a score has the value NaN.
 
-    The value of a key without a score is NaN. The log-odds are None if they equal the values.
+    The log-odds are None if they equal the values.
     """
     cached = [scores.get(key, np.nan) for key in keys]
     triples = [score if isinstance(score, tuple) else (score, score, 0) for score in cached]

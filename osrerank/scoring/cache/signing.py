@@ -1,8 +1,7 @@
 """Sign cached scores, so that nobody without a key can forge a score in Redis, or move it to another pair.
 
-A signature is HMAC-SHA256 (RFC 2104), cut to 16 bytes, over the entry's key and its value. The entry's key is the
-digest of model, query and document (`osrerank.scoring.cache.scorer.score_keys`), so a score is valid only for its own
-pair.
+A signature is HMAC-SHA256 (RFC 2104) over an entry's key and value, truncated to 16 bytes. The key is a digest of
+model, query and document (`osrerank.scoring.cache.scorer.score_keys`), so a score is valid only for its own pair.
 """
 
 import hmac
@@ -14,8 +13,8 @@ from osrerank._log_throttle import LogThrottle
 PURPOSE = b"osrerank scores 1"
 SIGNATURE_BYTES = 16
 LOG_EVERY_S = 60.0
-"""Interval between two log lines with the same reason, in seconds."""
-REASONS = {
+"""Minimum interval between two log lines with the same reason, in seconds."""
+REFUSALS = {
     "unsigned": "it is not signed: set the same OSRERANK_SIGNING_KEY for all processes that share the cache",
     "wrong_key": "it is not signed with a known OSRERANK_SIGNING_KEY, or it was altered",
     "no_key": "it is signed, and this process has no OSRERANK_SIGNING_KEY",
@@ -25,47 +24,41 @@ logger = logging.getLogger(__name__)
 
 
 class EntrySigner:
-    """Signs the values of entries, and checks their signatures.
+    """Signs cached values, and verifies their signatures.
 
     Args:
-        keys: the first key signs; a signature by any of the keys is accepted. Without keys, values are not signed, and
-            signed values are refused.
+        keys: signing keys. The first one signs; signatures by all of them are accepted. Without keys, values are not
+            signed, and signed values are refused.
     """
 
     def __init__(self, keys: Sequence[bytes] = ()) -> None:
         self._keys = [hmac.digest(key, PURPOSE, "sha256") for key in keys]
         self.added_bytes = SIGNATURE_BYTES if keys else 0
-        self._due = LogThrottle(LOG_EVERY_S)
+        self._log_limit = LogThrottle(LOG_EVERY_S)
 
     def seal(self, key: bytes, value: bytes) -> bytes:
         """Return the value of an entry, followed by its signature."""
         return value + _signature(self._keys[0], key, value) if self._keys else value
 
     def open(self, key: bytes, sealed: bytes, size: int) -> bytes | None:
-        """Return an entry's value of ``size`` bytes; if its signature is not valid, log the reason and return None."""
+        """Return the first ``size`` bytes, the value; log a warning and return None if the signature is not valid."""
         value, signature = sealed[:size], sealed[size:]
         reason = self._refusal_reason(key, value, signature)
-        if reason:
-            self._refuse(reason)
-            return None
-        return value
+        if not reason:
+            return value
+        if self._log_limit.is_due(reason):
+            message = "[score-refused] ignored a cached score, and computed it again: %s; not logged again for %g s"
+            logger.warning(message, REFUSALS[reason], LOG_EVERY_S)
+        return None
 
     def _refusal_reason(self, key: bytes, value: bytes, signature: bytes) -> str:
-        """Return why a value is refused, as a key of `REASONS`; "" if its signature is valid."""
+        """Return the reason to refuse a value, a key of `REFUSALS`; empty if the signature is valid."""
         if not signature:
             return "unsigned" if self._keys else ""
         if not self._keys:
             return "no_key"
         is_valid = any(hmac.compare_digest(signature, _signature(secret, key, value)) for secret in self._keys)
         return "" if is_valid else "wrong_key"
-
-    def _refuse(self, reason: str) -> None:
-        if self._due.is_due(reason):
-            logger.warning(
-                "[score-refused] did not use a cached score, and computed it again: %s; not logged again for %g s",
-                REASONS[reason],
-                LOG_EVERY_S,
-            )
 
 
 def _signature(secret: bytes, key: bytes, value: bytes) -> bytes:

@@ -1,9 +1,9 @@
-"""Cache scores in Redis, within a bounded memory.
+"""Cache scores in Redis, within a memory limit.
 
 Redis holds two hashes, the young and the old generation. Scores are written to the young generation. When it has half
-of the entries allowed, or reaches half of the scores' lifetime, it replaces the old generation. A score that is read
-from the old generation is written again. So scores in use stay, and all others expire. The bound holds without an
-eviction policy of the server, which a broker must not have.
+of the allowed entries, or is half as old as a score may become, it replaces the old generation. A score that is read
+from the old generation is written again, so scores in use stay and all others expire. The server needs no eviction
+policy, which would also evict the messages of a broker.
 """
 
 import contextlib
@@ -28,12 +28,12 @@ YOUNG, OLD = PREFIX + b"young", PREFIX + b"old"
 TIMEOUT_S = 0.2
 """Timeout of connecting to Redis, and of its replies, in seconds."""
 PAUSE_S = 10.0
-"""Pause after a failure of Redis, in seconds."""
+"""Pause after Redis has failed, in seconds."""
 REMOTE_ENTRY_BYTES = 110
-"""Memory of a score with its key, in bytes."""
+"""Estimated memory of a score and its key, in bytes."""
 ONE_NUMBER = struct.Struct("<f")
 THREE_NUMBERS = struct.Struct("<ffB")
-ROTATE = """
+ROTATE_SCRIPT = """
 local count = redis.call('HLEN', KEYS[1])
 if count == 0 then return 0 end
 local left = redis.call('PTTL', KEYS[1])
@@ -48,7 +48,7 @@ if count >= tonumber(ARGV[1]) or left < tonumber(ARGV[2]) / 2 then
 end
 return 0
 """
-"""Script that makes the young generation the old one when it is large or old enough."""
+"""Lua script that replaces the old generation by the young one if the young one is large or old enough."""
 
 ERRORS = Counter("osrerank_score_cache_errors", "Failed calls of the cache, and values in it that are not scores.")
 
@@ -56,14 +56,16 @@ logger = logging.getLogger(__name__)
 
 
 class RemoteStore:
-    """A cache of scores in Redis: one round trip to read, one to write. A missing, slow or full Redis only costs time.
+    """A cache of scores in Redis. A read and a write each take one round trip.
+
+    If Redis fails, nothing is cached for a while; no error is raised.
 
     Args:
-        redis: a URL, or a client made with ``decode_responses=False``.
-        ttl_s: how long a score stays after its last use, in seconds.
-        max_bytes: memory that scores may take, in bytes.
-        pause_s: the pause after a failure of Redis, in seconds.
-        signer: signs the scores and checks their signatures; None for scores without signatures.
+        redis: a URL, or a client that was created with ``decode_responses=False``.
+        ttl_s: lifetime of a score after its last use, in seconds.
+        max_bytes: maximum memory of the scores, in bytes.
+        pause_s: pause after Redis has failed, in seconds.
+        signer: signs scores and verifies their signatures; None leaves them unsigned.
         clock: returns seconds.
     """
 
@@ -82,19 +84,21 @@ class RemoteStore:
         self._ttl_s = ttl_s
         self._max_entries = max(1, int(max_bytes / 2 / (REMOTE_ENTRY_BYTES + self._signer.added_bytes)))
         self._pause_s = pause_s
-        self._calls, self._writes = (Pause(pause_s, self._report, clock) for _ in range(2))
+        self._calls = Pause(pause_s, self._report, clock)
+        self._writes = Pause(pause_s, self._report, clock)
 
     def read(self, keys: Sequence[bytes]) -> tuple[dict[bytes, CachedScore], dict[bytes, CachedScore]]:
-        """Return the cached scores by key, and the scores among them that must be written again to stay."""
+        """Return the cached scores by key, and those among them that expire unless they are written again."""
         if not keys:
             return {}, {}
         pipeline = self._redis.pipeline(transaction=False)
         pipeline.hmget(YOUNG, keys)
         pipeline.hmget(OLD, keys)
         replies = self._calls.attempt(pipeline.execute, None)
-        if not _fits(replies, len(keys)):
+        if not _is_valid(replies, len(keys)):
             return {}, {}
-        young, old = (_decode(keys, stored, self._signer) for stored in replies or ())
+        young = _decode_scores(keys, replies[0], self._signer)
+        old = _decode_scores(keys, replies[1], self._signer)
         to_renew = {key: value for key, value in old.items() if key not in young}
         return {**young, **to_renew}, to_renew
 
@@ -103,8 +107,9 @@ class RemoteStore:
         if not scores:
             return
         pipeline = self._redis.pipeline(transaction=False)
-        pipeline.hset(YOUNG, mapping={key: self._signer.seal(key, _packed(value)) for key, value in scores.items()})
-        pipeline.eval(ROTATE, 2, YOUNG, OLD, self._max_entries, self._ttl_s * 1000)
+        values = {key: self._signer.seal(key, _encode_score(score)) for key, score in scores.items()}
+        pipeline.hset(YOUNG, mapping=values)
+        pipeline.eval(ROTATE_SCRIPT, 2, YOUNG, OLD, self._max_entries, self._ttl_s * 1000)
         self._writes.attempt(lambda: self._calls.attempt(lambda: self._execute(pipeline), None), None)
 
     def close(self) -> None:
@@ -112,7 +117,7 @@ class RemoteStore:
         self._calls.attempt(self._redis.close, None)
 
     def _execute(self, pipeline: Any) -> None:
-        """Execute a write; if Redis is full, free the memory of old scores for other users of this Redis."""
+        """Execute a write; if Redis is full, pause writes and drop old scores to free memory for its other users."""
         try:
             pipeline.execute()
         except OutOfMemoryError as error:
@@ -120,17 +125,16 @@ class RemoteStore:
             self._writes.begin(error)
 
     def _drop_old(self) -> None:
-        """Drop the old generation, and make the young generation the old one, which the next call will drop."""
+        """Drop the old generation, and make the young generation the old one. The next call drops that."""
         self._redis.unlink(OLD)
-        with contextlib.suppress(ResponseError):  # Redis has no young generation
+        with contextlib.suppress(ResponseError):  # there is no young generation
             self._redis.rename(YOUNG, OLD)
 
-    def _report(self, error: Exception, is_first: bool) -> None:  # noqa: FBT001 - `Pause` calls it so
+    def _report(self, error: Exception, is_first: bool) -> None:  # noqa: FBT001 - `Pause` passes it by position
         ERRORS.inc()
         if is_first:
-            logger.warning(
-                "[cache-away] the score cache failed and is paused for %g s: %s", self._pause_s, type(error).__name__
-            )
+            message = "[cache-away] the score cache failed and is paused for %g s: %s"
+            logger.warning(message, self._pause_s, type(error).__name__)
 
 
 def connect(url: str) -> Any:
@@ -138,8 +142,8 @@ def connect(url: str) -> Any:
     return open_redis(url, connect_s=TIMEOUT_S, response_s=TIMEOUT_S)
 
 
-def _fits(replies: object, size: int) -> bool:
-    """Return whether an object has the form of two HMGET replies."""
+def _is_valid(replies: object, size: int) -> bool:
+    """Return whether an object is a list of two replies to HMGET, each with ``size`` values."""
     return (
         isinstance(replies, list)
         and len(replies) == 2
@@ -147,18 +151,19 @@ def _fits(replies: object, size: int) -> bool:
     )
 
 
-def _packed(value: CachedScore) -> bytes:
+def _encode_score(value: CachedScore) -> bytes:
     return THREE_NUMBERS.pack(*value) if isinstance(value, tuple) else ONE_NUMBER.pack(value)
 
 
-def _decode(keys: Sequence[bytes], stored: Sequence[object], signer: EntrySigner) -> dict[bytes, CachedScore]:
-    """Return the valid scores among stored values, by key; count values that are not scores as errors."""
+def _decode_scores(keys: Sequence[bytes], values: Sequence[object], signer: EntrySigner) -> dict[bytes, CachedScore]:
+    """Return the valid scores among the values of keys, by key; count values that are not scores as errors."""
     scores: dict[bytes, CachedScore] = {}
     formats = {form.size + added: form for form in (ONE_NUMBER, THREE_NUMBERS) for added in (0, SIGNATURE_BYTES)}
-    for key, value in zip(keys, stored, strict=True):
+    for key, value in zip(keys, values, strict=True):
         if value is None:
             continue
-        if not isinstance(value, bytes) or (form := formats.get(len(value))) is None:
+        form = formats.get(len(value)) if isinstance(value, bytes) else None
+        if form is None:
             ERRORS.inc()
             continue
         opened = signer.open(key, value, form.size)

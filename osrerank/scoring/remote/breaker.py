@@ -12,7 +12,7 @@ PAUSES_S = (0.5, 1.0, 2.0, 4.0)
 
 
 class BrokerAccess(Enum):
-    """What a caller may do now: use the broker, probe it as the only caller, or nothing."""
+    """What a caller may do with the broker: use it, probe it as the only caller, or nothing."""
 
     USE = "use"
     PROBE = "probe"
@@ -20,10 +20,10 @@ class BrokerAccess(Enum):
 
 
 class Breaker:
-    """A circuit breaker: closed while the broker replies, open after a failure, half open for one probe after a pause.
+    """A circuit breaker: closed while the broker replies, open after a failure. After a pause, one caller may probe.
 
     Args:
-        clock: returns seconds; for tests.
+        clock: returns the time in seconds.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -36,7 +36,7 @@ class Breaker:
         return self._pause.failures > 0
 
     def attempt(self) -> BrokerAccess:
-        """Return what a caller may do now; a caller that gets `BrokerAccess.PROBE` must then call `close` or `trip`."""
+        """Return what the caller may do now. After `BrokerAccess.PROBE`, the caller must call `close` or `trip`."""
         with self._lock:
             if not self.is_open:
                 return BrokerAccess.USE
@@ -52,10 +52,10 @@ class Breaker:
             self._pause.end()
 
     def trip(self, *, probed: bool = False) -> None:
-        """Record that the broker did not reply, and open the circuit; concurrent failures count as one.
+        """Record that the broker did not reply, and open the circuit; while it is open, only a failed probe counts.
 
         Args:
-            probed: whether the probe failed.
+            probed: whether the failure is that of a probe.
         """
         with self._lock:
             if probed:

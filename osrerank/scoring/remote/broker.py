@@ -1,7 +1,7 @@
 """Connect to the broker, the Redis through which clients and workers communicate.
 
-Requests go through Celery and Kombu. Replies go to one list for each client process, through a plain Redis client,
-because Celery would need a key and a subscription for each reply (`osrerank.scoring.remote.delivery`).
+Requests go through Celery and Kombu. Replies bypass Celery, which would need a key and a subscription for each reply:
+a plain Redis client reads them from one list for each client process (`osrerank.scoring.remote.delivery`).
 """
 
 import ssl
@@ -17,39 +17,41 @@ from osrerank.errors import ConfigError, WorkerError
 from osrerank.settings import ONE_REDIS
 
 CONNECT_TIMEOUT_S = 1.0
-"""Timeout of connecting to the broker, in seconds."""
+"""Timeout for connecting to the broker, in seconds."""
 REPLY_TIMEOUT_S = 5.0
-"""Timeout of a reply to Celery, in seconds; longer than any of its blocking commands."""
+"""Timeout for replies to Celery, in seconds; longer than Celery's blocking commands."""
 PLAIN_REPLY_TIMEOUT_S = 2.0
-"""Timeout of a reply to the plain client, in seconds; shorter, because its callers have deadlines."""
+"""Timeout for replies to the plain client, in seconds; short, because its callers have deadlines."""
 CONNECTIONS = 64
+"""Maximum number of connections that Celery opens to the broker."""
 CLUSTER_ERRORS = (ClusterCrossSlotError, ClusterDownError, MovedError)
-"""The errors of a Redis that is a node of a cluster."""
+"""The errors of a Redis Cluster node."""
 FIXES = {
     "READONLY": "it is a replica; set an address that always leads to the master",
     "MASTERDOWN": "it is a replica; set an address that always leads to the master",
     "NOPERM": "its user lacks rights; grant the rights listed in docs/workers.md",
     "NOAUTH": "set its password in the URL",
     "WRONGPASS": "set its password in the URL",
-    "OOM": "it is full; raise its maxmemory",
+    "OOM": "it is full; increase its maxmemory",
     "MISCONF": "it cannot write to its disk; free space, or repair the disk",
     "LOADING": "it is still loading its data; wait until it has finished",
 }
-"""Code of a Redis error -> how to fix it."""
+"""Code of a Redis error -> cause and fix."""
 ADDRESS_OPTIONS = ("host", "port", "path", "db", "username", "password")
 SHARED_OPTIONS = ("health_check_interval", "client_name", "max_connections", "retry_on_timeout")
-"""Options of a broker's URL that Kombu and the plain client both accept."""
+"""Options of a broker URL that both Kombu and the plain client accept."""
 SOCKET_OPTIONS = ("socket_timeout", "socket_connect_timeout", "socket_keepalive", "protocol")
 """Options that override the timeouts of this module; Kombu ignores ``protocol``."""
 OPTIONS = ("db", "username", "password", *SHARED_OPTIONS, *SOCKET_OPTIONS, "ssl_...")
+URL_SETTINGS = "OSRERANK_BROKER_URL, or OSRERANK_REDIS_URL if the broker uses that"
 CERTIFICATES = {"none": ssl.CERT_NONE, "optional": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
 
 
 def celery_app(url: str) -> Any:
-    """Return a Celery application that writes and reads only MessagePack; it connects on first use.
+    """Return a Celery application that exchanges only MessagePack; it connects on first use.
 
     Args:
-        url: ``redis://``, ``rediss://`` or ``unix://``, as redis-py reads it: ``rediss://...?ssl_ca_certs=FILE``.
+        url: a URL in redis-py's format, with ``redis://``, ``rediss://`` or ``unix://``.
 
     Raises:
         MissingDependencyError: the extra ``workers`` is not installed.
@@ -59,7 +61,7 @@ def celery_app(url: str) -> Any:
     require("msgpack", extra="workers")
     app = celery.Celery("osrerank", set_as_current=False)
     app.conf.update(
-        **_address(url),
+        **_celery_settings(url),
         broker_connection_retry_on_startup=True,
         broker_pool_limit=CONNECTIONS,
         task_serializer="msgpack",
@@ -87,31 +89,28 @@ def check_mode(redis: Any) -> None:
 
 
 def explain_failure(error: BaseException) -> str:
-    """Return a sentence that states that the broker does not reply and how to fix it, without its URL."""
+    """Return a sentence that says why the broker cannot be used and how to fix it, without its URL."""
     is_cluster_error = isinstance(error, CLUSTER_ERRORS) and not isinstance(error, MasterDownError)
     if is_cluster_error or "unknown command" in str(error):
         return f"the broker is a node of a Redis Cluster, or a Sentinel: {ONE_REDIS}"
     code = error_code(error)
-    fix = FIXES.get(code, "look at its Redis" if code else "start its Redis")
-    return (
-        f"the broker cannot be asked for workers ({code or type(error).__name__}): {fix}, or correct "
-        "OSRERANK_BROKER_URL, or OSRERANK_REDIS_URL where that is the broker too"
-    )
+    fix = FIXES.get(code, "check its Redis" if code else "start its Redis")
+    return f"the broker failed ({code or type(error).__name__}): {fix}, or correct {URL_SETTINGS}"
 
 
 def redis_fix(error: BaseException, default: str) -> str:
-    """Return how to fix an error of Redis.
+    """Return the cause and fix of a Redis error.
 
     Args:
-        error: redis-py's error, or an error that it caused.
+        error: redis-py's error, or an error with such a cause.
         default: the fix if Redis did not reply.
     """
     code = error_code(error) or (error_code(error.__cause__) if error.__cause__ else "")
-    return FIXES.get(code, "look at its log") if code else default
+    return FIXES.get(code, "check its log") if code else default
 
 
 def error_code(error: BaseException) -> str:
-    """Return the code of an error that Redis replied with, such as READONLY; empty if Redis did not reply."""
+    """Return the code of an error reply of Redis, such as READONLY; empty if Redis did not reply."""
     text = str(error).rpartition("caused error: ")[2]  # in a pipeline, redis-py puts the command before this
     code: str = getattr(error, "status_code", None) or text.partition(" ")[0]
     return code if code.isupper() else ""
@@ -123,14 +122,14 @@ def connect(url: str) -> Any:
     return open_redis(url, connect_s=CONNECT_TIMEOUT_S, response_s=PLAIN_REPLY_TIMEOUT_S, **keepalive)
 
 
-def _address(url: str) -> dict[str, Any]:
-    """Return Celery's settings for a URL as redis-py reads it; Kombu would not use TLS for rediss://.
+def _celery_settings(url: str) -> dict[str, Any]:
+    """Return Celery's settings for a URL in redis-py's format; Kombu would not use TLS for rediss://.
 
     Raises:
         ConfigError: the URL has an unknown option, or an invalid value.
     """
     scheme = urlsplit(url).scheme
-    options = _options(url, scheme)
+    options = _parse_options(url, scheme)
     user, password = (quote(options.get(name) or "", safe="") for name in ("username", "password"))
     credentials = f"{user}:{password}@" if user or password else ""
     database = options.get("db", 0)
@@ -159,12 +158,8 @@ def _address(url: str) -> dict[str, Any]:
     return settings
 
 
-def _options(url: str, scheme: str) -> dict[str, Any]:
-    """Return the options that redis-py reads from a URL.
-
-    Raises:
-        ConfigError: as `_address`.
-    """
+def _parse_options(url: str, scheme: str) -> dict[str, Any]:
+    """Return the options in a URL. Raises as `_celery_settings`."""
     from redis.connection import SSLConnection, parse_url  # noqa: PLC0415 - only where a Redis is configured
 
     try:
@@ -177,7 +172,7 @@ def _options(url: str, scheme: str) -> dict[str, Any]:
     tls_options = [name for name in signature(SSLConnection.__init__).parameters if name.startswith("ssl_")]
     known_options = {*ADDRESS_OPTIONS, *SHARED_OPTIONS, *SOCKET_OPTIONS, *(tls_options if scheme == "rediss" else ())}
     if unknown_options := sorted({*options} - known_options):
-        hint = "options of TLS belong to rediss://"
+        hint = "TLS options need rediss://"
         if unknown_options[0] not in tls_options:
             hint = f"the options are {', '.join(sorted(OPTIONS))}"
         raise _url_error(f"{unknown_options[0]} is not an option of a broker URL; {hint}")
@@ -185,7 +180,4 @@ def _options(url: str, scheme: str) -> dict[str, Any]:
 
 
 def _url_error(reason: str) -> ConfigError:
-    return ConfigError(
-        f"broker_url (OSRERANK_BROKER_URL, or OSRERANK_REDIS_URL where that is the broker too): {reason}",
-        setting="broker_url",
-    )
+    return ConfigError(f"broker_url ({URL_SETTINGS}) is invalid: {reason}", setting="broker_url")

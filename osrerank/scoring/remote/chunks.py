@@ -1,4 +1,4 @@
-"""Divide a search's tuples into chunks for workers, and join the chunks' scores again."""
+"""Divide the tuples of a search into chunks for workers, and join the scores of the chunks."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,20 +12,20 @@ MAX_CHUNK_TUPLES = 100
 MAX_CHUNK_CHARACTERS = 1 << 20
 """The maximum number of characters in a chunk's texts, so that its message stays below the workers' size limit."""
 MIN_WORKER_CHARACTERS = 4_000
-"""The minimum work for another worker, in characters. Sending less costs more than computing it."""
-READ_CHARACTERS = 4_000
-"""About how many characters of a text a model reads; a longer text costs no more to score."""
+"""The minimum work that justifies another worker, in characters. Sending less costs more than scoring it."""
+WINDOW_CHARACTERS = 4_000
+"""Estimated length of a model's window, in characters; the text beyond it costs nothing."""
 
 
 @dataclass(slots=True)
 class Chunk:
-    """Some of a search's tuples, which one worker scores.
+    """A part of a search's tuples, which one worker scores.
 
     Attributes:
         indices: indices of the chunk's tuples among the search's tuples.
         documents: index of a document in the search -> its index in the chunk.
-        cost: how many characters the model reads.
-        characters: how many characters the whole texts have.
+        cost: estimated number of characters inside the model's window.
+        characters: total length of the texts, in characters.
         max_tuples: maximum number of tuples in the chunk.
     """
 
@@ -44,7 +44,7 @@ class Chunk:
         return [tuple(self.documents[document] for document in tuples[index]) for index in self.indices]
 
     def has_room(self, characters: int) -> bool:
-        """Return whether a tuple with this many characters still fits; an empty chunk has room for any tuple."""
+        """Return whether a tuple of this length fits into the chunk; an empty chunk has room for any tuple."""
         if not self.indices:
             return True
         return len(self.indices) < self.max_tuples and self.characters + characters <= MAX_CHUNK_CHARACTERS
@@ -69,12 +69,12 @@ def divide(
 ) -> list[Chunk]:
     """Divide tuples into chunks of about equal cost, in rounds of one chunk for each worker.
 
-    A round takes the next tuples in order, and adds each of them to its cheapest chunk so far. If time runs out, the
-    tuples that were scored are then the first ones of the search.
+    Tuples are taken in order, and each joins the cheapest chunk of the round. So the tuples that workers score before a
+    deadline are the first ones of the search.
 
     Args:
-        documents: the texts.
-        tuples: indices into the documents.
+        documents: the texts of the search.
+        tuples: indices into ``documents``.
         workers: the number of workers, at least one.
         max_tuples: maximum number of tuples in a chunk.
     """
@@ -82,25 +82,25 @@ def divide(
     total = sum(_cost(indices, lengths) for indices in tuples)
     width = max(1, min(workers, total // MIN_WORKER_CHARACTERS))
     chunks: list[Chunk] = []
-    current: list[Chunk] = []
+    round_chunks: list[Chunk] = []
     for index, indices in enumerate(tuples):
-        chunk = min(current, key=lambda chunk: chunk.cost, default=None)
+        chunk = min(round_chunks, key=lambda chunk: chunk.cost, default=None)
         if chunk is None or not chunk.has_room(sum(lengths[document] for document in indices)):
-            current = [Chunk(max_tuples=max_tuples) for _ in range(width)]
-            chunks += current
-            chunk = current[0]
+            round_chunks = [Chunk(max_tuples=max_tuples) for _ in range(width)]
+            chunks += round_chunks
+            chunk = round_chunks[0]
         chunk.add(index, indices, lengths)
     return [chunk for chunk in chunks if chunk.indices]
 
 
 def join_replies(size: int, chunks: Sequence[Chunk], replies: Sequence[Scores | str | None], identity: str) -> Scores:
-    """Join the chunks' scores into one `Scores` for all tuples of a search.
+    """Join the scores of chunks into one `Scores` for all tuples of a search.
 
     Args:
         size: the number of tuples of the search.
-        chunks: the chunks that the tuples were divided into.
+        chunks: the result of `divide`.
         replies: for each chunk, its scores, an error as a `str`, or None if no reply came in time.
-        identity: identity of the model.
+        identity: identity of the workers' model.
     """
     values = np.full(size, np.nan, dtype=np.float32)
     failures: dict[int, str] = {}
@@ -120,7 +120,7 @@ def join_replies(size: int, chunks: Sequence[Chunk], replies: Sequence[Scores | 
 
 
 def _cost(indices: tuple[int, ...], lengths: Sequence[int]) -> int:
-    return sum(min(lengths[index], READ_CHARACTERS) + 1 for index in indices)
+    return sum(min(lengths[index], WINDOW_CHARACTERS) + 1 for index in indices)
 
 
 def _count_leading(values: np.ndarray, failures: Mapping[int, str]) -> int:

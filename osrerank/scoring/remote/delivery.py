@@ -1,9 +1,9 @@
-"""Deliver chunks to workers and collect their replies, for all threads of a process.
+"""Send chunks to workers and receive their replies, for all threads of a process.
 
-Requests go out through Celery. All replies to a process arrive in one Redis list, its reply queue, which one thread
-reads. So a call opens neither a connection nor a subscription. A chunk counts as lost if it has no reply, no live
-worker holds it, and it is no longer in the queue. A lost chunk is sent again, because Celery's own redelivery takes an
-hour on Redis.
+Requests go through Celery. All replies to a process arrive in one Redis list, its reply queue, which one thread reads,
+so that a call opens neither a connection nor a subscription. A chunk is lost if it has no reply, no live worker holds
+it, and it is no longer in its queue. A lost chunk is sent again, because Celery's own redelivery takes an hour on
+Redis.
 """
 
 import logging
@@ -28,13 +28,13 @@ from osrerank.types import Deadline
 logger = logging.getLogger(__name__)
 
 LOST_AFTER_S = 2.5 * BEAT_S
-"""Seconds without a holder after which a chunk is lost; by then, every live worker has sent two heartbeats."""
+"""Seconds after which a chunk that no worker holds is lost; by then, every live worker has sent two heartbeats."""
 GIVE_UP_S = 4.0
-"""Seconds without a worker, or without the broker, after which calls stop waiting."""
+"""Seconds without workers or without the broker after which calls stop waiting."""
 MAX_LOSSES = 3
-"""How many workers may die while they hold a chunk before it is given up; the chunk itself may kill them."""
+"""Number of workers that die with a chunk before it is given up, because the chunk itself may kill them."""
 MAX_SENDS = 6
-"""How often a chunk is sent before it is given up."""
+"""Maximum number of times that a chunk is sent."""
 NO_WORKER = "no worker is left"
 NO_BROKER = "the broker cannot be reached"
 LOST = "every worker that took it was lost"
@@ -46,16 +46,16 @@ class PendingChunk:
 
     Attributes:
         chunk_id: the chunk's id.
-        queue: the queue that the chunk was put into.
+        queue: the queue of the workers.
         message: the encoded request.
         deadline: the deadline of the search.
         outcome: the reply, or an error as a `str`; None while the chunk waits.
         order: the chunk's number among all chunks that this process has sent.
-        sends: how often the chunk was sent.
-        unseen_since: the time since which no worker has held the chunk; None while a worker holds it, or while it may
-            be in the queue.
+        sends: the number of times that the chunk was sent.
+        unseen_since: the time from which the chunk was neither in its queue nor held by a worker; None while it may be
+            either.
         is_held: whether a worker has held the chunk since it was last sent.
-        losses: how many workers died while they held the chunk.
+        losses: the number of workers that died while they held the chunk.
         headers: the headers that continue the search's trace.
         task: the name of the Celery task that carries the chunk.
     """
@@ -75,7 +75,9 @@ class PendingChunk:
     _call: "_Call | None" = field(default=None, repr=False)
 
     def complete(self, outcome: Reply | str) -> None:
-        """Set the outcome, and count it for the call that waits for the chunk."""
+        """Set the outcome, unless the chunk has one, and count it for the call that waits for the chunk."""
+        if self.outcome is not None:
+            return
         self.outcome = outcome
         if self._call is not None:
             self._call.count_outcome()
@@ -107,8 +109,8 @@ class Delivery:
         app: the Celery application of the broker.
         redis: a client of the same Redis.
         registry: lists the live workers of the model.
-        signer: checks the signatures of replies.
-        clock: returns seconds.
+        signer: verifies the signatures of replies.
+        clock: returns the time in seconds.
     """
 
     def __init__(
@@ -128,7 +130,7 @@ class Delivery:
         self._pending: dict[str, PendingChunk] = {}
         self._changed = threading.Condition()
         self._order = 0
-        self._popped: dict[str, int] = {}
+        self._last_taken: dict[str, int] = {}  # queue -> highest order of a chunk that a worker has taken
         self._checked_at = 0.0
         self._last_served_at: dict[str, float] = {}
         self._closed = False
@@ -140,12 +142,12 @@ class Delivery:
     ) -> None:
         """Send chunks, and wait until all have an outcome or the deadline has passed.
 
-        Under a deadline, another thread sends, so that a broker that does not reply causes no further delay.
+        Under a deadline, another thread sends the chunks, so that a broker that hangs does not delay the call.
 
         Args:
             chunks: the chunks of one call.
             deadline: the call's deadline.
-            admit: called before the first chunk is sent; it raises an error if the chunks must not be sent.
+            admit: called before the first chunk is sent; raises an error if the chunks must not be sent.
 
         Raises:
             WorkerError: the broker does not accept the chunks.
@@ -157,18 +159,17 @@ class Delivery:
                 self._send_all(chunks, deadline, admit)
             else:
                 sending = self._threads.submit(self._send_all, chunks, deadline, admit)
-                has_sent = threading.Event()
-                sending.add_done_callback(lambda _: has_sent.set())
-                if deadline.wait(has_sent):
+                sending_ended = threading.Event()
+                sending.add_done_callback(lambda _: sending_ended.set())
+                if deadline.wait(sending_ended):
                     sending.result()
             deadline.wait(call.done)
         finally:
-            self._forget(chunks)
-        late = sum(pending.outcome is None for pending in chunks)
-        CHUNKS_LATE.inc(late)
+            self._unregister(chunks)
+        CHUNKS_LATE.inc(sum(pending.outcome is None for pending in chunks))
 
     def _send_all(self, chunks: Sequence[PendingChunk], deadline: Deadline, admit: Callable[[], None]) -> None:
-        """Ask for admission, and send the chunks until the call's deadline."""
+        """Call ``admit``, and send the chunks until the call's deadline."""
         if not deadline.passed:
             admit()
         for pending in chunks:
@@ -177,13 +178,13 @@ class Delivery:
             self._send(pending)
 
     def close(self) -> None:
-        """Stop listening; calls that still wait fail."""
+        """Stop listening; the waiting calls fail."""
         self._threads.close(wait=False)
         with self._changed:
             self._closed = True
             self._changed.notify_all()
         for pending in list(self._pending.values()):
-            self._complete(pending, "the client was closed")
+            pending.complete("the client was closed")
         if self._thread is not None:
             self._thread.join(BEAT_S * 4)
 
@@ -200,7 +201,7 @@ class Delivery:
                 self._thread.start()
             self._changed.notify_all()
 
-    def _forget(self, chunks: Sequence[PendingChunk]) -> None:
+    def _unregister(self, chunks: Sequence[PendingChunk]) -> None:
         with self._changed:
             for pending in chunks:
                 self._pending.pop(pending.chunk_id, None)
@@ -218,7 +219,7 @@ class Delivery:
                 task_id=pending.chunk_id,
                 queue=pending.queue,
                 headers=dict(pending.headers) or None,
-                argsrepr="",  # Celery would put the beginning of the texts there
+                argsrepr="",  # by default, Celery adds the beginning of the texts
                 kwargsrepr="",
                 ignore_result=True,
                 retry=True,
@@ -228,7 +229,7 @@ class Delivery:
             raise WorkerError(f"{NO_BROKER} ({type(error).__name__})", task_id=pending.chunk_id) from error
 
     def _listen(self) -> None:
-        """Read replies and look for lost chunks as long as calls wait."""
+        """Receive replies, and resend lost chunks, while calls wait."""
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._pending or self._closed)
@@ -246,13 +247,11 @@ class Delivery:
             except Exception as error:  # the thread must go on: without it, no call would get a reply
                 logger.exception("[replies-unread] the replies of workers could not be read")
                 for pending in self._waiting_chunks():
-                    self._complete(
-                        pending, f"the replies of workers could not be read ({type(error).__name__}: {error})"
-                    )
+                    pending.complete(f"the replies of workers could not be read ({type(error).__name__}: {error})")
                 time.sleep(0.1)
 
     def _receive(self, message: bytes) -> None:
-        """Pass a reply to its call; ignore a reply that comes too late, and a second reply to a chunk."""
+        """Pass a reply to its call; ignore late replies and second replies."""
         try:
             reply = Reply.decode(self._signer.open("reply", message))
         except PayloadError as error:
@@ -261,28 +260,26 @@ class Delivery:
         pending = self._pending.get(reply.chunk)
         if pending is None or pending.outcome is not None:
             return
-        self._popped[pending.queue] = max(self._popped.get(pending.queue, 0), pending.order)
-        self._complete(pending, reply)
-
-    def _complete(self, pending: PendingChunk, outcome: Reply | str) -> None:
-        if pending.outcome is None:
-            pending.complete(outcome)
+        self._last_taken[pending.queue] = max(self._last_taken.get(pending.queue, 0), pending.order)
+        pending.complete(reply)
 
     def _resend_lost(self) -> None:
-        """Resend lost chunks, and give up chunks for which no worker is live."""
+        """Resend lost chunks, and give up the chunks of queues without live workers."""
         self._checked_at = self._clock()
         heartbeats = self._registry.heartbeats()
         served_queues = {heartbeat.queue for heartbeat in heartbeats if heartbeat.taking or heartbeat.held}
         self._give_up_unless_served(served_queues, NO_WORKER)
         held_ids = {chunk for heartbeat in heartbeats for chunk in heartbeat.held}
-        waiting = {queue: self._redis.llen(queue) for queue in {pending.queue for pending in self._waiting_chunks()}}
+        queues = {pending.queue for pending in self._waiting_chunks()}
+        queue_lengths = {queue: self._redis.llen(queue) for queue in queues}
         for pending in self._waiting_chunks():
             if pending.chunk_id in held_ids:
                 pending.is_held = True
-                self._popped[pending.queue] = max(self._popped.get(pending.queue, 0), pending.order)
+                self._last_taken[pending.queue] = max(self._last_taken.get(pending.queue, 0), pending.order)
         for pending in self._waiting_chunks():
-            may_wait = waiting.get(pending.queue, 0) > 0 and pending.order > self._popped.get(pending.queue, 0)
-            if pending.chunk_id in held_ids or may_wait:
+            is_taken = pending.order <= self._last_taken.get(pending.queue, 0)
+            may_be_queued = queue_lengths.get(pending.queue, 0) > 0 and not is_taken
+            if pending.chunk_id in held_ids or may_be_queued:
                 pending.unseen_since = None
             elif pending.unseen_since is None:
                 pending.unseen_since = self._checked_at
@@ -295,27 +292,27 @@ class Delivery:
         if pending.is_held:
             pending.losses += 1
         if pending.losses >= MAX_LOSSES or pending.sends >= MAX_SENDS:
-            self._complete(pending, LOST)
+            pending.complete(LOST)
             return
         CHUNKS_RESENT.inc()
         try:
             self._send(pending)
         except WorkerError as error:
-            self._complete(pending, str(error))
+            pending.complete(str(error))
 
     def _give_up_unless_served(self, served_queues: Collection[str], reason: str) -> None:
-        """Give up the chunks of queues from which no worker has taken for a while.
+        """Give up the chunks of queues that no worker has served for `GIVE_UP_S` seconds.
 
         Args:
-            served_queues: the queues from which a worker takes chunks, or whose chunks a worker still holds.
-            reason: the error for the chunks that are given up.
+            served_queues: the queues from which a worker takes chunks, or whose chunks a worker holds.
+            reason: the outcome of the chunks that are given up.
         """
         now = self._clock()
         for queue in served_queues:
             self._last_served_at[queue] = now
         for pending in self._waiting_chunks():
             if now - self._last_served_at.get(pending.queue, now) > GIVE_UP_S:
-                self._complete(pending, reason)
+                pending.complete(reason)
 
     def _waiting_chunks(self) -> list[PendingChunk]:
         """Return the chunks that wait for a reply."""

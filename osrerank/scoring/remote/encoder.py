@@ -12,7 +12,7 @@ from osrerank.types import NEVER, Advice, Deadline, Side, Vectors
 from osrerank.types.vectors import Floats, Rows
 from osrerank.vectors.record import Bits, VectorRecord, record_bytes, rows_of
 
-OTHER_MODEL = "workers run another {model} than this process: use the same model and version for both"
+OTHER_MODEL = "workers run another {model} than this process; use the same model and version for both"
 
 
 class RemoteEncoder:
@@ -21,7 +21,7 @@ class RemoteEncoder:
     Args:
         encoder: the model in this process, which encodes queries and compares vectors.
         workers: the client of the workers, which encode documents.
-        bits: bits of each number in the vectors that workers send.
+        bits: precision of the workers' vectors, in bits per number.
     """
 
     def __init__(self, encoder: BiEncoder, workers: RemoteScorer, bits: Bits) -> None:
@@ -62,19 +62,19 @@ class RemoteEncoder:
         )
         if encoded.identity != self.identity:
             raise InferenceError(OTHER_MODEL.format(model=self.model), model=self.model)
-        by_tokens = self.advice.kind == "late-interaction"
+        has_token_vectors = self.advice.kind == "late-interaction"
         failures = {index: content for index, content in encoded.contents.items() if isinstance(content, str)}
         records: dict[int, VectorRecord] = {}
         for index, content in encoded.contents.items():
             record = VectorRecord.parse(memoryview(content))[0] if isinstance(content, bytes) else None
-            if record is not None and record.fits(self.dimensions, self._bits, by_tokens=by_tokens):
+            if record is not None and record.fits(self.dimensions, self._bits, by_tokens=has_token_vectors):
                 records[index] = record
             else:
                 failures.setdefault(index, "the worker returned no vector for this text")
         rows_by_index = dict(zip(records, rows_of(list(records.values())), strict=True)) if records else {}
         no_vector = np.full(self.dimensions, np.nan, dtype=np.float32)
         rows: Rows = [rows_by_index.get(index, no_vector) for index in range(len(texts))]
-        if not by_tokens:
+        if not has_token_vectors:
             rows = np.array(rows).reshape(len(texts), -1)
         return Vectors(rows, failures, frozenset(index for index, record in records.items() if record.cut))
 

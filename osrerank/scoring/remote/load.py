@@ -19,12 +19,14 @@ logger = logging.getLogger(__name__)
 
 
 def load(settings: Settings, model: str) -> Scorer | Encoder:
-    """Return a model that workers compute: an encoder if its ONNX graph is also on this machine, else a scorer."""
-    workers = RemoteScorer(settings.broker(), model, queue_chunks=settings.queue_chunks, signer=Signer.of(settings))
+    """Return a model that runs on workers: an encoder if its ONNX graph is also on this machine, else a scorer."""
+    workers = RemoteScorer(
+        settings.broker(), model, queue_chunks=settings.queue_chunks, signer=Signer.from_settings(settings)
+    )
     try:
         encoder = _load_local_encoder(model, settings)
     except ModelLoadError as error:
-        logger.warning("[vectors-unused] document vectors are not used, workers score everything: %s", error)
+        logger.warning("[vectors-unused] document vectors are not used, and workers score every text: %s", error)
         return workers
     return workers if encoder is None else RemoteEncoder(encoder, workers, PROFILES[settings.vectors_profile])
 

@@ -1,6 +1,6 @@
-"""The messages between clients and workers: MessagePack maps with a version, whose size and fields are checked.
+"""Encode and decode the messages between clients and workers: MessagePack maps with a version and validated fields.
 
-`PayloadError` refuses anything else. Nothing in a message is executed, and errors do not quote its texts.
+Any other message raises `PayloadError`. Nothing in a message is executed, and errors do not quote its texts.
 """
 
 import struct
@@ -28,9 +28,9 @@ from osrerank.scoring.card import Kind
 from osrerank.types import Advice, Scores
 
 VERSION = 6
-"""Version of the messages; it is part of the names of queues and keys, so that versions can share a broker."""
+"""Version of the message format; it is part of the names of queues and keys, so that versions can share a broker."""
 MAX_MESSAGE_BYTES = 8 << 20
-"""Size limit of a message, in bytes; even a chunk of very long texts stays below it (`MAX_CHUNK_CHARACTERS`)."""
+"""Size limit of a message, in bytes; `MAX_CHUNK_CHARACTERS` keeps requests below it."""
 MAX_VECTOR_BYTES = 4 << 20
 """Size limit of a reply's vectors, in bytes."""
 SCORE, ENCODE = "osrerank.score", "osrerank.encode"
@@ -46,7 +46,7 @@ FLOAT = struct.Struct("<f")
 Content = TypeVar("Content")
 Name = Annotated[str, Field(strict=True, min_length=1, max_length=MAX_NAME_CHARACTERS)]
 Text = InstanceOf[str]
-"""A text that may contain half of a surrogate pair, which pydantic refuses in a ``str``."""
+"""A text that may contain an unpaired surrogate, which pydantic refuses in a ``str``."""
 Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 Count = Annotated[int, Field(strict=True, ge=0)]
 Texts = Annotated[list[Text], Field(fail_fast=True)]
@@ -75,16 +75,15 @@ class _Scores(BaseModel):
     cuts: StrictBytes | None
 
 
-def _advice(content: object) -> Advice:
-    """Read a model's advice from a message."""
-    return Advice(**_validated(_Advice, content))
+def _parse_advice(content: object) -> Advice:
+    return Advice(**_validate(_Advice, content))
 
 
-def _scores(content: object) -> Scores | None:
-    """Read scores from a message, and check that their sizes agree."""
+def _parse_scores(content: object) -> Scores | None:
+    """Return the scores in a message, whose sizes must agree; None if the message has none."""
     if content is None:
         return None
-    scores = _validated(_Scores, content)
+    scores = _validate(_Scores, content)
     values, odds, cuts, failures = (scores.pop(name) for name in ("values", "odds", "cuts", "failures"))
     size, remainder = divmod(len(values), FLOAT.size)
     sizes_agree = (
@@ -95,20 +94,20 @@ def _scores(content: object) -> Scores | None:
         and all(index < size for index, _ in failures)
     )
     if not sizes_agree:
-        raise ValueError("sizes differ")
+        raise ValueError("the sizes of the scores differ")
     return Scores(
-        _floats(values),
+        _decode_floats(values),
         dict(failures),
         **scores,
-        odds=None if odds is None else _floats(odds),
+        odds=None if odds is None else _decode_floats(odds),
         cuts=None if cuts is None else np.frombuffer(cuts, dtype=np.uint8),
     )
 
 
-def _validated(schema: type[BaseModel], content: object) -> dict[str, Any]:
-    """Return the validated fields of a nested map, which must have exactly the fields of the schema."""
+def _validate(schema: type[BaseModel], content: object) -> dict[str, Any]:
+    """Return the fields of a nested map, which must be exactly those of the schema."""
     if not isinstance(content, dict) or content.keys() != schema.model_fields.keys():
-        raise ValueError("other fields")
+        raise ValueError(f"the fields must be exactly {', '.join(schema.model_fields)}")
     return dict(schema.model_validate(content))
 
 
@@ -117,15 +116,15 @@ class ChunkRequest:
     """A request to a worker to score a chunk of a search, or to encode documents.
 
     Attributes:
-        chunk: the chunk's unique id; a chunk that is sent again keeps it.
+        chunk: the chunk's unique id, which stays the same if the chunk is sent again.
         reply_queue: the Redis list that the reply goes to.
-        identity: identity of the model that must compute the reply (`Scorer.identity`, `Encoder.identity`).
+        identity: identity of the model to use (`Scorer.identity`, `Encoder.identity`).
         sent_s: the time of sending, in seconds by the broker's clock.
-        deadline_s: the time at which the client stops waiting, in seconds by the broker's clock; None for never.
+        deadline_s: the time at which the client stops waiting, in seconds by the broker's clock; None if it does not.
         query: the query's text; empty in a request to encode.
         documents: the documents' texts.
         tuples: indices into ``documents``; empty in a request to encode.
-        vector_bits: bits of each number in the vectors; 0 in a request to score.
+        vector_bits: precision of the vectors, in bits per number; 0 in a request to score.
     """
 
     chunk: Name
@@ -144,24 +143,20 @@ class ChunkRequest:
         return ENCODE if self.vector_bits else SCORE
 
     def encode(self) -> bytes:
-        """Return the message.
-
-        Raises:
-            PayloadError: the message is larger than allowed.
-        """
-        return _packed({name: getattr(self, name) for name in ChunkRequest.__slots__})
+        """Return the message. Raises `PayloadError` if it is too large."""
+        return _pack({name: getattr(self, name) for name in ChunkRequest.__slots__})
 
     @classmethod
     def decode(cls, message: object) -> "ChunkRequest":
-        """Read a message.
+        """Decode a message.
 
         Raises:
-            PayloadError: the message is not a request, or is larger than allowed; the error names the field.
+            PayloadError: the message is too large, or is not a request; the error names the field.
         """
-        request = _decoded(cls, message)
+        request = _decode(cls, message)
         indices = {index for members in request.tuples for index in members}
         if len(set(map(len, request.tuples))) > 1 or max(indices, default=-1) >= len(request.documents):
-            raise _unusable("tuples")
+            raise _field_error("tuples")
         return request
 
 
@@ -171,8 +166,8 @@ class Reply:
 
     Attributes:
         chunk: the id of the request's chunk.
-        worker: id of the worker.
-        identity: identity of the model that computed the reply.
+        worker: the worker's id.
+        identity: identity of the model that the worker used.
         scores: the scores in the order of the request's tuples; None in a reply with vectors or an error.
         error: why the request failed; empty in a reply with scores or vectors.
         vectors: for each document, its record without a digest (`osrerank.vectors.record`), or an error as a `str`;
@@ -182,23 +177,19 @@ class Reply:
     chunk: Name
     worker: Name
     identity: Name
-    scores: Annotated[InstanceOf[Scores] | None, BeforeValidator(_scores)]
+    scores: Annotated[InstanceOf[Scores] | None, BeforeValidator(_parse_scores)]
     error: Text = ""
     vectors: Annotated[list[InstanceOf[bytes] | Text], Field(fail_fast=True)] | None = None
 
     def encode(self) -> bytes:
         """Return the message."""
         content = {name: getattr(self, name) for name in Reply.__slots__}
-        return _packed({**content, "scores": None if self.scores is None else _scores_fields(self.scores)})
+        return _pack({**content, "scores": None if self.scores is None else _scores_map(self.scores)})
 
     @classmethod
     def decode(cls, message: object) -> "Reply":
-        """Read a message.
-
-        Raises:
-            PayloadError: the message is not a reply.
-        """
-        return _decoded(cls, message)
+        """Decode a message. Raises `PayloadError` if it is not a reply."""
+        return _decode(cls, message)
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,10 +204,10 @@ class Heartbeat:
         identity: the model's identity (`Scorer.identity`).
         advice: the model's advice.
         taking: whether the worker takes chunks; False while it shuts down, or cannot reach the broker.
-        held: ids of the chunks that the worker has taken and not yet answered.
-        seconds_per_chunk: moving average of the time that a chunk takes, in seconds; 0 before the first chunk.
-        tasks: how many chunks the worker scores at a time.
-        probed_s: seconds since the worker last scored a pair to check its model.
+        held: ids of the chunks that the worker has taken and not yet replied to.
+        seconds_per_chunk: moving average of the time for a chunk, in seconds; 0 before the first chunk.
+        tasks: number of chunks that the worker scores at a time.
+        probed_s: seconds since the worker last scored a pair to test its model.
         sent_s: the time of sending, in seconds by the broker's clock.
     """
 
@@ -225,7 +216,7 @@ class Heartbeat:
     queue: Name
     model: Name
     identity: Name
-    advice: Annotated[InstanceOf[Advice], BeforeValidator(_advice)]
+    advice: Annotated[InstanceOf[Advice], BeforeValidator(_parse_advice)]
     taking: StrictBool
     held: Annotated[tuple[Text, ...], Field(fail_fast=True)]
     seconds_per_chunk: Number
@@ -236,56 +227,52 @@ class Heartbeat:
     def encode(self) -> bytes:
         """Return the message."""
         content = {name: getattr(self, name) for name in Heartbeat.__slots__}
-        return _packed({**content, "advice": asdict(self.advice)})
+        return _pack({**content, "advice": asdict(self.advice)})
 
     @classmethod
     def decode(cls, message: object) -> "Heartbeat":
-        """Read a message.
-
-        Raises:
-            PayloadError: the message is not a heartbeat.
-        """
-        return _decoded(cls, message)
+        """Decode a message. Raises `PayloadError` if it is not a heartbeat."""
+        return _decode(cls, message)
 
 
-def _packed(content: Mapping[str, Any]) -> bytes:
+def _pack(content: Mapping[str, Any]) -> bytes:
     msgpack = require("msgpack", extra="workers")
     message: bytes = msgpack.packb({"version": VERSION, **content}, unicode_errors="surrogatepass")
     if len(message) > MAX_MESSAGE_BYTES:
-        raise PayloadError(f"a message of {len(message):,} bytes is larger than workers take ({MAX_MESSAGE_BYTES:,})")
+        raise PayloadError(f"a message of {len(message):,} bytes is too large; the maximum is {MAX_MESSAGE_BYTES:,}")
     return message
 
 
-def _decoded(kind: type[Content], message: object) -> Content:
-    """Decode and validate a message, which must have exactly the fields of its kind."""
-    content = _unpacked(message)
+def _decode(kind: type[Content], message: object) -> Content:
+    """Decode a message, which must have exactly the fields of its kind, and validate them."""
+    content = _unpack(message)
     names = kind.__slots__  # type: ignore[attr-defined]
     if set(content) != set(names):
         raise PayloadError(f"a message must have exactly the fields {', '.join(names)}")
     try:
-        decoded: Content = _validator(kind).validate_python(content)  # type: ignore[arg-type]  # a class can be hashed
+        decoded: Content = _validator(kind).validate_python(content)  # type: ignore[arg-type]  # a class is hashable
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-        raise _unusable(first["loc"][0]) from None
+        raise _field_error(first["loc"][0]) from None
     return decoded
 
 
 @cache
 def _validator(kind: type[Any]) -> TypeAdapter[Any]:
-    """Return the validator of a kind of message; it takes 2 ms to make, so it is made when it is first needed."""
+    """Return the validator of a kind of message, which takes 2 ms to create."""
     return TypeAdapter(kind)
 
 
-def _unusable(field: object) -> PayloadError:
-    return PayloadError(f"field {field} of a message has a value that cannot be used")
+def _field_error(field: object) -> PayloadError:
+    return PayloadError(f"field {field} of a message has an invalid value")
 
 
-def _unpacked(message: object) -> dict[str, Any]:
-    """Return a message's fields, without its version."""
+def _unpack(message: object) -> dict[str, Any]:
+    """Return the fields of a message without its version."""
     if not isinstance(message, bytes):
         raise PayloadError(f"a message must be bytes, not {type(message).__name__}")
     if len(message) > MAX_MESSAGE_BYTES:
-        raise PayloadError(f"a message of {len(message):,} bytes is larger than allowed ({MAX_MESSAGE_BYTES:,})")
+        raise PayloadError(f"a message of {len(message):,} bytes is too large; the maximum is {MAX_MESSAGE_BYTES:,}")
     msgpack = require("msgpack", extra="workers")
     try:
         content = msgpack.unpackb(message, unicode_errors="surrogatepass", use_list=True)
@@ -296,11 +283,11 @@ def _unpacked(message: object) -> dict[str, Any]:
     version = content.pop("version")
     if version != VERSION:
         shown = version if isinstance(version, int) else type(version).__name__
-        raise PayloadError(f"a message has version {shown}, this osrerank reads {VERSION}: upgrade the older side")
+        raise PayloadError(f"a message has version {shown}, and this osrerank needs {VERSION}; upgrade the older side")
     return content
 
 
-def _scores_fields(scores: Scores) -> dict[str, Any]:
+def _scores_map(scores: Scores) -> dict[str, Any]:
     odds, cuts = scores.odds, scores.cuts
     return {
         **scores.counts(),
@@ -312,5 +299,5 @@ def _scores_fields(scores: Scores) -> dict[str, Any]:
     }
 
 
-def _floats(content: bytes) -> npt.NDArray[np.float32]:
+def _decode_floats(content: bytes) -> npt.NDArray[np.float32]:
     return np.frombuffer(content, dtype="<f4").astype(np.float32)

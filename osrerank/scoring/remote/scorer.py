@@ -1,4 +1,4 @@
-"""A scorer that sends tuples to workers, for ``backend="workers"``."""
+"""Score tuples, and encode documents, on workers: the client side of ``backend="workers"``."""
 
 import contextlib
 import logging
@@ -33,21 +33,21 @@ from osrerank.vectors.record import Bits
 logger = logging.getLogger(__name__)
 
 MARGIN_S = 0.03
-"""How many seconds before the search's deadline a worker must stop, so that its reply comes in time.
+"""Time for a reply to arrive, in seconds: a worker must stop this long before the search's deadline.
 
-It is at most a quarter of the time left.
+At most a quarter of the time left.
 """
 MAX_WAIT_SHARE = 0.75
-"""Share of the time left that a chunk may wait in the queue; the rest is for its scoring."""
+"""Maximum share of the time left that a chunk may wait in the queue; the remainder is for scoring it."""
 
 
-class Encoded(NamedTuple):
+class EncodedDocuments(NamedTuple):
     """Document vectors that workers computed.
 
     Attributes:
         identity: identity of the workers' model.
-        contents: index of a text -> its record without a digest, or the error (a `str`); a text whose reply did not
-            come in time is left out.
+        contents: index of a text -> its record without a digest (`osrerank.vectors.record`), or the error as a `str`.
+            Texts whose reply did not arrive in time are left out.
     """
 
     identity: str
@@ -56,12 +56,12 @@ class Encoded(NamedTuple):
 
 @dataclass(slots=True)
 class _Admission:
-    """Whether a call's chunks are counted as in flight.
+    """Whether the chunks of a call count as in flight.
 
     Attributes:
-        chunks: how many chunks the call sends.
-        is_counted: whether the chunks are counted now.
-        has_ended: whether the call has ended; after that, its chunks must not be counted.
+        chunks: the number of chunks.
+        is_counted: whether they count now.
+        has_ended: whether the call has ended, so that a late admission must not count them.
     """
 
     chunks: int
@@ -72,15 +72,15 @@ class _Admission:
 class RemoteScorer:
     """Scores tuples on workers; safe to use from many threads, and after a fork.
 
-    The tuples of a call are divided among the workers. Tuples whose chunk has no reply at the deadline count as not
-    reached; tuples of a lost chunk count as failed. All workers of a call have the same model identity, so that an
-    upgrade of the model never mixes scores. While a worker has the identity of the previous call, that one is used.
+    The tuples of a call are divided among the workers. At the deadline, tuples in a chunk without a reply count as not
+    reached. Tuples in a lost chunk count as failed. All workers of a call have the same model identity, so that an
+    upgrade of the model never mixes scores; the identity of the previous call is preferred.
 
     Args:
         broker_url: the Redis through which clients and workers communicate.
-        model: the name that the workers were started with (``--model``).
-        queue_chunks: how many chunks may wait for each worker.
-        signer: signs requests and checks replies; None for messages without signatures.
+        model: the model's name, as in the workers' ``--model``.
+        queue_chunks: maximum number of chunks that wait for each worker.
+        signer: signs requests and verifies replies; None leaves messages unsigned.
     """
 
     def __init__(self, broker_url: str, model: str, *, queue_chunks: int, signer: Signer | None = None) -> None:
@@ -122,8 +122,8 @@ class RemoteScorer:
         """Score tuples on workers, as `osrerank.types.Scorer.score`.
 
         Raises:
-            Overloaded: too many chunks are waiting, or they would take longer than the time left.
-            TaskFailed: no chunk could be scored.
+            Overloaded: too many chunks are waiting, or they would take too much of the time left.
+            TaskFailed: every chunk failed.
             WorkerError: no worker is live, or the broker does not reply.
         """
         identity, outcomes = self._exchange(query, documents, tuples, deadline)
@@ -135,13 +135,13 @@ class RemoteScorer:
 
     def encode_documents(
         self, texts: Sequence[str], *, identity: str, bits: Bits, max_bytes: int, deadline: Deadline = NEVER
-    ) -> Encoded:
-        """Encode documents on workers; if the workers have another model, send nothing and return no vectors.
+    ) -> EncodedDocuments:
+        """Encode documents on workers; return no vectors if the workers have another model.
 
         Args:
             texts: the documents' texts.
             identity: identity of the model that the workers must have.
-            bits: bits of each number in a vector.
+            bits: precision of the vectors, in bits per number.
             max_bytes: maximum size of a document's record, in bytes.
             deadline: as for `score`.
 
@@ -149,7 +149,7 @@ class RemoteScorer:
             Overloaded, TaskFailed, WorkerError: as `score`.
         """
         if self.workers(deadline).first.identity != identity:
-            return Encoded(self.identity, {})
+            return EncodedDocuments(self.identity, {})
         tuples = [(index,) for index in range(len(texts))]
         max_tuples = max(1, min(MAX_CHUNK_TUPLES, MAX_VECTOR_BYTES // max_bytes))
         workers_identity, outcomes = self._exchange(
@@ -161,7 +161,7 @@ class RemoteScorer:
                 contents |= dict.fromkeys(chunk.indices, outcome)
             elif outcome is not None:
                 contents |= zip(chunk.indices, outcome.vectors or (), strict=True)
-        return Encoded(workers_identity, {index: content for index, content in contents.items() if content})
+        return EncodedDocuments(workers_identity, {index: content for index, content in contents.items() if content})
 
     def _exchange(
         self,
@@ -173,9 +173,9 @@ class RemoteScorer:
         max_tuples: int = MAX_CHUNK_TUPLES,
         vector_bits: int = 0,
     ) -> tuple[str, list[tuple[Chunk, Reply | str | None]]]:
-        """Send tuples to workers; return the identity of their model, and each chunk with its outcome.
+        """Send tuples to workers; return the identity of their model, and the chunks with their outcomes.
 
-        An outcome is a reply with scores or vectors, an error as a `str`, or None if no reply came in time.
+        An outcome is a reply with scores or vectors, an error as a `str`, or None if no reply arrived in time.
 
         Raises:
             Overloaded, TaskFailed, WorkerError: as `score`.
@@ -183,21 +183,21 @@ class RemoteScorer:
         group = self.workers(deadline)
         identity = group.first.identity
         query, documents = text_to_send(query), [text_to_send(document) for document in documents]
-        with self._share(len(group.heartbeats)) as workers:
+        with self._worker_share(len(group.heartbeats)) as workers:
             chunks = divide(documents, tuples, workers, max_tuples=max_tuples)
             if not chunks:
                 return identity, []
             pending = [
-                self._pending(chunk, group.first, query, documents, tuples, deadline, vector_bits=vector_bits)
+                self._create_pending(chunk, group.first, query, documents, tuples, deadline, vector_bits=vector_bits)
                 for chunk in chunks
             ]
             admission = _Admission(len(chunks))
             try:
                 self._delivery.deliver(pending, deadline, lambda: self._admit(group, admission, deadline))
             finally:
-                self._leave(admission)
+                self._release(admission)
         outcomes = [
-            _checked_reply(pending_chunk, len(chunk.indices), identity)
+            _validate_outcome(pending_chunk, len(chunk.indices), identity)
             for pending_chunk, chunk in zip(pending, chunks, strict=True)
         ]
         if all(isinstance(outcome, str) for outcome in outcomes):
@@ -205,7 +205,7 @@ class RemoteScorer:
         return identity, list(zip(chunks, outcomes, strict=True))
 
     def probabilities(self, logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
-        """Return the probabilities ``(n,)`` of logits that the workers have calibrated, by the logistic function."""
+        """Return the probabilities ``(n,)`` of calibrated logits, by the logistic function."""
         return logistic(logits)
 
     def close(self) -> None:
@@ -222,20 +222,16 @@ class RemoteScorer:
         return len(self.workers(deadline).heartbeats)
 
     def workers(self, deadline: Deadline = NEVER) -> WorkerGroup:
-        """Return the workers that take chunks, all with the same model; read the registry at most once a second.
-
-        Raises:
-            WorkerError: as `LiveWorkers.group`.
-        """
+        """Return the workers that take chunks, as `LiveWorkers.group`."""
         self._open()
         return self._live.group(deadline)
 
     @contextlib.contextmanager
-    def _share(self, workers: int) -> Iterator[int]:
+    def _worker_share(self, workers: int) -> Iterator[int]:
         """Yield the number of workers for one call: all of them, or fewer while other calls run.
 
-        Idle workers score many small chunks sooner, but each chunk costs a message. With as many calls as workers, all
-        workers are busy anyway.
+        More chunks use more idle workers, but each chunk costs a message. With as many calls as workers, no worker is
+        idle.
         """
         with self._lock:
             self._calls += 1
@@ -247,39 +243,47 @@ class RemoteScorer:
                 self._calls -= 1
 
     def _admit(self, group: WorkerGroup, admission: _Admission, deadline: Deadline) -> None:
-        """Count a call's chunks as in flight, or refuse them before the first one is sent.
-
-        Raises:
-            Overloaded: the queue is full, or the chunks ahead would take too much of the time left.
-        """
+        """Count a call's chunks as in flight, or raise `Overloaded`; called before the first chunk is sent."""
         try:
             waiting = self._redis.llen(group.first.queue)
         except RedisError as error:
-            raise self._live.failed(error) from error
+            raise self._live.broker_error(error) from error
         with self._lock:
             ahead = max(waiting + group.held_chunks, self._in_flight)
             waiting = max(waiting, self._in_flight - group.capacity)
-            refusal = self._refusal(group, ahead, waiting, admission.chunks, deadline)
-            admission.is_counted = not (refusal or admission.has_ended)
-            self._in_flight += admission.chunks if admission.is_counted else 0
+            refusal = self._refusal_reason(group, ahead, waiting, admission.chunks, deadline)
+            if not refusal and not admission.has_ended:
+                admission.is_counted = True
+                self._in_flight += admission.chunks
         if refusal:
             OVERLOADED.inc()
             raise Overloaded(refusal, model=self.model)
 
-    def _leave(self, admission: _Admission) -> None:
-        """Stop counting a call's chunks, and make sure that a late admission does not count them again."""
+    def _release(self, admission: _Admission) -> None:
+        """Stop counting a call's chunks as in flight, for good."""
         with self._lock:
-            self._in_flight -= admission.chunks if admission.is_counted else 0
-            admission.is_counted, admission.has_ended = False, True
+            if admission.is_counted:
+                self._in_flight -= admission.chunks
+            admission.is_counted = False
+            admission.has_ended = True
 
-    def _refusal(self, group: WorkerGroup, ahead: int, waiting: int, chunks: int, deadline: Deadline) -> str:
+    def _refusal_reason(self, group: WorkerGroup, ahead: int, waiting: int, chunks: int, deadline: Deadline) -> str:
+        """Return why a call's chunks are refused; empty if they are not.
+
+        Args:
+            group: the workers.
+            ahead: the number of chunks that are scored before these.
+            waiting: the number of chunks that no worker has taken yet.
+            chunks: the number of the call's chunks.
+            deadline: the call's deadline.
+        """
         if group.wait_s(ahead) > MAX_WAIT_SHARE * deadline.remaining_s():
-            return f"workers are busy for {group.wait_s(ahead):.1f} s, too long for the time left; add workers"
+            return f"workers are busy for {group.wait_s(ahead):.1f} s, which leaves too little time; add workers"
         if waiting > 0 and waiting + chunks > self._queue_chunks * len(group.heartbeats):
             return f"{waiting} chunks are waiting for {len(group.heartbeats)} workers; add workers"
         return ""
 
-    def _pending(
+    def _create_pending(
         self,
         chunk: Chunk,
         worker: Heartbeat,
@@ -290,10 +294,10 @@ class RemoteScorer:
         *,
         vector_bits: int,
     ) -> PendingChunk:
-        name = secrets.token_hex(12)
+        chunk_id = secrets.token_hex(12)
         clock = self._registry.clock
         request = ChunkRequest(
-            chunk=name,
+            chunk=chunk_id,
             reply_queue=self._delivery.reply_queue,
             identity=worker.identity,
             sent_s=clock.to_server(time.monotonic()),
@@ -304,10 +308,10 @@ class RemoteScorer:
             vector_bits=vector_bits,
         )
         message = self._signer.seal("request", request.encode())
-        return PendingChunk(name, worker.queue, message, deadline, headers=trace_headers(), task=request.task)
+        return PendingChunk(chunk_id, worker.queue, message, deadline, headers=trace_headers(), task=request.task)
 
     def _open(self) -> None:
-        """Open connections for this process; a forked child cannot use the ones of its parent."""
+        """Open connections, once for each process; a forked child cannot use its parent's."""
         if self._process == os.getpid():
             return
         with self._lock:
@@ -329,12 +333,12 @@ def _margin_s(deadline: Deadline) -> float:
 
 
 def text_to_send(text: str) -> str:
-    """Return the characters of a text that a model can read, and one more, which shows that the text was cut."""
+    """Return the part of a text that a model can use, and one character more, so that the model reports a cut."""
     return text[: MAX_TEXT_CHARACTERS + 1]
 
 
-def _checked_reply(pending: PendingChunk, size: int, identity: str) -> Reply | str | None:
-    """Return a chunk's reply if it is complete; else the error as a `str`, or None if no reply came."""
+def _validate_outcome(pending: PendingChunk, size: int, identity: str) -> Reply | str | None:
+    """Return a chunk's reply if it is valid, else an error as a `str`; None if no reply arrived."""
     reply = pending.outcome
     if not isinstance(reply, Reply):
         return reply

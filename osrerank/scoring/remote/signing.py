@@ -1,9 +1,8 @@
 """Sign messages, so that nobody without a key can forge or alter a message on the broker.
 
-A signature is HMAC-SHA256 (RFC 2104) over the whole message. Each kind of message has its own derived key, so that a
-reply cannot pass for a request. Fields of the messages limit replays: a request's id and deadline
-(`osrerank_workers.replays`), a reply's chunk id, a heartbeat's time (`osrerank.scoring.remote.worker_registry`).
-Messages are not encrypted.
+A signature is HMAC-SHA256 (RFC 2104) over the whole message. Each kind of message has its own derived key, so a reply
+cannot pass for a request. Replays are limited by a request's id and deadline (`osrerank_workers.replays`), a reply's
+chunk id, and a heartbeat's time (`osrerank.scoring.remote.worker_registry`). Messages are not encrypted.
 """
 
 import hmac
@@ -22,25 +21,25 @@ KINDS: tuple[Kind, ...] = ("request", "reply", "heartbeat")
 
 PURPOSE = b"osrerank workers 3 "
 SIGNED = b"\xc1"
-"""The first byte of a signed message, before the signature and the message; MessagePack never begins with it."""
+"""The first byte of a signed message, which precedes signature and content. MessagePack never begins with it."""
 SIGNATURE_BYTES = 32
 LOG_EVERY_S = 60.0
-"""Interval between log lines about the same kind of refusal, in seconds; a metric counts every refusal."""
+"""Minimum interval between log lines about the same kind of refusal, in seconds; a metric counts every refusal."""
 UNSIGNED_RISK = (
-    "OSRERANK_SIGNING_KEY is not set: whoever can write to the broker can forge scores and divert requests; "
+    "OSRERANK_SIGNING_KEY is not set, so everybody who can write to the broker can forge scores and divert requests; "
     "set the same key for clients and workers"
 )
 
 logger = logging.getLogger(__name__)
-_due = LogThrottle(LOG_EVERY_S)
+_log_limit = LogThrottle(LOG_EVERY_S)
 
 
 class Signer:
-    """Signs messages, and checks the signatures of received messages.
+    """Signs messages, and verifies the signatures of received messages.
 
     Args:
-        keys: the first key signs; a signature by any of the keys is accepted. Without keys, messages are not signed,
-            and signed messages are refused.
+        keys: signing keys. The first one signs; signatures by all of them are accepted. Without keys, messages are not
+            signed, and signed messages are refused.
     """
 
     def __init__(self, keys: Sequence[bytes] = ()) -> None:
@@ -48,37 +47,34 @@ class Signer:
         self.signs = bool(keys)
 
     @classmethod
-    def of(cls, settings: Settings) -> Self:
-        """Return a signer with the keys of the settings' ``signing_key``."""
+    def from_settings(cls, settings: Settings) -> Self:
+        """Return a signer with the keys in the setting ``signing_key``."""
         return cls(keys_of(settings.signing_key))
 
     def seal(self, kind: Kind, message: bytes) -> bytes:
-        """Return a message with its signature in front; without keys, the message unchanged."""
+        """Return a message preceded by its signature; without keys, return it unchanged."""
         if not self.signs:
             return message
         return SIGNED + hmac.digest(self._keys[kind][0], message, "sha256") + message
 
     def open(self, kind: Kind, sealed: object) -> bytes:
-        """Check a message's signature, and return the message without it.
+        """Verify a message's signature, and return the message without it.
 
         Raises:
-            PayloadError: the message is not signed, is signed with an unknown key, or is signed although this process
-                has no key.
+            PayloadError: the message is too large; it is not signed, or its key is unknown; or this process has no key.
         """
         if not isinstance(sealed, bytes):
             raise PayloadError(f"a message must be bytes, not {type(sealed).__name__}")
         if len(sealed) > MAX_MESSAGE_BYTES + len(SIGNED) + SIGNATURE_BYTES:
-            raise PayloadError(f"a message of {len(sealed):,} bytes is larger than allowed ({MAX_MESSAGE_BYTES:,})")
+            raise PayloadError(f"a message of {len(sealed):,} bytes is too large; the maximum is {MAX_MESSAGE_BYTES:,}")
         if not sealed.startswith(SIGNED):
             if self.signs:
-                raise PayloadError(
-                    "a message is not signed: set OSRERANK_SIGNING_KEY for its sender", reason="unsigned"
-                )
+                raise PayloadError("a message is not signed; set its sender's OSRERANK_SIGNING_KEY", reason="unsigned")
             return sealed
         if not self.signs:
-            raise PayloadError("a message is signed, and this process has no OSRERANK_SIGNING_KEY", reason="no_key")
-        body = len(SIGNED) + SIGNATURE_BYTES
-        signature, message = sealed[len(SIGNED) : body], sealed[body:]
+            raise PayloadError("a message is signed, but this process has no OSRERANK_SIGNING_KEY", reason="no_key")
+        start = len(SIGNED) + SIGNATURE_BYTES
+        signature, message = sealed[len(SIGNED) : start], sealed[start:]
         if not any(hmac.compare_digest(signature, hmac.digest(key, message, "sha256")) for key in self._keys[kind]):
             raise PayloadError("a message is not signed with a known OSRERANK_SIGNING_KEY", reason="wrong_key")
         return message
@@ -87,5 +83,5 @@ class Signer:
 def count_refusal(kind: Kind, error: PayloadError) -> None:
     """Count a refused message by kind and reason, and log it at most once a minute for each kind and reason."""
     MESSAGES_REFUSED.labels(kind, error.reason).inc()
-    if _due.is_due((kind, error.reason)):
+    if _log_limit.is_due((kind, error.reason)):
         logger.warning("[message-refused] refused a %s: %s; not logged again for %g s", kind, error, LOG_EVERY_S)

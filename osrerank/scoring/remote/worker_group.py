@@ -1,4 +1,4 @@
-"""Keep track of the workers to which a client may send chunks, and fail fast while their broker does not reply."""
+"""Find the live workers of a model, and fail fast while the broker does not reply."""
 
 import logging
 import threading
@@ -19,17 +19,17 @@ from osrerank.types import NEVER, Deadline
 logger = logging.getLogger(__name__)
 
 FRESH_S = 2 * BEAT_S
-"""Age at which the list of workers is read again, in seconds."""
+"""Age after which the list of workers is read again, in seconds."""
 MAX_STALE_S = 4.0
-"""Age up to which searches use the list while it is read again, in seconds; longer than the broker's timeouts."""
+"""Age up to which searches use the old list meanwhile, in seconds; longer than the broker's timeouts."""
 PROBE_WAIT_S = 0.05
-"""How long a search waits for a probe, or for a newer list of workers, in seconds; it can go on without either."""
-STILL_WAITING = "the broker has not replied; an earlier search already timed out waiting for it"
+"""Maximum wait of a search for a probe, or for a newer list of workers, in seconds. Neither is necessary."""
+NO_REPLY = "the broker has not replied in time"
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerGroup:
-    """The live workers of one model.
+    """The live workers of one model, all with the same model identity.
 
     Attributes:
         heartbeats: the latest heartbeat of each worker; at least one.
@@ -39,36 +39,35 @@ class WorkerGroup:
 
     @property
     def first(self) -> Heartbeat:
-        """The first worker's heartbeat; all workers have the same model, identity and queue."""
+        """The first worker's heartbeat; model, identity and queue are those of all workers."""
         return self.heartbeats[0]
 
     @property
     def held_chunks(self) -> int:
-        """How many chunks the workers held at their latest heartbeats."""
+        """The number of chunks that the workers held at their latest heartbeats."""
         return sum(len(heartbeat.held) for heartbeat in self.heartbeats)
 
     @property
     def capacity(self) -> int:
-        """How many chunks the workers can hold: the chunks that they score, and as many fetched in advance."""
+        """The number of chunks that the workers can hold: those that they score, and as many fetched in advance."""
         return 2 * sum(heartbeat.tasks for heartbeat in self.heartbeats)
 
     def wait_s(self, ahead: int) -> float:
         """Return the expected wait of a chunk behind ``ahead`` other chunks, in seconds."""
-        seconds = [heartbeat.seconds_per_chunk for heartbeat in self.heartbeats]
-        mean_s = sum(seconds) / len(seconds)
+        mean_s = sum(heartbeat.seconds_per_chunk for heartbeat in self.heartbeats) / len(self.heartbeats)
         return ahead * mean_s / len(self.heartbeats)
 
 
 class LiveWorkers:
-    """Finds the live workers of a model for a client process; safe to use from many threads.
+    """Finds the live workers of a model; safe to use from many threads.
 
-    After the broker fails, a `Breaker` prevents further calls. Background threads probe the broker and read the
-    registry, so that no search waits beyond its deadline for a broker that does not reply.
+    After the broker has failed, a `Breaker` stops further calls to it. Background threads probe the broker and read the
+    registry, so that a broker that hangs delays no search beyond its deadline.
 
     Args:
         registry: the registry of the model's workers.
         name: the model's name.
-        clock: returns seconds.
+        clock: returns the time in seconds.
     """
 
     def __init__(self, registry: WorkerRegistry, name: str, clock: Callable[[], float] = time.monotonic) -> None:
@@ -77,8 +76,8 @@ class LiveWorkers:
         self._clock = clock
         self._breaker = Breaker(clock)
         self._lock = threading.Lock()
-        self._reading: threading.Event | None = None
-        self._abandoned_reading: threading.Event | None = None
+        self._reading: threading.Event | None = None  # set when the background thread has read the registry
+        self._abandoned_reading: threading.Event | None = None  # a reading for which a search has timed out
         self._group: WorkerGroup | None = None
         self._read_at = 0.0
         self._failure = ""
@@ -87,7 +86,7 @@ class LiveWorkers:
 
     @property
     def latest(self) -> WorkerGroup | None:
-        """The workers that the registry listed when it was last read; None if it listed no workers."""
+        """The workers in the latest list; None if it has none."""
         return self._group
 
     def group(self, deadline: Deadline = NEVER) -> WorkerGroup:
@@ -97,8 +96,8 @@ class LiveWorkers:
             deadline: the latest time to wait for the broker, if no recent list of workers exists.
 
         Raises:
-            WorkerError: there are no workers, or the broker does not reply. The error comes at once while the circuit
-                is open, or after another search has waited in vain for the same answer.
+            WorkerError: there are no workers, or the broker does not reply. While the circuit is open, or if an earlier
+                search has timed out on the running request, the error is raised at once.
         """
         if self._breaker.attempt() is BrokerAccess.PROBE:
             self._start_probe()
@@ -117,22 +116,22 @@ class LiveWorkers:
         return group
 
     def _read_now(self, group: WorkerGroup | None, deadline: Deadline) -> WorkerGroup | None:
-        """Read the registry and return the workers; concurrent callers share one reading."""
+        """Read the registry and return the workers; concurrent callers share one request."""
         with self._lock:
-            self._raise_while_open()  # a caller that comes after a failed reading does not start another
+            self._raise_while_open()  # another thread may have failed meanwhile
             if self._group is not None and self._group is not group:
                 return self._group
             reading = self._running_reading() or self._start_reading()
             if reading is self._abandoned_reading:
-                raise WorkerError(STILL_WAITING)
+                raise WorkerError(NO_REPLY)
         if not deadline.wait(reading):
             self._abandoned_reading = reading
-            raise WorkerError(STILL_WAITING)
+            raise WorkerError(NO_REPLY)
         self._raise_while_open()
         return self._group
 
     def _read_in_background(self) -> None:
-        """Read the registry in the background; wait a moment, so that the search may already use the new list."""
+        """Read the registry in the background, and wait up to `PROBE_WAIT_S` for the new list."""
         with self._lock:
             reading = None if self._running_reading() else self._start_reading()
         if reading is not None:
@@ -168,8 +167,8 @@ class LiveWorkers:
         if self._breaker.is_open:
             raise WorkerError(self._failure)
 
-    def failed(self, error: RedisError) -> WorkerError:
-        """Record that the broker failed, and return the error to raise."""
+    def broker_error(self, error: RedisError) -> WorkerError:
+        """Record a failure of the broker, and return the error to raise."""
         self._record_failure(error)
         return WorkerError(self._failure)
 
@@ -191,7 +190,7 @@ class LiveWorkers:
         self._breaker.trip(probed=probed)
 
     def _start_probe(self) -> None:
-        """Probe the broker in the background; the search waits a moment for the result."""
+        """Probe the broker in the background, and wait up to `PROBE_WAIT_S` for the result."""
         probing = threading.Thread(target=self._probe, name="osrerank-probe", daemon=True)
         try:
             probing.start()
@@ -211,7 +210,7 @@ class LiveWorkers:
             self._breaker.close()
 
     def _read_registry(self) -> None:
-        """Read the registry, and select the workers of one model identity: the previous one while a worker has it."""
+        """Read the registry, and select workers with one model identity: the previous one, if a worker still has it."""
         heartbeats = [heartbeat for heartbeat in self._registry.heartbeats() if heartbeat.taking]
         previous = self._group
         self._read_at = self._clock()
@@ -225,12 +224,12 @@ class LiveWorkers:
         if previous is not None and previous.first.identity in identities:
             identity = previous.first.identity
         if previous is not None and previous.first.identity != identity:
-            logger.info("the workers of %s have changed their model", self._name)
+            logger.info("the workers of %s have another model than before", self._name)
         self._group = WorkerGroup(tuple(heartbeat for heartbeat in heartbeats if heartbeat.identity == identity))
 
     def _no_worker_reason(self) -> str:
         if self._breaker.is_open:
             return self._failure
-        if refused := self._registry.refused:
-            return f"there is no worker of {self._name} whose messages are accepted: {refused}"
-        return f"there is no worker of {self._name}: start one with osrerank worker"
+        if refusal := self._registry.refusal:
+            return f"there is no worker of {self._name} whose messages are accepted: {refusal}"
+        return f"there is no worker of {self._name}; start one with osrerank worker"

@@ -13,7 +13,7 @@ from osrerank.options.sentences import Sentences
 from osrerank.scoring.cache.local import LocalStore, NullStore
 from osrerank.scoring.cache.scorer import CachedScorer
 from osrerank.scoring.cache.signing import EntrySigner
-from osrerank.scoring.cache.store import _decode, _packed
+from osrerank.scoring.cache.store import _decode_scores, _encode_score
 from osrerank.scoring.card import ModelCard, logistic
 from osrerank.scoring.cross_encoder import CrossEncoder
 from osrerank.scoring.inputs import InputBuilder
@@ -115,8 +115,8 @@ def test_a_cache_keeps_second_logit_and_log_odds() -> None:
 def test_redis_keeps_second_logit_and_log_odds_signed_or_not() -> None:
     for signer in (EntrySigner(), EntrySigner([b"k" * 32])):
         stored = {b"a": 0.5, b"b": (0.5, -2.0, 129)}
-        values = [signer.seal(key, _packed(value)) for key, value in stored.items()]
-        assert _decode([*stored], values, signer) == stored
+        values = [signer.seal(key, _encode_score(value)) for key, value in stored.items()]
+        assert _decode_scores([*stored], values, signer) == stored
 
 
 def test_workers_send_second_logit_and_log_odds() -> None:

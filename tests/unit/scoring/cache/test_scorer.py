@@ -16,7 +16,7 @@ from redis import Redis
 from osrerank.errors import InferenceError
 from osrerank.scoring.cache.in_flight import InFlight, PendingScore
 from osrerank.scoring.cache.local import LOCAL_ENTRY_BYTES, LocalStore
-from osrerank.scoring.cache.scorer import CachedScorer, behind_cache, score_keys
+from osrerank.scoring.cache.scorer import CachedScorer, add_cache, score_keys
 from osrerank.scoring.cache.signing import EntrySigner
 from osrerank.scoring.cache.store import OLD, ONE_NUMBER, PREFIX, REMOTE_ENTRY_BYTES, YOUNG, RemoteStore, connect
 from osrerank.scoring.cross_encoder import CrossEncoder
@@ -340,7 +340,7 @@ def forged_keys() -> list[bytes]:
 def scored(redis_url: str, key: str) -> Scores:
     """Return scores behind the cache in Redis alone, as a deployment with this key has it."""
     own = {"redis_url": redis_url, "cache_local_mb": 0.0, "signing_key": key or None}
-    scorer = behind_cache(FunctionScorer(), Settings.load(**own))
+    scorer = add_cache(FunctionScorer(), Settings.load(**own))
     found = scorer.score(QUERY, TEXTS, PLACES)
     scorer.disconnect()
     return found
@@ -357,7 +357,7 @@ def test_only_with_a_signing_key_a_forged_score_is_refused(
 ) -> None:
     redis.hset(generation, forged_keys()[0], ONE_NUMBER.pack(FORGED))
     assert values_of(redis_url, key) == (TRUE if key else [FORGED, 0.0])
-    assert ("[score-refused] did not use a cached score, and computed it again: it is not" in caplog.text) is bool(key)
+    assert ("[score-refused] ignored a cached score, and computed it again: it is not" in caplog.text) is bool(key)
     assert values_of(redis_url, key) == (TRUE if key else [FORGED, 0.0])  # the forged one was replaced
 
 
@@ -404,5 +404,5 @@ def test_refused_cached_scores_are_logged_once_a_minute(caplog: pytest.LogCaptur
         assert signer.open(b"key", ONE_NUMBER.pack(FORGED) + bytes(16), ONE_NUMBER.size) is None
     found = [record.getMessage() for record in caplog.records]
     assert len(found) == 2
-    assert all(line.startswith("[score-refused] did not use a cached score") for line in found)
+    assert all(line.startswith("[score-refused] ignored a cached score") for line in found)
     assert "OSRERANK_SIGNING_KEY" in found[0]

@@ -20,7 +20,7 @@ from osrerank.scoring.remote.broker import PLAIN_REPLY_TIMEOUT_S, celery_app, er
 from osrerank.scoring.remote.chunks import divide, join_replies
 from osrerank.scoring.remote.delivery import PendingChunk
 from osrerank.scoring.remote.messages import Reply
-from osrerank.scoring.remote.scorer import RemoteScorer, _checked_reply
+from osrerank.scoring.remote.scorer import RemoteScorer, _validate_outcome
 from osrerank.scoring.remote.worker_registry import BrokerClock
 from osrerank.testing import ManualClock
 from osrerank.types import NEVER, Scores
@@ -75,7 +75,7 @@ def test_options_of_a_brokers_url_reach_celery_and_its_timeout_stays_above_its_w
         ),
         (
             "redis://host?ssl_cert_reqs=none",
-            "ssl_cert_reqs is not an option of a broker URL; options of TLS belong to rediss:",
+            "ssl_cert_reqs is not an option of a broker URL; TLS options need rediss:",
         ),
         ("rediss://host?ssl_cert_reqs=maybe", "ssl_cert_reqs is maybe; it must be none, optional or required"),
         ("redis://host?db=first", "Invalid value for 'db'"),
@@ -102,7 +102,7 @@ def test_an_unknown_option_of_a_broker_url_is_named_without_the_password(url, re
         ("NOAUTH Authentication required.", "(NOAUTH): set its password in the URL"),
         ("MISCONF Redis is configured to save RDB snapshots", "(MISCONF): it cannot write to its disk"),
         ("OOM command not allowed when used memory", "(OOM): it is full"),
-        ("NOREPLICAS Not enough good replicas", "(NOREPLICAS): look at its Redis"),
+        ("NOREPLICAS Not enough good replicas", "(NOREPLICAS): check its Redis"),
         ("CLUSTERDOWN Hash slot not served", "a node of a Redis Cluster"),
     ],
 )
@@ -157,8 +157,8 @@ def test_ten_minutes_without_a_broker_take_few_probes():
 def test_a_reply_with_another_number_of_scores_is_ignored():
     reply = Reply("c1", "w1", "model", Scores(np.ones(1, dtype=np.float32)))
     chunk = PendingChunk("c1", "queue", b"", NEVER, reply)
-    assert _checked_reply(chunk, 1, "model") is reply
-    assert _checked_reply(chunk, 3, "model") == "a worker returned 1 scores or vectors for 3 texts"
+    assert _validate_outcome(chunk, 1, "model") is reply
+    assert _validate_outcome(chunk, 3, "model") == "a worker returned 1 scores or vectors for 3 texts"
 
 
 @pytest.mark.long
@@ -176,12 +176,12 @@ def test_all_searches_together_wait_once_for_a_silent_broker():
 
 def test_calls_at_the_same_time_share_the_workers():
     scorer = RemoteScorer("redis://127.0.0.1:1", "m", queue_chunks=1)
-    with scorer._share(8) as alone:
-        with scorer._share(8) as second, scorer._share(8) as third:
+    with scorer._worker_share(8) as alone:
+        with scorer._worker_share(8) as second, scorer._worker_share(8) as third:
             assert (alone, second, third) == (8, 4, 3)
-        with scorer._share(1) as only:
+        with scorer._worker_share(1) as only:
             assert only == 1
-    with scorer._share(8) as again:
+    with scorer._worker_share(8) as again:
         assert again == 8
 
 

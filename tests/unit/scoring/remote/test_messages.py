@@ -73,7 +73,7 @@ def test_vectors_are_requested_by_a_separate_task():
 def test_an_unusable_field_of_a_message_is_named_without_texts(field, value):
     content = {name: getattr(REQUEST, name) for name in ChunkRequest.__slots__}
     with pytest.raises(PayloadError, match=field) as caught:
-        ChunkRequest.decode(messages._packed({**content, field: value}))
+        ChunkRequest.decode(messages._pack({**content, field: value}))
     assert not any(word in str(caught.value) for word in ("secret", "wing"))
 
 
@@ -89,7 +89,7 @@ def test_an_unusable_field_of_a_message_is_named_without_texts(field, value):
 def test_unusable_advice_of_a_worker_is_refused(advice):
     content = {name: getattr(HEARTBEAT, name) for name in Heartbeat.__slots__}
     with pytest.raises(PayloadError, match=r"advice|first_pass_weight|vectors_weight|kind"):
-        Heartbeat.decode(messages._packed({**content, "advice": advice}))
+        Heartbeat.decode(messages._pack({**content, "advice": advice}))
 
 
 @pytest.mark.parametrize("message", [None, "text", 5, b"", b"\xc1", b"\x80", b"\x81\xa1a\x01"])
@@ -187,9 +187,9 @@ def test_refused_messages_are_counted_and_logged_once_a_minute(caplog, monkeypat
 
 def test_signing_keys_are_read_from_settings_and_never_shown():
     settings = Settings.load(signing_key=f" {NEW.decode()} ,{OLD.decode()}")
-    assert Signer.of(settings).open("reply", Signer([OLD]).seal("reply", b"x")) == b"x"
+    assert Signer.from_settings(settings).open("reply", Signer([OLD]).seal("reply", b"x")) == b"x"
     assert "key-of-24" not in repr(settings)
-    assert not Signer.of(Settings.load()).signs
+    assert not Signer.from_settings(Settings.load()).signs
     for keys in ("short", f"{NEW.decode()},", f"{NEW.decode()},short"):
         with pytest.raises(ConfigError, match="at least 16 characters") as refused:
             Settings.load(signing_key=keys)

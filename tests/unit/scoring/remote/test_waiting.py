@@ -16,8 +16,8 @@ from osrerank.scoring.remote.delivery import GIVE_UP_S, LOST, LOST_AFTER_S, NO_W
 from osrerank.scoring.remote.messages import Heartbeat
 from osrerank.scoring.remote.scorer import RemoteScorer
 from osrerank.scoring.remote.signing import Signer
-from osrerank.scoring.remote.worker_group import FRESH_S, MAX_STALE_S, STILL_WAITING, LiveWorkers
-from osrerank.scoring.remote.worker_registry import BEAT_S, PREFIX, WorkerRegistry, queue_of
+from osrerank.scoring.remote.worker_group import FRESH_S, MAX_STALE_S, NO_REPLY, LiveWorkers
+from osrerank.scoring.remote.worker_registry import BEAT_S, PREFIX, WorkerRegistry, queue_name
 from osrerank.testing import ManualClock
 from osrerank.types import NEVER, Advice, Deadline
 from tests.waiting import wait_until
@@ -62,7 +62,7 @@ def test_a_client_waits_for_the_worker_registry_only_if_it_knows_no_workers() ->
     clock.sleep(FRESH_S)
     assert workers.group(Deadline.after_ms(50)).first.worker == "w"  # as it was known before
     clock.sleep(MAX_STALE_S)
-    with pytest.raises(WorkerError, match=STILL_WAITING):
+    with pytest.raises(WorkerError, match=NO_REPLY):
         workers.group(Deadline.after_ms(50))
     registry.answers.set()
     workers.close()  # waits for the reading that is under way
@@ -158,7 +158,7 @@ class Written:
         self.registry = WorkerRegistry(redis, self.model, signer)
 
     def heartbeat(self, worker: str = "w1", **changed: object) -> Heartbeat:
-        queue, now_s = queue_of(self.model, "id/int8"), self.registry.now_s()
+        queue, now_s = queue_name(self.model, "id/int8"), self.registry.now_s()
         whole = Heartbeat(worker, "host", queue, self.model, "id/int8", Advice(), True, (), 0.0, 4, 0.0, now_s)
         return replace(whole, **changed)
 
@@ -179,7 +179,7 @@ def registry(redis_url: str) -> Iterator[Written]:
 def test_a_signed_heartbeat_is_believed(registry):
     registry.registry.renew(registry.heartbeat("wörker"))
     assert [heartbeat.worker for heartbeat in registry.registry.heartbeats()] == ["wörker"]
-    assert registry.registry.refused == ""
+    assert registry.registry.refusal == ""
     registry.registry.remove("wörker")
     assert registry.registry.heartbeats() == ()
 
@@ -191,7 +191,7 @@ def test_a_signed_heartbeat_is_believed(registry):
         (FORGER, {}, "wrong_key"),
         (SIGNER, {"sent_s": 1.0}, "expired"),  # a dead worker's, kept and written again
         (SIGNER, {"worker": "w2"}, "misplaced"),  # another worker's, under this key
-        (SIGNER, {"queue": queue_of("other", "id/int8")}, "misplaced"),  # of another model's worker
+        (SIGNER, {"queue": queue_name("other", "id/int8")}, "misplaced"),  # of another model's worker
     ],
 )
 def test_a_forged_or_copied_heartbeat_is_refused_and_named(registry, signer, changed, reason):
@@ -199,7 +199,7 @@ def test_a_forged_or_copied_heartbeat_is_refused_and_named(registry, signer, cha
     registry.write(b"w1", signer.seal("heartbeat", registry.heartbeat(**changed).encode()))
     assert registry.registry.heartbeats() == ()
     assert registry.refused(reason) == before + 1
-    assert registry.registry.refused
+    assert registry.registry.refusal
 
 
 def test_a_client_says_why_it_trusts_no_worker(registry, redis_url):
