@@ -46,7 +46,7 @@ def build_encoder(weights: Weights, config: Mapping[str, Any], card: ModelCard) 
     Raises:
         KeyError: a weight is missing.
     """
-    kind, head = config.get("model_type"), card.to_vector
+    kind, head = config.get("model_type"), card.vector_head
     only_first = head.pooling == ("cls",)
     if kind == modern_shape.MODEL_TYPE:
         unprefixed = {name.removeprefix(modern_shape.PREFIX): array for name, array in weights.items()}

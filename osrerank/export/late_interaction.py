@@ -11,7 +11,7 @@ from typing import Any
 from osrerank._optional import require
 from osrerank.errors import ConfigError, ModelLoadError
 from osrerank.scoring.card import ModelCard
-from osrerank.scoring.model_files import WEIGHTS_FILE, longest_sequence
+from osrerank.scoring.model_files import WEIGHTS_FILE, max_sequence_tokens
 from osrerank.scoring.modular import late_interaction as files
 from osrerank.scoring.modular.description import GRAPH_FAMILIES, TOKENIZER_SETTINGS_FILE, file_error
 from osrerank.scoring.modular.head import HeadStep
@@ -90,8 +90,8 @@ def read_late_interaction(directory: Path, name: str, overrides: EncoderOverride
         name=name,
         head="cosine",
         kind="late-interaction",
-        max_tokens=longest_sequence(config, description.max_document_tokens),
-        max_query_tokens=longest_sequence(config, description.max_query_tokens),
+        max_tokens=max_sequence_tokens(config, description.max_document_tokens),
+        max_query_tokens=max_sequence_tokens(config, description.max_query_tokens),
         segment_rows=int(config.get("type_vocab_size", 0)),
         calibration=UNCALIBRATED,
         first_pass_weight=FIRST_PASS_WEIGHT * UNCALIBRATED.scale,

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from osrerank._optional import require
-from osrerank.scoring.inputs import Tokens, padded
+from osrerank.scoring.inputs import Tokens, pad
 
 SUFFIX = ".outliers"
 """Suffix of the names of products that stay in fp32."""
@@ -84,7 +84,7 @@ def observed(
     session = runtime.InferenceSession(watched.SerializeToString(), options, providers=["CPUExecutionProvider"])
     inputs = [entry.name for entry in session.get_inputs()]
     for tokens in sequences:
-        batch = padded([tokens])
+        batch = pad([tokens])
         values = session.run(outputs, {name: getattr(batch, name) for name in inputs})
         yield dict(zip(outputs, values, strict=True))
 

@@ -77,7 +77,7 @@ class BiEncoder(LocalModel):
             self.card.document_prefix,
             str(self.card.max_tokens),
             *([self.card.normalization] if self.card.normalization != "tokenizer" else []),
-            *(json.dumps(step.to_json(), sort_keys=True) for step in self.card.to_vector.steps),
+            *(json.dumps(step.to_json(), sort_keys=True) for step in self.card.vector_head.steps),
         )
         return "\0".join(components)
 

@@ -1,4 +1,4 @@
-"""Read a model's card: ``osrerank.json``, or a card made from the files that another library saved."""
+"""Read a model's card from ``osrerank.json``, or infer it from the files that another library saved."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -15,11 +15,11 @@ from osrerank.scoring.model_files import (
     PICKLES,
     TOKENIZER_FILE,
     WEIGHTS_FILE,
-    foreign_graphs,
-    longest_sequence,
+    add_defaults,
+    find_graphs,
+    max_sequence_tokens,
     tokenizer_file,
     weight_files,
-    with_defaults,
 )
 from osrerank.scoring.modular.cross_encoder import read_cross_encoder
 from osrerank.scoring.modular.head import HeadStep
@@ -28,35 +28,40 @@ from osrerank.scoring.modular.tokenizer_settings import TokenizerSettings
 from osrerank.scoring.saved_encoder import is_bi_encoder, read_bi_encoder
 
 MAX_QUERY_TOKENS = 64
-"""The maximum query tokens of a model without a card; at most half of the sequence."""
+"""Maximum number of query tokens of a model without a card, or half of the sequence if that is less."""
 
 
 def read_card(directory: Path, *, name: str = "") -> ModelCard:
-    """Return the model card of a directory: ``osrerank.json``, or a card made from other files.
+    """Return the model card of a directory.
 
-    These are the files of a bi-encoder that sentence-transformers saved, or a cross-encoder's ``config.json``.
+    Without ``osrerank.json``, it is inferred from the files of a bi-encoder that sentence-transformers saved, or from a
+    cross-encoder's ``config.json``.
+
+    Args:
+        directory: the model's directory.
+        name: the name for the card; empty for the card's own name, or the directory's.
 
     Raises:
         ModelLoadError: the model cannot rerank; the message says why.
     """
-    _refuse_unusable(directory)
-    if not (directory / CARD_FILE).exists() and is_bi_encoder(directory):
-        return _bi_encoder_card(directory, name or directory.name)
-    file = directory / CARD_FILE if (directory / CARD_FILE).exists() else directory / CONFIG_FILE
+    _check_files(directory)
+    has_card = (directory / CARD_FILE).exists()
+    if not has_card and is_bi_encoder(directory):
+        return _infer_bi_encoder_card(directory, name or directory.name)
+    file = directory / (CARD_FILE if has_card else CONFIG_FILE)
     content = read_json(file)
     try:
-        card = (
-            _parse_card(content) if file.name == CARD_FILE else _fields_from_config(with_defaults(content), directory)
-        )
-        return ModelCard(**{**card, "name": name or card.get("name") or directory.name})
+        fields = _parse_card(content) if has_card else _infer_fields(add_defaults(content), directory)
+        return ModelCard(**{**fields, "name": name or fields.get("name") or directory.name})
     except (TypeError, ValueError, AttributeError) as error:
         raise ModelLoadError(f"{file}: {error}", model=name or directory.name, path=str(file)) from error
 
 
 def parameter_files(directory: Path) -> list[str]:
-    """Return the files of a network's weights: safetensors, or else a graph from the card, fp32 before int8.
+    """Return the files of a model's weights: its safetensors, or else the graph in its card, fp32 before int8.
 
-    A modular cross-encoder, and a bi-encoder with modules, also have safetensors in their modules' folders.
+    The modules of a modular cross-encoder or bi-encoder have safetensors in their own folders. Paths are relative to
+    the directory.
 
     Raises:
         ModelLoadError: there are no safetensors, and the card cannot be read.
@@ -65,39 +70,42 @@ def parameter_files(directory: Path) -> list[str]:
     has_card = (directory / CARD_FILE).exists()
     if safetensors:
         cross_encoder = read_cross_encoder(directory)
-        module_files = module_weights(read_card(directory)) if has_card or is_bi_encoder(directory) else ()
-        return [*safetensors, *(cross_encoder.weights if cross_encoder else module_files)]
-    if not has_card:
+        if cross_encoder is not None:
+            return [*safetensors, *cross_encoder.weights]
+        if has_card or is_bi_encoder(directory):
+            return [*safetensors, *module_weights(read_card(directory))]
         return safetensors
-    card = read_card(directory)
-    return [card.onnx[name] for name in ("fp32", "int8") if name in card.onnx][:1]
+    if not has_card:
+        return []
+    graphs = read_card(directory).onnx
+    return [graphs[precision] for precision in ("fp32", "int8") if precision in graphs][:1]
 
 
 def module_weights(card: ModelCard) -> list[str]:
-    """Return the safetensors files of a bi-encoder's modules, relative to its directory; each has its own folder."""
+    """Return the safetensors of a bi-encoder's modules, relative to its directory; each module has a folder."""
     return [f"{step.name.partition('.')[0]}/{WEIGHTS_FILE}" for step in card.modules if step.name]
 
 
-def _refuse_unusable(directory: Path) -> None:
+def _check_files(directory: Path) -> None:
+    """Raise `ModelLoadError` unless a directory has a tokenizer, and weights or a graph."""
     has_weights = bool(weight_files(directory))
     if not tokenizer_file(directory).exists():
         fix = "save it there with AutoTokenizer.from_pretrained(...).save_pretrained(...)"
-        reason = f"{directory} has no {TOKENIZER_FILE}; {fix}"
-        raise ModelLoadError(reason, path=str(directory))
+        raise ModelLoadError(f"{directory} has no {TOKENIZER_FILE}; {fix}", path=str(directory))
     if has_weights or any(directory.rglob("*.onnx")):
         return
-    pickled = next((name for name in PICKLES if (directory / name).exists()), None)
-    if pickled:
-        fix = "convert it where you trust it: model.save_pretrained(..., safe_serialization=True)"
-        reason = f"{directory / pickled} is a pickle, which can run code when it is read; {fix}"
-        raise ModelLoadError(reason, path=str(directory / pickled))
+    for pickle in (directory / name for name in PICKLES):
+        if pickle.exists():
+            fix = "if you trust it, convert it with model.save_pretrained(..., safe_serialization=True)"
+            reason = f"{pickle} is a pickle, which can run code when it is read; {fix}"
+            raise ModelLoadError(reason, path=str(pickle))
     raise ModelLoadError(f"{directory} has neither *.safetensors nor *.onnx files", path=str(directory))
 
 
-def _bi_encoder_card(directory: Path, name: str) -> ModelCard:
+def _infer_bi_encoder_card(directory: Path, name: str) -> ModelCard:
     """Return the card of a bi-encoder that another library saved.
 
-    A graph of another program ends with the last hidden states. It is used if no module after the pooling has weights.
+    Graphs that other programs export end with the last hidden states. They are used if no later module has weights.
 
     Raises:
         ModelLoadError: the files cannot be read, or the model must be exported first.
@@ -106,12 +114,13 @@ def _bi_encoder_card(directory: Path, name: str) -> ModelCard:
     if source.directory != directory or source.is_static:
         reason = f"{directory} has a StaticEmbedding, or its transformer in a folder; run osrerank export on it"
         raise ModelLoadError(reason, model=name, path=str(directory))
-    return source.card if source.weights else replace(source.card, onnx=foreign_graphs(directory))
+    return source.card if source.weights else replace(source.card, onnx=find_graphs(directory))
 
 
 def _parse_card(content: dict[str, Any]) -> dict[str, Any]:
+    """Return the content of ``osrerank.json`` as fields of `ModelCard`."""
     card = dict(content)
-    card.pop("tokenizer", None)  # `tokenizer_file` reads it
+    card.pop("tokenizer", None)  # read by `tokenizer_file`
     version = card.pop("version", None)
     if version != CARD_VERSION:
         raise ValueError(f"version is {version!r}; this osrerank reads {CARD_VERSION}: export the checkpoint again")
@@ -124,38 +133,39 @@ def _parse_card(content: dict[str, Any]) -> dict[str, Any]:
     return card
 
 
-def _fields_from_config(config: dict[str, Any], directory: Path) -> dict[str, Any]:
+def _infer_fields(config: dict[str, Any], directory: Path) -> dict[str, Any]:
+    """Return the fields of `ModelCard` for a cross-encoder without a card."""
     cross_encoder = read_cross_encoder(directory)
     has_own_head = cross_encoder is not None and cross_encoder.head is not None
-    settings, segment_rows = TokenizerSettings.read(directory), int(config.get("type_vocab_size", 0))
-    max_tokens = longest_sequence(config, cross_encoder.max_tokens if cross_encoder else settings.limit)
+    settings = TokenizerSettings.read(directory)
+    segment_rows = int(config.get("type_vocab_size", 0))
+    max_tokens = max_sequence_tokens(config, cross_encoder.max_tokens if cross_encoder else settings.limit)
     return {
-        "head": _head_for_labels(cross_encoder.labels) if cross_encoder and has_own_head else _head(config),
+        "head": _head_for_labels(cross_encoder.labels) if cross_encoder and has_own_head else _infer_head(config),
         "max_tokens": max_tokens,
         "max_query_tokens": min(MAX_QUERY_TOKENS, max_tokens // 2),
         "segment_rows": segment_rows if settings.gives_token_types else min(1, segment_rows),
         "truncation_side": settings.truncation_side,
         "query_prefix": cross_encoder.query_prefix if cross_encoder else "",
-        "onnx": {} if has_own_head else foreign_graphs(directory),  # these graphs end before the head
+        "onnx": {} if has_own_head else find_graphs(directory),  # such graphs end before the head
     }
 
 
-def _head(config: Mapping[str, Any]) -> Head:
-    """Return the head that a config describes.
+def _infer_head(config: Mapping[str, Any]) -> Head:
+    """Return the head that a cross-encoder's config describes.
 
     Raises:
-        ValueError: the config is not that of a cross-encoder.
+        ValueError: the config describes another kind of model.
     """
     if "auto_map" in config:
-        raise ValueError(
-            "auto_map asks for the model's own Python code, which osrerank never runs; export the model to ONNX"
-        )
+        reason = "auto_map requires the model's own Python code, which osrerank never runs"
+        raise ValueError(f"{reason}; export the model to ONNX")
     architecture = next(iter(config.get("architectures") or ["nothing"]))
     if architecture == "BertForNextSentencePrediction":
         return "next-sentence"
     if not architecture.endswith("ForSequenceClassification"):
         expected = "a reranking model is a *ForSequenceClassification or BertForNextSentencePrediction"
-        fix = "osrerank export MODEL OUTPUT makes a reranker of a bi-encoder or a late-interaction model"
+        fix = "osrerank export MODEL OUTPUT makes a reranker from a bi-encoder or a late-interaction model"
         if architecture.endswith("ForPreTraining"):
             fix = "if it was trained as a reranker with that head: osrerank export MODEL OUTPUT --head next-sentence"
         raise ValueError(f"architectures names {architecture}; {expected}; {fix}")
@@ -164,7 +174,6 @@ def _head(config: Mapping[str, Any]) -> Head:
 
 def _head_for_labels(labels: int) -> Head:
     if labels not in {1, 2}:
-        raise ValueError(
-            f"the classifier has {labels} labels; a reranking model has 1 (a logit) or 2 (the second is relevant)"
-        )
+        expected = "a reranking model has 1 (a logit) or 2 (the second means relevant)"
+        raise ValueError(f"the classifier has {labels} labels; {expected}")
     return "logit1" if labels == 1 else "logits2"

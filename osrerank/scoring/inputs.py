@@ -96,11 +96,11 @@ class InputBuilder:
         self._document_marker = self.ids_of([card.tokens.document_marker] if card.tokens.document_marker else [])
         self.max_tokens = card.max_tokens
         if card.is_encoder:
-            self._query_pieces = card.max_query_tokens - self._template.specials(0) - len(self._query_marker)
+            self._query_pieces = card.max_query_tokens - self._template.count_tokens(0) - len(self._query_marker)
         else:
             prefix = self._query_prefix.tokens  # a cross-encoder's limit on the query leaves out the prefix
             self._query_pieces = card.max_query_tokens - 2 + prefix
-            if prefix and self.max_tokens <= self._template.specials() + self._query_pieces:
+            if prefix and self.max_tokens <= self._template.count_tokens() + self._query_pieces:
                 raise ValueError(f"the card's query_prefix has {prefix} tokens, which leaves no room for a document")
         self._is_duo = card.kind == "duo"
         self.length_rule = card.length_rule
@@ -201,9 +201,9 @@ class InputBuilder:
     def _mono_room(self, query: Pieces) -> int:
         """Return how many pieces a document may have; the length rule ``released`` leaves one token unused."""
         if self._is_encoder:
-            return self.max_tokens - self._template.specials(0) - len(self._document_marker)
+            return self.max_tokens - self._template.count_tokens(0) - len(self._document_marker)
         unused = self.length_rule == "released"
-        return self.max_tokens - self._template.specials() - unused - len(query.ids)
+        return self.max_tokens - self._template.count_tokens() - unused - len(query.ids)
 
     def _duo_room(self, query: Pieces) -> int:
         """Return how many pieces each of two documents may have: 223 if queries may have 62.
@@ -213,7 +213,7 @@ class InputBuilder:
         """
         if self.length_rule == "released":
             return (self.max_tokens - len(query.ids) - 2) // 2 - 2
-        return (self.max_tokens - self._template.specials(2) - self._query_pieces) // 2
+        return (self.max_tokens - self._template.count_tokens(2) - self._query_pieces) // 2
 
     def _with_prefix(self, prefix: "_Prefix", texts: Sequence[str], max_pieces: int) -> list[Pieces]:
         """Return the first ``max_pieces`` pieces of prefix and text, or the last ones if the end is kept.
@@ -305,7 +305,7 @@ class _Prefix:
         return cls(text, len(encoding.ids), special_tokenizer, tuple(specials.values()), encoding.offsets[last][1], ids)
 
 
-def padded(sequences: Sequence[Tokens], pad_id: int = 0, *, multiple: int = 1, max_width: int = 0) -> PaddedBatch:
+def pad(sequences: Sequence[Tokens], pad_id: int = 0, *, multiple: int = 1, max_width: int = 0) -> PaddedBatch:
     """Return sequences as one batch, padded on the right; the padding has the segment of the sequence's last token.
 
     Args:

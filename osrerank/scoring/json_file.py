@@ -8,10 +8,14 @@ from osrerank.errors import ModelLoadError
 
 
 def read_json(file: Path, *, kind: type = dict) -> Any:
-    """Read a JSON file, and return its object, or its value of another kind.
+    """Return the content of a JSON file.
+
+    Args:
+        file: the file's path.
+        kind: the type that the content must have.
 
     Raises:
-        ModelLoadError: the file is missing, or is not JSON of that kind.
+        ModelLoadError: the file is missing, is not JSON, or has another type.
     """
     try:
         content = json.loads(file.read_bytes())

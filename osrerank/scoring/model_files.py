@@ -1,4 +1,4 @@
-"""Read the files of a model directory, and reject directories that cannot be used."""
+"""Find and read the files of a model directory: config, tokenizer, weights and graphs."""
 
 import hashlib
 import zipfile
@@ -19,23 +19,23 @@ WEIGHTS_FILE = "model.safetensors"
 WEIGHTS_INDEX_FILE = "model.safetensors.index.json"
 ADAPTER_FILE = "adapter_config.json"
 PICKLES = ("pytorch_model.bin", "model.bin", "pytorch_model.pt", "model.pt", "model.pth")
-LEGACY_START = bytes.fromhex("80028a0a6cfc9c46f9206aa850192e")
-"""The first bytes of files that torch.save wrote before 1.6; later ones are zip archives."""
+LEGACY_PICKLE_PREFIX = bytes.fromhex("80028a0a6cfc9c46f9206aa850192e")
+"""The first bytes of the files that torch.save wrote before 1.6. Later versions write zip archives."""
 ONNX_FILES = {
     "int8": ("onnx/model_int8.onnx", "onnx/model_quantized.onnx"),
     "fp32": ("onnx/model.onnx", "model.onnx"),
 }
-"""Precision -> the paths of graphs that other programs export, without graphs for a single type of processor."""
+"""Precision -> the paths of graphs that other programs export. Graphs for one type of processor are ignored."""
 GRAPHS = (ONNX_FILES["int8"], (*ONNX_FILES["fp32"], "onnx/model.onnx_data", "model.onnx_data"))
 WEIGHTS = (
     ("*.safetensors", WEIGHTS_INDEX_FILE),
     ("pytorch_model.bin", "pytorch_model.bin.index.json", "pytorch_model-*.bin"),
 )
-"""File patterns in order of preference: only the first list of which a hub repository has a file is downloaded."""
+"""Lists of file patterns. The first list that matches a file of a hub repository is downloaded, and no other."""
 DEFAULT_MAX_TOKENS = 512
-"""The maximum tokens of a sequence if the model's files set no limit; `LONG_FAMILIES` has exceptions."""
+"""Maximum number of tokens in a sequence if the model's files set no limit, except for `LONG_FAMILIES`."""
 LONG_FAMILIES = ("modernbert",)
-"""The ``model_type`` of families that were trained with longer sequences."""
+"""The ``model_type`` of families that were trained with sequences as long as their position embeddings."""
 _BERT = {
     "vocab_size": 30522,
     "hidden_size": 768,
@@ -93,25 +93,21 @@ DEFAULTS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
         "modernbert": _MODERN_BERT,
     }
 )
-"""``model_type`` of a family that osrerank computes -> transformers' defaults for keys that a config leaves out."""
+"""``model_type`` of a supported family -> transformers' defaults for the keys that a config leaves out."""
 
 
 def read_config(directory: Path) -> dict[str, Any]:
-    """Return a directory's ``config.json``, with transformers' defaults for the keys that it leaves out.
-
-    Raises:
-        ModelLoadError: as `read_json`.
-    """
-    return with_defaults(read_json(directory / CONFIG_FILE))
+    """Return a directory's ``config.json`` with the defaults of `add_defaults`. Raises as `read_json`."""
+    return add_defaults(read_json(directory / CONFIG_FILE))
 
 
 def tokenizer_file(directory: Path) -> Path:
-    """Return the path of a model's tokenizer: ``tokenizer.json``, or the file that ``tokenizer`` in the card names.
+    """Return the path of a model's tokenizer: ``tokenizer.json``, or the path in the card's key ``tokenizer``.
 
-    Shipped models share a tokenizer. The card of any other model must name a file in the model's folder.
+    Only the models that osrerank ships may share a tokenizer outside their folders.
 
     Raises:
-        ModelLoadError: the card names a file outside the model's folder.
+        ModelLoadError: the path is outside the model's folder.
     """
     default_file, card = directory / TOKENIZER_FILE, directory / CARD_FILE
     if default_file.exists() or not card.exists():
@@ -124,17 +120,17 @@ def tokenizer_file(directory: Path) -> Path:
 
 
 def padding_id(directory: Path) -> int:
-    """Return the id of the padding token from the directory's ``config.json``; 0 by default."""
+    """Return the id of the padding token in a directory's ``config.json``; 0 by default."""
     config = read_config(directory) if (directory / CONFIG_FILE).exists() else {}
     return int(config.get("pad_token_id") or 0)
 
 
 def is_pickled(file: Path) -> bool:
-    """Return whether a file's content shows that torch.save wrote it."""
+    """Return whether torch.save wrote a file, judging by its content."""
     if not file.is_file():
         return False
     with file.open("rb") as opened:
-        if opened.read(len(LEGACY_START)) == LEGACY_START:
+        if opened.read(len(LEGACY_PICKLE_PREFIX)) == LEGACY_PICKLE_PREFIX:
             return True
     if not zipfile.is_zipfile(file):
         return False
@@ -143,7 +139,7 @@ def is_pickled(file: Path) -> bool:
 
 
 def digest(directory: Path, files: Iterable[str]) -> str:
-    """Return the SHA-256 of the names and contents of files."""
+    """Return the SHA-256 of the names and contents of a directory's files, in any order."""
     total = hashlib.sha256()
     for name in sorted(files):
         with (directory / name).open("rb") as opened:
@@ -152,16 +148,16 @@ def digest(directory: Path, files: Iterable[str]) -> str:
 
 
 def weight_files(directory: Path) -> list[str]:
-    """Return the names of the safetensors that transformers reads: one file, or the files that an index lists.
+    """Return the names of the safetensors that transformers loads: one file, or the files that an index lists.
 
-    Further safetensors in the directory, such as older weights, are ignored.
+    Other safetensors in the directory, such as older weights, are ignored.
 
     Raises:
-        ModelLoadError: the directory has an adapter, or several files and no index.
+        ModelLoadError: the directory has an adapter, or several safetensors without an index.
     """
     if (adapter := directory / ADAPTER_FILE).exists():
         fix = "merge it into the weights: peft's merge_and_unload(), then save_pretrained(...)"
-        reason = f"{adapter}: an adapter (LoRA or the like) changes the model's weights, and osrerank applies none"
+        reason = f"{adapter}: an adapter (such as LoRA) changes the model's weights, and osrerank cannot apply it"
         raise ModelLoadError(f"{reason}; {fix}", path=str(adapter))
     if (directory / WEIGHTS_FILE).exists():
         return [WEIGHTS_FILE]
@@ -170,34 +166,41 @@ def weight_files(directory: Path) -> list[str]:
     names = sorted(file.name for file in directory.glob("*.safetensors"))
     if len(names) > 1:
         reason = f"{directory} has {', '.join(names)}, and neither {WEIGHTS_FILE} nor {WEIGHTS_INDEX_FILE}"
-        raise ModelLoadError(f"{reason}; name the model's weights {WEIGHTS_FILE}", path=str(directory))
+        raise ModelLoadError(f"{reason}; rename the model's weights to {WEIGHTS_FILE}", path=str(directory))
     return names
 
 
-def foreign_graphs(directory: Path) -> dict[str, str]:
-    """Return the graphs that another program exported: precision -> file, relative to the directory."""
-    existing = {
-        precision: [name for name in names if (directory / name).exists()] for precision, names in ONNX_FILES.items()
-    }
-    return {precision: names[0] for precision, names in existing.items() if names}
+def find_graphs(directory: Path) -> dict[str, str]:
+    """Return the graphs of `ONNX_FILES` in a directory: precision -> file, relative to the directory."""
+    graphs: dict[str, str] = {}
+    for precision, names in ONNX_FILES.items():
+        for name in names:
+            if (directory / name).exists():
+                graphs.setdefault(precision, name)
+    return graphs
 
 
-def longest_sequence(config: Mapping[str, Any], limit: int | None) -> int:
-    """Return the maximum tokens of a sequence: the files' ``limit``, but at most the number of positions."""
+def max_sequence_tokens(config: Mapping[str, Any], limit: int | None) -> int:
+    """Return the maximum number of tokens in a sequence: ``limit``, but at most the number of position embeddings.
+
+    Args:
+        config: the content of ``config.json``, with defaults.
+        limit: the limit in the model's other files; None if they have no limit.
+    """
     positions = int(config.get("max_position_embeddings", DEFAULT_MAX_TOKENS)) - first_position(config)
     default = positions if config.get("model_type") in LONG_FAMILIES else DEFAULT_MAX_TOKENS
     return min(positions, limit or default)
 
 
 def first_position(config: Mapping[str, Any]) -> int:
-    """Return the position id of a sequence's first token: 0, or for MPNet and RoBERTa models the padding id plus 1."""
+    """Return the position id of a sequence's first token: 0, or the padding id plus 1 for MPNet and RoBERTa models."""
     family = str(config.get("model_type"))
     if "roberta" in family or family in ("camembert", "mpnet"):
         return int(config.get("pad_token_id") or 0) + 1
     return 0
 
 
-def with_defaults(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Add transformers' defaults for the keys that a config leaves out; unknown families get none."""
+def add_defaults(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a config with transformers' defaults for the keys that it leaves out, if its family is in `DEFAULTS`."""
     fields = {**DEFAULTS.get(str(config.get("model_type")), {}), **config}
-    return {"hidden_size": fields["dim"], **fields} if "dim" in fields else fields  # DistilBERT calls it dim
+    return {"hidden_size": fields["dim"], **fields} if "dim" in fields else fields  # DistilBERT

@@ -1,15 +1,15 @@
-"""The names of backends, dtypes and the multilingual model, for modules that must not import models."""
+"""The names of backends, dtypes and the multilingual model, in a module that imports nothing."""
 
 AUTO, WORKERS, HTTP = "auto", "workers", "http"
-LOCAL = ("onnx", "torch")
-NAMES = (AUTO, *LOCAL, WORKERS, HTTP)
-LOCAL_NAMES = (AUTO, *LOCAL)
+LOCAL_NAMES = (AUTO, "onnx", "torch")
+"""The backends that compute in this process."""
+NAMES = (*LOCAL_NAMES, WORKERS, HTTP)
 WORKER_NAMES = tuple(name for name in NAMES if name != WORKERS)
-"""The backends that a worker can use."""
+"""The backends for a worker's ``--backend``."""
 DTYPES = (AUTO, "fp32", "bf16", "fp16")
 
 MULTILINGUAL, MULTILINGUAL_PACKAGE = "osrerank/e5-multilingual", "osrerank_multilingual"
-"""The model that is too large for this package, and the package that holds it."""
+"""The shipped model that is too large for this package, and the package that contains it."""
 MULTILINGUAL_LANGUAGES = (
     "af", "am", "ar", "as", "az", "be", "bg", "bn", "br", "bs", "ca", "cs", "cy", "da", "de", "el", "en", "eo", "es",
     "et", "eu", "fa", "fi", "fr", "fy", "ga", "gd", "gl", "gu", "ha", "he", "hi", "hr", "hu", "hy", "id", "is", "it",

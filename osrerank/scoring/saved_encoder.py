@@ -15,8 +15,8 @@ from osrerank.scoring.locate import hub_id
 from osrerank.scoring.model_files import (
     CONFIG_FILE,
     TOKENIZER_FILE,
-    foreign_graphs,
-    longest_sequence,
+    find_graphs,
+    max_sequence_tokens,
     read_config,
     weight_files,
 )
@@ -81,7 +81,7 @@ class BiEncoderSource:
             (folder / name).parent.mkdir(exist_ok=True)
             shutil.copyfile(source / name, folder / name)
         if self.is_static:
-            static.write(self.directory, folder)
+            static.convert(self.directory, folder)
 
 
 def is_bi_encoder(directory: Path) -> bool:
@@ -127,7 +127,7 @@ def read_bi_encoder(directory: Path, name: str, overrides: EncoderOverrides | No
         reason = f"{directory}: include_prompt is false, which leaves the tokens of prefixes out of the pooling"
         fix = "osrerank cannot do this; use the model without prefixes: --query-prefix '' --document-prefix ''"
         raise ModelLoadError(f"{reason}; {fix}", path=str(directory))
-    max_tokens = longest_sequence(config, description.limits.sequence or published.get("max_tokens"))
+    max_tokens = max_sequence_tokens(config, description.limits.sequence or published.get("max_tokens"))
     is_cosine = description.similarity == "cosine"
     card = ModelCard(
         name=name,
@@ -177,7 +177,7 @@ def read_encoder_config(transformer: Path, families: Sequence[str] = FAMILIES) -
         if not (transformer / file).exists():
             reason = f"{transformer / file} is missing; save the model with transformers' fast tokenizer"
             raise ModelLoadError(reason, path=str(transformer / file))
-    if not has_safetensors and not foreign_graphs(transformer):
+    if not has_safetensors and not find_graphs(transformer):
         fix = "save the model with safe_serialization=True"
         raise ModelLoadError(f"{transformer} has no *.safetensors; {fix}", path=str(transformer))
     config = read_config(transformer)

@@ -1,4 +1,4 @@
-"""Read sentence-transformers' StaticEmbedding: a text's vector is the mean of its tokens' vectors from a table."""
+"""Read the files of sentence-transformers' StaticEmbedding, which averages the vectors of a text's tokens."""
 
 import json
 from pathlib import Path
@@ -16,16 +16,16 @@ EMPTY_TEMPLATE = {
     "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}],
     "special_tokens": {},
 }
-"""A post-processor of tokenizers that adds no special tokens, because sentence-transformers adds none here."""
+"""A post-processor that adds no special tokens, because a StaticEmbedding's input has none."""
 
 
 def read_table(directory: Path) -> Any:
-    """Return the vectors of the tokens, fp32 ``(tokens, dimensions)``.
+    """Return the vectors of the vocabulary's tokens, fp32 ``(tokens, dimensions)``.
 
-    model2vec's files have a row for several tokens, and a weight for each token.
+    In model2vec's files, several tokens may share a vector, and each token has a weight.
 
     Raises:
-        ModelLoadError: the directory has no safetensors with a table.
+        ModelLoadError: the directory has no safetensors with these vectors.
     """
     file = directory / next(iter(weight_files(directory)), WEIGHTS_FILE)
     if not file.exists():
@@ -33,7 +33,7 @@ def read_table(directory: Path) -> Any:
     weights = require("safetensors.torch", extra="torch").load_file(file)
     rows = weights.get("embedding.weight", weights.get("embeddings"))
     if rows is None:
-        raise file_error(file, "it has no tensor embedding.weight, which a StaticEmbedding has")
+        raise file_error(file, "it has no tensor embedding.weight, which a StaticEmbedding needs")
     if "mapping" in weights:
         rows = rows[weights["mapping"].long()]
     if "weights" in weights:
@@ -42,7 +42,7 @@ def read_table(directory: Path) -> Any:
 
 
 def table_config(rows: Any) -> dict[str, Any]:
-    """Return the ``config.json`` for a table."""
+    """Return the content of ``config.json`` for the vectors that `read_table` returns."""
     tokens, width = rows.shape
     return {
         "model_type": STATIC,
@@ -52,8 +52,13 @@ def table_config(rows: Any) -> dict[str, Any]:
     }
 
 
-def write(directory: Path, folder: Path) -> None:
-    """Write a StaticEmbedding's files to another directory, as `osrerank.scoring` reads them."""
+def convert(directory: Path, folder: Path) -> None:
+    """Convert a StaticEmbedding's files to the format that `osrerank.scoring` reads.
+
+    Args:
+        directory: the StaticEmbedding's files.
+        folder: the directory to write to.
+    """
     rows = read_table(directory)
     require("safetensors.torch", extra="torch").save_file({"embedding.weight": rows}, folder / WEIGHTS_FILE)
     (folder / CONFIG_FILE).write_text(json.dumps(table_config(rows)), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""The special tokens that a tokenizer puts around one text, or around a pair of texts."""
+"""Find the special tokens that a tokenizer puts around a text, or around a pair of texts."""
 
 from dataclasses import dataclass
 
@@ -8,13 +8,17 @@ from tokenizers.processors import TemplateProcessing
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """The special tokens that the model's tokenizer puts around query and document: ``head q middle d tail``.
+    """The special tokens of a sequence, ``head query middle document tail``, with segment ids.
+
+    For BERT, ``head`` is [CLS], and ``middle`` and ``tail`` are [SEP].
 
     Attributes:
-        head, middle, tail: the ids of the special tokens.
-        middle_query: how many tokens of ``middle`` are in the query's segment.
+        head: token ids before the query.
+        middle: token ids between query and document, and between two documents.
+        tail: token ids at the end.
+        middle_query: number of tokens in ``middle`` that have the query's segment id, 0.
         document_type: segment id of the document: 1 for BERT, 0 for models without segments.
-        second_type: segment id of the second document, if two are compared.
+        second_type: segment id of a duo model's second document.
     """
 
     head: tuple[int, ...]
@@ -24,35 +28,35 @@ class Template:
     document_type: int
     second_type: int = 0
 
-    def specials(self, documents: int = 1) -> int:
-        """Count the special tokens of a sequence with this many documents."""
+    def count_tokens(self, documents: int = 1) -> int:
+        """Return the number of special tokens in a sequence with this many documents."""
         return len(self.head) + documents * len(self.middle) + len(self.tail)
 
 
 def single_template(tokenizer: Tokenizer) -> Template:
-    """Return the special tokens that a tokenizer puts around a single text: ``head text tail``.
+    """Return the template of a tokenizer for one text: ``head text tail``.
 
     Raises:
         ValueError: the tokenizer adds no special tokens.
     """
     encoding = tokenizer.encode("a")
-    texts = [index for index, special in enumerate(encoding.special_tokens_mask) if not special]
-    is_static = isinstance(tokenizer.post_processor, TemplateProcessing)  # a StaticEmbedding's template is empty
-    if not texts or (len(texts) == len(encoding.ids) and not is_static):
+    text = [index for index, is_special in enumerate(encoding.special_tokens_mask) if not is_special]
+    may_be_empty = isinstance(tokenizer.post_processor, TemplateProcessing)  # a StaticEmbedding has an empty template
+    if not text or (len(text) == len(encoding.ids) and not may_be_empty):
         raise ValueError("it does not put special tokens around a text (no post-processor)")
-    head, tail = tuple(encoding.ids[: texts[0]]), tuple(encoding.ids[texts[-1] + 1 :])
-    return Template(head, (*tail, *head), tail, len(tail), 1)
+    head, tail = tuple(encoding.ids[: text[0]]), tuple(encoding.ids[text[-1] + 1 :])
+    return Template(head, (*tail, *head), tail, middle_query=len(tail), document_type=1)
 
 
 def pair_template(tokenizer: Tokenizer) -> Template:
-    """Return the special tokens that a tokenizer puts around a pair of texts.
+    """Return the template of a tokenizer for a pair of texts: ``head query middle document tail``.
 
     Raises:
         ValueError: the tokenizer adds no special tokens.
     """
     encoding = tokenizer.encode("a", "b")
-    query = [index for index, text in enumerate(encoding.sequence_ids) if text == 0]
-    document = [index for index, text in enumerate(encoding.sequence_ids) if text == 1]
+    query = [index for index, sequence in enumerate(encoding.sequence_ids) if sequence == 0]
+    document = [index for index, sequence in enumerate(encoding.sequence_ids) if sequence == 1]
     if not query or not document or len(encoding.ids) - len(query) - len(document) < 3:
         raise ValueError("it does not put special tokens around a pair of texts (no post-processor)")
     head, tail = tuple(encoding.ids[: query[0]]), tuple(encoding.ids[document[-1] + 1 :])

@@ -11,7 +11,7 @@ from osrerank.errors import ConfigError, EvaluationError
 from osrerank.evaluation.basic import average_precision, ndcg, reciprocal_rank
 from osrerank.options.passages import Passages
 from osrerank.scoring.card import Kind, logistic
-from osrerank.scoring.inputs import Tokens, padded
+from osrerank.scoring.inputs import Tokens, pad
 from osrerank.stages.passages import AGGREGATIONS
 from osrerank.training.documents import passages_in
 from osrerank.training.examples.batches import WIDTHS, plan, runs
@@ -40,7 +40,7 @@ class NetworkScorer:
 
     Attributes:
         device: the network's device.
-        budget_tokens: maximum number of padded tokens in a batch.
+        budget_tokens: maximum number of pad tokens in a batch.
         autocast: returns a context in which matrix products have the training's precision.
     """
 
@@ -56,7 +56,7 @@ class NetworkScorer:
         with torch.inference_mode(), self.autocast():
             for indices in plan([[tokens] for tokens in sequences], self.budget_tokens, multiple=WIDTHS):
                 batch_sequences = [sequences[index] for index in indices]
-                batch = padded(batch_sequences, trainee.pad_id, multiple=WIDTHS, max_width=trainee.card.max_tokens)
+                batch = pad(batch_sequences, trainee.pad_id, multiple=WIDTHS, max_width=trainee.card.max_tokens)
                 logits = trainee.network(**to_device(self.device, batch)).float()
                 scores[indices] = raw_scores(logits, trainee.card.head).cpu().numpy()
         trainee.network.train(was_training)

@@ -27,7 +27,7 @@ from osrerank.export.export_model import new_directory, refuse_existing
 from osrerank.formats.files import bad_line
 from osrerank.formats.lines import numbered_lines
 from osrerank.scoring.card_file import parameter_files
-from osrerank.scoring.inputs import Ids, Tokens, padded
+from osrerank.scoring.inputs import Ids, Tokens, pad
 from osrerank.scoring.model_files import TOKENIZER_FILE, digest, tokenizer_file
 from osrerank.training.examples.batches import Lot, TrainingStep, plan
 from osrerank.training.examples.lists import text_of
@@ -174,7 +174,7 @@ class MaskedSteps:
         rows = [[Tokens(ids, np.zeros_like(ids))] for ids, _ in hidden]
         lots = []
         for indices in plan(rows, self.budget_tokens):
-            inputs = padded([rows[index][0] for index in indices], self.pad_id)
+            inputs = pad([rows[index][0] for index in indices], self.pad_id)
             targets = np.full_like(inputs.input_ids, IGNORED)
             for row, index in enumerate(indices):
                 targets[row, : len(hidden[index][1])] = hidden[index][1]

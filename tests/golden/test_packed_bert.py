@@ -13,7 +13,7 @@ import pytest
 from osrerank.errors import InferenceError
 from osrerank.scoring.card import ModelCard, Pooling
 from osrerank.scoring.card_file import read_card
-from osrerank.scoring.inputs import Tokens, padded
+from osrerank.scoring.inputs import Tokens, pad
 from osrerank.scoring.json_file import read_json
 
 torch = pytest.importorskip("torch")
@@ -119,7 +119,7 @@ def test_packed_classifiers_equal_transformers(
 
 def padded_vectors(directory: Path, pooling: Pooling, batch: Sequence[Tokens]) -> np.ndarray:
     network = PaddedBiEncoder(read_json(directory / "config.json"), pooling).load_bert(read_weights(directory))
-    inputs = padded(batch)
+    inputs = pad(batch)
     ids, mask = (torch.from_numpy(part) for part in (inputs.input_ids, inputs.attention_mask))
     with torch.inference_mode():
         return network.encode(ids, mask).numpy()

@@ -12,7 +12,7 @@ from osrerank._threads import NATIVE_CODE
 from osrerank.errors import InferenceError, ModelLoadError
 from osrerank.scoring.backends.base import Backend, Compute
 from osrerank.scoring.card import ModelCard
-from osrerank.scoring.inputs import PaddedBatch, Tokens, padded
+from osrerank.scoring.inputs import PaddedBatch, Tokens, pad
 from osrerank.scoring.modular.head import Head
 from osrerank.types.vectors import Rows
 
@@ -111,7 +111,7 @@ class EncoderBackend(OnnxBackend):
     def __init__(self, session: Any, *, threads: int, card: ModelCard, precision: str, file: str) -> None:
         super().__init__(session, threads=threads, card=card, precision=precision, file=file)
         self._output = _find_output(session)
-        self._head = card.to_vector
+        self._head = card.vector_head
 
     def _compute(self, sequences: Sequence[Tokens]) -> Rows:
         return np.concatenate([self.encode(tokens) for tokens in sequences])

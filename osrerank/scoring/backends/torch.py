@@ -193,7 +193,7 @@ def load_network(directory: Path, card: ModelCard) -> Any:
 def read_head(directory: Path, card: ModelCard) -> Head | None:
     """Return the head that follows the encoder; None if the config names a classifier of transformers instead."""
     if card.is_encoder:
-        return card.to_vector
+        return card.vector_head
     description = read_cross_encoder(directory)
     return description.head if description else None
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from osrerank.scoring.inputs import InputBuilder, PaddedBatch, Tokens, padded
+from osrerank.scoring.inputs import InputBuilder, PaddedBatch, Tokens, pad
 from osrerank.training.examples.lists import Example
 
 AHEAD = 4
@@ -197,7 +197,7 @@ class Steps:
 
 
 def _padded(sequences: Sequence[Tokens], pad_id: int, assembly: Assembly) -> PaddedBatch:
-    return padded(sequences, pad_id, multiple=WIDTHS, max_width=assembly.builder.max_tokens)
+    return pad(sequences, pad_id, multiple=WIDTHS, max_width=assembly.builder.max_tokens)
 
 
 def plan(lists: Sequence[Sequence[Tokens]], budget_tokens: int, *, multiple: int = 1) -> Iterator[list[int]]:

@@ -8,7 +8,7 @@ from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers, processors
 
 from osrerank.errors import ModelLoadError
 from osrerank.scoring.card import ModelCard
-from osrerank.scoring.inputs import InputBuilder, padded
+from osrerank.scoring.inputs import InputBuilder, pad
 
 DIRECTORY = Path(__file__).parents[2] / "data" / "tiny-bert-one-label"
 CLS, SEP = 2, 3
@@ -52,7 +52,7 @@ def test_a_bi_encoder_reads_each_text_alone() -> None:
 
 def test_padding_is_masked_and_keeps_the_last_segment(builder: InputBuilder) -> None:
     query = builder.query("low")
-    batch = padded([builder.mono(query, text) for text in builder.documents(["wing", ""], query)], pad_id=9)
+    batch = pad([builder.mono(query, text) for text in builder.documents(["wing", ""], query)], pad_id=9)
     assert batch.input_ids.tolist() == [[CLS, *ids("low"), SEP, *ids("wing"), SEP], [CLS, *ids("low"), SEP, SEP, 9]]
     assert batch.attention_mask.tolist() == [[1, 1, 1, 1, 1], [1, 1, 1, 1, 0]]
     assert batch.token_type_ids.tolist() == [[0, 0, 0, 1, 1], [0, 0, 0, 1, 1]]

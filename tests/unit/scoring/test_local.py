@@ -15,7 +15,7 @@ from osrerank.scoring import registry
 from osrerank.scoring.bi_encoder import BiEncoder
 from osrerank.scoring.card import POINTWISE, Calibration, ModelCard
 from osrerank.scoring.cross_encoder import CrossEncoder
-from osrerank.scoring.inputs import InputBuilder, Tokens, padded
+from osrerank.scoring.inputs import InputBuilder, Tokens, pad
 from osrerank.scoring.loaded import FIND_AGAIN_AFTER_S, LoadedModel
 from osrerank.scoring.local import CHUNK
 from osrerank.scoring.registry import load_scorer
@@ -38,7 +38,7 @@ def faulty(fault: str, pause_s: float = 0.0) -> CrossEncoder:
 
     def run(sequences: Sequence[Tokens]) -> np.ndarray:
         backend.clock.sleep(pause_s)
-        batch = padded(sequences)
+        batch = pad(sequences)
         logits = batch.attention_mask.sum(axis=1, keepdims=True).astype(np.float32)
         is_bad = (batch.input_ids == bad).any(axis=1)
         if fault == "raise" and is_bad.any():

@@ -11,7 +11,7 @@ from torch import Tensor
 from osrerank.scoring.backends.networks.bert import PackedNetwork
 from osrerank.scoring.backends.networks.classifier import Classifier, ModularClassifier
 from osrerank.scoring.backends.networks.packing import Numbers
-from osrerank.scoring.inputs import PaddedBatch, Tokens, padded
+from osrerank.scoring.inputs import PaddedBatch, Tokens, pad
 from osrerank.types.vectors import Rows
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -74,7 +74,7 @@ class PaddedEngine:
         self._pad_id = pad_id
 
     def __call__(self, sequences: Sequence[Tokens]) -> npt.NDArray[np.float32]:
-        batch = padded(sequences, self._pad_id)
+        batch = pad(sequences, self._pad_id)
         flat = on_device([getattr(batch, name).ravel() for name in PaddedBatch.__slots__], self._device)
         shape = batch.input_ids.shape
         inputs = {name: tensor.view(shape).long() for name, tensor in zip(PaddedBatch.__slots__, flat, strict=True)}

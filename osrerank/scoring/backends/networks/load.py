@@ -83,7 +83,7 @@ def load_packed(
         KeyError: a weight is missing.
     """
     if card.is_encoder:
-        head = card.to_vector
+        head = card.vector_head
     network_class = PackedTokens if card.kind == "late-interaction" else PackedClassifier
     if config["model_type"] == modern_shape.MODEL_TYPE:
         encoder = _load_modern_bert(weights, config, dtype)

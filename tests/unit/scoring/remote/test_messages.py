@@ -103,15 +103,17 @@ def test_a_message_of_another_version_is_refused_with_both_versions(monkeypatch)
     monkeypatch.setattr(messages, "VERSION", messages.VERSION + 1)
     newer = REQUEST.encode()
     monkeypatch.undo()
-    with pytest.raises(PayloadError, match=f"version {messages.VERSION + 1}, this osrerank reads {messages.VERSION}"):
+    with pytest.raises(
+        PayloadError, match=f"version {messages.VERSION + 1}, and this osrerank needs {messages.VERSION}"
+    ):
         ChunkRequest.decode(newer)
 
 
 def test_a_message_too_large_is_refused_on_both_sides():
     large = ChunkRequest("c", "m", "i", 0.0, None, "q", ["x" * (messages.MAX_MESSAGE_BYTES + 1)], [(0,)])
-    with pytest.raises(PayloadError, match="larger"):
+    with pytest.raises(PayloadError, match="too large"):
         large.encode()
-    with pytest.raises(PayloadError, match="larger"):
+    with pytest.raises(PayloadError, match="too large"):
         ChunkRequest.decode(b"x" * (messages.MAX_MESSAGE_BYTES + 1))
 
 
@@ -175,7 +177,7 @@ def test_oversized_or_malformed_messages_are_refused_before_their_signature_is_c
 
 
 def test_refused_messages_are_counted_and_logged_once_a_minute(caplog, monkeypatch):
-    monkeypatch.setattr(signing, "_due", LogThrottle())
+    monkeypatch.setattr(signing, "_log_limit", LogThrottle())
     count = signing.count_refusal
     before = MESSAGES_REFUSED.labels("reply", "unsigned")._value.get()
     for _ in range(5):
