@@ -1,13 +1,13 @@
 """Build a model's token sequences: ``[CLS] q [SEP] d [SEP]`` and ``[CLS] q [SEP] d_i [SEP] d_j [SEP]``.
 
-For a bi-encoder, query and document are separate sequences; each may fill the whole window, and may have a prefix.
+An encoder's queries and documents are separate sequences, which may have prefixes.
 
 Lengths follow Nogueira and Cho 2019 (arXiv 1901.04085, section 3) and Nogueira et al. 2019 (arXiv 1910.14424, sections
-3.2 and 3.3). The query has at most 64 tokens, its two special tokens included. The document is cut so that the sequence
-has at most 512 tokens; each document of a pair has at most 223.
+3.2 and 3.3). The query has at most 64 tokens, including two special tokens. The document is truncated so that the
+sequence has at most 512 tokens; each document of a pair has at most 223.
 
-Each text is tokenised once. A text that contains the characters "[SEP]" does not get the special token; a prefix that
-contains them does, as in the libraries that save such models.
+The characters "[SEP]" in a text do not become the special token. In a prefix they do, as in the libraries that save
+such models.
 """
 
 from collections.abc import Sequence
@@ -27,20 +27,20 @@ from osrerank.scoring.model_files import tokenizer_file
 from osrerank.scoring.template import pair_template, single_template
 
 CHARACTERS_PER_PIECE = 8
-"""First estimate of the length of a word piece, in characters; English pieces have four to five."""
+"""Characters to tokenise per word piece that is needed, at first. English pieces have four to five characters."""
 MAX_TEXT_CHARACTERS = 1 << 18
-"""The maximum number of characters read from a text. Only white space or a single word has under 512 pieces in them."""
+"""Maximum number of characters tokenised of a text. Only white space or one long word yields under 512 pieces."""
 
 Ids = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
 class Pieces:
-    """The ids of a text's first word pieces, without special tokens.
+    """The word pieces of a text that fit into a sequence, without special tokens.
 
     Attributes:
-        ids: int64 ``(pieces,)``.
-        cut: whether the text has more pieces.
+        ids: token ids, int64 ``(pieces,)``.
+        cut: whether the text was truncated.
     """
 
     ids: Ids
@@ -49,12 +49,12 @@ class Pieces:
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """One sequence as a model reads it, special tokens included.
+    """One input sequence of a model, including special tokens.
 
     Attributes:
-        ids: int64 ``(tokens,)``.
+        ids: token ids, int64 ``(tokens,)``.
         segments: token type ids, int64 ``(tokens,)``.
-        unattended: how many tokens at the end are masked, so that no token attends to them.
+        unattended: number of tokens at the end to which no token attends.
     """
 
     ids: Ids
@@ -64,7 +64,7 @@ class Tokens:
 
 @dataclass(frozen=True, slots=True)
 class PaddedBatch:
-    """Sequences padded to the same length, int64 ``(n, tokens)``; each field has the name of a model input."""
+    """Sequences padded to the same length, int64 ``(n, tokens)``. The fields have the names of the model's inputs."""
 
     input_ids: Ids
     attention_mask: Ids
@@ -72,7 +72,7 @@ class PaddedBatch:
 
 
 class InputBuilder:
-    """Tokenises texts, and joins their pieces into the sequences that a model reads.
+    """Tokenises texts, and joins their pieces into a model's input sequences.
 
     Args:
         tokenizer: the model's tokenizer, with padding and truncation turned off.
@@ -81,7 +81,7 @@ class InputBuilder:
 
     def __init__(self, tokenizer: Tokenizer, card: ModelCard) -> None:
         self._tokenizer = tokenizer
-        self._map = CharacterMap.take_from(tokenizer) if card.normalization == "sentencepiece" else None
+        self._character_map = CharacterMap.take_from(tokenizer) if card.normalization == "sentencepiece" else None
         self._is_encoder = card.is_encoder
         self._keeps_end = card.truncation_side == "left"
         self._template = (single_template if card.is_encoder else pair_template)(tokenizer)
@@ -90,27 +90,28 @@ class InputBuilder:
         if card.kind == "duo":
             first, second = (1, 2) if card.segment_rows > 2 else (0, 0)
             self._template = replace(self._template, document_type=first, second_type=second)
-        self._query_prefix = _Prefix.tokenised(tokenizer, card.query_prefix)
-        self._document_prefix = _Prefix.tokenised(tokenizer, card.document_prefix)
-        self._query_marker = self.ids_of([card.tokens.query_marker] if card.tokens.query_marker else [])
-        self._document_marker = self.ids_of([card.tokens.document_marker] if card.tokens.document_marker else [])
+        self._query_prefix = _Prefix.tokenise(tokenizer, card.query_prefix)
+        self._document_prefix = _Prefix.tokenise(tokenizer, card.document_prefix)
+        self._query_marker = self.token_ids([card.tokens.query_marker] if card.tokens.query_marker else [])
+        self._document_marker = self.token_ids([card.tokens.document_marker] if card.tokens.document_marker else [])
         self.max_tokens = card.max_tokens
         if card.is_encoder:
-            self._query_pieces = card.max_query_tokens - self._template.count_tokens(0) - len(self._query_marker)
+            self._max_query_pieces = card.max_query_tokens - self._template.count_tokens(0) - len(self._query_marker)
         else:
-            prefix = self._query_prefix.tokens  # a cross-encoder's limit on the query leaves out the prefix
-            self._query_pieces = card.max_query_tokens - 2 + prefix
-            if prefix and self.max_tokens <= self._template.count_tokens() + self._query_pieces:
-                raise ValueError(f"the card's query_prefix has {prefix} tokens, which leaves no room for a document")
+            prefix_tokens = self._query_prefix.tokens  # a cross-encoder's max_query_tokens does not count them
+            self._max_query_pieces = card.max_query_tokens - 2 + prefix_tokens
+            if prefix_tokens and self.max_tokens <= self._template.count_tokens() + self._max_query_pieces:
+                reason = f"the card's query_prefix has {prefix_tokens} tokens, which leaves no room for a document"
+                raise ValueError(reason)
         self._is_duo = card.kind == "duo"
         self.length_rule = card.length_rule
 
     @classmethod
     def load(cls, directory: Path, card: ModelCard) -> Self:
-        """Read the directory's tokenizer.
+        """Return a builder with the tokenizer of a model's directory.
 
         Raises:
-            ModelLoadError: the tokenizer cannot be read, or does not join two texts.
+            ModelLoadError: the tokenizer cannot be read, or does not support the card's kind of model.
         """
         file = tokenizer_file(directory)
         try:
@@ -124,47 +125,50 @@ class InputBuilder:
             raise ModelLoadError(reason, model=card.name, path=str(file)) from error
 
     def query(self, text: str) -> Pieces:
-        """Return the query's pieces, its prefix included: at most 62 if the card allows 64 tokens.
+        """Return the pieces of prefix and query: at most 62 if the card allows 64 tokens.
 
         A cross-encoder's prefix does not count towards this limit.
         """
-        pieces = self._with_prefix(self._query_prefix, [text], self._query_pieces)[0]
-        return _marked(self._query_marker, pieces) if self._query_marker else pieces
+        pieces = self._tokenise_with_prefix(self._query_prefix, [text], self._max_query_pieces)[0]
+        return _prepend(self._query_marker, pieces) if self._query_marker else pieces
 
     def documents(self, texts: Sequence[str], query: Pieces) -> list[Pieces]:
-        """Return each document's pieces, its prefix included, cut to fit into a sequence with the query."""
-        documents = self._with_prefix(self._document_prefix, texts, self._room(query))
+        """Return the pieces of prefix and document, truncated to fit into a sequence with the query."""
+        documents = self._tokenise_with_prefix(self._document_prefix, texts, self._max_document_pieces(query))
         if self._document_marker:
-            return [_marked(self._document_marker, pieces) for pieces in documents]
+            return [_prepend(self._document_marker, pieces) for pieces in documents]
         return documents
 
-    def ids_of(self, tokens: Sequence[str]) -> tuple[int, ...]:
-        """Return the ids of tokens, which are given by name.
+    def token_ids(self, tokens: Sequence[str]) -> tuple[int, ...]:
+        """Return the ids of tokens.
 
         Raises:
-            ValueError: the tokenizer lacks one of the tokens.
+            ValueError: the tokenizer does not have one of the tokens.
         """
         ids = [self._tokenizer.token_to_id(token) for token in tokens]
         if None in ids:
-            raise ValueError(f"the card names the token {tokens[ids.index(None)]!r}, which the tokenizer lacks")
+            raise ValueError(f"the card has the token {tokens[ids.index(None)]!r}, which the tokenizer does not have")
         return tuple(ids)
 
     def chunks(self, texts: Sequence[str], query: Pieces) -> list[list[tuple[int, int]]]:
-        """Split each text into consecutive chunks that fit beside the query; return their (start, end) in characters.
+        """Split texts into consecutive chunks that fit into a sequence with the query.
 
-        A chunk has as many whole words as fit; a word that does not fit into one chunk is divided. A text without
+        A chunk has as many whole words as possible. A word that does not fit into one chunk is split. A text without
         pieces has no chunks.
+
+        Returns:
+            For each text, the (start, end) of its chunks, in characters.
         """
-        readable = [_encodable(text) for text in texts]
-        offsets = None
-        if self._map:
-            mapped = [self._map.normalise(text) for text in readable]
-            offsets = [(*starts, len(text)) for text, (_, starts) in zip(readable, mapped, strict=True)]
-            readable = [text for text, _ in mapped]
+        inputs = [_replace_surrogates(text) for text in texts]
+        offsets = None  # for each text: index of a character in its normal form -> index in the text
+        if self._character_map:
+            normalised = [self._character_map.normalise(text) for text in inputs]
+            offsets = [(*starts, len(text)) for text, (_, starts) in zip(inputs, normalised, strict=True)]
+            inputs = [text for text, _ in normalised]
         with NATIVE_CODE:
-            encodings = self._tokenizer.encode_batch(readable, add_special_tokens=False)
-        max_pieces = max(self._room(query) - self._document_prefix.tokens, 1)
-        chunks = [_chunks(encoding, max_pieces) for encoding in encodings]
+            encodings = self._tokenizer.encode_batch(inputs, add_special_tokens=False)
+        max_pieces = max(self._max_document_pieces(query) - self._document_prefix.tokens, 1)
+        chunks = [_chunk_spans(encoding, max_pieces) for encoding in encodings]
         if offsets is None:
             return chunks
         return [
@@ -175,100 +179,96 @@ class InputBuilder:
     def mono(self, query: Pieces, document: Pieces) -> Tokens:
         """Return the sequence of a query and a document."""
         template = self._template
-        ids = _joined(template.head, query.ids, template.middle, document.ids, template.tail)
+        ids = _concatenate(template.head, query.ids, template.middle, document.ids, template.tail)
         segments = np.full_like(ids, template.document_type)
         segments[: len(template.head) + len(query.ids) + template.middle_query] = 0
         return Tokens(ids, segments)
 
     def single(self, text: Pieces) -> Tokens:
         """Return the sequence of a single text."""
-        ids = _joined(self._template.head, text.ids, self._template.tail)
+        ids = _concatenate(self._template.head, text.ids, self._template.tail)
         return Tokens(ids, np.zeros_like(ids))
 
     def duo(self, query: Pieces, first: Pieces, second: Pieces) -> Tokens:
-        """Return the sequence of a query and two documents; each special token has the segment of the text before."""
+        """Return the sequence of a query and two documents; a special token has the segment of the text before it."""
         template, middle = self._template, self._template.middle
-        ids = _joined(template.head, query.ids, middle, first.ids, middle, second.ids, template.tail)
+        ids = _concatenate(template.head, query.ids, middle, first.ids, middle, second.ids, template.tail)
         segments = np.full_like(ids, template.second_type)
         start = len(template.head) + len(query.ids) + template.middle_query
         segments[: start + len(middle) + len(first.ids)] = template.document_type
         segments[:start] = 0
         return Tokens(ids, segments)
 
-    def _room(self, query: Pieces) -> int:
-        return self._duo_room(query) if self._is_duo else self._mono_room(query)
+    def _max_document_pieces(self, query: Pieces) -> int:
+        """Return the maximum number of pieces of a document beside the query.
 
-    def _mono_room(self, query: Pieces) -> int:
-        """Return how many pieces a document may have; the length rule ``released`` leaves one token unused."""
+        Each of a duo model's documents may have 223 pieces if queries may have 62; by the length rule ``released``,
+        222 to 252, depending on the query. A short document does not lend its pieces to the other one.
+        """
         if self._is_encoder:
             return self.max_tokens - self._template.count_tokens(0) - len(self._document_marker)
-        unused = self.length_rule == "released"
-        return self.max_tokens - self._template.count_tokens() - unused - len(query.ids)
-
-    def _duo_room(self, query: Pieces) -> int:
-        """Return how many pieces each of two documents may have: 223 if queries may have 62.
-
-        The released code takes half of what the query and its two special tokens leave, minus two: 222 to 252. If one
-        document is short, the other one does not get more room.
-        """
-        if self.length_rule == "released":
+        is_released = self.length_rule == "released"
+        if not self._is_duo:
+            unused = 1 if is_released else 0
+            return self.max_tokens - self._template.count_tokens() - unused - len(query.ids)
+        if is_released:
             return (self.max_tokens - len(query.ids) - 2) // 2 - 2
-        return (self.max_tokens - self._template.count_tokens(2) - self._query_pieces) // 2
+        return (self.max_tokens - self._template.count_tokens(2) - self._max_query_pieces) // 2
 
-    def _with_prefix(self, prefix: "_Prefix", texts: Sequence[str], max_pieces: int) -> list[Pieces]:
+    def _tokenise_with_prefix(self, prefix: "_Prefix", texts: Sequence[str], max_pieces: int) -> list[Pieces]:
         """Return the first ``max_pieces`` pieces of prefix and text, or the last ones if the end is kept.
 
-        A tokenizer that reads special tokens in a prefix also reads them in a text. So a text that contains the name of
-        a special token is tokenised again, without that part of the prefix.
+        The tokenizer of a prefix with special tokens would also recognise them in a text. Therefore, a text that
+        contains a special token's name is tokenised again, after the prefix's last special token.
         """
         prefixed = [prefix.text + text for text in texts] if prefix.text else texts
-        pieces = self._pieces(prefix.tokenizer, prefixed, max_pieces)
+        pieces = self._tokenise(prefix.tokenizer, prefixed, max_pieces)
         for index, text in enumerate(texts):
-            if any(name in text for name in prefix.specials):
-                text_pieces = self._pieces(self._tokenizer, [prefix.text[prefix.end :] + text], max_pieces)[0]
+            if any(name in text for name in prefix.special_tokens):
+                text_pieces = self._tokenise(self._tokenizer, [prefix.text[prefix.end :] + text], max_pieces)[0]
                 ids = text_pieces.ids.tolist()
                 if not (text_pieces.cut and self._keeps_end):
                     ids = [*prefix.ids, *ids]
-                pieces[index] = Pieces(self._cut(ids, max_pieces).ids, text_pieces.cut or len(ids) > max_pieces)
+                pieces[index] = Pieces(self._truncate(ids, max_pieces).ids, text_pieces.cut or len(ids) > max_pieces)
         return pieces
 
-    def _pieces(self, tokenizer: Tokenizer, texts: Sequence[str], max_pieces: int) -> list[Pieces]:
-        """Return at most ``max_pieces`` pieces of each text; of a long text, read only as much as they need."""
+    def _tokenise(self, tokenizer: Tokenizer, texts: Sequence[str], max_pieces: int) -> list[Pieces]:
+        """Return at most ``max_pieces`` pieces of each text."""
         max_characters = CHARACTERS_PER_PIECE * max_pieces
-        short_texts = [self._readable(text) for text in texts if len(text) <= max_characters]
+        short_texts = [self._normalise(text) for text in texts if len(text) <= max_characters]
         with NATIVE_CODE:
             encodings = iter(tokenizer.encode_batch_fast(short_texts, add_special_tokens=False))
             return [
-                self._cut(next(encodings).ids, max_pieces)
+                self._truncate(next(encodings).ids, max_pieces)
                 if len(text) <= max_characters
-                else self._pieces_of_long(tokenizer, text, max_pieces, max_characters)
+                else self._tokenise_long(tokenizer, text, max_pieces, max_characters)
                 for text in texts
             ]
 
-    def _pieces_of_long(self, tokenizer: Tokenizer, text: str, max_pieces: int, max_characters: int) -> Pieces:
+    def _tokenise_long(self, tokenizer: Tokenizer, text: str, max_pieces: int, max_characters: int) -> Pieces:
         """Tokenise longer and longer beginnings of a text, until one has enough pieces.
 
-        A cut changes only the pieces of the word that it divides, because the tokenizer splits a text into words first.
+        A cut changes only the pieces of the word that it splits, because the tokenizer splits a text into words first.
         If the end of long texts is kept, the whole text is tokenised.
         """
         while max_characters < min(len(text), MAX_TEXT_CHARACTERS) and not self._keeps_end:
-            encoding = tokenizer.encode(self._readable(text[:max_characters]), add_special_tokens=False)
-            certain_ids = _without_last_word(encoding)
-            if len(certain_ids) > max_pieces:
-                return self._cut(certain_ids, max_pieces)
+            encoding = tokenizer.encode(self._normalise(text[:max_characters]), add_special_tokens=False)
+            whole_word_ids = _drop_last_word(encoding)
+            if len(whole_word_ids) > max_pieces:
+                return self._truncate(whole_word_ids, max_pieces)
             max_characters *= 4
-        readable_part = text[-MAX_TEXT_CHARACTERS:] if self._keeps_end else text[:MAX_TEXT_CHARACTERS]
-        pieces = self._cut(tokenizer.encode(self._readable(readable_part), add_special_tokens=False).ids, max_pieces)
+        part = text[-MAX_TEXT_CHARACTERS:] if self._keeps_end else text[:MAX_TEXT_CHARACTERS]
+        pieces = self._truncate(tokenizer.encode(self._normalise(part), add_special_tokens=False).ids, max_pieces)
         return Pieces(pieces.ids, cut=pieces.cut or len(text) > MAX_TEXT_CHARACTERS)
 
-    def _readable(self, text: str) -> str:
-        """Return a text in the form that the tokenizer can read."""
-        readable = _encodable(text)
-        return self._map.normalise(readable)[0] if self._map else readable
+    def _normalise(self, text: str) -> str:
+        """Return a text as input for the tokenizer."""
+        text = _replace_surrogates(text)
+        return self._character_map.normalise(text)[0] if self._character_map else text
 
-    def _cut(self, ids: Sequence[int], max_pieces: int) -> Pieces:
-        kept_ids = ids[max(0, len(ids) - max_pieces) :] if self._keeps_end else ids[:max_pieces]
-        return Pieces(np.array(kept_ids, dtype=np.int64), cut=len(ids) > max_pieces)
+    def _truncate(self, ids: Sequence[int], max_pieces: int) -> Pieces:
+        start = max(0, len(ids) - max_pieces) if self._keeps_end else 0
+        return Pieces(np.array(ids[start : start + max_pieces], dtype=np.int64), cut=len(ids) > max_pieces)
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,8 +278,8 @@ class _Prefix:
     Attributes:
         text: the prefix.
         tokens: the number of its tokens.
-        tokenizer: the tokenizer for prefix and text; it reads special tokens if the prefix contains one.
-        specials: the names of all special tokens, if the prefix contains one; else empty.
+        tokenizer: the tokenizer for prefix and text, which recognises special tokens only if the prefix contains one.
+        special_tokens: the names of all special tokens if the prefix contains one, else empty.
         end: the end of the last special token in the prefix, in characters.
         ids: the ids of the prefix up to ``end``.
     """
@@ -287,32 +287,33 @@ class _Prefix:
     text: str
     tokens: int
     tokenizer: Tokenizer
-    specials: tuple[str, ...] = ()
+    special_tokens: tuple[str, ...] = ()
     end: int = 0
     ids: tuple[int, ...] = ()
 
     @classmethod
-    def tokenised(cls, tokenizer: Tokenizer, text: str) -> Self:
+    def tokenise(cls, tokenizer: Tokenizer, text: str) -> Self:
         """Tokenise a prefix."""
         added_tokens = tokenizer.get_added_tokens_decoder().items()
-        specials = {token_id: token.content for token_id, token in added_tokens if token.special}
-        if not any(name in text for name in specials.values()):
+        special_tokens = {token_id: token.content for token_id, token in added_tokens if token.special}
+        if not any(name in text for name in special_tokens.values()):
             return cls(text, len(tokenizer.encode(text, add_special_tokens=False).ids), tokenizer)
         special_tokenizer = Tokenizer.from_str(tokenizer.to_str())  # the copy lacks encode_special_tokens
         encoding = special_tokenizer.encode(text, add_special_tokens=False)
-        last = max(position for position, token_id in enumerate(encoding.ids) if token_id in specials)
+        last = max(position for position, token_id in enumerate(encoding.ids) if token_id in special_tokens)
         ids = tuple(encoding.ids[: last + 1])
-        return cls(text, len(encoding.ids), special_tokenizer, tuple(specials.values()), encoding.offsets[last][1], ids)
+        names, end = tuple(special_tokens.values()), encoding.offsets[last][1]
+        return cls(text, len(encoding.ids), special_tokenizer, names, end, ids)
 
 
 def pad(sequences: Sequence[Tokens], pad_id: int = 0, *, multiple: int = 1, max_width: int = 0) -> PaddedBatch:
-    """Return sequences as one batch, padded on the right; the padding has the segment of the sequence's last token.
+    """Pad sequences on the right to one batch; the padding has the segment of the sequence's last token.
 
     Args:
         sequences: the rows of the batch.
         pad_id: id of the padding token.
-        multiple: the batch's width is rounded up to a multiple of this, but not above ``max_width``.
-        max_width: maximum number of tokens that the model can read.
+        multiple: the batch's width is rounded up to a multiple of this number, but not above ``max_width``.
+        max_width: maximum number of tokens in a sequence of the model.
     """
     lengths = np.array([len(tokens.ids) for tokens in sequences])
     longest = int(lengths.max())
@@ -321,7 +322,7 @@ def pad(sequences: Sequence[Tokens], pad_id: int = 0, *, multiple: int = 1, max_
     token_type_ids = np.zeros_like(input_ids)
     for row, tokens in enumerate(sequences):
         input_ids[row, : lengths[row]] = tokens.ids
-        if len(tokens.ids):  # a StaticEmbedding may have no token for a text
+        if len(tokens.ids):  # a StaticEmbedding's sequences may be empty
             token_type_ids[row] = tokens.segments[-1]
         token_type_ids[row, : lengths[row]] = tokens.segments
     attended_lengths = lengths - np.array([tokens.unattended for tokens in sequences])
@@ -329,20 +330,20 @@ def pad(sequences: Sequence[Tokens], pad_id: int = 0, *, multiple: int = 1, max_
     return PaddedBatch(input_ids, attention_mask, token_type_ids)
 
 
-def _joined(*arrays: Sequence[int] | Ids) -> Ids:
+def _concatenate(*arrays: Sequence[int] | Ids) -> Ids:
     return np.concatenate([np.asarray(array, dtype=np.int64) for array in arrays])
 
 
-def _marked(marker: tuple[int, ...], pieces: Pieces) -> Pieces:
-    return Pieces(_joined(marker, pieces.ids), pieces.cut)
+def _prepend(marker: tuple[int, ...], pieces: Pieces) -> Pieces:
+    return Pieces(_concatenate(marker, pieces.ids), pieces.cut)
 
 
-def _encodable(text: str) -> str:
-    """Replace each lone surrogate in a text by a question mark; JSON can contain one, but UTF-8 cannot."""
+def _replace_surrogates(text: str) -> str:
+    """Replace unpaired surrogates, which JSON can contain and UTF-8 cannot, by question marks."""
     return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
 
 
-def _chunks(encoding: Encoding, max_pieces: int) -> list[tuple[int, int]]:
+def _chunk_spans(encoding: Encoding, max_pieces: int) -> list[tuple[int, int]]:
     """Return the (start, end) of chunks of at most ``max_pieces`` pieces, in characters; whole words if possible."""
     words, offsets = encoding.word_ids, encoding.offsets
     spans: list[tuple[int, int]] = []
@@ -357,6 +358,6 @@ def _chunks(encoding: Encoding, max_pieces: int) -> list[tuple[int, int]]:
     return spans
 
 
-def _without_last_word(encoding: Encoding) -> list[int]:
+def _drop_last_word(encoding: Encoding) -> list[int]:
     words = encoding.word_ids
     return [piece for piece, word in zip(encoding.ids, words, strict=True) if word != words[-1]]

@@ -37,8 +37,10 @@ class LateInteraction(BiEncoder):
     ) -> None:
         super().__init__(directory, card, builder, backend, clock)
         self.tokens = card.tokens
-        self._expansion = np.array(builder.ids_of([self.tokens.expansion] if self.tokens.expansion else []), np.int64)
-        self._skipped = builder.ids_of(self.tokens.skipped)
+        self._expansion = np.array(
+            builder.token_ids([self.tokens.expansion] if self.tokens.expansion else []), np.int64
+        )
+        self._skipped = builder.token_ids(self.tokens.skipped)
         self.max_rows = int(card.max_tokens // self.tokens.pool_factor) + 1
 
     @functools.cached_property

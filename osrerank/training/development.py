@@ -40,7 +40,7 @@ class NetworkScorer:
 
     Attributes:
         device: the network's device.
-        budget_tokens: maximum number of pad tokens in a batch.
+        budget_tokens: maximum number of padded tokens in a batch.
         autocast: returns a context in which matrix products have the training's precision.
     """
 

@@ -162,10 +162,10 @@ def _decode_scores(keys: Sequence[bytes], values: Sequence[object], signer: Entr
     for key, value in zip(keys, values, strict=True):
         if value is None:
             continue
-        form = formats.get(len(value)) if isinstance(value, bytes) else None
-        if form is None:
+        if not isinstance(value, bytes) or len(value) not in formats:
             ERRORS.inc()
             continue
+        form = formats[len(value)]
         opened = signer.open(key, value, form.size)
         if opened is None:
             continue
