@@ -1,4 +1,4 @@
-"""Cross-encoders: the model reads query and document together and computes one logit (monoBERT).
+"""Cross-encoders, which compute one logit from a query and a document (monoBERT).
 
 Nogueira, Cho: Passage Re-ranking with BERT, 2019, arXiv:1901.04085, section 2.
 """
@@ -18,27 +18,27 @@ from osrerank.types import NEVER, Deadline, Scores
 from osrerank.types.scores import QUERY_CUT
 
 WINDOW, WINDOW_TOKENS = 4096, 512
-"""The maximum number of sequences in memory (32 MiB) if a model reads ``WINDOW_TOKENS``; fewer if it reads more."""
+"""Maximum number of sequences in memory, 32 MiB, for a model of ``WINDOW_TOKENS`` tokens; fewer for a longer model."""
 
 
 class CrossEncoder(LocalModel):
     """Scores pairs of query and document: ``[CLS] q [SEP] d [SEP]``.
 
     ``Scores.values`` are logits in float32: ``scale * raw + offset`` with the card's calibration, by default 1 and 0.
-    The head determines raw: the logit of a one-logit head; z1 - z0 of a two-logit head, the log-odds, which give the
-    same order as ``log_softmax[1]``; or logit 1 of a next-sentence head. ``Scores.log_odds`` differ only for a
-    next-sentence head, where they are z1 - z0. ``Scores.inferences`` counts tuples.
+    The raw score depends on the head: the logit of a one-logit head; the log-odds z1 - z0 of a two-logit head, which
+    give the same order as ``log_softmax[1]``; z1 of a next-sentence head. Only a next-sentence head has separate
+    ``Scores.log_odds``, z1 - z0. ``Scores.inferences`` counts tuples.
     """
 
     documents_per_tuple = 1
-    """How many documents the model reads together with a query."""
+    """Number of documents in an input of the model."""
     tuple_error = "a cross-encoder scores single documents; pairs of documents need a duo model"
 
     @functools.cached_property
     def identity(self) -> str:
         """Everything that a score depends on except the texts: model digest, precision and input lengths."""
-        policy = f"standard/{self._policy}" + "/log-odds" * self._has_odds  # part of cache keys
-        return f"{self._digest(self.backend.files)}/{self.backend.precision}/{policy}"
+        suffix = "/log-odds" if self._has_odds else ""
+        return f"{self._digest(self.backend.files)}/{self.backend.precision}/standard/{self._policy}{suffix}"
 
     def score(
         self,
@@ -61,16 +61,16 @@ class CrossEncoder(LocalModel):
             window = tuples[reached : reached + window_size]
             outcome = self._compute(query_pieces, documents, pieces, window, deadline)
             attempted = outcome.reached(len(window))
-            for position in range(attempted):
-                row = outcome.outputs.get(position)
+            for index in range(attempted):
+                row = outcome.outputs.get(index)
                 logit = math.nan if row is None else self._logit(row)
                 if row is not None and math.isfinite(logit):
-                    values[reached + position] = logit
+                    values[reached + index] = logit
                     if odds is not None:
-                        odds[reached + position] = self._calibrated(_log_odds(row))
+                        odds[reached + index] = self._calibrate(_log_odds(row))
                 else:
                     reason = f"the score {logit} of {self.model} is not a finite number"
-                    failures[reached + position] = outcome.failures.get(position, reason)
+                    failures[reached + index] = outcome.failures.get(index, reason)
             reached += attempted
             if attempted < len(window):
                 break
@@ -88,45 +88,52 @@ class CrossEncoder(LocalModel):
         tuples: Sequence[tuple[int, ...]],
         deadline: Deadline,
     ) -> BatcherOutput:
-        """Compute the head's outputs for tuples; a document is tokenised once, when a tuple first needs it."""
+        """Compute the head's outputs for tuples.
+
+        Args:
+            query: the query's pieces.
+            documents: the texts of all documents.
+            pieces: index of a document -> its pieces; documents are added when a tuple first needs them.
+            tuples: the tuples to compute.
+            deadline: the time after which no batch begins.
+        """
         with self._batcher.call(deadline) as call:
             lengths = [sum(len(documents[index]) for index in indices) for indices in tuples]
             for chunk in self.tokenisation_chunks(lengths):
                 if deadline.passed:
                     break
                 chunk_tuples = tuples[chunk]
-                indices_needed = dict.fromkeys(index for indices in chunk_tuples for index in indices)
-                new_indices = [index for index in indices_needed if index not in pieces]
+                chunk_indices = dict.fromkeys(index for indices in chunk_tuples for index in indices)
+                new_indices = [index for index in chunk_indices if index not in pieces]
                 new_documents = self._builder.documents([documents[index] for index in new_indices], query)
                 pieces |= zip(new_indices, new_documents, strict=True)
                 call.add([self._sequence(query, *(pieces[index] for index in indices)) for indices in chunk_tuples])
             return call.result()
 
     def _sequence(self, query: Pieces, *documents: Pieces) -> Tokens:
-        """Return the sequence of a query and one document."""
         return self._builder.mono(query, *documents)
 
     def _logit(self, row: Row) -> float:
         """Return the calibrated logit of a head's outputs ``(labels,)``."""
-        return self._calibrated(_log_odds(row) if self.card.head == "logits2" else row[-1])
+        return self._calibrate(_log_odds(row) if self.card.head == "logits2" else row[-1])
 
     @property
     def _has_odds(self) -> bool:
         return self.card.head == "next-sentence"
 
-    def _calibrated(self, raw: float) -> float:
+    def _calibrate(self, raw: float) -> float:
         return float(self.card.calibration.scale * raw + self.card.calibration.offset)
 
 
 def _log_odds(row: Row) -> float:
-    """Return z1 - z0 of two logits."""
+    """Return the log-odds z1 - z0 of two logits."""
     return float(row[1] - row[0])
 
 
 def _cuts(
     query: Pieces, pieces: dict[int, Pieces], tuples: Sequence[tuple[int, ...]], size: int
 ) -> npt.NDArray[np.uint8]:
-    """Return `Scores.cuts` ``(size,)``; 0 for the tuples that were not reached."""
+    """Return `Scores.cuts` ``(size,)``, which is 0 for tuples that were not reached."""
     cuts = np.zeros(size, dtype=np.uint8)
     for position, indices in enumerate(tuples):
         cuts[position] = sum(pieces[index].cut << bit for bit, index in enumerate(indices))

@@ -1,4 +1,4 @@
-"""Use an encoder as a scorer: a score is the similarity of the query's and the document's vectors."""
+"""Use an encoder where a scorer is expected: a score is the similarity of query and document vectors."""
 
 import math
 from collections.abc import Sequence
@@ -17,10 +17,10 @@ NOT_FINITE = "{model} returned a score that is not a finite number"
 
 
 class EncoderScorer:
-    """Scores texts with an encoder where a scorer is expected, for example for sentences or on workers.
+    """A scorer that uses an encoder, for callers that need a scorer: sentences, workers, the HTTP server.
 
     Args:
-        vectors: source of the documents' vectors, which reads stored vectors and encodes the other documents.
+        vectors: source of document vectors, which are read from a store or computed.
     """
 
     def __init__(self, vectors: DocumentVectors) -> None:
@@ -51,24 +51,24 @@ class EncoderScorer:
         values = np.full(len(tuples), np.nan, dtype=np.float32)
         if not tuples or deadline.passed:
             return Scores(values, reached=0)
-        encoded_query = self.vectors.encoded_query(query)
+        query_vector = self.vectors.encoded_query(query)
         indices = list(dict.fromkeys(index for (index,) in tuples))
         vectors = self.vectors.find((documents[index] for index in indices), deadline)
-        reached = dict(zip(indices, vectors.documents, strict=False))  # fewer if the deadline passed
+        reached = dict(zip(indices, vectors.documents, strict=False))  # incomplete if the deadline passed
         records = {index: document.records[0] for index, document in reached.items() if document.records}
-        encoded = encoded_query.result()
+        encoded_query = query_vector.result()
         rows = rows_of(list(records.values())) if records else np.empty((0, self.encoder.dimensions), np.float32)
-        logits = dict(zip(records, self.encoder.similarity(encoded.rows[0], rows).tolist(), strict=True))
+        logits = dict(zip(records, self.encoder.similarity(encoded_query.rows[0], rows).tolist(), strict=True))
         cuts = np.zeros(len(tuples), dtype=np.uint8)
         failures: dict[int, str] = {}
-        for position, (index,) in enumerate(tuples):
+        for number, (index,) in enumerate(tuples):
             logit = logits.get(index, math.nan)
             if math.isfinite(logit):
-                values[position] = logit
-                cuts[position] = records[index].cut | QUERY_CUT * bool(encoded.cut)
+                values[number] = logit
+                cuts[number] = records[index].cut | QUERY_CUT * bool(encoded_query.cut)
             elif index in records or (index in reached and reached[index].failures):
-                failures[position] = reached[index].failures.get(0, NOT_FINITE.format(model=self.model))
-        unreached = (position for position in np.flatnonzero(np.isnan(values)).tolist() if position not in failures)
+                failures[number] = reached[index].failures.get(0, NOT_FINITE.format(model=self.model))
+        unreached = (number for number in np.flatnonzero(np.isnan(values)).tolist() if number not in failures)
         scores = Scores(
             values,
             failures,
@@ -77,7 +77,7 @@ class EncoderScorer:
             inferences=len(records),
             encoded=vectors.encoded,
             known=vectors.known,
-            query_truncated=bool(encoded.cut),
+            query_truncated=bool(encoded_query.cut),
         )
         return replace(scores, truncated=len(scores.cut_documents(tuples)))
 
@@ -85,11 +85,7 @@ class EncoderScorer:
         return self.encoder.probabilities(logits)
 
     def chunks(self, query: str, texts: Sequence[str]) -> list[list[tuple[int, int]]]:
-        """Split texts into chunks that fit the encoder, as `osrerank.types.CutsTexts.chunks`.
-
-        Raises:
-            ConfigError: the encoder's tokenizer is not in this process.
-        """
+        """Split texts into chunks that fit the encoder, as `chunks_of`."""
         return chunks_of(self.encoder, query, texts)
 
     def close(self) -> None:

@@ -81,7 +81,7 @@ class InputBuilder:
 
     def __init__(self, tokenizer: Tokenizer, card: ModelCard) -> None:
         self._tokenizer = tokenizer
-        self._character_map = CharacterMap.take_from(tokenizer) if card.normalization == "sentencepiece" else None
+        self._character_map = CharacterMap.pop_from(tokenizer) if card.normalization == "sentencepiece" else None
         self._is_encoder = card.is_encoder
         self._keeps_end = card.truncation_side == "left"
         self._template = (single_template if card.is_encoder else pair_template)(tokenizer)

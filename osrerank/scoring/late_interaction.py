@@ -1,7 +1,7 @@
-"""Late interaction: each text is read alone, and each of its tokens becomes a vector (ColBERT).
+"""Late interaction: each text is encoded separately, as one vector for each token (ColBERT).
 
 Khattab, Zaharia: ColBERT: Efficient and Effective Passage Search via Contextualized Late Interaction over BERT, 2020,
-arXiv 2004.12832, section 3. A document's vectors are computed once, for every later query.
+arXiv 2004.12832, section 3.
 """
 
 import functools
@@ -23,8 +23,8 @@ from osrerank.vectors.token_vectors import maxsim, pool_tokens
 class LateInteraction(BiEncoder):
     """Encodes queries ``[CLS] [Q] q [SEP] [MASK] ...`` and documents ``[CLS] [D] d [SEP]``, as the card says.
 
-    A similarity is MaxSim as a logit: ``scale * mean + offset`` with the card's calibration. Each query token has a
-    greatest cosine with the document's tokens; the mean is that of these cosines.
+    The similarity is a logit: ``scale * mean + offset`` with the card's calibration. The mean is MaxSim: the maximum
+    cosine of a query token with a document token, averaged over the query's tokens.
     """
 
     def __init__(
@@ -37,15 +37,14 @@ class LateInteraction(BiEncoder):
     ) -> None:
         super().__init__(directory, card, builder, backend, clock)
         self.tokens = card.tokens
-        self._expansion = np.array(
-            builder.token_ids([self.tokens.expansion] if self.tokens.expansion else []), np.int64
-        )
-        self._skipped = builder.token_ids(self.tokens.skipped)
+        expansion = [self.tokens.expansion] if self.tokens.expansion else []
+        self._expansion_ids = np.array(builder.token_ids(expansion), np.int64)
+        self._skipped_ids = builder.token_ids(self.tokens.skipped)
         self.max_rows = int(card.max_tokens // self.tokens.pool_factor) + 1
 
     @functools.cached_property
     def key(self) -> str:
-        """As `BiEncoder.key`, with the settings of the tokens' vectors."""
+        """As `BiEncoder.key`, with the card's settings for token vectors."""
         settings = {
             "document_marker": self.tokens.document_marker,
             "skipped": self.tokens.skipped,
@@ -55,29 +54,35 @@ class LateInteraction(BiEncoder):
 
     @functools.cached_property
     def identity(self) -> str:
-        """As `BiEncoder.identity`."""
+        """As `BiEncoder.identity`, with the card's settings for token vectors."""
         return f"{super().identity}/{json.dumps(self.tokens.to_json(), sort_keys=True)}"
 
     def encode(self, texts: Sequence[str], side: Side, *, deadline: Deadline = NEVER) -> Vectors:
-        """Encode texts as `osrerank.types.Encoder.encode`; queries are cached, and encoded whatever the deadline."""
+        """Encode texts as `osrerank.types.Encoder.encode`; queries are cached, and ignore the deadline."""
         if side == "query":
             queries, cut = self._encode_queries(texts)
             return Vectors(queries, cut=cut)
         sequences, outcome, cut = self._encode_documents(texts, deadline)
         vectors = [np.full((1, self.dimensions), np.nan, dtype=np.float32)] * len(texts)
         for index, rows in outcome.outputs.items():
-            vectors[index] = pool_tokens(rows[~np.isin(sequences[index].ids, self._skipped)], self.tokens.pool_factor)
+            vectors[index] = pool_tokens(
+                rows[~np.isin(sequences[index].ids, self._skipped_ids)], self.tokens.pool_factor
+            )
         return Vectors(vectors, outcome.failures, cut)
 
     def similarity(self, query: Floats, vectors: Rows) -> Floats:
-        """Return the MaxSim logits ``(n,)`` of a query's vectors ``(tokens, dimensions)`` and n documents' vectors."""
+        """Return the MaxSim logits ``(n,)`` of a query, ``(tokens, dimensions)``, and the vectors of n documents."""
         return self.card.calibration.scale * maxsim(query, vectors) + self.card.calibration.offset
 
     def _query_vector(self, ids: bytes) -> Floats:
-        """Return the vectors of a query, given as the bytes of its int64 token ids; the expansion token fills it up."""
+        """Return the token vectors of a query, which expansion tokens pad to a fixed length.
+
+        Args:
+            ids: the bytes of the query's int64 token ids, which can be the key of a cache.
+        """
         query_ids = np.frombuffer(ids, dtype=np.int64)
         missing = max(0, self.tokens.expanded_to - len(query_ids))
-        token_ids = np.concatenate([query_ids, np.repeat(self._expansion, missing)])
+        token_ids = np.concatenate([query_ids, np.repeat(self._expansion_ids, missing)])
         unattended = missing if self.tokens.hides_expansion else 0
         rows: Floats = self.backend.run([Tokens(token_ids, np.zeros_like(token_ids), unattended)])[0]
         return rows

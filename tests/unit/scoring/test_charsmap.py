@@ -47,11 +47,11 @@ def test_each_normalised_character_keeps_its_source_offset() -> None:
 def test_the_character_map_is_read_from_a_tokenizers_normaliser() -> None:
     tokenizer = Tokenizer(models.Unigram([("<unk>", 0.0), ("\u1eb9\u0301", -1.0)], unk_id=0, byte_fallback=False))
     tokenizer.normalizer = normalizers.Precompiled(COMPILED)
-    characters = CharacterMap.take_from(tokenizer)
+    characters = CharacterMap.pop_from(tokenizer)
     assert characters.normalise("e\u0323\u0301")[0] == "\u1eb9\u0301"
     assert json.loads(tokenizer.to_str())["normalizer"] == {"type": "Sequence", "normalizers": []}
 
 
 def test_a_tokenizer_without_a_map_is_refused() -> None:
     with pytest.raises(ValueError, match="normalization is sentencepiece, and the normalizer is not Precompiled"):
-        CharacterMap.take_from(Tokenizer(models.Unigram([("<unk>", 0.0)], unk_id=0, byte_fallback=False)))
+        CharacterMap.pop_from(Tokenizer(models.Unigram([("<unk>", 0.0)], unk_id=0, byte_fallback=False)))
