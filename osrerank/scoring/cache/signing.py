@@ -47,8 +47,11 @@ class EntrySigner:
         if not reason:
             return value
         if self._log_limit.is_due(reason):
-            message = "[score-refused] ignored a cached score, and computed it again: %s; not logged again for %g s"
-            logger.warning(message, REFUSALS[reason], LOG_EVERY_S)
+            logger.warning(
+                "[score-refused] ignored a cached score, and computed it again: %s; not logged again for %g s",
+                REFUSALS[reason],
+                LOG_EVERY_S,
+            )
         return None
 
     def _refusal_reason(self, key: bytes, value: bytes, signature: bytes) -> str:

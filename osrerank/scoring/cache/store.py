@@ -133,8 +133,9 @@ class RemoteStore:
     def _report(self, error: Exception, is_first: bool) -> None:  # noqa: FBT001 - `Pause` passes it by position
         ERRORS.inc()
         if is_first:
-            message = "[cache-away] the score cache failed and is paused for %g s: %s"
-            logger.warning(message, self._pause_s, type(error).__name__)
+            logger.warning(
+                "[cache-away] the score cache failed and is paused for %g s: %s", self._pause_s, type(error).__name__
+            )
 
 
 def connect(url: str) -> Any:
