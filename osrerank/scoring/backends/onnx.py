@@ -88,7 +88,7 @@ class OnnxBackend:
 
     def _feed(self, tokens: Tokens) -> dict[str, Any]:
         """Return the graph's inputs for one sequence, by name."""
-        batch = padded([tokens])
+        batch = pad([tokens])
         return {name: getattr(batch, name) for name in self._inputs}
 
     @staticmethod
