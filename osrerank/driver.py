@@ -10,11 +10,11 @@ from typing import Any
 from osrerank.options.rerank import Rerank
 from osrerank.retrieval.fields import CheckedNames, FoundNames, SearchFields
 from osrerank.retrieval.search_pipelines import SearchPipeline
-from osrerank.search.coverage import AT_LEAST, Coverage, coverage, is_warm
+from osrerank.search.coverage import WARM_SHARE, Coverage, coverage, is_warm
 from osrerank.search.plan import RerankArgument
 from osrerank.search.ranking import WrappedResponse, rank_response, rank_texts
 from osrerank.search.searcher import Searcher
-from osrerank.search.step import Computation, Later, Shadow
+from osrerank.search.step import Computation, QueueShadowRun, SendLater
 from osrerank.types import Ranking
 from osrerank.types.engine import Engine
 from osrerank.types.failed import Raised
@@ -73,8 +73,8 @@ class SyncDriver(Driver):
         """Perform a step, and return its result."""
         if isinstance(step, Computation):
             return step.run()
-        if isinstance(step, Later | Shadow):
-            queue = self._background if isinstance(step, Later) else self.searcher.shadows
+        if isinstance(step, SendLater | QueueShadowRun):
+            queue = self._background if isinstance(step, SendLater) else self.searcher.shadows
             return queue.submit(partial(self._perform, step.steps, send))
         return send(step)
 
@@ -165,7 +165,7 @@ class SyncDriver(Driver):
         counts: Coverage = self.result_of(coverage(self.searcher, index), index)
         return counts
 
-    def is_warm(self, index: str, *, at_least: float = AT_LEAST) -> bool:
+    def is_warm(self, index: str, *, at_least: float = WARM_SHARE) -> bool:
         """Return whether an index's model is loaded, and enough of its documents have vectors.
 
         A cross-encoder only has to be loaded. Raises as `coverage`.
@@ -225,11 +225,11 @@ class AsyncDriver(Driver):
         """Perform a step, and return its result."""
         if isinstance(step, Computation):
             return await asyncio.to_thread(step.run)
-        if isinstance(step, Later):
+        if isinstance(step, SendLater):
             task = asyncio.create_task(self._perform(step.steps, send))
             self._background.add(task)
             return task.add_done_callback(self._background.discard)
-        if isinstance(step, Shadow):
+        if isinstance(step, QueueShadowRun):
             begin = partial(self._perform, step.steps, send)
             return self.searcher.shadows.submit(partial(_run_in, asyncio.get_running_loop(), begin))
         return await send(step)
@@ -263,7 +263,7 @@ class AsyncDriver(Driver):
         counts: Coverage = await self.result_of(coverage(self.searcher, index), index)
         return counts
 
-    async def is_warm(self, index: str, *, at_least: float = AT_LEAST) -> bool:
+    async def is_warm(self, index: str, *, at_least: float = WARM_SHARE) -> bool:
         """Return whether an index's model is loaded and enough documents have vectors."""
         return bool(await self.result_of(is_warm(self.searcher, index, at_least), index))
 

@@ -10,11 +10,11 @@ from osrerank.driver import AsyncDriver, SyncDriver
 from osrerank.options.defaults import Defaults
 from osrerank.retrieval.requests import SideRequest, build_path, digest_authentication, may_change_indices
 from osrerank.search.calls import multi_search_steps, search_steps
+from osrerank.search.lockstep import ClientSteps
 from osrerank.search.plan import RerankArgument
 from osrerank.search.searcher import Searcher
 from osrerank.search.step import ClientStep, MultiSearchRequest, SearchRequest
 from osrerank.search.templates import multi_template_steps, template_steps
-from osrerank.search.together import ClientSteps
 from osrerank.search.traced import multi_search_span, search_span
 from osrerank.service import RerankService
 from osrerank.types.engine import Engine

@@ -80,7 +80,7 @@ class Recipe:
         pipeline = self.pipeline
         if self.compares is not None and self.at_depth is not None and self.max_depth > self.depth:
             if ranking.vectors is None:
-                ranking = replace(ranking, vectors=self.compares.stored(ranking, self.max_depth, deadline))
+                ranking = replace(ranking, vectors=self.compares.read_vectors(ranking, self.max_depth, deadline))
             pipeline = self.at_depth(self.compares.known_depth(ranking, self.depth, self.max_depth))
         try:
             ranked = pipeline.rerank(ranking, deadline=deadline, on_failure=on_failure)

@@ -5,9 +5,9 @@ from typing import Any
 
 from osrerank import Rerank, connect
 from osrerank.response import FIRST_PASS, Page, squash
-from osrerank.search.outcome import report_of
+from osrerank.search.outcome import make_report
 from osrerank.search.plan import Plan, SearchCall
-from osrerank.search.report import write
+from osrerank.search.report import write_report
 from osrerank.service import RerankService
 from osrerank.settings import Settings
 from osrerank.testing import CannedTransport, FunctionScorer
@@ -59,7 +59,7 @@ def answer_of(
     options = Rerank(explain=page.explain)
     service = RerankService(Settings.load(), BY_LENGTH)
     plan = Plan(SearchCall(options=options), service, options=options, page=page)
-    return write(response, report_of(response, outcome, plan, rerank_ms=rerank_ms))
+    return write_report(response, make_report(response, outcome, plan, rerank_ms=rerank_ms))
 
 
 def asked(client: Any) -> dict[str, Any]:

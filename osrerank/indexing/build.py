@@ -27,7 +27,7 @@ from osrerank.indexing.stored_position import FilePosition, SidePosition, Stored
 from osrerank.retrieval.built_fields import fields_content, fields_key
 from osrerank.retrieval.requests import SideRequest, build_path, is_embedded
 from osrerank.retrieval.sequence import Heads, read_heads, sequence_number, sequence_range_query, shard_request
-from osrerank.search.coverage import body_of, reading_of
+from osrerank.search.coverage import describe_reading, fetch_body
 from osrerank.service import RerankService
 from osrerank.types import LongText, NeedsWorkers
 from osrerank.vectors.documents import BuildCounts, DocumentVectors
@@ -286,7 +286,7 @@ class Builder:
         return self._key(index_identity(name, heads))
 
     def _key(self, identity: str) -> bytes:
-        return self._vectors.records.position_key(identity, reading_of(self._options, self._fields))
+        return self._vectors.records.position_key(identity, describe_reading(self._options, self._fields))
 
     def _is_rewritten(self, name: str, shard: str, position: Position) -> bool:
         """Return whether a change up to the position has a later primary term than all changes that were read.
@@ -383,7 +383,7 @@ class Builder:
 
     def _build_next(self, service: RerankService, name: str, lease: Lease, size: int) -> tuple[int, int]:
         """Build a lease's next documents; return the first number that is not built, and the highest primary term."""
-        body = body_of(self._fields, size, sequence_range_query([(lease.first, lease.last)])) | {
+        body = fetch_body(self._fields, size, sequence_range_query([(lease.first, lease.last)])) | {
             "track_total_hits": False
         }
         request = shard_request(name, lease.shard, "_search", body, engine=self._client.engine, order="asc")
@@ -396,7 +396,7 @@ class Builder:
     def _build_documents(self, service: RerankService, documents: Mapping[str, Sequence[str]]) -> None:
         """Build the vectors of documents, by index and id, before their turn; count only texts that were encoded."""
         for name, ids in documents.items():
-            body = body_of(self._fields, len(ids), {"ids": {"values": ids}}) | {"track_total_hits": False}
+            body = fetch_body(self._fields, len(ids), {"ids": {"values": ids}}) | {"track_total_hits": False}
             request = SideRequest("POST", build_path(name, "_search"), body, self._client.engine.no_pipeline)
             batch = batch_of(service, self._options, self._fields, self._send(request)["hits"]["hits"])
             self._add(batch, is_early=True)

@@ -12,7 +12,7 @@ from osrerank.options.rerank import Rerank
 from osrerank.response import parse
 from osrerank.retrieval.fields import SearchFields
 from osrerank.retrieval.requests import is_embedded
-from osrerank.search.coverage import EVERY, body_of, texts_of
+from osrerank.search.coverage import MATCH_ALL, fetch_body, model_texts
 from osrerank.service import RerankService, no_vectors
 from osrerank.types import LongText, Query
 from osrerank.vectors.documents import DocumentVectors
@@ -43,7 +43,7 @@ class DocumentBatch(NamedTuple):
 
 
 def batches_of(
-    client: Client, index: str, fields: SearchFields, query: Mapping[str, Any] = EVERY, *, within: str | None = None
+    client: Client, index: str, fields: SearchFields, query: Mapping[str, Any] = MATCH_ALL, *, within: str | None = None
 ) -> Iterator[DocumentBatch]:
     """Yield an index's documents in batches, as the texts that a model reads.
 
@@ -74,7 +74,7 @@ def batch_of(
     """
     texts: defaultdict[str, list[str | LongText]] = defaultdict(list)
     empty = 0
-    for hit, (_, text) in zip(hits, texts_of(service, options, fields, hits), strict=True):
+    for hit, (_, text) in zip(hits, model_texts(service, options, fields, hits), strict=True):
         if text is None:
             empty += 1
         else:
@@ -98,11 +98,11 @@ def vectors_of(client: Client, index: str | None = None) -> DocumentVectors:
 
 
 def documents_of(
-    client: Client, index: str, fields: SearchFields, query: Mapping[str, Any] = EVERY
+    client: Client, index: str, fields: SearchFields, query: Mapping[str, Any] = MATCH_ALL
 ) -> Iterator[Mapping[str, Any]]:
     """Yield the documents that match a query as of the start, as hits in arbitrary order."""
     size = PAGE if is_embedded(client) else BATCH
-    return scroll_hits(client, index, body_of(fields, size, query))
+    return scroll_hits(client, index, fetch_body(fields, size, query))
 
 
 def sample_texts(client: Client, index: str, fields: SearchFields, count: int) -> list[str]:

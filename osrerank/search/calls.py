@@ -8,11 +8,11 @@ from osrerank.errors import ConfigError
 from osrerank.options.rerank import Rerank
 from osrerank.retrieval.boosts import SCORES_PARAM
 from osrerank.retrieval.fields import SearchFields
-from osrerank.search.plan import Query, RerankArgument, SearchCall, decoded, with_query, with_traffic_key
+from osrerank.search.lockstep import ClientSteps, run_in_lockstep, run_one
+from osrerank.search.plan import Query, RerankArgument, SearchCall, decode_body, with_query, with_traffic_key
 from osrerank.search.run import search
 from osrerank.search.searcher import Searcher
 from osrerank.search.step import SearchRequest
-from osrerank.search.together import ClientSteps, alone, together
 from osrerank.types.failed import Failed
 from osrerank.types.reasons import Reason
 
@@ -52,14 +52,14 @@ def search_steps(
     options = Rerank.of(rerank, searcher.defaults.of(index))
     if options is None and query is None:
         return (yield SearchRequest(body, params))
-    content = {} if body is None else decoded(body)
+    content = {} if body is None else decode_body(body)
     if options is None and not isinstance(query, str):
         return (yield SearchRequest(with_query(query, content, SearchFields()), params))
     exclusion: Reason | None = None
     if options is not None:
         options, exclusion = with_traffic_key(options, query, content)
     call = SearchCall(query, content, params, index, options, exclusion, is_json=isinstance(body, str | bytes))
-    return (yield from alone(search(call, searcher), searcher.vectors))
+    return (yield from run_one(search(call, searcher), searcher.vectors))
 
 
 def multi_search_steps(
@@ -84,7 +84,7 @@ def multi_search_steps(
     shared = {name: all_params[name] for name in SHARED if all_params.get(name)}
     calls = []
     for position, (header, line) in enumerate(zip(lines[::2], lines[1::2], strict=True), start=1):
-        searched_index, search_body = header.get("index", index), decoded(line or {})
+        searched_index, search_body = header.get("index", index), decode_body(line or {})
         options = Rerank.of(rerank, searcher.defaults.of(searched_index)) or Rerank()
         if options.rm3 is not None:
             reason = "rm3 sends requests before the search, and a multi-search is one request"
@@ -112,7 +112,7 @@ def _multi_search(searcher: Searcher, calls: Sequence[SearchCall]) -> ClientStep
         Failed: the search engine refused the multi-search.
         Raised: reranking failed and ``on_failure`` is ``"raise"``.
     """
-    outcomes = yield from together([(call.header, search(call, searcher)) for call in calls], searcher.vectors)
+    outcomes = yield from run_in_lockstep([(call.header, search(call, searcher)) for call in calls], searcher.vectors)
     for outcome in outcomes.outcomes:
         if isinstance(outcome, Failed) and isinstance(outcome.cause, Exception):
             raise outcome

@@ -33,15 +33,15 @@ from osrerank.vectors.position import Position, index_identity
 if TYPE_CHECKING:
     from osrerank.search.searcher import Searcher
 
-SAMPLE, SLICES = 1_000, 10
+SAMPLE_SIZE, SLICES = 1_000, 10
 """The size of a sample of documents, and the number of slices of an embedded index from which it is drawn."""
-AT_LEAST = 0.95
+WARM_SHARE = 0.95
 """The share of an index's documents that must have vectors before the index counts as warm."""
-EVERY: Mapping[str, Any] = {"match_all": {}}
-FEWEST = 100
+MATCH_ALL: Mapping[str, Any] = {"match_all": {}}
+MIN_PER_SHARD = 100
 """The fewest documents of a shard that are examined, if there are as many."""
 
-Looking = Generator[SideRequest | Computation, Any, Any]
+CoverageSteps = Generator[SideRequest | Computation, Any, Any]
 
 
 class ModelText(NamedTuple):
@@ -100,7 +100,7 @@ class Coverage:
         return f"about {lack}, by a sample of {self.looked_at:,}" if self.is_sample else lack
 
 
-def coverage(searcher: "Searcher", index: str, max_documents: int = SAMPLE) -> Looking:
+def coverage(searcher: "Searcher", index: str, max_documents: int = SAMPLE_SIZE) -> CoverageSteps:
     """Yield the steps that count an index's documents with and without vectors, and return its `Coverage`.
 
     Args:
@@ -121,19 +121,19 @@ def coverage(searcher: "Searcher", index: str, max_documents: int = SAMPLE) -> L
         vectors = service.vectors_of(options)
         if vectors is None:
             raise no_vectors(service.model.model)
-        not_built = yield from _not_built(searcher, vectors, index, (defaults, fields), max_documents)
+        not_built = yield from _unbuilt_hits(searcher, vectors, index, (defaults, fields), max_documents)
         if not_built is None:
             engine = yield from searcher.engine.find()
-            hits = yield from _sampled(index, fields, min(documents, max_documents), documents, engine)
+            hits = yield from _sample_hits(index, fields, min(documents, max_documents), documents, engine)
             built = 0
         else:
             hits, count = not_built
             built = max(0, documents - count)
-        texts, known = yield Computation(partial(_examined, service, vectors, options, fields, hits))
+        texts, known = yield Computation(partial(_record_keys, service, vectors, options, fields, hits))
         if searcher.vectors is not None:
             lacking = {key: name for key, name, _ in texts if key not in known}
             records = yield from searcher.vectors.fetch(lacking, lambda: math.inf)
-            known |= yield Computation(partial(_valid, vectors, records))
+            known |= yield Computation(partial(_accept_records, vectors, records))
     lacks = [(key, text) for key, _, text in texts if key not in known]
     answer = Coverage(index, documents, built, len(hits), len(lacks), list(dict(lacks).values()))
     VECTORS_DOCUMENTS.labels(index).set(documents)
@@ -141,14 +141,14 @@ def coverage(searcher: "Searcher", index: str, max_documents: int = SAMPLE) -> L
     return answer
 
 
-def reading_of(options: Rerank, fields: SearchFields) -> str:
+def describe_reading(options: Rerank, fields: SearchFields) -> str:
     """Return what decides which texts a model reads of an index's documents; it is a part of a position's key."""
     return repr((tuple(fields.read), options.separator, options.passages))
 
 
-def _not_built(
+def _unbuilt_hits(
     searcher: "Searcher", vectors: DocumentVectors, index: str, reading: tuple[Rerank, SearchFields], max_documents: int
-) -> Looking:
+) -> CoverageSteps:
     """Yield the requests for the documents that no build has read; return some, and how many there are.
 
     Returns None if the engine gives no sequence numbers, or if no build of some index kept its position.
@@ -159,7 +159,7 @@ def _not_built(
         return None
     positions: dict[str, Position | None] = {}
     for name, shards in heads.items():
-        key = vectors.records.position_key(index_identity(name, shards), reading_of(*reading))
+        key = vectors.records.position_key(index_identity(name, shards), describe_reading(*reading))
         positions[name] = yield from _position(searcher, vectors, name, key)
     if not any(positions.values()):
         return None
@@ -175,17 +175,17 @@ def _not_built(
     }
     hits: list[Mapping[str, Any]] = []
     engine = yield from searcher.engine.find()
-    count, size = 0, max(FEWEST, max_documents // max(1, len(open_ranges)))
+    count, size = 0, max(MIN_PER_SHARD, max_documents // max(1, len(open_ranges)))
     for (name, number), ranges in open_ranges.items():
         query = sequence_range_query(ranges) if searcher.is_embedded else at_random(sequence_range_query(ranges))
-        body = body_of(reading[1], size, query) | {"track_total_hits": True}
+        body = fetch_body(reading[1], size, query) | {"track_total_hits": True}
         found_hits = (yield shard_request(name, number, "_search", body, engine=engine))["hits"]
         hits += found_hits["hits"]
         count += int(found_hits["total"]["value"])
     return hits, count
 
 
-def _position(searcher: "Searcher", vectors: DocumentVectors, index: str, key: bytes) -> Looking:
+def _position(searcher: "Searcher", vectors: DocumentVectors, index: str, key: bytes) -> CoverageSteps:
     """Yield the request that reads the saved position of an index's builds, and return it; None if there is none."""
     content, store = b"", vectors.store
     if searcher.vectors is not None:
@@ -205,7 +205,7 @@ def _position(searcher: "Searcher", vectors: DocumentVectors, index: str, key: b
     return position if position and position.is_valid(files) else None
 
 
-def is_warm(searcher: "Searcher", index: str, at_least: float) -> Looking:
+def is_warm(searcher: "Searcher", index: str, at_least: float) -> CoverageSteps:
     """Yield the steps that check whether an index's model is loaded and its documents have vectors; return the answer.
 
     Args:
@@ -224,7 +224,7 @@ def is_warm(searcher: "Searcher", index: str, at_least: float) -> Looking:
     return measured.share >= at_least
 
 
-def texts_of(
+def model_texts(
     service: RerankService, options: Rerank, fields: SearchFields, hits: Sequence[Mapping[str, Any]]
 ) -> list[tuple[Candidate, str | LongText | None]]:
     """Return each document as a candidate, with the text that the model reads of it; None for one without text.
@@ -240,7 +240,7 @@ def texts_of(
     return [(candidate, None if candidate.text is None else text_of(candidate)) for candidate in candidates]
 
 
-def body_of(fields: SearchFields, size: int, query: Mapping[str, Any] = EVERY) -> dict[str, Any]:
+def fetch_body(fields: SearchFields, size: int, query: Mapping[str, Any] = MATCH_ALL) -> dict[str, Any]:
     """Return the body of a search that fetches, with each document, the fields that the model reads."""
     fetched = [name for name in fields.read if name in fields.not_in_source]
     body = {"size": size, "query": dict(query), "_source": list(fields.read)}
@@ -254,25 +254,25 @@ def at_random(query: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _sampled(index: str, fields: SearchFields, count: int, documents: int, engine: Engine) -> Looking:
+def _sample_hits(index: str, fields: SearchFields, count: int, documents: int, engine: Engine) -> CoverageSteps:
     """Yield the requests for all documents, or for a sample of ``count`` if there are more; return the hits."""
     path, is_whole = build_path(index, "_search"), count == documents
     if not engine.is_embedded:
-        body = body_of(fields, count, EVERY if is_whole else at_random(EVERY))
+        body = fetch_body(fields, count, MATCH_ALL if is_whole else at_random(MATCH_ALL))
         return (yield SideRequest("POST", path, body, engine.no_pipeline))["hits"]["hits"]
     if is_whole:
-        return (yield SideRequest("POST", path, body_of(fields, count)))["hits"]["hits"]
+        return (yield SideRequest("POST", path, fetch_body(fields, count)))["hits"]["hits"]
     newest = yield SideRequest("POST", path, {"size": 1, "sort": [{"_doc": "desc"}], "_source": False})
     last = newest["hits"]["hits"][0]["sort"][0]
     hits: dict[tuple[str, str], Any] = {}
     for number in range(SLICES):  # the embedded engine has no random order
-        body = {**body_of(fields, count // SLICES), "sort": ["_doc"], "search_after": [last * number // SLICES - 1]}
+        body = {**fetch_body(fields, count // SLICES), "sort": ["_doc"], "search_after": [last * number // SLICES - 1]}
         slice_hits = (yield SideRequest("POST", path, body))["hits"]["hits"]
         hits |= {(hit["_index"], hit["_id"]): hit for hit in slice_hits}
     return list(hits.values())
 
 
-def _examined(
+def _record_keys(
     service: RerankService,
     vectors: DocumentVectors,
     options: Rerank,
@@ -282,7 +282,7 @@ def _examined(
     """Return each document's record key, index and text, and the keys of the records that this machine has."""
     readable = [
         (hit["_index"], ModelText(text, len(candidate.text or "")))
-        for hit, (candidate, text) in zip(hits, texts_of(service, options, fields, hits), strict=True)
+        for hit, (candidate, text) in zip(hits, model_texts(service, options, fields, hits), strict=True)
         if text is not None and not lacks_text(candidate)
     ]
     keys = vectors.records.keys_of([text.text for _, text in readable])
@@ -291,6 +291,6 @@ def _examined(
     )
 
 
-def _valid(vectors: DocumentVectors, contents: Mapping[bytes, bytes]) -> set[bytes]:
+def _accept_records(vectors: DocumentVectors, contents: Mapping[bytes, bytes]) -> set[bytes]:
     """Store the valid records that came from side indices on this machine, and return their keys."""
     return set(vectors.accept(contents))

@@ -31,7 +31,7 @@ def _has_words(name: str, words: Sequence[str]) -> bool:
     return (not name.isascii() or words[0] in name.casefold()) and words_of(name) == words
 
 
-def marked(ranking: Ranking, hits: Hits) -> Ranking:
+def mark_exact_names(ranking: Ranking, hits: Hits) -> Ranking:
     """Return the first pass's ranking with a mark on the hits, at most three, whose whole name is the query.
 
     A name is a value of a field that is named like a title, among those that the hit shows or the model reads.
@@ -53,7 +53,7 @@ def marked(ranking: Ranking, hits: Hits) -> Ranking:
     return replace(ranking, candidates=tuple(candidates))
 
 
-def exact_first(ranking: Ranking) -> Ranking:
+def move_exact_names_up(ranking: Ranking) -> Ranking:
     """Return the ranking in which no marked hit is below its rank in the first pass; it gets the score it displaces."""
     candidates = list(ranking.candidates)
     exact = [candidate for candidate in candidates if candidate.trace and STAGE in candidate.trace[0].parts]

@@ -57,12 +57,12 @@ def team_draft(ids_a: Sequence[str], ids_b: Sequence[str], seed: str) -> list[Pi
     return [Pick(doc_id, team) for doc_id, team in picked.items()]
 
 
-def seed_of(interleave: Interleave, query: str) -> str:
+def draw_seed(interleave: Interleave, query: str) -> str:
     """Return the seed of a draw, made of the reader's key, the experiment's name and the query."""
     return f"{interleave.key}\0{interleave.name}\0{query}"
 
 
-def session_of(interleave: Interleave) -> str:
+def session_digest(interleave: Interleave) -> str:
     """Return the digest that identifies the reader in records; the key itself is not recorded."""
     return digest_of(interleave.key)
 
@@ -92,7 +92,7 @@ class InterleavedList:
     max_score: float | None = None
 
 
-def interleaved_list(
+def interleave_rankings(
     interleave: Interleave,
     options: Sequence[Rerank],
     rankings: tuple[Ranking, Ranking],
@@ -112,7 +112,7 @@ def interleaved_list(
     """
     ranking_a, ranking_b = rankings
     incomplete = [
-        f"team {team}: {_reason(ranking)}"
+        f"team {team}: {_incompleteness(ranking)}"
         for team, ranking, team_options in zip((TEAM_A, TEAM_B), rankings, options, strict=True)
         if not _is_complete(ranking, team_options)
     ]
@@ -120,7 +120,7 @@ def interleaved_list(
         reason = "; ".join(incomplete)
         logger.warning("[not-interleaved] a search was not interleaved: %s", reason)
         return InterleavedList(interleave.name, reason, candidates=ranking_b.candidates)
-    picks = team_draft(_ids(ranking_a), _ids(ranking_b), seed_of(interleave, ranking_a.query.text))
+    picks = team_draft(_document_ids(ranking_a), _document_ids(ranking_b), draw_seed(interleave, ranking_a.query.text))
     ids = candidate_ids(response["hits"]["hits"])
     hits_by_id = dict(zip(ids, response["hits"]["hits"], strict=True))
     by_team = {
@@ -136,7 +136,7 @@ def interleaved_list(
         candidate = by_team[team][doc_id]
         hit = merged_hit(hits_by_id[doc_id], candidate, page, rankings[team == TEAM_B].reports)
         ranks = {name: candidates[doc_id].rank for name, candidates in by_team.items()}
-        hits.append(_as_picked(hit, rank, team, ranks, candidate))
+        hits.append(_mark_team(hit, rank, team, ranks, candidate))
     return InterleavedList(
         interleave.name,
         None,
@@ -149,7 +149,7 @@ def interleaved_list(
     )
 
 
-def _ids(ranking: Ranking) -> list[str]:
+def _document_ids(ranking: Ranking) -> list[str]:
     return [candidate.doc_id for candidate in ranking.candidates]
 
 
@@ -158,11 +158,11 @@ def _is_complete(ranking: Ranking, options: Rerank) -> bool:
     return options.pipeline == NO_STAGES or applied(ranking.reports) is True
 
 
-def _reason(ranking: Ranking) -> str:
+def _incompleteness(ranking: Ranking) -> str:
     return reasons(ranking.reports) or "it was not reranked"
 
 
-def _as_picked(
+def _mark_team(
     hit: Mapping[str, Any], rank: int, team: Team, ranks: Mapping[Team, int], candidate: Candidate
 ) -> dict[str, Any]:
     """Mark a hit with its team; its ``_score`` is 1 / rank, because scores of two rankings are not comparable."""

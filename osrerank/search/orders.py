@@ -30,11 +30,11 @@ from osrerank.service import RerankService
 from osrerank.types import Candidate, Ranking, Span, StageReport, StageScore
 from osrerank.types.reasons import SearchWarning, WarningCode
 
-KEPT_S = 60
+TTL_S = 60
 """How long an order is kept after it was last used, in seconds."""
-MAX_BYTES, MAX_OF_ONE = 16_000_000, 1_000_000
+MAX_BYTES, MAX_ORDER_BYTES = 16_000_000, 1_000_000
 """Size limits in bytes: of all orders in a process, and of a single order anywhere."""
-TIMEOUT_S, REST_S = 0.1, 10.0
+TIMEOUT_S, PAUSE_S = 0.1, 10.0
 """How long Redis may take to answer, and how long it is not called after a failure, in seconds."""
 PREFIX = "osrerank:orders:3:"
 PRESENTATION = {
@@ -45,7 +45,7 @@ PRESENTATION = {
     "opaque_id",
 }  # fmt: skip
 """Parts of a search that change only which hits and details it shows, not the order of its hits."""
-MAX_CONTENT = 50_000_000
+MAX_JSON_BYTES = 50_000_000
 """The largest size of an order after decompression, in bytes."""
 MAY_NOT_JOIN = SearchWarning(
     "this page may repeat or miss hits of earlier pages: it is not in the order of the first", WarningCode.PAGES_APART
@@ -83,8 +83,8 @@ class Orders:
         self._redis: Any = (
             None if redis_url is None else open_redis(redis_url, connect_s=TIMEOUT_S, response_s=TIMEOUT_S)
         )
-        self._calls = Pause(REST_S, self._report)
-        self._orders = SharedCache(lambda: TTLCache[str, bytes](MAX_BYTES, KEPT_S, clock, getsizeof=len))
+        self._calls = Pause(PAUSE_S, self._report)
+        self._orders = SharedCache(lambda: TTLCache[str, bytes](MAX_BYTES, TTL_S, clock, getsizeof=len))
         self.is_empty = redis_url is None
 
     def read(self, key: str) -> Order | None:
@@ -108,11 +108,11 @@ class Orders:
         content = marshal.dumps(
             (order.head, order.hits)
         )  # JSON takes four times as long, and every first page is written
-        if len(content) > MAX_OF_ONE:
+        if len(content) > MAX_ORDER_BYTES:
             self.drop(key)
             return
         if self._redis is not None:
-            self._calls.attempt(lambda: self._redis.set(PREFIX + key, _for_redis(order), ex=KEPT_S), None)
+            self._calls.attempt(lambda: self._redis.set(PREFIX + key, _for_redis(order), ex=TTL_S), None)
         with self._orders as orders:
             orders[key] = content
             self.is_empty = False
@@ -133,7 +133,7 @@ class Orders:
     def _read_remote(self, key: str) -> list[Any]:
         pipeline = self._redis.pipeline(transaction=False)
         pipeline.get(PREFIX + key)
-        pipeline.expire(PREFIX + key, KEPT_S)
+        pipeline.expire(PREFIX + key, TTL_S)
         replies: list[Any] = pipeline.execute()
         return replies
 
@@ -141,7 +141,7 @@ class Orders:
         if is_first:
             logger.warning(
                 "[orders-away] Redis failed; for %g s, pages served by different processes may repeat or miss hits: %s",
-                REST_S,
+                PAUSE_S,
                 type(error).__name__,
             )
 
@@ -176,7 +176,11 @@ class PageOrder:
             return None
         try:
             order = self.orders.read(self._key(options))
-            return None if order is None else _restored(order, first_pass, _names(hits), _identity(recipe))
+            return (
+                None
+                if order is None
+                else _restore_ranking(order, first_pass, _hit_names(hits), _model_identity(recipe))
+            )
         except (ValueError, TypeError, KeyError, zlib.error):  # another version or another program wrote it
             return None
 
@@ -197,8 +201,8 @@ class PageOrder:
             options: the options of the ranking.
             recipe: its stages.
         """
-        names = dict(zip(ids, _names(hits), strict=True))
-        self.orders.write(self._key(options), _order_of(ranking, names, _identity(recipe)))
+        names = dict(zip(ids, _hit_names(hits), strict=True))
+        self.orders.write(self._key(options), _make_order(ranking, names, _model_identity(recipe)))
 
     def drop(self, options: Rerank) -> None:
         """Drop the order that an earlier first page of the ranking had."""
@@ -231,7 +235,7 @@ def with_join_warning(ranking: Ranking, options: Rerank) -> Ranking:
     return replace(ranking, warnings=(*ranking.warnings, MAY_NOT_JOIN))
 
 
-def _identity(recipe: Recipe | None) -> str:
+def _model_identity(recipe: Recipe | None) -> str:
     """Return the identity of a ranking's models; "" if they made no order, because they are not loaded or failed."""
     if recipe is None or not recipe.models:
         return ""
@@ -241,11 +245,11 @@ def _identity(recipe: Recipe | None) -> str:
         return type(error).__name__
 
 
-def _names(hits: Sequence[Mapping[str, Any]]) -> list[str]:
+def _hit_names(hits: Sequence[Mapping[str, Any]]) -> list[str]:
     return [f"{hit.get('_index')}/{hit['_id']}" for hit in hits]
 
 
-def _order_of(ranking: Ranking, names: Mapping[str, str], identity: str) -> Order:
+def _make_order(ranking: Ranking, names: Mapping[str, str], identity: str) -> Order:
     """Return the order of a ranking, with the scores and reports of its stages.
 
     Args:
@@ -259,7 +263,7 @@ def _order_of(ranking: Ranking, names: Mapping[str, str], identity: str) -> Orde
         "reports": [_report_values(report) for report in ranking.reports],
     }
     hits = [
-        (names[candidate.doc_id], candidate.failure, [_values_of(entry) for entry in candidate.trace[1:]])
+        (names[candidate.doc_id], candidate.failure, [_score_values(entry) for entry in candidate.trace[1:]])
         for candidate in ranking.candidates
     ]
     return Order(json.dumps(head), hits)
@@ -270,7 +274,7 @@ def _report_values(report: StageReport) -> dict[str, Any]:
     return {part.name: getattr(report, part.name) for part in fields(report) if part.name != "pairs"}
 
 
-def _values_of(entry: StageScore) -> tuple[Any, ...]:
+def _score_values(entry: StageScore) -> tuple[Any, ...]:
     """Return the fields of an entry of a trace as plain values; `marshal` would write NumPy's numbers as bytes."""
     parts = {name: float(value) for name, value in entry.parts.items()} if entry.parts else {}
     passage = entry.passage and astuple(entry.passage)
@@ -282,10 +286,10 @@ def _for_redis(order: Order) -> bytes:
 
 
 def _from_redis(content: bytes) -> Order:
-    return Order(*json.loads(zlib.decompressobj().decompress(content, MAX_CONTENT)))
+    return Order(*json.loads(zlib.decompressobj().decompress(content, MAX_JSON_BYTES)))
 
 
-def _restored(order: Order, first_pass: Ranking, names: Sequence[str], identity: str) -> Ranking | None:
+def _restore_ranking(order: Order, first_pass: Ranking, names: Sequence[str], identity: str) -> Ranking | None:
     """Return hits in a kept order, new ones last; None if other models made it.
 
     A hit of the kept order that is no longer found keeps its rank, so that no later hit moves to an earlier page.
@@ -295,15 +299,15 @@ def _restored(order: Order, first_pass: Ranking, names: Sequence[str], identity:
         return None
     remaining = dict(zip(names, first_pass.candidates, strict=True))
     ordered = [
-        _as_kept(remaining.pop(name) if name in remaining else _gone(name), failure, trace)
+        _restore_hit(remaining.pop(name) if name in remaining else _placeholder(name), failure, trace)
         for name, failure, trace in order.hits
     ]
-    reports = tuple(_as_read(StageReport(**report)) for report in head["reports"])
+    reports = tuple(_without_work(StageReport(**report)) for report in head["reports"])
     warnings = tuple(SearchWarning(sentence, code) for sentence, code in head["warnings"])
-    return Ranking(first_pass.query, _renumbered([*ordered, *remaining.values()]), reports, warnings)
+    return Ranking(first_pass.query, _renumber([*ordered, *remaining.values()]), reports, warnings)
 
 
-def _as_kept(hit: Candidate, failure: str, trace: Sequence[Sequence[Any]]) -> Candidate:
+def _restore_hit(hit: Candidate, failure: str, trace: Sequence[Sequence[Any]]) -> Candidate:
     """Return a hit with the stage scores that were kept for it."""
     entries = [
         StageScore(stage, score, rank, unit, parts, passage and Span(*passage), level, cut)
@@ -313,12 +317,12 @@ def _as_kept(hit: Candidate, failure: str, trace: Sequence[Sequence[Any]]) -> Ca
     return hit._replace(score=score, trace=(*hit.trace, *entries), failure=failure)
 
 
-def _gone(name: str) -> Candidate:
+def _placeholder(name: str) -> Candidate:
     """Return a placeholder for a hit that is no longer found; it holds the hit's rank, and no response shows it."""
     return Candidate(f"\0{name}", None, 0.0, 1, (StageScore(FIRST_PASS, 0.0, 1, 0.0),))
 
 
-def _renumbered(hits: Sequence[Candidate]) -> tuple[Candidate, ...]:
+def _renumber(hits: Sequence[Candidate]) -> tuple[Candidate, ...]:
     """Return hits with ranks from 1 in the given order; a hit's ``_score`` is lowered to the one before if higher."""
     renumbered, lowest = [], math.inf
     for rank, hit in enumerate(hits, start=1):
@@ -330,6 +334,6 @@ def _renumbered(hits: Sequence[Candidate]) -> tuple[Candidate, ...]:
     return tuple(renumbered)
 
 
-def _as_read(report: StageReport) -> StageReport:
+def _without_work(report: StageReport) -> StageReport:
     """Return a stage's report with counts and time set to 0, because nothing was computed for this page."""
     return replace(report, inferences=0, cached=0, encoded=0, known=0, lacking=0, took_ms=0.0)

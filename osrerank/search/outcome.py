@@ -14,7 +14,7 @@ from osrerank.types import Ranking
 from osrerank.types.reasons import Reason, ReasonCode
 
 
-def report_of(
+def make_report(
     response: Mapping[str, Any],
     outcome: Ranking | Reason,
     plan: Plan,
@@ -25,7 +25,7 @@ def report_of(
     """Return what the response reports: reranked hits, an interleaved list, or the plain page with a reason.
 
     Args:
-        response: what the search engine answered.
+        response: the search engine's response.
         outcome: the hits, reranked; or why they were not.
         plan: the plan of the search.
         interleaved: the list of both teams; None if the search is not interleaved.
@@ -35,7 +35,7 @@ def report_of(
         ConfigError: a field that the options name is missing or has no text, and ``on_failure`` is ``"raise"``.
     """
     if isinstance(outcome, Reason):
-        report = unranked(response, outcome, plan)
+        report = unranked_report(response, outcome, plan)
     elif interleaved is not None and interleaved.obstacle is None:
         report = Report(
             applied=True,
@@ -47,9 +47,9 @@ def report_of(
             max_score=interleaved.max_score,
         )
     elif applied(outcome.reports):
-        report = _ranked(response, outcome, plan)
+        report = _ranked_report(response, outcome, plan)
     else:
-        report = unranked(response, _why_unranked(outcome), plan)
+        report = unranked_report(response, _why_unranked(outcome), plan)
         report = replace(report, stages=outcome.reports, warnings=outcome.warnings)
     if isinstance(outcome, Ranking) or plan.page is not None:
         report = replace(report, explain=plan.options.explain, rerank_ms=rerank_ms)
@@ -59,7 +59,7 @@ def report_of(
         if interleaved.obstacle is None:
             entry |= {"teams": interleaved.teams, "stages": stages, "name": interleaved.name}
         report = report.with_entries(interleave=entry)
-    report = _with_fields(report, outcome, plan, interleaved)
+    report = _add_fields(report, outcome, plan, interleaved)
     traffic = plan.options.traffic
     return (
         report
@@ -74,7 +74,7 @@ def _why_unranked(ranking: Ranking) -> Reason:
     return Reason(code, reasons(ranking.reports) or NOT_ASKED.message)
 
 
-def _ranked(response: Mapping[str, Any], ranking: Ranking, plan: Plan) -> Report:
+def _ranked_report(response: Mapping[str, Any], ranking: Ranking, plan: Plan) -> Report:
     assert plan.page is not None
     page = page_of(response, ranking, plan.page)
     return Report(
@@ -89,13 +89,13 @@ def _ranked(response: Mapping[str, Any], ranking: Ranking, plan: Plan) -> Report
     )
 
 
-def unranked(response: Mapping[str, Any], reason: Reason, plan: Plan) -> Report:
+def unranked_report(response: Mapping[str, Any], reason: Reason, plan: Plan) -> Report:
     """Return the report of a search whose hits have the first pass's order, for this reason."""
     hits = unranked_page(response, plan.page, plan.offset)
     return Report(applied=False, reason=str(reason), code=reason.code, hits=hits)
 
 
-def _with_fields(report: Report, outcome: Ranking | Reason, plan: Plan, interleaved: InterleavedList | None) -> Report:
+def _add_fields(report: Report, outcome: Ranking | Reason, plan: Plan, interleaved: InterleavedList | None) -> Report:
     """Return the report with the fields that were read, and warnings about fields; raise them if asked to."""
     fields_with_text: set[str] | None = None
     if isinstance(outcome, Ranking):

@@ -1,4 +1,4 @@
-"""Perform a planned search: send its request, or the caller's own if the first pass is refused or incomplete."""
+"""Send a search's first pass; if it is refused or incomplete, send the caller's own request."""
 
 import logging
 from collections.abc import Generator, Mapping, Sequence
@@ -13,7 +13,7 @@ from osrerank.retrieval.requests import SideRequest
 from osrerank.search.orders import MAY_NOT_JOIN
 from osrerank.search.plan import NOT_ATTEMPTED, Plan, look_up_fields
 from osrerank.search.searcher import Searcher
-from osrerank.search.step import SearchRequest, Step, Texts
+from osrerank.search.step import ReadTexts, SearchRequest, Step
 from osrerank.types.engine import Engine
 from osrerank.types.failed import Failed
 from osrerank.types.reasons import Reason, ReasonCode, SearchWarning, WarningCode
@@ -21,36 +21,37 @@ from osrerank.types.reasons import Reason, ReasonCode, SearchWarning, WarningCod
 logger = logging.getLogger(__name__)
 due = LogThrottle()
 
-BELOW = Reason(ReasonCode.PAGING, "search_after names no hit that is reranked, so the first pass goes on")
+BELOW_DEPTH = Reason(ReasonCode.PAGING, "search_after names no hit that is reranked, so the first pass goes on")
 TIED = SearchWarning(
     "several hits have the sort values of search_after, so pages may miss hits: sort by a unique field last",
     WarningCode.PAGES_APART,
 )
-"""Warns of a sort by which a page cannot be continued exactly."""
+"""Warns that the sort is not unique, so that the next page may not begin exactly after this one."""
 SHORTENED = Reason(
     ReasonCode.SHORTENED,
     "the search pipeline returns fewer hits than were asked for, or more: only the first page is, without sort",
 )
-UNNAMED = "the boosts of the query do not count: the search engine does not return their scores"
-DEFINED = ("derived", "runtime_mappings")
-"""Parts of a request that define fields."""
+WITHOUT_CLAUSE_SCORES = "the boosts of the query do not count: the search engine does not return their scores"
+FIELD_DEFINITIONS = ("derived", "runtime_mappings")
+"""The parts of a request that define fields."""
 
 
 def perform(plan: Plan, searcher: Searcher) -> Generator[SearchRequest, Any, tuple[Plan, Any]]:
-    """Yield the request of a search, and the caller's own if that one fails; return the response and its plan.
+    """Yield the request of a search's first pass, or the caller's own request; return the response and its plan.
 
-    - If the first pass is refused or incomplete, and the caller's own request may succeed, that one is sent. The
-      returned plan is then the plan of that request, and has the reason.
-    - If the search pipeline changed the number of hits, a page of them would overlap with the caller's other pages or
-      leave a gap. Then the first page is reranked within itself, and later pages are the caller's own.
-    - A first pass that names the parts of the query is sent once more without names if it is refused.
+    - If the first pass is refused or incomplete and the caller's own request may succeed, the caller's own request is
+      sent. The returned plan then has the reason as its obstacle.
+    - If the search pipeline changes the number of hits, reranked pages would overlap or leave gaps. Then only the first
+      page is reranked, within itself. Later pages come from the caller's own request.
+    - A first pass that names the query's clauses is sent again without names if it is refused.
 
     Raises:
-        Failed: the caller's own request was refused, or the first pass was, for a reason that holds for both.
+        Failed: the caller's own request was refused, or the first pass was refused for a reason that holds for both.
     """
     first = plan.first_pass
     if first is None:
-        return plan, (yield from _callers_response(plan))
+        response = yield from _plain_response(plan)
+        return plan, response
     try:
         response = yield _request(plan, first)
     except Failed as failed:
@@ -61,28 +62,28 @@ def perform(plan: Plan, searcher: Searcher) -> Generator[SearchRequest, Any, tup
             return plan, response
         if loss := first.incompleteness(response):
             reason = Reason(ReasonCode.INCOMPLETE, "the first pass for reranking was incomplete", loss)
-            return (yield from _more_complete(plan, response, reason))
+            return (yield from _choose_more_complete(plan, response, reason))
         return (yield from _page_that_joins(plan, first, response))
-    # outside the except block, so that an error of the second request does not carry the first one's traceback
+    # Outside the except block, so that an error of the second request does not carry the traceback of the first.
     if first.boosts is not None:
-        reason = Reason(ReasonCode.BOOSTS, UNNAMED, refusal.foreign)
+        reason = Reason(ReasonCode.BOOSTS, WITHOUT_CLAUSE_SCORES, refusal.foreign)
         plan, response = yield from perform(plan.without_names(reason), searcher)
         if plan.first_pass is not None:
             searcher.without_named_scores.put(str(plan.call.index), replace(reason, foreign=""))
         return plan, response
     _warn(refusal)
-    return (yield from _callers_own(plan, refusal))
+    return (yield from _send_plain_request(plan, refusal))
 
 
 def _page_that_joins(
     plan: Plan, first: FirstPass, response: Mapping[str, Any]
 ) -> Generator[SearchRequest, Any, tuple[Plan, Any]]:
-    """Return a first pass's response and its plan; if its page would not join with other pages, yield another request.
+    """Return a first pass's response and plan; if its page would not join other pages, yield another request first.
 
     Args:
         plan: the plan of the search.
-        first: its first pass.
-        response: what the search engine answered.
+        first: the first pass.
+        response: the first pass's response.
     """
     if first.after is not None:
         return (yield from _page_after(plan, first, response))
@@ -90,9 +91,9 @@ def _page_that_joins(
         return plan, response
     if first.page.is_first and not first.is_sorted:  # by sort values, the next page would begin within this one
         first = first.with_caller_page_size()
-        request = _request(plan, first)
-        return replace(plan, first_pass=first, page=first.page), (yield request)
-    return (yield from _callers_own(plan, SHORTENED))
+        response = yield _request(plan, first)
+        return replace(plan, first_pass=first, page=first.page), response
+    return (yield from _send_plain_request(plan, SHORTENED))
 
 
 def _page_after(
@@ -100,7 +101,7 @@ def _page_after(
 ) -> Generator[SearchRequest, Any, tuple[Plan, Any]]:
     """Return the response and the plan of the page after the hit that ``search_after`` names.
 
-    If no reranked hit has these sort values, the page lies below the depth: yield the caller's own request.
+    If no reranked hit has these sort values, the page lies below the depth. Then the caller's own request is yielded.
     """
     if positions := first.find_search_after(response):
         page = replace(first.page, after=positions)
@@ -108,20 +109,20 @@ def _page_after(
         team_b = plan.team_b and replace(plan.team_b, page=page)
         first = replace(first, page=page)
         return replace(plan, page=page, first_pass=first, warnings=warnings, team_b=team_b), response
-    plan, answer = yield from _callers_own(plan, BELOW)
-    reranked = {_key_of(hit) for hit in unchecked_hits(response)[: first.depth]}
-    below = unchecked_hits(answer) if isinstance(answer, Mapping) else ()
-    if any(_key_of(hit) in reranked for hit in below):  # the named hit is gone, or its score has changed
+    plan, plain_response = yield from _send_plain_request(plan, BELOW_DEPTH)
+    reranked_hits = {_hit_key(hit) for hit in unchecked_hits(response)[: first.depth]}
+    plain_hits = unchecked_hits(plain_response) if isinstance(plain_response, Mapping) else ()
+    if any(_hit_key(hit) in reranked_hits for hit in plain_hits):  # the named hit is gone, or its score has changed
         plan = replace(plan, warnings=(*plan.warnings, MAY_NOT_JOIN))
-    return plan, answer
+    return plan, plain_response
 
 
-def _key_of(hit: Any) -> tuple[Any, Any] | None:
+def _hit_key(hit: Any) -> tuple[Any, Any] | None:
     return (hit.get("_index"), hit.get("_id")) if isinstance(hit, Mapping) else None
 
 
 def _request(plan: Plan, first: FirstPass) -> SearchRequest:
-    """Return the request of a first pass; in a multi-search, its parameters are in its body, but for `SCORES_PARAM`."""
+    """Return a first pass's request; in a multi-search, its URL parameters except `SCORES_PARAM` go into its body."""
     body, params = first.body, first.params
     if plan.call.position:
         body = {**body, **{name: value for name, value in params.items() if name != SCORES_PARAM}}
@@ -129,14 +130,15 @@ def _request(plan: Plan, first: FirstPass) -> SearchRequest:
     return SearchRequest(plan.call.in_callers_form(body), params, is_first_pass=True)
 
 
-def _callers_own(plan: Plan, reason: Reason) -> Generator[SearchRequest, Any, tuple[Plan, Any]]:
-    """Yield the caller's own request; return its response, and the plan that says why it is not reranked."""
+def _send_plain_request(plan: Plan, reason: Reason) -> Generator[SearchRequest, Any, tuple[Plan, Any]]:
+    """Yield the caller's own request; return its response, and the plan with the reason against reranking."""
     plan = plan.unranked(reason)
-    return plan, (yield from _callers_response(plan))
+    response = yield from _plain_response(plan)
+    return plan, response
 
 
-def _callers_response(plan: Plan) -> Generator[SearchRequest, Any, Any]:
-    """Yield the caller's own request, once more if another search in the same request may be why it was refused."""
+def _plain_response(plan: Plan) -> Generator[SearchRequest, Any, Any]:
+    """Yield the caller's own request, again if it was refused and another search of a multi-search may be the cause."""
     try:
         return (yield plan.callers_request)
     except Failed as failed:
@@ -145,30 +147,30 @@ def _callers_response(plan: Plan) -> Generator[SearchRequest, Any, Any]:
     return (yield plan.callers_request)
 
 
-def _more_complete(plan: Plan, response: Any, reason: Reason) -> Generator[SearchRequest, Any, tuple[Plan, Any]]:
-    """Yield the caller's own request; return the more complete of its response and the first pass's, with its plan.
+def _choose_more_complete(plan: Plan, response: Any, reason: Reason) -> Generator[SearchRequest, Any, tuple[Plan, Any]]:
+    """Yield the caller's own request; return its response or the first pass's, whichever is more complete.
 
-    If as many shards failed in both, the first pass's response gets the failures of the caller's own request: their
-    reasons may name the size.
+    If the same number of shards failed in both, the first pass's response gets the failures of the caller's own
+    request, because the reasons of failures may name the request's size.
     """
     try:
-        plain = yield plan.callers_request
+        plain_response = yield plan.callers_request
     except Failed as failed:
-        if failed.timed_out or _refusal(failed) is None:  # it says nothing about the caller's request
+        if failed.timed_out or _refusal(failed) is None:  # the failure does not show that the request is wrong
             return plan, response
         raise
-    if plan.first_pass is None or not plan.first_pass.is_own_response_better(plain, response):
-        if 0 < failed_shards(response) == failed_shards(plain):
-            response = {**response, "_shards": plain["_shards"]}
+    if plan.first_pass is None or not plan.first_pass.is_own_response_better(plain_response, response):
+        if 0 < failed_shards(response) == failed_shards(plain_response):
+            response = {**response, "_shards": plain_response["_shards"]}
         return plan, response
     _warn(reason)
-    return plan.unranked(reason), plain
+    return plan.unranked(reason), plain_response
 
 
 def _refusal(failed: Failed) -> Reason | None:
-    """Return why the first pass was refused, if the caller's own request may succeed; else None.
+    """Return why the first pass was refused; None if the caller's own request would fail as well.
 
-    That would fail, too, after 401 or 404, on overload, or if the cluster cannot be reached.
+    It would fail after status 401 or 404, on overload, and if the cluster cannot be reached.
     """
     if failed.status in (401, 404) or failed.is_overload or (failed.status is None and not failed.timed_out):
         return None
@@ -180,18 +182,19 @@ def _warn(reason: Reason) -> None:
         logger.warning("[first-pass-refused] a search is not reranked: %s; not logged again for a minute", reason)
 
 
-def hits_to_read(plan: Plan, response: Any, searcher: Searcher) -> Generator[Step, Any, tuple[Plan, Hits]]:
-    """Yield the request (usually none) that fetches the texts of hits, and return the hits as the model reads them.
+def hits_with_texts(plan: Plan, response: Any, searcher: Searcher) -> Generator[Step, Any, tuple[Plan, Hits]]:
+    """Yield the request that fetches the texts of hits, if the response lacks them; return the hits with their texts.
 
-    The returned plan names the fields to read. If the texts cannot be fetched, it has the reason as its obstacle.
+    The returned plan names the fields whose texts the model gets. If the texts cannot be fetched, the reason is the
+    plan's obstacle.
 
     Args:
         plan: the plan of the search.
-        response: what the search engine answered.
-        searcher: what the client's searches share.
+        response: the search engine's response.
+        searcher: the state that the client's searches share.
 
     Raises:
-        ResponseFormatError: the response is not as search responses are.
+        ResponseFormatError: the response does not have the format of a search response.
     """
     first = plan.first_pass
     if plan.obstacle is not None or first is None:
@@ -205,18 +208,18 @@ def hits_to_read(plan: Plan, response: Any, searcher: Searcher) -> Generator[Ste
             code = ReasonCode.DEADLINE if failed.timed_out else ReasonCode.REFUSED
             reason = Reason(code, "the texts of the hits could not be fetched", failed.foreign)
             return replace(plan, obstacle=reason), hits
-        by_key = {_key_of(document): document for document in hits_of(texts)}
-        documents = [by_key.get(_key_of(hit), {}) for hit in hits]
+        by_key = {_hit_key(document): document for document in hits_of(texts)}
+        documents = [by_key.get(_hit_key(hit), {}) for hit in hits]
         hits = [
             {**hit, "_source": document.get("_source"), "fields": document.get("fields")}
             for hit, document in zip(hits, documents, strict=True)
         ]
-    elif first.reads_source:  # ``fields`` may hold values of the caller's own
+    elif first.reads_source:  # the values in ``fields`` are those that the caller requested
         hits = [{**hit, "fields": None} for hit in hits]
     return (plan if plan.fields.read else plan.with_fields_of(hits)), hits
 
 
-def _request_for_texts(plan: Plan, names: Sequence[str], hits: Hits, engine: Engine) -> Texts:
+def _request_for_texts(plan: Plan, names: Sequence[str], hits: Hits, engine: Engine) -> ReadTexts:
     """Return the request for the documents with the hits' ids, in the hits' indices."""
     indices = sorted({str(hit["_index"]) for hit in hits})
     ids = sorted({hit["_id"] for hit in hits})
@@ -225,37 +228,37 @@ def _request_for_texts(plan: Plan, names: Sequence[str], hits: Hits, engine: Eng
         "size": min(len(ids) * len(indices), 10_000),
         "_source": list(names),
         "fields": [name for name in names if name in plan.fields.not_in_source],
-        **{name: plan.body[name] for name in DEFINED if name in plan.body},
+        **{name: plan.body[name] for name in FIELD_DEFINITIONS if name in plan.body},
     }
     assert plan.first_pass is not None
     if plan.first_pass.pipeline.has_default and engine.has_pipelines:  # unread settings may have a default
         body["search_pipeline"] = {}  # before OpenSearch 2.18, a body may not name one, not even ``_none``
-    return Texts(indices, body, plan.deadline)
+    return ReadTexts(indices, body, plan.deadline)
 
 
 def fields_have_changed(plan: Plan, response: Any, searcher: Searcher) -> Generator[SideRequest, Any, bool]:
-    """Yield the requests that read the mapping again if the response casts doubt on it; return whether fields changed.
+    """Yield the requests that read the mapping again, if the cached one may be outdated; return whether fields changed.
 
-    The response does so if the search found nothing, or hits without text, or hits with fields that the mapping lacks.
+    It may be outdated if the search found no hits, hits without text, or hits with fields that the mapping lacks.
 
     Args:
         plan: the plan of the search.
-        response: what the search engine answered.
-        searcher: what the client's searches share.
+        response: the search engine's response.
+        searcher: the state that the client's searches share.
     """
     call = plan.call
     try:
         is_outdated = searcher.fields.is_outdated(call.index, call.index_options, response)
-        if not is_outdated and not _reads_nothing(plan, response):
+        if not is_outdated and not _finds_no_text(plan, response):
             return False
-    except (AttributeError, TypeError):  # a malformed response, about which `hits_to_read` raises an error
+    except (AttributeError, TypeError):  # the response is malformed, for which `hits_with_texts` raises an error
         return False
     newest = yield from look_up_fields(call, searcher, anew=True)
     return newest != plan.fields
 
 
-def _reads_nothing(plan: Plan, response: Mapping[str, Any]) -> bool:
-    """Return whether a search found no hits, or only hits without text, so that other fields might find some."""
+def _finds_no_text(plan: Plan, response: Mapping[str, Any]) -> bool:
+    """Return whether a search found no hits or only hits without text, so that other fields might have more."""
     if plan.obstacle is not None and plan.obstacle.code not in NOT_ATTEMPTED:
         return False
     if plan.first_pass is None:

@@ -196,7 +196,7 @@ def make_plan(call: SearchCall, searcher: Searcher, service: RerankService) -> G
 
     Args:
         call: the caller's search.
-        searcher: what the client's searches share.
+        searcher: the state that the client's searches share.
         service: holds the models of the index.
 
     Raises:
@@ -204,7 +204,7 @@ def make_plan(call: SearchCall, searcher: Searcher, service: RerankService) -> G
         ValueError: both a query and a body with a query are given.
     """
     options = call.options or searcher.defaults.of(call.index)
-    recipe, deadline = yield from _timed(call, searcher, service)
+    recipe, deadline = yield from _find_recipe_and_deadline(call, searcher, service)
     fields = yield from look_up_fields(call, searcher)
     searched = shorten_to_clauses(call.query, fields) if isinstance(call.query, str) else call.query
     plan = Plan(call, service, with_query(searched, call.body, fields), fields, deadline, options, recipe=recipe)
@@ -218,7 +218,7 @@ def make_plan(call: SearchCall, searcher: Searcher, service: RerankService) -> G
     if not fields.timed_out:
         pipeline = yield from searcher.pipelines.find(call.index, {**(call.header or {}), **call.params}, call.body)
     if options.rm3 is not None and not pipeline.obstacle and call.exclusion is None:
-        plan = yield from _expanded(plan, searched, pipeline)
+        plan = yield from _expand_query(plan, searched, pipeline)
     if options.is_first_pass:
         return replace(plan, obstacle=NOT_ASKED)
     if "ext" in plan.body and (yield from searcher.engine.find()).has_ext:
@@ -246,7 +246,7 @@ def look_up_fields(
 
     Args:
         call: the caller's search.
-        searcher: what the client's searches share.
+        searcher: the state that the client's searches share.
         anew: whether to read the mapping again, even if it is cached.
     """
     options = call.options or searcher.defaults.of(call.index)
@@ -291,7 +291,7 @@ def _with_lookups(plan: Plan, searcher: Searcher) -> Generator[Step, Any, tuple[
     return plan, thresholds
 
 
-def _timed(
+def _find_recipe_and_deadline(
     call: SearchCall, searcher: Searcher, service: RerankService
 ) -> Generator[Computation, Any, tuple[Recipe | None, Deadline]]:
     """Yield the step that loads the models, if the deadline depends on their kind; return the stages and the deadline.
@@ -389,7 +389,7 @@ def with_models(plan: Plan) -> Generator[Computation, Any, Plan]:
     return replace(plan, recipe=recipe)
 
 
-def _expanded(plan: Plan, text: Any, pipeline: SearchPipeline) -> Generator[SideRequest, Any, Plan]:
+def _expand_query(plan: Plan, text: Any, pipeline: SearchPipeline) -> Generator[SideRequest, Any, Plan]:
     """Yield the requests that expand the query by RM3; return the plan of the expanded query.
 
     Args:
@@ -408,7 +408,7 @@ def _expanded(plan: Plan, text: Any, pipeline: SearchPipeline) -> Generator[Side
             setting="rerank.rm3",
             source="argument",
         )
-    name = rm3.field or _body_of([without_boost(name) for name in plan.fields.searched] or ["text"])
+    name = rm3.field or _first_body_field([without_boost(name) for name in plan.fields.searched] or ["text"])
     own = call.params.get("search_pipeline", call.body.get("search_pipeline", pipeline.replacement))
     query = yield from expand_query(text, call.index, rm3, call.params, name, own)
     if query is None:
@@ -417,7 +417,7 @@ def _expanded(plan: Plan, text: Any, pipeline: SearchPipeline) -> Generator[Side
     return replace(plan, body=with_query(query, call.body, plan.fields))
 
 
-def _body_of(names: Sequence[str]) -> str:
+def _first_body_field(names: Sequence[str]) -> str:
     """Return the first field whose name is not like a title's; if all are, the last one."""
     return next((name for name in names if not is_title(name)), names[-1])
 
@@ -449,14 +449,14 @@ def with_traffic_key(options: Rerank, query: Any, body: Mapping[str, Any]) -> tu
     if traffic is None or options.is_first_pass:
         return options, None
     if traffic.key is None:
-        traffic = replace(traffic, key=text_of_query(options, query, body) or None)
+        traffic = replace(traffic, key=query_text_or_json(options, query, body) or None)
         options = replace(options, traffic=traffic)
     if not traffic.is_chosen:
         return options, NOT_CHOSEN
     return options, IN_SHADOW if traffic.shadow else None
 
 
-def text_of_query(options: Rerank, query: Any, body: Mapping[str, Any]) -> str:
+def query_text_or_json(options: Rerank, query: Any, body: Mapping[str, Any]) -> str:
     """Return the query text of a search; if it has none or several, its query as JSON."""
     if options.query is not None or isinstance(query, str):
         return query if options.query is None else options.query
@@ -468,7 +468,7 @@ def text_of_query(options: Rerank, query: Any, body: Mapping[str, Any]) -> str:
         return json.dumps(full_body.get("query"), sort_keys=True, default=str)
 
 
-def decoded(body: Any) -> Mapping[str, Any]:
+def decode_body(body: Any) -> Mapping[str, Any]:
     """Return a search body as a mapping; it may be given as JSON or as a query builder's object.
 
     Raises:

@@ -10,12 +10,12 @@ from osrerank.pipeline import applied, code_of, reasons
 from osrerank.response import FIRST_PASS, Page, hits_of, squash
 from osrerank.retrieval.bm25_scale import response_scale
 from osrerank.retrieval.fields import SearchFields
-from osrerank.search.exact_names import exact_first
-from osrerank.search.interleave import InterleavedList, interleaved_list
-from osrerank.search.outcome import report_of
+from osrerank.search.exact_names import move_exact_names_up
+from osrerank.search.interleave import InterleavedList, interleave_rankings
+from osrerank.search.outcome import make_report
 from osrerank.search.plan import NOT_ASKED, Plan, RerankArgument, SearchCall
-from osrerank.search.rank import QUERY_ID, read
-from osrerank.search.report import write
+from osrerank.search.rank import QUERY_ID, read_ranking
+from osrerank.search.report import write_report
 from osrerank.search.traced import rerank_span
 from osrerank.service import RerankService
 from osrerank.tracing.attributes import set_search_outcome
@@ -103,22 +103,22 @@ def rank_response(
         if others and options.interleave is not None and isinstance(ranking, Ranking):
             ranking_b = _ranked(hits, replace(plan, options=others[0]).with_fields_of(hits))
             if isinstance(ranking_b, Ranking):
-                interleaved = interleaved_list(
+                interleaved = interleave_rankings(
                     options.interleave, options.rankings, (ranking, ranking_b), content, page
                 )
         rerank_ms = (service.clock() - began_s) * 1000
-        report = report_of(content, ranking, plan, interleaved, rerank_ms=rerank_ms)
+        report = make_report(content, ranking, plan, interleaved, rerank_ms=rerank_ms)
         set_search_outcome(applied=report.applied, reason=report.reason, code=report.code)
-    return write(content, report)
+    return write_report(content, report)
 
 
 def _ranked(hits: Sequence[Mapping[str, Any]], plan: Plan) -> Ranking | Reason:
     """Return the hits of a response, reranked; or why they are not."""
-    ranking = read(hits, plan)
+    ranking = read_ranking(hits, plan)
     if isinstance(ranking, Reason) or plan.options.pipeline == NO_STAGES:
         return ranking
     recipe = plan.service.recipe(plan.options, plan.deadline)
-    return exact_first(recipe.rerank(ranking, plan.deadline, on_failure=plan.options.on_failure))
+    return move_exact_names_up(recipe.rerank(ranking, plan.deadline, on_failure=plan.options.on_failure))
 
 
 def rank_texts(

@@ -44,7 +44,7 @@ class Report:
         return replace(self, entries={**self.entries, **entries})
 
 
-def write(response: Mapping[str, Any], report: Report) -> dict[str, Any]:
+def write_report(response: Mapping[str, Any], report: Report) -> dict[str, Any]:
     """Return a new response with the page of a report, and the report as ``response["rerank"]``.
 
     Totals, aggregations and suggestions stay as they are; ``took`` grows by the time of reranking, and ``ext`` may gain

@@ -1,12 +1,12 @@
 """Run a search: the one flow that all clients and engines share. Only a plain request without reranking bypasses it.
 
-`search` is a generator. It yields requests and computations, receives their results, and does no input or output
-itself. Where a ranking cannot be made, a `Reason` takes its place and flows on. To change a search, look here:
+`search` is a generator. It yields requests and computations, receives their results, and does no I/O itself. If the
+hits cannot be ranked, the functions pass a `Reason` on instead of a `Ranking`. To extend a search, see:
 
-- A client library: a client (`osrerank.client`, `osrerank.elastic`) performs the steps through `osrerank.driver`.
-- A search engine: the properties of `osrerank.types.engine.Engine` say how engines differ.
-- An option: it is declared in `osrerank.options.rerank`, and read where the search is planned, `osrerank.search.plan`.
-- A stage: a module of `osrerank.stages`; `osrerank.recipe` puts stages in a row.
+- for a client library: `osrerank.client` and `osrerank.elastic`, which perform the steps by `osrerank.driver`;
+- for a search engine: `osrerank.types.engine.Engine`, whose properties say how engines differ;
+- for an option: `osrerank.options.rerank`, which declares it, and `osrerank.search.plan`, which uses it;
+- for a stage: `osrerank.stages`, and `osrerank.recipe`, which builds the pipeline of stages.
 """
 
 import logging
@@ -19,18 +19,18 @@ from osrerank.errors import ConfigError, ResponseFormatError
 from osrerank.metrics import BOOSTS, NOT_RERANKED, RERANK_SECONDS, SEARCHES
 from osrerank.response import Hits, candidate_ids
 from osrerank.retrieval.boosts import STAGE as BOOSTS_STAGE
-from osrerank.search.interleave import InterleavedList, interleaved_list, session_of
+from osrerank.search.interleave import InterleavedList, interleave_rankings, session_digest
+from osrerank.search.lockstep import ClientSteps, run_one
 from osrerank.search.orders import is_reproducible
-from osrerank.search.outcome import report_of, unranked
-from osrerank.search.perform import fields_have_changed, hits_to_read, perform
-from osrerank.search.plan import IN_SHADOW, NOT_ATTEMPTED, Plan, SearchCall, make_plan, text_of_query
-from osrerank.search.rank import extract_boost_scores, rank, read, with_vectors
-from osrerank.search.report import Report, write
+from osrerank.search.outcome import make_report, unranked_report
+from osrerank.search.perform import fields_have_changed, hits_with_texts, perform
+from osrerank.search.plan import IN_SHADOW, NOT_ATTEMPTED, Plan, SearchCall, make_plan, query_text_or_json
+from osrerank.search.rank import extract_boost_scores, read_ranking, run_stages, with_vectors
+from osrerank.search.report import Report, write_report
 from osrerank.search.searcher import Searcher
 from osrerank.search.shadow import ids_of
 from osrerank.search.slow import SLOW_S, advise
-from osrerank.search.step import Computation, Later, Shadow, Step
-from osrerank.search.together import ClientSteps, alone
+from osrerank.search.step import Computation, QueueShadowRun, SendLater, Step
 from osrerank.search.ubi_query import without_ubi
 from osrerank.types import Ranking
 from osrerank.types.failed import Raised
@@ -46,7 +46,7 @@ def search(call: SearchCall, searcher: Searcher) -> Steps:
 
     Args:
         call: the caller's search.
-        searcher: what the client's searches share: models, fields of the indices, vectors.
+        searcher: the state that the client's searches share: models, fields of the indices, vectors.
 
     Raises:
         ConfigError: the rerank options cannot be used; or the query has no single text, and the options say to raise.
@@ -54,53 +54,55 @@ def search(call: SearchCall, searcher: Searcher) -> Steps:
         Failed: the search engine refused the caller's own request.
         Raised: a stage failed, and the options say to raise.
     """
-    with searcher.serving(call.index, checked=False) as service:  # if the indices' models differ, the plan has a reason
+    with searcher.serving(call.index, checked=False) as service:  # if the models of indices differ, the plan says so
         plan = yield from make_plan(call, searcher, service)
         plan, response = yield from perform(plan, searcher)
         if (yield from fields_have_changed(plan, response, searcher)):
-            plan = yield from make_plan(call, searcher, service)  # again, with the newest mapping
+            plan = yield from make_plan(call, searcher, service)  # with the newest mapping
             plan, response = yield from perform(plan, searcher)
         if call.options is None or not isinstance(response, Mapping):
             return response
         reranking_began_s = service.clock()
         try:
             plan, response = extract_boost_scores(plan, response)
-            plan, hits = yield from hits_to_read(plan, response, searcher)
-            ranking = yield Computation(partial(read, hits, plan))
+            plan, hits = yield from hits_with_texts(plan, response, searcher)
+            ranking = yield Computation(partial(read_ranking, hits, plan))
             plan, ranking = yield from with_vectors(ranking, hits, plan, searcher)
-            reranked = yield Computation(partial(rank, ranking, plan))
+            reranked = yield Computation(partial(run_stages, ranking, plan))
             interleaved = yield from _interleaved(reranked, hits, plan, response, searcher)
             rerank_ms = (service.clock() - reranking_began_s) * 1000
-            report = report_of(response, reranked, plan, interleaved, rerank_ms=rerank_ms)
+            report = make_report(response, reranked, plan, interleaved, rerank_ms=rerank_ms)
             report = yield from record_search(report, plan, searcher)
-            answer = write(response, report)
-            yield from follow_up(reranked, report, answer, plan, hits, searcher)
-        except (ConfigError, Raised):  # a stage whose failure the caller wants raised, or options that fit no model
+            reranked_response = write_report(response, report)
+            yield from follow_up(reranked, report, reranked_response, plan, hits, searcher)
+        except (ConfigError, Raised):  # the options fit no model, or the caller wants a stage's failure raised
             _count("false", service.clock() - reranking_began_s, call)
             raise
-        except Exception as error:  # noqa: BLE001 - after the engine's response, no error of ours may cost it
-            answer = write(response, _report_of_error(error, response, plan))
-        return answer
+        except Exception as error:  # noqa: BLE001 - an error of ours must not lose the engine's response
+            return write_report(response, _report_error(error, response, plan))
+        return reranked_response
 
 
 def _interleaved(
     reranked: Ranking | Reason, hits: Hits, plan: Plan, response: Mapping[str, Any], searcher: Searcher
 ) -> Generator[Step, Any, InterleavedList | None]:
-    """Yield the steps that rank the hits of an interleaved search for team B; return the list of both teams, or None.
+    """Yield the steps that rank an interleaved search's hits for team B; return the list of both teams' hits.
+
+    None is returned if the search is not interleaved, or if the hits cannot be ranked for both teams.
 
     Args:
-        reranked: team A's ranking, or why there is none.
+        reranked: team A's ranking, or the reason why the hits could not be ranked.
         hits: the first pass's hits.
         plan: the plan of the search.
         response: the first pass's response.
-        searcher: what the client's searches share.
+        searcher: the state that the client's searches share.
     """
     if plan.team_b is None or isinstance(reranked, Reason):
         return None
     team_b = replace(plan.team_b, fields=plan.fields)
-    ranking = yield Computation(partial(read, hits, team_b))
+    ranking = yield Computation(partial(read_ranking, hits, team_b))
     team_b, ranking = yield from with_vectors(ranking, hits, team_b, searcher)
-    reranked_b: Ranking | Reason = yield Computation(partial(rank, ranking, team_b))
+    reranked_b: Ranking | Reason = yield Computation(partial(run_stages, ranking, team_b))
     if isinstance(reranked_b, Reason):
         return None
     yield from _save_order(reranked_b, team_b, hits)
@@ -108,57 +110,57 @@ def _interleaved(
     assert options is not None
     assert options.interleave is not None
     assert plan.page is not None
-    return interleaved_list(options.interleave, options.rankings, (reranked, reranked_b), response, plan.page)
+    return interleave_rankings(options.interleave, options.rankings, (reranked, reranked_b), response, plan.page)
 
 
 def record_search(report: Report, plan: Plan, searcher: Searcher) -> Generator[Step, Any, Report]:
     """Yield the steps that record a search for UBI and queue its shadow run; add both outcomes to the report."""
     if plan.ubi is not None:
         interleave = plan.call.options and plan.call.options.interleave
-        session = session_of(interleave) if interleave else ""
+        session = session_digest(interleave) if interleave else ""
         report = yield from searcher.records.record(
             plan.ubi, report, text=plan.text, session=session, deadline=plan.deadline
         )
     if plan.call.exclusion is IN_SHADOW and report.hits is not None:
-        queued = yield Shadow(_shadow_run(report, plan, searcher))
+        queued = yield QueueShadowRun(_shadow_run(report, plan, searcher))
         report = report.with_entries(traffic={**report.entries["traffic"], "queued": queued})
     return report
 
 
 def _shadow_run(report: Report, plan: Plan, searcher: Searcher) -> ClientSteps:
-    """Return the steps that run a search of shadow mode again, reranked, and record how its order changes."""
+    """Return the steps that rerank a search of shadow mode and record how the order changes."""
     call, plain_ids = plan.call, ids_of(report.hits or ())
     assert call.options is not None
 
     def steps() -> Generator[Step, Any, tuple[Any, float]]:
-        if report.code != ReasonCode.SHADOW:  # it cannot be reranked
-            return write({"hits": {"hits": []}}, report), 0.0
+        if report.code != ReasonCode.SHADOW:  # the search cannot be reranked
+            return write_report({"hits": {"hits": []}}, report), 0.0
         started_s = plan.service.clock()
         reranked_call = replace(call, body=without_ubi(call.body), exclusion=None)
         response = yield from search(reranked_call, searcher)
         return response, plan.service.clock() - started_s
 
-    text = text_of_query(call.options, call.query, call.body)
-    return searcher.shadows.shadow_run(text, call.index, plain_ids, alone(steps(), searcher.vectors, call.header))
+    text = query_text_or_json(call.options, call.query, call.body)
+    return searcher.shadows.shadow_run(text, call.index, plain_ids, run_one(steps(), searcher.vectors, call.header))
 
 
 def follow_up(
     reranked: Ranking | Reason,
     report: Report,
-    answer: Mapping[str, Any],
+    reranked_response: Mapping[str, Any],
     plan: Plan,
     hits: Hits,
     searcher: Searcher,
 ) -> Generator[Step, Any, None]:
-    """Yield the steps that save the order and write new vectors; count the search, and log its warnings and failures.
+    """Yield the steps that save the order and write new vectors; count the search, and log warnings and failures.
 
     Args:
-        reranked: the ranking after all stages, or why the hits were not reranked.
-        report: what happened in the search.
-        answer: the response to return.
+        reranked: the ranking after all stages, or the reason why the hits were not reranked.
+        report: the report of the search.
+        reranked_response: the response that the caller gets.
         plan: the plan of the search.
         hits: the first pass's hits.
-        searcher: what the client's searches share.
+        searcher: the state that the client's searches share.
     """
     if isinstance(reranked, Ranking):
         yield from _save_order(reranked, plan, hits)
@@ -172,10 +174,10 @@ def follow_up(
             if not stage.applied:
                 logger.info("a search is reranked without its boosts: %s", stage.reason)
     took_s = report.rerank_ms / 1000
-    whole_s = took_s + answer["rerank"]["first_pass_took_ms"] / 1000
-    if whole_s > SLOW_S or report.applied is not True:
-        shown_hits = answer.get("hits", {}).get("hits", ())  # filter_path may hide them
-        yield from advise(shown_hits, report.stages, whole_s, plan, searcher)
+    total_s = took_s + reranked_response["rerank"]["first_pass_took_ms"] / 1000
+    if total_s > SLOW_S or report.applied is not True:
+        page_hits = reranked_response.get("hits", {}).get("hits", ())  # filter_path may hide them
+        yield from advise(page_hits, report.stages, total_s, plan, searcher)
     _count("no_hits" if report.code == ReasonCode.NO_HITS else str(report.applied).lower(), took_s, plan.call)
     if report.applied is not True:
         NOT_RERANKED.labels(str(report.code)).inc()
@@ -185,7 +187,7 @@ def follow_up(
 def _save_order(reranked: Ranking, plan: Plan, hits: Hits) -> Generator[Computation, Any, None]:
     """Yield the step that saves a first page's order, if a later page might be ranked differently.
 
-    If it cannot be, the order that an earlier search saved is dropped.
+    Otherwise the order that an earlier search saved is deleted.
     """
     order, page = plan.order, plan.page
     if order is None or page is None or not page.is_first:
@@ -196,10 +198,13 @@ def _save_order(reranked: Ranking, plan: Plan, hits: Hits) -> Generator[Computat
         yield Computation(partial(order.drop, plan.options))
 
 
-def _write_vectors(reranked: Ranking, plan: Plan, hits: Hits, searcher: Searcher) -> Generator[Later, Any, None]:
-    """Yield the requests that store a search's new vectors, and report to builders which documents had none."""
+def _write_vectors(reranked: Ranking, plan: Plan, hits: Hits, searcher: Searcher) -> Generator[SendLater, Any, None]:
+    """Yield the requests that store new vectors, and those that report to builders which documents have no vectors."""
     sides, vectors = searcher.vectors, reranked.vectors
-    if sides is None or vectors is None or not (lacking := vectors.missing_keys):
+    if sides is None or vectors is None:
+        return
+    missing_keys = vectors.missing_keys
+    if not missing_keys:
         return
     hits_by_id = dict(zip(candidate_ids(hits), hits, strict=True))
     if vectors.new_records:
@@ -209,11 +214,11 @@ def _write_vectors(reranked: Ranking, plan: Plan, hits: Hits, searcher: Searcher
         index_of = {key: str(hits_by_id[doc_id].get("_index")) for doc_id, key in vectors.keys.items()}
         writes = sides.writing(source.records.contents(vectors.new_records), index_of, source.label)
         if writes is not None:
-            yield Later(writes)
-    if still_lacking := [hits_by_id[doc_id] for doc_id, key in lacking.items() if key not in vectors.new_records]:
+            yield SendLater(writes)
+    if still_lacking := [hits_by_id[doc_id] for doc_id, key in missing_keys.items() if key not in vectors.new_records]:
         report = sides.reporting((str(hit.get("_index")), str(hit["_id"])) for hit in still_lacking)
         if report is not None:
-            yield Later(report)
+            yield SendLater(report)
 
 
 def _count(applied: str, took_s: float, call: SearchCall) -> None:
@@ -223,8 +228,8 @@ def _count(applied: str, took_s: float, call: SearchCall) -> None:
         RERANK_SECONDS.observe(took_s)
 
 
-def _report_of_error(error: Exception, response: Mapping[str, Any], plan: Plan) -> Report:
-    """Return the report of a search in which an unexpected error was raised, and log the error."""
+def _report_error(error: Exception, response: Mapping[str, Any], plan: Plan) -> Report:
+    """Log an unexpected error, and return the report of the search that raised it."""
     name = type(error).__name__
     reason = Reason(ReasonCode.INTERNAL, f"internal error in osrerank ({name}); the log has the traceback")
     if isinstance(error, ResponseFormatError):
@@ -235,4 +240,4 @@ def _report_of_error(error: Exception, response: Mapping[str, Any], plan: Plan) 
     if plan.call.exclusion is None:
         _count("false", 0.0, plan.call)
         NOT_RERANKED.labels(str(reason.code)).inc()
-    return unranked(response, reason, plan)
+    return unranked_report(response, reason, plan)

@@ -102,7 +102,7 @@ class Shadows:
         try:
             response, took_s = yield from steps
             reranked_ids = ids_of(hits_of(response))
-            record |= outcome_of(response, took_s) | changes(plain_ids, response)
+            record |= outcome_of(response, took_s) | compare_orders(plain_ids, response)
         except Exception as error:  # noqa: BLE001 - the caller has the answer already
             reason = Reason.of(error)
             record |= {"applied": False, "reason": str(reason), "reason_code": reason.code}
@@ -181,7 +181,7 @@ def outcome_of(response: Mapping[str, Any], took_s: float) -> dict[str, Any]:
     return {**outcome, **times, **counts}
 
 
-def changes(before: Sequence[str], response: Mapping[str, Any]) -> dict[str, Any]:
+def compare_orders(before: Sequence[str], response: Mapping[str, Any]) -> dict[str, Any]:
     """Return a record's fields that compare the first ten hits with and without reranking; none if it was not applied.
 
     Args:

@@ -11,7 +11,7 @@ from osrerank.options.rerank import VECTORS_MONO, Rerank
 from osrerank.retrieval.requests import SideRequest
 from osrerank.search.plan import Plan
 from osrerank.search.searcher import Searcher
-from osrerank.search.step import Later, Step
+from osrerank.search.step import SendLater, Step
 from osrerank.types import StageReport
 from osrerank.types.reasons import ReasonCode
 
@@ -42,7 +42,7 @@ def advise(
         stages: what each stage did.
         took_s: time that the search took, its first pass included, in seconds.
         plan: of the search.
-        searcher: what the client's searches share.
+        searcher: the state that the client's searches share.
     """
     index = next((str(hit.get("_index")) for hit in hits), "")
     lines = [*_slow(stages, plan.options, took_s, index), *_lacking(stages, index)]
@@ -54,7 +54,7 @@ def advise(
         defaults.query_fields,
     )
     if index and has_own_fields and plan.names:
-        yield Later(_log(lines, index, plan.names, searcher))
+        yield SendLater(_log(lines, index, plan.names, searcher))
     else:
         for line in lines:
             line("")

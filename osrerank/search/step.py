@@ -1,4 +1,4 @@
-"""The steps that a search yields, and that a client performs: requests, and computations."""
+"""The steps that a search yields and a client performs: requests and computations."""
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from types import MappingProxyType
@@ -13,9 +13,9 @@ class SearchRequest(NamedTuple):
 
     Attributes:
         body: the request's body.
-        params: the URL's parameters.
-        is_first_pass: whether it is a first pass for reranking, and not the caller's own request.
-        is_template: whether the body is a search template's, so that the request goes to ``_search/template``.
+        params: the URL parameters.
+        is_first_pass: whether the request fetches candidates for reranking. If False, it is the caller's own request.
+        is_template: whether the body is a search template, which goes to ``_search/template``.
     """
 
     body: Any
@@ -28,8 +28,8 @@ class MultiSearchRequest(NamedTuple):
     """A request to ``_msearch``.
 
     Attributes:
-        lines: headers and bodies, in turn.
-        is_template: whether the bodies are search templates', so that the request goes to ``_msearch/template``.
+        lines: the searches' headers and bodies, in turn.
+        is_template: whether the bodies are search templates, which go to ``_msearch/template``.
         params: URL parameters in addition to the caller's.
     """
 
@@ -38,12 +38,12 @@ class MultiSearchRequest(NamedTuple):
     params: Mapping[str, Any] = MappingProxyType({})
 
 
-class Texts(NamedTuple):
-    """Read the texts of documents by their ids.
+class ReadTexts(NamedTuple):
+    """A request for the texts of documents by their ids.
 
     Attributes:
         indices: the documents' indices.
-        body: the body of the request.
+        body: the request's body.
         deadline: the search's deadline.
     """
 
@@ -52,49 +52,49 @@ class Texts(NamedTuple):
     deadline: Deadline
 
 
-class Records(NamedTuple):
-    """Read records of document vectors from side indices.
+class ReadRecords(NamedTuple):
+    """A request for records of document vectors, which side indices store.
 
     Attributes:
-        wanted: the key of each record -> the index of its document.
+        index_by_key: the key of each record -> the index of its document.
         deadline: the search's deadline.
     """
 
-    wanted: Mapping[bytes, str]
+    index_by_key: Mapping[bytes, str]
     deadline: Deadline
 
 
 class Computation(NamedTuple):
-    """Work that may block and sends nothing to the search engine.
+    """Work without requests to the search engine, which may take long.
 
     Attributes:
-        run: does it; the asynchronous client calls it in a thread.
+        run: the function that does the work; the asynchronous client calls it in a thread.
     """
 
     run: Callable[[], Any]
 
 
-class Later(NamedTuple):
-    """Requests that the client sends in the background, without making the search wait for them.
+class SendLater(NamedTuple):
+    """Requests that the client sends in the background while the search goes on.
 
     Attributes:
-        steps: yields the requests.
+        steps: the generator of the requests.
     """
 
     steps: Generator[SideRequest, Any, None]
 
 
-class Shadow(NamedTuple):
-    """A second run of a search in shadow mode; the client queues it, and answers whether the queue had room.
+class QueueShadowRun(NamedTuple):
+    """A second run of a search in shadow mode, which the client queues; the result is whether the queue had room.
 
     Attributes:
-        steps: yields the search's steps, and returns its record.
+        steps: the generator of the second run's steps, which returns the record of the run.
     """
 
     steps: Generator[Any, Any, Any]
 
 
-ClientStep = SideRequest | SearchRequest | MultiSearchRequest | Computation | Later | Shadow
-"""What a client performs."""
-Step = SideRequest | SearchRequest | Texts | Records | Computation | Later | Shadow
-"""What one search yields; `osrerank.search.together` turns it into what a client performs."""
+ClientStep = SideRequest | SearchRequest | MultiSearchRequest | Computation | SendLater | QueueShadowRun
+"""The steps that a client performs."""
+Step = SideRequest | SearchRequest | ReadTexts | ReadRecords | Computation | SendLater | QueueShadowRun
+"""The steps that one search yields; `osrerank.search.lockstep` turns them into steps that a client performs."""

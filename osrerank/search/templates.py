@@ -7,13 +7,13 @@ from typing import Any
 from osrerank.options.rerank import Rerank
 from osrerank.retrieval.requests import SideRequest
 from osrerank.search.calls import lines_of, multi_search_steps, search_steps
-from osrerank.search.outcome import unranked
-from osrerank.search.plan import Plan, RerankArgument, SearchCall, decoded
-from osrerank.search.report import write
+from osrerank.search.lockstep import ClientSteps, run_one
+from osrerank.search.outcome import unranked_report
+from osrerank.search.plan import Plan, RerankArgument, SearchCall, decode_body
+from osrerank.search.report import write_report
 from osrerank.search.run import Steps, follow_up
 from osrerank.search.searcher import Searcher
 from osrerank.search.step import MultiSearchRequest, SearchRequest
-from osrerank.search.together import ClientSteps, alone
 from osrerank.types.failed import Failed
 from osrerank.types.reasons import Reason, ReasonCode
 
@@ -44,7 +44,7 @@ def template_steps(
         Failed: the search engine refused the template or its search.
         Raised: as for a search.
     """
-    template = decoded(body)
+    template = decode_body(body)
     rendered = yield from _rendered(template)
     if not isinstance(rendered, Failed):
         search_params = {name: value for name, value in params.items() if name not in IGNORED}
@@ -60,7 +60,7 @@ def template_steps(
             return {**response, "status": 200} if has_status else response
     # outside the except block, so that an error of this request does not carry the other's traceback
     response = yield SearchRequest(body, params, is_template=True)
-    return (yield from alone(_marked(searcher, response, rendered, index, rerank), searcher.vectors))
+    return (yield from run_one(_marked(searcher, response, rendered, index, rerank), searcher.vectors))
 
 
 def multi_template_steps(
@@ -85,7 +85,7 @@ def multi_template_steps(
     lines, is_json = lines_of(body), isinstance(body, str | bytes)
     rendered: list[Mapping[str, Any] | Failed] = []
     for template in lines[1::2]:
-        rendered += [(yield from _rendered(decoded(template or {})))]
+        rendered += [(yield from _rendered(decode_body(template or {})))]
 
     def reranked(numbers: Sequence[int]) -> ClientSteps:
         searches = [line for number in numbers for line in (lines[2 * number], rendered[number])]
@@ -109,7 +109,7 @@ def multi_template_steps(
     for number in answered:
         if isinstance(error := rendered[number], Failed):
             steps = _marked(searcher, responses[number], error, lines[2 * number].get("index", index), rerank)
-            responses[number] = yield from alone(steps, searcher.vectors)
+            responses[number] = yield from run_one(steps, searcher.vectors)
     return {**plain_answer, "responses": responses}
 
 
@@ -151,7 +151,7 @@ def _marked(searcher: Searcher, response: Any, failed: Failed, index: Any, reran
     options = Rerank.of(rerank, searcher.defaults.of(index)) or Rerank()
     with searcher.serving(index, checked=False) as service:
         plan = Plan(SearchCall(index=index, options=options), service, options=options, obstacle=reason)
-        report = unranked(response, reason, plan)
-        answer = write(response, report)
+        report = unranked_report(response, reason, plan)
+        answer = write_report(response, report)
         yield from follow_up(reason, report, answer, plan, (), searcher)
     return answer

@@ -77,11 +77,11 @@ class VectorStage:
             raise DeadlineExceeded(f"the deadline passed before stage {self.name} began", stage=self.name)
         vectors = ranking.vectors
         if vectors is None or vectors.model_key != self.vectors.records.model_key:
-            vectors = self.stored(ranking, self.depth, deadline)
+            vectors = self.read_vectors(ranking, self.depth, deadline)
         compare = partial(self._compare, ranking.query.text, vectors, deadline)
         return rank_block(self.vectors.encoder, ranking, compare, stage=self.name, depth=self.depth)
 
-    def stored(self, ranking: Ranking, depth: int, deadline: Deadline = NEVER) -> CandidateVectors:
+    def read_vectors(self, ranking: Ranking, depth: int, deadline: Deadline = NEVER) -> CandidateVectors:
         """Return the texts to encode for a ranking's top candidates, their keys, and the records in the local store.
 
         Args:

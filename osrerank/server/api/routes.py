@@ -11,7 +11,7 @@ from fastapi.responses import Response
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from pydantic import BaseModel
 
-from osrerank.search.coverage import AT_LEAST
+from osrerank.search.coverage import WARM_SHARE
 from osrerank.server.api.access_log import RECORD
 from osrerank.server.api.dialect_route import TIMEOUT_HEADER, DialectRoute
 from osrerank.server.api.dialects.base import DialectRequest
@@ -228,7 +228,7 @@ async def ready(
     if obstacle:
         raise RefusedRequest(503, obstacle)
     if index is not None or at_least is not None:
-        await _check_vectors(http, index, AT_LEAST if at_least is None else at_least)
+        await _check_vectors(http, index, WARM_SHARE if at_least is None else at_least)
     return Readiness(status="ready", model=service.model)
 
 

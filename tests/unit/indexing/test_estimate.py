@@ -11,7 +11,7 @@ from osrerank.aio import connect_async
 from osrerank.errors import ConfigError
 from osrerank.indexing.build import build_vectors
 from osrerank.indexing.estimate import duration, estimate
-from osrerank.search.coverage import SAMPLE
+from osrerank.search.coverage import SAMPLE_SIZE
 from osrerank.testing import FunctionScorer, ManualClock
 from tests import articles
 from tests.letters import Letters
@@ -53,15 +53,15 @@ def test_without_stored_vectors_nothing_is_estimated(tmp_path: Path, monkeypatch
 @pytest.mark.long
 def test_a_sample_covers_the_whole_index_and_is_reported_as_a_sample(tmp_path: Path) -> None:
     """A build that was interrupted leaves the first documents with vectors, and the last ones without."""
-    texts = [f"note {number}" for number in range(3 * SAMPLE)]
+    texts = [f"note {number}" for number in range(3 * SAMPLE_SIZE)]
     with connect(f"embedded:{tmp_path / 'engine'}", scorer=Letters()) as client:
         fill(client, texts)
-        client.searcher.service.vectors_of(Rerank()).remember(texts[: 2 * SAMPLE])  # type: ignore[union-attr]
+        client.searcher.service.vectors_of(Rerank()).remember(texts[: 2 * SAMPLE_SIZE])  # type: ignore[union-attr]
         coverage = client.coverage("notes")
-    assert (coverage.is_sample, coverage.looked_at) == (True, SAMPLE)
+    assert (coverage.is_sample, coverage.looked_at) == (True, SAMPLE_SIZE)
     assert coverage.share == pytest.approx(2 / 3, abs=0.05)
     assert str(coverage).startswith("about ")
-    assert str(coverage).endswith(f"of 3,000 documents lack vectors, by a sample of {SAMPLE:,}")
+    assert str(coverage).endswith(f"of 3,000 documents lack vectors, by a sample of {SAMPLE_SIZE:,}")
 
 
 def test_an_index_is_ready_with_its_model_and_vectors(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from osrerank import Client, connect
 from osrerank.response import FIRST_PASS, squash
-from osrerank.search.exact_names import STAGE, exact_first, words_of
+from osrerank.search.exact_names import STAGE, move_exact_names_up, words_of
 from osrerank.testing import FunctionScorer
 from osrerank.types import Candidate, Query, Ranking, StageScore
 from tests.articles import fill
@@ -141,7 +141,7 @@ def test_whatever_the_order_marked_hits_keep_their_ranks_and_the_others_their_or
                 trace.append(StageScore("mono", 1 / rank, rank, 1 / (rank + 1), level=1))
             candidates.append(Candidate(str(place), "x", trace[-1].score, rank, tuple(trace)))
         before = Ranking(Query("q", "x"), tuple(candidates))
-        after = exact_first(before)
+        after = move_exact_names_up(before)
         assert {each.doc_id for each in after.candidates} == {str(place) for place in order}
         assert all(each.rank <= each.trace[0].rank for each in after.candidates if int(each.doc_id) in marks)
         others = [each.doc_id for each in before.candidates if int(each.doc_id) not in marks]

@@ -132,7 +132,9 @@ def in_a_multi_search(options: Any, **client: Any) -> Any:
 
 DRIVERS = (searched, in_asyncio, in_a_multi_search)
 MODELS = ("scorer", "duo", "stage", "pipeline", "query", "document", "similarity", "probabilities")
-STEPS = ("hits_to_read", "read", "with_vectors", "rank", "report_of", "record_search", "follow_up")
+STEPS = (
+    "hits_with_texts", "read_ranking", "with_vectors", "run_stages", "make_report", "record_search", "follow_up",
+)  # fmt: skip
 
 
 FIRST = [f"d{number}" for number in range(10)]

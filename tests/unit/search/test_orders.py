@@ -13,7 +13,7 @@ from osrerank import Rerank
 from osrerank.aio import connect_async
 from osrerank.errors import InferenceError
 from osrerank.search import orders
-from osrerank.search.orders import KEPT_S, MAY_NOT_JOIN, Order, Orders
+from osrerank.search.orders import MAY_NOT_JOIN, TTL_S, Order, Orders
 from osrerank.testing import CannedTransport, ManualClock
 from osrerank.thresholds.calibration import IndexCalibration, mapping_digest, model_digest, write_calibration
 from osrerank.thresholds.maps import Platt
@@ -107,7 +107,7 @@ def test_a_later_page_that_fails_warns_that_pages_may_not_join(client, encoder):
     encoder.is_broken = True
     kept = page(client, 10)["rerank"]
     assert (kept["applied"], kept["warnings"]) == (True, [])
-    encoder.real.sleep(KEPT_S + 1)
+    encoder.real.sleep(TTL_S + 1)
     later = page(client, 10)["rerank"]
     assert (later["applied"], later["warnings"]) == (False, [MAY_NOT_JOIN])
 
@@ -138,9 +138,9 @@ def test_an_incomplete_order_is_kept_for_a_minute_after_its_last_use(client, enc
     first = ids(page(client, size=60))
     encoder.pace_s = 0.01
     for start in (10, 20):
-        encoder.real.sleep(KEPT_S - 1)
+        encoder.real.sleep(TTL_S - 1)
         assert ids(page(client, start)) == first[start : start + 10]
-    encoder.real.sleep(KEPT_S + 1)
+    encoder.real.sleep(TTL_S + 1)
     late = page(client, 30)
     assert late["rerank"]["warnings"] == [MAY_NOT_JOIN]
     assert late["rerank"]["stages"][0]["inferences"] > 0

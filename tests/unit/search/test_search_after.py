@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from osrerank.search.orders import MAY_NOT_JOIN
-from osrerank.search.perform import BELOW, TIED
+from osrerank.search.perform import BELOW_DEPTH, TIED
 from osrerank.testing import CannedTransport, FunctionScorer
 from osrerank.types.reasons import ReasonCode
 from tests.rankings import client_for, ids, response_of
@@ -70,7 +70,7 @@ def test_search_after_below_the_depth_continues_the_first_pass():
     pages = pages_of(index_of(["a" * n for n in range(20)], 1), 5, {"depth": 8})
     assert [page["rerank"]["applied"] for page in pages] == [True, True, False, False, False]
     for page in pages[2:]:
-        assert (page["rerank"]["reason"], page["rerank"]["reason_code"]) == (str(BELOW), ReasonCode.PAGING)
+        assert (page["rerank"]["reason"], page["rerank"]["reason_code"]) == (str(BELOW_DEPTH), ReasonCode.PAGING)
         assert page["rerank"]["warnings"] == []
 
 

@@ -18,7 +18,7 @@ from osrerank.scoring.card import ModelCard
 from osrerank.scoring.inputs import InputBuilder
 from osrerank.search.calls import multi_search_steps, search_steps
 from osrerank.search.searcher import Searcher
-from osrerank.search.step import Computation, Later, MultiSearchRequest, SearchRequest
+from osrerank.search.step import Computation, MultiSearchRequest, SearchRequest, SendLater
 from osrerank.search.vectors import MAX_LACKING, SideIndex, SideVectors
 from osrerank.service import RerankService
 from osrerank.settings import Settings
@@ -82,7 +82,7 @@ class Cluster:
     def _answer(self, step: Any, later: bool) -> Any:
         if isinstance(step, Computation):
             return step.run()
-        if isinstance(step, Later):
+        if isinstance(step, SendLater):
             return self.perform(step.steps) if later else None
         response = {"took": 1, "timed_out": False, "_shards": {"total": 1}, "hits": {"hits": self.hits}}
         if isinstance(step, SearchRequest):

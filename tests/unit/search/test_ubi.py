@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from osrerank.errors import ConfigError
-from osrerank.search.report import Report, write
+from osrerank.search.report import Report, write_report
 from osrerank.search.ubi import EXISTS, REST_S, UbiRecords, index_body, record_of
 from osrerank.search.ubi_query import UbiQuery, without_ubi
 from osrerank.testing import ManualClock
@@ -78,7 +78,7 @@ def test_the_first_recorded_search_creates_the_ubi_index() -> None:
     with pytest.raises(StopIteration) as end:
         steps.send({})
     assert end.value.value.entries["ubi"] == {"recorded": True, "reason": None, "query_id": "q1"}
-    answer = write({"hits": {"hits": []}, "ext": {"other": 1}}, end.value.value)
+    answer = write_report({"hits": {"hits": []}, "ext": {"other": 1}}, end.value.value)
     assert answer["ext"] == {"other": 1, "ubi": {"query_id": "q1"}}  # what the engine says of others stays
     assert next(told(records)).path == "/ubi_queries/_doc"
 

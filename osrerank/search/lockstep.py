@@ -1,0 +1,241 @@
+"""Run one search, or the searches of a multi-search in lockstep.
+
+Each search is a generator of steps. The searches' requests to ``_search`` go out as one multi-search. Their requests
+for texts are joined, and so are those for vectors. Identical GET requests are sent once. Other steps run one by one.
+"""
+
+import json
+import math
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from osrerank.retrieval.boosts import SCORES_PARAM, requests_query_scores, restore_caller_names
+from osrerank.retrieval.first_pass import unchecked_hits
+from osrerank.retrieval.requests import SideRequest, build_path
+from osrerank.search.step import (
+    ClientStep,
+    Computation,
+    MultiSearchRequest,
+    ReadRecords,
+    ReadTexts,
+    SearchRequest,
+    Step,
+)
+from osrerank.search.vectors import SideVectors
+from osrerank.types.failed import Failed
+
+MIN_TIMEOUT_S = 0.05
+"""The shortest timeout of a request for texts, in seconds."""
+ClientSteps = Generator[ClientStep, Any, Any]
+
+
+@dataclass(slots=True, eq=False)
+class _RunningSearch:
+    """A search and the step that it waits for.
+
+    Attributes:
+        steps: the generator of the search's steps.
+        header: the search's header in a multi-search; None for a single search.
+        step: the step that the search waits for; None if the search has ended.
+        outcome: the search's response, or the `Failed` that ended the search. Any other error ends all searches.
+    """
+
+    steps: Generator[Step, Any, Any]
+    header: Mapping[str, Any] | None
+    step: Step | None = None
+    outcome: Any = None
+
+    def advance(self, result: Any) -> Generator[Computation, Any, None]:
+        """Send the result of its step to the search, and yield its computations until it waits for a request.
+
+        An exception as the result is raised in the search.
+        """
+        while True:
+            try:
+                self.step = self.steps.throw(result) if isinstance(result, Exception) else self.steps.send(result)
+            except StopIteration as end:
+                self.step, self.outcome = None, end.value
+                return
+            except Failed as failed:
+                self.step, self.outcome = None, failed
+                return
+            if not isinstance(self.step, Computation):
+                return
+            try:
+                result = yield self.step
+            except Exception as error:  # noqa: BLE001 - the search handles it
+                result = error
+
+
+class Outcomes(NamedTuple):
+    """The outcomes of searches that ran in lockstep.
+
+    Attributes:
+        outcomes: the response of each search, or the `Failed` that ended it.
+        envelope: the multi-search's response without its ``responses``; empty for a single search.
+        has_responses: whether the multi-search's response had ``responses``, which ``filter_path`` may hide.
+    """
+
+    outcomes: list[Any]
+    envelope: dict[str, Any]
+    has_responses: bool
+
+
+def run_one(
+    steps: Generator[Step, Any, Any], vectors: SideVectors | None, header: Mapping[str, Any] | None = None
+) -> ClientSteps:
+    """Yield the steps that a client performs for one search, and return the search's response.
+
+    Args:
+        steps: the generator of the search's steps.
+        vectors: reads the side indices, which store document vectors; None if vectors are off.
+        header: the search's header in a multi-search; None for a single search.
+
+    Raises:
+        Failed: the search engine refused the search.
+    """
+    outcomes = yield from run_in_lockstep([(header, steps)], vectors)
+    if isinstance(outcomes.outcomes[0], Failed):
+        raise outcomes.outcomes[0]
+    return outcomes.outcomes[0]
+
+
+def run_in_lockstep(
+    searches: Sequence[tuple[Mapping[str, Any] | None, Generator[Step, Any, Any]]], vectors: SideVectors | None
+) -> Generator[ClientStep, Any, Outcomes]:
+    """Yield the steps that a client performs for several searches, and return the searches' outcomes.
+
+    Args:
+        searches: the header of each search in the multi-search (None for a single search), and its steps.
+        vectors: reads the side indices, which store document vectors; None if vectors are off.
+    """
+    running = [_RunningSearch(steps, header) for header, steps in searches]
+    envelope: dict[str, Any] = {}
+    try:
+        for search in running:
+            yield from search.advance(None)
+        while waiting := [search for search in running if search.step is not None]:
+            batch = _next_batch(waiting)
+            steps: list[Any] = [search.step for search in batch]
+            if isinstance(steps[0], SearchRequest) and batch[0].header is not None:
+                request = _multi_search(batch)
+                response = yield from _attempt(request)
+                results = _split_responses(response, len(batch), any(step.is_first_pass for step in steps))
+                if request.params:
+                    pairs = zip(results, steps, strict=True)
+                    results = [_without_unrequested_scores(result, step) for result, step in pairs]
+                if isinstance(response, Mapping):
+                    envelope = {**response, **envelope}
+            elif isinstance(steps[0], ReadTexts):
+                results = yield from _read_texts(steps)
+            elif isinstance(steps[0], ReadRecords):
+                results = yield from _read_records(steps, vectors)
+            else:
+                result = yield from _attempt(steps[0])
+                results = [result] * len(batch)
+            for search, result in zip(batch, results, strict=True):
+                yield from search.advance(result)
+    finally:
+        for search in running:
+            search.steps.close()
+    has_responses = envelope.pop("responses", None) is not None
+    return Outcomes([search.outcome for search in running], envelope, has_responses)
+
+
+def _next_batch(waiting: Sequence[_RunningSearch]) -> list[_RunningSearch]:
+    """Return the searches whose steps are performed next, by one request.
+
+    Requests to ``_search`` come last, when all searches wait for one, so that one multi-search carries them all.
+    """
+    others = [search for search in waiting if not isinstance(search.step, SearchRequest)]
+    step = (others or waiting)[0].step
+    if isinstance(step, SearchRequest | ReadTexts | ReadRecords):
+        return [search for search in waiting if type(search.step) is type(step)]
+    if isinstance(step, SideRequest) and step.method == "GET":  # such as the mapping
+        return [search for search in waiting if search.step == step]
+    return others[:1]
+
+
+def _attempt(step: ClientStep) -> Generator[ClientStep, Any, Any]:
+    """Yield a step; return its result, or the error that it raises."""
+    try:
+        return (yield step)
+    except Exception as error:  # noqa: BLE001 - it is raised in the searches that wait for the step
+        return error
+
+
+def _multi_search(searches: Sequence[_RunningSearch]) -> MultiSearchRequest:
+    """Return the multi-search of several searches; if one of them requests scores of named queries, all get them."""
+    steps = [(search.header, search.step) for search in searches if isinstance(search.step, SearchRequest)]
+    lines = [line for header, step in steps for line in (header, step.body)]
+    is_scored = any(requests_query_scores(step.params) for _, step in steps)
+    return MultiSearchRequest(lines, params={SCORES_PARAM: "true"} if is_scored else {})
+
+
+def _without_unrequested_scores(response: Any, step: SearchRequest) -> Any:
+    """Return the response to a search without the scores of its named queries, unless the search requested them."""
+    if requests_query_scores(step.params) or not (isinstance(response, Mapping) and unchecked_hits(response)):
+        return response
+    return restore_caller_names(response, has_scores=False)
+
+
+def _split_responses(result: Any, count: int, has_first_pass: bool) -> list[Any]:  # noqa: FBT001 - a private function
+    """Return the response or error of each search in a multi-search; None for each if ``filter_path`` hides them.
+
+    Args:
+        result: the multi-search's response, or the error that it raised.
+        count: the number of searches.
+        has_first_pass: whether one of the searches is a first pass, which may be why all were refused.
+    """
+    if isinstance(result, Failed):
+        result.is_shared = has_first_pass
+        return [result] * count
+    if isinstance(result, Exception):
+        return [result] * count
+    responses = result.get("responses") if isinstance(result, Mapping) else None
+    if responses is None:
+        return [None] * count
+    return [
+        _error_of_search(response) if isinstance(response, Mapping) and "error" in response else response
+        for response in responses
+    ]
+
+
+def _error_of_search(response: Mapping[str, Any]) -> Failed:
+    """Return the error of one search in a multi-search."""
+    error = response["error"]
+    cause = next(iter(error.get("root_cause") or ()), error) if isinstance(error, Mapping) else {"type": error}
+    status = response.get("status")
+    return Failed(
+        response,
+        status=status if isinstance(status, int) else 400,
+        kind=str(cause.get("type") or ""),
+        foreign=f"{cause.get('type')}: {cause.get('reason')}",
+    )
+
+
+def _read_texts(steps: Sequence[Any]) -> Generator[ClientStep, Any, list[Any]]:
+    """Yield the request for the texts of the searches' hits, and return each search's response or error."""
+    remaining_s = min(step.deadline.remaining_s() for step in steps)
+    timeout = {} if remaining_s == math.inf else {"request_timeout": max(remaining_s, MIN_TIMEOUT_S)}
+    if len(steps) == 1:
+        step = steps[0]
+        request = SideRequest("POST", build_path(step.indices, "_search"), step.body, timeout)
+        return [(yield from _attempt(request))]
+    lines = [line for step in steps for line in ({"index": step.indices}, step.body)]
+    content = "".join(json.dumps(line) + "\n" for line in lines)
+    response = yield from _attempt(SideRequest("POST", "/_msearch", content, timeout))
+    return _split_responses(response, len(steps), has_first_pass=False)
+
+
+def _read_records(steps: Sequence[Any], vectors: SideVectors | None) -> Generator[ClientStep, Any, list[Any]]:
+    """Yield the requests for the vector records that searches lack, and return each search's records or the error."""
+    if vectors is None:
+        return [{} for _ in steps]
+    index_by_key = {key: index for step in steps for key, index in step.index_by_key.items()}
+    try:
+        records = yield from vectors.fetch(index_by_key, lambda: min(step.deadline.remaining_s() for step in steps))
+    except Exception as error:  # noqa: BLE001 - it is raised in the searches
+        return [error] * len(steps)
+    return [{key: records[key] for key in step.index_by_key if key in records} for step in steps]
