@@ -352,20 +352,20 @@ def _languages(settings: Settings, index: str) -> Iterator[Finding]:
 
     try:
         with closing(connect(settings.url.get_secret_value(), model=settings.model)) as client:
-            languages = Languages.of(client, index, sample_texts(client, index, client.fields_of(index), SAMPLE))
+            languages = Languages.detect(client, index, sample_texts(client, index, client.fields_of(index), SAMPLE))
     except Exception as error:  # noqa: BLE001 - whatever keeps the index from being read is the finding
         yield Finding("languages", "failed", _sentence(error), engine_fix(error, NO_INDEX_FIX))
     else:
-        if languages.found:
+        if languages.counts:
             sentence, *fixes = languages.sentences
-            status: Status = "failed" if languages.unread else "ok"
-            yield Finding("languages", status, f"{index}: {sentence}", "; ".join(fixes), dict(languages.found))
+            status: Status = "failed" if languages.unsupported else "ok"
+            yield Finding("languages", status, f"{index}: {sentence}", "; ".join(fixes), dict(languages.counts))
 
 
 def _vectors(settings: Settings, index: str) -> Iterator[Finding]:
     """Report the vectors that an index lacks, the cost of building them, and side indices without an index."""
     from osrerank.indexing.estimate import estimate  # noqa: PLC0415 - loads a model
-    from osrerank.indexing.side_index import orphans  # noqa: PLC0415 - loads a model
+    from osrerank.indexing.side_index import find_orphans  # noqa: PLC0415 - loads a model
 
     if settings.vectors == "off":
         yield Finding("vectors", "absent", "document vectors are off: each search encodes its candidates")
@@ -374,7 +374,7 @@ def _vectors(settings: Settings, index: str) -> Iterator[Finding]:
         address = settings.url.get_secret_value()
         models: Any = {name: getattr(settings, name) for name in ("model", "vector_model", "backend", "dtype")}
         with closing(connect(address, **models)) as client:
-            build_estimate, orphaned = estimate(client, index), orphans(client)
+            build_estimate, orphaned = estimate(client, index), find_orphans(client)
     except ConfigError as error:
         yield Finding("vectors", "absent", _sentence(error))
     except Exception as error:  # noqa: BLE001 - whatever keeps the index from being read is the finding

@@ -178,7 +178,7 @@ def _choose_model(client: Any, index: str, texts: Sequence[str]) -> str:
     """Print the languages of an index's documents; return a better model for them, or "" to keep the present model."""
     from osrerank.indexing.languages import Languages
 
-    languages = Languages.of(client, index, texts)
+    languages = Languages.detect(client, index, texts)
     for sentence in languages.sentences:
         click.echo(f"{index}: {sentence}")
     if not languages.needs_multilingual or not is_installed():

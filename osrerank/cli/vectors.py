@@ -147,12 +147,12 @@ def prune(context: click.Context, /, *, indexes: tuple[str, ...], all_indexes: b
     With --all, vectors in a file or Redis are deleted, too, unless an index of this cluster with a side index needs
     them. Other clusters that share the file or Redis lose their vectors.
     """
-    from osrerank.indexing.prune import prune_everything, prune_indexes
+    from osrerank.indexing.prune import prune_everything, prune_indices
 
     if all_indexes == bool(indexes):
         raise click.UsageError("set --index, or pass --all")
     with closing(open_client(context)) as client:
-        count = prune_everything(client) if all_indexes else prune_indexes(client, indexes)
+        count = prune_everything(client) if all_indexes else prune_indices(client, indexes)
     click.echo(json.dumps({"records": count}) if wants_json(context) else f"{count:,} records are left")
 
 

@@ -1,4 +1,8 @@
-"""Compute the document vectors of a whole index, and follow its changes."""
+"""Build the document vectors of a whole index, and keep them up to date as the index changes.
+
+By the sequence numbers of writes, a build reads only changed documents. It records its progress in a *position*
+(`osrerank.vectors.position`), from which the next build continues. *Heads* are the newest changes of each shard.
+"""
 
 import logging
 import os
@@ -20,7 +24,7 @@ from osrerank._threads import DaemonThreads
 from osrerank.client import Client
 from osrerank.errors import ConfigError, OsrerankError, Overloaded, WorkerError
 from osrerank.indexing.date_field import Changes
-from osrerank.indexing.documents import BATCH, DocumentBatch, batch_of, batches_of, vectors_of
+from osrerank.indexing.documents import BATCH_SIZE, DocumentBatch, document_vectors, make_batch, read_batches
 from osrerank.indexing.missing_vectors import Backlog
 from osrerank.indexing.side_index import IndexStore, side_stores
 from osrerank.indexing.stored_position import FilePosition, SidePosition, StoredPosition
@@ -37,19 +41,19 @@ from osrerank.vectors.position import Head, Lease, Position, index_identity
 StoreName = Literal["file", "redis", "index"]
 """Where vectors are stored: in a file, in Redis, or in a side index."""
 MAX_DOCUMENTS = 512
-"""The most documents that are read and encoded at a time."""
-QUICK_S = 1.0
-"""If a batch takes less than this, the next one is twice as large; if it takes four times as long, half as large."""
+"""The maximum number of documents that are read and encoded at a time."""
+TARGET_BATCH_S = 1.0
+"""The duration of a batch, in seconds: after a shorter one, the size doubles; after four times this, it halves."""
 LEASE_S = 60.0
 """The time after which other builders take over the lease of a builder that makes no progress, in seconds."""
 WAIT_S = 1.0
 """The pause between two checks of other builders' progress, in seconds."""
 BATCHES_PER_WORKER = 2
-"""The number of batches under way at a time for each worker, so that no worker waits for its next batch."""
+"""The number of simultaneous batches for each worker, so that no worker waits for its next batch."""
 FOLLOW_S = 5.0
 """The pause between two checks for changes, in seconds."""
-PAUSE_S = 30.0
-"""The pause before following continues after the cluster or the store failed, in seconds."""
+RETRY_S = 30.0
+"""The pause after an error of the cluster or the store, in seconds, before following continues."""
 
 logger = logging.getLogger(__name__)
 
@@ -60,7 +64,7 @@ class Built:
 
     Attributes:
         documents: the number of documents read from the index.
-        texts: the number of texts that the model reads: whole documents, or passages.
+        texts: the number of texts for the model: whole documents, or passages.
         encoded: the number of these texts that had no stored vector and were encoded.
         empty: the number of documents without text in the fields that are read.
     """
@@ -70,8 +74,8 @@ class Built:
     encoded: int = 0
     empty: int = 0
 
-    def plus(self, documents: int, texts: int, encoded: int, empty: int) -> "Built":
-        """Return these counts with those of a batch added."""
+    def add(self, documents: int, texts: int, encoded: int, empty: int) -> "Built":
+        """Return the sum of these counts and those of a batch."""
         return Built(self.documents + documents, self.texts + texts, self.encoded + encoded, self.empty + empty)
 
     def __str__(self) -> str:
@@ -91,18 +95,18 @@ def build_vectors(
 ) -> Built:
     """Compute and store the vectors that an index's documents lack.
 
-    The encoded texts are those that searches read. By the sequence numbers of writes, a build reads only documents that
-    changed since the last build. Several builders share the work, and a build continues an interrupted one. Every
-    document is read if the engine gives no sequence numbers, or if the vectors are in Redis.
+    Texts are encoded as searches read them. By the sequence numbers of writes, a build reads only documents that
+    changed since the last build. Several builders share the work, and a build continues an interrupted one. All
+    documents are read if the engine reports no sequence numbers, or if the vectors are in Redis.
 
     Args:
         client: a client of the index; its settings name the model and the store.
         index: the index's name.
         to: the place to store the vectors; by default the side index on a cluster, else the settings' store.
-        date_field: a date or number field that grows with each change. With it, the build reads documents whose value
-            is newer than at the last such build, and documents without the field, instead of using sequence numbers.
-        report: called after each batch with two numbers: the documents done by all builders, and all that are to be
-            read.
+        date_field: a date or number field whose value grows with each change. With it, the build reads the documents
+            with a higher value than at the last such build, and those without the field.
+        report: called after each batch with the number of documents that all builders have read, and with their total
+            number.
 
     Raises:
         ConfigError: the model has no vectors, vectors are off or stored elsewhere, or ``date_field`` cannot be used.
@@ -129,18 +133,18 @@ def follow_vectors(
 ) -> None:
     """Build an index's vectors, then those of each change, until the process is interrupted.
 
-    Every document is read if the index was created again or restored, or if an alias moved to it.
+    All documents are read again if the index was created again or restored, or if an alias moved to it.
 
     Args:
-        client: as for `build_vectors`.
-        index: as for `build_vectors`.
-        to: as for `build_vectors`.
-        date_field: a field that each change sets, for an engine that gives no sequence numbers.
+        client: a client of the index, as for `build_vectors`.
+        index: the index's name.
+        to: the place to store the vectors, as for `build_vectors`.
+        date_field: a field whose value grows with each change, for an engine that reports no sequence numbers.
         report: called after each round that read documents.
 
     Raises:
-        ConfigError: as `build_vectors`; or the engine gives no sequence numbers, or the store may drop vectors.
-        OsrerankError: as `build_vectors`.
+        ConfigError: as `build_vectors`; also if the engine reports no sequence numbers, or the store may drop vectors.
+        OsrerankError: the first build failed; later errors are logged.
     """
     has_built = False
     while True:
@@ -152,8 +156,8 @@ def follow_vectors(
         except (OpenSearchException, OsrerankError) as error:
             if not has_built:
                 raise
-            logger.warning("[vectors-paused] %s: following pauses for %g s after an error: %s", index, PAUSE_S, error)
-            time.sleep(PAUSE_S)
+            logger.warning("[vectors-paused] %s: following pauses for %g s after an error: %s", index, RETRY_S, error)
+            time.sleep(RETRY_S)
             continue
         has_built = True
         if built.documents:
@@ -162,14 +166,15 @@ def follow_vectors(
 
 
 class Builder:
-    """Builds the vectors of the indices that a name stands for, once.
+    """Builds the vectors of the indices that a name stands for; each build needs a new builder.
 
     Args:
         client: a client of the indices.
         index: a name, an alias or a pattern.
         to: the place to store the vectors.
-        report: called with the number of documents done, and of all that are to be read.
-        as_built: whether to read the fields of the last build if none are named; else those of the mapping.
+        report: called after each batch with the number of documents read so far, and with their total number.
+        as_built: whether to read the fields of the last build, if the options name none; otherwise those of the
+            mapping.
 
     Raises:
         ConfigError: the model has no vectors, or the settings name another store.
@@ -186,7 +191,7 @@ class Builder:
     ) -> None:
         self._client, self._index, self._report = client, index, report
         self._is_embedded = is_embedded(client)
-        self._vectors = vectors_of(client, index)
+        self._vectors = document_vectors(client, index)
         self._side_stores = _side_stores(client, index, to, self._vectors)
         self._options, self._fields = client.options_of(index), client.fields_of(index, as_built=as_built)
         self._owner = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
@@ -195,10 +200,10 @@ class Builder:
         self._lock = threading.Lock()
 
     def read_heads(self) -> Heads:
-        """Return the newest changes of each index; an index that an alias just moved to is left to the next build.
+        """Return the newest changes of each index, except an index that an alias moved to just now.
 
         Raises:
-            ConfigError: the engine does not report them to this user, or the store cannot store positions.
+            ConfigError: the engine does not report them, the user lacks a right, or the store has no positions.
         """
         if not self._side_stores and not isinstance(self._vectors.store, FileStore):
             reason = "Redis may drop vectors, so it cannot store a build's position: set OSRERANK_VECTORS=index or file"
@@ -207,15 +212,15 @@ class Builder:
         return {name: shards for name, shards in heads.items() if not self._side_stores or name in self._side_stores}
 
     def build_all(self) -> Built:
-        """Read every document, and build the vectors that are missing."""
+        """Read all documents, and build the missing vectors."""
         count = int(self._client.count(index=self._index)["count"])
-        for batch in batches_of(self._client, self._index, self._fields):
-            self._add(batch)
+        for batch in read_batches(self._client, self._index, self._fields):
+            self._build_batch(batch)
             self._report(self._built.documents, count)
         return self._finish()
 
     def build_by_date(self, field: str) -> Built:
-        """Build the vectors of the documents that are newer than the last such build, by a date or number field.
+        """Build the vectors of the documents that changed since the last such build, by a date or number field.
 
         Raises:
             ConfigError: the vectors do not go to a side index, or the field is not a date or number.
@@ -224,7 +229,7 @@ class Builder:
             reason = "a date field can be followed only if the vectors go to a side index: use --follow without a field"
             raise ConfigError(reason, setting="follow", source="flag")
         changes = {
-            name: Changes.of(self._client, name, SidePosition(side, self._key(f"{name}/{field}")), field)
+            name: Changes.find(self._client, name, SidePosition(side, self._key(f"{name}/{field}")), field)
             for name, side in self._side_stores.items()
         }
         queries = {name: change.query for name, change in changes.items()}
@@ -232,25 +237,27 @@ class Builder:
             int(self._client.count(index=name, body={"query": query})["count"]) for name, query in queries.items()
         )
         for name, query in queries.items():
-            for batch in batches_of(self._client, self._index, self._fields, query, within=name):
-                self._add(batch)
+            for batch in read_batches(self._client, self._index, self._fields, query, subset=name):
+                self._build_batch(batch)
                 self._report(self._built.documents, count)
-            changes[name].keep()
+            changes[name].save()
         return self._finish()
 
     def build_by_number(self, heads: Heads) -> Built:
-        """Build the vectors of all changes up to ``heads``; wait for other builders to finish their part."""
+        """Build the vectors of all changes up to ``heads``, with other builders, and wait until they are done, too."""
         positions = {name: self.saved_position(name, shards) for name, shards in heads.items()}
         unfinished = {name: saved for name, saved in positions.items() if saved.position.count_unbuilt(heads[name])}
         for name in unfinished:
             self._client.indices.refresh(index=name)
-        counts = {name: self._count(name, saved.position, heads[name]) for name, saved in unfinished.items()}
-        left_before = {name: saved.position.count_unbuilt(heads[name]) for name, saved in unfinished.items()}
+        counts = {name: self._count_changed(name, saved.position, heads[name]) for name, saved in unfinished.items()}
+        unbuilt_before = {name: saved.position.count_unbuilt(heads[name]) for name, saved in unfinished.items()}
 
         def report() -> None:
-            open_counts = {name: saved.position.count_unbuilt(heads[name]) for name, saved in unfinished.items()}
-            shares = {name: open_counts[name] / left_before[name] for name in unfinished}
-            self._report(round(sum(counts[name] * (1 - shares[name]) for name in counts)), sum(counts.values()))
+            done = 0.0
+            for name, saved in unfinished.items():
+                unbuilt_share = saved.position.count_unbuilt(heads[name]) / unbuilt_before[name]
+                done += counts[name] * (1 - unbuilt_share)
+            self._report(round(done), sum(counts.values()))
 
         try:
             for name, saved in unfinished.items():
@@ -277,7 +284,7 @@ class Builder:
         saved.change(partial(Position.with_shards, heads=heads))
         for shard in heads:
             if self._is_rewritten(name, shard, saved.position):
-                logger.warning("[vectors-again] %s: shard %s lost changes: the build reads it again", name, shard)
+                logger.warning("[vectors-again] the build reads shard %s of %s again: it lost changes", shard, name)
                 saved.change(partial(Position.restart_shard, shard=shard))
         return saved
 
@@ -289,7 +296,7 @@ class Builder:
         return self._vectors.records.position_key(identity, describe_reading(self._options, self._fields))
 
     def _is_rewritten(self, name: str, shard: str, position: Position) -> bool:
-        """Return whether a change up to the position has a later primary term than all changes that were read.
+        """Return whether a shard reused sequence numbers of changes that a build read: their primary term is higher.
 
         A cluster that acknowledges writes before they are on disk can lose some, and give their numbers to new writes.
         """
@@ -301,11 +308,12 @@ class Builder:
         hits = self._send(request)["hits"]["hits"]
         return bool(hits) and int(hits[0]["_primary_term"]) > position.shards[shard].term
 
-    def _count(self, name: str, position: Position, heads: Mapping[str, Head]) -> int:
-        """Return the number of changed documents that are not built yet."""
+    def _count_changed(self, name: str, position: Position, heads: Mapping[str, Head]) -> int:
+        """Return the number of changed documents whose vectors are not built yet."""
         count, engine = 0, self._client.engine
         for shard, head in heads.items():
-            if ranges := position.unbuilt_ranges(shard, head.global_checkpoint):
+            ranges = position.unbuilt_ranges(shard, head.global_checkpoint)
+            if ranges:
                 request = shard_request(name, shard, "_count", {"query": sequence_range_query(ranges)}, engine=engine)
                 count += int(self._send(request)["count"])
         return count
@@ -313,14 +321,14 @@ class Builder:
     def _build_index(
         self, name: str, saved: StoredPosition, heads: Mapping[str, Head], report: Callable[[], None]
     ) -> None:
-        """Build all changes of an index, with several leases at a time if workers encode; wait for other builders."""
+        """Build the changes of an index until no builder has open ones; if workers encode, with several leases."""
         max_leases, is_stopped = self._max_leases(), threading.Event()
         threads, running = DaemonThreads(max_leases, "osrerank-build"), set[Future[None]]()
         try:
             while running or saved.position.count_unbuilt(heads):
                 lease = self._claim(saved, heads) if len(running) < max_leases else None
                 if lease is not None:
-                    running.add(threads.submit(self._build, name, saved, lease, report, is_stopped))
+                    running.add(threads.submit(self._build_lease, name, saved, lease, report, is_stopped))
                 elif running:
                     ended, running = wait(running, WAIT_S, FIRST_COMPLETED)
                     for future in ended:
@@ -343,13 +351,14 @@ class Builder:
         return 1
 
     def _claim(self, saved: StoredPosition, heads: Mapping[str, Head]) -> Lease | None:
+        """Lease a range of changes for this builder; return None if no range is free."""
         now_s = time.time()
         claim = partial(Position.claim, owner=self._owner, heads=heads, now_s=now_s, until_s=now_s + LEASE_S)
         with self._lock:
             lease: Lease | None = saved.update(claim)
         return lease
 
-    def _build(
+    def _build_lease(
         self,
         name: str,
         saved: StoredPosition,
@@ -357,14 +366,18 @@ class Builder:
         report: Callable[[], None],
         is_stopped: threading.Event,
     ) -> None:
-        """Build a lease's documents, batch by batch, until they are done, another builder has it, or it is stopped."""
-        size = BATCH
+        """Build a lease's documents in batches, until they are done, another builder has it, or the build stops.
+
+        Documents that lacked vectors in searches are built before the next batch.
+        """
+        size = BATCH_SIZE
         remaining: Lease | None = lease
         with self._client.searcher.serving(self._index) as service:
             while remaining:
-                began_s = time.monotonic()
-                if documents := self._backlog.take(size):
-                    self._build_documents(service, documents)
+                started_s = time.monotonic()
+                reported_ids = self._backlog.take(size)
+                if reported_ids:
+                    self._build_documents(service, reported_ids)
                     first, term = remaining.first, 0
                 else:
                     first, term = self._build_next(service, name, remaining, size)
@@ -375,43 +388,44 @@ class Builder:
                     advance = partial(Position.advance, lease=remaining, first=first, term=term, until_s=until_s)
                     remaining = saved.update(advance)
                     report()
-                took_s = time.monotonic() - began_s
-                if took_s < QUICK_S:
+                took_s = time.monotonic() - started_s
+                if took_s < TARGET_BATCH_S:
                     size = min(2 * size, MAX_DOCUMENTS)
-                elif took_s > 4 * QUICK_S:
-                    size = max(size // 2, BATCH)
+                elif took_s > 4 * TARGET_BATCH_S:
+                    size = max(size // 2, BATCH_SIZE)
 
     def _build_next(self, service: RerankService, name: str, lease: Lease, size: int) -> tuple[int, int]:
-        """Build a lease's next documents; return the first number that is not built, and the highest primary term."""
+        """Build a lease's next documents; return the next sequence number, and the highest primary term."""
         body = fetch_body(self._fields, size, sequence_range_query([(lease.first, lease.last)])) | {
             "track_total_hits": False
         }
         request = shard_request(name, lease.shard, "_search", body, engine=self._client.engine, order="asc")
         hits = self._send(request)["hits"]["hits"]
-        self._add(batch_of(service, self._options, self._fields, hits))
+        self._build_batch(make_batch(service, self._options, self._fields, hits))
         is_full = len(hits) == size
         last = sequence_number(hits[-1], is_embedded=self._is_embedded) if is_full else lease.last
         return last + 1, max((int(hit.get("_primary_term", 0)) for hit in hits), default=0)
 
-    def _build_documents(self, service: RerankService, documents: Mapping[str, Sequence[str]]) -> None:
-        """Build the vectors of documents, by index and id, before their turn; count only texts that were encoded."""
-        for name, ids in documents.items():
+    def _build_documents(self, service: RerankService, ids_by_index: Mapping[str, Sequence[str]]) -> None:
+        """Build the vectors of these documents before their turn, and count only the encoded texts."""
+        for name, ids in ids_by_index.items():
             body = fetch_body(self._fields, len(ids), {"ids": {"values": ids}}) | {"track_total_hits": False}
             request = SideRequest("POST", build_path(name, "_search"), body, self._client.engine.no_pipeline)
-            batch = batch_of(service, self._options, self._fields, self._send(request)["hits"]["hits"])
-            self._add(batch, is_early=True)
+            batch = make_batch(service, self._options, self._fields, self._send(request)["hits"]["hits"])
+            self._build_batch(batch, is_early=True)
 
-    def _add(self, batch: DocumentBatch, *, is_early: bool = False) -> None:
-        counts = [self._remember(texts, self._side_stores.get(name)) for name, texts in batch.texts.items()]
+    def _build_batch(self, batch: DocumentBatch, *, is_early: bool = False) -> None:
+        """Build the vectors of a batch, and count it; an early batch counts when its turn comes."""
+        counts = [self._build_texts(texts, self._side_stores.get(name)) for name, texts in batch.texts.items()]
         texts, encoded = (sum(numbers) for numbers in zip(*counts, strict=True)) if counts else (0, 0)
         with self._lock:
             if is_early:
-                self._built = self._built.plus(0, 0, encoded, 0)
+                self._built = self._built.add(0, 0, encoded, 0)
             else:
-                self._built = self._built.plus(batch.documents, texts, encoded, batch.empty)
+                self._built = self._built.add(batch.documents, texts, encoded, batch.empty)
 
-    def _remember(self, texts: Sequence[str | LongText], side: IndexStore | None) -> BuildCounts:
-        """Build the vectors of texts; wait while the workers' queue is full, because searches go first."""
+    def _build_texts(self, texts: Sequence[str | LongText], side: IndexStore | None) -> BuildCounts:
+        """Build the vectors of texts; wait while the workers' queue is full, because searches have priority."""
         while True:
             try:
                 return self._vectors.remember(texts, side)
@@ -421,37 +435,40 @@ class Builder:
 
     def _finish(self) -> Built:
         """Store which fields were read, refresh the side indices, and return the counts."""
-        if self._keep_fields():
+        if self._store_fields():
             self._client.searcher.forget_indices()
         for side in self._side_stores.values():
             side.refresh()
         return self._built
 
-    def _keep_fields(self) -> bool:
+    def _store_fields(self) -> bool:
         """Store the fields that were read of each index, for searches that name none; return whether they changed."""
-        by_index, store, is_changed = self._fields.fields_by_index(self._options.fields), self._vectors.store, False
+        by_index = self._fields.fields_by_index(self._options.fields)
+        store = self._vectors.store
+        is_changed = False
         indices = self._client.indices
         for name, entry in (indices.get_mapping if self._side_stores else indices.get)(index=self._index).items():
             key, fields, side = fields_key(name), by_index.get(name, self._fields.read), self._side_stores.get(name)
             if self._side_stores and side is None:  # an alias moved to it during the build
                 continue
             if side is not None:
-                before, version = side.read_position(key)
-                if (content := fields_content(b"", "", fields)) != before:
+                stored, version = side.read_position(key)
+                content = fields_content(b"", "", fields)
+                if content != stored:
                     side.write_position(key, content, version)  # if another builder was faster, its fields stay
                     is_changed = True
             elif isinstance(store, FileStore):
-                before = store.read([POSITION + key]).get(POSITION + key, b"")
-                if (content := fields_content(before, entry["settings"]["index"]["uuid"], fields)) != before:
+                stored = store.read([POSITION + key]).get(POSITION + key, b"")
+                content = fields_content(stored, entry["settings"]["index"]["uuid"], fields)
+                if content != stored:
                     is_changed |= bool(store.write({POSITION + key: content}))
         return is_changed
 
     def _send(self, request: SideRequest) -> Any:
-        return self._client.result_of(_one(request))
+        def yield_request() -> Generator[SideRequest, Any, Any]:
+            return (yield request)
 
-
-def _one(request: SideRequest) -> Generator[SideRequest, Any, Any]:
-    return (yield request)
+        return self._client.result_of(yield_request())
 
 
 def _side_stores(client: Client, index: str, to: StoreName | None, vectors: DocumentVectors) -> dict[str, IndexStore]:

@@ -1,4 +1,4 @@
-"""Read an index's documents, as the texts that a model encodes."""
+"""Read the documents of an index as texts for a model to encode."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,17 +17,17 @@ from osrerank.service import RerankService, no_vectors
 from osrerank.types import LongText, Query
 from osrerank.vectors.documents import DocumentVectors
 
-BATCH = 64
+BATCH_SIZE = 64
 """The number of documents that are encoded at a time."""
-PAGE = 2000
+EMBEDDED_PAGE_SIZE = 2000
 """The number of documents in a request to the embedded engine, which scans the whole index for each request."""
 
 
 class DocumentBatch(NamedTuple):
-    """A batch of an index's documents, as the texts that a model reads.
+    """A batch of an index's documents, as texts for a model to encode.
 
     Attributes:
-        texts: index -> the texts of its documents; a `LongText` is read by passages.
+        texts: index -> the texts of its documents; the model takes a `LongText` in passages.
         documents: the number of documents in the batch.
         empty: the number of documents without text.
     """
@@ -42,34 +42,39 @@ class DocumentBatch(NamedTuple):
         return [text for texts in self.texts.values() for text in texts]
 
 
-def batches_of(
-    client: Client, index: str, fields: SearchFields, query: Mapping[str, Any] = MATCH_ALL, *, within: str | None = None
+def read_batches(
+    client: Client,
+    index: str,
+    fields: SearchFields,
+    query: Mapping[str, Any] = MATCH_ALL,
+    *,
+    subset: str | None = None,
 ) -> Iterator[DocumentBatch]:
-    """Yield an index's documents in batches, as the texts that a model reads.
+    """Yield an index's documents in batches.
 
     Args:
         client: a client of the index.
-        index: an index, alias or pattern; its options say how documents are read.
+        index: an index, alias or pattern, whose options decide how documents become texts.
         fields: the fields to read.
         query: the query for the documents to read.
-        within: the only index to read, one of those that ``index`` stands for; None for all.
+        subset: the indices to read, separated by commas, if not all that ``index`` stands for.
     """
     options = client.options_of(index)
-    documents = documents_of(client, within or index, fields, query)
+    documents = scan_documents(client, subset or index, fields, query)
     with client.searcher.serving(index) as service:
-        while hits := list(islice(documents, BATCH)):
-            yield batch_of(service, options, fields, hits)
+        while hits := list(islice(documents, BATCH_SIZE)):
+            yield make_batch(service, options, fields, hits)
 
 
-def batch_of(
+def make_batch(
     service: RerankService, options: Rerank, fields: SearchFields, hits: Sequence[Mapping[str, Any]]
 ) -> DocumentBatch:
-    """Return documents as the texts that a model reads.
+    """Return the batch of these documents.
 
     Args:
         service: the service with the model.
         options: the options of the index's searches.
-        fields: the fields that are read.
+        fields: the fields to read.
         hits: the documents.
     """
     texts: defaultdict[str, list[str | LongText]] = defaultdict(list)
@@ -82,7 +87,7 @@ def batch_of(
     return DocumentBatch(texts, len(hits), empty)
 
 
-def vectors_of(client: Client, index: str | None = None) -> DocumentVectors:
+def document_vectors(client: Client, index: str | None = None) -> DocumentVectors:
     """Return the source of document vectors for an index's model; without an index, for the client's own model.
 
     Raises:
@@ -92,21 +97,22 @@ def vectors_of(client: Client, index: str | None = None) -> DocumentVectors:
     defaults = client.searcher.defaults
     options = defaults.base if index is None else defaults.of(index)
     with nullcontext(client.searcher.service) if index is None else client.searcher.serving(index) as service:
-        if (vectors := service.vectors_of(options)) is None:
+        vectors = service.vectors_of(options)
+        if vectors is None:
             raise no_vectors(service.model.model)
         return vectors
 
 
-def documents_of(
+def scan_documents(
     client: Client, index: str, fields: SearchFields, query: Mapping[str, Any] = MATCH_ALL
 ) -> Iterator[Mapping[str, Any]]:
-    """Yield the documents that match a query as of the start, as hits in arbitrary order."""
-    size = PAGE if is_embedded(client) else BATCH
-    return scroll_hits(client, index, fetch_body(fields, size, query))
+    """Yield the documents that match a query now, as hits in arbitrary order; later changes are not seen."""
+    page_size = EMBEDDED_PAGE_SIZE if is_embedded(client) else BATCH_SIZE
+    return scroll_hits(client, index, fetch_body(fields, page_size, query))
 
 
 def sample_texts(client: Client, index: str, fields: SearchFields, count: int) -> list[str]:
-    """Return the texts of the first documents of an index, as a model reads them."""
-    hits = list(islice(documents_of(client, index, fields), count))
+    """Return the texts of the first documents of an index, as a search gives them to the model."""
+    hits = list(islice(scan_documents(client, index, fields), count))
     ranking = parse(hits, Query("sample", "sample"), fields.read, by_index=fields.fields_by_index(None))
     return [candidate.text for candidate in ranking.candidates if candidate.text]

@@ -1,4 +1,4 @@
-"""Estimate how long this machine needs to build the vectors that an index lacks, by encoding some of its texts."""
+"""Estimate the time and space that missing vectors of an index need, by encoding some of its texts."""
 
 import math
 from collections.abc import Sequence
@@ -7,20 +7,22 @@ from typing import Any, NamedTuple
 
 from osrerank.client import Client
 from osrerank.errors import ConfigError
-from osrerank.indexing.documents import BATCH, vectors_of
+from osrerank.indexing.documents import BATCH_SIZE, document_vectors
 from osrerank.search.coverage import Coverage, ModelText
 from osrerank.search.slow import build_command
 from osrerank.vectors.documents import DocumentVectors
 from osrerank.vectors.store import VECTORS_OFF
 
-FIRST, ENOUGH_S = 8, 4.0
-"""The number of texts encoded to warm up, and the seconds after which the measurement ends."""
+WARM_UP_TEXTS = 8
+"""The number of texts that are encoded to warm up."""
+MEASURED_S = 4.0
+"""The time after which the measurement ends, in seconds."""
 UNITS = ((90, 1, "second"), (90 * 60, 60, "minute"), (48 * 3_600, 3_600, "hour"), (math.inf, 86_400, "day"))
 """The units of a duration: the seconds up to which a unit is used, its length in seconds, and its name."""
 
 
 class EncodingRate(NamedTuple):
-    """The speed at which this machine encodes texts of given lengths.
+    """The measured cost of encoding texts on this machine.
 
     Attributes:
         characters_per_s: the number of characters encoded in a second.
@@ -48,10 +50,10 @@ class Estimate:
     rate: EncodingRate | None = None
 
     def __str__(self) -> str:
-        index, note = self.coverage.index, str(self.coverage)
+        index, counts = self.coverage.index, str(self.coverage)
         if not self.coverage.lacks:
-            return f"{index}: {note}"
-        return build_command(index, f"{note}; about {duration(self.build_s)} here" if self.rate else note)
+            return f"{index}: {counts}"
+        return build_command(index, f"{counts}; about {format_duration(self.build_s)} here" if self.rate else counts)
 
     def as_json(self) -> dict[str, Any]:
         """Return the estimate as a dictionary of JSON values."""
@@ -68,9 +70,7 @@ class Estimate:
 
 
 def estimate(client: Client, index: str) -> Estimate:
-    """Count the vectors that an index lacks, and measure for a few seconds how fast its texts are encoded here.
-
-    Nothing is stored.
+    """Count the vectors that an index lacks, and encode some of its texts for a few seconds, without storing vectors.
 
     Args:
         client: a client of the index.
@@ -81,20 +81,21 @@ def estimate(client: Client, index: str) -> Estimate:
         InferenceError: a text could not be encoded.
         opensearchpy.OpenSearchException: the index cannot be read.
     """
-    vectors = vectors_of(client, index)
+    vectors = document_vectors(client, index)
     if vectors.store is None and client.searcher.vectors is None:
         raise ConfigError(VECTORS_OFF, setting="vectors", source="environment")
     coverage = client.coverage(index)
     if not coverage.texts:
         return Estimate(coverage)
     rate = encoding_rate(vectors, coverage.texts)
-    lacks = coverage.lacks * len(coverage.texts) / coverage.lacking  # equal texts are encoded once
-    mean = sum(text.characters for text in coverage.texts) / len(coverage.texts)
-    return Estimate(coverage, lacks * mean / rate.characters_per_s, lacks * rate.text_bytes, rate)
+    missing_texts = coverage.lacks * len(coverage.texts) / coverage.lacking  # equal texts are encoded once
+    mean_characters = sum(text.characters for text in coverage.texts) / len(coverage.texts)
+    build_s = missing_texts * mean_characters / rate.characters_per_s
+    return Estimate(coverage, build_s, missing_texts * rate.text_bytes, rate)
 
 
 def encoding_rate(vectors: DocumentVectors, texts: Sequence[ModelText]) -> EncodingRate:
-    """Measure how fast texts of these lengths are encoded, in batches of the size that builds use.
+    """Measure the cost of encoding texts of these lengths, in batches of the size that builds use.
 
     Args:
         vectors: the source of the model's vectors.
@@ -103,26 +104,28 @@ def encoding_rate(vectors: DocumentVectors, texts: Sequence[ModelText]) -> Encod
     Raises:
         InferenceError: a text could not be encoded.
     """
-    ordered = sorted(texts, key=lambda text: text.characters)
-    vectors.measure_cost([text.text for text in _spread(ordered, FIRST, 0.5)])
-    count, size, took_s, stored, characters = 0, FIRST, 0.0, 0, 0
-    while not count or (took_s < ENOUGH_S and count < len(ordered)):
-        size = min(2 * size, BATCH)
-        batch = _spread(ordered, size, (count / BATCH * 0.618) % 1)
-        seconds, written = vectors.measure_cost([text.text for text in batch])
-        took_s, stored, count = took_s + seconds, stored + written, count + len(batch)
+    by_length = sorted(texts, key=lambda text: text.characters)
+    vectors.measure_cost([text.text for text in _sample_evenly(by_length, WARM_UP_TEXTS, 0.5)])
+    count, size, total_s, total_bytes, characters = 0, WARM_UP_TEXTS, 0.0, 0, 0
+    while not count or (total_s < MEASURED_S and count < len(by_length)):
+        size = min(2 * size, BATCH_SIZE)
+        batch = _sample_evenly(by_length, size, (count / BATCH_SIZE * 0.618) % 1)
+        batch_s, batch_bytes = vectors.measure_cost([text.text for text in batch])
+        total_s += batch_s
+        total_bytes += batch_bytes
+        count += len(batch)
         characters += sum(text.characters for text in batch)
-    return EncodingRate(characters / took_s, stored / count)
+    return EncodingRate(characters / total_s, total_bytes / count)
 
 
-def duration(seconds: float) -> str:
-    """Return a duration in words: "40 seconds", "9 minutes", "5 hours"."""
+def format_duration(seconds: float) -> str:
+    """Return a duration in words, such as "40 seconds" or "9 minutes"."""
     unit_s, unit = next((unit_s, unit) for max_s, unit_s, unit in UNITS if seconds < max_s)
     count = max(1, round(seconds / unit_s))
     return f"{count:,} {unit}{'' if count == 1 else 's'}"
 
 
-def _spread(ordered: Sequence[ModelText], count: int, offset: float) -> list[ModelText]:
-    """Return ``count`` texts at even distances; ``offset`` in [0, 1) shifts them by a share of a distance."""
-    step = max(1.0, len(ordered) / count)
-    return [ordered[int((number + offset) * step)] for number in range(min(count, len(ordered)))]
+def _sample_evenly(texts: Sequence[ModelText], count: int, offset: float) -> list[ModelText]:
+    """Return up to ``count`` texts at even distances; ``offset`` in [0, 1) shifts them by a share of a distance."""
+    step = max(1.0, len(texts) / count)
+    return [texts[int((number + offset) * step)] for number in range(min(count, len(texts)))]

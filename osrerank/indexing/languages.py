@@ -13,8 +13,8 @@ from osrerank.scoring.names import MULTILINGUAL_LANGUAGES
 from osrerank.scoring.registry import is_local
 from osrerank.stages.language_guard import is_read, languages_of, use_multilingual
 
-FEW = 0.2
-"""The least share of the texts with a clear language; among 20 texts, a rarer language may be an error."""
+MIN_SHARE = 0.2
+"""The minimum share of a language among the texts with a clear language; a rarer one may be a detection error."""
 ANALYZERS = {
     "ar": "arabic", "bg": "bulgarian", "bn": "bengali", "ca": "catalan", "cs": "czech", "da": "danish", "de": "german",
     "el": "greek", "en": "english", "es": "spanish", "et": "estonian", "eu": "basque", "fa": "persian", "fi": "finnish",
@@ -24,7 +24,7 @@ ANALYZERS = {
     "tr": "turkish", "zh": "cjk",
 }  # fmt: skip
 """ISO 639-1 code -> OpenSearch's analyzer for the language."""
-PLAIN = ("", "standard", "simple", "whitespace")
+GENERIC_ANALYZERS = ("", "standard", "simple", "whitespace")
 """Analyzers without rules for a language."""
 
 
@@ -33,22 +33,22 @@ class Languages:
     """The languages of an index's documents.
 
     Attributes:
-        found: language -> the number of sampled documents in it, without rare languages.
+        counts: language -> the number of sampled documents in it, without rare languages.
         model: the index's model.
-        read: the languages that the model reads; empty if they are unknown.
-        plain: the text field that is searched first, if its analyzer is in `PLAIN`; else "".
+        model_languages: the languages that the model supports; empty if they are unknown.
+        generic_field: the text field that is searched first, if its analyzer is in `GENERIC_ANALYZERS`; else "".
     """
 
-    found: Mapping[str, int]
+    counts: Mapping[str, int]
     model: str
-    read: tuple[str, ...]
-    plain: str
+    model_languages: tuple[str, ...]
+    generic_field: str
 
     @classmethod
-    def of(cls, client: Client, index: str, texts: Sequence[str]) -> Self:
-        """Return the languages of a sample of an index's documents."""
+    def detect(cls, client: Client, index: str, texts: Sequence[str]) -> Self:
+        """Return the languages of an index's documents, detected in a sample of their texts."""
         counts: Counter[str] = languages_of(texts)
-        common = {name: count for name, count in counts.most_common() if count >= FEW * counts.total()}
+        common = {name: count for name, count in counts.most_common() if count >= MIN_SHARE * counts.total()}
         with client.searcher.serving(index) as service:
             settings = service.settings
         directory = locate_here(settings.model) if is_local(settings.backend) else None
@@ -59,30 +59,31 @@ class Languages:
             for fields in read_leaves_by_index(client.indices.get_mapping(index=index)).values()
             for leaf in fields.values()
         ]
-        plain = [leaf.path for leaf in leaves if leaf.path in searched[:1] and leaf.analyzer in PLAIN]
-        return cls(common, settings.model, model_languages, plain[0] if plain else "")
+        generic = [leaf.path for leaf in leaves if leaf.path in searched[:1] and leaf.analyzer in GENERIC_ANALYZERS]
+        return cls(common, settings.model, model_languages, generic[0] if generic else "")
 
     @property
-    def unread(self) -> tuple[str, ...]:
-        """The languages of the documents that the index's model does not read."""
-        return tuple(name for name in self.found if self.read and not is_read(name, self.read))
+    def unsupported(self) -> tuple[str, ...]:
+        """The languages of the documents that the index's model does not support."""
+        supported = self.model_languages
+        return tuple(name for name in self.counts if supported and not is_read(name, supported))
 
     @property
     def needs_multilingual(self) -> bool:
-        """Whether the multilingual model reads a language that the index's model does not read."""
-        return any(is_read(name, MULTILINGUAL_LANGUAGES) for name in self.unread)
+        """Whether the multilingual model supports a language that the index's model does not support."""
+        return any(is_read(name, MULTILINGUAL_LANGUAGES) for name in self.unsupported)
 
     @property
     def sentences(self) -> tuple[str, ...]:
-        """The sentences to show: the languages, the model that reads them, and an analyzer for them."""
-        if not self.found:
+        """The sentences to show: the languages, the model that supports them, and an analyzer for them."""
+        if not self.counts:
             return ()
-        sentences = [f"the documents are in {', '.join(self.found)}"]
-        if self.unread:
+        sentences = [f"the documents are in {', '.join(self.counts)}"]
+        if self.unsupported:
             fix = use_multilingual() if self.needs_multilingual else "name a model that reads it"
-            sentences.append(f"{self.model} does not read {', '.join(self.unread)}: {fix}")
-        analyzer = ANALYZERS.get(next(iter(self.found)))
-        if self.plain and analyzer:
+            sentences.append(f"{self.model} does not read {', '.join(self.unsupported)}: {fix}")
+        analyzer = ANALYZERS.get(next(iter(self.counts)))
+        if self.generic_field and analyzer:
             fix = f'"analyzer": "{analyzer}" in the mapping of a new index finds other forms of a word, too'
-            sentences.append(f"{self.plain} has an analyzer without a language: {fix}")
+            sentences.append(f"{self.generic_field} has an analyzer without a language: {fix}")
         return tuple(sentences)

@@ -1,4 +1,4 @@
-"""Collect the documents that searches reported as missing vectors, so that the next build encodes them first."""
+"""Collect the documents that lacked a vector in searches, so that a build encodes them before all others."""
 
 import threading
 import time
@@ -13,10 +13,11 @@ READ_PAUSE_S = 5.0
 
 
 class Backlog:
-    """The documents that searches reported to have no vectors; safe to use from many threads.
+    """The documents that lacked a vector, as searches reported. Safe to use from many threads.
 
     Args:
-        sides: index -> its side index (the index that stores its vectors); other indices' documents are left out.
+        sides: index -> its side index (the hidden index with its vectors, which also has the reports); documents of
+            other indices are left out.
     """
 
     def __init__(self, sides: Mapping[str, IndexStore]) -> None:

@@ -1,4 +1,7 @@
-"""Write, count and prune the records of side indices."""
+"""Write, count and prune the records of side indices: hidden indices with the document vectors of other indices.
+
+`osrerank.vectors.index` describes their format. Searches read them by `osrerank.search.vectors`.
+"""
 
 import base64
 import logging
@@ -31,23 +34,23 @@ from osrerank.vectors.index import (
 )
 from osrerank.vectors.store import PAUSE_S, Guard, Size
 
-KEEP_ALIVE = "5m"
+SCROLL_KEEP_ALIVE = "5m"
 """The time for which the cluster keeps a scroll open between two requests."""
-MAX_RECENT = 10_000
-"""The number of recently written records that are kept in memory, about 7 MB."""
+MAX_RECENT_RECORDS = 10_000
+"""The maximum number of recently written records in memory, about 7 MB."""
 MAX_MODELS = 100
-"""The most models whose records are counted."""
+"""The maximum number of models whose records are counted."""
 
 logger = logging.getLogger(__name__)
 
 
 def scroll_hits(client: Client, index: str, body: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """Yield all hits of a search as of its start, in arbitrary order.
+    """Yield all hits of a search in arbitrary order; changes after its start are not seen.
 
     Args:
         client: a client of the engine.
         index: the index to search.
-        body: the search body; its ``size`` is the size of a page.
+        body: the search body; its ``size`` is the number of hits that a request returns.
     """
     body = {**body, "sort": ["_doc"]}
     engine = client.engine
@@ -57,29 +60,29 @@ def scroll_hits(client: Client, index: str, body: Mapping[str, Any]) -> Iterator
             yield from page
             page = client.search(body={**body, "search_after": page[-1]["sort"]}, index=index)["hits"]["hits"]
         return
-    params = {"scroll": KEEP_ALIVE, **engine.no_pipeline}  # an index may have a default pipeline
+    params = {"scroll": SCROLL_KEEP_ALIVE, **engine.no_pipeline}  # an index may have a default pipeline
     response = client.search(body=body, index=index, params=params)
     try:
         while page := response["hits"]["hits"]:
             yield from page
-            response = client.scroll(body={"scroll_id": response["_scroll_id"], "scroll": KEEP_ALIVE})
+            response = client.scroll(body={"scroll_id": response["_scroll_id"], "scroll": SCROLL_KEEP_ALIVE})
     finally:
         client.clear_scroll(body={"scroll_id": [response["_scroll_id"]]})
 
 
 class IndexStore:
-    """The side index of one index, for building, counting and deleting records; searches do not use this class.
+    """The store of vectors in one side index, for commands that build, count and delete them.
 
     Args:
         client: a client of the engine; the caller closes it.
         indices: the application's indices whose vectors it stores: one index, or all indices of a data stream.
-        model: the label of the model that writes.
+        model: the label of the model whose vectors are written.
         pause_s: the pause after a failed read, or a failed write, in seconds.
 
     Attributes:
         indices: the application's indices.
         index: the name of the side index.
-        model: the label of the model that writes.
+        model: the label of the model whose vectors are written.
     """
 
     name = "index"
@@ -87,9 +90,9 @@ class IndexStore:
     def __init__(self, client: Client, indices: Sequence[str], *, model: str = "", pause_s: float = PAUSE_S) -> None:
         self.indices, self.index = indices, side_index(indices[0])
         self._client, self.model = client, model
-        self._form = RecordRequests(client.engine)
+        self._requests = RecordRequests(client.engine)
         self._guard = Guard(self.name, self.index, pause_s)
-        self._recent: LRUCache[bytes, bytes] = LRUCache(MAX_RECENT)  # reads find a record only after a refresh
+        self._recent: LRUCache[bytes, bytes] = LRUCache(MAX_RECENT_RECORDS)  # searchable only after a refresh
         self._lock = threading.Lock()
 
     def read(self, keys: Sequence[bytes]) -> dict[bytes, bytes]:
@@ -108,8 +111,8 @@ class IndexStore:
     def _read(self, keys: Sequence[bytes]) -> dict[bytes, bytes]:
         records: dict[bytes, bytes] = {}
         for start in range(0, len(keys), READ_AT_ONCE):
-            path, params, body = self._form.request_records([self.index], keys[start : start + READ_AT_ONCE])
-            records |= self._form.read_records(
+            path, params, body = self._requests.request_records([self.index], keys[start : start + READ_AT_ONCE])
+            records |= self._requests.read_records(
                 self._client.transport.perform_request("POST", path, params=params, body=body)
             )
         return records
@@ -117,7 +120,8 @@ class IndexStore:
     def _write(self, records: Mapping[bytes, bytes]) -> int:
         self.create()
         for lines in write_records(self.index, records, self.model):
-            if reason := refusal(self._client.bulk(body=lines)):
+            reason = refusal(self._client.bulk(body=lines))
+            if reason:
                 raise OSError(reason)
         with self._lock:
             self._recent.update(records)
@@ -128,7 +132,7 @@ class IndexStore:
         if self._client.indices.exists(index=self.index):
             return
         try:
-            self._client.indices.create(index=self.index, body=self._form.settings())
+            self._client.indices.create(index=self.index, body=self._requests.settings())
         except RequestError as error:  # another process created it first
             if error.error != EXISTS:
                 raise
@@ -138,24 +142,26 @@ class IndexStore:
         self._client.indices.refresh(index=self.index, ignore_unavailable=True)
 
     def read_position(self, key: bytes) -> tuple[bytes, Any]:
-        """Return a stored position as bytes, empty if there is none, and its version for `write_position`."""
+        """Return the content stored under a key, empty if there is none, and its version for `write_position`."""
         self.refresh()
-        path, params, body = self._form.request_positions([self.index], [key])
+        path, params, body = self._requests.request_positions([self.index], [key])
         response = self._client.transport.perform_request("POST", path, params=params, body=body)
-        content, hit = self._form.read_position(response)
+        content, hit = self._requests.read_position(response)
         return content, (hit["_seq_no"], hit["_primary_term"]) if "_seq_no" in hit else None
 
     def write_position(self, key: bytes, content: bytes, version: Any) -> Any:
-        """Store a position; return its new version, or None if another builder has changed it since ``version``.
+        """Store content under a key; return its new version, or None if another builder stored a version first.
 
-        The embedded engine does not compare versions, so there the last writer wins.
+        Args:
+            key: the key of the position.
+            content: the position.
+            version: the version that `read_position` returned. The embedded engine does not compare versions: there,
+                the last writer wins.
         """
         self.create()
         params: dict[str, Any] = {}
-        if not self._form.engine.is_embedded:
-            params = (
-                dict(zip(("if_seq_no", "if_primary_term"), version, strict=True)) if version else {"op_type": "create"}
-            )
+        if not self._requests.engine.is_embedded:
+            params = {"if_seq_no": version[0], "if_primary_term": version[1]} if version else {"op_type": "create"}
         body = {FIELD: base64.b64encode(content).decode()}
         try:
             response = self._client.index(index=self.index, id=f"{POSITION}{key.hex()}", body=body, params=params)
@@ -164,22 +170,23 @@ class IndexStore:
         return response["_seq_no"], response["_primary_term"]
 
     def take_reports(self) -> LackingCounts:
-        """Return how often searches found documents without vectors, and delete these reports.
+        """Return for each document the number of searches in which it lacked a vector, and delete these reports.
 
-        Each report goes to one of the builders that ask. If reports cannot be read, the build goes on without them.
+        Only one of several builders gets a report. If the reports cannot be read, the build continues without them.
         """
-        path, params, body = self._form.request_reports(self.index)
+        path, params, body = self._requests.request_reports(self.index)
         counts = LackingCounts()
         try:
             response = self._client.transport.perform_request("POST", path, params=params, body=body)
-            if reports := self._form.read_reports(response):
+            reports = self._requests.read_reports(response)
+            if reports:
                 deletions = [{"delete": {"_index": self.index, "_id": doc_id}} for doc_id in reports]
                 entries = [item["delete"] for item in self._client.bulk(body=deletions)["items"]]
                 for entry in entries:
                     if entry["status"] == HTTPStatus.OK:  # another builder has not deleted it first
                         counts.update(reports[entry["_id"]])
         except OpenSearchException as error:
-            logger.warning("[vectors-away] %s: what searches lacked cannot be read: %s", self.index, error)
+            logger.warning("[vectors-away] %s: reports of missing vectors cannot be read: %s", self.index, error)
         return counts
 
     def models(self) -> dict[str, int]:
@@ -196,7 +203,7 @@ class IndexStore:
             return Size(0, 0, 0)
         self._client.indices.refresh(index=self.index)
         count = int(self._client.count(index=self.index, body={"query": {"exists": {"field": MODEL}}})["count"])
-        if self._form.engine.is_embedded:
+        if self._requests.engine.is_embedded:
             return Size(count, 0, 0)
         stored = self._client.indices.stats(index=self.index)["_all"]["primaries"]["store"]
         return Size(count, int(stored["size_in_bytes"]), 0)
@@ -213,7 +220,8 @@ class IndexStore:
         ids_to_delete = (hit["_id"] for hit in hits if hit["_id"] not in ids_to_keep)
         while ids := list(islice(ids_to_delete, READ_AT_ONCE)):
             response = self._client.bulk(body=[{"delete": {"_index": self.index, "_id": doc_id}} for doc_id in ids])
-            if reason := refusal(response, "delete"):
+            reason = refusal(response, "delete")
+            if reason:
                 raise OsrerankError(f"{self.index} was pruned only in part: {reason}")
         return self.size().records
 
@@ -225,12 +233,14 @@ class IndexStore:
 
 
 def side_stores(client: Client, names: Sequence[str], model: str = "") -> list[IndexStore]:
-    """Return the side indices of the indices that these names stand for; a data stream comes with all its indices.
+    """Return the side indices of the indices that these names stand for.
+
+    An index of a data stream counts as the whole stream, whose indices share a side index.
 
     Args:
         client: a client of the indices.
         names: names, aliases or patterns of indices.
-        model: the label of the model that writes.
+        model: the label of the model whose vectors are written.
 
     Raises:
         NotFoundError: an index does not exist.
@@ -243,10 +253,10 @@ def side_stores(client: Client, names: Sequence[str], model: str = "") -> list[I
     return [IndexStore(client, list(group), model=model) for _, group in groups]
 
 
-def orphans(client: Client) -> list[str]:
-    """Return the side indices whose index was deleted, and those with the names of older versions of osrerank.
+def find_orphans(client: Client) -> list[str]:
+    """Return the side indices whose index was deleted, and those that an older version of osrerank named.
 
-    The list is empty if the user may not list indices.
+    The list is empty if the user lacks the right to list indices.
     """
     try:
         candidates = client.indices.get(
@@ -256,13 +266,13 @@ def orphans(client: Client) -> list[str]:
         return []
     sides = {name for name in candidates if name.startswith(PREFIX)}
     orphaned = [name for name in sides if not _exists(client, name.removeprefix(PREFIX))]
-    mapped = {name: {*candidates[name]["mappings"].get("properties", ())} for name in {*candidates} - sides}
-    old = [name for name, fields in mapped.items() if {MODEL} <= fields <= {FIELD, MODEL}]
-    return sorted([*orphaned, *old])
+    others = {name: {*candidates[name]["mappings"].get("properties", ())} for name in {*candidates} - sides}
+    outdated = [name for name, fields in others.items() if {MODEL} <= fields <= {FIELD, MODEL}]
+    return sorted([*orphaned, *outdated])
 
 
 def _exists(client: Client, name: str) -> bool:
-    """Return whether there is an index or a data stream of this name, or an index that a data stream of it had."""
+    """Return whether an index or data stream of this name exists, or a backing index of such a data stream."""
     if client.indices.exists(index=name):
         return True
     backing_indices = client.indices.get(index=f"*.ds-{name}-*", expand_wildcards="all")

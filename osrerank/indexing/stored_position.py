@@ -1,4 +1,8 @@
-"""Store the position of an index's builds beside their vectors, shared by several builders."""
+"""Load and store the position of an index's builds: which documents have vectors, and which builder reads which now.
+
+The position is stored with the vectors: in a side index (the hidden index with the vectors of another one), or in this
+machine's file. Several builders may change it at the same time. `osrerank.vectors.position` describes its content.
+"""
 
 import logging
 from abc import ABC, abstractmethod
@@ -18,31 +22,31 @@ class StoredPosition(ABC):
     """The position of an index's builds, in the store of its vectors.
 
     Attributes:
-        position: the position as last read or written.
+        position: the position as it was last loaded or stored.
     """
 
     position: Position
 
     @abstractmethod
     def load(self) -> Position:
-        """Read and return the position. It is empty if no valid position is stored."""
+        """Load and return the position. It is empty if no valid position is stored."""
 
     @abstractmethod
     def update(self, change: Callable[[Position], tuple[Position, Any]]) -> Any:
-        """Change the position; return the second value that ``change`` returned.
+        """Change the stored position, and return the value that ``change`` returned with it.
 
         Args:
-            change: a function that takes the current position, and returns the new one and a value. It is called again
-                if another builder wrote first.
+            change: a function that takes the current position, and returns the new position and any value. It is called
+                again if another builder stored a position first.
         """
 
     def change(self, change: Callable[[Position], Position]) -> None:
-        """Change the position as `update` does, without a value to return."""
+        """Change the stored position by a function that returns only the new position."""
         self.update(lambda position: (change(position), None))
 
 
 class SidePosition(StoredPosition):
-    """The position in a side index, where builders on all machines share it.
+    """The position in a side index, which builders on all machines share.
 
     Args:
         side: the side index.
@@ -56,23 +60,23 @@ class SidePosition(StoredPosition):
 
     def load(self) -> Position:
         content, self._version = self._side.read_position(self._key)
-        self.position = _read(content, self._side.index)
+        self.position = _parse_position(content, self._side.index)
         return self.position
 
     def update(self, change: Callable[[Position], tuple[Position, Any]]) -> Any:
         while True:
-            new, result = change(self.position)
-            if new == self.position:
-                return result
-            version = self._side.write_position(self._key, new.write(), self._version)
+            new_position, value = change(self.position)
+            if new_position == self.position:
+                return value
+            version = self._side.write_position(self._key, new_position.write(), self._version)
             if version is not None:
-                self.position, self._version = new, version
-                return result
+                self.position, self._version = new_position, version
+                return value
             self.load()
 
 
 class FilePosition(StoredPosition):
-    """The position in this machine's file. Builders in two processes may encode a text twice, but lose none.
+    """The position in this machine's file. Two processes that build may both encode a text, but neither skips one.
 
     Args:
         store: the file.
@@ -84,24 +88,25 @@ class FilePosition(StoredPosition):
         self.position = Position()
 
     def load(self) -> Position:
-        position = _read(self._store.read([self._key]).get(self._key, b""), "the file")
+        position = _parse_position(self._store.read([self._key]).get(self._key, b""), "the vector file")
         self.position = position if position.is_valid(self._store.files()) else Position()
         return self.position
 
     def update(self, change: Callable[[Position], tuple[Position, Any]]) -> Any:
         files = self._store.files()  # listed first, so that the next load rejects this position if a file gets deleted
-        new, result = change(self.load())
-        if new != self.position:
-            self.position = replace(new, files=files)
+        new_position, value = change(self.load())
+        if new_position != self.position:
+            self.position = replace(new_position, files=files)
             self._store.write({self._key: self.position.write()})
-        return result
+        return value
 
 
-def _read(content: bytes, source: str) -> Position:
+def _parse_position(content: bytes, source: str) -> Position:
+    """Return the stored position; an empty one if the content is empty or invalid."""
     if not content:
         return Position()
     try:
         return Position.read(content)
     except FormatError as error:
-        logger.warning("[vectors-again] %s: the build reads every document again: %s", source, error)
+        logger.warning("[vectors-again] the build reads every document, as %s has no valid position: %s", source, error)
         return Position()

@@ -21,7 +21,7 @@ from opensearchpy.helpers import bulk
 
 from osrerank import connect
 from osrerank.indexing.build import build_vectors
-from osrerank.indexing.documents import vectors_of
+from osrerank.indexing.documents import document_vectors
 from osrerank.options.sentences import Sentences
 from osrerank.stages.sentence_splitting import blank_markup, sentence_blocks
 from tests.bench.test_vectors import questions, sample, show
@@ -95,7 +95,7 @@ def test_time_of_searches_of_long_documents(tmp_path, monkeypatch):
         began = time.perf_counter()
         done = build_vectors(client, "papers")
         print(f"\n{done}; {time.perf_counter() - began:,.0f} s")
-        size = vectors_of(client).store.size()
+        size = document_vectors(client).store.size()
         print(f"{size.records} records, {size.stored / size.records:,.0f} bytes each")
         times = [_papers_ms(client, question) for question in asked]
         print(f"a search without vectors {once_ms / 1000:.1f} s; 100 with them {sum(times) / 1000:.1f} s")

@@ -14,7 +14,7 @@ from opensearchpy.helpers import bulk
 
 from osrerank import connect
 from osrerank.indexing.build import build_vectors
-from osrerank.indexing.documents import vectors_of
+from osrerank.indexing.documents import document_vectors
 from tests.servers import ROOT
 
 pytestmark = [pytest.mark.bench, pytest.mark.timeout(1800)]
@@ -98,11 +98,11 @@ def table(client, name, *depths):
 
 def test_cold_and_warm_searches_with_vectors(client):
     first = took_ms(client, "what is oxygen used for", {"deadline_ms": None})
-    vectors_of(client).records.flush()
+    document_vectors(client).records.flush()
     second = took_ms(client, "what is oxygen needed for", True)
     print(f"\nthe first search, the next one, depth 100: {first:.0f}, {second:.0f} ms")
     built(client)
-    size = vectors_of(client).store.size()
+    size = document_vectors(client).store.size()
     print(f"{size.stored / size.records:.0f} bytes a record")
     table(client, "file", 100, 200, 500, 1000)
 

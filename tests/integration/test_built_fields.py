@@ -9,7 +9,7 @@ import pytest
 
 from osrerank import Client, connect
 from osrerank.indexing.build import build_vectors
-from osrerank.indexing.prune import prune_everything, prune_indexes
+from osrerank.indexing.prune import prune_everything, prune_indices
 from tests.articles import fill, watched
 from tests.letters import Letters
 
@@ -113,7 +113,7 @@ def test_pruning_keeps_the_vectors_that_searches_read(client: Client, url: str) 
     if client.searcher.vectors is None:
         prune_everything(client)
     else:
-        prune_indexes(client, [INDEX])
+        prune_indices(client, [INDEX])
     assert read(url) == (BEFORE, 20)
 
 

@@ -13,8 +13,8 @@ import pytest
 
 from osrerank import Client, connect
 from osrerank.indexing.build import MAX_DOCUMENTS, Builder, Built, build_vectors
-from osrerank.indexing.documents import vectors_of
-from osrerank.indexing.prune import prune_indexes
+from osrerank.indexing.documents import document_vectors
+from osrerank.indexing.prune import prune_indices
 from osrerank.indexing.side_index import side_stores
 from osrerank.vectors.index import side_index
 from tests.articles import fill
@@ -76,7 +76,7 @@ def begun(url: str, index: str, log: Path, what: str = "build_vectors") -> subpr
 def missing(client: Client, index: str, texts: list[str]) -> int:
     (side,) = side_stores(client, [index])
     side.refresh()
-    vectors = vectors_of(client, index)
+    vectors = document_vectors(client, index)
     return len({*texts}) - len(vectors.records.read_from(side, vectors.records.keys_of(texts)))
 
 
@@ -181,7 +181,7 @@ def test_pruning_an_index_leaves_what_another_and_a_later_build_need(client: Cli
         for name in (notes, f"{notes}-2"):
             build_vectors(client, name)
         client.delete(index=notes, id="0", refresh=True)
-        assert prune_indexes(client, [notes]) == COUNT - 1
+        assert prune_indices(client, [notes]) == COUNT - 1
         assert client.coverage(f"{notes}-2").built == 10
         assert build_vectors(client, notes) == Built()  # the position was kept
     finally:

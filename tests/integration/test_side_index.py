@@ -13,9 +13,9 @@ from osrerank import Client, connect
 from osrerank.cli import cli
 from osrerank.errors import ConfigError
 from osrerank.indexing.build import build_vectors
-from osrerank.indexing.documents import vectors_of
-from osrerank.indexing.prune import prune_everything, prune_indexes
-from osrerank.indexing.side_index import IndexStore, orphans, side_stores
+from osrerank.indexing.documents import document_vectors
+from osrerank.indexing.prune import prune_everything, prune_indices
+from osrerank.indexing.side_index import IndexStore, find_orphans, side_stores
 from osrerank.search.coverage import Coverage, coverage
 from osrerank.service import RerankService
 from osrerank.settings import Settings
@@ -127,8 +127,8 @@ def test_coverage_before_a_build_is_estimated_over_the_whole_index(client: Clien
 
     found = looked()
     assert (found.documents, found.built, found.looked_at, found.lacks) == (COUNT, 0, 40, COUNT)
-    (side,) = side_stores(client, [index_name], vectors_of(client).label)
-    vectors_of(client).remember([f"{one['title']} {one['text']}" for one in DOCUMENTS[: COUNT // 2]], side)
+    (side,) = side_stores(client, [index_name], document_vectors(client).label)
+    document_vectors(client).remember([f"{one['title']} {one['text']}" for one in DOCUMENTS[: COUNT // 2]], side)
     side.refresh()
     client.searcher.vectors._side.cache_clear()  # type: ignore[union-attr]  # or its absence counts for a minute
     assert looked().share == pytest.approx(0.5, abs=0.2)
@@ -240,14 +240,14 @@ def test_a_side_index_without_its_index_is_named_and_pruned(
     for name in (index_name, other):
         build_vectors(client, name)
     client.indices.delete(index=other)
-    assert side_index(other) in orphans(client)  # other tests may leave some, too
+    assert side_index(other) in find_orphans(client)  # other tests may leave some, too
     command = ["--url", engine_url, "--model", str(model), "doctor", "--index", index_name]
     said = CliRunner().invoke(cli, command, catch_exceptions=False).stdout
     assert f"{index_name}: none of {COUNT} documents lacks vectors" in said
     assert side_index(other) in said.partition("the indices of these side indices were deleted: ")[2]
     refresh(client, index_name)
     assert prune_everything(client) >= 2 * COUNT  # in the side index, and in the file; other tests may leave some, too
-    assert orphans(client) == []
+    assert find_orphans(client) == []
 
 
 def test_an_index_whose_data_stream_is_absent_has_a_side_index_that_pruning_keeps(
@@ -258,7 +258,7 @@ def test_an_index_whose_data_stream_is_absent_has_a_side_index_that_pruning_keep
     try:
         build_vectors(client, restored)
         assert client.indices.exists(index=side_index(index_name))
-        assert side_index(index_name) not in orphans(client)
+        assert side_index(index_name) not in find_orphans(client)
         del encodings[:]
         order(client, restored)
         assert len(encodings) == 1  # the query
@@ -282,7 +282,7 @@ def test_the_vectors_commands_use_the_side_index(
     built = answer("build", "--index", index_name)
     assert (built["encoded"], built["store"], built["records"]) == (COUNT, "index", COUNT)
     client.delete(index=index_name, id="0", refresh=True)
-    assert prune_indexes(client, [index_name]) == COUNT - 1
+    assert prune_indices(client, [index_name]) == COUNT - 1
     status = answer("status", "--index", index_name)
     assert (status["records"], list(status["models"].values())) == (COUNT - 1, [COUNT - 1])
     assert answer("drop", "--yes", "--index", index_name) == {"dropped": COUNT - 1}

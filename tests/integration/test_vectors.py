@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from osrerank import Client, connect
 from osrerank.cli import cli
 from osrerank.indexing.build import build_vectors
-from osrerank.indexing.documents import vectors_of
+from osrerank.indexing.documents import document_vectors
 from osrerank.indexing.prune import prune_everything
 from tests.articles import fill
 from tests.integration.test_side_index import order
@@ -60,14 +60,14 @@ def test_searches_read_vectors_that_were_built(client: Client, index_name: str, 
 def test_vectors_of_deleted_documents_are_pruned(client: Client, index_name: str) -> None:
     fill(client, index_name, DOCUMENTS)
     build_vectors(client, index_name)
-    store = vectors_of(client).store
+    store = document_vectors(client).store
     assert store is not None
     client.delete(index=index_name, id="0", refresh=True)
     client.index(index=index_name, id="1", body={"title": "Another", "text": "text than before."}, refresh=True)
     assert store.size().records == 150
     assert prune_everything(client) == 148
     before = order(client, index_name)
-    vectors_of(client).records.flush()
+    document_vectors(client).records.flush()
     assert store.size().records >= 148
     assert order(client, index_name) == before
 

@@ -12,7 +12,7 @@ import pytest
 from osrerank import Client, connect
 from osrerank.errors import TaskFailed, WorkerError
 from osrerank.indexing.build import Builder, build_vectors
-from osrerank.indexing.documents import vectors_of
+from osrerank.indexing.documents import document_vectors
 from osrerank.indexing.side_index import side_stores
 from osrerank.scoring.encoder_scorer import EncoderScorer
 from osrerank.scoring.registry import as_scorer, load, load_local
@@ -148,7 +148,7 @@ def test_a_whole_index_is_built_by_workers(
         assert build_vectors(client, "notes").encoded == 0
         stage = client.search(QUERY, index="notes", rerank={"depth": 40})["rerank"]["stages"][0]
         assert (stage["known"], stage["encoded"], stage["inferences"], stage["cached"]) == (40, 0, 40, 0)
-        assert isinstance(vectors_of(client).encoder, RemoteEncoder)
+        assert isinstance(document_vectors(client).encoder, RemoteEncoder)
 
 
 def test_several_batches_are_under_way_and_a_killed_worker_loses_nothing(
@@ -181,7 +181,7 @@ def test_several_batches_are_under_way_and_a_killed_worker_loses_nothing(
         assert built.encoded == 1200  # a chunk that is sent again counts once
         assert max(len(position.leases) for position in positions) > 1
         side.refresh()
-        vectors = vectors_of(client, "many")
+        vectors = document_vectors(client, "many")
         assert len(vectors.records.read_from(side, vectors.records.keys_of(texts))) == 1200
         assert client.coverage("many").built == 1200
         client.indices.delete(index=["many", side.index])

@@ -8,12 +8,12 @@ from opensearchpy import TransportError
 from osrerank import connect
 from osrerank.errors import ConfigError
 from osrerank.indexing.build import Built, build_vectors, follow_vectors
-from osrerank.indexing.documents import BATCH, vectors_of
+from osrerank.indexing.documents import BATCH_SIZE, document_vectors
 from osrerank.testing import CannedTransport
 from tests.articles import fill
 from tests.letters import Letters
 
-NOTES = [{"text": f"note {number}"} for number in range(8 * BATCH)]
+NOTES = [{"text": f"note {number}"} for number in range(8 * BATCH_SIZE)]
 SIDE = "osrerank-vectors-canned"
 
 
@@ -70,7 +70,7 @@ def test_an_interrupted_build_continues_with_the_interrupted_batch(tmp_path, int
         with pytest.raises(KeyboardInterrupt):
             build_vectors(client, "notes")
         built = build_vectors(client, "notes")
-        assert (built.documents, built.encoded) == (len(NOTES) - 3 * BATCH, len(NOTES) - 3 * BATCH)
+        assert (built.documents, built.encoded) == (len(NOTES) - 3 * BATCH_SIZE, len(NOTES) - 3 * BATCH_SIZE)
         assert build_vectors(client, "notes") == Built()
 
 
@@ -105,7 +105,7 @@ def test_after_vectors_were_dropped_every_document_is_read(tmp_path):
     with connect(f"embedded:{tmp_path / 'engine'}", scorer=Letters()) as client:
         fill(client, "notes", NOTES)
         build_vectors(client, "notes")
-        vectors_of(client).store.drop()
+        document_vectors(client).store.drop()
         assert client.coverage("notes").lacks == len(NOTES)
         assert build_vectors(client, "notes").encoded == len(NOTES)
 
@@ -146,7 +146,9 @@ def test_a_build_stores_in_the_side_index_of_a_cluster_and_else_in_the_file(tmp_
     fill(embedded, "canned", NOTES)
     for client in (cluster, embedded):
         build_vectors(client, "canned")
-        assert vectors_of(client).store.size().records == len(NOTES)  # the cluster's builder keeps what it encoded
+        assert document_vectors(client).store.size().records == len(
+            NOTES
+        )  # the cluster's builder keeps what it encoded
     bodies = [request["body"] for request in cluster.transport.requests if request["url"] == "/_bulk"]
     assert sum(body.count(SIDE) for body in bodies) == len(NOTES)
     assert not embedded.indices.exists(index=SIDE)

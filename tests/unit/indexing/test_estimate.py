@@ -10,7 +10,7 @@ from osrerank import Client, Rerank, connect
 from osrerank.aio import connect_async
 from osrerank.errors import ConfigError
 from osrerank.indexing.build import build_vectors
-from osrerank.indexing.estimate import duration, estimate
+from osrerank.indexing.estimate import estimate, format_duration
 from osrerank.search.coverage import SAMPLE_SIZE
 from osrerank.testing import FunctionScorer, ManualClock
 from tests import articles
@@ -110,4 +110,4 @@ def test_the_estimated_time_of_a_build_is_within_a_third(texts: list[str], tmp_p
     [(0.1, "1 second"), (40, "40 seconds"), (540, "9 minutes"), (18_000, "5 hours"), (1_468_800, "17 days")],
 )
 def test_durations_are_written_in_words(seconds: float, said: str) -> None:
-    assert duration(seconds) == said
+    assert format_duration(seconds) == said

@@ -12,7 +12,7 @@ import pytest
 from osrerank import Client, connect
 from osrerank.errors import ConfigError
 from osrerank.indexing.build import build_vectors
-from osrerank.indexing.prune import prune_everything, prune_indexes
+from osrerank.indexing.prune import prune_everything, prune_indices
 from osrerank.indexing.side_index import side_stores
 from osrerank.testing import FunctionScorer
 from tests.articles import fill
@@ -207,6 +207,6 @@ def test_side_vectors_of_an_alias_are_pruned_by_the_aliass_model(open_client, mo
     client.indices.put_alias(index="notes", name="shop-de-all")
     assert build_vectors(client, "shop-de-all", to="index").encoded == 3
     assert marks(client, "shop-de-all")["stages"][0]["known"] == 3
-    prune_indexes(client, ["shop-de-all"])
+    prune_indices(client, ["shop-de-all"])
     (side,) = side_stores(client, ["notes"])
     assert side.size().records == 3
