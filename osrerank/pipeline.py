@@ -100,7 +100,7 @@ def with_failure(ranking: Ranking, stage: str, error: Exception, took_ms: float 
         error: the exception that the stage raised.
         took_ms: the time that the stage took, in milliseconds.
     """
-    reason = Reason.of(error)
+    reason = Reason.from_error(error)
     if reason.code in NO_MODEL:
         add_event("osrerank.no_model", {"error.type": error_type(error)})
     if (unlogged := due.count_unlogged((stage, type(error)))) is not None:

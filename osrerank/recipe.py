@@ -94,7 +94,7 @@ class Recipe:
         """Begin to encode a query while the search engine finds its candidates."""
         for ready in self.models:
             if ready.vectors is not None:
-                ready.vectors.expect(query)
+                ready.vectors.prefetch_query(query)
 
     @property
     def identity(self) -> dict[str, Any]:

@@ -198,7 +198,7 @@ def _stores_of(client: Any, index: str, *, has_side_index: bool) -> "Sequence[Ve
 def _store_of(settings: Any) -> "VectorStore | None":
     from osrerank.vectors.configured import VectorStorage
 
-    return VectorStorage.of(settings).store
+    return VectorStorage.from_settings(settings).store
 
 
 def _summary(stores: "Sequence[VectorStore]") -> dict[str, Any]:

@@ -428,7 +428,7 @@ class Builder:
         """Build the vectors of texts; wait while the workers' queue is full, because searches have priority."""
         while True:
             try:
-                return self._vectors.remember(texts, side)
+                return self._vectors.build(texts, side)
             except Overloaded as error:
                 logger.info("the build waits %g s: %s", WAIT_S, error)
                 time.sleep(WAIT_S)

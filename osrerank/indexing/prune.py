@@ -117,4 +117,4 @@ def _text_keys(client: Client, names: Sequence[str], subset: str | None = None) 
     """Yield the record keys of the current texts of indices, each with its own model, in batches."""
     for name in names:
         for batch in read_batches(client, name, client.fields_of(name), subset=subset):
-            yield document_vectors(client, name).records.keys_of(batch.all_texts)
+            yield document_vectors(client, name).records.compute_keys(batch.all_texts)

@@ -68,7 +68,7 @@ class SidePosition(StoredPosition):
             new_position, value = change(self.position)
             if new_position == self.position:
                 return value
-            version = self._side.write_position(self._key, new_position.write(), self._version)
+            version = self._side.write_position(self._key, new_position.to_bytes(), self._version)
             if version is not None:
                 self.position, self._version = new_position, version
                 return value
@@ -97,7 +97,7 @@ class FilePosition(StoredPosition):
         new_position, value = change(self.load())
         if new_position != self.position:
             self.position = replace(new_position, files=files)
-            self._store.write({self._key: self.position.write()})
+            self._store.write({self._key: self.position.to_bytes()})
         return value
 
 
@@ -106,7 +106,7 @@ def _parse_position(content: bytes, source: str) -> Position:
     if not content:
         return Position()
     try:
-        return Position.read(content)
+        return Position.from_bytes(content)
     except FormatError as error:
         logger.warning("[vectors-again] the build reads every document, as %s has no valid position: %s", source, error)
         return Position()

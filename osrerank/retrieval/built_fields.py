@@ -71,7 +71,7 @@ class BuiltFields:
     @cached_property
     def _file(self) -> FileStore | None:
         """This machine's vector file; None if vectors are stored elsewhere."""
-        store = VectorStorage.of(self._settings).store if self._settings.vectors in (None, "file") else None
+        store = VectorStorage.from_settings(self._settings).store if self._settings.vectors in (None, "file") else None
         return store if isinstance(store, FileStore) else None
 
     def find(

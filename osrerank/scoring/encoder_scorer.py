@@ -11,7 +11,7 @@ from osrerank.scoring.passages import chunks_of
 from osrerank.types import NEVER, Advice, Deadline, Scores
 from osrerank.types.scores import QUERY_CUT
 from osrerank.vectors.documents import DocumentVectors
-from osrerank.vectors.record import rows_of
+from osrerank.vectors.record import stack_vectors
 
 NOT_FINITE = "{model} returned a score that is not a finite number"
 
@@ -51,13 +51,13 @@ class EncoderScorer:
         values = np.full(len(tuples), np.nan, dtype=np.float32)
         if not tuples or deadline.passed:
             return Scores(values, reached=0)
-        query_vector = self.vectors.encoded_query(query)
+        query_vector = self.vectors.encode_query(query)
         indices = list(dict.fromkeys(index for (index,) in tuples))
         vectors = self.vectors.find((documents[index] for index in indices), deadline)
         reached = dict(zip(indices, vectors.documents, strict=False))  # incomplete if the deadline passed
         records = {index: document.records[0] for index, document in reached.items() if document.records}
         encoded_query = query_vector.result()
-        rows = rows_of(list(records.values())) if records else np.empty((0, self.encoder.dimensions), np.float32)
+        rows = stack_vectors(list(records.values())) if records else np.empty((0, self.encoder.dimensions), np.float32)
         logits = dict(zip(records, self.encoder.similarity(encoded_query.rows[0], rows).tolist(), strict=True))
         cuts = np.zeros(len(tuples), dtype=np.uint8)
         failures: dict[int, str] = {}
@@ -65,7 +65,7 @@ class EncoderScorer:
             logit = logits.get(index, math.nan)
             if math.isfinite(logit):
                 values[number] = logit
-                cuts[number] = records[index].cut | QUERY_CUT * bool(encoded_query.cut)
+                cuts[number] = records[index].is_truncated | QUERY_CUT * bool(encoded_query.cut)
             elif index in records or (index in reached and reached[index].failures):
                 failures[number] = reached[index].failures.get(0, NOT_FINITE.format(model=self.model))
         unreached = (number for number in np.flatnonzero(np.isnan(values)).tolist() if number not in failures)

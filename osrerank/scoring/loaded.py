@@ -216,7 +216,7 @@ class LoadedModel:
             from osrerank.vectors.configured import VectorStorage  # noqa: PLC0415 - only encoders need it
             from osrerank.vectors.documents import DocumentVectors  # noqa: PLC0415 - only encoders need it
 
-            storage = VectorStorage.of(self._settings, has_index=self._has_index)
+            storage = VectorStorage.from_settings(self._settings, has_index=self._has_index)
             vectors = DocumentVectors(model, storage, self._clock, sides=self.sides)
             return Ready(model, vectors, EncoderScorer(vectors))
         in_redis = self._settings.redis_url is not None and self._settings.cache_mb > 0

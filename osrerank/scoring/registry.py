@@ -224,7 +224,7 @@ def as_scorer(model: OfScorer | Encoder, settings: Settings | None = None) -> "O
     from osrerank.vectors.configured import VectorStorage  # noqa: PLC0415 - only encoders need it
     from osrerank.vectors.documents import DocumentVectors  # noqa: PLC0415 - only encoders need it
 
-    return EncoderScorer(DocumentVectors(model, None if settings is None else VectorStorage.of(settings)))
+    return EncoderScorer(DocumentVectors(model, None if settings is None else VectorStorage.from_settings(settings)))
 
 
 def model_of(directory: Path, card: ModelCard, network: "Backend") -> "CrossEncoder | BiEncoder":

@@ -198,7 +198,7 @@ def _position(searcher: "Searcher", vectors: DocumentVectors, index: str, key: b
     elif isinstance(store, FileStore):
         content = store.read([POSITION + key]).get(POSITION + key, b"")
     try:
-        position = Position.read(content) if content else None
+        position = Position.from_bytes(content) if content else None
     except FormatError:
         return None
     files = store.files() if position and position.files and isinstance(store, FileStore) else ()
@@ -285,7 +285,7 @@ def _record_keys(
         for hit, (candidate, text) in zip(hits, model_texts(service, options, fields, hits), strict=True)
         if text is not None and not lacks_text(candidate)
     ]
-    keys = vectors.records.keys_of([text.text for _, text in readable])
+    keys = vectors.records.compute_keys([text.text for _, text in readable])
     return [(key, index, text) for key, (index, text) in zip(keys, readable, strict=True)], set(
         vectors.records.read_stored(keys)
     )

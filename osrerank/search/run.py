@@ -212,7 +212,7 @@ def _write_vectors(reranked: Ranking, plan: Plan, hits: Hits, searcher: Searcher
         assert plan.recipe.compares is not None
         source = plan.recipe.compares.vectors
         index_of = {key: str(hits_by_id[doc_id].get("_index")) for doc_id, key in vectors.keys.items()}
-        writes = sides.writing(source.records.contents(vectors.new_records), index_of, source.label)
+        writes = sides.writing(source.records.to_contents(vectors.new_records), index_of, source.label)
         if writes is not None:
             yield SendLater(writes)
     if still_lacking := [hits_by_id[doc_id] for doc_id, key in missing_keys.items() if key not in vectors.new_records]:

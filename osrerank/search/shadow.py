@@ -104,7 +104,7 @@ class Shadows:
             reranked_ids = ids_of(hits_of(response))
             record |= outcome_of(response, took_s) | compare_orders(plain_ids, response)
         except Exception as error:  # noqa: BLE001 - the caller has the answer already
-            reason = Reason.of(error)
+            reason = Reason.from_error(error)
             record |= {"applied": False, "reason": str(reason), "reason_code": reason.code}
         if self._has_texts:
             return record | {"texts": {"query": text, "before": list(plain_ids), "after": list(reranked_ids)}}

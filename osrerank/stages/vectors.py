@@ -35,8 +35,8 @@ from osrerank.types import (
 from osrerank.types.candidate_vectors import CandidateVectors
 from osrerank.types.reasons import Reason
 from osrerank.types.vectors import Floats
-from osrerank.vectors.documents import DocumentRecords, DocumentVectors, FoundRecords, take_half_the_time
-from osrerank.vectors.record import rows_of
+from osrerank.vectors.documents import CompletedRecords, DocumentRecords, DocumentVectors, take_half_the_time
+from osrerank.vectors.record import stack_vectors
 
 Doubles = npt.NDArray[np.float64]
 WHOLE = Passages()
@@ -93,7 +93,7 @@ class VectorStage:
         readable = (candidate for candidate in block if not lacks_text(candidate))
         texts = {candidate.doc_id: self.text_of(candidate) for candidate in take_half_the_time(readable, deadline)}
         records = self.vectors.records
-        keys = dict(zip(texts, records.keys_of(texts.values()), strict=True))
+        keys = dict(zip(texts, records.compute_keys(texts.values()), strict=True))
         return CandidateVectors(records.model_key, texts, keys, records.read_stored(list(keys.values())))
 
     def known_depth(self, ranking: Ranking, minimum: int, maximum: int) -> int:
@@ -120,7 +120,7 @@ class VectorStage:
         block: Sequence[Candidate],
         readable: Sequence[Candidate],
     ) -> StageOutcome:
-        encoding = self.vectors.encoded_query(query)
+        encoding = self.vectors.encode_query(query)
         doc_ids = list(takewhile(vectors.texts.__contains__, (candidate.doc_id for candidate in readable)))
         texts, keys = [vectors.texts[doc_id] for doc_id in doc_ids], [vectors.keys[doc_id] for doc_id in doc_ids]
         completed = self.vectors.complete(texts, keys, vectors.stored_records, deadline)
@@ -142,14 +142,14 @@ class VectorStage:
         ]
         if not passages:
             return []
-        rows = rows_of([documents[document].records[passage] for document, passage in passages])
+        rows = stack_vectors([documents[document].records[passage] for document, passage in passages])
         logits = self.vectors.encoder.similarity(query, rows)
         is_finite = np.isfinite(logits)
         if not is_finite.all():
             reason = NOT_FINITE.format(model=self.vectors.encoder.model)
             for index in np.flatnonzero(~is_finite).tolist():
                 document, passage = passages[index]
-                documents[document].set_passage(passage, None, reason)
+                documents[document].set_part(passage, None, reason)
             passages = list(compress(passages, is_finite.tolist()))
             logits = logits[is_finite]
         values = logits.tolist()
@@ -187,7 +187,7 @@ class VectorStage:
 
     def _is_cut(self, candidate: Candidate, document: DocumentRecords) -> bool:
         """Return whether the document has words that none of its vectors covers."""
-        if any(record.cut for record in document.records.values()):
+        if any(record.is_truncated for record in document.records.values()):
             return True
         return self.passages is not None and lacks_words(candidate, document.spans, self.passages)
 
@@ -195,13 +195,13 @@ class VectorStage:
         self,
         block: Sequence[Candidate],
         readable: Sequence[Candidate],
-        completed: FoundRecords,
+        completed: CompletedRecords,
         scored: Sequence[ScoredCandidate],
         query: Vectors,
     ) -> StageOutcome:
         documents, reached, lacking = completed.documents, len(readable), 0
         failures, reasons = dict[str, str](), list[Reason]()
-        if len(scored) < len(readable) or not all(document.is_whole for document in documents):
+        if len(scored) < len(readable) or not all(document.is_complete for document in documents):
             scored_ids = {scored_candidate.candidate.doc_id for scored_candidate in scored}
             failures = {
                 candidate.doc_id: next(iter(document.failures.values()))
@@ -210,7 +210,7 @@ class VectorStage:
             }
             dealt_with = scored_ids | failures.keys()
             reached = sum(1 for _ in takewhile(lambda candidate: candidate.doc_id in dealt_with, readable))
-            lacking = sum(document.is_cut_off for document in documents) + len(readable) - len(documents)
+            lacking = sum(document.is_unfinished for document in documents) + len(readable) - len(documents)
             reasons = self._reasons(documents, len(readable))
         counts = {
             "inferences": sum([len(document.records) for document in documents]),

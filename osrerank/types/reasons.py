@@ -139,7 +139,7 @@ class Reason:
         return f"{self.message} ({self.foreign})" if self.foreign else self.message
 
     @classmethod
-    def of(cls, error: Exception) -> Self:
+    def from_error(cls, error: Exception) -> Self:
         """Return the reason for an error that a stage raised, with the code of the error's class."""
         code = next((code for kind, code in _CODES if isinstance(error, kind)), ReasonCode.SCORING)
         if isinstance(error, OsrerankError):

@@ -1,4 +1,4 @@
-"""The protocol `Scorer`, the `Scores` that it returns, and the `Deadline` of a call."""
+"""The protocol of scoring models, `Scorer`, with the types of its calls: `Deadline`, `Scores` and `Advice`."""
 
 import math
 import threading
@@ -10,26 +10,25 @@ from typing import Any, Protocol, Self, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
-MAX_S = 1e6
-"""The longest time to a deadline, in seconds; every system can wait that long."""
-WITHDRAWN_AFTER_S = 0.1
-"""The time within which `Deadline.wait` notices that the deadline was withdrawn, in seconds."""
+MAX_REMAINING_S = 1e6
+"""The maximum time to a deadline, in seconds. Locks of all platforms accept it as a timeout."""
+POLL_INTERVAL_S = 0.1
+"""How often `Deadline.wait` checks whether the deadline was withdrawn, in seconds."""
 QUERY_CUT = 128
-"""The bit of `Scores.cuts` that says that the query was cut."""
+"""The bit of `Scores.cuts` for a truncated query."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counts:
-    """Counts of what was computed, cached and cut in scoring.
+    """How much work a scoring call did.
 
     Attributes:
-        inferences: the number of forward passes, which cached scores do not need; for a bi-encoder, the number of texts
-            or passages compared.
-        cached: the number of scores that came from a cache.
-        encoded: the number of texts or passages that a bi-encoder encoded now.
-        known: the number of texts or passages whose vectors were stored before.
-        truncated: the number of documents cut to fit the model, including those with cached scores.
-        query_truncated: whether the query was cut to fit the model.
+        inferences: the number of forward passes; for a bi-encoder, the number of texts or passages compared.
+        cached: the number of scores from the cache, which need no forward pass.
+        encoded: the number of texts or passages that a bi-encoder encoded in this call.
+        known: the number of texts or passages with stored vectors.
+        truncated: the number of truncated documents, including those with cached scores.
+        query_truncated: whether the query was truncated.
     """
 
     inferences: int = 0
@@ -45,7 +44,7 @@ class Counts:
 
     @staticmethod
     def total(parts: Sequence["Counts"]) -> dict[str, Any]:
-        """Add up the counts of several calls, by name; the query counts as cut if any call cut it."""
+        """Return the sums of the counts of several calls, by name; ``query_truncated`` is True if any call has it."""
         names = [count.name for count in fields(Counts) if count.name != "query_truncated"]
         sums: dict[str, Any] = {name: sum(getattr(part, name) for part in parts) for name in names}
         return {**sums, "query_truncated": any(part.query_truncated for part in parts)}
@@ -53,12 +52,12 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class Deadline:
-    """The time by which a call must answer.
+    """The time after which a call begins no more work.
 
     Attributes:
-        at_s: the deadline in seconds of ``clock``, at most `MAX_S` from now; None for never.
-        withdrawn: a cheap function that returns whether nobody waits any more; the deadline then counts as passed.
-        clock: a function that returns the time in seconds, which never decreases.
+        at_s: the deadline in seconds of ``clock``; None if it never passes. It is at most `MAX_REMAINING_S` ahead.
+        withdrawn: a cheap function that returns whether the caller has given up; the deadline then counts as passed.
+        clock: a monotonic clock, in seconds.
     """
 
     at_s: float | None = None
@@ -68,45 +67,46 @@ class Deadline:
     def __post_init__(self) -> None:
         if self.at_s is not None:
             if math.isnan(self.at_s):
-                raise ValueError("a deadline is a point in time, not NaN")
-            object.__setattr__(self, "at_s", min(self.at_s, self.clock() + MAX_S))
+                raise ValueError("the time of a deadline is NaN")
+            object.__setattr__(self, "at_s", min(self.at_s, self.clock() + MAX_REMAINING_S))
 
     @classmethod
     def after_ms(cls, duration_ms: float | None, clock: Callable[[], float] = time.monotonic) -> Self:
-        """Return the deadline that is this many milliseconds from now; for None, one that never passes."""
+        """Return a deadline this many milliseconds from now; None returns one that never passes."""
         return cls(None if duration_ms is None else clock() + duration_ms / 1000, clock=clock)
 
     @property
     def is_withdrawn(self) -> bool:
-        """Whether nobody waits for the answer any more."""
+        """Whether the caller has given up."""
         return self.withdrawn is not None and self.withdrawn()
 
     def within_ms(self, duration_ms: float) -> "Deadline":
-        """Return the earlier of this deadline and one this many milliseconds from now."""
+        """Return this deadline, or one this many milliseconds from now if that is earlier."""
         if duration_ms == math.inf:
             return self
         sooner = replace(Deadline.after_ms(duration_ms, self.clock), withdrawn=self.withdrawn)
         return sooner if sooner.remaining_s() < self.remaining_s() else self
 
     def remaining_s(self) -> float:
-        """Return the seconds left: negative after the deadline, infinite without one."""
+        """Return the seconds until the deadline: negative once it passed, infinite if it never passes."""
         if self.is_withdrawn:
             return -1.0
         return math.inf if self.at_s is None else self.at_s - self.clock()
 
     @property
     def passed(self) -> bool:
-        """Whether no time is left."""
+        """Whether the deadline has passed or was withdrawn."""
         if self.at_s is not None and self.at_s <= self.clock():
             return True
         return self.withdrawn is not None and self.withdrawn()
 
     def wait(self, event: threading.Event) -> bool:
-        """Wait for an event; return whether it came before the deadline."""
+        """Wait for an event until the deadline; return whether it is set."""
         while not event.is_set() and not self.passed:
-            remaining_s = self.remaining_s()
-            max_s = remaining_s if self.withdrawn is None else min(remaining_s, WITHDRAWN_AFTER_S)
-            event.wait(None if max_s == math.inf else max(0.0, max_s))
+            timeout_s = self.remaining_s()
+            if self.withdrawn is not None:
+                timeout_s = min(timeout_s, POLL_INTERVAL_S)
+            event.wait(None if timeout_s == math.inf else max(0.0, timeout_s))
         return event.is_set()
 
 
@@ -116,18 +116,18 @@ NEVER = Deadline()
 
 @dataclass(frozen=True, slots=True)
 class Scores(Counts):
-    """What a scorer returns: a logit for each tuple, and which tuples failed or were not reached.
+    """A logit for each tuple that a scorer was given, and the tuples that failed.
 
     Attributes:
-        values: the logits, float32 ``(n,)``, one per tuple, in order; higher is better; NaN if a tuple failed or was
-            not attempted.
-        failures: index of a tuple -> why it could not be scored.
-        reached: the number of leading tuples that were all attempted before the deadline.
-        identity: the identity of the model (`Scorer.identity`) if it may change between calls; else empty.
-        odds: the log-odds of relevance ``(n,)``; None if the values are log-odds. A next-sentence head needs both,
-            because its value is the second of two logits.
-        cuts: which parts of each tuple were cut to fit the model ``(n,)``: the sum of 1 for its first document, 2 for
-            its second and `QUERY_CUT` for the query; None if this is not known.
+        values: the logits of the tuples, in order, float32 ``(n,)``. Higher is better. NaN marks a tuple that failed or
+            was not attempted.
+        failures: why a tuple could not be scored, by index.
+        reached: the number of leading tuples that were all attempted.
+        identity: `Scorer.identity` at the time of the call, if it may change between calls; else empty.
+        odds: the log-odds of relevance ``(n,)``; None if ``values`` are log-odds. They differ for a next-sentence head,
+            whose value is the second of two logits.
+        cuts: what was truncated in each tuple ``(n,)``, as the sum of 1 for the first document, 2 for the second, and
+            `QUERY_CUT` for the query; None if unknown.
     """
 
     values: npt.NDArray[np.float32]
@@ -143,51 +143,50 @@ class Scores(Counts):
 
     @property
     def log_odds(self) -> npt.NDArray[np.float32]:
-        """The log-odds ``(n,)`` that `Scorer.probabilities` takes: `odds`, or else the values."""
+        """The log-odds ``(n,)``, the input of `Scorer.probabilities`."""
         return self.values if self.odds is None else self.odds
 
     @staticmethod
     def joined_odds(
         parts: Sequence["Scores | str | None"], indices: Sequence[Sequence[int]], size: int
     ) -> npt.NDArray[np.float32] | None:
-        """Join the log-odds of several calls in one array ``(size,)``; return None if no call has separate log-odds.
+        """Merge the log-odds of several calls into an array ``(size,)``; return None if no call has ``odds``.
 
         Args:
-            parts: the scores of each call, or an error message or None instead.
-            indices: the indices of each call's tuples among all tuples.
-            size: the number of all tuples.
+            parts: the scores of each call; an error message or None if the call failed.
+            indices: the index of each tuple of a call among all tuples.
+            size: the total number of tuples.
         """
         if all(not isinstance(part, Scores) or part.odds is None for part in parts):
             return None
-        joined = np.full(size, np.nan, dtype=np.float32)
+        log_odds = np.full(size, np.nan, dtype=np.float32)
         for part, part_indices in zip(parts, indices, strict=True):
             if isinstance(part, Scores):
-                joined[list(part_indices)] = part.log_odds
-        return joined
+                log_odds[list(part_indices)] = part.log_odds
+        return log_odds
 
     def cut_documents(self, tuples: Sequence[tuple[int, ...]]) -> set[int]:
-        """Return the indices of the documents that were cut to fit the model; empty if this is not known.
+        """Return the indices of the truncated documents; the set is empty if ``cuts`` is None.
 
         Args:
             tuples: the tuples that were scored, in order.
         """
         if self.cuts is None:
             return set()
-        cut_tuples = np.flatnonzero(self.cuts % QUERY_CUT).tolist()
         return {
             document
-            for index in cut_tuples
-            for position, document in enumerate(tuples[index])
-            if self.cuts[index] >> position & 1
+            for index in np.flatnonzero(self.cuts % QUERY_CUT).tolist()
+            for bit, document in enumerate(tuples[index])
+            if self.cuts[index] >> bit & 1
         }
 
     def among(self, indices: Sequence[int], size: int, reason: str) -> "Scores":
-        """Extend the scores of single documents to a longer list of documents, in which the others failed.
+        """Return these scores of single documents as scores of a longer list, in which all other documents failed.
 
         Args:
-            indices: the index of each scored document in the longer list, in ascending order.
+            indices: the index of each scored document in the longer list, ascending.
             size: the length of the longer list.
-            reason: why the other documents have no score.
+            reason: the failure of the other documents.
         """
         values = np.full(size, np.nan, dtype=np.float32)
         values[indices] = self.values
@@ -199,23 +198,24 @@ class Scores(Counts):
 
     @property
     def attempted(self) -> list[int]:
-        """The indices of the tuples that were attempted, in order."""
-        behind = np.flatnonzero(~np.isnan(self.values[self.reached :])) + self.reached
+        """The indices of the tuples that were scored or failed, ascending."""
+        scored = np.flatnonzero(~np.isnan(self.values[self.reached :])) + self.reached
         failed = [index for index in self.failures if index >= self.reached]
-        return [*range(self.reached), *sorted({*behind.tolist(), *failed})]
+        return [*range(self.reached), *sorted({*scored.tolist(), *failed})]
 
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """What a model recommends for ranking by its scores; by default, the scores alone.
+    """How a model recommends using its scores. By default, candidates are ranked by these scores alone.
 
     Attributes:
-        first_pass_weight: the weight, in a linear blend, of the first-pass score divided by the query's best one; 0 or
-            above.
-        passages: whether a document longer than the model's window is read by passages.
-        languages: the ISO 639-1 codes of the languages that the model reads; empty if not known.
+        first_pass_weight: the weight of the first-pass score, divided by the query's best one, in a linear blend; at
+            least 0.
+        passages: whether documents longer than the model's window are split into passages.
+        languages: the languages that the model supports, as ISO 639-1 codes; empty if unknown.
         kind: the model's kind: ``bi-encoder``, ``late-interaction``, ``cross-encoder`` or ``duo``.
-        vectors_weight: the weight of the vectors' logit beside the cross-encoder's in ``vectors-mono``; 0 or above.
+        vectors_weight: the weight of the bi-encoder's logit, which ``vectors-mono`` adds to the cross-encoder's; at
+            least 0.
     """
 
     first_pass_weight: float = 0.0
@@ -232,7 +232,7 @@ class Advice:
 
 @runtime_checkable
 class Scorer(Protocol):
-    """A model that reads a query and documents together and returns one logit per tuple.
+    """A model that takes a query and one or two documents as one input, such as a cross-encoder.
 
     ```python
     import numpy as np
@@ -260,18 +260,18 @@ class Scorer(Protocol):
 
     @property
     def model(self) -> str:
-        """The model's name, for reports."""
+        """The model's name in reports."""
 
     @property
     def identity(self) -> str:
-        """A string that changes with everything that a score depends on, except the texts; it is part of cache keys.
+        """A string for cache keys that differs whenever the same texts may get another score.
 
-        It covers the model's digest, the precision and the input policy.
+        For example, it contains a digest of the weights, the precision, and how texts are truncated.
         """
 
     @property
     def advice(self) -> Advice:
-        """What the model recommends for ranking; by default, nothing."""
+        """How to use the scores."""
         return Advice()
 
     def score(
@@ -287,12 +287,12 @@ class Scorer(Protocol):
         Args:
             query: the query's text.
             documents: the documents' texts.
-            tuples: the indices of the documents to score together: ``(i,)`` for one document, ``(i, j)`` for duo.
-            deadline: the time after which no batch begins; tuples are attempted approximately in order.
+            tuples: the indices of the documents of each input: ``(i,)`` for a cross-encoder, ``(i, j)`` for duo.
+            deadline: the time after which no batch begins. Tuples are scored approximately in order.
         """
 
     def probabilities(self, logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
-        """Map `Scores.log_odds` ``(n,)`` to calibrated probabilities ``(n,)`` by a non-decreasing function."""
+        """Convert `Scores.log_odds` ``(n,)`` to calibrated probabilities ``(n,)``, in the same order."""
 
     def close(self) -> None:
-        """Release the model; further calls are errors."""
+        """Release the model. It cannot be used afterwards."""

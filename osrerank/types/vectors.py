@@ -1,4 +1,4 @@
-"""The protocol `Encoder`, its `Vectors`, and types of documents read by passages."""
+"""The protocol of models that encode texts into vectors, `Encoder`, and the types for documents split into passages."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,18 +16,18 @@ if TYPE_CHECKING:
 Side = Literal["query", "document"]
 Floats = npt.NDArray[np.float32]
 Rows = Any
-"""float32 ``(n, dimensions)``, a vector per text; for late interaction, a sequence of n ``(tokens, dimensions)``."""
+"""The vectors of n texts: float32 ``(n, dimensions)``; for late interaction, n arrays ``(tokens, dimensions)``."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Vectors:
-    """What an encoder returns: the vectors of texts, and which texts failed or were cut.
+    """The vectors of n texts, and which texts failed or were truncated.
 
     Attributes:
-        rows: the vectors, float32 ``(n, dimensions)``, one per text; for late interaction, a list of n arrays
-            ``(tokens, dimensions)``, one vector per token. NaN if a text failed or was not reached.
-        failures: index of a text -> why it could not be encoded.
-        cut: the indices of texts that are longer than the model reads.
+        rows: a vector per text, float32 ``(n, dimensions)``; for late interaction, a vector per token, as n arrays
+            ``(tokens, dimensions)``. NaN marks texts that failed or that the deadline left out.
+        failures: why a text could not be encoded, by index.
+        cut: the indices of the truncated texts.
     """
 
     rows: Rows
@@ -36,7 +36,7 @@ class Vectors:
 
 
 class Encoder(Protocol):
-    """A model that encodes each text alone. A document's vector depends on no other text, so it can be stored.
+    """A model that encodes each text into a vector, independently of other texts, so that vectors can be stored.
 
     ```python
     import numpy as np
@@ -48,7 +48,7 @@ class Encoder(Protocol):
         advice = Advice(kind="bi-encoder")
 
         def encode(self, texts, side, *, deadline=NEVER):
-            rows = np.array([[text.count(chr(97 + at)) for at in range(26)] for text in texts], np.float32)
+            rows = np.array([[text.count(chr(97 + offset)) for offset in range(26)] for text in texts], np.float32)
             return Vectors(rows / np.linalg.norm(rows, axis=1, keepdims=True))
 
         def similarity(self, query, vectors):
@@ -67,17 +67,17 @@ class Encoder(Protocol):
 
     @property
     def model(self) -> str:
-        """The model's name, for reports."""
+        """The model's name in reports."""
 
     @property
     def identity(self) -> str:
-        """A string that changes with everything that a similarity depends on, except the texts."""
+        """A string that differs whenever the same texts may get another similarity."""
 
     @property
     def key(self) -> str:
-        """A string that changes with everything that a document's vector depends on, except its text.
+        """A string that differs whenever the same document may get another vector.
 
-        It does not change with the backend, the device or the dtype.
+        Backends, devices and dtypes share it, because their vectors are interchangeable.
         """
 
     @property
@@ -86,44 +86,43 @@ class Encoder(Protocol):
 
     @property
     def advice(self) -> Advice:
-        """What the model recommends for ranking."""
+        """How to use the similarities."""
 
     def encode(self, texts: Sequence[str], side: Side, *, deadline: Deadline = NEVER) -> Vectors:
-        """Encode texts, in their order, until the deadline.
+        """Encode texts in order, until the deadline.
 
         Args:
-            texts: the texts of queries or documents.
-            side: whether they are queries or documents; a model may have a prefix for each.
+            texts: queries or documents.
+            side: which of the two they are. Some models add a different prefix to each.
             deadline: the time after which no batch begins.
 
         Raises:
-            ScoringError: nothing could be encoded.
+            ScoringError: no text could be encoded.
         """
 
     def similarity(self, query: npt.NDArray[np.float32], vectors: Rows) -> npt.NDArray[np.float32]:
-        """Return a logit for each document ``(n,)``; higher is better.
+        """Return a logit per document ``(n,)``; higher is better.
 
         Args:
-            query: the query's vector ``(dimensions,)``; for late interaction, its tokens' ``(tokens, dimensions)``.
-            vectors: the documents' vectors ``(n, dimensions)``, as `encode` returned them but rounded; for late
-                interaction, n arrays ``(tokens, dimensions)``.
+            query: the query's vector ``(dimensions,)``; for late interaction, its vectors ``(tokens, dimensions)``.
+            vectors: the vectors of n documents, as in `Vectors.rows`; they may have been rounded for storage.
         """
 
     def probabilities(self, logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
-        """Map similarities ``(n,)`` to calibrated probabilities ``(n,)`` by a non-decreasing function."""
+        """Convert similarities ``(n,)`` to calibrated probabilities ``(n,)``, in the same order."""
 
     def close(self) -> None:
-        """Release the model; further calls are errors."""
+        """Release the model. It cannot be used afterwards."""
 
 
 Part = tuple[str, Span | None]
-"""A passage or sentence as the model reads it, and its span in the document; the span is None for the whole text."""
+"""A passage or sentence as the model's input, and its span in the document; None for the whole text."""
 
 
-def in_turns(counts: Sequence[int]) -> list[tuple[int, int]]:
-    """Return the indices ``(document, part)`` of all parts: first each document's first part, then the second parts.
+def interleave_parts(counts: Sequence[int]) -> list[tuple[int, int]]:
+    """Return ``(document, part)`` indices: the first part of each document, then the second parts, and so on.
 
-    In this order, a deadline leaves out later parts before it leaves a document without a score.
+    So each document gets a score before a deadline, if only for its beginning.
 
     Args:
         counts: the number of parts of each document.
@@ -137,18 +136,17 @@ def in_turns(counts: Sequence[int]) -> list[tuple[int, int]]:
 
 
 def is_encoder(model: Any) -> "TypeIs[Encoder]":
-    """Return whether a model is an encoder; every other model is a scorer."""
+    """Return whether a model is an `Encoder`; all others are scorers."""
     return hasattr(model, "encode")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LongText:
-    """A document that is read by passages, and split into them only if their vectors are not stored.
+    """A document to encode by passages. It is split only if the vectors of its passages are not stored.
 
     Attributes:
-        content: the digest of everything that the passages depend on: the texts, and how they are cut.
-        cut: a function that returns the passages as the model reads them, at least one, each with its span (None for
-            the whole text).
+        content: a digest of the document and of the options for splitting it.
+        cut: a function that splits the document into at least one passage.
     """
 
     content: bytes
@@ -157,17 +155,17 @@ class LongText:
 
 @dataclass(frozen=True, slots=True)
 class PassageScores(Counts):
-    """The scores of the passages, or sentences, of several documents.
+    """The scores of the passages or sentences of several documents.
 
     Attributes:
-        spans: the spans of each document's passages, at least one; None for the whole text.
-        logits: the logits of each document's passages, float32 ``(n,)``; NaN for passages that failed or were not
+        spans: the spans of each document's passages, at least one per document; None for the whole text.
+        logits: the logits of each document's passages, float32 ``(n,)``. NaN marks a passage that failed or was not
             attempted.
-        failures: (index of a document, index of its passage) -> why the passage could not be scored.
-        identity: the identity of the model, as in `osrerank.types.Scores`.
+        failures: why a passage could not be scored, by the indices of the document and of its passage.
+        identity: the model's identity, as in `osrerank.types.Scores`.
         odds: the log-odds of each document's passages ``(n,)``, as in `osrerank.types.Scores`.
-        cut: the indices of documents with a passage that was cut to fit the model.
-        unread: the number of documents of which a deadline left passages unread.
+        cut: the indices of documents with a truncated passage.
+        unread: the number of documents that were not completely split before the deadline.
     """
 
     spans: Sequence[Sequence[Span | None]]
@@ -180,12 +178,12 @@ class PassageScores(Counts):
 
     @property
     def log_odds(self) -> Sequence[npt.NDArray[np.float32]]:
-        """The log-odds of each document's passages ``(n,)``, as in `osrerank.types.Scores`."""
+        """The log-odds of each document's passages ``(n,)``."""
         return self.logits if self.odds is None else self.odds
 
     @property
     def asked(self) -> int:
-        """The number of passages that the documents were split into; a deadline may have left out further ones."""
+        """The number of passages that were split off before the deadline."""
         return sum(map(len, self.spans))
 
     @property
@@ -195,64 +193,65 @@ class PassageScores(Counts):
 
     @property
     def scored(self) -> list[int]:
-        """The indices of the documents with at least one scored passage."""
+        """The indices of the documents with a scored passage."""
         return [index for index, logits in enumerate(self.logits) if not np.isnan(logits).all()]
 
     @property
     def failed(self) -> dict[int, str]:
-        """Index of a document without a scored passage -> why its first failed passage could not be scored."""
+        """Why the first passage failed, by the index of the document, for documents without a scored passage."""
         reasons = {index: reason for (index, _), reason in sorted(self.failures.items(), reverse=True)}
         return {index: reasons[index] for index in sorted(reasons) if np.isnan(self.logits[index]).all()}
 
     @property
     def reached(self) -> int:
-        """The number of leading documents with an attempted passage; later documents may have one, too."""
-        tried = {*self.scored, *self.failed}
-        return next((index for index in range(len(self.logits)) if index not in tried), len(self.logits))
+        """The number of leading documents that all have an attempted passage."""
+        attempted = {*self.scored, *self.failed}
+        return next((index for index in range(len(self.logits)) if index not in attempted), len(self.logits))
 
 
 @runtime_checkable
 class CutsTexts(Protocol):
-    """A scorer that can cut texts with its model's tokenizer."""
+    """A scorer that can split texts with its model's tokenizer."""
 
     def chunks(self, query: str, texts: Sequence[str]) -> list[list[tuple[int, int]]]:
-        """Return the start and end, in characters, of each text's consecutive chunks that fit the model beside a query.
-
-        A text that fits is one chunk; a text without tokens has none.
+        """Split texts into consecutive chunks that fit the model's window together with a query.
 
         Args:
             query: the query's text.
             texts: the documents' texts.
+
+        Returns:
+            The chunks of each text, as slices in characters; an empty list for a text without tokens.
         """
 
 
 @runtime_checkable
 class NeedsServer(Protocol):
-    """A scorer that sends its texts to a rerank server."""
+    """A scorer that sends texts to a rerank server."""
 
     def check_server(self, deadline: Deadline = NEVER) -> None:
         """Check that the server can score.
 
         Raises:
-            DeadlineExceeded, EndpointError, Overloaded: the server cannot score, or does not answer in time.
+            DeadlineExceeded, EndpointError, Overloaded: the server cannot score, or does not respond in time.
         """
 
     def allow_long_retries(self) -> None:
-        """Let all later calls without a deadline wait for minutes while the server is busy or does not answer."""
+        """Let later calls without a deadline wait minutes for a busy or unavailable server, for batch jobs."""
 
 
 @runtime_checkable
 class NeedsWorkers(Protocol):
-    """A model that runs on workers: for all texts, or for those without stored vectors."""
+    """A model that runs on Celery workers."""
 
     def find_workers(self, deadline: Deadline = NEVER) -> int:
-        """Return how many workers there are, without sending them anything.
+        """Return the number of workers, without sending them a task.
 
-        For a time after a failure, this raises at once, without a request to the broker.
+        During the pause after a failure, it raises the error without asking the broker again.
 
         Args:
             deadline: the time until which to wait for the broker.
 
         Raises:
-            WorkerError: there are no workers, or the broker does not answer in time.
+            WorkerError: no workers are registered, or the broker does not respond in time.
         """

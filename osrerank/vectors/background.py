@@ -1,4 +1,4 @@
-"""Run tasks from a bounded queue in a background thread."""
+"""Run tasks one after another in a background thread, from a bounded queue."""
 
 import logging
 import threading
@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 from osrerank._platform import renew_after_fork
 
-MAX_TASKS = 16
-"""The largest total weight of waiting tasks, by default."""
+MAX_WEIGHT = 16
+"""The default maximum of the total weight of waiting tasks."""
 CLOSE_S = 10.0
 """How long `Background.close` waits for tasks, in seconds."""
 
@@ -16,48 +16,49 @@ logger = logging.getLogger(__name__)
 
 
 class Background:
-    """A queue whose tasks run one after the other in a thread; safe to use from many threads, and after a fork.
+    """A bounded queue of tasks, with a thread that runs them. Safe to use from many threads, and after a fork.
 
     Args:
-        most: the largest total weight of waiting tasks.
-        newest_first: whether to run the newest task first, and to drop the oldest task if the queue is full.
-        name: the thread's name.
-        on_drop: a function that is called for each task that is dropped.
+        max_weight: the maximum total weight of waiting tasks. The default weight of a task is 1.
+        newest_first: whether the newest task runs first. A full queue then drops its oldest tasks; otherwise it rejects
+            new ones.
+        name: the name of the thread.
+        on_drop: a function that is called for each dropped or rejected task.
     """
 
     def __init__(
         self,
-        most: int = MAX_TASKS,
+        max_weight: int = MAX_WEIGHT,
         *,
         newest_first: bool = False,
         name: str = "osrerank-vectors",
         on_drop: Callable[[], object] = lambda: None,
     ) -> None:
-        self._most, self._newest_first = most, newest_first
+        self._max_weight, self._newest_first = max_weight, newest_first
         self._name, self._on_drop = name, on_drop
         self.renew()
         renew_after_fork(self)
 
     def renew(self) -> None:
-        """Empty the queue in a forked child: the parent runs the waiting tasks."""
+        """Empty the queue in a forked child, because the parent runs the waiting tasks."""
         self._tasks: deque[tuple[Callable[[], object], int]] = deque()
         self._changed = threading.Condition()
         self._is_running = False
 
     def submit(self, task: Callable[[], object], weight: int = 1) -> bool:
-        """Queue a task; return False if the queue has no room for its weight."""
+        """Queue a task; return False if it was rejected. An empty queue accepts a task of any weight."""
         with self._changed:
-            while self._newest_first and self._tasks and self._waiting_weight + weight > self._most:
+            while self._newest_first and self._tasks and self._waiting_weight + weight > self._max_weight:
                 self._tasks.popleft()
                 self._on_drop()
-            if self._tasks and self._waiting_weight + weight > self._most:
+            if self._tasks and self._waiting_weight + weight > self._max_weight:
                 self._on_drop()
                 return False
             self._tasks.append((task, weight))
             if not self._is_running:
                 try:
                     threading.Thread(target=self._work, name=self._name, daemon=True).start()
-                except RuntimeError:  # no more threads, or the interpreter is exiting
+                except RuntimeError:  # too many threads, or the interpreter is exiting
                     self._tasks.pop()
                     self._on_drop()
                     return False
@@ -69,16 +70,16 @@ class Background:
         return sum(weight for _, weight in self._tasks)
 
     def close(self) -> None:
-        """Wait until all tasks have run; after `CLOSE_S` seconds, drop the waiting tasks, and log how many."""
+        """Wait until all tasks have run; after `CLOSE_S` seconds, drop the unfinished tasks and log their number."""
         if count := self.drain():
-            logger.warning("[vectors-lost] %d tasks of document vectors were not finished after %g s", count, CLOSE_S)
+            logger.warning("[vectors-lost] dropped %d tasks of document vectors, unfinished after %g s", count, CLOSE_S)
 
     def drain(self, wait_s: float = CLOSE_S) -> int:
-        """Wait at most ``wait_s`` seconds until all tasks have run; drop the others, and return how many they were."""
+        """Wait at most ``wait_s`` seconds until all tasks have run; drop unfinished tasks and return their number."""
         with self._changed:
             if self._changed.wait_for(lambda: not self._is_running, wait_s):
                 return 0
-            dropped_count = len(self._tasks) + 1  # the running task counts, too
+            dropped_count = len(self._tasks) + 1  # includes the running task
             self._tasks.clear()
             for _ in range(dropped_count):
                 self._on_drop()

@@ -1,4 +1,4 @@
-"""Read from the settings where document vectors are stored, how precisely, and with which secret."""
+"""Choose the store, precision and secret of document vectors by the settings ``vectors`` and ``vectors_*``."""
 
 import hashlib
 import logging
@@ -16,7 +16,7 @@ from osrerank.vectors.store import VectorStore
 MEGABYTE = 1_000_000
 SECRET_BYTES = 32
 LOCAL_HOSTS = frozenset({None, "localhost", "127.0.0.1", "::1"})
-"""Hosts to which a connection needs no TLS."""
+"""Hosts to which unencrypted connections are safe; None is a Unix socket."""
 
 logger = logging.getLogger(__name__)
 due = LogThrottle()
@@ -24,12 +24,12 @@ due = LogThrottle()
 
 @dataclass(frozen=True, slots=True)
 class VectorStorage:
-    """How a bi-encoder's document vectors are stored; by default they are neither rounded nor stored.
+    """How document vectors are stored. By default, they are neither stored nor rounded.
 
     Attributes:
         store: the store; None if vectors are not stored.
-        bits: the bits of each stored number.
-        secret: the key of the records' digests; nobody can forge a record without it.
+        bits: the bits per dimension.
+        secret: the key of the records' digests, without which nobody can forge a record; empty if none is set.
     """
 
     store: VectorStore | None = None
@@ -37,32 +37,32 @@ class VectorStorage:
     secret: bytes = b""
 
     @classmethod
-    def of(cls, settings: Settings, *, has_index: bool = True) -> Self:
-        """Return the storage that the settings describe; it opens files and connections at the first use.
+    def from_settings(cls, settings: Settings, *, has_index: bool = True) -> Self:
+        """Create the storage that the settings describe. Files and connections are opened at the first use.
 
-        If ``vectors`` is ``index``, it is the machine's file; searches read side indices by other means.
+        If ``vectors`` is ``index``, the store is this machine's file, as a cache of the side indices.
 
         Args:
             settings: the settings.
-            has_index: whether the documents are in an index. Vectors of other documents go to the Redis of
-                ``redis_url``, if it is set and ``vectors`` is not.
+            has_index: whether the documents are in an index. Otherwise, their vectors are stored in Redis if
+                ``redis_url`` is set and ``vectors`` is not.
 
         Raises:
             ConfigError: ``vectors`` is ``redis``, and ``redis_url`` is not set.
         """
         store: VectorStore | None = None
-        is_shared = settings.vectors is None and settings.redis_url is not None and not has_index
-        if settings.vectors == "redis" or is_shared:
-            store = _redis(settings)
+        defaults_to_redis = settings.vectors is None and settings.redis_url is not None and not has_index
+        if settings.vectors == "redis" or defaults_to_redis:
+            store = _redis_store(settings)
         elif settings.vectors != "off":
-            store = _file(settings)
+            store = _file_store(settings)
         key = settings.vectors_key.get_secret_value().encode() if settings.vectors_key else b""
         secret = hashlib.blake2b(key, digest_size=SECRET_BYTES).digest() if key else b""
         return cls(store, PROFILES[settings.vectors_profile], secret)
 
 
-def _file(settings: Settings) -> VectorStore | None:
-    """Return the store in ``vectors_folder``; None if that is in a home that the user does not have."""
+def _file_store(settings: Settings) -> VectorStore | None:
+    """Return the store in ``vectors_folder``; return None if the user has no home directory and the folder is in it."""
     try:
         folder = expand_home(settings.vectors_folder, "vectors_folder")
     except ConfigError as error:
@@ -72,8 +72,8 @@ def _file(settings: Settings) -> VectorStore | None:
     return file_store(folder, max_bytes=int(settings.vectors_mb * MEGABYTE), ttl_s=settings.vectors_ttl_s)
 
 
-def _redis(settings: Settings) -> VectorStore:
-    from osrerank.vectors.redis import RedisStore  # noqa: PLC0415 - imports redis
+def _redis_store(settings: Settings) -> VectorStore:
+    from osrerank.vectors.redis import RedisStore  # noqa: PLC0415 - importing redis is slow
 
     if settings.redis_url is None:
         reason = "OSRERANK_VECTORS is redis, and OSRERANK_REDIS_URL is not set: set it to the URL of your Redis"

@@ -1,7 +1,7 @@
-"""Provide the vectors of documents: read the stored ones, and compute those that are missing.
+"""Get the vectors of documents: read the stored ones, and compute and store the missing ones.
 
-A search compares the query with records: the stored form of vectors, in which they are rounded. A document without a
-record is encoded and rounded first. So the first search and later searches give bitwise equal scores.
+Vectors are rounded for storage; the stored form is called a record (`osrerank.vectors.record`). New vectors are rounded
+before they are compared, so the first search and later searches give bitwise equal scores.
 """
 
 import contextlib
@@ -21,52 +21,53 @@ from osrerank._platform import renew_after_fork, usable_cores
 from osrerank._threads import DaemonThreads
 from osrerank.errors import InferenceError, OsrerankError
 from osrerank.types import NEVER, Deadline, Encoder, LongText, Span, Vectors
-from osrerank.types.vectors import Part, in_turns
+from osrerank.types.vectors import Part, interleave_parts
 from osrerank.vectors.background import Background
 from osrerank.vectors.configured import VectorStorage
 from osrerank.vectors.long_record import LongRecord
 from osrerank.vectors.record import VectorRecord
-from osrerank.vectors.records import NOTHING, Records, TextRecord
+from osrerank.vectors.records import NO_RECORDS, Records, TextRecord
 from osrerank.vectors.store import VECTORS_OFF, VectorStore
 
-MAX_LATE, MAX_LATE_WAITING = 256, 1024
-"""The most documents of one call, and of all calls, that wait to be encoded after their deadline."""
-AT_ONCE = 256
-"""How many passages are encoded at a time if there is a deadline."""
-MAX_EXPECTED = 64
-"""The most queries that are encoded before their searches ask for the vectors."""
+BATCH_SIZE = 256
+"""The number of passages that are encoded between two checks of a deadline."""
+MAX_PREFETCHED = 64
+"""The maximum number of query vectors that are encoded ahead of their searches."""
 WHOLE_TEXT: Sequence[Span | None] = (None,)
-"""The spans of a text that is not cut into passages."""
-LATE_AT_ONCE, LATE_WAIT_S = 8, 1.0
-"""How many documents are encoded at a time after a deadline, and how long they wait for searches to end, in seconds."""
+"""The spans of a text that is not split into passages."""
+MAX_LATE_TEXTS, MAX_QUEUED_LATE_TEXTS = 256, 1024
+"""How many texts are encoded after the deadline of their call: the maximum per call, and in the queue."""
+LATE_BATCH_SIZE = 8
+"""The number of texts that are encoded at a time after a deadline."""
+LATE_WAIT_S = 1.0
+"""How long each of these batches waits for running searches, in seconds."""
 
 logger = logging.getLogger(__name__)
 Item = TypeVar("Item")
 
 
-class FoundRecords(NamedTuple):
-    """The records of the texts that a search compares with its query.
+class CompletedRecords(NamedTuple):
+    """The records of the texts to compare with a query, after the missing ones were computed.
 
     Attributes:
-        documents: each text with its records, or the reason why it has none. If the deadline was too short, only the
-            first texts are in the list.
-        known: the number of texts, or passages of texts, that had a record.
-        encoded: the number of texts or passages that were encoded now.
-        new_records: the records that were computed now, by key.
+        documents: the texts with their records; only the first texts if the deadline was too short.
+        known: the number of texts or passages with a stored record.
+        encoded: the number of texts or passages that were encoded.
+        new_records: the records that were computed, by key.
     """
 
     documents: "list[DocumentRecords]"
     known: int
     encoded: int
-    new_records: Mapping[bytes, TextRecord] = NOTHING
+    new_records: Mapping[bytes, TextRecord] = NO_RECORDS
 
 
 class BuildCounts(NamedTuple):
-    """Counts of a call of `DocumentVectors.remember`.
+    """The result of `DocumentVectors.build`.
 
     Attributes:
-        texts: the number of texts, or passages of texts, in the call.
-        encoded: the number of these that had no record and were encoded.
+        texts: the number of texts or passages.
+        encoded: the number of texts or passages that had no record, and were encoded.
     """
 
     texts: int
@@ -74,14 +75,13 @@ class BuildCounts(NamedTuple):
 
 
 class DocumentVectors:
-    """The source of one model's document vectors. Safe to use from many threads.
+    """The document vectors of one model. Safe to use from many threads.
 
     Args:
-        encoder: encodes queries, and documents without a record; the caller closes it.
-        storage: the store of the records, and the bits of each number. By default, records are not stored, and vectors
-            are not rounded.
-        clock: returns seconds, which measure how long encoding takes.
-        sides: more stores, in which `find` looks for records that the storage lacks; the caller closes them.
+        encoder: the model. The caller closes it.
+        storage: the store of the records, and their precision. By default, vectors are neither stored nor rounded.
+        clock: a monotonic clock, in seconds.
+        sides: stores that `find` reads after this storage. The caller closes them.
     """
 
     def __init__(
@@ -95,16 +95,16 @@ class DocumentVectors:
         self.encoder, self._clock, self._sides = encoder, clock, sides
         by_tokens = encoder.advice.kind == "late-interaction"
         self.records = Records(encoder.key, encoder.dimensions, storage or VectorStorage(), by_tokens=by_tokens)
-        self._late_tasks = Background(MAX_LATE_WAITING, newest_first=True)
+        self._late_tasks = Background(MAX_QUEUED_LATE_TEXTS, newest_first=True)
         self.renew()
         renew_after_fork(self)
 
     def renew(self) -> None:
-        """Start new threads in a forked child, because the parent's threads do not run there."""
+        """Create new threads and locks in a forked child, where the parent's threads do not run."""
         self._threads = DaemonThreads(usable_cores(), "osrerank-query")
         self._closed = threading.Event()
         self._running_searches: set[object] = set()
-        self._expected_queries: LRUCache[str, Future[Vectors]] = LRUCache(MAX_EXPECTED)
+        self._prefetched_queries: LRUCache[str, Future[Vectors]] = LRUCache(MAX_PREFETCHED)
         self._lock = threading.Lock()
 
     @property
@@ -114,49 +114,48 @@ class DocumentVectors:
 
     @property
     def label(self) -> str:
-        """The model's name, and a digest of everything that its vectors depend on; counts by model show it."""
+        """The model's name and the beginning of its `Records.model_key`, for users to tell models apart."""
         return f"{self.encoder.model} {self.records.model_key[:4].hex()}"
 
-    def expect(self, query: str) -> None:
-        """Begin to encode a query while the engine searches for its candidates; `encoded_query` returns the future."""
-        with self._lock, contextlib.suppress(InferenceError):  # the search that needs the vector gets the error
-            if query not in self._expected_queries:
-                self._expected_queries[query] = self._encode_query(query)
+    def prefetch_query(self, query: str) -> None:
+        """Start to encode a query in another thread, while the engine runs the first pass."""
+        with self._lock, contextlib.suppress(InferenceError):  # `encode_query` raises it
+            if query not in self._prefetched_queries:
+                self._prefetched_queries[query] = self._submit_query(query)
 
-    def encoded_query(self, query: str) -> Future[Vectors]:
-        """Return the future of a query's vector; start to encode the query if `expect` did not.
+    def encode_query(self, query: str) -> Future[Vectors]:
+        """Encode a query in another thread, or return the future that `prefetch_query` started.
 
         Raises:
-            InferenceError: this source is closed.
+            InferenceError: the vectors are closed.
         """
         with self._lock:
-            future = self._expected_queries.pop(query, None)
-        return future or self._encode_query(query)
+            future = self._prefetched_queries.pop(query, None)
+        return future or self._submit_query(query)
 
-    def _encode_query(self, query: str) -> Future[Vectors]:
+    def _submit_query(self, query: str) -> Future[Vectors]:
         try:
             return self._threads.submit(self.encoder.encode, [query], "query")
         except RuntimeError as error:
             raise InferenceError(f"{self.encoder.model} is closed", model=self.encoder.model) from error
 
-    def find(self, texts: Iterable[str | LongText], deadline: Deadline = NEVER) -> FoundRecords:
-        """Return the records of texts; until the deadline, encode texts without a record, and store the new records.
+    def find(self, texts: Iterable[str | LongText], deadline: Deadline = NEVER) -> CompletedRecords:
+        """Read the records of texts from all stores, then compute and store the missing ones as `complete` does.
 
         Args:
-            texts: texts, which may be made one by one. Under a deadline, no more texts are taken after half of the time
-                left.
-            deadline: the time after which no text is cut and no batch begins.
+            texts: the texts. Half of the time to the deadline may be spent on iterating over them.
+            deadline: the time after which no text is split and no batch begins.
 
         Raises:
             ScoringError, WorkerError: no text has a record, and no text can be encoded.
         """
-        taken_texts = list(take_half_the_time(texts, deadline))
-        keys = self.records.keys_of(taken_texts)
+        prepared_texts = list(take_half_the_time(texts, deadline))
+        keys = self.records.compute_keys(prepared_texts)
         records = self.records.read_stored(keys)
         for store in self._sides:
             if missing_keys := [key for key in keys if key not in records]:
                 records |= self.accept(store.read(missing_keys))
-        return self.complete(taken_texts, keys, records, deadline)
+        return self.complete(prepared_texts, keys, records, deadline)
 
     def complete(
         self,
@@ -164,16 +163,16 @@ class DocumentVectors:
         keys: Sequence[bytes],
         records: Mapping[bytes, TextRecord],
         deadline: Deadline = NEVER,
-    ) -> FoundRecords:
-        """Return the records of texts; until the deadline, encode texts without a record, and store the new records.
+    ) -> CompletedRecords:
+        """Compute and store the missing records of texts until the deadline.
 
-        Texts that were not encoded in time are encoded afterwards, in the background.
+        Texts that are unfinished at the deadline are encoded afterwards, in the background.
 
         Args:
-            texts: the texts as the model reads them.
-            keys: the key of each text's record.
+            texts: the texts, as the model's input.
+            keys: the keys of the texts.
             records: the stored records, by key.
-            deadline: the time after which no text is cut and no batch begins.
+            deadline: the time after which no text is split and no batch begins.
 
         Raises:
             ScoringError, WorkerError: no text has a record, and no text can be encoded.
@@ -185,124 +184,121 @@ class DocumentVectors:
             known = sum([len(document.records) for document in documents])
             missing = [(key, document) for key, document in zip(keys, documents, strict=True) if not document.records]
             if not missing:
-                return FoundRecords(documents, known, 0)
-            encoded = self._encode_documents([document for _, document in missing], deadline, alone=not known)
-            new_records = _complete_records(missing)
-            self.records.keep(new_records)
+                return CompletedRecords(documents, known, 0)
+            encoded = self._encode_documents([document for _, document in missing], deadline, raise_error=not known)
+            new_records = _text_records(missing)
+            self.records.write_later(new_records)
             if not deadline.is_withdrawn:
-                self._encode_later([document.text for document in documents if document.is_cut_off])
-            return FoundRecords(documents, known, encoded, new_records)
+                self._encode_later([document.text for document in documents if document.is_unfinished])
+            return CompletedRecords(documents, known, encoded, new_records)
         finally:
             self._running_searches.discard(search)
 
     def accept(self, contents: Mapping[bytes, bytes]) -> dict[bytes, TextRecord]:
-        """Return the valid records among the contents of a side index, by key, and write them to the store."""
-        records = self.records.read(contents)
-        self.records.keep(records)
+        """Parse records of a side index and copy the valid ones to the store; return them by key."""
+        records = self.records.parse(contents)
+        self.records.write_later(records)
         return records
 
     def measure_cost(self, texts: Sequence[str | LongText]) -> tuple[float, int]:
-        """Encode texts without storing their records; return the time in seconds, and the records' size in bytes.
+        """Encode texts without storing their records; return the time in seconds and the size of the records in bytes.
 
         Raises:
             InferenceError: a text could not be encoded.
         """
         began_s = self._clock()
-        records, _ = self._compute_records(dict(zip(self.records.keys_of(texts), texts, strict=True)), NEVER)
+        records, _ = self._compute_records(dict(zip(self.records.compute_keys(texts), texts, strict=True)), NEVER)
         took_s = self._clock() - began_s
-        return took_s, sum(map(len, self.records.contents(records).values()))
+        return took_s, sum(map(len, self.records.to_contents(records).values()))
 
-    def remember(
+    def build(
         self, texts: Sequence[str | LongText], store: VectorStore | None = None, deadline: Deadline = NEVER
     ) -> BuildCounts:
         """Compute and store the missing records of texts.
 
         Args:
-            texts: the texts as the model reads them.
-            store: the store to fill; by default this source's own store. If it is another store, records are copied to
-                it from this source's own store, and new records are written to both.
-            deadline: the time when computing stops.
+            texts: the texts, as the model's input.
+            store: the store to fill, by default `store`. Records are copied to another store where `store` has them;
+                new ones are written to both.
+            deadline: the time after which no text is split and no batch begins.
 
         Raises:
             InferenceError: a text could not be encoded.
-            OsrerankError: vectors are off, or the store accepts no record.
+            OsrerankError: vectors are off, or nothing could be stored.
         """
         store = store or self.store
         if store is None:
             raise OsrerankError(VECTORS_OFF)
-        texts_by_key = dict(zip(self.records.keys_of(texts), texts, strict=True))
+        texts_by_key = dict(zip(self.records.compute_keys(texts), texts, strict=True))
         stored_records = self.records.read_from(store, list(texts_by_key))
         missing = {key: text for key, text in texts_by_key.items() if key not in stored_records}
-        own_records = {} if store is self.store else self.records.read_stored(list(missing))
-        new_texts = {key: text for key, text in missing.items() if key not in own_records}
+        local_records = {} if store is self.store else self.records.read_stored(list(missing))
+        new_texts = {key: text for key, text in missing.items() if key not in local_records}
         new_records, encoded = self._compute_records(new_texts, deadline)
-        added_records = {**own_records, **new_records}
+        added_records = {**local_records, **new_records}
         if added_records and not self.records.write(store, added_records):
-            raise OsrerankError(f"the {store.name} of document vectors accepted nothing; the log says why")
+            raise OsrerankError(
+                f"no document vector could be written to the store {store.name!r}; the log has the error"
+            )
         if new_records and self.store is not None and store is not self.store:
-            self.records.write(self.store, new_records)  # a build of the same texts in a new index finds them here
+            self.records.write(self.store, new_records)  # a later build of a new index with the same texts reads them
         return BuildCounts(sum(map(_count_passages, {**stored_records, **added_records}.values())), encoded)
 
     def close(self) -> None:
-        """Wait for pending writes and close the store; encode no more texts that deadlines cut off."""
+        """Stop encoding in the background, wait for pending writes, and close the store."""
         self._closed.set()
         self._late_tasks.close()
         self._threads.close()
         self.records.close()
 
-    def _encode_documents(self, documents: "Sequence[DocumentRecords]", deadline: Deadline, *, alone: bool) -> int:
-        """Compute the records that documents lack; return how many were computed.
+    def _encode_documents(
+        self, documents: "Sequence[DocumentRecords]", deadline: Deadline, *, raise_error: bool
+    ) -> int:
+        """Encode documents until the deadline; return the number of encoded passages.
 
-        Under a deadline, some documents are cut and encoded before the next ones are cut, so that cutting does not take
-        all of the time.
+        Documents are split and encoded in groups, so that splitting does not use up the time to the deadline.
         """
         remaining, encoded = iter(documents), 0
         while not deadline.passed:
-            group = [document for document in take_half_the_time(remaining, deadline) if document.cut()]
+            group = []
+            for document in take_half_the_time(remaining, deadline):
+                document.split()
+                group.append(document)
             if not group:
                 break
-            encoded += self._encode_passages(group, deadline, alone=alone and not encoded)
+            encoded += self._encode_passages(group, deadline, raise_error=raise_error and not encoded)
         return encoded
 
-    def _encode_passages(self, documents: "Sequence[DocumentRecords]", deadline: Deadline, *, alone: bool) -> int:
-        """Encode the passages of documents that are cut, equal passages only once; return how many were encoded.
+    def _encode_passages(self, documents: "Sequence[DocumentRecords]", deadline: Deadline, *, raise_error: bool) -> int:
+        """Encode the passages of split documents, equal passages only once; return how many were encoded.
 
-        The documents take turns, so that each has some passages at the deadline.
+        The first passages of all documents come first, so that a deadline leaves few documents without any vector.
         """
-        locations: defaultdict[str, list[tuple[int, int]]] = defaultdict(
-            list
-        )  # passage -> indices of document and turn
-        for number, turn in in_turns([len(document.parts) for document in documents]):
-            locations[documents[number].parts[turn][0]].append((number, turn))
+        locations: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)  # indices of document and part, by text
+        for number, part in interleave_parts([len(document.parts) for document in documents]):
+            locations[documents[number].parts[part][0]].append((number, part))
         passages, encoded = list(locations), 0
-        batch_size = len(passages) if deadline.at_s is None and deadline.withdrawn is None else AT_ONCE
+        batch_size = len(passages) if deadline.at_s is None and deadline.withdrawn is None else BATCH_SIZE
         for start in range(0, len(passages), batch_size):
             batch = passages[start : start + batch_size]
-            vectors = self._encode(batch, deadline, alone=alone and not encoded)
+            vectors = self._encode(batch, deadline, raise_error=raise_error and not encoded)
             for index, passage in enumerate(batch):
-                record = None
-                if np.isfinite(vectors.rows[index]).all():
-                    is_cut = index in vectors.cut
-                    record = VectorRecord.of(vectors.rows[index], self.records.bits, cut=is_cut)
+                row, record = vectors.rows[index], None
+                if np.isfinite(row).all():
+                    record = VectorRecord.from_vector(row, self.records.bits, is_truncated=index in vectors.cut)
                     encoded += 1
-                for number, turn in locations[passage]:
-                    documents[number].set_passage(turn, record, vectors.failures.get(index))
+                for number, part in locations[passage]:
+                    documents[number].set_part(part, record, vectors.failures.get(index))
             if deadline.passed:
                 break
         return encoded
 
-    def _encode(self, texts: Sequence[str], deadline: Deadline, *, alone: bool) -> Vectors:
-        """Encode texts and return their vectors; if the encoder fails, every text counts as failed.
-
-        Args:
-            texts: texts without records.
-            deadline: the deadline of the call.
-            alone: whether no other text has a record; the encoder's error is then raised.
-        """
+    def _encode(self, texts: Sequence[str], deadline: Deadline, *, raise_error: bool) -> Vectors:
+        """Encode texts; if the encoder fails, raise its error or return it as the failure of every text."""
         try:
             return self.encoder.encode(texts, "document", deadline=deadline)
         except OsrerankError as error:
-            if alone:
+            if raise_error:
                 raise
             rows = np.full((len(texts), self.encoder.dimensions), np.nan, dtype=np.float32)
             return Vectors(rows, dict.fromkeys(range(len(texts)), str(error)))
@@ -310,50 +306,50 @@ class DocumentVectors:
     def _compute_records(
         self, texts: Mapping[bytes, str | LongText], deadline: Deadline
     ) -> tuple[dict[bytes, TextRecord], int]:
-        """Compute the records of texts; return them, and the number of texts or passages that were encoded.
+        """Compute the records of texts; return them by key, and the number of encoded texts or passages.
 
         Raises:
             InferenceError: a text could not be encoded.
         """
         documents = {key: DocumentRecords(text, None) for key, text in texts.items()}
-        encoded = self._encode_documents(list(documents.values()), deadline, alone=True)
+        encoded = self._encode_documents(list(documents.values()), deadline, raise_error=True)
         for document in documents.values():
             if document.failures:
                 raise InferenceError(next(iter(document.failures.values())), model=self.encoder.model)
-        return _complete_records(documents.items()), encoded
+        return _text_records(documents.items()), encoded
 
     def _encode_later(self, texts: Sequence[str | LongText]) -> None:
-        """Encode texts that a deadline cut off in the background, and store their records."""
+        """Encode texts in the background and store their records."""
         if texts and self.store is not None:
-            late_texts = texts[:MAX_LATE]
-            self._late_tasks.submit(functools.partial(self._remember_late, late_texts), len(late_texts))
+            late_texts = texts[:MAX_LATE_TEXTS]
+            self._late_tasks.submit(functools.partial(self._build_late, late_texts), len(late_texts))
 
-    def _remember_late(self, texts: Sequence[str | LongText]) -> None:
-        """Compute and store the records of texts, a few at a time; wait before each few while searches run."""
+    def _build_late(self, texts: Sequence[str | LongText]) -> None:
+        """Compute and store the records of texts in small batches, each of which waits a while for running searches."""
         try:
-            for start in range(0, len(texts), LATE_AT_ONCE):
+            for start in range(0, len(texts), LATE_BATCH_SIZE):
                 until_s = time.monotonic() + LATE_WAIT_S
                 while self._running_searches and time.monotonic() < until_s and not self._closed.is_set():
                     self._closed.wait(LATE_WAIT_S / 100)
                 if self._closed.is_set():
                     return
-                self.remember(texts[start : start + LATE_AT_ONCE], deadline=Deadline(withdrawn=self._closed.is_set))
+                self.build(texts[start : start + LATE_BATCH_SIZE], deadline=Deadline(withdrawn=self._closed.is_set))
         except OsrerankError as error:
-            logger.info("the vectors of %d documents were not computed after a deadline: %s", len(texts), error)
+            logger.info("cannot encode %d documents after the deadline of their search: %s", len(texts), error)
 
 
 class DocumentRecords:
-    """A text and the records of its passages; a text without a record can be cut into passages.
+    """A document with the records of its parts: its passages, or the whole text if it is not split.
 
     Args:
-        text: the text, or a long text.
-        stored_record: the text's record; None if it is not stored.
+        text: the document's text.
+        stored_record: the record in the store; None if the document is not stored.
 
     Attributes:
-        records: index of a passage -> its record.
-        failures: index of a passage -> the reason why it could not be encoded.
-        parts: the passages as the model reads them; empty until the text is cut.
-        spans: the span of each passage; None for the whole text, and until the text is cut.
+        records: the records, by index of the part.
+        failures: why a part could not be encoded, by index.
+        parts: the parts with their spans; empty until `split` is called.
+        spans: the span of each part; None for the whole text.
     """
 
     __slots__ = ("failures", "parts", "records", "spans", "text")
@@ -361,7 +357,7 @@ class DocumentRecords:
     def __init__(self, text: str | LongText, stored_record: TextRecord | None) -> None:
         self.text = text
         self.records: dict[int, VectorRecord] = {}
-        self.failures: Mapping[int, str] = NOTHING
+        self.failures: Mapping[int, str] = NO_RECORDS
         self.parts: Sequence[Part] = ()
         self.spans: Sequence[Span | None] = WHOLE_TEXT
         if isinstance(text, LongText) and isinstance(stored_record, LongRecord):
@@ -369,47 +365,46 @@ class DocumentRecords:
         elif isinstance(stored_record, VectorRecord) and not isinstance(text, LongText):
             self.records = {0: stored_record}
 
-    def cut(self) -> Sequence[Part]:
-        """Cut the text at the first call; return its passages as the model reads them, at least one."""
+    def split(self) -> None:
+        """Split the document into parts, unless that was done before."""
         if not self.parts:
             self.parts = self.text.cut() if isinstance(self.text, LongText) else [(self.text, None)]
             self.spans = [span for _, span in self.parts]
-        return self.parts
 
-    def set_passage(self, turn: int, record: VectorRecord | None, failure: str | None) -> None:
-        """Set a passage's record or failure; with neither, the encoder did not reach the passage."""
+    def set_part(self, part: int, record: VectorRecord | None, failure: str | None) -> None:
+        """Set the record or the failure of a part. Both are None if the encoder stopped at the deadline."""
         if record is not None:
-            self.records[turn] = record
+            self.records[part] = record
         elif failure is not None:
-            self.failures = {**self.failures, turn: failure}
+            self.failures = {**self.failures, part: failure}
 
     @property
-    def is_whole(self) -> bool:
-        """Whether every passage has a record."""
+    def is_complete(self) -> bool:
+        """Whether every part has a record."""
         return len(self.records) == len(self.spans) and not self.failures
 
     @property
-    def is_cut_off(self) -> bool:
-        """Whether a deadline left a passage without a record or a failure."""
+    def is_unfinished(self) -> bool:
+        """Whether a deadline left a part without a record or a failure."""
         return len(self.records) + len(self.failures) < len(self.spans)
 
     @property
     def text_record(self) -> TextRecord | None:
-        """The text's record; None until every passage has one."""
+        """The record to store for the document; None until every part has a record."""
         if len(self.records) < len(self.spans):
             return None
         if not isinstance(self.text, LongText):
             return self.records[0]
-        return LongRecord([self.records[turn] for turn in range(len(self.spans))], self.spans)
+        return LongRecord([self.records[part] for part in range(len(self.spans))], self.spans)
 
 
-def _complete_records(documents: Iterable[tuple[bytes, DocumentRecords]]) -> dict[bytes, TextRecord]:
-    """Return the records of the documents whose passages all have one, by key."""
+def _text_records(documents: Iterable[tuple[bytes, DocumentRecords]]) -> dict[bytes, TextRecord]:
+    """Return the records to store for the documents that have one, by key."""
     return {key: record for key, document in documents if (record := document.text_record) is not None}
 
 
 def take_half_the_time(items: Iterable[Item], deadline: Deadline) -> Iterator[Item]:
-    """Yield items, at least one, until half of the time left before a deadline has passed."""
+    """Yield items, at least one, until half of the time to a deadline has passed."""
     half_time = deadline.within_ms(500 * deadline.remaining_s())
     for item in items:
         yield item

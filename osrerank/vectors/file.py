@@ -140,7 +140,7 @@ class FileStore:
             return self._drop()
 
     def _raising(self) -> AbstractContextManager[None]:
-        return self._guard.raising(OSError, lmdb.Error)
+        return self._guard.translate_errors(OSError, lmdb.Error)
 
     def close(self) -> None:
         with IN_LMDB, self._opening:

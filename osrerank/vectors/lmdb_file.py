@@ -1,4 +1,8 @@
-"""Open LMDB files, and recognise damaged ones: the system kills a process that reads past the end of a mapped file."""
+"""Open LMDB files safely.
+
+LMDB maps its files into memory, and the system kills a process that accesses a mapped file beyond its end. So files are
+checked for missing pages, and space for lock files is reserved.
+"""
 
 import os
 import sys
@@ -7,32 +11,32 @@ from pathlib import Path
 import lmdb
 
 DAMAGES = (lmdb.CorruptedError, lmdb.InvalidError, lmdb.PageNotFoundError, lmdb.VersionMismatchError)
-"""The errors that LMDB raises for a damaged file, and for a file that it did not write."""
+"""The errors for damaged files and for files that LMDB did not write."""
 MAX_READERS = 1024
-"""The most threads that read a file at a time, in all processes."""
-LOCKS_BYTES = 64 * (MAX_READERS + 2)
+"""The maximum number of threads, of all processes, that read a file at a time."""
+LOCK_FILE_BYTES = 64 * (MAX_READERS + 2)
 """The size of LMDB's lock file: a cache line for each reader, and two for the header."""
 META_PAGES = 2
-"""How many meta pages a file begins with; LMDB maps at least these."""
-HEAD_BYTES = 64
-"""How many bytes at the start of a file are searched for `MAGIC`."""
+"""The number of meta pages at the start of a file. LMDB maps at least these."""
 MAGIC = (0xBEEFC0DE).to_bytes(4, sys.byteorder)
-"""A number in each meta page; the version of the file format follows it."""
+"""The number in each meta page before the version of the file format."""
+MAGIC_END = 64
+"""The offset by which `MAGIC` ends in the first meta page, at the latest, in bytes."""
 VERSIONS = frozenset({1, 3})
-"""The versions of the file format of LMDB 0.9 and 1.0."""
+"""The file formats of LMDB 0.9 and 1.0."""
 
 
 def open_lmdb(file: Path, max_bytes: int) -> lmdb.Environment:
     """Open a file for reading and writing; create it if it does not exist.
 
     Args:
-        file: the file; LMDB keeps a lock file beside it.
-        max_bytes: the file's maximum size; for a file that is already larger, its current size.
+        file: the file. LMDB creates a lock file beside it.
+        max_bytes: the maximum size of the file, unless it is already larger.
 
     Raises:
         OSError: the disk is full.
-        lmdb.CorruptedError: the file was cut short.
-        lmdb.Error: the file cannot be opened; `is_damage` says whether it is damaged.
+        lmdb.CorruptedError: pages of the file are missing.
+        lmdb.Error: the file cannot be opened. `is_damage` returns whether it is damaged.
     """
     _reserve_locks(file.with_name(f"{file.name}-lock"))
     environment = lmdb.open(
@@ -40,14 +44,14 @@ def open_lmdb(file: Path, max_bytes: int) -> lmdb.Environment:
         subdir=False,
         map_size=max(max_bytes, file.stat().st_size if file.exists() else 0),
         max_readers=MAX_READERS,
-        max_spare_txns=0,  # after a fork, closing would free the slot of the parent's transaction
+        max_spare_txns=0,  # in a forked child, closing a spare transaction would free the parent's reader slot
         mode=0o600,
         metasync=False,
         readahead=False,
     )
     try:
         check_length(environment, environment.stat()["psize"], file)
-        environment.reader_check()  # frees the reader slots of killed processes
+        environment.reader_check()  # free the reader slots of killed processes
     except BaseException:
         environment.close()
         raise
@@ -55,50 +59,50 @@ def open_lmdb(file: Path, max_bytes: int) -> lmdb.Environment:
 
 
 def _reserve_locks(lock_file: Path) -> None:
-    """Reserve disk space for the lock file: LMDB maps it, and on a full disk the system would kill the process."""
+    """Reserve disk space for the lock file, because writing to a mapped file on a full disk kills the process."""
     if not hasattr(os, "posix_fallocate"):  # macOS, Windows
         return
     handle = os.open(lock_file, os.O_RDWR | os.O_CREAT, 0o600)
     try:
-        os.posix_fallocate(handle, 0, LOCKS_BYTES)
+        os.posix_fallocate(handle, 0, LOCK_FILE_BYTES)
     finally:
         os.close(handle)
 
 
 def check_length(environment: lmdb.Environment, page_bytes: int, file: Path) -> None:
-    """Raise an error if an open file was cut short, so that it lacks pages that its meta pages count.
+    """Check that an open file is as long as its meta pages state.
 
-    LMDB always writes a file's last page, unless records are deleted one by one, which osrerank never does.
+    LMDB always writes the last page of a file, unless records are deleted one by one, which osrerank never does.
 
     Args:
         environment: the open file.
         page_bytes: the size of its pages.
-        file: its path.
+        file: the path of the file.
 
     Raises:
-        lmdb.CorruptedError: the file was cut short.
+        lmdb.CorruptedError: the file is too short.
     """
-    needed_bytes = META_PAGES * page_bytes
+    min_bytes = META_PAGES * page_bytes
     try:
         size = file.stat().st_size
-        if size >= needed_bytes:
-            needed_bytes = (environment.info()["last_pgno"] + 1) * page_bytes
-        if size < needed_bytes:  # unless a writer has grown the file meanwhile
+        if size >= min_bytes:
+            min_bytes = (environment.info()["last_pgno"] + 1) * page_bytes
+        if size < min_bytes:  # another process may have extended the file in the meantime
             size = file.stat().st_size
     except FileNotFoundError:  # another process has deleted it
         return
-    if size < needed_bytes:
-        raise lmdb.CorruptedError(f"it was cut to {size} bytes, and its pages take {needed_bytes}")
+    if size < min_bytes:
+        raise lmdb.CorruptedError(f"the file has {size} bytes, but its pages take {min_bytes}")
 
 
 def is_damage(error: lmdb.Error, file: Path) -> bool:
     """Return whether an error means that the file is damaged, or that LMDB did not write it."""
-    return isinstance(error, DAMAGES) or _version(file) not in VERSIONS
+    return isinstance(error, DAMAGES) or _read_version(file) not in VERSIONS
 
 
-def _version(file: Path) -> int:
-    """Return the version of a file's format; 0 if the file does not begin with a meta page."""
+def _read_version(file: Path) -> int:
+    """Return the version of a file's format; return 0 if the file does not begin with a meta page."""
     with file.open("rb") as stream:
-        head = stream.read(HEAD_BYTES)
-    _, magic, version = head.partition(MAGIC)
+        start = stream.read(MAGIC_END)
+    _, magic, version = start.partition(MAGIC)
     return int.from_bytes(version[:4], sys.byteorder) if magic else 0

@@ -80,8 +80,8 @@ class Position:
     newest: float | None = None
 
     @classmethod
-    def read(cls, content: bytes) -> Self:
-        """Parse the bytes that `write` returned.
+    def from_bytes(cls, content: bytes) -> Self:
+        """Parse the bytes that `to_bytes` returned.
 
         Raises:
             FormatError: the bytes are not a position.
@@ -94,7 +94,7 @@ class Position:
         except (ValueError, LookupError, TypeError, AttributeError) as error:
             raise FormatError(f"the stored position of a build cannot be read: {error}") from error
 
-    def write(self) -> bytes:
+    def to_bytes(self) -> bytes:
         """Return the position as JSON."""
         content = {"shards": self.shards, "leases": self.leases, "files": self.files, "newest": self.newest}
         return json.dumps(content, separators=(",", ":")).encode()

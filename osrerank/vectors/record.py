@@ -1,24 +1,23 @@
-"""The record of a text: its vector in a few hundred bytes, or the vectors of its tokens in a few thousand.
+"""The stored form of a text's vector, or of its token vectors for late interaction: a *record*.
 
-The bytes of a record in order, all numbers little-endian:
+A record of 384 dimensions takes about 400 bytes in the profile ``standard``. All numbers are little-endian:
 
 | bytes | content |
 |---|---|
 | 4 | ``ORS1`` |
-| 1 | bits of each number of the vector: 32 or 8 |
+| 1 | bits per dimension: 32 or 8 |
 | 1 | reserved: 0 |
-| 1 | 1 if the text was cut to the model's length, else 0 |
+| 1 | 1 if the text was truncated to the model's window, else 0 |
 | 1 | 0 if the vector has norm 1, else 1 |
-| 2 | length of a vector |
-| 2 | 0, or for late interaction the number of vectors |
-| 2 for each vector | its scale, fp16; absent with 32 bits |
-| length, or 4 * length, for each vector | the vector, in 8 or 32 bits |
-| 16 | BLAKE2b of the record's key and all bytes before it; keyed with the secret, if one is set |
+| 2 | dimensions |
+| 2 | number of token vectors; 0 for a single vector |
+| 2 per vector | scale, fp16; only with 8 bits |
+| 1 or 4 per dimension and vector | vector, int8 or float32 |
+| 16 | BLAKE2b of the record's key and all bytes above, keyed with the secret if one is set |
 """
 
 import hashlib
 import hmac
-import itertools
 import math
 import struct
 from collections.abc import Mapping, Sequence
@@ -32,128 +31,133 @@ from osrerank.types.vectors import Floats, Rows
 MAGIC = b"ORS1"
 HEADER = struct.Struct("<4sBBBBHH")
 DIGEST_BYTES = 16
-LARGEST = 127
-"""The largest integer in an 8-bit vector; the smallest is -127."""
+MAX_INT8 = 127
+"""The maximum of an int8 vector; the minimum is -127."""
 PERSON = b"osrerank-vectors"
-"""The personalisation of BLAKE2b: another program that uses the same secret gets different digests."""
+"""BLAKE2b's ``person``, which separates these digests from those of other programs with the same secret."""
+NORM_TOLERANCE = 1e-3
+"""A norm that differs from 1 by less is stored as 1."""
 
-FLAGS = tuple(itertools.product((False, True), repeat=2))
-"""All combinations of two flags: whether a text was cut, and whether its vector's norm counts."""
-UNIT = 1e-3
-"""The largest distance from 1 at which a norm counts as 1."""
-
-FLOAT16, FLOAT32, INT8 = (np.dtype(name) for name in ("<f2", "<f4", "i1"))
+FLOAT16 = np.dtype("<f2")
+FLOAT32 = np.dtype("<f4")
+INT8 = np.dtype("i1")
 
 Bits = Literal[32, 8]
 
 EXACT: Bits = 32
 ROUNDED: Bits = 8
 PROFILES: dict[str, Bits] = {"exact": EXACT, "standard": ROUNDED}
-"""Value of the setting ``vectors_profile`` -> bits of each stored number."""
+"""The bits per dimension of each value of the setting ``vectors_profile``."""
 
 
 class VectorRecord(NamedTuple):
-    """A text's vector, or its tokens' vectors, in the form in which they are stored.
+    """The vector of a text, or its token vectors, possibly rounded.
 
     Attributes:
-        vector: ``(hidden,)``, or for late interaction ``(tokens, hidden)``; float32 or int8.
+        vector: float32 or int8, ``(dimensions,)``; for late interaction ``(tokens, dimensions)``.
         scale: the factor of an int8 vector, for late interaction ``(tokens, 1)``; 1 for float32.
-        cut: whether the text was longer than the model reads.
-        is_unit: whether the vector had norm 1 before it was rounded; if not, its norm is kept, for dot products.
+        is_truncated: whether the text was truncated to the model's window.
+        is_unit: whether the vector had norm 1 before it was rounded. Otherwise its norm is restored, for dot products.
     """
 
     vector: npt.NDArray[np.float32] | npt.NDArray[np.int8]
     scale: float | Floats
-    cut: bool
+    is_truncated: bool
     is_unit: bool = True
 
     @property
     def bits(self) -> Bits:
-        """The bits of each number of the vector."""
+        """The bits per dimension."""
         return EXACT if self.vector.dtype == FLOAT32 else ROUNDED
 
     @classmethod
-    def of(cls, vector: Floats, bits: Bits, *, cut: bool) -> Self:
-        """Make the record of a text's vector ``(hidden,)``, or of its tokens' vectors ``(tokens, hidden)``, float32."""
-        is_unit = bool((np.abs(np.linalg.norm(vector, axis=-1) - 1) < UNIT).all())
+    def from_vector(cls, vector: Floats, bits: Bits, *, is_truncated: bool) -> Self:
+        """Create the record of a float32 vector ``(dimensions,)``, or of token vectors ``(tokens, dimensions)``."""
+        is_unit = bool((np.abs(np.linalg.norm(vector, axis=-1) - 1) < NORM_TOLERANCE).all())
         if bits == EXACT:
-            return cls(vector, 1.0, cut, is_unit)
-        largest = np.abs(vector).max(axis=-1, initial=0, keepdims=True)
-        scales = np.maximum(largest / LARGEST, np.finfo(np.float16).tiny).astype(np.float16).astype(np.float32)
-        integers = np.clip(np.rint(vector / scales), -LARGEST, LARGEST).astype(np.int8)
-        return cls(integers, scales if vector.ndim > 1 else float(scales[0]), cut, is_unit)
+            return cls(vector, 1.0, is_truncated, is_unit)
+        maxima = np.abs(vector).max(axis=-1, initial=0, keepdims=True)
+        scales = np.maximum(maxima / MAX_INT8, np.finfo(np.float16).tiny).astype(np.float16).astype(np.float32)
+        rounded = np.clip(np.rint(vector / scales), -MAX_INT8, MAX_INT8).astype(np.int8)
+        return cls(rounded, scales if vector.ndim > 1 else float(scales[0]), is_truncated, is_unit)
 
     @classmethod
-    def read(cls, content: bytes, key: bytes, secret: bytes = b"") -> Self | None:
-        """Parse a record that `write` made with this key and this secret; return None for any other bytes.
+    def from_bytes(cls, content: bytes, key: bytes, secret: bytes = b"") -> Self | None:
+        """Parse the bytes that `to_bytes` returned for the same key and secret; return None for any other bytes.
 
-        All values are checked, because without a secret anybody can compute the digest.
+        The values are checked too, because without a secret anybody can compute the digest.
         """
-        body = check_digest(content, key, secret)
-        record, length = cls.parse(body) if body is not None else (None, 0)
-        return record if body is not None and length == len(body) else None
+        body = remove_digest(content, key, secret)
+        if body is None:
+            return None
+        record, length = cls.parse_body(body)
+        return record if length == len(body) else None
 
     @classmethod
-    def parse(cls, body: bytes | memoryview) -> tuple[Self | None, int]:
-        """Parse a record without a digest at the start of bytes; return it and its length, or None and 0."""
+    def parse_body(cls, content: bytes | memoryview) -> tuple[Self | None, int]:
+        """Parse a record without a digest at the start of ``content``; return it and its length, or None and 0."""
         invalid = None, 0
-        if len(body) < HEADER.size:
+        if len(content) < HEADER.size:
             return invalid
-        magic, bits, reserved, cut, has_norm, hidden, rows = HEADER.unpack_from(body)
+        magic, bits, reserved, is_truncated, has_norm, dimensions, tokens = HEADER.unpack_from(content)
         if magic != MAGIC or bits not in PROFILES.values() or reserved:
             return invalid
-        length, count = _body_bytes(bits, hidden, rows), rows or 1
-        if len(body) < length:
+        length = _body_bytes(bits, dimensions, tokens)
+        if len(content) < length:
             return invalid
+        count = tokens or 1
         vector: npt.NDArray[Any]
-        scale: float | Floats = 1.0
+        scale: float | Floats
         if bits == EXACT:
-            vector = np.frombuffer(body, FLOAT32, count * hidden, HEADER.size)
+            vector, scale = np.frombuffer(content, FLOAT32, count * dimensions, HEADER.size), 1.0
+            is_valid = bool(np.isfinite(vector).all())
         else:
-            scales = np.frombuffer(body, FLOAT16, count, HEADER.size)
-            scale = scales.astype(np.float32)[:, None] if rows else float(scales[0])
-            vector = np.frombuffer(body, INT8, count * hidden, HEADER.size + scales.nbytes)
-        smallest, largest = (scale, scale) if isinstance(scale, float) else (scale.min(), scale.max())
-        is_possible = smallest > 0 and largest < math.inf
-        if not is_possible or not vector.any() or (bits == EXACT and not np.isfinite(vector).all()):
+            scales = np.frombuffer(content, FLOAT16, count, HEADER.size)
+            vector = np.frombuffer(content, INT8, count * dimensions, HEADER.size + scales.nbytes)
+            scale = scales.astype(np.float32)[:, None] if tokens else float(scales[0])
+            is_valid = bool(scales.min() > 0 and scales.max() < math.inf)
+        if not is_valid or not vector.any():
             return invalid
-        return cls(vector.reshape(rows, hidden) if rows else vector, scale, bool(cut), not has_norm), length
+        if tokens:
+            vector = vector.reshape(tokens, dimensions)
+        return cls(vector, scale, bool(is_truncated), not has_norm), length
 
-    def fits(self, hidden: int, bits: Bits, *, by_tokens: bool = False) -> bool:
-        """Return whether the record has a vector of this length and precision, or such a vector for each token."""
-        is_of_bits = self.vector.dtype == (FLOAT32 if bits == EXACT else INT8)
-        return is_of_bits and self.vector.shape[-1] == hidden and self.vector.ndim == 1 + by_tokens
+    def fits(self, dimensions: int, bits: Bits, *, by_tokens: bool = False) -> bool:
+        """Return whether the record has vectors of this form: one, or with ``by_tokens`` one per token."""
+        return self.bits == bits and self.vector.shape[-1] == dimensions and self.vector.ndim == 1 + by_tokens
 
-    def write(self, key: bytes, secret: bytes = b"") -> bytes:
-        """Return the record as bytes with a digest, for `read`.
+    def to_bytes(self, key: bytes, secret: bytes = b"") -> bytes:
+        """Return the record as bytes that end in a digest.
 
         Args:
-            key: the record's key; `read` returns None for another key.
-            secret: the key of the digest, without which nobody can make a valid record; at most 64 bytes.
+            key: the record's key, which the digest covers.
+            secret: the key of the digest, at most 64 bytes. Nobody can forge a record without it.
         """
-        return add_digest(self.body(), key, secret)
+        return append_digest(self.body(), key, secret)
 
     def body(self) -> bytes:
-        """Return the record as bytes without a digest, for `parse`."""
-        *rows, hidden = self.vector.shape
-        header = HEADER.pack(MAGIC, self.bits, 0, self.cut, not self.is_unit, hidden, *(rows or (0,)))
+        """Return the record as bytes without a digest."""
+        *tokens, dimensions = self.vector.shape
+        count = tokens[0] if tokens else 0
+        header = HEADER.pack(MAGIC, self.bits, 0, self.is_truncated, not self.is_unit, dimensions, count)
         scale = b"" if self.bits == EXACT else np.float16(self.scale).tobytes()
         return header + scale + self.vector.tobytes()
 
 
-def read_all(
-    contents: Mapping[bytes, bytes], hidden: int, bits: Bits, secret: bytes = b""
+def parse_single_vectors(
+    contents: Mapping[bytes, bytes], dimensions: int, bits: Bits, secret: bytes = b""
 ) -> dict[bytes, VectorRecord]:
-    """Parse many records of one vector each, faster than `VectorRecord.read`; return the valid records by key.
-
-    Records of another length or precision are left out, and so are bytes of any other kind.
-    """
-    numbers = (FLOAT32 if bits == EXACT else INT8).str
-    scale = [] if bits == EXACT else [("scale", FLOAT16.str)]
-    form = np.dtype([("head", "V12"), *scale, ("vector", numbers, (hidden,)), ("digest", "V16")])
-    keys = [key for key, content in contents.items() if len(content) == form.itemsize]
-    rows = np.frombuffer(b"".join([contents[key] for key in keys]), form)
-    heads = {HEADER.pack(MAGIC, bits, 0, cut, has_norm, hidden, 0): (cut, not has_norm) for cut, has_norm in FLAGS}
+    """Parse many records of one vector each, faster than `VectorRecord.from_bytes`; return the valid ones by key."""
+    scale_field = [] if bits == EXACT else [("scale", FLOAT16.str)]
+    vector_field = ("vector", (FLOAT32 if bits == EXACT else INT8).str, (dimensions,))
+    layout = np.dtype([("header", f"V{HEADER.size}"), *scale_field, vector_field, ("digest", f"V{DIGEST_BYTES}")])
+    keys = [key for key, content in contents.items() if len(content) == layout.itemsize]
+    rows = np.frombuffer(b"".join([contents[key] for key in keys]), layout)
+    flags_by_header = {
+        HEADER.pack(MAGIC, bits, 0, is_truncated, not is_unit, dimensions, 0): (is_truncated, is_unit)
+        for is_truncated in (False, True)
+        for is_unit in (False, True)
+    }
     vectors, scales = rows["vector"], np.ones(len(keys)) if bits == EXACT else rows["scale"].astype(np.float64)
     are_valid = vectors.any(axis=1) & np.isfinite(scales) & (scales > 0)
     if bits == EXACT:
@@ -161,17 +165,14 @@ def read_all(
     records = {}
     for key, is_valid, vector, scale in zip(keys, are_valid.tolist(), vectors, scales.tolist(), strict=True):
         content = contents[key]
-        if is_valid and (flags := heads.get(content[: HEADER.size])) and check_digest(content, key, secret) is not None:
+        flags = flags_by_header.get(content[: HEADER.size])
+        if is_valid and flags and remove_digest(content, key, secret) is not None:
             records[key] = VectorRecord(vector, scale, *flags)
     return records
 
 
 class TokenRows:
-    """The token vectors ``(tokens, hidden)`` of each record, in full precision; a record's are computed on access.
-
-    Args:
-        records: the records of texts for late interaction.
-    """
+    """The token vectors ``(tokens, dimensions)`` of each record, as float32. They are computed on access."""
 
     def __init__(self, records: Sequence[VectorRecord]) -> None:
         self._records = records
@@ -183,11 +184,10 @@ class TokenRows:
         return np.multiply(self._records[index].vector, self._records[index].scale, dtype=np.float32)
 
 
-def rows_of(records: Sequence[VectorRecord]) -> Rows:
-    """Return the vectors of records ``(n, hidden)`` with the norms that they had before rounding, or `TokenRows`.
+def stack_vectors(records: Sequence[VectorRecord]) -> Rows:
+    """Return the vectors of at least one record, float32 ``(n, dimensions)``, or `TokenRows` for late interaction.
 
-    Args:
-        records: at least one record.
+    The vectors have the norms that they had before they were rounded.
     """
     if records[0].vector.ndim > 1:
         return TokenRows(records)
@@ -202,20 +202,20 @@ def rows_of(records: Sequence[VectorRecord]) -> Rows:
     return rows
 
 
-def add_digest(body: bytes, key: bytes, secret: bytes) -> bytes:
-    """Return a record's body followed by its digest, which also covers the record's key."""
+def append_digest(body: bytes, key: bytes, secret: bytes) -> bytes:
+    """Append a digest of a record's key and body to the body."""
     return body + _digest(body, key, secret)
 
 
-def check_digest(content: bytes, key: bytes, secret: bytes) -> bytes | None:
-    """Return the body of a record; None if its digest does not fit the body, this key and this secret."""
+def remove_digest(content: bytes, key: bytes, secret: bytes) -> bytes | None:
+    """Return the body of a record without its digest; return None if the digest is not valid."""
     body = content[:-DIGEST_BYTES]
     return body if hmac.compare_digest(_digest(body, key, secret), content[-DIGEST_BYTES:]) else None
 
 
-def record_bytes(bits: Bits, hidden: int, tokens: int = 0) -> int:
-    """Return the size of a record with its digest, in bytes; ``tokens`` is 0 for one vector of the whole text."""
-    return _body_bytes(bits, hidden, tokens) + DIGEST_BYTES
+def record_bytes(bits: Bits, dimensions: int, tokens: int = 0) -> int:
+    """Return the size of a record with its digest, in bytes; ``tokens`` is 0 for a single vector."""
+    return _body_bytes(bits, dimensions, tokens) + DIGEST_BYTES
 
 
 def _digest(body: bytes, key: bytes, secret: bytes) -> bytes:
@@ -223,6 +223,7 @@ def _digest(body: bytes, key: bytes, secret: bytes) -> bytes:
     return hashlib.blake2b(content, digest_size=DIGEST_BYTES, key=secret, person=PERSON).digest()
 
 
-def _body_bytes(bits: int, hidden: int, rows: int) -> int:
+def _body_bytes(bits: int, dimensions: int, tokens: int) -> int:
     """Return the size of a record without its digest, in bytes."""
-    return HEADER.size + (rows or 1) * (hidden * FLOAT32.itemsize if bits == EXACT else FLOAT16.itemsize + hidden)
+    vector_bytes = dimensions * FLOAT32.itemsize if bits == EXACT else FLOAT16.itemsize + dimensions
+    return HEADER.size + (tokens or 1) * vector_bytes

@@ -1,8 +1,7 @@
-"""Read and write a model's records.
+"""Read and write the records of one model: the stored form of document vectors (`osrerank.vectors.record`).
 
-A record's key is a digest of the raw text and everything else that its vector depends on. A changed text has another
-key, so no score comes from an old text. A text with a record is neither tokenised nor encoded. The key does not depend
-on the model's calibration or on BM25's weight, so records stay valid when these change.
+The key of a record is a digest of the text and of everything else that its vector depends on. So a changed text never
+gets the score of its old version. Calibration and BM25's weight are not in the key, because they do not change vectors.
 """
 
 import functools
@@ -15,102 +14,101 @@ from osrerank.types import LongText
 from osrerank.vectors.background import Background
 from osrerank.vectors.configured import VectorStorage
 from osrerank.vectors.long_record import MAGIC, LongRecord
-from osrerank.vectors.record import VectorRecord, read_all
+from osrerank.vectors.record import VectorRecord, parse_single_vectors
 from osrerank.vectors.store import VectorStore
 
 KEY_BYTES = 16
-LONG = b"by passages"
-"""The prefix of the hashed content of a document that is split into passages."""
-NOTHING: Mapping[Any, Any] = MappingProxyType({})
+PASSAGES_PREFIX = b"by passages"
+"""Begins the hashed content of a document that is split into passages, so that its key differs from a short text's."""
+NO_RECORDS: Mapping[Any, Any] = MappingProxyType({})
 
 TextRecord = VectorRecord | LongRecord
-"""The record of a text, or of a long text with its passages."""
+"""The record of a short text, or of a document that is split into passages."""
 
 
 class Records:
-    """Reads and writes the records of documents for one model.
+    """Reads and writes the records of one model.
 
     Args:
         key: `osrerank.types.Encoder.key` of the model.
         dimensions: the length of a vector.
-        storage: the store, the bits of each number, and the secret of the digests.
+        storage: the store, the precision, and the secret of the digests.
         by_tokens: whether each token has a vector, as in late interaction.
 
     Attributes:
         store: the store; None if records are not stored.
-        bits: the bits of each stored number.
-        model_key: a digest of everything that a record depends on except its text, 16 bytes.
+        bits: the bits per dimension.
+        model_key: a digest of everything that records depend on except the texts, 16 bytes.
     """
 
     def __init__(self, key: str, dimensions: int, storage: VectorStorage, *, by_tokens: bool = False) -> None:
         self.store, self.bits, self._secret = storage.store, storage.bits, storage.secret
         self._dimensions, self._by_tokens = dimensions, by_tokens
         self.model_key = _hash(f"{key}\0{self.bits}".encode())
-        self._write_tasks = Background()
+        self._writer = Background()
 
-    def keys_of(self, texts: Iterable[str | LongText]) -> list[bytes]:
-        """Return the key of each text's record, 16 bytes; for a long text, it also depends on how the text is split."""
-        return [_hash(self.model_key + _content(text)) for text in texts]
+    def compute_keys(self, texts: Iterable[str | LongText]) -> list[bytes]:
+        """Return the key of each text, 16 bytes. The key of a `LongText` also depends on how it is split."""
+        return [_hash(self.model_key + _key_content(text)) for text in texts]
 
-    def position_key(self, index_uuid: str, reading: str) -> bytes:
-        """Return the key under which builds store how far they read an index.
-
-        It is a digest of everything that decides which records the index needs.
+    def position_key(self, index_identity: str, text_options: str) -> bytes:
+        """Return the key of an index's build position (`osrerank.vectors.position`).
 
         Args:
-            index_uuid: the identity of the index.
-            reading: a description of the texts that are read of its documents.
+            index_identity: the index's name and UUID.
+            text_options: the fields and options that decide which texts of its documents are encoded.
         """
-        return _hash(self.model_key + _hash(self._secret) + f"{index_uuid}\0{reading}".encode())
+        return _hash(self.model_key + _hash(self._secret) + f"{index_identity}\0{text_options}".encode())
 
     def read_stored(self, keys: Sequence[bytes]) -> dict[bytes, TextRecord]:
-        """Return the records that the store has, by key."""
+        """Return the records in this model's store, by key."""
         return {} if self.store is None else self.read_from(self.store, list(dict.fromkeys(keys)))
 
-    def keep(self, records: Mapping[bytes, TextRecord]) -> None:
-        """Write records to the store in the background."""
-        if self.store is not None and records:
-            self._write_tasks.submit(functools.partial(self.write, self.store, records))
+    def read_from(self, store: VectorStore, keys: Sequence[bytes]) -> dict[bytes, TextRecord]:
+        """Return the valid records in a store, by key."""
+        contents = store.read(keys) if keys else {}
+        return self.parse(contents) if contents else {}
 
-    def write(self, store: VectorStore, records: Mapping[bytes, TextRecord]) -> int:
-        """Write records to a store; return how many it accepted."""
-        return store.write(self.contents(records))
-
-    def contents(self, records: Mapping[bytes, TextRecord]) -> dict[bytes, bytes]:
-        """Return the bytes to store for records, by key."""
-        return {key: record.write(key, self._secret) for key, record in records.items()}
-
-    def read(self, contents: Mapping[bytes, bytes]) -> dict[bytes, TextRecord]:
-        """Return the valid records of this model among stored bytes, by key."""
-        form = self._dimensions, self.bits
-        records: dict[bytes, TextRecord] = {} if self._by_tokens else {**read_all(contents, *form, self._secret)}
+    def parse(self, contents: Mapping[bytes, bytes]) -> dict[bytes, TextRecord]:
+        """Parse stored bytes; return the valid records of this model by key."""
+        records: dict[bytes, TextRecord] = {}
+        if not self._by_tokens:
+            records |= parse_single_vectors(contents, self._dimensions, self.bits, self._secret)
         for key, content in contents.items():
             if key not in records:
-                kind = LongRecord if content[: len(MAGIC)] == MAGIC else VectorRecord
-                record = kind.read(content, key, self._secret)
-                if record and record.fits(*form, by_tokens=self._by_tokens):
+                record_type = LongRecord if content[: len(MAGIC)] == MAGIC else VectorRecord
+                record = record_type.from_bytes(content, key, self._secret)
+                if record and record.fits(self._dimensions, self.bits, by_tokens=self._by_tokens):
                     records[key] = record
         return records
 
-    def read_from(self, store: VectorStore, keys: Sequence[bytes]) -> dict[bytes, TextRecord]:
-        """Return the valid records that a store has, by key."""
-        contents = store.read(keys) if keys else {}
-        return self.read(contents) if contents else {}
+    def write(self, store: VectorStore, records: Mapping[bytes, TextRecord]) -> int:
+        """Write records to a store; return how many were stored."""
+        return store.write(self.to_contents(records))
+
+    def write_later(self, records: Mapping[bytes, TextRecord]) -> None:
+        """Write records to this model's store in the background."""
+        if self.store is not None and records:
+            self._writer.submit(functools.partial(self.write, self.store, records))
+
+    def to_contents(self, records: Mapping[bytes, TextRecord]) -> dict[bytes, bytes]:
+        """Return the bytes of records, by key."""
+        return {key: record.to_bytes(key, self._secret) for key, record in records.items()}
 
     def flush(self) -> None:
-        """Wait until the records given to `keep` are written."""
-        self._write_tasks.close()
+        """Wait for the writes of `write_later`."""
+        self._writer.close()
 
     def close(self) -> None:
-        """Wait until all records are written; close the store, except the file, which the whole process shares."""
+        """Wait for pending writes and close the store, except a file, which the whole process shares."""
         self.flush()
         if self.store is not None and self.store.name != "file":
             self.store.close()
 
 
-def _content(text: str | LongText) -> bytes:
+def _key_content(text: str | LongText) -> bytes:
     if isinstance(text, LongText):
-        return LONG + text.content
+        return PASSAGES_PREFIX + text.content
     return _hash(text.encode("utf-8", "surrogatepass"))
 
 

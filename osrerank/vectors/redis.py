@@ -77,15 +77,15 @@ class RedisStore:
         return self._guard.write.attempt(lambda: self._write(records), 0) if records else 0
 
     def size(self) -> Size:
-        with self._guard.raising(RedisError):
+        with self._guard.translate_errors(RedisError):
             return self._size()
 
     def prune(self, keys_to_keep: Iterable[Sequence[bytes]]) -> int:
-        with self._guard.raising(RedisError):
+        with self._guard.translate_errors(RedisError):
             return self._prune(keys_to_keep)
 
     def drop(self) -> int:
-        with self._guard.raising(RedisError):
+        with self._guard.translate_errors(RedisError):
             return self._drop()
 
     def close(self) -> None:

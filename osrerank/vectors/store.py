@@ -1,4 +1,4 @@
-"""The protocol of stores for document vectors, and the handling of their failures."""
+"""The protocol of stores for document vectors, `VectorStore`, and how stores handle failures, `Guard`."""
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -12,7 +12,7 @@ from osrerank._pause import Pause
 from osrerank.errors import OsrerankError
 
 PAUSE_S = 10.0
-"""The pause after a failure, in seconds."""
+"""The default pause of a store after a failure, in seconds."""
 VECTORS_OFF = "vectors are off: set OSRERANK_VECTORS=file, index or redis"
 
 ERRORS = Counter(
@@ -23,26 +23,24 @@ logger = logging.getLogger(__name__)
 
 
 class Size(NamedTuple):
-    """How much a store holds, and how much it may hold.
+    """The size of a store.
 
     Attributes:
         records: the number of records.
-        stored: the size of the records with the store's overhead, in bytes.
-        most: the largest size that the store allows, in bytes; 0 for no bound.
+        stored_bytes: the size of the records, with the store's overhead.
+        max_bytes: the maximum size; 0 if it is unlimited.
     """
 
     records: int
-    stored: int
-    most: int
+    stored_bytes: int
+    max_bytes: int
 
 
 class VectorStore(Protocol):
-    """A key-value store for the records of document vectors.
+    """A key-value store for the stored form of document vectors (`osrerank.vectors.records`).
 
-    `read` and `write` do not raise errors: an absent, full or slow store only costs time. `size`, `prune` and `drop`
-    raise `OsrerankError` if they fail.
-
-    A store does not check what it reads: `osrerank.vectors.record.VectorRecord.read` does.
+    `read` and `write` never raise: if the store is unavailable, full or slow, vectors are only computed again. `size`,
+    `prune` and `drop` raise `OsrerankError`. Stores do not validate the records that they read.
     """
 
     @property
@@ -50,16 +48,16 @@ class VectorStore(Protocol):
         """The store's name in metrics and reports."""
 
     def read(self, keys: Sequence[bytes]) -> dict[bytes, bytes]:
-        """Return the records that the store has of these keys, by key."""
+        """Return the records with these keys, by key, without those that are not stored."""
 
     def write(self, records: Mapping[bytes, bytes]) -> int:
         """Store records; return how many were stored."""
 
     def size(self) -> Size:
-        """Return how much the store holds."""
+        """Return the size of the store."""
 
     def prune(self, keys_to_keep: Iterable[Sequence[bytes]]) -> int:
-        """Delete all records except those of some keys, which come in batches; return how many records are left."""
+        """Delete all records except those with these keys, given in batches; return how many remain."""
 
     def drop(self) -> int:
         """Delete all records; return how many were deleted."""
@@ -69,25 +67,25 @@ class VectorStore(Protocol):
 
 
 class Guard:
-    """Counts and logs the failures of a store, and pauses its use after a failure.
+    """Counts and logs the failures of a store, and pauses its use after each.
 
     Args:
         store: the store's name in metrics.
-        location: the store's folder, index or server in log lines.
+        location: the store's folder, index or server, for log lines.
         pause_s: the length of a pause, in seconds.
 
     Attributes:
-        read: the pause of reading.
-        write: the pause of writing; reading does not pause with it, because a full store can still be read.
+        read: pauses reading.
+        write: pauses writing. It is separate, because a full store can still be read.
     """
 
     def __init__(self, store: str, location: str, pause_s: float = PAUSE_S) -> None:
-        self._store, self._location, self._rest_s = store, location, pause_s
+        self._store, self._location, self._pause_s = store, location, pause_s
         self.read, self.write = (Pause(pause_s, partial(self._report, action)) for action in ("read", "write"))
 
     @contextmanager
-    def raising(self, *errors: type[Exception]) -> Iterator[None]:
-        """Raise a store's own errors as `OsrerankError`, for calls that users make (`size`, `prune`, `drop`)."""
+    def translate_errors(self, *errors: type[Exception]) -> Iterator[None]:
+        """Raise these errors of a store as `OsrerankError`, in `size`, `prune` and `drop`."""
         try:
             yield
         except errors as error:
@@ -97,5 +95,5 @@ class Guard:
     def _report(self, action: str, error: Exception, is_first: bool) -> None:  # noqa: FBT001 - `Pause` passes it by position
         ERRORS.labels(self._store).inc()
         if is_first:
-            reason = f"{action}s of document vectors pause for {self._rest_s:g} s: {type(error).__name__}: {error}"
+            reason = f"{action}s of document vectors pause for {self._pause_s:g} s: {type(error).__name__}: {error}"
             logger.warning("[vectors-away] %s: %s", self._location, reason)

@@ -1,4 +1,4 @@
-"""Compare texts by the vectors of their tokens (MaxSim), and merge the token vectors of a text into fewer vectors.
+"""Late interaction: compare texts by their token vectors (MaxSim), and pool the token vectors of a text.
 
 Khattab, Zaharia: ColBERT: Efficient and Effective Passage Search via Contextualized Late Interaction over BERT, 2020,
 arXiv 2004.12832, section 3.3, equation 3.
@@ -16,86 +16,85 @@ import numpy.typing as npt
 
 from osrerank.types.vectors import Floats
 
-PROTECTED = 1
-"""How many tokens at the start of a text are not merged: [CLS]."""
+PROTECTED_TOKENS = 1
+"""The number of tokens at the start of a text that are not pooled: [CLS]."""
 
-IN_ONE_THREAD = 1 << 18
-"""The most multiplications of a matrix product that OpenBLAS computes in one thread. A larger product uses several
-threads, which wait for each other: on busy cores, it takes ten times as long (docs/research/late-interaction.md)."""
+MAX_MULTIPLICATIONS = 1 << 18
+"""The size up to which OpenBLAS computes a matrix product in one thread. On busy cores, several threads wait for each
+other and take ten times as long (docs/research/late-interaction.md)."""
 
 Doubles = npt.NDArray[np.float64]
 
 
 def maxsim(query: Floats, documents: Iterable[Floats]) -> Floats:
-    """Return the MaxSim score of each document for a query, divided by the query's number of tokens, float32 ``(n,)``.
+    """Return the mean MaxSim score of each document, float32 ``(n,)``.
 
-    For each token of the query, MaxSim takes the greatest product with a token of the document, and ColBERT adds these
-    up. The mean gives the same order as the sum, and its range does not depend on the query's length.
+    MaxSim is the maximum product of a query token with any token of the document. ColBERT sums it over the query's
+    tokens. The mean ranks equally, and its range does not depend on the length of the query.
 
     Args:
-        query: the vectors of the query's tokens ``(tokens, dimensions)``.
-        documents: for each document, the vectors of its tokens ``(tokens, dimensions)``, at least one.
+        query: the token vectors of the query ``(tokens, dimensions)``.
+        documents: the token vectors of each document ``(tokens, dimensions)``, at least one per document.
     """
-    products = np.array([_multiply(document, query).max(axis=0) for document in documents], dtype=np.float32)
-    means: Floats = products.reshape(-1, len(query)).mean(axis=1)
+    maxima = np.array([_multiply(document, query).max(axis=0) for document in documents], dtype=np.float32)
+    means: Floats = maxima.reshape(-1, len(query)).mean(axis=1)
     return means
 
 
 def pool_tokens(vectors: Floats, factor: float) -> Floats:
     """Merge similar token vectors of a text; return the merged vectors in the order of their first tokens.
 
-    A hundred tokens take about a millisecond, and two hundred take four times as long.
+    The time grows with the square of the number of tokens; a hundred tokens take about a millisecond.
 
     Args:
-        vectors: the vectors of the tokens, of norm 1 ``(tokens, dimensions)``.
-        factor: how many vectors are merged into one on average, at least 1; with 1, nothing is merged.
+        vectors: the token vectors, of norm 1 ``(tokens, dimensions)``.
+        factor: the mean number of vectors that are merged into one, at least 1. With 1, nothing is merged.
     """
-    protected, mergeable = vectors[:PROTECTED], vectors[PROTECTED:]
+    protected, mergeable = vectors[:PROTECTED_TOKENS], vectors[PROTECTED_TOKENS:]
     count = max(int(len(mergeable) // factor), 1)
     if count >= len(mergeable):
         return vectors
-    _, cluster = np.unique(_cluster_rows(mergeable, count), return_inverse=True)
+    _, clusters = np.unique(_cluster_rows(mergeable, count), return_inverse=True)
     sums = np.zeros((count, vectors.shape[1]), dtype=np.float32)
-    np.add.at(sums, cluster, mergeable)
+    np.add.at(sums, clusters, mergeable)
     merged: Floats = np.concatenate([protected, sums / np.linalg.norm(sums, axis=1, keepdims=True)])
     return merged
 
 
 def _cluster_rows(rows: Floats, count: int) -> npt.NDArray[np.intp]:
-    """Divide rows into ``count`` clusters; return for each row the index of the first row in its cluster ``(n,)``.
+    """Divide rows into ``count`` clusters by Ward's method; return the index of the first row in each row's cluster.
 
-    The two nearest clusters are merged until ``count`` clusters are left. Ward's distance is reducible: a merged
-    cluster is not nearer to a third one than the nearer of the two was. So only clusters whose nearest neighbour was
-    merged need a new nearest neighbour.
+    The two nearest clusters are merged until ``count`` remain. By Ward's distance, a merged cluster is not nearer to a
+    third cluster than the nearer of its two parts. So the nearest neighbour of a cluster changes only if it was merged.
     """
     squares: Doubles = np.square(np.clip(1 - _multiply(rows, rows).astype(np.float64), 0, 2))
     np.fill_diagonal(squares, np.inf)
-    members, sizes = np.arange(len(rows)), np.ones(len(rows))
+    clusters = np.arange(len(rows))
+    sizes = np.ones(len(rows))
     nearest, nearest_squares = squares.argmin(axis=1), squares.min(axis=1)
     for _ in range(len(rows) - count):
         closest = int(nearest_squares.argmin())
         first, second = sorted((closest, int(nearest[closest])))
-        squares[first] = squares[:, first] = _merged_distances(squares, sizes, first, second)
+        squares[first] = squares[:, first] = _merge_distances(squares, sizes, first, second)
         squares[second] = squares[:, second] = np.inf
         sizes[first] += sizes[second]
-        members[members == second] = first
-        stale: Any = np.flatnonzero((nearest == first) | (nearest == second))
-        stale = np.append(stale, first)
+        clusters[clusters == second] = first
+        stale: Any = np.append(np.flatnonzero((nearest == first) | (nearest == second)), first)
         nearest[stale], nearest_squares[stale] = squares[stale].argmin(axis=1), squares[stale].min(axis=1)
         nearest_squares[second] = np.inf
-    return members
+    return clusters
 
 
-def _merged_distances(squares: Doubles, sizes: Doubles, first: int, second: int) -> Doubles:
-    """Return the squared distances of two merged clusters to all clusters ``(n,)``, by Lance and Williams' formula."""
+def _merge_distances(squares: Doubles, sizes: Doubles, first: int, second: int) -> Doubles:
+    """Return the squared distances ``(n,)`` of the union of two clusters to all clusters (Lance and Williams, 1967)."""
     merged: Doubles = (sizes[first] + sizes) * squares[first] + (sizes[second] + sizes) * squares[second]
     merged -= sizes * squares[first, second]
     merged /= sizes[first] + sizes[second] + sizes
     return merged
 
 
-def _multiply(rows: Floats, columns: Floats) -> Floats:
-    """Return the product of each row with each of the ``columns``, which are rows of their own ``(rows, columns)``."""
-    size = max(1, IN_ONE_THREAD // columns.size)
-    products = [rows[start : start + size] @ columns.T for start in range(0, len(rows), size)]
+def _multiply(left: Floats, right: Floats) -> Floats:
+    """Return ``left @ right.T``, computed in one thread."""
+    block_size = max(1, MAX_MULTIPLICATIONS // right.size)
+    products = [left[start : start + block_size] @ right.T for start in range(0, len(left), block_size)]
     return products[0] if len(products) == 1 else np.concatenate(products)

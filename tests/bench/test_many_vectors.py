@@ -96,7 +96,7 @@ def test_time_of_searches_of_long_documents(tmp_path, monkeypatch):
         done = build_vectors(client, "papers")
         print(f"\n{done}; {time.perf_counter() - began:,.0f} s")
         size = document_vectors(client).store.size()
-        print(f"{size.records} records, {size.stored / size.records:,.0f} bytes each")
+        print(f"{size.records} records, {size.stored_bytes / size.records:,.0f} bytes each")
         times = [_papers_ms(client, question) for question in asked]
         print(f"a search without vectors {once_ms / 1000:.1f} s; 100 with them {sum(times) / 1000:.1f} s")
         show("papers, depth 20, all passages", times)

@@ -103,7 +103,7 @@ def test_cold_and_warm_searches_with_vectors(client):
     print(f"\nthe first search, the next one, depth 100: {first:.0f}, {second:.0f} ms")
     built(client)
     size = document_vectors(client).store.size()
-    print(f"{size.stored / size.records:.0f} bytes a record")
+    print(f"{size.stored_bytes / size.records:.0f} bytes a record")
     table(client, "file", 100, 200, 500, 1000)
 
 

@@ -57,4 +57,4 @@ def test_stored_vectors_have_the_similarities_of_sentence_transformers(name: str
         assert scores.known == known
         products = (scores.values - card.calibration.offset) / card.calibration.scale
         np.testing.assert_allclose(products, theirs, atol=0.01 * np.abs(theirs).max())
-        scorer.vectors.remember(TEXTS)
+        scorer.vectors.build(TEXTS)

@@ -19,7 +19,7 @@ PACKAGE = str(Path(osrerank.__file__).parent)
 NOTES = [{"title": f"Note {number}", "text": f"note {number} on the pressure of air"} for number in range(20)]
 ONCE = (
     "search", "make_plan", "plan_first_pass", "SearchPipelines.find", "FieldFinder.find", "RerankService.kept_recipe",
-    "perform", "read_ranking", "candidates_of", "with_vectors", "VectorStage.read_vectors", "Records.keys_of",
+    "perform", "read_ranking", "candidates_of", "with_vectors", "VectorStage.read_vectors", "Records.compute_keys",
     "Records.read_stored", "run_stages", "Recipe.rerank", "Pipeline.rerank", "unreadable_reason",
     "VectorStage.rerank", "BlendStage.rerank", "make_report", "page_of", "write_report",
 )  # fmt: skip

@@ -77,7 +77,7 @@ def missing(client: Client, index: str, texts: list[str]) -> int:
     (side,) = side_stores(client, [index])
     side.refresh()
     vectors = document_vectors(client, index)
-    return len({*texts}) - len(vectors.records.read_from(side, vectors.records.keys_of(texts)))
+    return len({*texts}) - len(vectors.records.read_from(side, vectors.records.compute_keys(texts)))
 
 
 def test_two_builders_share_an_index_and_encode_nothing_twice(

@@ -128,7 +128,7 @@ def test_coverage_before_a_build_is_estimated_over_the_whole_index(client: Clien
     found = looked()
     assert (found.documents, found.built, found.looked_at, found.lacks) == (COUNT, 0, 40, COUNT)
     (side,) = side_stores(client, [index_name], document_vectors(client).label)
-    document_vectors(client).remember([f"{one['title']} {one['text']}" for one in DOCUMENTS[: COUNT // 2]], side)
+    document_vectors(client).build([f"{one['title']} {one['text']}" for one in DOCUMENTS[: COUNT // 2]], side)
     side.refresh()
     client.searcher.vectors._side.cache_clear()  # type: ignore[union-attr]  # or its absence counts for a minute
     assert looked().share == pytest.approx(0.5, abs=0.2)

@@ -90,7 +90,7 @@ def test_vectors_encoded_by_workers_are_kept(group: WorkerGroup, settings: Setti
 def test_without_workers_documents_with_vectors_are_scored(group: WorkerGroup, settings: Settings) -> None:
     group.wait_for(2)
     scorer = opened(settings)
-    scorer.vectors.remember(DOCUMENTS[:20])
+    scorer.vectors.build(DOCUMENTS[:20])
     scorer.close()
     scorer = opened(settings, broker_url=nowhere())
     scores = scorer.score(QUERY, DOCUMENTS, TUPLES)
@@ -119,7 +119,7 @@ def test_workers_with_another_model_encode_nothing(
                 return dict(client.search(QUERY, index="notes", rerank=True, size=60)["rerank"])
 
             nothing = search()
-            here.vectors.remember(DOCUMENTS[:20])
+            here.vectors.build(DOCUMENTS[:20])
             response = search()
         here.close()
     assert nothing["applied"] is False
@@ -168,7 +168,7 @@ def test_several_batches_are_under_way_and_a_killed_worker_loses_nothing(
 
         def killing(done: int, _count: int) -> None:
             content, _ = side.read_position(key)
-            positions.append(Position.read(content))
+            positions.append(Position.from_bytes(content))
             if done and len(group.processes) == 2:
                 group.kill(group.processes[0])
 
@@ -182,7 +182,7 @@ def test_several_batches_are_under_way_and_a_killed_worker_loses_nothing(
         assert max(len(position.leases) for position in positions) > 1
         side.refresh()
         vectors = document_vectors(client, "many")
-        assert len(vectors.records.read_from(side, vectors.records.keys_of(texts))) == 1200
+        assert len(vectors.records.read_from(side, vectors.records.compute_keys(texts))) == 1200
         assert client.coverage("many").built == 1200
         client.indices.delete(index=["many", side.index])
 

@@ -43,7 +43,9 @@ def contents(draw: st.DrawFn) -> bytes:
     """Some text's record, in bytes."""
     size = draw(st.one_of(st.integers(1, 96), st.tuples(st.integers(1, 9), st.integers(1, 96))))
     vector = np.random.default_rng(draw(st.integers(0, 99))).normal(size=size).astype(np.float32)
-    return VectorRecord.of(vector, draw(st.sampled_from(list(PROFILES.values()))), cut=False).write(KEY, SECRET)
+    return VectorRecord.from_vector(
+        vector, draw(st.sampled_from(list(PROFILES.values()))), is_truncated=False
+    ).to_bytes(KEY, SECRET)
 
 
 @given(contents(), st.sets(st.integers(0, 8 * 3000), min_size=1, max_size=5))
@@ -51,17 +53,17 @@ def test_a_vector_record_with_flipped_bits_is_a_miss(made: bytes, flips: set[int
     content = bytearray(made)
     for bit in {flip % (8 * len(content)) for flip in flips}:
         content[bit // 8] ^= 1 << bit % 8
-    assert VectorRecord.read(bytes(content), KEY, SECRET) is None
+    assert VectorRecord.from_bytes(bytes(content), KEY, SECRET) is None
 
 
 @given(st.binary(max_size=200), st.booleans())
 def test_any_bytes_are_read_as_a_miss_or_as_a_whole_vector_record(body: bytes, headed: bool) -> None:
     body = MAGIC + body if headed else body
-    assert VectorRecord.read(body, KEY) is None
-    assert VectorRecord.read(body + digest(body, KEY), KEY, SECRET) is None
-    forged = VectorRecord.read(body + digest(body, KEY), KEY)
+    assert VectorRecord.from_bytes(body, KEY) is None
+    assert VectorRecord.from_bytes(body + digest(body, KEY), KEY, SECRET) is None
+    forged = VectorRecord.from_bytes(body + digest(body, KEY), KEY)
     if forged is not None:
-        assert forged.write(KEY)[:4] == body[:4]
+        assert forged.to_bytes(KEY)[:4] == body[:4]
         assert np.isfinite(forged.vector).all()
         assert np.isfinite(forged.scale)
 
@@ -105,7 +107,7 @@ def test_a_forged_vector_record_fails_no_search(model: Path, header: tuple[int, 
     expected = opened(model, None).score(QUERY, DOCUMENTS, ALL).values
     forger = Forger(header, fill, b"")
     honest = opened(model, forger)
-    honest.vectors.remember(DOCUMENTS)
+    honest.vectors.build(DOCUMENTS)
     scores = honest.score(QUERY, DOCUMENTS, ALL)
     assert set(scores.failures) <= {0}
     np.testing.assert_array_equal(scores.values[1:], expected[1:])

@@ -15,7 +15,7 @@ from osrerank.errors import ConfigError, ModelLoadError
 from osrerank.scoring.checkpoints.convert import convert_if_needed
 from osrerank.settings import Settings
 from osrerank.vectors import configured
-from osrerank.vectors.lmdb_file import LOCKS_BYTES, open_lmdb
+from osrerank.vectors.lmdb_file import LOCK_FILE_BYTES, open_lmdb
 
 DATA = Path(__file__).parents[1] / "data"
 
@@ -83,8 +83,8 @@ def test_a_checkpoint_that_cannot_be_written_is_named_in_a_sentence(
 def test_the_lock_file_of_vectors_is_allocated_before_lmdb_maps_it(tmp_path: Path) -> None:
     open_lmdb(tmp_path / "vectors.mdb", 1_000_000).close()
     locks = (tmp_path / "vectors.mdb-lock").stat()
-    assert locks.st_size == LOCKS_BYTES  # as LMDB makes it
-    assert locks.st_blocks * 512 >= LOCKS_BYTES
+    assert locks.st_size == LOCK_FILE_BYTES  # as LMDB makes it
+    assert locks.st_blocks * 512 >= LOCK_FILE_BYTES
 
 
 WITHOUT = [

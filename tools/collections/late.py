@@ -46,7 +46,7 @@ from osrerank.types.vectors import Floats, Rows
 from osrerank.vectors.configured import VectorStorage
 from osrerank.vectors.documents import DocumentVectors
 from osrerank.vectors.file import FileStore
-from osrerank.vectors.record import ROUNDED, VectorRecord, rows_of
+from osrerank.vectors.record import ROUNDED, VectorRecord, stack_vectors
 from osrerank.vectors.token_vectors import maxsim, pool_tokens
 
 DEPTH = 100
@@ -150,13 +150,13 @@ def measured(encoder: BiEncoder, collection: Collection, records: Mapping[str, V
     for query, candidates, relevance in parts:
         named, first = list(candidates), np.array(list(candidates.values()))
         logits = encoder.similarity(
-            encoder.encode([query.text], "query").rows[0], rows_of([records[one] for one in named])
+            encoder.encode([query.text], "query").rows[0], stack_vectors([records[one] for one in named])
         )
         for weight in WEIGHTS:
             totals = logits + encoder.card.calibration.scale * weight * first / first.max()
             order = np.argsort(-totals, kind="stable")
             values[weight].append(ndcg([named[at] for at in order], dict(relevance)))
-    size = statistics.mean(len(record.write(b"")) for record in records.values())
+    size = statistics.mean(len(record.to_bytes(b"")) for record in records.values())
     return f"{size:.0f} | {' | '.join(f'{np.mean(values[weight]):.4f}' for weight in WEIGHTS)}"
 
 
@@ -171,7 +171,10 @@ def quality(folder: Path, models: Sequence[str], factors: Sequence[float]) -> No
         by_tokens = encoder.card.kind == "late-interaction"
         for factor in factors if by_tokens else [1.0]:
             kept = (pool_tokens(row, factor) if by_tokens else row for row in rows)
-            records = {one: VectorRecord.of(row, ROUNDED, cut=False) for one, row in zip(ids, kept, strict=True)}
+            records = {
+                one: VectorRecord.from_vector(row, ROUNDED, is_truncated=False)
+                for one, row in zip(ids, kept, strict=True)
+            }
             sys.stdout.write(f"| {name}, factor {factor:g} | {measured(encoder, collection, records)} |\n")
             sys.stdout.flush()
 
@@ -212,7 +215,7 @@ def speed(folder: Path, models: Sequence[str], factors: Sequence[float], repeats
         for start in range(0, BUILDS * BUILT, BUILT):
             for name, vectors in sources.items():
                 began = time.perf_counter()
-                vectors.remember(fresh[start : start + BUILT])
+                vectors.build(fresh[start : start + BUILT])
                 spent[name]["passages built, 1/s"].append(BUILT / (time.perf_counter() - began))
     columns = list(next(iter(spent.values())))
     sys.stdout.write(f"| model | {' | '.join(columns)} |\n|{'---|' * (len(columns) + 1)}\n")
@@ -240,8 +243,8 @@ def keep(vectors: DocumentVectors, texts: Sequence[str], rows: Rows) -> None:
     if isinstance(encoder, LateInteraction):
         rows = [pool_tokens(row, encoder.tokens.pool_factor) for row in rows]
     made = {
-        key: VectorRecord.of(row, ROUNDED, cut=False)
-        for key, row in zip(vectors.records.keys_of(texts), rows, strict=True)
+        key: VectorRecord.from_vector(row, ROUNDED, is_truncated=False)
+        for key, row in zip(vectors.records.compute_keys(texts), rows, strict=True)
     }
     if vectors.store is not None:
         vectors.records.write(vectors.store, made)

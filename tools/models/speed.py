@@ -110,7 +110,7 @@ def measure(model: str, queries: Sequence[str], texts: Sequence[str]) -> tuple[f
     with closing(loaded), tempfile.TemporaryDirectory() as folder:
         store = FileStore(Path(folder), max_bytes=1 << 30, ttl_s=3600)
         known = EncoderScorer(DocumentVectors(loaded, VectorStorage(store, ROUNDED)))
-        known.vectors.remember(texts)
+        known.vectors.build(texts)
         return _median_ms(unknown, queries, texts), _median_ms(known, queries, texts)
 
 

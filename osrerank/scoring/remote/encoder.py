@@ -10,7 +10,7 @@ from osrerank.scoring.bi_encoder import BiEncoder
 from osrerank.scoring.remote.scorer import RemoteScorer
 from osrerank.types import NEVER, Advice, Deadline, Side, Vectors
 from osrerank.types.vectors import Floats, Rows
-from osrerank.vectors.record import Bits, VectorRecord, record_bytes, rows_of
+from osrerank.vectors.record import Bits, VectorRecord, record_bytes, stack_vectors
 
 OTHER_MODEL = "workers run another {model} than this process; use the same model and version for both"
 
@@ -66,17 +66,17 @@ class RemoteEncoder:
         failures = {index: content for index, content in encoded.contents.items() if isinstance(content, str)}
         records: dict[int, VectorRecord] = {}
         for index, content in encoded.contents.items():
-            record = VectorRecord.parse(memoryview(content))[0] if isinstance(content, bytes) else None
+            record = VectorRecord.parse_body(memoryview(content))[0] if isinstance(content, bytes) else None
             if record is not None and record.fits(self.dimensions, self._bits, by_tokens=has_token_vectors):
                 records[index] = record
             else:
                 failures.setdefault(index, "the worker returned no vector for this text")
-        rows_by_index = dict(zip(records, rows_of(list(records.values())), strict=True)) if records else {}
+        rows_by_index = dict(zip(records, stack_vectors(list(records.values())), strict=True)) if records else {}
         no_vector = np.full(self.dimensions, np.nan, dtype=np.float32)
         rows: Rows = [rows_by_index.get(index, no_vector) for index in range(len(texts))]
         if not has_token_vectors:
             rows = np.array(rows).reshape(len(texts), -1)
-        return Vectors(rows, failures, frozenset(index for index, record in records.items() if record.cut))
+        return Vectors(rows, failures, frozenset(index for index, record in records.items() if record.is_truncated))
 
     def similarity(self, query: Floats, vectors: Rows) -> Floats:
         return self._encoder.similarity(query, vectors)

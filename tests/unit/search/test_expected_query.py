@@ -7,7 +7,7 @@ import pytest
 
 from osrerank.testing import CannedTransport
 from osrerank.types import NEVER
-from osrerank.vectors.documents import MAX_EXPECTED, DocumentVectors
+from osrerank.vectors.documents import MAX_PREFETCHED, DocumentVectors
 from tests.letters import Letters
 from tests.rankings import client_for
 
@@ -60,22 +60,22 @@ def test_the_query_is_encoded_before_the_first_pass_has_answered(monkeypatch):
 
 
 def test_a_query_of_two_simultaneous_searches_is_encoded_once(source):
-    source.expect("which text")
-    source.expect("which text")
-    assert source.encoded_query("which text").result().rows.shape == (1, 26)
+    source.prefetch_query("which text")
+    source.prefetch_query("which text")
+    assert source.encode_query("which text").result().rows.shape == (1, 26)
     assert source.encoder.queries == ["which text"]
 
 
 def test_encoded_queries_that_no_search_uses_are_forgotten(source):
-    texts = [f"query {number}" for number in range(MAX_EXPECTED + 1)]
+    texts = [f"query {number}" for number in range(MAX_PREFETCHED + 1)]
     for text in texts:
-        source.expect(text)
+        source.prefetch_query(text)
     for text in texts:
-        source.encoded_query(text).result()
+        source.encode_query(text).result()
     assert sorted(source.encoder.queries) == sorted([*texts, "query 0"])
 
 
 def test_a_closed_vector_source_encodes_no_expected_query(source):
     source.close()
-    source.expect("which text")
+    source.prefetch_query("which text")
     assert source.encoder.queries == []

@@ -41,7 +41,7 @@ def encoder() -> BiEncoder:
 
 def records_of(texts: Sequence[str]) -> dict[bytes, bytes]:
     vectors = DocumentVectors(encoder(), VectorStorage(bits=ROUNDED))
-    return vectors.records.contents(vectors.find(texts).new_records)
+    return vectors.records.to_contents(vectors.find(texts).new_records)
 
 
 class Cluster:

@@ -28,18 +28,18 @@ from tests.waiting import held, in_a_child
 def test_vectors_go_to_a_file_by_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OSRERANK_VECTORS_FOLDER")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    vectors = VectorStorage.of(Settings.load())
+    vectors = VectorStorage.from_settings(Settings.load())
     assert isinstance(vectors.store, FileStore)
     assert vectors.store.folder == tmp_path / "osrerank" / "vectors"
     assert (vectors.bits, vectors.secret) == (8, b"")
     assert not list(tmp_path.iterdir())
-    assert VectorStorage.of(Settings.load()).store is vectors.store
-    assert VectorStorage.of(Settings.load(vectors="off")).store is None
+    assert VectorStorage.from_settings(Settings.load()).store is vectors.store
+    assert VectorStorage.from_settings(Settings.load(vectors="off")).store is None
 
 
 def test_vectors_are_dropped_only_after_confirmation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OSRERANK_VECTORS_FOLDER", str(tmp_path / "vectors"))
-    store = VectorStorage.of(Settings.load()).store
+    store = VectorStorage.from_settings(Settings.load()).store
     assert store is not None
     store.write({bytes(16): b"a record"})
     for answer, code, left in (("n", 1, 1), ("", 1, 1), ("y", 0, 0)):
@@ -48,7 +48,7 @@ def test_vectors_are_dropped_only_after_confirmation(tmp_path: Path, monkeypatch
 
 
 def test_a_signing_key_of_any_length_signs_vectors() -> None:
-    secrets = {VectorStorage.of(Settings.load(vectors_key=key)).secret for key in ("a", "b", "long" * 100)}
+    secrets = {VectorStorage.from_settings(Settings.load(vectors_key=key)).secret for key in ("a", "b", "long" * 100)}
     assert len(secrets) == 3
     assert {len(secret) for secret in secrets} == {32}
 
@@ -60,7 +60,7 @@ def test_keeping_vectors_in_a_remote_redis_without_tls_is_warned_of(
     url: str, warns: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING):
-        vectors = VectorStorage.of(Settings.load(vectors="redis", redis_url=url))
+        vectors = VectorStorage.from_settings(Settings.load(vectors="redis", redis_url=url))
     assert isinstance(vectors.store, RedisStore)
     assert ("without TLS" in caplog.text) is warns
 
@@ -71,10 +71,10 @@ def test_without_a_side_index_a_configured_redis_keeps_vectors() -> None:
         (named, False, True), (named, True, False), ({**named, "vectors": "file"}, False, False), ({}, False, False),
         ({**named, "vectors": "redis"}, True, True), ({**named, "vectors": "index"}, False, False),
     ):  # fmt: skip
-        store = VectorStorage.of(Settings.load(**settings), has_index=has_index).store
+        store = VectorStorage.from_settings(Settings.load(**settings), has_index=has_index).store
         assert isinstance(store, RedisStore) is is_redis
     with pytest.raises(ConfigError, match="OSRERANK_VECTORS is redis, and OSRERANK_REDIS_URL is not set"):
-        VectorStorage.of(Settings.load(vectors="redis"))
+        VectorStorage.from_settings(Settings.load(vectors="redis"))
 
 
 def test_only_clients_of_a_cluster_have_a_side_index() -> None:
@@ -88,7 +88,7 @@ def test_only_clients_of_a_cluster_have_a_side_index() -> None:
 
 
 def test_background_tasks_run_in_order_and_closing_waits_for_them() -> None:
-    background, done = Background(most=20), list[int]()
+    background, done = Background(max_weight=20), list[int]()
     assert all(background.submit(partial(done.append, number)) for number in range(20))
     background.close()
     assert done == list(range(20))
@@ -98,7 +98,7 @@ def test_background_tasks_run_in_order_and_closing_waits_for_them() -> None:
 
 
 def test_background_tasks_beyond_the_bound_are_dropped() -> None:
-    background = Background(most=2)
+    background = Background(max_weight=2)
     hold = held(background)
     assert [background.submit(lambda: None) for _ in range(3)] == [True, True, False]
     hold.set()
@@ -106,7 +106,7 @@ def test_background_tasks_beyond_the_bound_are_dropped() -> None:
 
 
 def test_background_tasks_may_run_newest_first_and_drop_the_oldest() -> None:
-    background, done = Background(most=10, newest_first=True), list[int]()
+    background, done = Background(max_weight=10, newest_first=True), list[int]()
     hold = held(background)
     for number, weight in enumerate((4, 4, 4, 2)):
         assert background.submit(partial(done.append, number), weight)

@@ -23,7 +23,7 @@ from osrerank.scoring.registry import load_model, load_scorer
 from osrerank.testing import ArithmeticEncoder, ManualClock
 from osrerank.types import Deadline
 from osrerank.vectors.configured import VectorStorage
-from osrerank.vectors.documents import LATE_AT_ONCE, DocumentVectors
+from osrerank.vectors.documents import LATE_BATCH_SIZE, DocumentVectors
 from osrerank.vectors.record import PROFILES, ROUNDED
 from osrerank.vectors.store import VectorStore
 from tests.articles import fill
@@ -93,8 +93,8 @@ def test_a_documents_score_does_not_depend_on_its_batch(models: Callable[..., Pa
 
 def test_a_changed_text_and_another_encoder_have_other_records(models: Callable[..., Path]) -> None:
     rounded, exact, again = (opened(models(), profile=name).vectors for name in ("standard", "exact", "standard"))
-    assert rounded.records.keys_of(["low"]) == again.records.keys_of(["low"])
-    assert len({*rounded.records.keys_of(["low", "low ", "Low"]), *exact.records.keys_of(["low"])}) == 4
+    assert rounded.records.compute_keys(["low"]) == again.records.compute_keys(["low"])
+    assert len({*rounded.records.compute_keys(["low", "low ", "Low"]), *exact.records.compute_keys(["low"])}) == 4
 
 
 def test_a_record_key_covers_tokenizer_pooling_length_and_prefix(tmp_path: Path) -> None:
@@ -132,7 +132,7 @@ def test_after_the_deadline_no_document_is_encoded(models: Callable[..., Path]) 
 def test_documents_with_vectors_are_scored_first_under_a_deadline(tmp_path: Path) -> None:
     directory, store, clock = carded(tmp_path / "tiny"), MemoryStore(), ManualClock()
     scorer = opened(directory, store, "standard", backend=ArithmeticEncoder())
-    scorer.vectors.remember(DOCUMENTS)
+    scorer.vectors.build(DOCUMENTS)
     expected = scorer.score("water", DOCUMENTS, MONO).values
     scorer.close()
     texts = [f"unknown {number} {text}" if number == 3 else text for number, text in enumerate(DOCUMENTS)]
@@ -169,7 +169,7 @@ def test_documents_left_by_deadlines_are_encoded_newest_first_within_bounds() ->
         vectors.find([f"{number:0{width}}" for number in range(600)], Deadline.after_ms(1_000, clock))
     hold.set()
     vectors._late_tasks.close()
-    assert batches[5:] == [LATE_AT_ONCE * width for width in (7, 6, 5, 4) for _ in range(256 // LATE_AT_ONCE)]
+    assert batches[5:] == [LATE_BATCH_SIZE * width for width in (7, 6, 5, 4) for _ in range(256 // LATE_BATCH_SIZE)]
 
 
 def test_closing_does_not_wait_for_documents_left_by_deadlines(tmp_path: Path) -> None:
@@ -234,14 +234,14 @@ def scorers(directory: Path) -> Iterator[list[EncoderScorer]]:
 
 def test_record_keys_and_model_identities_are_stable(scorers: list[EncoderScorer]) -> None:
     assert len({scorer.identity for scorer in scorers}) == 1
-    assert len({tuple(scorer.vectors.records.keys_of(DOCUMENTS)) for scorer in scorers}) == 1
+    assert len({tuple(scorer.vectors.records.compute_keys(DOCUMENTS)) for scorer in scorers}) == 1
     assert len({scorer.encoder.backend.precision for scorer in scorers}) == 2
 
 
 def test_each_backend_reads_vectors_written_by_another(scorers: list[EncoderScorer]) -> None:
     share = -(-len(UNIQUE) // len(scorers))
     for turn, scorer in enumerate(scorers):
-        scorer.vectors.remember(UNIQUE[turn * share : (turn + 1) * share])
+        scorer.vectors.build(UNIQUE[turn * share : (turn + 1) * share])
     found = [scorer.score(QUERY, DOCUMENTS, MONO) for scorer in scorers]
     assert [(one.encoded, one.known, one.reached) for one in found] == [(0, len(DOCUMENTS), len(DOCUMENTS))] * 3
     for one in found[1:]:
@@ -256,7 +256,7 @@ def test_vectors_computed_on_a_gpu_equal_those_of_the_cpu(directory: Path, score
     alone = load_scorer(str(directory), backend="onnx")
     expected = alone.score(QUERY, DOCUMENTS, MONO)
     alone.close()
-    scorers[2].vectors.remember(UNIQUE)
+    scorers[2].vectors.build(UNIQUE)
     found = scorers[0].score(QUERY, DOCUMENTS, MONO)
     assert found.encoded == 0
     np.testing.assert_allclose(found.values / 20, expected.values / 20, atol=0.1)

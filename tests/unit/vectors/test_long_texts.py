@@ -17,7 +17,7 @@ from osrerank.testing import ArithmeticEncoder, ManualClock
 from osrerank.types import Candidate, Deadline, LongText, Query, Ranking, Section, Span
 from osrerank.vectors.documents import DocumentRecords, DocumentVectors
 from osrerank.vectors.long_record import LongRecord
-from osrerank.vectors.record import Bits, VectorRecord, add_digest
+from osrerank.vectors.record import Bits, VectorRecord, append_digest
 from tests.bi_encoders import carded
 from tests.memory_store import MemoryStore
 from tests.unit.vectors.test_documents import WORDS, opened
@@ -94,7 +94,7 @@ def test_a_long_document_with_a_record_is_not_cut_again(vectors: DocumentVectors
 
 def test_the_record_key_of_a_long_document_covers_the_passage_options(vectors: DocumentVectors) -> None:
     def key(candidate: Candidate, options: Passages = OPTIONS) -> bytes:
-        return vectors.records.keys_of([VectorStage(vectors, options).text_of(candidate)])[0]
+        return vectors.records.compute_keys([VectorStage(vectors, options).text_of(candidate)])[0]
 
     whole = CANDIDATES[0]
     text = whole.text or ""
@@ -156,26 +156,27 @@ def test_a_search_keeps_computed_passage_vectors(vectors: DocumentVectors, tmp_p
     cold = vectors.find(texts_of(vectors))
     assert len(cold.new_records) == len(CANDIDATES)
     elsewhere = of(tmp_path / "elsewhere", ArithmeticEncoder()).vectors
-    texts, received = texts_of(vectors), elsewhere.accept(vectors.records.contents(cold.new_records))
-    warm = elsewhere.complete(texts, elsewhere.records.keys_of(texts), received)
+    texts, received = texts_of(vectors), elsewhere.accept(vectors.records.to_contents(cold.new_records))
+    warm = elsewhere.complete(texts, elsewhere.records.compute_keys(texts), received)
     assert (warm.encoded, warm.known) == (0, 14)
     assert bodies(warm.documents) == bodies(cold.documents)
     elsewhere.close()
 
 
 def test_remembering_documents_counts_and_encodes_each_passage_once(vectors: DocumentVectors) -> None:
-    assert vectors.remember(texts_of(vectors)) == (14, 14)
-    assert vectors.remember([uncuttable(text) for text in texts_of(vectors)]) == (14, 0)
+    assert vectors.build(texts_of(vectors)) == (14, 14)
+    assert vectors.build([uncuttable(text) for text in texts_of(vectors)]) == (14, 0)
     seconds, stored = vectors.measure_cost(texts_of(vectors))
     assert vectors.store is not None
     assert seconds > 0
-    assert stored == vectors.store.size().stored
+    assert stored == vectors.store.size().stored_bytes
 
 
 def record(bits: Bits = 8) -> LongRecord:
     numbers = np.random.default_rng(1)
     passages = [
-        VectorRecord.of(numbers.normal(size=8).astype(np.float32), bits, cut=cut) for cut in (False, True, False)
+        VectorRecord.from_vector(numbers.normal(size=8).astype(np.float32), bits, is_truncated=cut)
+        for cut in (False, True, False)
     ]
     return LongRecord(passages, [Span("body", 0, 9), None, Span("note", 3, 7, 2)])
 
@@ -183,22 +184,22 @@ def record(bits: Bits = 8) -> LongRecord:
 @pytest.mark.parametrize("bits", [32, 8])
 @pytest.mark.parametrize("secret", [b"", b"secret"])
 def test_a_record_of_passage_vectors_round_trips(bits: Bits, secret: bytes) -> None:
-    content = record(bits).write(KEY, secret)
-    read = LongRecord.read(content, KEY, secret)
+    content = record(bits).to_bytes(KEY, secret)
+    read = LongRecord.from_bytes(content, KEY, secret)
     assert read is not None
     assert read.spans == record(bits).spans
-    assert read.write(KEY, secret) == content
-    assert LongRecord.read(content, KEY[::-1], secret) is None
-    assert LongRecord.read(content, KEY, b"another") is None
-    assert VectorRecord.read(content, KEY, secret) is None
+    assert read.to_bytes(KEY, secret) == content
+    assert LongRecord.from_bytes(content, KEY[::-1], secret) is None
+    assert LongRecord.from_bytes(content, KEY, b"another") is None
+    assert VectorRecord.from_bytes(content, KEY, secret) is None
 
 
 def test_a_damaged_record_of_passage_vectors_is_a_miss() -> None:
-    content = record().write(KEY)
+    content = record().to_bytes(KEY)
     for at in range(0, len(content), 3):
         flipped = bytes([*content[:at], content[at] ^ 1, *content[at + 1 :]])
-        assert LongRecord.read(flipped, KEY) is None
-        assert LongRecord.read(content[:at], KEY) is None
+        assert LongRecord.from_bytes(flipped, KEY) is None
+        assert LongRecord.from_bytes(content[:at], KEY) is None
 
 
 @pytest.mark.parametrize(
@@ -212,8 +213,8 @@ def test_a_damaged_record_of_passage_vectors_is_a_miss() -> None:
         b"ORL1" + bytes([1, 0, 0, 0, 4, 0, 0, 0]) + b"[[[[" + bytes(16),
         b"ORL1" + bytes([1, 0, 0, 0]) + (40_000).to_bytes(4, "little") + b"[" * 40_000 + bytes(16),
         b"ORL1" + bytes([1, 0, 0, 0, 2, 0, 0, 0]) + b"[]" + bytes(16),
-        record().write(KEY)[:-16] + b"x",
+        record().to_bytes(KEY)[:-16] + b"x",
     ],
 )
 def test_a_forged_record_of_passage_vectors_is_a_miss(forged: bytes) -> None:
-    assert LongRecord.read(add_digest(forged, KEY, b""), KEY) is None
+    assert LongRecord.from_bytes(append_digest(forged, KEY, b""), KEY) is None

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from osrerank.vectors.configured import VectorStorage
-from osrerank.vectors.record import PROFILES, ROUNDED, Bits, VectorRecord, record_bytes, rows_of
+from osrerank.vectors.record import PROFILES, ROUNDED, Bits, VectorRecord, record_bytes, stack_vectors
 from osrerank.vectors.records import Records
 from osrerank.vectors.token_vectors import maxsim, pool_tokens
 from tests.late_interaction import in_order
@@ -30,27 +30,27 @@ def tokens(count: int, hidden: int = 96) -> np.ndarray:
 @pytest.mark.parametrize("cut", [False, True])
 @pytest.mark.parametrize("bits", BITS)
 def test_a_vector_record_round_trips_through_bytes(bits: Bits, cut: bool) -> None:
-    record = VectorRecord.of(vector(), bits, cut=cut)
-    read = VectorRecord.read(record.write(KEY, SECRET), KEY, SECRET)
+    record = VectorRecord.from_vector(vector(), bits, is_truncated=cut)
+    read = VectorRecord.from_bytes(record.to_bytes(KEY, SECRET), KEY, SECRET)
     assert read is not None
     np.testing.assert_array_equal(read.vector, record.vector)
-    assert (read.scale, read.bits, read.cut) == (record.scale, bits, cut)
+    assert (read.scale, read.bits, read.is_truncated) == (record.scale, bits, cut)
 
 
 @pytest.mark.parametrize(("bits", "error"), [(32, 0.0), (8, 0.001)])
 def test_a_rounded_vector_is_near_the_original(bits: Bits, error: float) -> None:
-    record = VectorRecord.of(vector(), bits, cut=False)
+    record = VectorRecord.from_vector(vector(), bits, is_truncated=False)
     assert np.abs(record.vector * np.float32(record.scale) - vector()).max() <= error
-    assert len(record.write(KEY)) <= HIDDEN * bits // 8 + 36
-    np.testing.assert_allclose(np.linalg.norm(rows_of([record]), axis=1), 1, atol=1e-6)
+    assert len(record.to_bytes(KEY)) <= HIDDEN * bits // 8 + 36
+    np.testing.assert_allclose(np.linalg.norm(stack_vectors([record]), axis=1), 1, atol=1e-6)
 
 
 @pytest.mark.parametrize("bits", BITS)
 def test_rounding_a_rounded_vector_changes_no_number(bits: Bits) -> None:
     """So what a worker rounded is stored as if it had been rounded here."""
     for made in (*map(vector, range(50)), *map(tokens, range(1, 30))):
-        once = VectorRecord.of(made, bits, cut=False)
-        again = VectorRecord.of(rows_of([once])[0], bits, cut=False)
+        once = VectorRecord.from_vector(made, bits, is_truncated=False)
+        again = VectorRecord.from_vector(stack_vectors([once])[0], bits, is_truncated=False)
         np.testing.assert_array_equal(again.vector, once.vector)
         np.testing.assert_allclose(again.scale, once.scale, rtol=0 if made.ndim == 2 else 0.01)
 
@@ -59,38 +59,41 @@ def test_rounding_a_rounded_vector_changes_no_number(bits: Bits) -> None:
 def test_a_record_keeps_vector_norms_other_than_1(bits: Bits) -> None:
     """As a dot product needs them: (3, 0), (0, 5) and (.6, .8) have the norms 3, 5 and 1."""
     vectors = np.array([(3, 0), (0, 5), (0.6, 0.8)], dtype=np.float32)
-    read = [VectorRecord.read(VectorRecord.of(vector, bits, cut=False).write(KEY), KEY) for vector in vectors]
+    read = [
+        VectorRecord.from_bytes(VectorRecord.from_vector(vector, bits, is_truncated=False).to_bytes(KEY), KEY)
+        for vector in vectors
+    ]
     assert [record.is_unit for record in read if record] == [False, False, True]
-    np.testing.assert_allclose(rows_of([record for record in read if record]), vectors, rtol=0.005)
+    np.testing.assert_allclose(stack_vectors([record for record in read if record]), vectors, rtol=0.005)
 
 
 def test_malformed_bytes_are_not_read_as_a_vector_record(monkeypatch: pytest.MonkeyPatch) -> None:
-    content = VectorRecord.of(vector(), 8, cut=False).write(KEY, SECRET)
-    assert VectorRecord.read(content, KEY, SECRET) is not None
-    assert VectorRecord.read(content, b"another key", SECRET) is None
-    assert VectorRecord.read(content, KEY) is None
-    assert VectorRecord.read(content, KEY, b"another secret") is None
-    assert VectorRecord.read(content + b"\0", KEY, SECRET) is None
+    content = VectorRecord.from_vector(vector(), 8, is_truncated=False).to_bytes(KEY, SECRET)
+    assert VectorRecord.from_bytes(content, KEY, SECRET) is not None
+    assert VectorRecord.from_bytes(content, b"another key", SECRET) is None
+    assert VectorRecord.from_bytes(content, KEY) is None
+    assert VectorRecord.from_bytes(content, KEY, b"another secret") is None
+    assert VectorRecord.from_bytes(content + b"\0", KEY, SECRET) is None
     for length in (0, 5, 16, len(content) - 1):
-        assert VectorRecord.read(content[:length], KEY, SECRET) is None
+        assert VectorRecord.from_bytes(content[:length], KEY, SECRET) is None
     monkeypatch.setattr("osrerank.vectors.record.MAGIC", b"ORS0")
-    older = VectorRecord.of(vector(), 8, cut=False).write(KEY, SECRET)
+    older = VectorRecord.from_vector(vector(), 8, is_truncated=False).to_bytes(KEY, SECRET)
     monkeypatch.undo()
-    assert VectorRecord.read(older, KEY, SECRET) is None  # of another version
+    assert VectorRecord.from_bytes(older, KEY, SECRET) is None  # of another version
 
 
 @pytest.mark.parametrize("count", [1, 45])
 @pytest.mark.parametrize(("bits", "error"), [(32, 0.0), (8, 0.002)])
 def test_a_record_may_have_a_vector_for_each_token(bits: Bits, error: float, count: int) -> None:
-    record = VectorRecord.of(tokens(count), bits, cut=True)
-    content = record.write(KEY, SECRET)
-    read = VectorRecord.read(content, KEY, SECRET)
+    record = VectorRecord.from_vector(tokens(count), bits, is_truncated=True)
+    content = record.to_bytes(KEY, SECRET)
+    read = VectorRecord.from_bytes(content, KEY, SECRET)
     assert read is not None
     assert len(content) == record_bytes(bits, 96, count)
-    assert (read.vector.shape, read.cut) == ((count, 96), True)
+    assert (read.vector.shape, read.is_truncated) == ((count, 96), True)
     assert record_bytes(ROUNDED, 96, 45) < 4500  # of a passage of 90 tokens
-    assert np.abs(rows_of([read])[0] - tokens(count)).max() <= error
-    np.testing.assert_array_equal(rows_of([read])[0], rows_of([record])[0])
+    assert np.abs(stack_vectors([read])[0] - tokens(count)).max() <= error
+    np.testing.assert_array_equal(stack_vectors([read])[0], stack_vectors([record])[0])
 
 
 @pytest.mark.parametrize("by_tokens", [False, True])
@@ -100,10 +103,10 @@ def test_a_record_with_the_other_number_of_vectors_is_a_miss(by_tokens: bool) ->
     records = Records("model", 96, VectorStorage(store, ROUNDED), by_tokens=by_tokens)
     own, other = (KEY, KEY[::-1]) if by_tokens else (KEY[::-1], KEY)
     made = {
-        own: VectorRecord.of(tokens(3), ROUNDED, cut=False),
-        other: VectorRecord.of(tokens(3)[0], ROUNDED, cut=False),
+        own: VectorRecord.from_vector(tokens(3), ROUNDED, is_truncated=False),
+        other: VectorRecord.from_vector(tokens(3)[0], ROUNDED, is_truncated=False),
     }
-    store.write({key: record.write(key) for key, record in made.items()})
+    store.write({key: record.to_bytes(key) for key, record in made.items()})
     assert list(records.read_stored([KEY, KEY[::-1]])) == [KEY]
 
 

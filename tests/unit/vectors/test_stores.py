@@ -126,7 +126,7 @@ def test_reading_creates_no_vector_folder(store: FileStore) -> None:
 def test_old_records_make_room_for_new_ones(store: FileStore) -> None:
     for start in range(0, 4000, 100):
         assert store.write(records(100, start)) == 100
-    assert store.size().stored <= 4 * MEGABYTE
+    assert store.size().stored_bytes <= 4 * MEGABYTE
     kept = [number for number in range(4000) if store.read([key(number)])]
     assert kept == list(range(kept[0], 4000))
     assert len(kept) > 400
@@ -317,7 +317,7 @@ def test_pruning_redis_keeps_the_age_of_vectors_and_leaves_no_empty_key(redis_ur
     client.pexpire(YOUNG, 60_000)
     assert store.prune([[key(1), key(4)]]) == 2
     assert store._redis.exists(KEPT, KEPT_BYTES) == 0
-    assert store.size().stored == 2 * (2_004 + RECORD_OVERHEAD)
+    assert store.size().stored_bytes == 2 * (2_004 + RECORD_OVERHEAD)
     assert 0 < client.pttl(YOUNG) <= 60_000
     store.prune([])
     assert client.dbsize() == 0
@@ -328,12 +328,12 @@ def test_old_records_make_room_in_redis_too(redis_url: str, client: Redis) -> No
     store = opened(redis_url)
     for start in range(0, 4000, 100):
         assert store.write(records(100, start)) == 100
-        assert store.size().stored <= 4.3 * MEGABYTE
+        assert store.size().stored_bytes <= 4.3 * MEGABYTE
     kept = [number for number in range(4000) if store.read([key(number)])]
     assert kept == list(range(kept[0], 4000))
     assert len(kept) > 900
     taken = sum(client.memory_usage(generation, samples=0) or 0 for generation in (YOUNG, OLD))
-    assert 0.9 < taken / store.size().stored < 1.4
+    assert 0.9 < taken / store.size().stored_bytes < 1.4
 
 
 def test_a_record_is_gone_from_redis_after_its_time(redis_url: str, client: Redis) -> None:

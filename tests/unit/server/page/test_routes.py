@@ -91,7 +91,7 @@ def test_readiness_checks_vectors_only_on_request(tmp_path):
                 "0.0% of the documents of ponds have vectors, not 95.0%: run osrerank vectors build --index ponds",
             )
             assert ready(index="ponds", at_least=0)[0] == 200
-            client.searcher.service.vectors_of(Rerank()).remember([f"duck {number}" for number in range(3)])
+            client.searcher.service.vectors_of(Rerank()).build([f"duck {number}" for number in range(3)])
             assert ready(index="ponds", at_least=0.7)[0] == 503  # it was looked up just now
             clock.sleep(11)
             assert ready(index="ponds", at_least=0.7)[0] == 200
