@@ -99,7 +99,7 @@ def advise(context: click.Context, /, **options: Any) -> None:
                 exclude_query_ids=options["exclude_query_ids"],
                 advance=advance,
             )
-    notes = f"Made by osrerank advise from {len(advice.found)} queries: {report.headline(advice)}."
+    notes = f"Made by osrerank advise from {len(advice.sampled)} queries: {report.headline(advice)}."
     settings, written = "Nothing to change.", "nothing to change"
     if advice.recommended:
         model = advice.recommended.get("model")

@@ -10,7 +10,7 @@ import click
 from osrerank.cli.options import open_client, wants_json
 
 if TYPE_CHECKING:
-    from osrerank.decision.calibrate import Fitted
+    from osrerank.decision.calibrate import CalibrationFit
 
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 OUTPUT = click.Path(dir_okay=False, path_type=Path)
@@ -73,7 +73,7 @@ def _tracked(queries: Any) -> Any:
     return track(queries, "Searching", console=screen, disable=not screen.is_terminal)
 
 
-def _say(file: Path, index: str, fitted: "Fitted", *, as_json: bool) -> None:
+def _say(file: Path, index: str, fitted: "CalibrationFit", *, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps({"file": str(file), "index": index, **fitted.as_json()}))
         return

@@ -1,1 +1,1 @@
-"""Whether reranking helps on one's own data, and what keeps the answer true."""
+"""Decide by your own judgments, clicks or traffic whether reranking helps, and calibrate its probabilities."""

@@ -1,4 +1,4 @@
-"""Calibrate an index: search its judged queries, and fit the probability of relevance to the scores."""
+"""Calibrate an index: search judged queries, and fit the map from a hit's score to its probability of relevance."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -10,12 +10,12 @@ from osrerank.client import Client
 from osrerank.decision.fitting import (
     FITS,
     Bin,
-    Groups,
+    Indices,
     ScoredHits,
     calibration_error,
-    held_out,
+    held_out_probabilities,
     log_loss,
-    precisions,
+    precision_thresholds,
     reliability,
 )
 from osrerank.errors import ConfigError, EvaluationError
@@ -29,36 +29,37 @@ from osrerank.types import Qrels, Query
 
 FOLDS = 5
 MIN_RELEVANT = 20
-"""Minimum number of relevant hits to which a probability is fitted."""
+"""The minimum number of relevant hits for a fit."""
 MONO, BLEND = "mono", "blend"
+"""Names of stages."""
 
 
 @dataclass(frozen=True, slots=True)
-class Collected:
+class JudgedHits:
     """The reranked hits of the judged queries.
 
     Attributes:
-        scored: hits with the calibrated stage's score.
-        before: the model's own probabilities for the same hits, ``(n,)``.
-        query_ids: the id of each query, by its number.
+        scored: the hits' scores and judgments.
+        model_probabilities: the model's own probabilities for the same hits, ``(n,)``.
+        query_ids: the queries' ids; ``scored.queries`` has indices into them.
         stage: the name of the stage that computed the scores.
     """
 
     scored: ScoredHits
-    before: Floats
+    model_probabilities: Floats
     query_ids: tuple[str, ...]
     stage: str
 
 
 @dataclass(frozen=True, slots=True)
-class Fitted:
-    """A calibration, and the evidence for how reliable its probabilities are.
+class CalibrationFit:
+    """A calibration, and the evidence that its probabilities are reliable.
 
     Attributes:
         calibration: the map from score to probability, fitted to all judged queries.
-        before: how the model's own probabilities compare with the judgments.
-        after: how probabilities fitted to other queries compare with the judgments.
-        losses: kind of map -> its log loss on held-out queries; the map with the lowest was chosen.
+        before: the reliability of the model's own probabilities, in bins.
+        after: the reliability of calibrated probabilities on held-out queries, in bins.
+        losses: kind of map -> log loss on held-out queries. The kind with the lowest loss was chosen.
     """
 
     calibration: IndexCalibration
@@ -68,8 +69,13 @@ class Fitted:
 
     def as_json(self) -> dict[str, Any]:
         """Return the evidence as JSON values."""
-        bins = {name: [asdict(bin_) for bin_ in getattr(self, name)] for name in ("before", "after")}
-        return {**self.calibration.evidence, "kind": self.calibration.map.name, "log_loss": dict(self.losses), **bins}
+        return {
+            **self.calibration.evidence,
+            "kind": self.calibration.map.name,
+            "log_loss": dict(self.losses),
+            "before": [asdict(bin_) for bin_ in self.before],
+            "after": [asdict(bin_) for bin_ in self.after],
+        }
 
 
 def calibrate(
@@ -79,38 +85,45 @@ def calibrate(
     qrels: Qrels,
     *,
     advance: Callable[[Sequence[Query]], Any] = iter,
-) -> Fitted:
-    """Search the judged queries with the index's options, and fit a probability.
+) -> CalibrationFit:
+    """Search the judged queries with the index's options, and fit probabilities to the scores of their hits.
 
     Args:
-        client: the client of the index.
-        index: name of the index to search.
-        queries: the query set; queries without judgments are left out.
-        qrels: judgments; a hit that is not judged counts as not relevant.
-        advance: wraps the iteration over the queries, to show progress.
+        client: the client to search with.
+        index: the index to search.
+        queries: the query set; queries without judgments are ignored.
+        qrels: the judgments; hits without a judgment count as not relevant.
+        advance: a function that wraps the iteration over the queries, to show progress.
 
     Raises:
-        ConfigError: the index's pipeline is ``none`` or custom, so no stage gives a probability.
-        EvaluationError: no query has hits, or too few hits or queries are judged.
+        ConfigError: the index's pipeline is ``none`` or custom, so no stage returns probabilities.
+        EvaluationError: no query has hits, or there are too few judged queries or relevant hits.
     """
-    options = replace(client.options_of(index), min_score=None, min_probability=None, cutoff=None, on_failure="raise")
-    options = replace(options, explain=False, deadline_ms=None)
+    options = replace(
+        client.options_of(index),
+        min_score=None,
+        min_probability=None,
+        cutoff=None,
+        explain=False,
+        deadline_ms=None,
+        on_failure="raise",
+    )
     if options.pipeline == NO_STAGES or not isinstance(options.pipeline, str):
-        reason = (
-            f"the pipeline of {index} is none or custom, so it has no probability to calibrate: set pipeline = auto"
-        )
+        reason = f"the pipeline of {index} is none or custom and has no probabilities to calibrate; set pipeline = auto"
         raise ConfigError(reason, setting="rerank.pipeline", source="settings file")
-    judged = [query for query in queries if query.query_id in qrels.judgments]
-    collected = collect(client, index, advance(judged), qrels, options)
-    fitted = fit(collected)
+    judged_queries = [query for query in queries if query.query_id in qrels.judgments]
+    fit = fit_probabilities(collect_hits(client, index, advance(judged_queries), qrels, options))
     with client.searcher.serving(index) as service:
         identity = service.identity(options)
-    digests = model_digest(identity, options), mapping_digest(client.indices.get_mapping(index=index), options)
-    return replace(fitted, calibration=replace(fitted.calibration, model=digests[0], mapping=digests[1]))
+    mappings = client.indices.get_mapping(index=index)
+    calibration = replace(
+        fit.calibration, model=model_digest(identity, options), mapping=mapping_digest(mappings, options)
+    )
+    return replace(fit, calibration=calibration)
 
 
-def collect(client: Client, index: str, queries: Any, qrels: Qrels, options: Rerank) -> Collected:
-    """Search queries and return their hits with scores, probabilities and judgments.
+def collect_hits(client: Client, index: str, queries: Any, qrels: Qrels, options: Rerank) -> JudgedHits:
+    """Search queries, and return their hits with scores, probabilities and judgments.
 
     Raises:
         EvaluationError: no query has hits.
@@ -119,7 +132,7 @@ def collect(client: Client, index: str, queries: Any, qrels: Qrels, options: Rer
         blend = service.identity(options)["blend"]
     is_linear = isinstance(blend, list) and blend[0] == "linear"
     is_vectors_mono = options.pipeline in VECTORS_MONO
-    rows: list[tuple[int, float, float, bool]] = []
+    rows: list[tuple[int, float, float, bool]] = []  # query, score, probability, whether relevant
     query_ids: list[str] = []
     stage = ""
     for query in queries:
@@ -135,55 +148,57 @@ def collect(client: Client, index: str, queries: Any, qrels: Qrels, options: Rer
         query_ids.append(query.query_id)
     if not rows:
         raise EvaluationError(
-            f"no judged query has hits in {index}: are the queries and judgments meant for this index?"
+            f"no judged query has hits in {index}; are the queries and judgments meant for this index?"
         )
-    numbers, scores, before, relevant = (np.array(column) for column in zip(*rows, strict=True))
-    return Collected(ScoredHits(scores, relevant, numbers.astype(np.intp)), before, tuple(query_ids), stage)
+    query_indices, scores, probabilities, relevant = (np.array(column) for column in zip(*rows, strict=True))
+    scored = ScoredHits(scores, relevant, query_indices.astype(np.intp))
+    return JudgedHits(scored, probabilities, tuple(query_ids), stage)
 
 
 def _rows(
-    number: int, response: Mapping[str, Any], judged: Mapping[str, int], model: str, stage: str
+    query_index: int, response: Mapping[str, Any], judged: Mapping[str, int], model: str, stage: str
 ) -> list[tuple[int, float, float, bool]]:
-    """Return query number, score, probability and relevance of each hit that a model scored."""
-    marks = ((hit["_id"], hit["_rerank"]) for hit in response["hits"]["hits"])
+    """Return query index, score, probability and relevance of each hit that the stage scored."""
+    hit_marks = ((hit["_id"], hit["_rerank"]) for hit in response["hits"]["hits"])
     return [
-        (number, mark[stage]["score"], mark[model]["probability"], judged.get(doc_id, 0) > 0)
-        for doc_id, mark in marks
-        if stage in mark and mark.keys() != {FIRST_PASS}
+        (query_index, marks[stage]["score"], marks[model]["probability"], judged.get(doc_id, 0) > 0)
+        for doc_id, marks in hit_marks
+        if stage in marks and marks.keys() != {FIRST_PASS}
     ]
 
 
-def fit(collected: Collected, folds: int = FOLDS) -> Fitted:
-    """Fit each kind of map, and keep the one that fits held-out queries best; digests are left empty.
+def fit_probabilities(hits: JudgedHits, n_folds: int = FOLDS) -> CalibrationFit:
+    """Fit each kind of map, and choose the kind that fits held-out queries best; the digests stay empty.
 
     Raises:
-        EvaluationError: fewer than twenty hits are relevant, or all are, or there are too few queries.
+        EvaluationError: there are too few queries or fewer than 20 relevant hits, or all hits are relevant.
     """
-    scored = collected.scored
-    relevant, queries = int(scored.relevant.sum()), len(collected.query_ids)
-    if relevant < MIN_RELEVANT or queries < 2 * folds or relevant == len(scored.relevant):
+    scored = hits.scored
+    n_relevant, n_queries = int(scored.relevant.sum()), len(hits.query_ids)
+    if n_relevant < MIN_RELEVANT or n_queries < 2 * n_folds or n_relevant == len(scored.relevant):
         raise EvaluationError(
-            f"no probability can be fitted to {queries} judged queries with {relevant} relevant hits: it takes "
-            f"at least {2 * folds} queries, {MIN_RELEVANT} relevant hits, and a hit that is not relevant"
+            f"{n_queries} judged queries with {n_relevant} relevant hits are too few to fit probabilities: at least "
+            f"{2 * n_folds} queries, {MIN_RELEVANT} relevant hits and a hit that is not relevant are needed"
         )
-    parts = _numbered(collected.query_ids, folds)
-    out = {name: held_out(scored, fit_map, parts) for name, fit_map in FITS.items()}
-    losses = {name: log_loss(probabilities, scored.relevant) for name, probabilities in out.items()}
-    chosen = min(losses, key=losses.__getitem__)
-    before, after = (reliability(probabilities, scored.relevant) for probabilities in (collected.before, out[chosen]))
+    folds = _fold_indices(hits.query_ids, n_folds)
+    held_out = {kind: held_out_probabilities(scored, fit_map, folds) for kind, fit_map in FITS.items()}
+    losses = {kind: log_loss(probabilities, scored.relevant) for kind, probabilities in held_out.items()}
+    best = min(losses, key=losses.__getitem__)
+    before = reliability(hits.model_probabilities, scored.relevant)
+    after = reliability(held_out[best], scored.relevant)
     evidence = {
-        "queries": queries,
+        "queries": n_queries,
         "hits": len(scored.scores),
-        "relevant": relevant,
+        "relevant": n_relevant,
         "ece_before": calibration_error(before),
         "ece_after": calibration_error(after),
     }
-    pairs = tuple(precisions(out[chosen], scored.relevant))
-    calibration = IndexCalibration(collected.stage, FITS[chosen](scored), "", "", pairs, evidence)
-    return Fitted(calibration, tuple(before), tuple(after), losses)
+    precisions = tuple(precision_thresholds(held_out[best], scored.relevant))
+    calibration = IndexCalibration(hits.stage, FITS[best](scored), "", "", precisions, evidence)
+    return CalibrationFit(calibration, tuple(before), tuple(after), losses)
 
 
-def _numbered(query_ids: Sequence[str], count: int) -> list[Groups]:
-    """Return the query numbers of each fold."""
-    numbers = {query_id: number for number, query_id in enumerate(query_ids)}
-    return [np.array([numbers[query_id] for query_id in fold]) for fold in block_folds(query_ids, count)]
+def _fold_indices(query_ids: Sequence[str], n_folds: int) -> list[Indices]:
+    """Return the indices of each fold's queries."""
+    indices = {query_id: index for index, query_id in enumerate(query_ids)}
+    return [np.array([indices[query_id] for query_id in fold]) for fold in block_folds(query_ids, n_folds)]

@@ -1,4 +1,4 @@
-"""Make an HTML page in one file from headings, paragraphs and tables, for light and dark, narrow and wide screens."""
+"""Build a self-contained HTML page from headings, paragraphs and tables; it adapts to dark mode and narrow screens."""
 
 from collections.abc import Sequence
 from html import escape
@@ -28,7 +28,7 @@ pre { background: var(--field); padding: 10px 12px; border-radius: 6px; overflow
 
 
 def page(title: str, *blocks: str) -> str:
-    """Return an HTML page; the title is plain text, the blocks are HTML."""
+    """Return an HTML page from a title in plain text and blocks of HTML."""
     head = '<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'
     body = "\n".join(blocks)
     style = f"<style>{STYLE}</style>"
@@ -36,9 +36,9 @@ def page(title: str, *blocks: str) -> str:
     return f"{opening}<body><main>\n{body}\n</main></body></html>\n"
 
 
-def paragraph(text: str, kind: str = "") -> str:
+def paragraph(text: str, css_class: str = "") -> str:
     """Return a paragraph of plain text."""
-    return f'<p class="{kind}">{escape(text)}</p>' if kind else f"<p>{escape(text)}</p>"
+    return f'<p class="{css_class}">{escape(text)}</p>' if css_class else f"<p>{escape(text)}</p>"
 
 
 def heading(text: str, level: int = 2) -> str:
@@ -46,13 +46,13 @@ def heading(text: str, level: int = 2) -> str:
     return f"<h{level}>{escape(text)}</h{level}>"
 
 
-def rows(columns: Sequence[str], cells: Sequence[Sequence[str]]) -> str:
-    """Return a table; all columns but the first are numbers, aligned to the right."""
+def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a table of plain text; all columns but the first are aligned to the right, for numbers."""
 
-    def row(tag: str, values: Sequence[str]) -> str:
-        kinds = ["", *[' class="number"'] * (len(values) - 1)]
-        inner = "".join(f"<{tag}{kind}>{escape(value)}</{tag}>" for kind, value in zip(kinds, values, strict=True))
-        return f"<tr>{inner}</tr>"
+    def render_row(tag: str, cells: Sequence[str]) -> str:
+        first, *numbers = (escape(cell) for cell in cells)
+        number_cells = "".join(f'<{tag} class="number">{number}</{tag}>' for number in numbers)
+        return f"<tr><{tag}>{first}</{tag}>{number_cells}</tr>"
 
-    body = "".join(row("td", cell) for cell in cells)
-    return f'<div class="wide"><table><thead>{row("th", columns)}</thead><tbody>{body}</tbody></table></div>'
+    body = "".join(render_row("td", row) for row in rows)
+    return f'<div class="wide"><table><thead>{render_row("th", columns)}</thead><tbody>{body}</tbody></table></div>'

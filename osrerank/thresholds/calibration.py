@@ -47,7 +47,7 @@ class IndexCalibration:
     def probability(self, candidate: Candidate) -> float | None:
         """Return a candidate's probability of relevance; None if the stage did not score it."""
         scores = [entry.score for entry in candidate.trace if entry.stage == self.stage]
-        return float(self.map.of(np.array(scores[-1:]))[0]) if scores else None
+        return float(self.map.apply(np.array(scores[-1:]))[0]) if scores else None
 
     def threshold_for(self, precision: float) -> float | None:
         """Return the lowest probability threshold that reaches a precision; None if no threshold reaches it."""

@@ -1,4 +1,4 @@
-"""Map scores to probabilities by one of the two maps that a calibration may have, logistic or isotonic.
+"""The two kinds of map from a score to a probability of relevance: logistic (Platt) and isotonic.
 
 Platt: Probabilistic outputs for support vector machines, 1999. Zadrozny, Elkan: Transforming classifier scores into
 accurate multiclass probability estimates, KDD 2002 (isotonic regression).
@@ -28,7 +28,7 @@ class Platt:
         if not (math.isfinite(self.offset) and 0 < self.scale < math.inf):
             raise ValueError(f"scale {self.scale} and offset {self.offset} do not give a rising logistic function")
 
-    def of(self, scores: Floats) -> Floats:
+    def apply(self, scores: Floats) -> Floats:
         """Return the probabilities of scores ``(n,)``."""
         probabilities: Floats = 1 / (1 + np.exp(-np.clip(self.scale * scores + self.offset, -700, 700)))
         return probabilities
@@ -36,11 +36,11 @@ class Platt:
 
 @dataclass(frozen=True, slots=True)
 class Isotonic:
-    """Straight lines between points, constant before the first and after the last; the map never decreases.
+    """A piecewise linear map that never decreases, constant before the first point and after the last.
 
     Attributes:
         scores: the points' scores, in rising order.
-        probabilities: the points' probabilities, each in [0, 1], none below the one before it.
+        probabilities: the points' probabilities, in [0, 1] and never falling.
     """
 
     scores: tuple[float, ...]
@@ -54,11 +54,11 @@ class Isotonic:
         scores, probabilities = np.array(self.scores), np.array(self.probabilities)
         is_complete = len(scores) == len(probabilities) > 0 and bool(np.isfinite(scores).all())
         if not is_complete or (np.diff(scores) <= 0).any() or (np.diff(probabilities) < 0).any():
-            raise ValueError("the points of an isotonic map have rising scores, and probabilities that never fall")
+            raise ValueError("the points of an isotonic map must have rising scores and probabilities that never fall")
         if probabilities[0] < 0 or probabilities[-1] > 1:
-            raise ValueError("the points of an isotonic map have probabilities in [0, 1]")
+            raise ValueError("the points of an isotonic map must have probabilities in [0, 1]")
 
-    def of(self, scores: Floats) -> Floats:
+    def apply(self, scores: Floats) -> Floats:
         """Return the probabilities of scores ``(n,)``."""
         return np.interp(scores, self.scores, self.probabilities)
 
@@ -68,12 +68,12 @@ KINDS: dict[str, type[Platt] | type[Isotonic]] = {kind.name: kind for kind in (P
 
 
 def map_as_json(probability_map: ProbabilityMap) -> dict[str, Any]:
-    """Return a map as a dictionary of JSON values."""
+    """Return a map as JSON values."""
     return {"kind": probability_map.name, **asdict(probability_map)}
 
 
 def map_from_json(content: Mapping[str, Any]) -> ProbabilityMap:
-    """Return the map that `map_as_json` gave as JSON.
+    """Return the map from the JSON values of `map_as_json`.
 
     Raises:
         KeyError, TypeError, ValueError: the content is not a map.

@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from osrerank.decision.advice.verdict import judge
+from osrerank.decision.advice.verdict import decide
 from osrerank.evaluation.basic import ndcg
 from osrerank.options.rerank import Rerank
 from osrerank.response import FIRST_PASS, squash
@@ -110,7 +110,7 @@ def _table(values: Mapping[str, Mapping[str, Sequence[float]]]) -> None:
         print(f"| {name} | {fmean(means):.4f} |", " | ".join(f"{mean:.4f}" for mean in means), "|")
     joined = {name: np.array([value for one in sets for value in values[one][name]]) for name in values[sets[0]]}
     for name in ("vectors", "mono"):
-        found = judge(joined[name], joined["vectors-mono@20"])
+        found = decide(joined[name], joined["vectors-mono@20"])
         print(
             f"vectors-mono@20 against {name}: {found.difference:+.4f}, {found.better} better, {found.worse} worse, "
             f"p = {found.p_value:.4f}"

@@ -23,7 +23,7 @@ from typing import Any
 
 import osrerank
 from osrerank import Client, connect
-from osrerank.decision.use.shadow import read_report, spread
+from osrerank.decision.use.shadow import percentiles, read_report
 from osrerank.indexing.build import build_vectors
 
 SAMPLE = Path(osrerank.__file__).parent / "data" / "squad"
@@ -90,11 +90,11 @@ def compare(client: Client, rerank: Any, records: Path, load: Callable[[Callable
     records.unlink(missing_ok=True)
     loaded = load(lambda number: search(client, number, rerank))
     client.searcher.shadows.close()
-    said = ", ".join(f"{percentile} {value:.1f} ms" for percentile, value in spread(loaded).items())
+    said = ", ".join(f"{percentile} {value:.1f} ms" for percentile, value in percentiles(loaded).items())
     row = f"{len(loaded):6,} answered, {said}"
     if records.exists():
         report = read_report([records])
-        again = spread(report.ms)
+        again = percentiles(report.ms)
         row += f"; {report.searches:,} recorded, {report.dropped:,} dropped, run again p50 {again['p50']:.0f} ms"
     return row
 

@@ -1,4 +1,4 @@
-"""Choose depth and weight of the first pass by cross-validation, and test the choice on held-out queries."""
+"""Choose the best of several settings by cross-validation, and test the choice on held-out queries."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -7,7 +7,16 @@ import numpy as np
 import numpy.typing as npt
 
 from osrerank.decision.advice.sample import SampledQuery, SearchSetting
-from osrerank.decision.advice.verdict import ALPHA, TOLERANCE, Floats, Outcome, Verdict, interval, judge, student
+from osrerank.decision.advice.verdict import (
+    ALPHA,
+    TOLERANCE,
+    Floats,
+    Verdict,
+    confidence_interval,
+    decide,
+    outcome_of,
+    t_quantile,
+)
 from osrerank.evaluation.folds import block_folds
 from osrerank.evaluation.measures import Averaging, evaluate
 from osrerank.evaluation.tune import DECIMALS, Fold, cross_validate
@@ -15,18 +24,18 @@ from osrerank.types import Qrels, Run, ScoredDocument
 
 FOLDS = 5
 SAMPLES, SEED = 1_000, 0
-"""Draws of the randomisation test."""
+"""The number of random samples of the randomisation test, and their seed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The chosen setting, and the value that it promises on unseen queries.
+    """The best setting, and an estimate of its value on unseen queries.
 
     Attributes:
         setting: the setting with the highest mean over all queries.
-        promised: the mean of the measure over held-out queries, each ranked by the setting chosen on the other folds.
-        low, high: ends of the promise's 95% confidence interval.
-        verdict: compares the held-out values with the current setting's, by a randomisation test of the whole choice.
+        promised: the mean of the measure over all queries, each ranked by the setting chosen on the other folds.
+        low, high: the ends of the 95% confidence interval of ``promised``.
+        verdict: the comparison of these values with those of the current setting, by a randomisation test.
         by_fold: for each fold, the setting chosen on the other folds.
     """
 
@@ -41,29 +50,28 @@ class Choice:
 def measure_setting(
     sampled: Sequence[SampledQuery], qrels: Qrels, measure: str, setting: SearchSetting | None
 ) -> Floats:
-    """Return a measure's value for each query when its hits are ranked by a setting; None is the first pass.
+    """Return a measure's value ``(queries,)`` for each query with a setting; None is the first pass.
 
     Raises:
         EvaluationError: the measure is unknown.
     """
-    rankings = {query_hits.query.query_id: _documents(query_hits.order(setting)) for query_hits in sampled}
+    rankings = {query_hits.query.query_id: _score_by_rank(query_hits.order(setting)) for query_hits in sampled}
     judged = Qrels({query_id: qrels.judgments[query_id] for query_id in rankings})
-    values = evaluate(judged, Run(rankings), [measure], Averaging(complete=True)).per_query
-    (by_query,) = values.values()
+    (by_query,) = evaluate(judged, Run(rankings), [measure], Averaging(complete=True)).per_query.values()
     return np.array([by_query[query_hits.query.query_id] for query_hits in sampled])
 
 
-def _documents(doc_ids: Sequence[str]) -> tuple[ScoredDocument, ...]:
+def _score_by_rank(doc_ids: Sequence[str]) -> tuple[ScoredDocument, ...]:
     return tuple(ScoredDocument(doc_id, float(len(doc_ids) - index)) for index, doc_id in enumerate(doc_ids))
 
 
-def choose(query_ids: Sequence[str], present: Floats, values: Mapping[SearchSetting, Floats]) -> Choice:
+def choose(query_ids: Sequence[str], current: Floats, values: Mapping[SearchSetting, Floats]) -> Choice:
     """Choose the setting with the highest mean, and measure the choice on held-out queries.
 
     Args:
-        query_ids: ids of the queries.
-        present: the current setting's values ``(queries,)``.
-        values: setting -> its values ``(queries,)``; if means are equal, the earlier setting is chosen.
+        query_ids: the queries' ids.
+        current: the values of the current setting ``(queries,)``.
+        values: setting -> its values ``(queries,)``. If means are equal, the earlier setting is chosen.
 
     Raises:
         EvaluationError: there are too few queries.
@@ -72,51 +80,60 @@ def choose(query_ids: Sequence[str], present: Floats, values: Mapping[SearchSett
     table = np.stack([values[setting] for setting in settings], axis=1)
     by_query = dict(zip(query_ids, table, strict=True))
     folds = block_folds(query_ids, FOLDS)
-    learned: list[Fold[SearchSetting]] = cross_validate(by_query, folds, settings)
-    columns = {setting: column for column, setting in enumerate(settings)}
-    held_out = {query_id: by_query[query_id][columns[fold.setting]] for fold in learned for query_id in fold.held_out}
-    after = np.array([held_out[query_id] for query_id in query_ids])
+    chosen: list[Fold[SearchSetting]] = cross_validate(by_query, folds, settings)
+    held_out_by_query = {
+        query_id: by_query[query_id][settings.index(fold.setting)] for fold in chosen for query_id in fold.held_out
+    }
+    held_out = np.array([held_out_by_query[query_id] for query_id in query_ids])
     rows = {query_id: row for row, query_id in enumerate(query_ids)}
-    numbered = [np.array([rows[query_id] for query_id in fold]) for fold in folds]
-    verdict = _correct_for_choice(judge(present, after), table - present[:, None], numbered)
-    low, high = interval(after)
-    highest = max(1.0, float(table.max()))  # measures are seldom above 1, and never below 0
+    fold_rows = [np.array([rows[query_id] for query_id in fold]) for fold in folds]
+    verdict = _correct_for_choice(decide(current, held_out), table - current[:, None], fold_rows)
+    low, high = confidence_interval(held_out)
+    maximum = max(1.0, float(table.max()))  # some measures exceed 1; none is negative
     best = settings[int(np.argmax(np.round(table.mean(axis=0), DECIMALS)))]
-    by_fold = tuple(fold.setting for fold in learned)
-    return Choice(best, float(after.mean()), max(0.0, low), min(highest, high), verdict, by_fold)
+    by_fold = tuple(fold.setting for fold in chosen)
+    return Choice(best, float(held_out.mean()), max(0.0, low), min(maximum, high), verdict, by_fold)
 
 
 def _correct_for_choice(verdict: Verdict, differences: Floats, folds: Sequence[npt.NDArray[np.intp]]) -> Verdict:
-    """Return the verdict of a randomisation test, which accounts for the choice of the setting on the same queries.
+    """Replace the t-test of a verdict by a randomisation test that repeats the choice of the setting.
 
-    Held-out values are not independent: each query was in the training folds of the other queries. So a t-test at the
-    5% level reports a difference that does not exist in too many cases (measured: 8%). Its statistic is therefore
-    compared with the statistics of random samples. In each sample, the values of the current setting and the other
-    settings are exchanged at random for each query, and the setting is chosen again.
+    Held-out values are not independent, because each query is in the training folds of others. A t-test at the 5% level
+    therefore finds a difference where there is none in 8% of cases (measured). Here, its statistic is compared with the
+    statistics of random samples. In each sample, some queries' values of the current setting are exchanged with those
+    of the other settings, and the setting is chosen again.
 
     Args:
-        verdict: the verdict of a t-test of the held-out values.
-        differences: each setting's value minus the current one's ``(queries, settings)``.
-        folds: the row numbers of each fold's queries.
+        verdict: the verdict of a t-test on the held-out values.
+        differences: the value of each setting minus that of the current setting ``(queries, settings)``.
+        folds: the rows of each fold's queries.
     """
     count = len(differences)
     signs = np.random.default_rng(SEED).choice([-1.0, 1.0], size=(SAMPLES, count))
-    sums, squares = signs @ differences, differences**2
-    total, total_squares = np.zeros(SAMPLES), np.zeros(SAMPLES)
+    sums = signs @ differences  # (samples, settings)
+    totals, totals_of_squares = np.zeros(SAMPLES), np.zeros(SAMPLES)
     for fold in folds:
         held_out = signs[:, fold] @ differences[fold]
         means = (sums - held_out) / max(1, count - len(fold))
         chosen = np.argmax(np.round(means, DECIMALS), axis=1)
-        total += held_out[np.arange(SAMPLES), chosen]
-        total_squares += squares[fold].sum(axis=0)[chosen]
-    error = np.sqrt(np.maximum(total_squares - total**2 / count, TOLERANCE) / (count - 1) / count)
-    observed = (verdict.high - verdict.low) / 2 / student(count)
-    by_chance = np.abs(total / count) / error
-    statistic = abs(verdict.difference) / max(observed, TOLERANCE)
-    p_value = float((1 + (by_chance >= statistic).sum()) / (1 + SAMPLES))
-    half = observed * float(np.quantile(by_chance, 1 - ALPHA))
-    is_decided = p_value < ALPHA
-    outcome: Outcome = "undecided" if not is_decided else "helps" if verdict.difference > 0 else "hurts"
-    low, high = verdict.difference - half, verdict.difference + half
-    more_queries = 0 if is_decided else verdict.more_queries or (None if verdict.more_queries is None else 1)
-    return replace(verdict, outcome=outcome, p_value=p_value, low=low, high=high, more_queries=more_queries)
+        totals += held_out[np.arange(SAMPLES), chosen]
+        totals_of_squares += (differences[fold] ** 2).sum(axis=0)[chosen]
+    errors = np.sqrt(np.maximum(totals_of_squares - totals**2 / count, TOLERANCE) / (count - 1) / count)
+    random_statistics = np.abs(totals / count) / errors
+    error = (verdict.high - verdict.low) / 2 / t_quantile(count)
+    statistic = abs(verdict.difference) / max(error, TOLERANCE)
+    p_value = float((1 + (random_statistics >= statistic).sum()) / (1 + SAMPLES))
+    half_width = error * float(np.quantile(random_statistics, 1 - ALPHA))
+    more_queries = verdict.more_queries
+    if p_value < ALPHA:
+        more_queries = 0
+    elif more_queries == 0:  # only the t-test had decided
+        more_queries = 1
+    return replace(
+        verdict,
+        outcome=outcome_of(p_value, verdict.difference),
+        p_value=p_value,
+        low=verdict.difference - half_width,
+        high=verdict.difference + half_width,
+        more_queries=more_queries,
+    )

@@ -1,24 +1,24 @@
-"""Report whether reranking helps: as lines for a screen, as JSON, and as an HTML page in one file."""
+"""Report an `IndexAdvice`: as lines for a terminal, as JSON values, and as an HTML page."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from html import escape
 from typing import Any
 
-from osrerank.decision.advice.advise import TOP, IndexAdvice
+from osrerank.decision.advice.advise import TOP_HITS, IndexAdvice
 from osrerank.decision.advice.choose import Choice
 from osrerank.decision.advice.sample import SampledQuery, SearchSetting
 from osrerank.decision.advice.verdict import Outcome, Verdict
-from osrerank.decision.page import heading, page, paragraph, rows
+from osrerank.decision.page import heading, page, paragraph, table
 from osrerank.options.rerank import AUTO_PIPELINE, NO_STAGES
 from osrerank.types import Qrels
 
-EXAMPLES = 3
-"""Number of queries shown that gain most, and of queries that lose most."""
-MARGIN = 0.1
-"""If the shares of judged hits differ by more than this, the judgments favour the first pass."""
-HITS, SNIPPET = 5, 140
-"""How many hits of a query the page shows, and how many characters of each."""
+MAX_EXAMPLES = 3
+"""The maximum number of queries shown that gain, and of queries that lose."""
+MAX_JUDGED_DIFFERENCE = 0.1
+"""If a smaller share of reranked hits is judged, by more than this, the judgments favour the first pass."""
+SHOWN_HITS, SNIPPET_CHARACTERS = 5, 140
+"""The number of hits that the page shows of a query, and the number of characters of each hit."""
 HEADLINES: dict[Outcome, str] = {
     "helps": "reranking helps",
     "hurts": "reranking hurts",
@@ -35,8 +35,8 @@ CHOICE_TEXTS: dict[Outcome, str] = {
     "undecided": "not shown to be better than the current setting, which stays",
 }
 NAMES = {NO_STAGES: "first pass", AUTO_PIPELINE: "mono"}
-"""Pipeline in the options -> its name in the report, where that is clearer."""
-TONES: dict[Outcome, str] = {"helps": "verdict good", "hurts": "verdict bad", "undecided": "verdict"}
+"""Pipeline -> its name in the report, where that is clearer than the option's value."""
+CSS_CLASSES: dict[Outcome, str] = {"helps": "verdict good", "hurts": "verdict bad", "undecided": "verdict"}
 
 
 def headline(advice: IndexAdvice) -> str:
@@ -45,77 +45,77 @@ def headline(advice: IndexAdvice) -> str:
 
 
 def lines(advice: IndexAdvice) -> list[str]:
-    """Return the verdict with its numbers, for a screen."""
-    return [headline(advice), *(f"  {line}" for line in _numbers(advice))]
+    """Return the verdict with its numbers, for a terminal."""
+    return [headline(advice), *(f"  {line}" for line in _number_lines(advice))]
 
 
-def _numbers(advice: IndexAdvice) -> Iterator[str]:
-    yield f"as it is now ({advice.current}), {len(advice.found)} queries, {_time(advice, advice.current)}:"
-    yield _difference(advice.measure, advice.verdict)
-    yield from _queries_needed(advice.verdict)
+def _number_lines(advice: IndexAdvice) -> Iterator[str]:
+    yield f"as it is now ({advice.current}), {len(advice.sampled)} queries, {_time_text(advice, advice.current)}:"
+    yield _difference_text(advice.measure, advice.verdict)
+    yield from _queries_needed_lines(advice.verdict)
     yield from _warnings(advice)
-    before, after = advice.judged
-    if before - after > MARGIN:
+    before, after = advice.judged_shares
+    if before - after > MAX_JUDGED_DIFFERENCE:
         yield (
-            f"{before:.0%} of the first pass's top ten hits are judged, and {after:.0%} of the reranked ones; a hit "
-            "without a judgment counts as not relevant, so reranking may be better than it looks: judge more hits"
+            f"{before:.0%} of the first pass's top ten hits are judged, and {after:.0%} of the reranked ones. A hit "
+            "without a judgment counts as not relevant, so reranking may be better than it looks; judge more hits"
         )
-    yield from _alternatives(advice)
-    if any(query_hits.by_vectors for query_hits in advice.found):
-        for setting in advice.of_pipelines():
+    yield from _alternative_lines(advice)
+    if any(query_hits.by_vectors for query_hits in advice.sampled):
+        for setting in advice.best_by_pipeline():
             mean = float(advice.values[setting].mean())
             name = NAMES.get(setting.pipeline, setting.pipeline)
-            yield f"{name}: {advice.measure} {mean:.4f}, {_time(advice, setting)} ({setting})"
+            yield f"{name}: {advice.measure} {mean:.4f}, {_time_text(advice, setting)} ({setting})"
     choice = advice.choice
     if choice.setting == advice.current:
         yield "best: the current setting"
         return
     yield f"best: {choice.setting}"
     yield f"promised on unseen queries (cross-validation): {choice.promised:.4f} [{choice.low:.4f}, {choice.high:.4f}]"
-    yield f"{CHOICE_TEXTS[choice.verdict.outcome]}: {_difference(advice.measure, choice.verdict)}"
-    yield from _queries_needed(choice.verdict)
+    yield f"{CHOICE_TEXTS[choice.verdict.outcome]}: {_difference_text(advice.measure, choice.verdict)}"
+    yield from _queries_needed_lines(choice.verdict)
 
 
 def _warnings(advice: IndexAdvice) -> Iterator[str]:
-    """Yield warnings about judgments and queries that make the measure too low or too high."""
-    lacking, relevant = advice.lacking
-    if lacking:
+    """Yield warnings about judgments and queries that make the measure too low."""
+    missing, relevant = advice.missing_documents
+    if missing:
         yield (
-            f"{lacking} of {relevant} documents judged relevant are not in the index {advice.index}: no search finds "
-            "these documents, and each counts as missed"
+            f"{missing} of {relevant} documents judged relevant are not in the index {advice.index}, so no search can "
+            "return them; each counts as missed"
         )
     if advice.self_hits:
         yield (
-            f"{advice.self_hits} of {len(advice.found)} queries find a document with the query's own id: if it is "
-            "the query text itself, exclude it with --exclude-query-ids, as BEIR does"
+            f"{advice.self_hits} of {len(advice.sampled)} queries have a hit with the query's own id; if it is the "
+            "query text itself, exclude it with --exclude-query-ids, as BEIR does"
         )
 
 
-def _alternatives(advice: IndexAdvice) -> Iterator[str]:
-    """Yield a line for the present sample and for each alternative, with its value on held-out queries."""
-    if not advice.compared:
+def _alternative_lines(advice: IndexAdvice) -> Iterator[str]:
+    """Yield a line for each sample, with the value of its best setting on held-out queries."""
+    if not advice.best_by_sample:
         return
     now = float(advice.values[advice.current].mean())
     yield f"fields, models and queries compared, each with its best depth and blend, on unseen queries (now {now:.4f}):"
-    for choice in advice.compared:
+    for choice in advice.best_by_sample:
         verdict = choice.verdict
         against = f"{verdict.difference:+.4f} against now, {_p_value(verdict)}"
         promised = f"{choice.promised:.4f} [{choice.low:.4f}, {choice.high:.4f}]"
-        yield f"  {_sample_name(advice, choice)}: {promised}, {against}{_own_order(advice, choice)}"
+        yield f"  {_sample_name(advice, choice)}: {promised}, {against}{_without_reranking(advice, choice)}"
 
 
-def _own_order(advice: IndexAdvice, choice: Choice) -> str:
-    """Return the measure of the caller's own query without reranking, in words; "" for choices without such a query."""
-    sample = choice.setting.sample
-    own_first_pass = next(
-        (value for value in advice.values if choice.setting.query and value.is_first_pass and value.sample == sample),
-        None,
-    )
-    return "" if own_first_pass is None else f"; not reranked {float(advice.values[own_first_pass].mean()):.4f}"
+def _without_reranking(advice: IndexAdvice, choice: Choice) -> str:
+    """Return the value of the caller's own query without reranking, as text; "" for choices without such a query."""
+    if not choice.setting.query:
+        return ""
+    for setting, values in advice.values.items():
+        if setting.is_first_pass and setting.sample == choice.setting.sample:
+            return f"; not reranked {float(values.mean()):.4f}"
+    return ""
 
 
 def _sample_name(advice: IndexAdvice, choice: Choice) -> str:
-    """Return a name for a choice's sample, by the query, fields or model that differ from the present ones."""
+    """Return a name for a choice's sample: the query, fields or model in which it differs from the present sample."""
     setting = choice.setting
     if setting.query:
         return f"your query {setting.query}"
@@ -130,13 +130,13 @@ def _p_value(verdict: Verdict) -> str:
     return "p < .0001" if verdict.p_value < 1e-4 else f"p = {verdict.p_value:.4f}".replace("0.", ".")
 
 
-def _time(advice: IndexAdvice, setting: SearchSetting) -> str:
-    """Return the time of a setting's stages, in words."""
+def _time_text(advice: IndexAdvice, setting: SearchSetting) -> str:
+    """Return the time of a setting's stages, as text."""
     took_ms = advice.took_ms(setting)
     return "time not measured" if took_ms is None else f"{took_ms:.1f} ms"
 
 
-def _difference(measure: str, verdict: Verdict) -> str:
+def _difference_text(measure: str, verdict: Verdict) -> str:
     return (
         f"{measure} {verdict.before:.4f} -> {verdict.after:.4f}: {verdict.difference:+.4f} [{verdict.low:+.4f}, "
         f"{verdict.high:+.4f}], {_p_value(verdict)}; {verdict.better} better, {verdict.equal} equal, "
@@ -144,74 +144,73 @@ def _difference(measure: str, verdict: Verdict) -> str:
     )
 
 
-def _queries_needed(verdict: Verdict) -> Iterator[str]:
+def _queries_needed_lines(verdict: Verdict) -> Iterator[str]:
     if verdict.outcome != "undecided":
         return
-    reach = f"{verdict.queries} queries find a difference of {verdict.detectable:.4f} in four of five cases"
     if verdict.more_queries is None:
-        yield f"no number of queries would decide a difference of {verdict.difference:+.4f}; {reach}"
+        needed = f"no number of queries would decide a difference of {verdict.difference:+.4f}"
     else:
         needed = f"about {verdict.more_queries:,} more judged queries would decide it, if the difference is as measured"
-        yield f"{needed}; {reach}"
+    yield f"{needed}; {verdict.queries} queries detect a difference of {verdict.detectable:.4f} in four of five cases"
 
 
-def extremes(advice: IndexAdvice) -> tuple[list[int], list[int]]:
-    """Return the row numbers of the queries that gain most and lose most by the best setting."""
+def find_extremes(advice: IndexAdvice) -> tuple[list[int], list[int]]:
+    """Return the rows of the queries that gain most and of those that lose most with the best setting."""
     gains = advice.values[advice.best] - advice.before
     order = [int(row) for row in gains.argsort(kind="stable")]
-    gaining = [row for row in order[::-1][:EXAMPLES] if gains[row] > 0]
-    return gaining, [row for row in order[:EXAMPLES] if gains[row] < 0]
+    gaining = [row for row in order[::-1][:MAX_EXAMPLES] if gains[row] > 0]
+    return gaining, [row for row in order[:MAX_EXAMPLES] if gains[row] < 0]
 
 
 def extreme_lines(advice: IndexAdvice) -> list[str]:
-    """Return the queries that gain and lose most by the best setting, a line each."""
+    """Return a line for each query that gains most or loses most with the best setting."""
     after = advice.values[advice.best]
     return [
-        f"  {name}: {advice.before[row]:.2f} -> {after[row]:.2f} {advice.found[row].query.text}"
-        for name, chosen in zip(("gains most", "loses most"), extremes(advice), strict=True)
-        for row in chosen
+        f"  {name}: {advice.before[row]:.2f} -> {after[row]:.2f} {advice.sampled[row].query.text}"
+        for name, rows in zip(("gains most", "loses most"), find_extremes(advice), strict=True)
+        for row in rows
     ]
 
 
 def as_json(advice: IndexAdvice) -> dict[str, Any]:
-    """Return the advice as a dictionary of JSON values."""
-    gaining, losing = extremes(advice)
+    """Return the advice as JSON values."""
+    gaining, losing = find_extremes(advice)
     return {
         "index": advice.index,
         "measure": advice.measure,
         "decision": advice.verdict.outcome,
-        "queries": len(advice.found),
-        "current": _setting(advice.current),
+        "queries": len(advice.sampled),
+        "current": _setting_as_json(advice.current),
         "verdict": asdict(advice.verdict),
         "choice": asdict(advice.choice),
         "recommended": dict(advice.recommended),
         "settings": [
-            {**_setting(setting), "mean": float(values.mean()), "took_ms": advice.took_ms(setting)}
+            {**_setting_as_json(setting), "mean": float(values.mean()), "took_ms": advice.took_ms(setting)}
             for setting, values in advice.values.items()
         ],
-        "compared": [{**_setting(choice.setting), **asdict(choice)} for choice in advice.compared],
-        "lacking": {"documents": advice.lacking[0], "relevant": advice.lacking[1]},
+        "compared": [{**_setting_as_json(choice.setting), **asdict(choice)} for choice in advice.best_by_sample],
+        "lacking": {"documents": advice.missing_documents[0], "relevant": advice.missing_documents[1]},
         "own_hits": advice.self_hits,
-        "judged": {"first_pass": advice.judged[0], "reranked": advice.judged[1]},
-        "gains": [_example(advice, row) for row in gaining],
-        "losses": [_example(advice, row) for row in losing],
+        "judged": {"first_pass": advice.judged_shares[0], "reranked": advice.judged_shares[1]},
+        "gains": [_example_as_json(advice, row) for row in gaining],
+        "losses": [_example_as_json(advice, row) for row in losing],
     }
 
 
-def _setting(setting: SearchSetting) -> dict[str, Any]:
+def _setting_as_json(setting: SearchSetting) -> dict[str, Any]:
     query = {"query": setting.query} if setting.query else {}
     return {"model": setting.model, **setting.options(), **query}
 
 
-def _example(advice: IndexAdvice, row: int) -> dict[str, Any]:
-    query_hits = advice.found[row]
+def _example_as_json(advice: IndexAdvice, row: int) -> dict[str, Any]:
+    query_hits = advice.sampled[row]
     return {
         "query_id": query_hits.query.query_id,
         "query": query_hits.query.text,
         "before": float(advice.before[row]),
         "after": float(advice.values[advice.best][row]),
-        "first_pass": query_hits.order(None)[:TOP],
-        "reranked": advice.sample_of(advice.best)[row].order(advice.best)[:TOP],
+        "first_pass": query_hits.order(None)[:TOP_HITS],
+        "reranked": advice.find_sample(advice.best)[row].order(advice.best)[:TOP_HITS],
     }
 
 
@@ -220,51 +219,51 @@ def html_page(advice: IndexAdvice, qrels: Qrels, settings: str) -> str:
 
     Args:
         advice: the advice to report.
-        qrels: judgments, which mark relevant hits.
-        settings: content of the recommended settings file.
+        qrels: the judgments, by which relevant hits are marked.
+        settings: the content of the recommended settings file.
     """
-    title, *sentences = lines(advice)
+    title, *number_lines = lines(advice)
     better = "No other setting is shown to be better."
     if advice.choice.verdict.outcome == "helps":
         better = f"Better: {advice.best}."
-    answer = f"{VERDICT_TEXTS[advice.verdict.outcome]} {better}"
-    blocks = [heading(title, 1), paragraph(answer, TONES[advice.verdict.outcome])]
-    blocks += [paragraph(line.strip()) for line in sentences]
-    blocks += [heading("Settings"), _table(advice)]
-    for name, chosen in zip(("gain most", "lose most"), extremes(advice), strict=True):
+    verdict = f"{VERDICT_TEXTS[advice.verdict.outcome]} {better}"
+    blocks = [heading(title, 1), paragraph(verdict, CSS_CLASSES[advice.verdict.outcome])]
+    blocks += [paragraph(line.strip()) for line in number_lines]
+    blocks += [heading("Settings"), _settings_table(advice)]
+    for name, rows in zip(("gain most", "lose most"), find_extremes(advice), strict=True):
         blocks += [heading(f"Queries that {name}")]
-        blocks += [_side_by_side(advice, row, qrels) for row in chosen] or [paragraph("None.")]
+        blocks += [_side_by_side(advice, row, qrels) for row in rows] or [paragraph("None.")]
     return page(headline(advice), *blocks, heading("Settings file"), f"<pre>{escape(settings)}</pre>")
 
 
-def _table(advice: IndexAdvice) -> str:
+def _settings_table(advice: IndexAdvice) -> str:
     """Return a table of the best setting, the present one, and the best blend at each depth."""
     means = {setting: float(values.mean()) for setting, values in advice.values.items()}
     best: dict[tuple[object, ...], SearchSetting] = {}
     for setting in means:
         group = setting.sample, setting.pipeline, setting.duo_depth, setting.depth, setting.mono_depth
         best[group] = max(best.get(group, setting), setting, key=means.__getitem__)
-    names = {advice.current: " (now)", advice.best: " (best)"}
-    first = float(advice.before.mean())
-    cells = [
+    labels = {advice.current: " (now)", advice.best: " (best)"}
+    first_pass = float(advice.before.mean())
+    rows = [
         [
-            f"{setting}{names.get(setting, '')}",
+            f"{setting}{labels.get(setting, '')}",
             f"{means[setting]:.4f}",
-            f"{means[setting] - first:+.4f}",
-            _time(advice, setting),
+            f"{means[setting] - first_pass:+.4f}",
+            _time_text(advice, setting),
         ]
         for setting in dict.fromkeys([advice.best, advice.current, *best.values()])
     ]
-    head = ("setting", f"{advice.measure} of the sample", "over first pass", "stages, vectors known")
+    columns = ("setting", f"{advice.measure} of the sample", "over first pass", "stages, vectors known")
     note = "The best of many settings looks better on its sample than it is; the promise above is for held-out queries."
-    return rows(head, cells) + paragraph(note, "quiet")
+    return table(columns, rows) + paragraph(note, "quiet")
 
 
 def _side_by_side(advice: IndexAdvice, row: int, qrels: Qrels) -> str:
     """Return a query's top hits from the first pass and from the best setting, side by side."""
-    query_hits, after = advice.found[row], advice.values[advice.best][row]
+    query_hits, after = advice.sampled[row], advice.values[advice.best][row]
     judged = qrels.judgments.get(query_hits.query.query_id, {})
-    reranked = advice.sample_of(advice.best)[row]
+    reranked = advice.find_sample(advice.best)[row]
     sides = _side("First pass", query_hits, None, judged) + _side("Reranked", reranked, advice.best, judged)
     summary = f"<summary>{escape(query_hits.query.text)} ({advice.before[row]:.2f} → {after:.2f})</summary>"
     return f'<details open>{summary}<div class="pair">{sides}</div></details>'
@@ -272,7 +271,7 @@ def _side_by_side(advice: IndexAdvice, row: int, qrels: Qrels) -> str:
 
 def _side(title: str, query_hits: SampledQuery, setting: SearchSetting | None, judged: Mapping[str, int]) -> str:
     list_items = []
-    for doc_id in query_hits.order(setting)[:HITS]:
-        text = escape(f"{doc_id}: {query_hits.texts[doc_id][:SNIPPET]}")
+    for doc_id in query_hits.order(setting)[:SHOWN_HITS]:
+        text = escape(f"{doc_id}: {query_hits.texts[doc_id][:SNIPPET_CHARACTERS]}")
         list_items.append(f'<li class="good">✓ {text}</li>' if judged.get(doc_id, 0) > 0 else f"<li>{text}</li>")
     return f"<div><strong>{escape(title)}</strong><ol>{''.join(list_items)}</ol></div>"

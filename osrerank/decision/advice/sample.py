@@ -1,4 +1,7 @@
-"""Search each query once, to the maximum depth, and compute the order at other depths and blends from its hits."""
+"""Search each query once, to the maximum depth, and compute its ranking at other depths and blends from the hits.
+
+A *sample* is the hits of all queries with one model, one set of model input fields and one form of query.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,29 +18,29 @@ from osrerank.types import Candidate, Query, Ranking, StageScore
 
 DEPTHS = (10, 20, 50, 100)
 WEIGHTS = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0)
-"""Weights of the first pass in a linear blend, in logits; 0 means no blend."""
+"""Weights of the first pass in a linear blend, relative to logits; 0 means no blend."""
 MONO_DEPTHS = (10, 20, 50)
-"""Numbers of top candidates of the vectors' order that a cross-encoder scores."""
+"""Numbers of top candidates of the stage ``vectors`` that a cross-encoder scores."""
 VECTORS_STAGE, MONO_STAGE = FIRST_STAGES
 Sample = tuple[str, tuple[str, ...], str]
-"""Model, its input fields, and name of the caller's own query, which determine a sample's hits and scores."""
+"""What identifies a sample: the model, its input fields, and the name of the caller's own query."""
 
 
 @dataclass(frozen=True, slots=True)
 class SearchSetting:
-    """A combination of search options, one of several that are compared.
+    """A combination of search options.
 
     Attributes:
         model: the model's name, as for ``--model``.
-        passages: the option ``passages``, as in a settings file; the same in all settings of a model.
-        depth: how many candidates are reranked.
+        passages: the option ``passages``, as in a settings file.
+        depth: the number of candidates to rerank.
         blend: ``replace``, ``linear`` or ``rrf``.
-        weight: weight of the first pass in the blend.
-        duo_depth: how many candidates are then compared in pairs; above 0 in the present setting only.
-        pipeline: the pipeline of the search; ``none`` is the first pass, for which the other attributes have no effect.
-        mono_depth: number of top candidates that the cross-encoder scores in ``vectors-mono``.
+        weight: the weight of the first pass in the blend.
+        duo_depth: the number of candidates to compare in pairs; only the present setting may have pairs.
+        pipeline: the search's pipeline. ``none`` is the first pass, on which depths and blends have no effect.
+        mono_depth: the number of top candidates that the cross-encoder scores in ``vectors-mono``.
         fields: the model's input fields; empty for the present fields.
-        query: name of the caller's own query, which finds the hits; empty for a query text.
+        query: the name of the caller's own query; empty if the query's text is searched.
     """
 
     model: str
@@ -53,7 +56,7 @@ class SearchSetting:
 
     @property
     def sample(self) -> Sample:
-        """The sample of hits and scores from which the setting's order is computed; it has any depth and blend."""
+        """The sample from which the setting's rankings are computed."""
         return self.model, self.fields, self.query
 
     @property
@@ -62,26 +65,28 @@ class SearchSetting:
         return self.pipeline == NO_STAGES
 
     def took_ms(self, sampled: "SampledQuery") -> float | None:
-        """Estimate how many milliseconds it takes to rerank a query's hits, from the stages' times at full depth.
+        """Estimate the time to rerank a query's hits, in milliseconds, from the stages' times at full depth.
 
         None if these times were not measured, or if the setting compares pairs.
         """
-        times, count = sampled.took_ms, max(1, len(sampled.candidates))
-        if self.is_first_pass or not times or self.duo_depth:
-            return 0.0 if self.is_first_pass else None
-        vectors_ms, pairs = times.get(VECTORS_STAGE, 0.0), self.mono_depth
+        times, n_candidates = sampled.took_ms, max(1, len(sampled.candidates))
+        if self.is_first_pass:
+            return 0.0
+        if not times or self.duo_depth:
+            return None
+        vectors_ms = times.get(VECTORS_STAGE, 0.0)
         if MONO_STAGE not in times or self.pipeline in VECTORS:
             return vectors_ms
-        if not pairs:
-            vectors_ms, pairs = 0.0, self.depth
-        return vectors_ms + times[MONO_STAGE] * min(pairs, count) / count
+        if self.mono_depth:
+            return vectors_ms + times[MONO_STAGE] * min(self.mono_depth, n_candidates) / n_candidates
+        return times[MONO_STAGE] * min(self.depth, n_candidates) / n_candidates
 
     def __str__(self) -> str:
         query = f", your query {self.query}" if self.query else ""
         fields_text = f", reads {' and '.join(self.fields)}" if self.fields else ""
-        return self._ranking() + ("" if self.is_first_pass else fields_text) + query
+        return self._describe_ranking() + ("" if self.is_first_pass else fields_text) + query
 
-    def _ranking(self) -> str:
+    def _describe_ranking(self) -> str:
         if self.is_first_pass:
             return "the first pass"
         blend = f"linear blend {self.weight:g}" if self.blend == "linear" else self.blend
@@ -111,12 +116,13 @@ class SampledQuery:
 
     Attributes:
         query: the query.
-        candidates: the hits in first-pass order; ``trace`` has the first pass's score, then the model's score if the
-            hit was reranked.
-        texts: id -> text of the hit, as the model reads it.
-        with_pairs: ids in the order of the present setting, if it compares pairs; else empty.
-        by_vectors: the same hits with the scores of the stage ``vectors``, if the model is a cross-encoder.
-        vectors_weight: the weight of the vectors' logit in ``vectors-mono``, relative to the cross-encoder's.
+        candidates: the hits in first-pass order. ``trace`` has the first-pass score, then the model's score if the hit
+            was reranked.
+        texts: document id -> the text that is the model's input.
+        with_pairs: the document ids in the order of the present setting, if it compares pairs; else empty.
+        by_vectors: the hits with scores of the stage ``vectors`` in ``trace``, if the model is a cross-encoder; else
+            empty.
+        vectors_weight: the weight of the logit from vectors in ``vectors-mono``, relative to the cross-encoder's logit.
         took_ms: stage -> its time for all hits, in milliseconds; empty if the search encoded documents.
     """
 
@@ -129,45 +135,42 @@ class SampledQuery:
     took_ms: Mapping[str, float] = field(default_factory=dict)
 
     def order(self, setting: SearchSetting | None) -> list[str]:
-        """Return the ids in the order of a search with this setting; None is the first pass."""
+        """Return the document ids in the order of a search with a setting; None is the first pass."""
         if setting is None or setting.is_first_pass:
             return [candidate.doc_id for candidate in self.candidates]
         if setting.duo_depth:
             return list(self.with_pairs)
         if setting.mono_depth:
-            ranked = self._ranked(self.by_vectors, setting.depth, setting.blend, setting.weight)
-            return self._with_cross_encoder(ranked, setting.mono_depth)
+            return self._order_by_cross_encoder(self._blend(self.by_vectors, setting), setting.mono_depth)
         candidates = self.by_vectors if setting.pipeline in VECTORS and self.by_vectors else self.candidates
-        return [
-            candidate.doc_id for candidate in self._ranked(candidates, setting.depth, setting.blend, setting.weight)
-        ]
+        return [candidate.doc_id for candidate in self._blend(candidates, setting)]
 
-    def _ranked(self, candidates: Sequence[Candidate], depth: int, blend: str, weight: float) -> tuple[Candidate, ...]:
-        """Return the candidates in the order of a blend of their last scores and the first pass's scores."""
-        block, tail = candidates[:depth], candidates[depth:]
+    def _blend(self, candidates: Sequence[Candidate], setting: SearchSetting) -> tuple[Candidate, ...]:
+        """Return the candidates in the order of the blend of their last scores with their first-pass scores."""
+        block, tail = candidates[: setting.depth], candidates[setting.depth :]
         scored = sorted(
             (candidate for candidate in block if len(candidate.trace) > 1),
             key=lambda candidate: (-candidate.score, candidate.rank),
         )
         ordered = (*scored, *(candidate for candidate in block if len(candidate.trace) == 1), *tail)
-        if blend == "replace" or not scored:
+        if setting.blend == "replace" or not scored:
             return ordered
         ranked = tuple(candidate._replace(rank=rank) for rank, candidate in enumerate(ordered, start=1))
-        method: Method = blend  # type: ignore[assignment]  # a setting's blend is one of the stage's methods
-        return BlendStage(method, weight, depth).rerank(Ranking(self.query, ranked)).candidates
+        stage = BlendStage(cast("Method", setting.blend), setting.weight, setting.depth)
+        return stage.rerank(Ranking(self.query, ranked)).candidates
 
-    def _with_cross_encoder(self, ranked: Sequence[Candidate], mono_depth: int) -> list[str]:
-        """Return the ids in the vectors' order, with the best ``mono_depth`` in the cross-encoder's order."""
+    def _order_by_cross_encoder(self, by_vectors: Sequence[Candidate], mono_depth: int) -> list[str]:
+        """Return the document ids with the top ``mono_depth`` candidates in the cross-encoder's order."""
         logits = {candidate.doc_id: candidate.score for candidate in self.candidates if len(candidate.trace) > 1}
-        best, tail = ranked[:mono_depth], ranked[mono_depth:]
-        scored = [candidate for candidate in best if candidate.doc_id in logits]
+        top, tail = by_vectors[:mono_depth], by_vectors[mono_depth:]
+        scored = [candidate for candidate in top if candidate.doc_id in logits]
         scored.sort(key=lambda candidate: -(logits[candidate.doc_id] + self.vectors_weight * candidate.score))
-        unscored = [candidate for candidate in best if candidate.doc_id not in logits]
+        unscored = [candidate for candidate in top if candidate.doc_id not in logits]
         return [candidate.doc_id for candidate in (*scored, *unscored, *tail)]
 
 
 def present_setting(client: Client, index: str) -> SearchSetting:
-    """Return the setting that a search of the index with ``rerank=True`` has now."""
+    """Return the setting of a search of the index with ``rerank=True``."""
     options = client.options_of(index)
     passages = options.passages.aggregation if isinstance(options.passages, Passages) else options.passages or "off"
     one_stage = options if options.pipeline in (*VECTORS, *VECTORS_MONO) else replace(options, pipeline=AUTO_PIPELINE)
@@ -175,7 +178,7 @@ def present_setting(client: Client, index: str) -> SearchSetting:
         identity = service.identity(one_stage)
         model = service.settings.model
         is_cross_encoder = service.resolve(Rerank())[0] == MONO_STAGE
-    present = SearchSetting(model, passages, options.min_depth, *_blend_of_identity(identity["blend"]))
+    present = SearchSetting(model, passages, options.min_depth, *_parse_blend(identity["blend"]))
     if options.is_first_pass:
         return replace(present, pipeline=NO_STAGES)
     if options.pipeline in VECTORS_MONO:
@@ -188,17 +191,17 @@ def present_setting(client: Client, index: str) -> SearchSetting:
 
 
 def vectors_blend(client: Client, index: str) -> tuple[str, float] | None:
-    """Return the blend and weight with which vectors precede a cross-encoder; None if the model is not one."""
+    """Return blend and weight of the stage ``vectors`` before a cross-encoder; None if the model is another kind."""
     options = client.options_of(index)
     if options.pipeline not in VECTORS_MONO:
         options = replace(options, pipeline="vectors-mono", blend="card", blend_weight=None)
     with client.searcher.serving(index) as service:
         is_cross_encoder = service.resolve(Rerank())[0] == MONO_STAGE
-        return _blend_of_identity(service.identity(options)["blend"]) if is_cross_encoder else None
+        return _parse_blend(service.identity(options)["blend"]) if is_cross_encoder else None
 
 
-def _blend_of_identity(blend: object) -> tuple[str, float]:
-    """Return the blend and weight that a search's identity has as a list."""
+def _parse_blend(blend: object) -> tuple[str, float]:
+    """Return blend and weight from a service's identity, where a blend is a list."""
     return (str(blend[0]), float(blend[1])) if isinstance(blend, list) else ("replace", 0.0)
 
 
@@ -210,9 +213,9 @@ def settings_to_try(
     Of equally good settings, the first is chosen.
 
     Args:
-        present: the current setting.
-        depths: depths to try besides the current one.
-        vectors_blend: blend and weight of the vectors stage before a cross-encoder; None for other models.
+        present: the present setting.
+        depths: the depths to try besides the present one.
+        vectors_blend: the blend and weight of the stage ``vectors`` before a cross-encoder; None for other models.
     """
     first_pass_weight = present.weight if present.blend == "linear" else 0.0
     weights = dict.fromkeys((first_pass_weight, *WEIGHTS))
@@ -242,23 +245,20 @@ def search_sample(
     exclude_query_ids: bool = False,
     advance: Callable[[], None] = lambda: None,
 ) -> list[SampledQuery]:
-    """Search each query with the options of the index, but to the given depth and without blend, limits and cuts.
-
-    A query without hits has no candidates.
+    """Search each query with the index's options, but to the given depth, and without blend, deadline and cutoffs.
 
     Args:
-        client: client of the index.
-        index: name of the index.
-        queries: queries to search.
-        depth: how many candidates are reranked.
-        fields: the fields that the model reads; empty for the fields of the index's options.
-        template: the caller's own query; None to search the query's text.
-        exclude_query_ids: whether a hit with the query's own id is left out.
-        advance: callback after each query.
+        client: the client to search with.
+        index: the index to search.
+        queries: the queries to search.
+        depth: the number of candidates to rerank.
+        fields: the model's input fields; empty for the fields in the index's options.
+        template: the caller's own query; None searches the query's text.
+        exclude_query_ids: whether to remove hits with the query's own id.
+        advance: called after each query.
 
     Raises:
-        ConfigError: the index reranks by sentences or by a custom pipeline, or searches by the template are not
-            reranked.
+        ConfigError: the index reranks sentences or has a custom pipeline, or a search by the template is not reranked.
     """
     options = client.options_of(index)
     text_fields = tuple(fields) or options.fields or ()
@@ -266,25 +266,26 @@ def search_sample(
         options = replace(options, fields=client.searcher.defaults.of(index).fields)
     if fields:
         options = replace(options, fields=tuple(fields))
-    sampling, vectors_weight = sampling_options(options, depth), 0.0
+    sampling = sampling_options(options, depth)
+    vectors_weight = 0.0
     with client.searcher.serving(index) as service:
-        if service.resolve(Rerank())[0] == MONO_STAGE:  # a cross-encoder; another model makes its vectors
+        if service.resolve(Rerank())[0] == MONO_STAGE:  # a cross-encoder, whose vectors come from another model
             sampling = replace(sampling, pipeline="vectors-mono")
             vectors_weight = cast("float", service.identity(sampling)["vectors_weight"])
 
-    searches = _Searches(client, index, depth, template, exclude_query_ids)
+    searcher = _SampleSearcher(client, index, depth, template, exclude_query_ids)
     sampled = []
     for query in queries:
-        response = searches.search(query, sampling)
+        response = searcher.search(query, sampling)
         hits = response["hits"]["hits"]
         texts = {hit["_id"]: hit_text(hit, text_fields) or "" for hit in hits}
         stage = FIRST_STAGES if sampling.pipeline == AUTO_PIPELINE else (MONO_STAGE,)
-        query_hits = SampledQuery(query, _candidates(hits, texts, stage), texts, took_ms=_times(response))
+        query_hits = SampledQuery(query, _candidates(hits, texts, stage), texts, took_ms=_stage_times(response))
         if sampling.pipeline != AUTO_PIPELINE:
             by_vectors = _candidates(hits, texts, (VECTORS_STAGE,))
             query_hits = replace(query_hits, by_vectors=by_vectors, vectors_weight=vectors_weight)
         if _compares_pairs(options):
-            paired = searches.search(query, _with_pairs(sampling, options))["hits"]["hits"]
+            paired = searcher.search(query, _with_pairs(sampling, options))["hits"]["hits"]
             query_hits = replace(query_hits, with_pairs=tuple(hit["_id"] for hit in paired))
         sampled.append(query_hits)
         advance()
@@ -292,8 +293,8 @@ def search_sample(
 
 
 @dataclass(frozen=True, slots=True)
-class _Searches:
-    """The searches of a sample, as `search_sample` describes them."""
+class _SampleSearcher:
+    """Searches queries for a sample; the attributes are the arguments of `search_sample`."""
 
     client: Client
     index: str
@@ -302,39 +303,40 @@ class _Searches:
     exclude_query_ids: bool
 
     def search(self, query: Query, options: Rerank) -> dict[str, Any]:
-        """Return the response to a query, with at most ``depth`` hits."""
-        response = self._response(query, options, self.depth + self.exclude_query_ids)
+        """Return a query's response, with at most ``depth`` hits."""
+        response = self._request(query, options, self.depth + self.exclude_query_ids)
         hits = response["hits"]["hits"]
-        kept_hits = [hit for hit in hits if not (self.exclude_query_ids and hit["_id"] == query.query_id)]
-        return {**response, "hits": {**response["hits"], "hits": kept_hits[: self.depth]}}
+        if self.exclude_query_ids:
+            hits = [hit for hit in hits if hit["_id"] != query.query_id]
+        return {**response, "hits": {**response["hits"], "hits": hits[: self.depth]}}
 
-    def _response(self, query: Query, options: Rerank, size: int) -> Any:
+    def _request(self, query: Query, options: Rerank, size: int) -> Any:
         if self.template is None:
             return self.client.search(query.text, index=self.index, size=size, rerank=options)
-        options, body = replace(options, query=query.text), self.template.body_of(query.text, size)
-        response = self.client.search(index=self.index, body=body, rerank=options)
+        body = self.template.fill(query.text, size)
+        response = self.client.search(index=self.index, body=body, rerank=replace(options, query=query.text))
         if response["hits"]["hits"] and not response["rerank"]["applied"]:
             reason = f"searches by {self.template.name} are not reranked: {response['rerank']['reason']}"
             raise ConfigError(reason, setting="template", source="flag")
         return response
 
 
-def _times(response: Mapping[str, Any]) -> dict[str, float]:
-    """Return stage -> its milliseconds; empty if a stage encoded documents, as only a first search does."""
+def _stage_times(response: Mapping[str, Any]) -> dict[str, float]:
+    """Return stage -> its time in milliseconds; empty if a stage encoded documents, because later searches do not."""
     stages = response["rerank"]["stages"]
-    return (
-        {} if any(stage.get("encoded") for stage in stages) else {stage["name"]: stage["took_ms"] for stage in stages}
-    )
+    if any(stage.get("encoded") for stage in stages):
+        return {}
+    return {stage["name"]: stage["took_ms"] for stage in stages}
 
 
 def sampling_options(options: Rerank, depth: int) -> Rerank:
-    """Return the options for scoring ``depth`` candidates with the first model, and for nothing else.
+    """Return options that only score ``depth`` candidates with the first model.
 
     Raises:
-        ConfigError: the options rerank by sentences or by a custom pipeline.
+        ConfigError: the options rerank sentences or have a custom pipeline.
     """
     if not isinstance(options.pipeline, str) or options.sentences is not None:
-        reason = "advise compares depths of one model: remove the option sentences and your own pipeline"
+        reason = "advise compares depths of one model; remove the option sentences and your own pipeline"
         raise ConfigError(reason, setting="rerank", source="settings file")
     return replace(
         options,
@@ -367,7 +369,7 @@ def _with_pairs(sampling: Rerank, options: Rerank) -> Rerank:
 def _candidates(
     hits: Sequence[Mapping[str, Any]], texts: Mapping[str, str], stages: Sequence[str]
 ) -> tuple[Candidate, ...]:
-    """Return hits as candidates in first-pass order, with the score of whichever of the stages ran."""
+    """Return hits as candidates in first-pass order, with the scores of those of the stages that ran."""
     return tuple(
         sorted((_candidate(hit, texts[hit["_id"]], stages) for hit in hits), key=lambda candidate: candidate.rank)
     )
@@ -375,9 +377,10 @@ def _candidates(
 
 def _candidate(hit: Mapping[str, Any], text: str, stages: Sequence[str]) -> Candidate:
     """Return a hit as a candidate at its first-pass rank."""
-    first = hit.get("_rerank", {}).get(FIRST_PASS) or {"score": hit["_score"] or 0.0, "rank": 1}
-    trace = [StageScore(FIRST_PASS, first["score"], first["rank"], squash(first["score"]))]
-    for stage, model in hit.get("_rerank", {}).items():
+    marks = hit.get("_rerank", {})
+    first_pass = marks.get(FIRST_PASS) or {"score": hit["_score"] or 0.0, "rank": 1}
+    trace = [StageScore(FIRST_PASS, first_pass["score"], first_pass["rank"], squash(first_pass["score"]))]
+    for stage, entry in marks.items():
         if stage in stages:
-            trace.append(StageScore(stage, model["score"], model["rank"], 0.0, level=1))
-    return Candidate(hit["_id"], text, trace[-1].score, first["rank"], tuple(trace))
+            trace.append(StageScore(stage, entry["score"], entry["rank"], 0.0, level=1))
+    return Candidate(hit["_id"], text, trace[-1].score, first_pass["rank"], tuple(trace))

@@ -1,4 +1,4 @@
-"""The caller's own search body, with ``{{query}}`` as the placeholder of a query's text."""
+"""The caller's own search body, in which ``{{query}}`` stands for a query's text."""
 
 import json
 from collections.abc import Mapping
@@ -33,25 +33,25 @@ class QueryTemplate:
         try:
             body = json.loads(path.read_text("utf-8"))
         except ValueError as error:
-            raise _template_error(path, f"not JSON: {error}") from None
+            raise _template_error(path, f"is not JSON: {error}") from None
         if not isinstance(body, dict) or "query" not in body:
-            raise _template_error(path, 'expected a search body, such as {"query": {"match": {"title": "{{query}}"}}}')
+            raise _template_error(path, 'is not a search body, such as {"query": {"match": {"title": "{{query}}"}}}')
         if PLACEHOLDER not in json.dumps(body):
-            raise _template_error(path, f"the template has no {PLACEHOLDER}; write it in place of the query's text")
+            raise _template_error(path, f"has no {PLACEHOLDER}; write it in place of the query's text")
         return cls(path.name, body)
 
-    def body_of(self, text: str, size: int) -> dict[str, Any]:
-        """Return the search body for a query's text that asks for the first ``size`` hits."""
-        return {**_fill(self.body, text), "from": 0, "size": size}
+    def fill(self, text: str, size: int) -> dict[str, Any]:
+        """Return the search body for a query's text, which requests the first ``size`` hits."""
+        return {**_fill_value(self.body, text), "from": 0, "size": size}
 
 
-def _fill(value: Any, text: str) -> Any:
+def _fill_value(value: Any, text: str) -> Any:
     if isinstance(value, str):
         return value.replace(PLACEHOLDER, text)
     if isinstance(value, Mapping):
-        return {name: _fill(element, text) for name, element in value.items()}
-    return [_fill(element, text) for element in value] if isinstance(value, list) else value
+        return {name: _fill_value(element, text) for name, element in value.items()}
+    return [_fill_value(element, text) for element in value] if isinstance(value, list) else value
 
 
 def _template_error(path: Path, reason: str) -> ConfigError:
-    return ConfigError(f"{path}: {reason}", setting="template", source="flag")
+    return ConfigError(f"{path} {reason}", setting="template", source="flag")

@@ -1,7 +1,7 @@
-"""Decide whether reranking helps, by a paired t-test, and estimate how many queries a decision needs.
+"""Decide by a paired t-test whether reranking helps, and estimate how many queries a decision needs.
 
-The number of queries is that of a two-sided test with a power of 80%, by the normal approximation (Sakai: Statistical
-reform in information retrieval?, SIGIR Forum 2014).
+The estimate is for a two-sided test with a power of 80%, by the normal approximation (Sakai: Statistical reform in
+information retrieval?, SIGIR Forum 2014).
 """
 
 import math
@@ -28,16 +28,17 @@ class Verdict:
     """Whether reranking helps on a sample of queries, with the numbers of the test.
 
     Attributes:
-        outcome: helps or hurts if the p-value is below .05, else undecided.
-        queries: number of queries.
-        before, after: mean of the measure: for the first pass, and reranked.
-        difference: mean of after minus before.
-        low, high: ends of the 95% confidence interval of the mean difference.
-        p_value: two-tailed p-value of the test.
-        better, equal, worse: number of queries whose value rises, stays the same or falls.
-        more_queries: number of further queries that would decide with a power of 80%, if the difference is as measured.
-            It is 0 if the test has decided, and None if more than a million queries would be needed.
-        detectable: smallest difference that the present number of queries detects with a power of 80%.
+        outcome: ``helps`` or ``hurts`` if the p-value is below .05, else ``undecided``.
+        queries: the number of queries.
+        before: the mean of the measure in the first pass.
+        after: the mean of the measure after reranking.
+        difference: the mean of after minus before.
+        low, high: the ends of the difference's 95% confidence interval.
+        p_value: the two-tailed p-value of the test.
+        better, equal, worse: the numbers of queries whose value rises, stays equal or falls.
+        more_queries: the number of further queries that would decide with a power of 80%, if the difference is as
+            measured. It is 0 if the test has decided, and None if over a million queries would be needed.
+        detectable: the smallest difference that this number of queries detects with a power of 80%.
     """
 
     outcome: Outcome
@@ -55,26 +56,25 @@ class Verdict:
     detectable: float
 
 
-def judge(before: Floats, after: Floats) -> Verdict:
+def decide(before: Floats, after: Floats) -> Verdict:
     """Test by a paired t-test whether reranked lists are better or worse than the first pass.
 
     Args:
-        before: the measure of each query for the first pass ``(queries,)``; higher is better.
-        after: the measure for the reranked lists, for the same queries.
+        before: the measure of each query in the first pass ``(queries,)``; higher is better.
+        after: the measure of each query after reranking ``(queries,)``.
 
     Raises:
         EvaluationError: there are fewer than ten queries.
     """
     if len(before) < MIN_QUERIES:
-        raise too_few(len(before))
+        raise too_few_queries_error(len(before))
     differences = after - before
     p_value = paired_t_test(differences)
     mean = float(differences.mean())
-    low, high = interval(differences)
+    low, high = confidence_interval(differences)
     is_decided = p_value < ALPHA
-    outcome: Outcome = "undecided" if not is_decided else "helps" if mean > 0 else "hurts"
     return Verdict(
-        outcome=outcome,
+        outcome=outcome_of(p_value, mean),
         queries=len(before),
         before=float(before.mean()),
         after=float(after.mean()),
@@ -86,38 +86,45 @@ def judge(before: Floats, after: Floats) -> Verdict:
         equal=int((np.abs(differences) <= TOLERANCE).sum()),
         worse=int((differences < -TOLERANCE).sum()),
         more_queries=0 if is_decided else more_queries(differences),
-        detectable=_reach() * float(differences.std(ddof=1)) / math.sqrt(len(before)),
+        detectable=_detectable_z() * float(differences.std(ddof=1)) / math.sqrt(len(before)),
     )
 
 
-def too_few(queries: int) -> EvaluationError:
-    """Return the error for too few judged queries; it states their number and the number needed."""
-    return EvaluationError(f"{queries} judged queries are too few for a test: at least {MIN_QUERIES} are needed")
+def outcome_of(p_value: float, difference: float) -> Outcome:
+    """Return the outcome of a test with this p-value and mean difference."""
+    if p_value >= ALPHA:
+        return "undecided"
+    return "helps" if difference > 0 else "hurts"
 
 
-def interval(values: Floats) -> tuple[float, float]:
-    """Return the 95% confidence interval of a mean by Student's t; values ``(n,)``, n at least 2."""
-    half = student(len(values)) * float(values.std(ddof=1)) / math.sqrt(len(values))
+def too_few_queries_error(n_queries: int) -> EvaluationError:
+    """Return the error for too few judged queries."""
+    return EvaluationError(f"{n_queries} judged queries are too few for a test; at least {MIN_QUERIES} are needed")
+
+
+def confidence_interval(values: Floats) -> tuple[float, float]:
+    """Return the 95% confidence interval of the mean of values ``(n,)`` by Student's t; n is at least 2."""
+    half_width = t_quantile(len(values)) * float(values.std(ddof=1)) / math.sqrt(len(values))
     mean = float(values.mean())
-    return mean - half, mean + half
+    return mean - half_width, mean + half_width
 
 
-def student(count: int) -> float:
-    """Return half the width of a mean's 95% confidence interval, in standard errors, for this many values."""
+def t_quantile(count: int) -> float:
+    """Return half the width of the 95% confidence interval of a mean of ``count`` values, in standard errors."""
     stats = require("scipy.stats", extra="eval")
     return float(stats.t.ppf(1 - ALPHA / 2, count - 1))
 
 
 def more_queries(differences: Floats) -> int | None:
-    """Return how many further queries would decide, if mean and spread stay the same; None if over a million."""
+    """Return how many further queries would decide if mean and deviation stay equal; None if over a million."""
     mean, deviation = abs(float(differences.mean())), float(differences.std(ddof=1))
     if mean <= TOLERANCE:
         return None
-    needed = math.ceil((_reach() * deviation / mean) ** 2)
-    return max(1, needed - len(differences)) if needed <= MAX_QUERIES else None
+    total = math.ceil((_detectable_z() * deviation / mean) ** 2)
+    return max(1, total - len(differences)) if total <= MAX_QUERIES else None
 
 
-def _reach() -> float:
-    """Return how many standard errors a difference must span for the test to detect it in four of five cases."""
+def _detectable_z() -> float:
+    """Return the difference, in standard errors, that the test detects with a power of 80%."""
     stats = require("scipy.stats", extra="eval")
     return float(stats.norm.ppf(1 - ALPHA / 2) + stats.norm.ppf(POWER))

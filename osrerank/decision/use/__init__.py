@@ -1,1 +1,1 @@
-"""What users were shown and clicked, and which of two interleaved rankings they prefer."""
+"""Evaluate recorded use: users' clicks on interleaved rankings, and searches in shadow mode."""

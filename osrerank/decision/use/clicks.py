@@ -1,11 +1,11 @@
-"""Read a file of the pages that users were shown, with what they clicked.
+"""Read a file of result pages that users saw, with their clicks.
 
-A line of the file is a JSON object::
+Each line of the file is a JSON object::
 
     {"query": "low blood pressure", "documents": ["d3", "d7"], "clicks": ["d7"], "session": "s1", "first_rank": 1,
      "teams": "AB", "experiment": "depth"}
 
-``session``, ``first_rank``, ``teams`` and ``experiment`` may be left out.
+``session``, ``first_rank``, ``teams`` and ``experiment`` are optional.
 """
 
 from collections.abc import Iterator
@@ -23,12 +23,13 @@ class ShownPage:
 
     Attributes:
         query: the query text, as the user typed it.
-        doc_ids: the ids of the documents on the page, from the top.
-        clicked: the ids of the documents that the user clicked; all are on the page.
-        session: the id of the user's session; empty if it is not known.
-        first_rank: the rank of the page's first hit, from 1.
-        teams: ``A`` or ``B`` for each document of an interleaved page; empty for other pages.
-        experiment: the name of the experiment that the page belongs to; empty if none.
+        doc_ids: the ids of the page's documents, from top to bottom.
+        clicked: the ids of the clicked documents, all of which are on the page.
+        session: the id of the user's session; empty if unknown.
+        first_rank: the rank of the page's first document, from 1.
+        teams: for an interleaved page, ``A`` or ``B`` for each document, by the ranking from which it comes; empty for
+            other pages.
+        experiment: the name of the page's experiment; empty if it has none.
     """
 
     query: str
@@ -43,31 +44,31 @@ class ShownPage:
         if self.teams and (len(self.teams) != len(self.doc_ids) or not set(self.teams) <= {"A", "B"}):
             raise ValueError(f"teams is {self.teams!r}; it must have A or B for each of {len(self.doc_ids)} documents")
         if self.first_rank < 1:
-            raise ValueError(f"first_rank is {self.first_rank}; ranks begin with 1")
+            raise ValueError(f"first_rank is {self.first_rank}; it must be at least 1")
         if not self.clicked <= set(self.doc_ids):
-            raise ValueError(f"{min(self.clicked - set(self.doc_ids))!r} was clicked and is not on the page")
+            raise ValueError(f"document {min(self.clicked - set(self.doc_ids))!r} was clicked but is not on the page")
 
 
 def read_clicks(path: Path) -> Iterator[ShownPage]:
     """Yield the pages in a file, compressed or not.
 
     Raises:
-        FormatError: a line is not an object of this form; the message has its number.
+        FormatError: a line is not a valid page; the message has its number.
     """
     for number, line in numbered_objects(path):
         try:
-            yield _page(line)
+            yield _parse_page(line)
         except (TypeError, ValueError) as error:
             raise bad_line(path, number, str(error)) from None
 
 
-def _page(line: dict[str, Any]) -> ShownPage:
+def _parse_page(line: dict[str, Any]) -> ShownPage:
     texts = {name: line.get(name, "") for name in ("query", "session", "teams", "experiment")}
     for name, value in texts.items():
         if not isinstance(value, str):
-            raise TypeError(f"{name} is {value!r}; it must be a text")
+            raise TypeError(f"{name} is {value!r}; it must be a string")
     if not texts["query"].strip():
-        raise ValueError("query is missing: each line needs the text that was searched")
+        raise ValueError("query is missing; each line needs the text of the query")
     lists = {name: line.get(name) for name in ("documents", "clicks")}
     for name, value in lists.items():
         if not isinstance(value, list) or not all(isinstance(doc_id, str) for doc_id in value):
@@ -75,5 +76,5 @@ def _page(line: dict[str, Any]) -> ShownPage:
     rank = line.get("first_rank", 1)
     if type(rank) is not int:
         raise TypeError(f"first_rank is {rank!r}; it must be a whole number from 1 on")
-    documents, clicks = tuple(lists["documents"] or ()), frozenset(lists["clicks"] or ())
-    return ShownPage(doc_ids=documents, clicked=clicks, first_rank=rank, **texts)
+    doc_ids, clicked = tuple(lists["documents"] or ()), frozenset(lists["clicks"] or ())
+    return ShownPage(doc_ids=doc_ids, clicked=clicked, first_rank=rank, **texts)

@@ -1,8 +1,9 @@
 """Test which of two interleaved rankings users prefer, and estimate how many sessions a decision needs.
 
-Radlinski, Kurup, Joachims: How does clickthrough data reflect retrieval quality?, CIKM 2008, section 4: a session
-prefers the team whose documents got more of its clicks. Under the null hypothesis a session with a preference is a coin
-toss, so the share of those that prefer B has an exact binomial interval (Clopper, Pearson: Biometrika 1934).
+The documents of an interleaved page come from ranking A or ranking B; each ranking's documents are its *team*. A
+session prefers the team whose documents get more of its clicks (Radlinski, Kurup, Joachims: How does clickthrough data
+reflect retrieval quality?, CIKM 2008, section 4). Under the null hypothesis, half of the sessions with a preference
+prefer B, so their share has an exact binomial interval (Clopper, Pearson: Biometrika 1934).
 """
 
 import math
@@ -16,7 +17,7 @@ from osrerank.decision.use.clicks import ShownPage
 from osrerank.errors import EvaluationError
 
 MIN_SHARE = 0.55
-"""Minimum share of preferences worth detecting, by default."""
+"""The default of the minimum share of preferences that is worth detecting."""
 POWER = 0.8
 
 
@@ -26,17 +27,18 @@ class Preference:
 
     Attributes:
         experiment: the experiment's name.
-        sessions: how many sessions saw interleaved pages; a page without a session counts as one.
-        wins_a, wins_b: how many sessions have more clicks on team A's documents, and on team B's.
-        ties: how many sessions have clicks but no preference.
-        silent: how many sessions have no click on an interleaved page.
-        share_b: the share of sessions that prefer B among those with a preference, in [0, 1]; 0.5 if none has one.
-        low, high: the ends of that share's confidence interval.
-        p_value: the two-tailed p-value of the exact binomial test that users prefer neither.
+        sessions: the number of sessions with interleaved pages; a page without a session counts as a session.
+        wins_a, wins_b: the numbers of sessions with more clicks on team A's documents, and on team B's.
+        ties: the number of sessions with equally many clicks on both teams' documents, at least one.
+        silent: the number of sessions without a click on an interleaved page.
+        share_b: the share of sessions with a preference that prefer B, in [0, 1]; 0.5 if no session has a preference.
+        low, high: the ends of the confidence interval of ``share_b``.
+        p_value: the two-tailed p-value of the exact binomial test of no preference.
         winner: ``A`` or ``B``; empty if the interval contains 0.5.
-        needed: number of sessions that would confirm a share as far from 0.5 as ``least_share``, with a power of 0.8.
-        needed_as_seen: number of sessions that would confirm the observed share; None if the share is 0.5.
-        least_share: the minimum share of preferences worth detecting.
+        needed: the number of sessions that detects a share of ``least_share`` with a power of 0.8; None if no session
+            has a preference.
+        needed_as_seen: the number of sessions that detects the observed share; None if it is 0.5.
+        least_share: the minimum share of preferences that is worth detecting.
     """
 
     experiment: str
@@ -61,39 +63,43 @@ class Preference:
 def preferences(
     pages: Iterable[ShownPage], *, confidence: float = 0.95, least_share: float = MIN_SHARE
 ) -> list[Preference]:
-    """Return one preference for each experiment with interleaved pages, in the order of their names.
+    """Return the preference in each experiment, sorted by the experiments' names.
 
     Args:
         pages: the pages that users saw; pages that are not interleaved are ignored.
-        confidence: the confidence of the intervals, in (0, 1).
-        least_share: the minimum share of preferences for the better team worth detecting, in (.5, 1].
+        confidence: the confidence level of the intervals, in (0, 1).
+        least_share: the minimum share of preferences for a team that is worth detecting, in (0.5, 1].
 
     Raises:
         EvaluationError: no page is interleaved.
         MissingDependencyError: scipy is not installed.
     """
-    balances: defaultdict[str, dict[object, list[int]]] = defaultdict(dict)
+    clicks: defaultdict[str, dict[object, list[int]]] = defaultdict(dict)  # experiment -> session -> clicks on [A, B]
     for number, page in enumerate(pages):
         if page.teams:
             session: object = page.session or number
             clicked = [team for doc_id, team in zip(page.doc_ids, page.teams, strict=True) if doc_id in page.clicked]
-            counts = balances[page.experiment].setdefault(session, [0, 0])
+            counts = clicks[page.experiment].setdefault(session, [0, 0])
             counts[0] += clicked.count("A")
             counts[1] += clicked.count("B")
-    if not balances:
-        reason = "no page is interleaved: search with rerank={'interleave': ...} and ext.ubi, or pass lines with teams"
+    if not clicks:
+        reason = "no page is interleaved; search with rerank={'interleave': ...} and ext.ubi, or pass lines with teams"
         raise EvaluationError(reason)
-    return [_preference(name, balances[name], confidence, least_share) for name in sorted(balances)]
+    return [_preference(name, clicks[name], confidence, least_share) for name in sorted(clicks)]
 
 
-def _preference(name: str, balances: Mapping[object, list[int]], confidence: float, least_share: float) -> Preference:
-    wins_a = sum(a > b for a, b in balances.values())
-    wins_b = sum(b > a for a, b in balances.values())
-    silent = sum(a == b == 0 for a, b in balances.values())
-    decided, sessions = wins_a + wins_b, len(balances)
+def _preference(name: str, clicks: Mapping[object, list[int]], confidence: float, least_share: float) -> Preference:
+    wins_a = sum(a > b for a, b in clicks.values())
+    wins_b = sum(b > a for a, b in clicks.values())
+    silent = sum(a == b == 0 for a, b in clicks.values())
+    decided, sessions = wins_a + wins_b, len(clicks)
     share = wins_b / decided if decided else 0.5
     low, high = binomial_interval(wins_b, decided, confidence)
-    winner = "B" if low > 0.5 else "A" if high < 0.5 else ""
+    winner = ""
+    if low > 0.5:
+        winner = "B"
+    elif high < 0.5:
+        winner = "A"
     p_value = float(require("scipy.stats", extra="eval").binomtest(wins_b, decided).pvalue) if decided else 1.0
     rate = decided / sessions
     return Preference(
@@ -123,16 +129,17 @@ def binomial_interval(successes: int, trials: int, confidence: float = 0.95) -> 
 
 
 def sessions_needed(share: float, rate: float, *, confidence: float = 0.95, power: float = POWER) -> int | None:
-    """Return how many sessions would show that a share of preferences is not 0.5; None if no number would.
+    """Return the number of sessions that detects a share of preferences other than 0.5; None if no number does.
 
-    ``n = ((z_confidence / 2 + z_power sqrt(p (1 - p))) / (p - 1/2))^2`` sessions with a preference (normal
-    approximation of the binomial test), over the rate at which sessions have one.
+    By the normal approximation of the binomial test, it takes
+    ``n = ((z_confidence / 2 + z_power sqrt(p (1 - p))) / (p - 1/2))^2`` sessions with a preference. This is divided by
+    the rate of such sessions.
 
     Args:
-        share: the share of preferences for one team, in [0, 1].
+        share: the share of preferences for a team, in [0, 1].
         rate: the share of sessions with a preference, in [0, 1].
-        confidence: the confidence of the interval that is to exclude one half.
-        power: the probability that the interval excludes one half.
+        confidence: the confidence level of the interval.
+        power: the probability that the interval excludes 0.5.
     """
     if share == 0.5 or not rate:
         return None

@@ -1,4 +1,7 @@
-"""Summarise the records of searches in shadow mode (`osrerank.search.shadow`): what reranking would have changed."""
+"""Summarise the records of searches in shadow mode, which `osrerank.search.shadow` writes.
+
+In shadow mode, users get the first pass. Each search is run again with reranking, and its changes are recorded.
+"""
 
 import math
 from collections import Counter
@@ -12,10 +15,10 @@ from osrerank.formats.files import bad_line
 from osrerank.formats.lines import json_lines
 from osrerank.formats.sources import file_errors, open_paths
 
-EXAMPLES = 10
-"""Maximum number of searches that the report lists, by decreasing change."""
-NUMBERS = ("dropped", "ms", "first_pass_ms", "hits", "after", "overlap", "moved", "farthest", "known", "encoded")
-"""Optional fields of a record that are numbers, at least 0."""
+MAX_EXAMPLES = 10
+"""The maximum number of searches that the report lists, by decreasing change."""
+NUMERIC_FIELDS = ("dropped", "ms", "first_pass_ms", "hits", "after", "overlap", "moved", "farthest", "known", "encoded")
+"""Optional fields of a record; their values are numbers from 0 on."""
 
 Record = dict[str, Any]
 
@@ -25,20 +28,20 @@ class ShadowReport:
     """What reranking would have changed in the recorded searches.
 
     Attributes:
-        searches: number of searches that were run again with reranking.
-        dropped: number of searches not run again, because too many were waiting or a process ended.
-        unreadable: how many lines are not records, such as a line cut short by a full disk.
-        applied: outcome ``true``, ``partial`` or ``false`` -> number of searches.
+        searches: the number of searches that were run again with reranking.
+        dropped: the number of searches that were not run again, because too many were waiting or the process ended.
+        unreadable: the number of lines that are not records, such as a line truncated by a full disk.
+        applied: whether reranking was applied, ``true``, ``partial`` or ``false`` -> number of searches.
         reasons: reason code -> number of searches that were not reranked, or only in part.
-        new_hits: how many of the first ten hits are new with reranking -> number of reranked searches.
-        first_changed: how many searches have another first hit with reranking.
-        moved: for each search, how many of the first ten hits change their rank.
-        farthest: for each search, the maximum number of ranks by which one of its hits moves.
+        new_hits: number of new hits among the first ten -> number of reranked searches.
+        first_changed: the number of searches whose first hit changes.
+        moved: for each search, the number of its first ten hits whose rank changes.
+        farthest: for each search, the maximum change of a hit's rank.
         ms: for each search, its wall time with reranking, in milliseconds.
         first_pass_ms: for each search, the time of its first pass as OpenSearch reports it, in milliseconds.
-        known: how many documents had stored vectors.
-        encoded: how many documents had to be encoded.
-        most_changed: the records of the searches that reranking changes most, the greatest change first.
+        known: the number of documents with stored vectors.
+        encoded: the number of documents that had to be encoded.
+        most_changed: the records of the searches with the greatest changes, in decreasing order (`change_size`).
     """
 
     searches: int = 0
@@ -58,13 +61,13 @@ class ShadowReport:
 
     @property
     def compared(self) -> int:
-        """How many searches had hits to which reranking was applied."""
+        """The number of reranked searches with hits."""
         return self.new_hits.total()
 
     def add(self, record: Record) -> None:
         """Add a record to the counts."""
         self.dropped += record.get("dropped", 0)
-        if "query" not in record:  # a process writes such a record when it ends: how many searches it dropped
+        if "query" not in record:  # a process writes such a record when it ends, to report dropped searches
             return
         self.searches += 1
         self.applied[str(record["applied"]).lower()] += 1
@@ -76,17 +79,17 @@ class ShadowReport:
             self.ms.append(record["ms"])
             self.first_pass_ms.append(record["first_pass_ms"])
         if record.get("hits"):
-            self._compare(record)
+            self._add_changes(record)
 
-    def _compare(self, record: Record) -> None:
+    def _add_changes(self, record: Record) -> None:
         self.new_hits[new_hits(record)] += 1
         self.first_changed += record["first_changed"]
         self.moved.append(record["moved"])
         self.farthest.append(record["farthest"])
         by_search = {(earlier["index"], earlier["query"]): earlier for earlier in self.most_changed}
-        name = record["index"], record["query"]  # the same search counts once
-        by_search[name] = max(by_search.get(name, record), record, key=change)
-        self.most_changed = sorted(by_search.values(), key=change, reverse=True)[:EXAMPLES]
+        search = record["index"], record["query"]  # equal searches are listed once
+        by_search[search] = max(by_search.get(search, record), record, key=change_size)
+        self.most_changed = sorted(by_search.values(), key=change_size, reverse=True)[:MAX_EXAMPLES]
 
     def as_json(self) -> dict[str, Any]:
         """Return the report as JSON values."""
@@ -98,10 +101,10 @@ class ShadowReport:
             "reasons": dict(self.reasons.most_common()),
             "new_hits": {str(count): self.new_hits[count] for count in sorted(self.new_hits)},
             "first_changed": self.first_changed,
-            "moved": spread(self.moved),
-            "farthest": spread(self.farthest),
-            "ms": spread(self.ms),
-            "first_pass_ms": spread(self.first_pass_ms),
+            "moved": percentiles(self.moved),
+            "farthest": percentiles(self.farthest),
+            "ms": percentiles(self.ms),
+            "first_pass_ms": percentiles(self.first_pass_ms),
             "known": self.known,
             "encoded": self.encoded,
             "most_changed": self.most_changed,
@@ -109,27 +112,29 @@ class ShadowReport:
 
 
 def new_hits(record: Record) -> int:
-    """Return how many of a search's first ten hits with reranking are new."""
+    """Return the number of new hits among a search's first ten with reranking."""
     return int(record["after"] - record["overlap"])
 
 
-def change(record: Record) -> tuple[int, int, int]:
-    """Return how much reranking changes a search, for sorting: new hits, then hits that moved, then how far."""
+def change_size(record: Record) -> tuple[int, int, int]:
+    """Return a sort key for the size of a change: new hits, moved hits, and the maximum change of a rank."""
     return new_hits(record), record["moved"], record["farthest"]
 
 
-def spread(values: Sequence[float]) -> dict[str, float]:
-    """Return the median and the 95th percentile of values; 0 if there are no values."""
+def percentiles(values: Sequence[float]) -> dict[str, float]:
+    """Return the median ``p50`` and the 95th percentile ``p95`` of values; both are 0 if there are no values."""
+    if not values:
+        return {"p50": 0.0, "p95": 0.0}
     ordered = sorted(values)
-    positions = {name: math.ceil(share * len(ordered)) - 1 for name, share in (("p50", 0.5), ("p95", 0.95))}
-    return {name: float(ordered[index]) if ordered else 0.0 for name, index in positions.items()}
+    shares = {"p50": 0.5, "p95": 0.95}
+    return {name: float(ordered[math.ceil(share * len(ordered)) - 1]) for name, share in shares.items()}
 
 
 def read_report(paths: Iterable[Path]) -> ShadowReport:
-    """Read files of records, compressed or not, and return the report on them.
+    """Read files of records, compressed or not, and return their report.
 
     Raises:
-        EvaluationError: the files hold no record.
+        EvaluationError: the files have no records.
         FormatError: a file is truncated or damaged, or its first line is not a record.
     """
     report = ShadowReport()
@@ -137,31 +142,38 @@ def read_report(paths: Iterable[Path]) -> ShadowReport:
         for source in open_paths(path):
             with file_errors(source):
                 for number, line in json_lines(source):
-                    problem = line if isinstance(line, FormatError) else _problem(path, number, line)
-                    if problem is None and not isinstance(line, FormatError):
-                        report.add(line)
-                    elif problem is not None and number == 1:
-                        raise problem
-                    else:
+                    try:
+                        report.add(_validate_record(path, number, line))
+                    except FormatError:
+                        if number == 1:
+                            raise
                         report.unreadable += 1
     if not report.searches and not report.dropped:
         fix = "set OSRERANK_SHADOW_FILE and search with rerank={'traffic': {'shadow': True}}"
-        raise EvaluationError(f"the files have no record: {fix}")
+        raise EvaluationError(f"the files have no records; {fix}")
     return report
 
 
-def _problem(path: Path, number: int, line: Record) -> FormatError | None:
-    """Return the error in a line that is not a record of a search in shadow mode; None if the line is valid."""
-    wrong = [name for name in NUMBERS if name in line and not _is_number(line[name])]
-    needed = ["query", "index", "applied"] if "query" in line else ["time", "dropped"]
+def _validate_record(path: Path, number: int, line: Record | FormatError) -> Record:
+    """Return a line that is a record of a search in shadow mode.
+
+    Raises:
+        FormatError: the line is not such a record.
+    """
+    if isinstance(line, FormatError):
+        raise line
+    invalid = [name for name in NUMERIC_FIELDS if name in line and not _is_number(line[name])]
+    required = ["query", "index", "applied"] if "query" in line else ["time", "dropped"]
     if line.get("hits"):
-        needed += ["after", "overlap", "first_changed", "moved", "farthest"]
+        required += ["after", "overlap", "first_changed", "moved", "farthest"]
     if "ms" in line:
-        needed += ["first_pass_ms"]
-    wrong += [name for name in needed if name not in line]
+        required += ["first_pass_ms"]
+    invalid += [name for name in required if name not in line]
     if "query" in line and line.get("applied") is not True and not isinstance(line.get("reason_code"), str):
-        wrong.append("reason_code")
-    return bad_line(path, number, f"{wrong[0]} is missing or wrong for a search in shadow mode") if wrong else None
+        invalid.append("reason_code")
+    if invalid:
+        raise bad_line(path, number, f"{invalid[0]} is missing or invalid in a record of a search in shadow mode")
+    return line
 
 
 def _is_number(value: object) -> bool:

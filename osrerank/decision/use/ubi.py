@@ -1,8 +1,8 @@
-"""Read pages and clicks from the indexes of User Behavior Insights (UBI, schema 1.3).
+"""Read result pages and clicks from the indices of User Behavior Insights (UBI, schema 1.3).
 
-``ubi_queries`` records what users were shown (``query_id``, ``user_query``, ``query_response_hit_ids``), ``ubi_events``
-what they did (``query_id``, ``action_name``, ``event_attributes.object.object_id``). A click counts at the rank that
-its object had on the page; ``event_attributes.position`` is not read, because some applications count it from 0.
+``ubi_queries`` has the pages that users saw: ``query_id``, ``user_query`` and ``query_response_hit_ids``.
+``ubi_events`` has their actions: ``query_id``, ``action_name`` and ``event_attributes.object.object_id``. A click has
+the rank of its document on the page; ``event_attributes.position`` is ignored, because some applications start from 0.
 """
 
 from collections import defaultdict
@@ -18,26 +18,25 @@ from osrerank.errors import EvaluationError
 from osrerank.indexing.side_index import scroll_hits
 from osrerank.search.ubi import EXPERIMENT, FIRST_RANK, SESSION, TEAMS
 
-CLICKS = ("click", "click_through")
-"""Values of ``action_name`` that count as clicks."""
-AT_ONCE = 1_000
+CLICK_ACTIONS = ("click", "click_through")
+SCROLL_SIZE = 1_000
 
 
 @dataclass(frozen=True, slots=True)
 class UbiSource:
-    """Which indexes hold UBI's records, and which records count.
+    """The indices of UBI, and the records to read.
 
     Attributes:
         queries: the index of searches.
         events: the index of events.
         actions: the values of ``action_name`` that count as clicks.
-        application: the application whose searches are read; empty for all.
-        since, until: the first and the last time to read, in ISO 8601; empty for no limit.
+        application: the application whose searches are read; empty for all applications.
+        since, until: the first and last time to read, in ISO 8601; empty for no limit.
     """
 
     queries: str = "ubi_queries"
     events: str = "ubi_events"
-    actions: Sequence[str] = CLICKS
+    actions: Sequence[str] = CLICK_ACTIONS
     application: str = ""
     since: str = ""
     until: str = ""
@@ -48,8 +47,8 @@ class UbiPages:
     """The pages that were read.
 
     Attributes:
-        pages: the pages; records without an id, a query or hits are left out.
-        unmatched: how many clicks belong to no search or document among the pages.
+        pages: the pages. Records without an id, a query text or hits are left out.
+        unmatched: the number of clicks whose search or document is not among the pages.
     """
 
     pages: tuple[ShownPage, ...]
@@ -70,42 +69,43 @@ def read_ubi(client: Client, source: UbiSource | None = None) -> UbiPages:
     If two records have the same ``query_id`` and first rank, the later one counts.
 
     Args:
-        client: the client of the engine.
-        source: which indexes and records to read; None for UBI's own names and every record.
+        client: the client to search with.
+        source: the indices and records to read. None reads all records of the indices that UBI creates.
 
     Raises:
         EvaluationError: an index is missing.
     """
     source = source or UbiSource()
-    clicks = _clicks(client, source)
+    clicks = _read_clicks(client, source)
     records: dict[tuple[str, int], Mapping[str, Any]] = {}
     other_applications: set[str] = set()
-    for record in _documents(client, source.queries, source):
-        key = (str(record.get("query_id") or ""), _first_rank(record))
-        if not key[0] or not _text(record) or not record.get("query_response_hit_ids"):
+    for record in _scroll_documents(client, source.queries, source):
+        query_id = str(record.get("query_id") or "")
+        key = query_id, _first_rank(record)
+        if not query_id or not _query_text(record) or not record.get("query_response_hit_ids"):
             continue
         if source.application not in ("", record.get("application")):
-            other_applications.add(key[0])
+            other_applications.add(query_id)
         else:
             stored = records.get(key)
             if stored is None or str(stored.get("timestamp")) <= str(record.get("timestamp")):
                 records[key] = record
-    pages = [_page(record, clicks.get(query_id, _Clicks())) for (query_id, _rank), record in records.items()]
-    on_pages: defaultdict[str, set[str]] = defaultdict(set)
+    pages = [_create_page(record, clicks.get(query_id, _Clicks())) for (query_id, _rank), record in records.items()]
+    matched: defaultdict[str, set[str]] = defaultdict(set)
     for (query_id, _rank), page in zip(records, pages, strict=True):
-        on_pages[query_id] |= page.clicked
+        matched[query_id] |= page.clicked
     unmatched = sum(
-        len(search_clicks.doc_ids - on_pages[query_id])
+        len(search_clicks.doc_ids - matched[query_id])
         for query_id, search_clicks in clicks.items()
         if query_id not in other_applications
     )
     return UbiPages(tuple(pages), unmatched)
 
 
-def _clicks(client: Client, source: UbiSource) -> dict[str, _Clicks]:
-    """Return query id -> its clicks; several clicks on a document count as one."""
+def _read_clicks(client: Client, source: UbiSource) -> dict[str, _Clicks]:
+    """Return query id -> clicks; repeated clicks on a document count once."""
     clicks: defaultdict[str, _Clicks] = defaultdict(_Clicks)
-    for event in _documents(client, source.events, source):
+    for event in _scroll_documents(client, source.events, source):
         query_id = event.get("query_id")
         object_ = (event.get("event_attributes") or {}).get("object") or {}
         object_id = object_.get("object_id", object_.get("internal_id"))
@@ -118,13 +118,13 @@ def _clicks(client: Client, source: UbiSource) -> dict[str, _Clicks]:
     return dict(clicks)
 
 
-def _page(record: Mapping[str, Any], clicks: _Clicks) -> ShownPage:
+def _create_page(record: Mapping[str, Any], clicks: _Clicks) -> ShownPage:
     attributes = record.get("query_attributes") or {}
     doc_ids = tuple(str(hit_id) for hit_id in record["query_response_hit_ids"])
     teams = str(attributes.get(TEAMS) or "")
     session = attributes.get(SESSION) or record.get("client_id") or clicks.session
     return ShownPage(
-        _text(record),
+        _query_text(record),
         doc_ids,
         frozenset(clicks.doc_ids & set(doc_ids)),
         str(session or ""),
@@ -134,8 +134,8 @@ def _page(record: Mapping[str, Any], clicks: _Clicks) -> ShownPage:
     )
 
 
-def _text(record: Mapping[str, Any]) -> str:
-    """Return what the user typed, stripped; newer versions of the plugin record an object with a ``text``."""
+def _query_text(record: Mapping[str, Any]) -> str:
+    """Return the query text without surrounding spaces; newer versions of UBI store an object with a ``text``."""
     user_query = record.get("user_query")
     text = user_query.get("text") if isinstance(user_query, Mapping) else user_query
     return text.strip() if isinstance(text, str) else ""
@@ -146,13 +146,13 @@ def _first_rank(record: Mapping[str, Any]) -> int:
     return max(int(first_rank), 1) if first_rank.isdigit() else 1
 
 
-def _documents(client: Client, index: str, source: UbiSource) -> Iterator[Mapping[str, Any]]:
+def _scroll_documents(client: Client, index: str, source: UbiSource) -> Iterator[Mapping[str, Any]]:
     bounds = {name: value for name, value in (("gte", source.since), ("lte", source.until)) if value}
     query: dict[str, Any] = {"range": {"timestamp": bounds}} if bounds else {"match_all": {}}
-    body = {"size": AT_ONCE, "query": query}
+    body = {"size": SCROLL_SIZE, "query": query}
     try:
         for hit in scroll_hits(client, index, body):
             yield hit["_source"]
     except NotFoundError:
-        reason = f"there is no index {index}: set the index that has UBI's documents, or pass a file of clicks"
+        reason = f"there is no index {index}; set the index that has UBI's documents, or pass a file of clicks"
         raise EvaluationError(reason) from None

@@ -9,7 +9,7 @@ from click.testing import CliRunner, Result
 
 from osrerank import Client, connect
 from osrerank.cli import cli
-from osrerank.decision.calibrate import Fitted, calibrate
+from osrerank.decision.calibrate import CalibrationFit, calibrate
 from osrerank.errors import ConfigError, EvaluationError
 from osrerank.testing import FunctionScorer
 from osrerank.thresholds.calibration import write_calibration
@@ -28,13 +28,13 @@ def command(collection: Collection, *arguments: str) -> Result:
 
 
 @pytest.fixture(scope="session")
-def fitted(collection: Collection) -> Fitted:
+def fitted(collection: Collection) -> CalibrationFit:
     with connect(collection.url, rerank={"depth": 20}) as client:
         return calibrate(client, INDEX, collection.queries, collection.qrels)
 
 
 @pytest.fixture
-def calibrated_client(client: Client, fitted: Fitted) -> Client:
+def calibrated_client(client: Client, fitted: CalibrationFit) -> Client:
     write_calibration(client.searcher.calibrations.file, INDEX, fitted.calibration)
     return client
 
@@ -61,7 +61,7 @@ def test_calibrate_refuses_an_unknown_plot_format_before_any_search(client: Clie
 
 
 @pytest.mark.long
-def test_calibrate_prints_its_evidence_as_json(fitted: Fitted) -> None:
+def test_calibrate_prints_its_evidence_as_json(fitted: CalibrationFit) -> None:
     said = json.loads(json.dumps(fitted.as_json()))
     assert set(said["log_loss"]) == {"platt", "isotonic"}
     assert sum(one["hits"] for one in said["after"]) == said["hits"]
@@ -141,13 +141,13 @@ def test_calibrate_refuses_too_few_judgments_and_an_index_without_reranking(
     client: Client, collection: Collection
 ) -> None:
     few = collection.queries[:5]
-    with pytest.raises(EvaluationError, match="no probability can be fitted to"):
+    with pytest.raises(EvaluationError, match="too few to fit probabilities"):
         calibrate(client, INDEX, few, collection.qrels)
     with pytest.raises(EvaluationError, match="are the queries and judgments meant for this index"):
         calibrate(client, INDEX, few, Qrels({}))
     with (
         connect(collection.url, rerank={"pipeline": "none"}) as other,
-        pytest.raises(ConfigError, match="no probability to calibrate"),
+        pytest.raises(ConfigError, match="no probabilities to calibrate"),
     ):
         calibrate(other, INDEX, collection.queries, collection.qrels)
 

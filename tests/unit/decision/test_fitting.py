@@ -8,9 +8,9 @@ from osrerank.decision.fitting import (
     calibration_error,
     fit_isotonic,
     fit_platt,
-    held_out,
-    precisions,
-    promised,
+    held_out_probabilities,
+    precision_lower_bound,
+    precision_thresholds,
     reliability,
 )
 from osrerank.errors import EvaluationError
@@ -44,38 +44,38 @@ def test_isotonic_regression_by_hand() -> None:
 def test_calibrated_probabilities_match_held_out_frequencies(fit) -> None:
     scored = drawn(2)
     folds = np.array_split(np.arange(50), 5)
-    probabilities = held_out(scored, fit, folds)
+    probabilities = held_out_probabilities(scored, fit, folds)
     assert calibration_error(reliability(probabilities, scored.relevant)) < 0.015
     wrong = 1 / (1 + np.exp(-scored.scores))
     assert calibration_error(reliability(wrong, scored.relevant)) > 0.2
 
 
 def test_the_calibration_error_by_hand() -> None:
-    bins = reliability(np.array([0.1, 0.1, 0.9, 0.9]), np.array([False, True, True, True]), bins=2)
+    bins = reliability(np.array([0.1, 0.1, 0.9, 0.9]), np.array([False, True, True, True]), n_bins=2)
     assert [(one.hits, one.predicted, one.measured) for one in bins] == [(2, 0.1, 0.5), (2, 0.9, 1.0)]
     assert calibration_error(bins) == pytest.approx((0.4 + 0.1) / 2)
 
 
 def test_a_promised_precision_needs_evidence() -> None:
-    assert promised(1, 1) == pytest.approx(1 / (1 + 1.645**2))
-    assert promised(90, 100) == pytest.approx(0.839, abs=0.001)
-    assert promised(9_000, 10_000) == pytest.approx(0.895, abs=0.001)
+    assert precision_lower_bound(1, 1) == pytest.approx(1 / (1 + 1.645**2))
+    assert precision_lower_bound(90, 100) == pytest.approx(0.839, abs=0.001)
+    assert precision_lower_bound(9_000, 10_000) == pytest.approx(0.895, abs=0.001)
 
 
 def test_a_threshold_that_promises_a_precision_has_25_hits_above_it() -> None:
     probabilities, relevant = np.linspace(0.9, 0.1, 26), np.ones(26, dtype=bool)
-    assert precisions(probabilities[:24], relevant[:24]) == []
-    assert [least for least, _ in precisions(probabilities, relevant)] == probabilities[[25, 24]].tolist()
+    assert precision_thresholds(probabilities[:24], relevant[:24]) == []
+    assert [least for least, _ in precision_thresholds(probabilities, relevant)] == probabilities[[25, 24]].tolist()
 
 
 def test_the_promised_precision_is_kept_on_other_queries() -> None:
     """The hits above a threshold that promises a precision have it, among hits that nothing was fitted to."""
     scored, others = drawn(3, 4_000), drawn(4, 40_000)
-    probabilities = held_out(scored, fit_platt, np.array_split(np.arange(50), 5))
+    probabilities = held_out_probabilities(scored, fit_platt, np.array_split(np.arange(50), 5))
     platt = fit_platt(scored)
-    pairs = precisions(probabilities, scored.relevant)
+    pairs = precision_thresholds(probabilities, scored.relevant)
     assert pairs == sorted(pairs, key=lambda pair: pair[0])
     for precision in (0.4, 0.5, 0.6):
         least = next(least for least, measured in pairs if measured >= precision)
-        kept = platt.of(others.scores) >= least
+        kept = platt.apply(others.scores) >= least
         assert precision - 0.02 < others.relevant[kept].mean() < precision + 0.12

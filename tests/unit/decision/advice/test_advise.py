@@ -87,7 +87,7 @@ def test_orders_computed_offline_equal_orders_of_searches(client: Client, collec
     queries = collection.queries[:10]
     advice = advise(client, INDEX, queries, collection.qrels, depths=(5,), advance=lambda: done.append(1))
     assert len(done) == len(queries)
-    for one in advice.found[:3]:
+    for one in advice.sampled[:3]:
         for blend, weight in [("linear", 2.0), ("replace", 0.0), ("rrf", 0.0)]:
             setting = replace(advice.current, depth=5, blend=blend, weight=weight)
             hits = client.search(one.query.text, index=INDEX, size=20, rerank=setting.options())["hits"]["hits"]
@@ -98,7 +98,7 @@ def test_orders_computed_offline_equal_orders_of_searches(client: Client, collec
 def test_advise_compares_vectors_a_cross_encoder_and_both(collection: Collection) -> None:
     found = advice_of(collection, 1.0, pipeline="vectors-mono", mono_depth=3, blend="linear", blend_weight=0.5)
     assert (found.current.pipeline, found.current.mono_depth, found.current.weight) == ("vectors-mono", 3, 0.5)
-    pipelines = [pipeline.pipeline for pipeline in found.of_pipelines()]
+    pipelines = [pipeline.pipeline for pipeline in found.best_by_pipeline()]
     assert sorted(pipelines) == ["auto", "none", "vectors", "vectors-mono"]
     others = settings_to_try(replace(found.current, pipeline="auto"), vectors_blend=("replace", 0.0))
     tried = [one.pipeline for one in others]
@@ -119,21 +119,21 @@ def test_offline_orders_of_vectors_mono_equal_orders_of_searches(collection: Col
         advice = advise(client, INDEX, collection.queries[:10], collection.qrels, depths=(5, 20))
         tried = [value for value in advice.values if value.pipeline in ("vectors", "vectors-mono")]
         assert {one.mono_depth for one in tried} == {0, 10}
-        for one in advice.found[:2]:
+        for one in advice.sampled[:2]:
             for setting in tried:
                 hits = client.search(one.query.text, index=INDEX, size=20, rerank=setting.options())["hits"]["hits"]
                 assert one.order(setting)[:20] == [hit["_id"] for hit in hits], setting
 
 
 def test_unjudged_hits_are_pointed_out_and_the_report_needs_no_other_file(advice, collection):
-    said = lines(replace(advice, judged=(0.9, 0.5)))
+    said = lines(replace(advice, judged_shares=(0.9, 0.5)))
     assert any("90% of the first pass's top ten hits are judged, and 50% of the" in line for line in said)
     page, values = html_page(advice, collection.qrels, "[rerank]\n"), json.loads(json.dumps(as_json(advice)))
     assert page.count('<div class="pair">') == len(values["gains"] + values["losses"]) > 0
     assert "prefers-color-scheme: dark" in page
     assert not any(link in page for link in ("src=", "href=", "@import", "url("))
-    found = tuple(replace(one, texts=dict.fromkeys(one.texts, "<script>")) for one in advice.found)
-    page = html_page(replace(advice, index="<i>", found=found), collection.qrels, "<b>")
+    found = tuple(replace(one, texts=dict.fromkeys(one.texts, "<script>")) for one in advice.sampled)
+    page = html_page(replace(advice, index="<i>", sampled=found), collection.qrels, "<b>")
     assert not any(tag in page for tag in ("<script>", "<i>", "<b>"))
 
 

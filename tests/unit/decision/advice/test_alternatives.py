@@ -66,7 +66,7 @@ def test_each_alternative_is_compared_with_the_present_setting_on_held_out_queri
     advice: tuple[Any, IndexAdvice],
 ) -> None:
     _client, found = advice
-    compared = {(one.setting.fields, one.setting.model, one.setting.query): one for one in found.compared}
+    compared = {(one.setting.fields, one.setting.model, one.setting.query): one for one in found.best_by_sample}
     model = found.current.model
     assert list(compared) == [
         ((), model, ""),
@@ -85,13 +85,13 @@ def test_each_alternative_is_compared_with_the_present_setting_on_held_out_queri
 def test_orders_of_alternatives_equal_orders_of_searches(advice: tuple[Any, IndexAdvice]) -> None:
     client, found = advice
     for setting in (value for value in found.values if value.fields and not value.is_first_pass and value.depth == 20):
-        for one in found.sample_of(setting)[:2]:
+        for one in found.find_sample(setting)[:2]:
             hits = client.search(one.query.text, index=INDEX, size=20, rerank=setting.options())["hits"]["hits"]
             assert one.order(setting) == [hit["_id"] for hit in hits], setting
     for setting in (value for value in found.values if value.query and value.depth == 20):
-        for one in found.sample_of(setting)[:2]:
+        for one in found.find_sample(setting)[:2]:
             rerank = {**setting.options(), "query": one.query.text}
-            hits = client.search(index=INDEX, body=TEMPLATE.body_of(one.query.text, 20), rerank=rerank)["hits"]["hits"]
+            hits = client.search(index=INDEX, body=TEMPLATE.fill(one.query.text, 20), rerank=rerank)["hits"]["hits"]
             assert one.order(setting) == [hit["_id"] for hit in hits], setting
 
 
@@ -109,7 +109,7 @@ def test_the_report_shows_alternatives_in_one_table(advice: tuple[Any, IndexAdvi
 @pytest.mark.long
 def test_judged_documents_that_the_index_lacks_are_counted(advice: tuple[Any, IndexAdvice]) -> None:
     _client, found = advice
-    assert found.lacking == (20, 40)
+    assert found.missing_documents == (20, 40)
     assert any("20 of 40 documents judged relevant are not in the index packages" in line for line in lines(found))
 
 
@@ -123,7 +123,7 @@ def test_hits_that_are_the_querys_own_document_are_named_or_left_out(url: str) -
     assert found.self_hits == COUNT
     assert any("exclude it with --exclude-query-ids" in line for line in lines(found))
     assert without.self_hits == 0
-    assert all(one.query.query_id not in one.order(without.best) for one in without.found)
+    assert all(one.query.query_id not in one.order(without.best) for one in without.sampled)
 
 
 def test_too_few_queries_are_refused_before_a_search(url: str) -> None:
@@ -144,8 +144,8 @@ def test_a_template_whose_searches_are_not_reranked_is_refused(url: str) -> None
     ("content", "message"),
     [
         ("{", "not JSON"),
-        ('{"match": {"title": "{{query}}"}}', "expected a search body"),
-        ('{"query": {"match_all": {}}}', "the template has no {{query}}; write it in place of the query's text"),
+        ('{"match": {"title": "{{query}}"}}', "is not a search body"),
+        ('{"query": {"match_all": {}}}', "has no {{query}}; write it in place of the query's text"),
     ],
 )
 def test_a_malformed_template_is_refused_with_its_file(tmp_path: Path, content: str, message: str) -> None:
@@ -155,7 +155,7 @@ def test_a_malformed_template_is_refused_with_its_file(tmp_path: Path, content: 
 
 
 def test_a_querys_quotes_stay_text_in_a_template() -> None:
-    assert TEMPLATE.body_of('a "b', 7) == {"size": 7, "from": 0, "query": {"match": {"summary": 'a "b'}}}
+    assert TEMPLATE.fill('a "b', 7) == {"size": 7, "from": 0, "query": {"match": {"summary": 'a "b'}}}
 
 
 def test_by_default_each_field_alone_and_the_first_fields_together_are_compared() -> None:

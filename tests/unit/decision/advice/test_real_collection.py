@@ -62,7 +62,7 @@ def _is_kept(advice: IndexAdvice, size: int, seed: int) -> tuple[bool, bool, boo
     """Return whether level and difference are in their intervals, and whether a decision has the right sign."""
     rows = random.Random(seed).sample(range(QUESTIONS), QUESTIONS)
     seen, others = rows[:size], rows[size:]
-    query_ids = [advice.found[row].query.query_id for row in seen]
+    query_ids = [advice.sampled[row].query.query_id for row in seen]
     choice = choose(query_ids, advice.before[seen], {one: values[seen] for one, values in advice.values.items()})
     level = float(advice.values[choice.setting][others].mean())
     difference = level - float(advice.before[others].mean())

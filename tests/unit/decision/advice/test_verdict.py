@@ -5,7 +5,7 @@ import pytest
 
 from osrerank.decision.advice.choose import choose
 from osrerank.decision.advice.sample import SearchSetting
-from osrerank.decision.advice.verdict import interval, judge, more_queries
+from osrerank.decision.advice.verdict import confidence_interval, decide, more_queries
 from osrerank.errors import EvaluationError
 
 DRAWS, QUERIES, HITS = 1_000, 40, 20
@@ -15,7 +15,7 @@ SETTINGS = [(depth, weight) for depth in (5, 10, 20) for weight in (0.0, 1.0, 4.
 def test_the_verdict_equals_a_calculation_by_hand() -> None:
     """Differences of mean .1 and deviation .2 (n - 1): t = .1 / (.2 / 4) = 2 with 15 degrees of freedom."""
     differences = 0.1 + 0.2 * np.sqrt(15 / 16) * np.array([1.0, -1.0] * 8)
-    verdict = judge(np.full(16, 0.5), 0.5 + differences)
+    verdict = decide(np.full(16, 0.5), 0.5 + differences)
     assert verdict.difference == pytest.approx(0.1)
     assert verdict.p_value == pytest.approx(0.0639, abs=1e-4)
     assert (verdict.low, verdict.high) == pytest.approx((0.1 - 2.1314 * 0.05, 0.1 + 2.1314 * 0.05), abs=1e-4)
@@ -28,21 +28,21 @@ def test_the_verdict_equals_a_calculation_by_hand() -> None:
 def test_a_large_difference_between_settings_is_decided(shift: float, outcome: str) -> None:
     draws = np.random.default_rng(1)
     before = draws.random(50)
-    verdict = judge(before, before + shift + draws.normal(scale=0.3, size=50))
+    verdict = decide(before, before + shift + draws.normal(scale=0.3, size=50))
     assert (verdict.outcome, verdict.more_queries) == (outcome, 0)
     assert (verdict.low > 0) is (shift > 0)
 
 
 def test_equal_lists_are_never_decided_and_of_equal_settings_the_cheaper_is_preferred() -> None:
-    verdict = judge(np.ones(20), np.ones(20))
+    verdict = decide(np.ones(20), np.ones(20))
     assert (verdict.outcome, verdict.equal, verdict.more_queries) == ("undecided", 20, None)
     assert more_queries(np.array([1e-9, 1.0, -1.0])) is None
     with pytest.raises(EvaluationError, match="at least 10"):
-        judge(np.ones(9), np.ones(9))
+        decide(np.ones(9), np.ones(9))
     values = {SearchSetting("m", "auto", depth, "replace", 0.0): np.linspace(0, 1, 20) for depth in (10, 100)}
     choice = choose([str(number) for number in range(20)], np.zeros(20), values)
     assert choice.setting.depth == 10
-    assert interval(np.array([0.0, 1.0])) == pytest.approx((0.5 - 12.706 / 2, 0.5 + 12.706 / 2), abs=1e-3)
+    assert confidence_interval(np.array([0.0, 1.0])) == pytest.approx((0.5 - 12.706 / 2, 0.5 + 12.706 / 2), abs=1e-3)
 
 
 def gains_of(ranks: np.ndarray) -> np.ndarray:
@@ -81,7 +81,7 @@ def test_two_random_orders_are_seldom_declared_different() -> None:
     for seed in range(DRAWS):
         before, values = noise(seed, 0.0)
         decided["as it is"] += (
-            judge(before, values[SearchSetting("m", "auto", 20, "linear", 0.0)]).outcome != "undecided"
+            decide(before, values[SearchSetting("m", "auto", 20, "linear", 0.0)]).outcome != "undecided"
         )
         decided["best"] += choose(query_ids, before, values).verdict.outcome != "undecided"
     assert max(decided.values()) <= 65, decided

@@ -80,11 +80,11 @@ def test_the_report_of_an_interleaving_experiment(tmp_path: Path) -> None:
     [
         ({"query": " "}, "query is missing"),
         ({"documents": "d1"}, "documents is 'd1'; it must be a list of document ids"),
-        ({"clicks": ["d9"]}, "'d9' was clicked and is not on the page"),
+        ({"clicks": ["d9"]}, "'d9' was clicked but is not on the page"),
         ({"teams": "AC"}, "teams is 'AC'"),
         ({"first_rank": "1"}, "first_rank is '1'"),
-        ({"first_rank": 0}, "ranks begin with 1"),
-        ({"session": 7}, "session is 7; it must be a text"),
+        ({"first_rank": 0}, "it must be at least 1"),
+        ({"session": 7}, "session is 7; it must be a string"),
     ],
 )
 def test_a_bad_line_of_clicks_is_named(tmp_path: Path, change: Any, reason: str) -> None:

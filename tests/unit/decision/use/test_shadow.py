@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from osrerank.cli import cli, main
-from osrerank.decision.use.shadow import EXAMPLES, new_hits, read_report, spread
+from osrerank.decision.use.shadow import MAX_EXAMPLES, new_hits, percentiles, read_report
 from osrerank.errors import EvaluationError, FormatError
 
 
@@ -48,16 +48,16 @@ def test_shadow_report_counts_and_percentiles_by_hand(tmp_path: Path) -> None:
     assert new_hits(record(after=9, overlap=8)) == 1  # a threshold left nine
     assert (report.first_changed, report.known, report.encoded) == (1, 294, 6)
     assert report.as_json()["ms"] == {"p50": 40.0, "p95": 40.0}
-    assert spread([float(n) for n in range(1, 101)]) == {"p50": 50.0, "p95": 95.0}
-    assert spread([7.0]) == {"p50": 7.0, "p95": 7.0}
-    assert spread([]) == {"p50": 0.0, "p95": 0.0}
+    assert percentiles([float(n) for n in range(1, 101)]) == {"p50": 50.0, "p95": 95.0}
+    assert percentiles([7.0]) == {"p50": 7.0, "p95": 7.0}
+    assert percentiles([]) == {"p50": 0.0, "p95": 0.0}
 
 
 def test_the_ten_searches_that_change_most_are_different_searches(tmp_path: Path) -> None:
     lines = [record(f"q{number}", overlap=10 - number % 11) for number in range(30)]
     report = read_report([written(tmp_path / "1", *lines, *lines)])
     names = [one["query"] for one in report.most_changed]
-    assert len(names) == len(set(names)) == EXAMPLES
+    assert len(names) == len(set(names)) == MAX_EXAMPLES
     assert set(names[:2]) == {"q10", "q21"}
 
 
@@ -100,8 +100,8 @@ def test_a_file_without_shadow_records_is_refused_by_name(tmp_path: Path, line: 
 
 def test_an_empty_shadow_file_is_refused_with_the_fix(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = written(tmp_path / "empty.jsonl")
-    with pytest.raises(EvaluationError, match="the files have no record: set OSRERANK_SHADOW_FILE"):
+    with pytest.raises(EvaluationError, match="the files have no records; set OSRERANK_SHADOW_FILE"):
         read_report([file])
     with pytest.raises(SystemExit):
         main(["shadow", "report", str(file)])
-    assert capsys.readouterr().err.startswith("Error: the files have no record")
+    assert capsys.readouterr().err.startswith("Error: the files have no records")
