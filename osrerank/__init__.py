@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from osrerank.stages.duo import DuoStage
     from osrerank.stages.mono import MonoStage
 
-# From 1.29 on ONNX Runtime reports its use to its makers unless this is set before it is imported; `0` allows it.
+# From version 1.29, ONNX Runtime sends telemetry unless this is set before its import. Set it to 0 to allow that.
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 __all__ = [
@@ -73,7 +73,7 @@ _MODULES = {
     "connect": "osrerank.client",
     "wrap": "osrerank.existing",
 }
-"""The module of each public name: imported when the name is used, so that a command imports only what it needs."""
+"""The module of each public name, which is imported when the name is first used."""
 
 
 def __getattr__(name: str) -> Any:

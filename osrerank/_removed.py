@@ -1,23 +1,22 @@
-"""The removed names of earlier versions with their replacements, for error messages."""
+"""Options, commands and variables of earlier versions, with their replacements, for error messages."""
 
-EXPORT = "export the checkpoint again without it: osrerank export SOURCE OUTPUT"
-
-SETTINGS = ("_FOLDER", "_KEY", "_MB", "_PROFILE", "_TTL_S")
-"""The endings of the names of the settings for document vectors."""
 SIGNING_KEY = "set OSRERANK_SIGNING_KEY, which signs both messages and scores"
+VECTORS_SUFFIXES = ("", "_FOLDER", "_KEY", "_MB", "_PROFILE", "_TTL_S")
+"""What follows ``OSRERANK_VECTORS`` in the names of the settings for document vectors."""
 VECTORS_INDEX = "set OSRERANK_VECTORS=index for the file and side indices, or OSRERANK_VECTORS=file for no side index"
 VECTORS_REDIS = "set OSRERANK_VECTORS=redis, and the Redis as OSRERANK_REDIS_URL"
 
-HOW_MANY = "calculate how many workers a load needs with the formula in docs/workers.md"
 DEADLINE = "set deadline_ms, which bounds all stages"
-FEEDBACK = "leave it out: on no model did it gain what its protocol asked for (docs/research/feedback.md)"
-FIRST = "read what each run puts first in Python, as docs/reproduce.md does for Table 3"
+FEEDBACK = "leave it out: it improved no model enough (docs/research/feedback.md)"
 HYBRID = "use a hybrid or knn query of your own as the first pass"
-SEARCHING = ("rerank", "run", "search")
+NEW_EXPORT = "export the checkpoint again without it: osrerank export SOURCE OUTPUT"
+TOP_DOCUMENTS = "list the top documents of each run in Python, as docs/reproduce.md does for Table 3"
+WORKER_COUNT = "calculate how many workers a load needs with the formula in docs/workers.md"
+SEARCH_COMMANDS = ("rerank", "run", "search")
 """The commands with search options."""
 
 REMOVED: dict[str, str] = {
-    **{f"OSRERANK_STATES{ending}": f"set OSRERANK_VECTORS{ending}" for ending in ("", *SETTINGS)},
+    **{f"OSRERANK_STATES{suffix}": f"set OSRERANK_VECTORS{suffix}" for suffix in VECTORS_SUFFIXES},
     "OSRERANK_CACHE_KEY": SIGNING_KEY,
     "OSRERANK_CATALOGUE": "name a mirror's list with osrerank download --catalogue FILE",
     "OSRERANK_MODELS_MAX": "leave it out: at most 3 models stay loaded",
@@ -32,39 +31,39 @@ REMOVED: dict[str, str] = {
     "OSRERANK_VECTORS_INDEX": VECTORS_INDEX,
     "OSRERANK_VECTORS_REDIS_URL": VECTORS_REDIS,
     "OSRERANK_WORKERS_KEY": SIGNING_KEY,
-    "feedback": EXPORT,
+    "feedback": NEW_EXPORT,
     "osrerank adapt": "use osrerank export MODEL OUTPUT, which reads a bi-encoder with its prefixes and pooling",
     "osrerank advise --budget-s": "every judged query is searched: name a file with fewer queries",
     "osrerank advise --compare": "name the models with osrerank advise --models NAME",
     "osrerank advise --p95-ms": "choose a lower depth from the table in the --html report",
     "osrerank advise --pool": "judge hits by clicking, with osrerank serve --ui --save-judgments",
     "osrerank advise --sample": "every judged query is searched: name a file with fewer queries",
-    "osrerank advise --searches-per-s": HOW_MANY,
-    "osrerank advise --seed": "leave it out: every judged query is searched, so that none are drawn at random",
-    "osrerank bench": "osrerank advise says milliseconds; in a checkout, python -m tools.bench compares libraries",
+    "osrerank advise --searches-per-s": WORKER_COUNT,
+    "osrerank advise --seed": "leave it out: every judged query is searched, without a random sample",
+    "osrerank bench": "use osrerank advise for latency, or python -m tools.bench in a checkout to compare libraries",
     "osrerank distill --pool-factor": "make a smaller student, with --layers or --student",
-    "osrerank doctor --upgrade": "leave it out: whatever is gone is refused with its successor",
-    "osrerank evaluate --queries": FIRST,
-    "osrerank evaluate --texts": FIRST,
+    "osrerank doctor --upgrade": "leave it out: an error about a removed name states its replacement",
+    "osrerank evaluate --queries": TOP_DOCUMENTS,
+    "osrerank evaluate --texts": TOP_DOCUMENTS,
     "osrerank evaluate --union": "compare the recall of each run: osrerank evaluate -m R@100",
     "osrerank export --activations": "leave it out: int8 graphs compute each activation tensor's scale as they run",
     "osrerank export --calibrate": "give --candidates CANDIDATES --qrels QRELS",
-    "osrerank export --document-bias": EXPORT,
+    "osrerank export --document-bias": NEW_EXPORT,
     "osrerank export --kind mono": "leave it out: osrerank export reads bi-encoders and cross-encoders as they are",
     "osrerank export --layout": "leave it out: osrerank export reads bi-encoders and cross-encoders as they are",
-    "osrerank export --other-bias": EXPORT,
-    "osrerank export --padded": "leave it out; for a graph that other programs give padded batches, use Optimum",
-    "osrerank export --pool-factor": EXPORT,
-    "osrerank export --query-bias": EXPORT,
+    "osrerank export --other-bias": NEW_EXPORT,
+    "osrerank export --padded": "leave it out; for a graph that takes padded batches, use Optimum",
+    "osrerank export --pool-factor": NEW_EXPORT,
+    "osrerank export --query-bias": NEW_EXPORT,
     "osrerank index --vector-field": "let your application or an ingest pipeline fill a vector field of your own",
     "osrerank judgments": "make judgments from UBI's click events with OpenSearch's Search Relevance plugin",
-    **{f"osrerank {command} --feedback": FEEDBACK for command in SEARCHING},
-    **{f"osrerank {command} --{stage}-budget-ms": DEADLINE for command in SEARCHING for stage in ("mono", "duo")},
+    **{f"osrerank {command} --feedback": FEEDBACK for command in SEARCH_COMMANDS},
+    **{f"osrerank {command} --{stage}-budget-ms": DEADLINE for command in SEARCH_COMMANDS for stage in ("mono", "duo")},
     "osrerank pipeline install --default-for": (
         'name the pipeline in each search, or send PUT INDEX/_settings {"index.search.default_pipeline": "osrerank"}'
     ),
     "osrerank index --states": "use --vectors",
-    "osrerank plan": HOW_MANY,
+    "osrerank plan": WORKER_COUNT,
     "osrerank run --source": f"{HYBRID}, with client.search",
     "osrerank run --vectors": f"{HYBRID}, with client.search",
     "osrerank search --vectors": f"{HYBRID}, with client.search",
@@ -83,7 +82,7 @@ REMOVED: dict[str, str] = {
     "recipe.compiled": "leave it out: training no longer compiles the network",
     "recipe.layout": 'write kind = "cross-encoder" for the layout standard, and leave bi-encoder out',
     "rerank.blend.weighted": 'use "linear", whose blend_weight is added to the model\'s logit',
-    "rerank.cache": "set OSRERANK_CACHE_MB=0 and OSRERANK_CACHE_LOCAL_MB=0 for a client that keeps no scores",
+    "rerank.cache": "set OSRERANK_CACHE_MB=0 and OSRERANK_CACHE_LOCAL_MB=0 for a client that caches no scores",
     "rerank.candidates": HYBRID,
     "rerank.cutoff.cliff": 'use min_score, or cutoff={"precision": 0.9} after osrerank calibrate',
     "rerank.duo_skip_margin": "lower duo_depth where pairs take too long",
@@ -98,11 +97,14 @@ REMOVED: dict[str, str] = {
     "secrets.workersKey": "name its Secret as secrets.signingKey, which signs both messages and scores",
     "rerank.via": 'leave rerank out and name the installed pipeline in the search: search_pipeline="osrerank"',
 }
-"""Removed name -> what to do instead, in one sentence. A search option is written ``rerank.NAME``, a command ``osrerank
-NAME``, its option ``osrerank NAME --OPTION``; variables, fields of a model card, and values of the Helm chart
-(``secrets.NAME``, also in ``docker/chart/templates/_names.tpl``) have their own names."""
+"""Removed name -> what to do instead.
+
+Search options are ``rerank.NAME``, commands ``osrerank NAME``, their options ``osrerank NAME --OPTION``. Variables,
+fields of model cards, and values of the Helm chart (``secrets.NAME``, also in ``docker/chart/templates/_names.tpl``)
+have their own names.
+"""
 
 
 def replacement_for(name: str) -> str:
-    """Return a sentence that says what replaces a removed name; "" for any other name."""
+    """Return what to do instead of using a removed name; "" for any other name."""
     return REMOVED.get(name, "")

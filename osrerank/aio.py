@@ -43,10 +43,10 @@ __all__ = ["AsyncClient", "connect_async"]
 
 
 class AsyncClient(OpenSearchPyClient, AsyncDriver, AsyncOpenSearch):
-    """An ``opensearchpy.AsyncOpenSearch`` that understands ``await search(..., rerank=True)``.
+    """An ``opensearchpy.AsyncOpenSearch`` whose ``search`` takes ``rerank=True``.
 
-    Arguments, results and errors are those of ``osrerank.Client``. Models score in a thread, so the event loop stays
-    free.
+    Arguments, results and errors are those of ``osrerank.Client``. Models run in threads and do not block the event
+    loop.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class AsyncClient(OpenSearchPyClient, AsyncDriver, AsyncOpenSearch):
         headers: Any = None,
         **options: Any,
     ) -> Any:
-        """Search, and rerank the hits if asked to, as ``Client.search`` does."""
+        """Search, and optionally rerank the hits, as ``Client.search`` does."""
         all_params = {**(params or {}), **options}
         steps = search_steps(self.searcher, query, body, all_params, index=index, rerank=rerank, headers=headers)
         send = partial(self._send, index=index, headers=headers, options=options)
@@ -94,7 +94,7 @@ class AsyncClient(OpenSearchPyClient, AsyncDriver, AsyncOpenSearch):
             return await send(index=index, body=step.body, params=url_params, headers=headers, **keywords)
 
     async def msearch(self, *, body: Any, rerank: RerankArgument = False, index: Any = None, **options: Any) -> Any:
-        """Run several searches in one request, and rerank each if asked to, as ``Client.msearch`` does."""
+        """Run several searches in one request, and optionally rerank them, as ``Client.msearch`` does."""
         if rerank is False:
             return await super().msearch(body=body, index=index, **options)
         steps = multi_search_steps(self.searcher, body, index, rerank=rerank, params=options)
@@ -112,7 +112,7 @@ class AsyncClient(OpenSearchPyClient, AsyncDriver, AsyncOpenSearch):
         headers: Any = None,
         **options: Any,
     ) -> Any:
-        """Search with a search template, and rerank the hits if asked to, as ``Client.search_template`` does."""
+        """Search with a search template, and optionally rerank the hits, as ``Client.search_template`` does."""
         if rerank is False:
             return await super().search_template(body=body, index=index, params=params, headers=headers, **options)
         all_params = {**(params or {}), **options}
@@ -124,7 +124,7 @@ class AsyncClient(OpenSearchPyClient, AsyncDriver, AsyncOpenSearch):
     async def msearch_template(
         self, *, body: Any, rerank: RerankArgument = False, index: Any = None, **options: Any
     ) -> Any:
-        """Search with several templates in one request, and rerank each, as ``Client.msearch_template`` does."""
+        """Run several template searches in one request, and optionally rerank them, as ``msearch`` does."""
         if rerank is False:
             return await super().msearch_template(body=body, index=index, **options)
         steps = multi_template_steps(self.searcher, body, index, rerank=rerank, params=options)
@@ -153,9 +153,9 @@ def connect_async(
 ) -> AsyncClient:
     """Return an asynchronous client for a server, or for the embedded engine.
 
-    The arguments are those of ``osrerank.connect``, except that with ``warm``, the first stage's models only begin to
-    load in other threads; a search that comes before they are loaded waits for them. ``await client.warm_up()`` loads
-    all models, and raises the error if one cannot be loaded.
+    The arguments are those of ``osrerank.connect``, except ``warm``, which starts loading the first stage's models in
+    other threads and does not wait for them; a search does. ``await client.warm_up()`` loads all models, and raises an
+    error if that fails.
     """
     refuse_settings(options)
     refuse_unknown(options, AsyncTransport, ConnectionPool, AIOHttpConnection)
@@ -169,8 +169,8 @@ def connect_async(
         **{**_async_connection_options(settings), **options},
     )
     if warm:
-        for loading in client.searcher.service.models_of(client.searcher.defaults.base):
-            loading.start_loading()
+        for model_loader in client.searcher.service.models_of(client.searcher.defaults.base):
+            model_loader.start_loading()
     return client
 
 

@@ -1,4 +1,4 @@
-"""Check each part of a deployment, and say how to fix those that do not work."""
+"""Check each part of a deployment, and return a fix for each fault: the command `osrerank doctor`."""
 
 import platform
 import time
@@ -38,39 +38,41 @@ LIBRARIES = (
     "redis",
 )
 CPUINFO = Path("/proc/cpuinfo")
-BYTE_PRODUCTS = {"avx512_vnni", "avx_vnni", "amx_int8", "asimddp", "i8mm"}
+INT8_FEATURES = {"avx512_vnni", "avx_vnni", "amx_int8", "asimddp", "i8mm"}
 """Processor features that make int8 fast; asimddp and i8mm are ARM's."""
-FEATURES = ("avx2", "avx512f", "avx512_bf16", *sorted(BYTE_PRODUCTS))
-"""Processor features that decide the speed of models: wide registers, and products of bytes."""
-SERVER_MS = 15_000.0
-"""The timeout of scoring a pair on a rerank server, in milliseconds."""
+FEATURES = ("avx2", "avx512f", "avx512_bf16", *sorted(INT8_FEATURES))
+"""Processor features that determine the speed of models."""
+RERANK_SERVER_TIMEOUT_MS = 15_000.0
+"""The timeout for scoring a pair on a rerank server, in milliseconds."""
+WRONG_ADDRESS_FIX = "correct the address: no search engine responds there"
 NO_SERVER_FIX = "start the server, or set its address with --url or OSRERANK_URL"
 NO_INDEX_FIX = "create the index with osrerank index, or pass another --index"
-FIXES_OF_STATUS: dict[int, str] = {
+STATUS_FIXES: dict[int, str] = {
     HTTPStatus.UNAUTHORIZED: "correct the user and the password: --url or OSRERANK_URL, https://USER:PASSWORD@HOST:PORT",
     HTTPStatus.PROXY_AUTHENTICATION_REQUIRED: "set the user and the password of the proxy",
-    HTTPStatus.METHOD_NOT_ALLOWED: "correct the address: no search engine answers there",
+    HTTPStatus.METHOD_NOT_ALLOWED: WRONG_ADDRESS_FIX,
 }
 BUSY_STATUSES = (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE)
-REDIS_S = 2.0
-"""The timeouts for connecting to Redis and for its response, in seconds."""
+REDIS_TIMEOUT_S = 2.0
+"""The timeout for connecting to Redis, and for its response, in seconds."""
 PROBE_KEY = "osrerank:doctor"
 QUEUE_KEYS = ("_kombu.binding.osrerank", "unacked", "osrerank:queue")
-"""Keys with the prefixes of Celery's queues; a user who may not read them cannot use the broker."""
-SAMPLE = 20
+"""Keys with the prefixes of Celery's queues. A user who may not read them cannot use the broker."""
+SAMPLE_SIZE = 20
 """The number of documents whose language is detected."""
-QUERY, DOCUMENT = "what causes low blood pressure", "Dehydration, bed rest and some drugs lower blood pressure."
+QUERY = "what causes low blood pressure"
+DOCUMENT = "Dehydration, bed rest and some drugs lower blood pressure."
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """The result of checking one part.
+    """The result of checking one part of the deployment.
 
     Attributes:
         part: the name of the part.
         status: ``ok``; ``failed`` if the part is configured but does not work; ``absent`` if it is not configured.
         found: the result, in a sentence.
-        fix: a sentence that says what to do; "" if nothing is wrong.
+        fix: what to do; "" if there is nothing to fix.
         facts: the result for programs.
     """
 
@@ -82,24 +84,24 @@ class Finding:
 
 
 def examine(settings: Settings, *, index: str = "") -> Iterator[Finding]:
-    """Yield a finding for each part, even after a failure.
+    """Check each part, and yield a finding for it, even after a failure.
 
     Args:
         settings: the settings of the deployment.
-        index: the index to check; "" for none.
+        index: the index to check. "" checks no index.
     """
-    yield _software()
-    yield _processor()
-    yield from _model(settings, index)
+    yield _check_software()
+    yield _check_processor()
+    yield from _check_model(settings, index)
     if _needs_vector_model(settings, index):
-        yield _vector_model(settings)
-    yield from _engine(settings, index)
-    yield from _redis(settings)
-    yield _workers(settings)
+        yield _check_vector_model(settings)
+    yield from _check_engine(settings, index)
+    yield from _check_redis_servers(settings)
+    yield _check_workers(settings)
 
 
-def with_model_of(settings: Settings, index: str) -> Settings:
-    """Return the settings with the model that the settings file names for an index, if it names one.
+def use_index_model(settings: Settings, index: str) -> Settings:
+    """Return the settings with the model that the settings file names for an index, if there is one.
 
     Raises:
         ConfigError: the file cannot be used, or names different models for several indices.
@@ -114,25 +116,25 @@ def with_model_of(settings: Settings, index: str) -> Settings:
 
 def cpu_name() -> str:
     """Return the processor's name as the system reports it."""
-    return _cpu_field("model name") or platform.processor() or platform.machine()
+    return _read_cpu_field("model name") or platform.processor() or platform.machine()
 
 
 def cpu_features() -> list[str]:
     """Return the processor's features that are in `FEATURES`; empty if the system does not report them."""
-    flags = (_cpu_field("flags") or _cpu_field("Features")).split()
+    flags = (_read_cpu_field("flags") or _read_cpu_field("Features")).split()
     return [name for name in FEATURES if name in flags]
 
 
-def versions(libraries: Sequence[str]) -> dict[str, str]:
-    """Return the versions of the libraries that are installed."""
-    installed = {}
+def installed_versions(libraries: Sequence[str]) -> dict[str, str]:
+    """Return the versions of the installed libraries, by name."""
+    versions = {}
     for name in libraries:
         with suppress(PackageNotFoundError):
-            installed[name] = version(name)
-    return installed
+            versions[name] = version(name)
+    return versions
 
 
-def _cpu_field(name: str) -> str:
+def _read_cpu_field(name: str) -> str:
     """Return the value of the first line of ``/proc/cpuinfo`` that begins with a name; "" without such a line."""
     if not CPUINFO.exists():
         return ""
@@ -140,78 +142,76 @@ def _cpu_field(name: str) -> str:
     return next((line.partition(":")[2].strip() for line in lines if line.startswith(name)), "")
 
 
-def _software() -> Finding:
-    installed = versions(LIBRARIES)
-    names = ", ".join(f"{name} {number}" for name, number in installed.items())
-    return Finding("software", "ok", f"Python {platform.python_version()}; {names}", facts=installed)
+def _check_software() -> Finding:
+    versions = installed_versions(LIBRARIES)
+    names = ", ".join(f"{name} {number}" for name, number in versions.items())
+    return Finding("software", "ok", f"Python {platform.python_version()}; {names}", facts=versions)
 
 
-def _processor() -> Finding:
+def _check_processor() -> Finding:
     features, cores = cpu_features(), usable_cores()
-    fast = BYTE_PRODUCTS & set(features)
-    instructions = (
-        f"int8 is fast here ({', '.join(sorted(fast))})" if fast else "it has no instructions for int8 products"
-    )
-    return Finding(
-        "processor",
-        "ok",
-        f"{cpu_name()}, {cores} usable cores; {instructions}",
-        facts={"features": features, "cores": cores},
-    )
+    int8_features = INT8_FEATURES & set(features)
+    if int8_features:
+        speed = f"int8 is fast here ({', '.join(sorted(int8_features))})"
+    else:
+        speed = "it has no instructions for int8 products"
+    sentence = f"{cpu_name()}, {cores} usable cores; {speed}"
+    return Finding("processor", "ok", sentence, facts={"features": features, "cores": cores})
 
 
-def _model(settings: Settings, index: str) -> Iterator[Finding]:
+def _check_model(settings: Settings, index: str) -> Iterator[Finding]:
     """Load the model, and score a pair with it."""
     if settings.backend == HTTP:
-        yield _rerank_server(settings)
+        yield _check_rerank_server(settings)
         return
     if not is_local(settings.backend):
         yield Finding("model", "absent", f"this process does not score: the backend is {settings.backend}")
         return
     try:
         model = load_local(settings, POINTWISE)
-    except Exception as error:  # noqa: BLE001 - whatever keeps the model from loading is the finding
-        yield Finding("model", "failed", _sentence(error), _model_fix(settings, index))
+    except Exception as error:  # noqa: BLE001 - any error is the finding
+        yield Finding("model", "failed", _first_line(error), _model_fix(settings, index))
         return
     with closing(model):
-        yield _loaded_model(settings, model.card, model.backend)
+        yield _describe_model(settings, model.card, model.backend)
         try:
-            yield _scored_pair(as_scorer(model))
-        except Exception as error:  # noqa: BLE001 - likewise
-            yield Finding("scored pair", "failed", _sentence(error), "export or download the model again")
+            yield _score_pair(as_scorer(model))
+        except Exception as error:  # noqa: BLE001 - any error is the finding
+            yield Finding("scored pair", "failed", _first_line(error), "export or download the model again")
 
 
 def _model_fix(settings: Settings, index: str) -> str:
-    """Return the fix for a model that cannot be loaded; it depends on where the model is set."""
+    """Return the fix for a model that cannot be loaded, which names the place where the model is set."""
     if settings.model == DEFAULT_MODEL:
         return "install osrerank again: this model is part of it"
     with suppress(ConfigError):  # the check of the engine reports it
         if index and settings.model in Defaults.load(settings).models_of(index):
             file = settings.find_settings_file()
-            return f"correct the model of {index} in {file}; docs/models.md says what it may be"
-    return "correct --model or OSRERANK_MODEL, or leave it out; docs/models.md says what it may be"
+            return f"correct the model of {index} in {file}; docs/models.md lists the possible values"
+    return "correct --model or OSRERANK_MODEL, or leave it out; docs/models.md lists the possible values"
 
 
-def engine_fix(error: Exception, absent: str = "correct the address: no search engine answers there") -> str:
-    """Return the fix for an error of the search engine or of the connection to it; "" if the error has the fix.
+def engine_fix(error: Exception, not_found_fix: str = WRONG_ADDRESS_FIX) -> str:
+    """Return the fix for an error of the search engine, or of the connection to it; "" if the error names it.
 
     Args:
         error: any exception.
-        absent: the fix if the requested object does not exist (404).
+        not_found_fix: the fix if the requested object does not exist (404).
     """
     failed = failed_of(error)
     status = failed.status
     if status is None:
         return NO_SERVER_FIX
     if status == HTTPStatus.FORBIDDEN:
-        is_blocked = failed.kind == "cluster_block_exception"  # its message names the block
-        return "" if is_blocked else "grant this user the right that is missing; docs/operations.md has the roles"
+        is_blocked = failed.kind == "cluster_block_exception"  # the error names the block
+        return "" if is_blocked else "grant this user the missing right; docs/operations.md has the roles"
     if status == HTTPStatus.NOT_FOUND:
-        return absent
+        return not_found_fix
     if status in BUSY_STATUSES:
         return "wait until the server has started or is less busy, and read its log"
-    default = "read the logs of the server and of any proxy in front of it" if status >= 500 else ""
-    return FIXES_OF_STATUS.get(status, default)
+    if status in STATUS_FIXES:
+        return STATUS_FIXES[status]
+    return "read the logs of the server and of any proxy in front of it" if status >= 500 else ""
 
 
 def _needs_vector_model(settings: Settings, index: str) -> bool:
@@ -221,33 +221,33 @@ def _needs_vector_model(settings: Settings, index: str) -> bool:
     return False
 
 
-def _vector_model(settings: Settings) -> Finding:
-    """Load the model of vectors, and score a pair with it."""
+def _check_vector_model(settings: Settings) -> Finding:
+    """Load the bi-encoder of the pipeline vectors-mono, and score a pair with it."""
     try:
         with closing(as_scorer(load_local(settings, ENCODERS, model=settings.vector_model))) as scorer:
             scorer.score(QUERY, [DOCUMENT], [(0,)])
-    except Exception as error:  # noqa: BLE001 - whatever keeps the model from loading is the finding
+    except Exception as error:  # noqa: BLE001 - any error is the finding
         fix = "correct --vector-model or OSRERANK_VECTOR_MODEL, or leave it out"
-        return Finding("vector model", "failed", _sentence(error), fix)
+        return Finding("vector model", "failed", _first_line(error), fix)
     sentence = f"{settings.vector_model} encodes documents for the pipeline vectors-mono"
     return Finding("vector model", "ok", sentence, facts={"model": settings.vector_model})
 
 
-def _rerank_server(settings: Settings) -> Finding:
-    """Score a pair through the rerank server."""
+def _check_rerank_server(settings: Settings) -> Finding:
+    """Score a pair on the rerank server."""
     fix = "correct [http] of osrerank.toml, OSRERANK_RERANK_KEY or the model's name, or start the server"
     try:
         url = HttpSettings.load(settings).url
         with closing(as_scorer(load(settings, POINTWISE))) as scorer:
-            pair_finding = _scored_pair(scorer, Deadline.after_ms(SERVER_MS))
-    except Exception as error:  # noqa: BLE001 - whatever keeps the server from scoring is the finding
-        return Finding("model", "failed", _sentence(error), fix)
-    facts = {"backend": HTTP, "url": url, "model": scorer.model, **(pair_finding.facts or {})}
-    sentence = f"{scorer.model} at {url}: {pair_finding.found}"
-    return Finding("model", pair_finding.status, sentence, pair_finding.fix and fix, facts)
+            finding = _score_pair(scorer, Deadline.after_ms(RERANK_SERVER_TIMEOUT_MS))
+    except Exception as error:  # noqa: BLE001 - any error is the finding
+        return Finding("model", "failed", _first_line(error), fix)
+    facts = {"backend": HTTP, "url": url, "model": scorer.model, **(finding.facts or {})}
+    sentence = f"{scorer.model} at {url}: {finding.found}"
+    return Finding("model", finding.status, sentence, fix if finding.fix else "", facts)
 
 
-def _loaded_model(settings: Settings, card: Any, backend: Any) -> Finding:
+def _describe_model(settings: Settings, card: Any, backend: Any) -> Finding:
     name = backend.name
     if settings.backend != "auto":
         reason = f"the settings have {settings.backend}"
@@ -261,47 +261,49 @@ def _loaded_model(settings: Settings, card: Any, backend: Any) -> Finding:
     return Finding("model", "ok", sentence, facts=facts)
 
 
-def _scored_pair(scorer: Any, deadline: Deadline = NEVER) -> Finding:
-    scorer.score(QUERY, [DOCUMENT], [(0,)], deadline=deadline)  # the first run of a session costs more
-    began = time.perf_counter()
+def _score_pair(scorer: Any, deadline: Deadline = NEVER) -> Finding:
+    scorer.score(QUERY, [DOCUMENT], [(0,)], deadline=deadline)  # warms up: the first run takes longer
+    start_s = time.perf_counter()
     scores = scorer.score(QUERY, [DOCUMENT], [(0,)], deadline=deadline)
-    took_ms = 1000 * (time.perf_counter() - began)
+    took_ms = 1000 * (time.perf_counter() - start_s)
     if not scores.attempted:
-        return Finding("scored pair", "failed", f"no score within {SERVER_MS / 1000:g} s", "wait until it is ready")
+        reason = f"no score within {RERANK_SERVER_TIMEOUT_MS / 1000:g} s"
+        return Finding("scored pair", "failed", reason, "wait until the server is ready")
     if scores.failures:
         return Finding("scored pair", "failed", scores.failures[0], "export or download the model again")
     logit = float(scores.values[0])
-    return Finding(
-        "scored pair", "ok", f"logit {logit:.3f} in {took_ms:.1f} ms", facts={"logit": logit, "took_ms": took_ms}
-    )
+    sentence = f"logit {logit:.3f} in {took_ms:.1f} ms"
+    return Finding("scored pair", "ok", sentence, facts={"logit": logit, "took_ms": took_ms})
 
 
-def _engine(settings: Settings, index: str) -> Iterator[Finding]:
+def _check_engine(settings: Settings, index: str) -> Iterator[Finding]:
+    """Send a request to the search engine, and check the index, if there is one."""
     address = settings.url.get_secret_value()
     try:
         client = connect(address, max_retries=0, timeout=5)
-    except Exception as error:  # noqa: BLE001 - whatever keeps the engine from answering is the finding
-        yield Finding("engine", "failed", _sentence(error), NO_SERVER_FIX)
+    except Exception as error:  # noqa: BLE001 - any error is the finding
+        yield Finding("engine", "failed", _first_line(error), NO_SERVER_FIX)
         return
     with closing(client):
         try:
             version = client.info()["version"]
-        except Exception as error:  # noqa: BLE001 - likewise
-            verb = "does not answer" if failed_of(error).status is None else "refuses to answer"
-            yield Finding("engine", "failed", f"it {verb}: {_sentence(error)}", engine_fix(error))
+        except Exception as error:  # noqa: BLE001 - any error is the finding
+            reason = "it does not respond" if failed_of(error).status is None else "it refuses the request"
+            yield Finding("engine", "failed", f"{reason}: {_first_line(error)}", engine_fix(error))
             return
         facts = {"distribution": version.get("distribution", "elasticsearch"), "version": version["number"]}
-        location = f"the embedded engine in {folder}" if (folder := embedded_folder(settings)) else _hosts(client)
-        sentence = f"{location} answers as {facts['distribution']} {facts['version']}"
+        folder = embedded_folder(settings)
+        location = f"the embedded engine in {folder}" if folder else _hosts(client)
+        sentence = f"{location} responds as {facts['distribution']} {facts['version']}"
         yield Finding("engine", "ok", sentence, facts={**facts, "at": location})
         if not index:
             yield Finding("index", "absent", "no index was checked; set one with --index")
         else:
-            yield _fields(client, index)
-            yield from _search_pipeline(client, index)
+            yield _check_fields(client, index)
+            yield from _check_search_pipeline(client, index)
     if index and is_local(settings.backend):
-        yield from _languages(settings, index)
-        yield from _vectors(settings, index)
+        yield from _check_languages(settings, index)
+        yield from _check_vectors(settings, index)
 
 
 def _hosts(client: Client) -> str:
@@ -310,51 +312,56 @@ def _hosts(client: Client) -> str:
     return ", ".join(f"{host.get('scheme', 'http')}://{host.get('host')}:{host.get('port', 9200)}" for host in hosts)
 
 
-def _fields(client: Client, index: str) -> Finding:
+def _check_fields(client: Client, index: str) -> Finding:
     """Report an index's text fields, and which of them are searched and which are the model's input."""
     try:
         mappings = client.indices.get_mapping(index=index)
-    except Exception as error:  # noqa: BLE001 - whatever the engine answers is the finding
-        return Finding("index", "failed", f"{index}: {_sentence(error)}", engine_fix(error, NO_INDEX_FIX))
-    fields = field_names(read_leaves_by_index(mappings).values(), TEXT_KINDS)
+    except Exception as error:  # noqa: BLE001 - any error is the finding
+        return Finding("index", "failed", f"{index}: {_first_line(error)}", engine_fix(error, NO_INDEX_FIX))
+    text_fields = field_names(read_leaves_by_index(mappings).values(), TEXT_KINDS)
     search_fields = client.fields_of(index)
     searched, read = list(search_fields.searched), list(search_fields.read)
     warnings = [*search_fields.warnings, *search_fields.check_names(None)]
     left_out = list(search_fields.left_out)
-    facts = {"text_fields": fields, "searched": searched, "read": read, "left_out": left_out, "warnings": warnings}
+    facts = {"text_fields": text_fields, "searched": searched, "read": read, "left_out": left_out, "warnings": warnings}
     if warnings or not read:
-        listed = ", ".join(fields) or "none"
-        reason = f"{index}: {'; '.join(warnings) or 'it has no field to read'}; its text fields: {listed}"
+        names = ", ".join(text_fields) or "none"
+        reason = f"{index}: {'; '.join(warnings) or 'it has no field for the model'}; its text fields: {names}"
         return Finding("index", "failed", reason, "set the fields with --fields or in the settings file", facts)
-    sentence = f"searched: {', '.join(searched)}; read: {', '.join(read)}"
-    sentence += f"; left out: {', '.join(left_out)}" if left_out else ""
-    return Finding("index", "ok", f"{index}: text fields {', '.join(fields)}; {sentence}", facts=facts)
+    sentence = (
+        f"{index}: text fields {', '.join(text_fields)}; searched: {', '.join(searched)}; read: {', '.join(read)}"
+    )
+    if left_out:
+        sentence += f"; left out: {', '.join(left_out)}"
+    return Finding("index", "ok", sentence, facts=facts)
 
 
-def _search_pipeline(client: Client, index: str) -> Iterator[Finding]:
+def _check_search_pipeline(client: Client, index: str) -> Iterator[Finding]:
     """Report a default search pipeline that prevents reranking, or a missing right to look it up."""
     pipeline = client.search_pipeline_of(index)
     if pipeline.obstacle:
         reason = f"{index}: searches are not reranked: {pipeline.obstacle}"
-        fix = f"take it out of the index's setting {DEFAULT_PIPELINE_SETTING}, or leave the ranking to it"
+        fix = f"remove the pipeline from the index's setting {DEFAULT_PIPELINE_SETTING}, or leave the ranking to it"
         yield Finding("search pipeline", "failed", reason, fix)
     elif pipeline.missing_right:
         reason = f"{index}: this user may not look up the default search pipeline, which may rank the hits itself"
         yield Finding("search pipeline", "failed", reason, f"grant this user {pipeline.missing_right}")
     elif pipeline.name:
-        yield Finding("search pipeline", "ok", f"{index}: searches run under {pipeline.name}")
+        yield Finding("search pipeline", "ok", f"{index}: searches use the search pipeline {pipeline.name}")
 
 
-def _languages(settings: Settings, index: str) -> Iterator[Finding]:
-    """Report the languages of an index's documents, if a sample has any, and whether the model reads them."""
+def _check_languages(settings: Settings, index: str) -> Iterator[Finding]:
+    """Report the languages of a sample of an index's documents, and whether the model supports them."""
     from osrerank.indexing.documents import sample_texts  # noqa: PLC0415 - imports tokenizers
     from osrerank.indexing.languages import Languages  # noqa: PLC0415 - imports tokenizers
 
     try:
         with closing(connect(settings.url.get_secret_value(), model=settings.model)) as client:
-            languages = Languages.detect(client, index, sample_texts(client, index, client.fields_of(index), SAMPLE))
-    except Exception as error:  # noqa: BLE001 - whatever keeps the index from being read is the finding
-        yield Finding("languages", "failed", _sentence(error), engine_fix(error, NO_INDEX_FIX))
+            languages = Languages.detect(
+                client, index, sample_texts(client, index, client.fields_of(index), SAMPLE_SIZE)
+            )
+    except Exception as error:  # noqa: BLE001 - any error is the finding
+        yield Finding("languages", "failed", _first_line(error), engine_fix(error, NO_INDEX_FIX))
     else:
         if languages.counts:
             sentence, *fixes = languages.sentences
@@ -362,8 +369,11 @@ def _languages(settings: Settings, index: str) -> Iterator[Finding]:
             yield Finding("languages", status, f"{index}: {sentence}", "; ".join(fixes), dict(languages.counts))
 
 
-def _vectors(settings: Settings, index: str) -> Iterator[Finding]:
-    """Report the vectors that an index lacks, the cost of building them, and side indices without an index."""
+def _check_vectors(settings: Settings, index: str) -> Iterator[Finding]:
+    """Report an index's missing vectors, the cost of building them, and side indices whose index was deleted.
+
+    A side index holds the vectors of another index's documents.
+    """
     from osrerank.indexing.estimate import estimate  # noqa: PLC0415 - loads a model
     from osrerank.indexing.side_index import find_orphans  # noqa: PLC0415 - loads a model
 
@@ -376,11 +386,11 @@ def _vectors(settings: Settings, index: str) -> Iterator[Finding]:
         with closing(connect(address, **models)) as client:
             build_estimate, orphaned = estimate(client, index), find_orphans(client)
     except ConfigError as error:
-        yield Finding("vectors", "absent", _sentence(error))
-    except Exception as error:  # noqa: BLE001 - whatever keeps the index from being read is the finding
-        is_model = isinstance(error, ScoringError | MissingDependencyError)
-        fix = _model_fix(settings, index) if is_model else engine_fix(error, NO_INDEX_FIX)
-        yield Finding("vectors", "failed", _sentence(error), fix)
+        yield Finding("vectors", "absent", _first_line(error))
+    except Exception as error:  # noqa: BLE001 - any error is the finding
+        is_model_error = isinstance(error, ScoringError | MissingDependencyError)
+        fix = _model_fix(settings, index) if is_model_error else engine_fix(error, NO_INDEX_FIX)
+        yield Finding("vectors", "failed", _first_line(error), fix)
     else:
         yield Finding("vectors", "ok", str(build_estimate), facts={**build_estimate.as_json(), "orphans": orphaned})
         if orphaned:
@@ -388,8 +398,8 @@ def _vectors(settings: Settings, index: str) -> Iterator[Finding]:
             yield Finding("side indices", "failed", reason, f"osrerank vectors prune --index {index} deletes them")
 
 
-def _redis(settings: Settings) -> Iterator[Finding]:
-    """Check the Redis of the cache and the workers' broker, which may be the same."""
+def _check_redis_servers(settings: Settings) -> Iterator[Finding]:
+    """Check the Redis of the cache and that of the workers' broker, which may be the same."""
     cache, broker = settings.redis_url, None
     if settings.backend == WORKERS:
         broker = settings.broker_url or settings.redis_url
@@ -397,13 +407,14 @@ def _redis(settings: Settings) -> Iterator[Finding]:
         yield Finding("redis", "absent", "each process caches its own scores; OSRERANK_REDIS_URL shares them")
     else:
         fix = "start it, or correct --redis-url or OSRERANK_REDIS_URL; searches work without it, only slower"
-        yield _redis_server("redis", cache.get_secret_value(), fix, queues=cache == broker, cache_mb=settings.cache_mb)
+        url = cache.get_secret_value()
+        yield _check_redis("redis", url, fix, has_queues=cache == broker, cache_mb=settings.cache_mb)
     if broker is not None and broker != cache:
         fix = "start it, or correct OSRERANK_BROKER_URL"
-        yield _redis_server("broker", broker.get_secret_value(), fix, queues=True, cache_mb=0)
+        yield _check_redis("broker", broker.get_secret_value(), fix, has_queues=True, cache_mb=0)
 
 
-def _redis_server(part: str, url: str, fix: str, *, queues: bool, cache_mb: float) -> Finding:
+def _check_redis(part: str, url: str, fix: str, *, has_queues: bool, cache_mb: float) -> Finding:
     """Check that a Redis accepts writes, and how it limits its memory.
 
     A Redis with queues must not evict keys. The score cache limits its own memory.
@@ -411,24 +422,23 @@ def _redis_server(part: str, url: str, fix: str, *, queues: bool, cache_mb: floa
     from osrerank.scoring.remote.broker import check_mode, error_code, redis_fix  # noqa: PLC0415 - imports redis
 
     try:
-        with open_redis(url, connect_s=REDIS_S, response_s=REDIS_S) as client:
-            if queues:
+        with open_redis(url, connect_s=REDIS_TIMEOUT_S, response_s=REDIS_TIMEOUT_S) as client:
+            if has_queues:
                 check_mode(client)
                 client.exists(*QUEUE_KEYS)
             client.set(PROBE_KEY, b"", px=1)
-            infos = [_info_of(client, section) for section in ("memory", "server")]
-    except Exception as error:  # noqa: BLE001 - whatever keeps it from answering is the finding
-        code = error_code(error)
-        sentence = f"it answers with the error {code}: {_sentence(error)}" if code else f"it does not answer: {error}"
-        return Finding(part, "failed", sentence, redis_fix(error, fix))
-    memory, server = infos
+            memory, server = _read_info(client, "memory"), _read_info(client, "server")
+    except Exception as error:  # noqa: BLE001 - any error is the finding
+        code, message = error_code(error), _first_line(error)
+        reason = f"it responds with the error {code}: {message}" if code else f"it does not respond: {error}"
+        return Finding(part, "failed", reason, redis_fix(error, fix))
     if not memory:
-        sentence = "Redis answers and accepts writes; this user may not see how its memory is limited (INFO)"
-        return Finding(part, "ok", f"{sentence}: maxmemory-policy must be noeviction" if queues else sentence)
+        sentence = "Redis responds and accepts writes; this user may not read its memory limits (INFO)"
+        return Finding(part, "ok", f"{sentence}: maxmemory-policy must be noeviction" if has_queues else sentence)
     policy, maxmemory = str(memory.get("maxmemory_policy", "unknown")), int(memory.get("maxmemory", 0))
     facts = {"version": server["redis_version"], "maxmemory_policy": policy, "maxmemory_bytes": maxmemory}
-    sentence = f"Redis {server['redis_version']} answers; maxmemory-policy {policy}, maxmemory {maxmemory} bytes"
-    if queues and policy not in ("noeviction", "unknown"):
+    sentence = f"Redis {server['redis_version']} responds; maxmemory-policy {policy}, maxmemory {maxmemory} bytes"
+    if has_queues and policy not in ("noeviction", "unknown"):
         eviction_fix = "set maxmemory-policy to noeviction; the score cache limits its own memory"
         return Finding(part, "failed", f"{sentence}: evicting a queue loses searches", eviction_fix, facts)
     if 0 < maxmemory < cache_mb * 1e6:
@@ -436,8 +446,8 @@ def _redis_server(part: str, url: str, fix: str, *, queues: bool, cache_mb: floa
     return Finding(part, "ok", sentence, facts=facts)
 
 
-def _info_of(client: Any, section: str) -> Mapping[str, Any]:
-    """Return a section of Redis' ``INFO``; empty if this user may not read it, a right that searches do not need."""
+def _read_info(client: Any, section: str) -> Mapping[str, Any]:
+    """Return a section of Redis' ``INFO``; empty if this user may not read it, which searches do not need."""
     from redis.exceptions import NoPermissionError  # noqa: PLC0415 - only where it is configured
 
     with suppress(NoPermissionError):
@@ -446,30 +456,29 @@ def _info_of(client: Any, section: str) -> Mapping[str, Any]:
     return {}
 
 
-def _workers(settings: Settings) -> Finding:
-    """Report the workers of the model."""
+def _check_workers(settings: Settings) -> Finding:
+    """Report the running workers of the model."""
     if settings.backend != WORKERS:
-        scoring = "the rerank server scores" if settings.backend == HTTP else "this process scores"
-        return Finding("workers", "absent", f"{scoring}; OSRERANK_BACKEND=workers sends the work to workers")
+        scorer = "the rerank server" if settings.backend == HTTP else "this process"
+        return Finding("workers", "absent", f"{scorer} scores; OSRERANK_BACKEND=workers sends the work to workers")
     try:
-        heartbeats = _heartbeats(settings)
+        heartbeats = _read_heartbeats(settings)
     except (ModuleNotFoundError, MissingDependencyError) as error:
         fix = "pip install 'osrerank[workers]', and the same version of osrerank everywhere"
         return Finding("workers", "failed", f"this installation has no workers: {error}", fix)
-    except Exception as error:  # noqa: BLE001 - whatever keeps the broker from answering is the finding
+    except Exception as error:  # noqa: BLE001 - any error is the finding
         from osrerank.scoring.remote.broker import error_code, redis_fix  # noqa: PLC0415 - imports redis
 
-        message = ": ".join(filter(None, (error_code(error), _sentence(error))))
+        message = ": ".join(filter(None, (error_code(error), _first_line(error))))
         fix = redis_fix(error, "start the broker's Redis")
-        return Finding("workers", "failed", f"the broker does not answer: {message}", fix)
+        return Finding("workers", "failed", f"the broker does not respond: {message}", fix)
     if not heartbeats:
-        return Finding("workers", "failed", f"no worker of {settings.model} answers", "run osrerank worker")
+        return Finding("workers", "failed", f"no worker of {settings.model} is running", "run osrerank worker")
     names = [str(heartbeat.worker) for heartbeat in heartbeats]
-    return Finding("workers", "ok", f"{len(names)} answer: {', '.join(names)}", facts={"workers": names})
+    return Finding("workers", "ok", f"{len(names)} are running: {', '.join(names)}", facts={"workers": names})
 
 
-def _heartbeats(settings: Settings) -> Sequence[Any]:
-    """Return the heartbeats of the workers that answer."""
+def _read_heartbeats(settings: Settings) -> Sequence[Any]:
     from osrerank.scoring.remote.broker import connect as connect_broker  # noqa: PLC0415 - imports redis
     from osrerank.scoring.remote.signing import Signer  # noqa: PLC0415 - imports redis
     from osrerank.scoring.remote.worker_registry import WorkerRegistry  # noqa: PLC0415 - imports redis
@@ -482,6 +491,6 @@ def _heartbeats(settings: Settings) -> Sequence[Any]:
     return heartbeats
 
 
-def _sentence(error: Exception) -> str:
+def _first_line(error: Exception) -> str:
     lines = str(error).strip().splitlines()
     return lines[0] if lines else type(error).__name__

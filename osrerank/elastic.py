@@ -1,4 +1,8 @@
-"""elasticsearch-py's clients, whose searches can rerank (extra ``elasticsearch``); `osrerank.wrap` makes them."""
+"""Elasticsearch clients whose searches can rerank (extra ``elasticsearch``); `osrerank.wrap` creates them.
+
+elasticsearch-py turns the arguments of a search into a request. To use the same code, a copy of the client records that
+request instead of sending it, and the steps of a reranked search are made from the recorded request.
+"""
 
 from collections.abc import Callable, Mapping
 from functools import lru_cache, partial
@@ -23,24 +27,24 @@ from osrerank.vectors.background import Background
 
 require("elasticsearch", extra="elasticsearch")
 
-from elastic_transport import ConnectionTimeout, TransportError  # noqa: E402 - may be absent
-from elasticsearch import ApiError, AsyncElasticsearch, Elasticsearch  # noqa: E402 - likewise
+from elastic_transport import ConnectionTimeout, TransportError  # noqa: E402 - after the check above
+from elasticsearch import ApiError, AsyncElasticsearch, Elasticsearch  # noqa: E402 - see above
 
 __all__ = ["RerankingAsyncElasticsearch", "RerankingElasticsearch"]
 
 SHARED_ATTRIBUTES = ("_searcher", "_background", "_calls", "is_owner")
-"""Attributes that a client copies to the clients that its ``options`` makes."""
+"""Attributes that the method ``options`` copies to the client that it returns."""
 
 
 class RecordedCall(NamedTuple):
-    """A recorded request of an elasticsearch-py method, and the responses to the searches that were sent instead.
+    """The request of a search method, which was recorded instead of sent.
 
     Attributes:
-        client: the client that sends the searches; it has the options of this call.
+        client: the client that sends requests for this call, with the call's options.
         params: the URL parameters.
         body: the body of the request.
         indices: the index or indices; None for all.
-        responses: the responses to the searches.
+        responses: the responses to the requests that were sent for this call.
     """
 
     client: Any
@@ -49,18 +53,14 @@ class RecordedCall(NamedTuple):
     indices: str | None
     responses: list[Any]
 
-    def respond(self, body: Any) -> Any:
+    def build_response(self, body: Any) -> Any:
         """Return a body as elasticsearch-py's response object, with the status and headers of the last response."""
         last = self.responses[-1]
         return last if body is last.body else type(last)(body=body, meta=last.meta)
 
 
 class _RecordingClient:
-    """The code that both clients share.
-
-    elasticsearch-py turns the arguments of a search into a request. A copy of the client records that request instead
-    of sending it, and the recorded request is reranked.
-    """
+    """The common code of the synchronous and the asynchronous client."""
 
     _searcher: Searcher
     _headers: Any
@@ -70,17 +70,17 @@ class _RecordingClient:
 
     @property
     def searcher(self) -> Searcher:
-        """What the searches of this client's user share."""
+        """The models and caches for searches with this client's credentials."""
         return self._searcher.for_user(self._headers)
 
     def options(self, **options: Any) -> Self:
-        """Return a client with other options, such as credentials, that reranks with the same models."""
+        """Return a client with other options, such as credentials, and the same models."""
         client: Self = super().options(**options)  # type: ignore[misc]
         client.__dict__ |= {name: self.__dict__[name] for name in SHARED_ATTRIBUTES if name in self.__dict__}
         return client
 
     def _copy(self, calls: list[RecordedCall] | None) -> Self:
-        """Return a copy that appends its requests to a list instead of sending them; with None, it sends them."""
+        """Return a copy that appends its requests to a list instead of sending them, or sends them if it is None."""
         copy = object.__new__(type(self))
         copy.__dict__ |= {**self.__dict__, "_calls": calls}
         return copy
@@ -91,25 +91,22 @@ class _RecordingClient:
         self._calls.append(RecordedCall(self._copy(None), params or {}, body, index or None, []))
 
     def _forget_changed_indices(self, method: str, path: str, request: Mapping[str, Any]) -> None:
-        """Drop what is cached of the indices if a request of ``client.indices`` may have changed them."""
+        """Clear the caches about indices after a request of ``client.indices`` that may have changed them."""
         if str(request.get("endpoint_id")).startswith("indices.") and may_change_indices(method, path):
             self._searcher.forget_indices()
 
-    def _request(self, step: ClientStep, call: RecordedCall) -> tuple[Self, dict[str, Any]]:
+    def _prepare_request(self, step: ClientStep, call: RecordedCall) -> tuple[Self, dict[str, Any]]:
         """Return the client that sends a step's request, and the arguments of its ``perform_request``."""
         if isinstance(step, SideRequest):
-            client, timeout_s, given_s = self, step.params.get("request_timeout"), self._request_timeout
-            if timeout_s is not None and not (isinstance(given_s, int | float) and given_s < timeout_s):
-                client = self.options(request_timeout=timeout_s)
-            url_params = {name: value for name, value in step.params.items() if name != "request_timeout"}
-            request = {"method": step.method, "path": step.path, "params": url_params}
-            return client, {**_headers_and_body(step.body), **request}
+            return self._prepare_side_request(step)
         assert isinstance(step, SearchRequest | MultiSearchRequest)
-        params: Mapping[str, Any]
         if isinstance(step, SearchRequest):
-            action, content, params = "search", _headers_and_body(step.body), step.params
+            action = "search"
+            content = _headers_and_body(step.body)
+            params: Mapping[str, Any] = step.params
         else:
-            action, content = "msearch", _headers_and_body(step.lines, is_lines=True)
+            action = "msearch"
+            content = _headers_and_body(step.lines, is_lines=True)
             params = {**call.params, **step.params}
         request = {
             **content,
@@ -120,6 +117,17 @@ class _RecordingClient:
             "path_parts": {"index": call.indices} if call.indices else {},
         }
         return self, request
+
+    def _prepare_side_request(self, step: SideRequest) -> tuple[Self, dict[str, Any]]:
+        """Prepare a request of the search's own, with the shorter of its timeout and the client's."""
+        client, client_timeout_s = self, self._request_timeout
+        timeout_s = step.params.get("request_timeout")
+        if timeout_s is not None:
+            is_longer = isinstance(client_timeout_s, int | float) and timeout_s > client_timeout_s
+            client = self if is_longer else self.options(request_timeout=timeout_s)
+        url_params = {name: value for name, value in step.params.items() if name != "request_timeout"}
+        request = {"method": step.method, "path": step.path, "params": url_params}
+        return client, {**_headers_and_body(step.body), **request}
 
     def _sender(self, index: Any) -> Callable[[Any], Any]:
         return partial(self._send, RecordedCall(self, {}, None, index, []))
@@ -136,27 +144,28 @@ class _RecordingClient:
 
 
 def _headers_and_body(body: Any, *, is_lines: bool = False) -> dict[str, Any]:
-    """Return the body and the headers of a request; a text that ends with a line break is newline-delimited JSON."""
+    """Return the body and headers of a request; a string body with a final line end is newline-delimited JSON."""
     if body is None:
         return {"headers": {"accept": "application/json"}}
     is_lines = is_lines or (isinstance(body, str) and body.endswith("\n"))
-    kind = "application/x-ndjson" if is_lines else "application/json"
-    return {"headers": {"accept": "application/json", "content-type": kind}, "body": body}
+    content_type = "application/x-ndjson" if is_lines else "application/json"
+    return {"headers": {"accept": "application/json", "content-type": content_type}, "body": body}
 
 
-def _steps(name: str, call: RecordedCall, query: Any, rerank: RerankArgument) -> ClientSteps:
-    """Return the steps of the method that a call was recorded for."""
+def _steps(method: str, call: RecordedCall, query: Any, rerank: RerankArgument) -> ClientSteps:
+    """Return the steps of a reranked call of a search method."""
     searcher, index = call.client.searcher, call.indices
-    if name == "search":
+    if method == "search":
         return search_steps(searcher, query, call.body, call.params, index=index, rerank=rerank)
-    if name == "search_template":
+    if method == "search_template":
         return template_steps(searcher, call.body, call.params, index=index, rerank=rerank)
-    steps_of = multi_search_steps if name == "msearch" else multi_template_steps
-    return steps_of(searcher, call.body, index, rerank=rerank, params=call.params)
+    if method == "msearch":
+        return multi_search_steps(searcher, call.body, index, rerank=rerank, params=call.params)
+    return multi_template_steps(searcher, call.body, index, rerank=rerank, params=call.params)
 
 
-def _span(name: str, call: RecordedCall, query: Any, rerank: RerankArgument) -> Any:
-    if name.startswith("m"):
+def _span(method: str, call: RecordedCall, query: Any, rerank: RerankArgument) -> Any:
+    if method.startswith("m"):
         return multi_search_span(call.client, call.indices)
     return search_span(call.client, call.indices, rerank, query)
 
@@ -164,7 +173,7 @@ def _span(name: str, call: RecordedCall, query: Any, rerank: RerankArgument) -> 
 class RerankingElasticsearch(_RecordingClient, SyncDriver, Elasticsearch):  # type: ignore[override]
     """An ``elasticsearch.Elasticsearch`` whose searches take ``rerank=``, as those of ``osrerank.Client`` do.
 
-    Everything else is elasticsearch-py's: keyword arguments, ``options``, ``ObjectApiResponse``, exceptions, retries.
+    Arguments, options, response objects, exceptions and retries are unchanged.
     """
 
     def perform_request(self, method: str, path: str, **request: Any) -> Any:
@@ -173,48 +182,57 @@ class RerankingElasticsearch(_RecordingClient, SyncDriver, Elasticsearch):  # ty
             return self._record(**request)
         try:
             return super().perform_request(method, path, **request)
-        finally:  # a request that failed may have changed some indices
+        finally:  # a failed request may have changed some indices
             self._forget_changed_indices(method, path, request)
 
     def search(self, query: Any = None, *, rerank: RerankArgument = False, **arguments: Any) -> Any:
-        """Search, and rerank the hits if ``rerank`` asks for it.
+        """Search, and optionally rerank the hits.
 
         Args:
-            query: a text that is searched in ``query_fields``; or a query-DSL clause; or None for another argument's.
+            query: a text to search for in ``query_fields``, or a query-DSL clause; None if another argument has the
+                query.
             rerank: as for ``osrerank.Client``.
             arguments: as for ``Elasticsearch.search``.
         """
         if isinstance(query, str):
-            return self._reranked("search", rerank, query, arguments)
-        arguments = {**arguments, "query": query} if query is not None else arguments
-        return super().search(**arguments) if rerank is False else self._reranked("search", rerank, None, arguments)
+            return self._call_reranked("search", rerank, query, arguments)
+        if query is not None:
+            arguments = {**arguments, "query": query}
+        if rerank is False:
+            return super().search(**arguments)
+        return self._call_reranked("search", rerank, None, arguments)
 
     def msearch(self, *, rerank: RerankArgument = False, **arguments: Any) -> Any:
-        """Run several searches in one request, and rerank each if ``rerank`` asks for it."""
-        return super().msearch(**arguments) if rerank is False else self._reranked("msearch", rerank, None, arguments)
+        """Run several searches in one request, and optionally rerank them."""
+        if rerank is False:
+            return super().msearch(**arguments)
+        return self._call_reranked("msearch", rerank, None, arguments)
 
     def search_template(self, *, rerank: RerankArgument = False, **arguments: Any) -> Any:
-        """Search with a search template, and rerank the hits if ``rerank`` asks for it."""
+        """Search with a search template, and optionally rerank the hits."""
         if rerank is False:
             return super().search_template(**arguments)
-        return self._reranked("search_template", rerank, None, arguments)
+        return self._call_reranked("search_template", rerank, None, arguments)
 
     def msearch_template(self, *, rerank: RerankArgument = False, **arguments: Any) -> Any:
-        """Search with several templates in one request, and rerank each search if ``rerank`` asks for it."""
+        """Run several template searches in one request, and optionally rerank them."""
         if rerank is False:
             return super().msearch_template(**arguments)
-        return self._reranked("msearch_template", rerank, None, arguments)
+        return self._call_reranked("msearch_template", rerank, None, arguments)
 
-    def _reranked(self, name: str, rerank: RerankArgument, query: str | None, arguments: Mapping[str, Any]) -> Any:
+    def _call_reranked(
+        self, method: str, rerank: RerankArgument, query: str | None, arguments: Mapping[str, Any]
+    ) -> Any:
         calls: list[RecordedCall] = []
-        getattr(super(RerankingElasticsearch, self._copy(calls)), name)(**arguments)
+        getattr(super(RerankingElasticsearch, self._copy(calls)), method)(**arguments)
         (call,) = calls
-        with _span(name, call, query, rerank):
+        with _span(method, call, query, rerank):
             send = partial(call.client._send, call)  # noqa: SLF001 - a copy of this client
-            return call.respond(call.client._perform(_steps(name, call, query, rerank), send))  # noqa: SLF001
+            body = call.client._perform(_steps(method, call, query, rerank), send)  # noqa: SLF001 - see above
+            return call.build_response(body)
 
     def _send(self, call: RecordedCall, step: ClientStep) -> Any:
-        client, request = self._request(step, call)
+        client, request = self._prepare_request(step, call)
         response = client.perform_request(**request)
         if not isinstance(step, SideRequest):
             call.responses.append(response)
@@ -234,45 +252,46 @@ class RerankingAsyncElasticsearch(_RecordingClient, AsyncDriver, AsyncElasticsea
             self._forget_changed_indices(method, path, request)
 
     async def search(self, query: Any = None, *, rerank: RerankArgument = False, **arguments: Any) -> Any:
-        """Search, and rerank the hits if ``rerank`` asks for it."""
+        """Search, and optionally rerank the hits."""
         if isinstance(query, str):
-            return await self._reranked("search", rerank, query, arguments)
-        arguments = {**arguments, "query": query} if query is not None else arguments
+            return await self._call_reranked("search", rerank, query, arguments)
+        if query is not None:
+            arguments = {**arguments, "query": query}
         if rerank is False:
             return await super().search(**arguments)
-        return await self._reranked("search", rerank, None, arguments)
+        return await self._call_reranked("search", rerank, None, arguments)
 
     async def msearch(self, *, rerank: RerankArgument = False, **arguments: Any) -> Any:
-        """Run several searches in one request, and rerank each if ``rerank`` asks for it."""
+        """Run several searches in one request, and optionally rerank them."""
         if rerank is False:
             return await super().msearch(**arguments)
-        return await self._reranked("msearch", rerank, None, arguments)
+        return await self._call_reranked("msearch", rerank, None, arguments)
 
     async def search_template(self, *, rerank: RerankArgument = False, **arguments: Any) -> Any:
-        """Search with a search template, and rerank the hits if ``rerank`` asks for it."""
+        """Search with a search template, and optionally rerank the hits."""
         if rerank is False:
             return await super().search_template(**arguments)
-        return await self._reranked("search_template", rerank, None, arguments)
+        return await self._call_reranked("search_template", rerank, None, arguments)
 
     async def msearch_template(self, *, rerank: RerankArgument = False, **arguments: Any) -> Any:
-        """Search with several templates in one request, and rerank each search if ``rerank`` asks for it."""
+        """Run several template searches in one request, and optionally rerank them."""
         if rerank is False:
             return await super().msearch_template(**arguments)
-        return await self._reranked("msearch_template", rerank, None, arguments)
+        return await self._call_reranked("msearch_template", rerank, None, arguments)
 
-    async def _reranked(
-        self, name: str, rerank: RerankArgument, query: str | None, arguments: Mapping[str, Any]
+    async def _call_reranked(
+        self, method: str, rerank: RerankArgument, query: str | None, arguments: Mapping[str, Any]
     ) -> Any:
         calls: list[RecordedCall] = []
-        await getattr(super(RerankingAsyncElasticsearch, self._copy(calls)), name)(**arguments)
+        await getattr(super(RerankingAsyncElasticsearch, self._copy(calls)), method)(**arguments)
         (call,) = calls
-        with _span(name, call, query, rerank):
+        with _span(method, call, query, rerank):
             send = partial(call.client._send, call)  # noqa: SLF001 - a copy of this client
-            body = await call.client._perform(_steps(name, call, query, rerank), send)  # noqa: SLF001
-            return call.respond(body)
+            body = await call.client._perform(_steps(method, call, query, rerank), send)  # noqa: SLF001 - see above
+            return call.build_response(body)
 
     async def _send(self, call: RecordedCall, step: ClientStep) -> Any:
-        client, request = self._request(step, call)
+        client, request = self._prepare_request(step, call)
         response = await client.perform_request(**request)
         if not isinstance(step, SideRequest):
             call.responses.append(response)
@@ -280,22 +299,26 @@ class RerankingAsyncElasticsearch(_RecordingClient, AsyncDriver, AsyncElasticsea
 
 
 def wrap_client(client: Any, models: RerankService, defaults: Defaults) -> Any:
-    """Return a reranking client that has the transport, the credentials and the options of an existing client."""
+    """Return a reranking client with the transport, credentials and options of an existing client."""
     is_async = isinstance(client, AsyncElasticsearch)
-    new: Any = object.__new__(_class_of(type(client), is_async))  # type: ignore[arg-type]
-    searcher = Searcher(models, defaults, engine=Engine.ELASTICSEARCH, authentication=digest_authentication(client))
+    reranking_class = RerankingAsyncElasticsearch if is_async else RerankingElasticsearch
+    new: Any = object.__new__(_reranking_subclass(type(client), reranking_class))  # type: ignore[arg-type]
     state: dict[str, Any] = {
-        "_searcher": searcher,
+        "_headers": client._headers.copy(),  # noqa: SLF001 - the credentials
+        "_searcher": Searcher(
+            models, defaults, engine=Engine.ELASTICSEARCH, authentication=digest_authentication(client)
+        ),
         "_background": set() if is_async else Background(),
         "is_owner": False,
     }
-    new.__dict__ |= {**client.__dict__, "_headers": client._headers.copy(), **state}  # noqa: SLF001 - its credentials
+    new.__dict__ |= {**client.__dict__, **state}
     new.indices = type(client.indices)(new)
     return new
 
 
 @lru_cache
-def _class_of(base: Any, is_async: bool) -> Any:  # noqa: FBT001 - a part of the key
-    """Return the reranking subclass of a client class, which may itself be a subclass of the application."""
-    reranking = RerankingAsyncElasticsearch if is_async else RerankingElasticsearch
-    return reranking if issubclass(reranking, base) else type(f"Reranking{base.__name__}", (reranking, base), {})
+def _reranking_subclass(client_class: Any, reranking_class: Any) -> Any:
+    """Combine the reranking class with a client's class, which may be a subclass that the application defines."""
+    if issubclass(reranking_class, client_class):
+        return reranking_class
+    return type(f"Reranking{client_class.__name__}", (reranking_class, client_class), {})

@@ -1,8 +1,8 @@
-"""Every error that osrerank raises itself.
+"""The exceptions that osrerank raises, with their attributes.
 
 ::
 
-    OsrerankError                   a message that says what, which id, what to do; the rest are attributes
+    OsrerankError
     +- ConfigError                  setting, source
     +- MissingDependencyError       extra, module; also an ImportError
     +- ResponseFormatError          path, such as $.hits.hits[3]._id
@@ -24,7 +24,7 @@
     +- EvaluationError
     +- InstallError                 step
 
-What OpenSearch itself raises passes through unchanged. Misuse by the programmer stays ``ValueError`` or ``TypeError``.
+opensearch-py's exceptions pass through unchanged. Invalid calls raise ``ValueError`` or ``TypeError``.
 """
 
 from collections.abc import Mapping, Sequence
@@ -39,7 +39,7 @@ __all__ = [
 
 
 class OsrerankError(Exception):
-    """Base of all errors that osrerank raises; ``str(error)`` is one sentence and includes the fix."""
+    """Base of all errors that osrerank raises; the message says what happened and how to fix it."""
 
     retryable: bool = False
     """Whether the same call may succeed if it is repeated."""
@@ -64,7 +64,7 @@ class MissingDependencyError(OsrerankError, ImportError):
 
 
 class ResponseFormatError(OsrerankError):
-    """A search response lacks something that every search response has."""
+    """A search response lacks a field that every search response has."""
 
     def __init__(self, message: str, *, path: str) -> None:
         super().__init__(message)
@@ -75,7 +75,7 @@ class ScoringError(OsrerankError):
     """Scores could not be computed."""
 
     retry_after_s: float | None = None
-    """Seconds after which a server asks to be asked again; None where it does not say."""
+    """The time after which a server accepts requests again, in seconds; None if the server does not state it."""
 
     def __init__(self, message: str, *, stage: str = "", model: str = "") -> None:
         super().__init__(message)
@@ -92,15 +92,15 @@ class ModelLoadError(ScoringError):
 
 
 class InferenceError(ScoringError):
-    """The model ran and failed, or gave a score that is not a number."""
+    """The model failed, or returned a score that is not a number."""
 
 
 class EndpointError(ScoringError):
-    """A rerank server did not return scores that can be used.
+    """A rerank server did not return valid scores.
 
     Attributes:
-        status: its HTTP status, None where it has none.
-        retryable: whether the server is away or broken, so that it may answer later.
+        status: the HTTP status; None without a response.
+        retryable: whether the server is unavailable or failed, so that a later request may succeed.
     """
 
     def __init__(
@@ -111,18 +111,18 @@ class EndpointError(ScoringError):
         self.retryable = retryable
 
 
-class Overloaded(ScoringError):  # noqa: N818 - the name users of the HTTP contracts know (429 Overloaded)
-    """Too much work is waiting; the request was refused on arrival."""
+class Overloaded(ScoringError):  # noqa: N818 - the name that users know from rerank servers (429 Overloaded)
+    """The request was refused on arrival, because too many are waiting."""
 
     retryable = True
 
 
-class DeadlineExceeded(ScoringError):  # noqa: N818 - names the event, as gRPC's status of this name does
-    """The call's time ran out before anything was scored."""
+class DeadlineExceeded(ScoringError):  # noqa: N818 - gRPC's name for this status
+    """The deadline passed before anything was scored."""
 
 
 class StillLoading(DeadlineExceeded):
-    """The call's time ran out while a model, or what a stage needs, was still being loaded."""
+    """The deadline passed while a model, or another resource of a stage, was being loaded."""
 
 
 class WorkerError(OsrerankError):
@@ -134,11 +134,11 @@ class WorkerError(OsrerankError):
 
 
 class TaskFailed(WorkerError):  # noqa: N818 - names what happened to the task
-    """The worker answered with an error."""
+    """The worker replied with an error."""
 
 
 class PayloadError(WorkerError):
-    """A message is malformed, too large, of another version, or not to be trusted.
+    """A message between client and worker is malformed, too large, of another version, or not trusted.
 
     Attributes:
         reason: one word for the metrics: ``malformed``, ``unsigned``, ``no_key``, ``wrong_key``, ``expired``,
@@ -169,7 +169,7 @@ class LoaderError(OsrerankError):
 
 
 class CorpusFormatError(LoaderError, FormatError):
-    """A collection, or a record of it, does not follow its format."""
+    """A collection, or one of its records, does not follow its format."""
 
 
 class ChecksumError(LoaderError):
@@ -179,9 +179,9 @@ class ChecksumError(LoaderError):
 class BulkIndexError(LoaderError):
     """OpenSearch rejected documents.
 
-    Args:
-        ok: documents indexed.
-        failed: documents rejected.
+    Attributes:
+        ok: the number of documents in the index.
+        failed: the number of rejected documents.
         first: at most five rejections, each ``{"_id": ..., "status": ..., "reason": ...}``.
     """
 

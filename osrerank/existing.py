@@ -58,7 +58,7 @@ def wrap(
 def wrap(client: Any, **options: Unpack[WrapOptions]) -> Any:
     """Return a client that can rerank, with the transport of an existing client: its hosts, authentication, serializer.
 
-    The existing client works as before. Closing the new client releases its models, but leaves the connections open.
+    The existing client is not changed. Closing the new client releases its models, but leaves the connections open.
 
     Args:
         client: an ``OpenSearch`` or ``AsyncOpenSearch`` of opensearch-py, or an ``Elasticsearch`` or
@@ -67,39 +67,39 @@ def wrap(client: Any, **options: Unpack[WrapOptions]) -> Any:
             ``scorer``, ``duo_scorer``, ``encoder`` and ``engine``, as for ``connect``.
 
     Returns:
-        A ``Client`` or an ``AsyncClient``; for Elasticsearch, a client of the same class, with ``rerank=`` in its
-        searches.
+        A ``Client`` or an ``AsyncClient``; for Elasticsearch, a client of the same class whose searches take
+        ``rerank=``.
 
     Raises:
-        ConfigError: the client is neither of these, or an option is unknown or cannot be used.
+        ConfigError: the client is of another class, or an option is unknown or cannot be used.
     """
-    wrap_client = _wrapper(client)
+    wrap_client = _find_wrapper(client)
     if unknown := sorted(set(options) - set(WrapOptions.__annotations__)):
-        known = ", ".join(WrapOptions.__annotations__)
-        raise ConfigError(f"wrap has no argument {unknown[0]}; it has {known}", setting=unknown[0], source="argument")
+        names = ", ".join(WrapOptions.__annotations__)
+        raise ConfigError(f"wrap has no argument {unknown[0]}; it has {names}", setting=unknown[0], source="argument")
     rerank = options.pop("rerank", None)
-    scorers: Any = {name: options.pop(name, None) for name in ("scorer", "duo_scorer", "encoder")}  # type: ignore[misc]
+    scorer = options.pop("scorer", None)
+    duo_scorer = options.pop("duo_scorer", None)
+    encoder = options.pop("encoder", None)
     settings = Settings.load(**options)
-    models = RerankService(
-        settings, scorers["scorer"], scorers["duo_scorer"], encoder=scorers["encoder"], has_index=True
-    )
+    models = RerankService(settings, scorer, duo_scorer, encoder=encoder, has_index=True)
     return wrap_client(client, models, Defaults.load(settings, rerank, model=options.get("model")))
 
 
-def _wrapper(client: Any) -> Callable[[Any, RerankService, Defaults], Any]:
-    """Return the function that makes the reranking client; it imports only libraries that the caller has imported."""
-    if _is_of(client, "elasticsearch", "Elasticsearch", "AsyncElasticsearch"):
+def _find_wrapper(client: Any) -> Callable[[Any, RerankService, Defaults], Any]:
+    """Return the function that creates the reranking client; import only libraries that the caller has imported."""
+    if _is_instance(client, "elasticsearch", "Elasticsearch", "AsyncElasticsearch"):
         from osrerank.elastic import wrap_client  # noqa: PLC0415 - needs elasticsearch
 
         return wrap_client
-    if _is_of(client, "opensearchpy", "OpenSearch"):
+    if _is_instance(client, "opensearchpy", "OpenSearch"):
         from osrerank.client import Client  # noqa: PLC0415 - needs opensearch-py
 
-        return partial(_with_transport, Client)
-    if _is_of(client, "opensearchpy", "AsyncOpenSearch"):  # opensearch-py has it only with aiohttp
+        return partial(_create_with_transport, Client)
+    if _is_instance(client, "opensearchpy", "AsyncOpenSearch"):  # opensearch-py defines it only if aiohttp is installed
         from osrerank.aio import AsyncClient  # noqa: PLC0415 - needs aiohttp
 
-        return partial(_with_transport, AsyncClient)
+        return partial(_create_with_transport, AsyncClient)
     reason = (
         "wrap takes an OpenSearch or AsyncOpenSearch of opensearch-py, or an Elasticsearch or AsyncElasticsearch of "
         f"elasticsearch-py, not a {type(client).__name__}"
@@ -107,14 +107,14 @@ def _wrapper(client: Any) -> Callable[[Any, RerankService, Defaults], Any]:
     raise ConfigError(reason, setting="client", source="argument")
 
 
-def _is_of(client: Any, module: str, *names: str) -> bool:
-    """Return whether a client is an instance of one of these classes of a module."""
-    classes = (getattr(sys.modules.get(module), name, None) for name in names)
-    return isinstance(client, tuple(kind for kind in classes if kind is not None))
+def _is_instance(client: Any, module: str, *class_names: str) -> bool:
+    """Return whether a client is an instance of one of a module's classes, without importing the module."""
+    classes = (getattr(sys.modules.get(module), name, None) for name in class_names)
+    return isinstance(client, tuple(client_class for client_class in classes if client_class is not None))
 
 
-def _with_transport(kind: Any, client: Any, models: RerankService, defaults: Defaults) -> Any:
-    """Return a new client of a class, with the transport of an existing client."""
-    new = kind(models=models, defaults=defaults, transport_class=lambda *_hosts, **_options: client.transport)
+def _create_with_transport(client_class: Any, client: Any, models: RerankService, defaults: Defaults) -> Any:
+    """Create a client with the transport of an existing client, which remains the owner of the connections."""
+    new = client_class(models=models, defaults=defaults, transport_class=lambda *_hosts, **_options: client.transport)
     new.is_owner = False
     return new

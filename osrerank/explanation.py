@@ -5,22 +5,23 @@ from osrerank.types import Candidate, StageReport
 
 def explain(candidate: Candidate, reports: tuple[StageReport, ...]) -> list[str]:
     """Return sentences that explain a candidate's rank and `_score`: one for each stage, and one for the score."""
-    models = {report.name: report for report in reports}
+    models = {report.name: report.model for report in reports}
     sentences = []
-    previous: int | None = None
+    previous_rank: int | None = None
     for entry in candidate.trace:
         parts = ", ".join(
             f"{name} {value}" if isinstance(value, int) else f"{name} {value:.4f}"
             for name, value in entry.parts.items()
         )
         values = parts or f"score {entry.score:.4f}"
-        model = f" by {models[entry.stage].model}" if entry.stage in models and models[entry.stage].model else ""
-        move = "" if previous is None or previous == entry.rank else f", {_moved(previous, entry.rank)}"
-        sentences.append(f"{entry.stage}: rank {entry.rank}{move}, {values}{model}")
-        previous = entry.rank
+        model = models.get(entry.stage)
+        author = f" by {model}" if model else ""
+        move = _describe_move(previous_rank, entry.rank)
+        sentences.append(f"{entry.stage}: rank {entry.rank}{move}, {values}{author}")
+        previous_rank = entry.rank
     if candidate.failure:
         sentences.append(f"not scored: {candidate.failure}")
-    if candidate.rank != previous:
+    if candidate.rank != previous_rank:
         sentences.append(f"placed below the scored candidates, at rank {candidate.rank}")
     last = candidate.trace[-1]
     stages = "stage" if last.level == 1 else "stages"
@@ -29,9 +30,8 @@ def explain(candidate: Candidate, reports: tuple[StageReport, ...]) -> list[str]
     return sentences
 
 
-def _moved(previous: int, current: int) -> str:
-    return (
-        f"up {previous - current} from {previous}"
-        if current < previous
-        else f"down {current - previous} from {previous}"
-    )
+def _describe_move(previous: int | None, current: int) -> str:
+    if previous is None or previous == current:
+        return ""
+    direction = "up" if current < previous else "down"
+    return f", {direction} {abs(previous - current)} from {previous}"

@@ -1,4 +1,4 @@
-"""Types for annotating the entries that reranking adds to a response.
+"""The types of the entries that reranking adds to a response, for annotations.
 
 ``client.search`` returns an untyped response, as opensearch-py does:
 
@@ -14,20 +14,20 @@ class StageMarks(TypedDict):
 
     Attributes:
         name: the stage's name.
-        applied: whether the stage ordered its candidates.
-        reason: the reason why it did not, or only in part; else None.
+        applied: whether the stage reordered its candidates; ``"partial"`` if it reordered a part of them.
+        reason: why it did not, or only in part; else None.
         model: the model's name; None if no model scored.
         kind: the model's kind, ``bi-encoder``, ``late-interaction``, ``cross-encoder`` or ``duo``; or None.
         candidates: the number of candidates that the stage had to order.
-        inferences: the number of the model's forward passes.
+        inferences: the number of forward passes.
         cached: the number of scores from the cache.
-        truncated: the number of documents longer than the model reads, including those with cached scores.
-        query_truncated: whether the query was longer than the model reads.
+        truncated: the number of documents longer than the model's input, including those with cached scores.
+        query_truncated: whether the query was longer than the model's input.
         failed: the number of candidates that could not be scored.
         took_ms: the time of the stage, in milliseconds.
-        encoded: the number of documents whose vectors were computed now; only for encoders.
+        encoded: the number of documents whose vectors this search computed; only for encoders.
         known: the number of documents whose vectors were stored before; only for encoders.
-        lacking: the number of documents that a deadline left without vectors; only for encoders.
+        lacking: the number of documents without vectors when the deadline passed; only for encoders.
         reason_code: the kind of the reason, a `ReasonCode`; only with a reason.
         pairs: the probabilities of pairs; only with ``explain``.
     """
@@ -57,10 +57,10 @@ class CutMarks(TypedDict):
     Attributes:
         by: the option, ``min_probability`` or ``precision``.
         value: the option's value.
-        hits: the number of hits that it removed.
-        least_probability: the least probability with which a hit stays; None if the threshold sets none.
+        hits: the number of removed hits.
+        least_probability: the minimum probability of the remaining hits; None if the threshold sets none.
         applied: whether the threshold was applied.
-        reason: the reason why it was not; else None.
+        reason: why it was not; else None.
     """
 
     by: Literal["min_probability", "precision"]
@@ -76,7 +76,7 @@ class InterleaveMarks(TypedDict):
 
     Attributes:
         applied: whether the page is interleaved.
-        reason: the reason why it is not; else None.
+        reason: why it is not; else None.
         teams: the team of each hit of the page: ``A`` (the search's options) or ``B`` (the options of ``with``).
         stages: the reports of team B's stages; those of team A are in ``response["rerank"]["stages"]``.
         name: the experiment's name.
@@ -90,12 +90,12 @@ class InterleaveMarks(TypedDict):
 
 
 class TrafficMarks(TypedDict):
-    """Whether a search is reranked, by the option ``traffic``: ``response["rerank"]["traffic"]``.
+    """What the option ``traffic`` decided: ``response["rerank"]["traffic"]``.
 
     Attributes:
-        share: the share of the searches that is reranked, in [0, 1].
-        chosen: whether the search is in the share, and so is reranked or, in shadow mode, run again.
-        queued: in shadow mode, whether the search is run again with reranking; False if too many wait.
+        share: the share of searches that are reranked, in [0, 1].
+        chosen: whether this search is in the share. It is then reranked or, in shadow mode, repeated with reranking.
+        queued: whether this search will be repeated; False if too many are waiting. Only in shadow mode.
     """
 
     share: float
@@ -104,11 +104,11 @@ class TrafficMarks(TypedDict):
 
 
 class UbiMarks(TypedDict):
-    """Whether the search was recorded for UBI: ``response["rerank"]["ubi"]``.
+    """Whether the search was recorded for User Behavior Insights: ``response["rerank"]["ubi"]``.
 
     Attributes:
         recorded: whether the search was recorded.
-        reason: the reason why it was not; else None.
+        reason: why it was not; else None.
         query_id: the id that links clicks to the search.
     """
 
@@ -121,20 +121,19 @@ class RerankMarks(TypedDict):
     """What reranking did: ``response["rerank"]``.
 
     Attributes:
-        applied: whether the models determined the order.
-        reason: the reason why they did not, or only in part; else None.
-        reason_code: the kind of that reason, a `ReasonCode`.
+        applied: whether the models determined the order; ``"partial"`` if they determined a part of it.
+        reason: why they did not, or only in part; else None.
+        reason_code: the kind of that reason, a `ReasonCode`; else None.
         first_pass_took_ms: the ``took`` of the first pass, in milliseconds.
         stages: the report of each stage.
         warnings: sentences about differences from the request, or about wrong field names.
-        fields: the fields that were read; absent if OpenSearch reranked, or nothing did.
-        fields_left_out: text fields that were not searched, because nobody named fields and there are more than five.
-        fields_by_index: the fields that were read of each index, if nobody named fields and the indices have different
-            ones.
+        fields: the fields whose texts the model scored; absent if OpenSearch reranked, or if nothing was reranked.
+        fields_left_out: text fields that were not searched; only if no fields are named and there are more than five.
+        fields_by_index: the scored fields per index; only if no fields are named and the indices have different fields.
         below_min_score: the number of reranked hits that ``min_score`` removed; only with ``min_score``.
         cuts: the effect of each threshold; only with ``min_probability`` or ``cutoff``.
         interleave: the effect of interleaving; only with ``interleave``.
-        traffic: whether the search is in the share that is reranked; only with ``traffic``.
+        traffic: whether the search is in the reranked share; only with ``traffic``.
         ubi: whether the search was recorded; only if its body has ``ext.ubi``.
     """
 
@@ -158,16 +157,16 @@ class StageScoreMarks(TypedDict):
     """A stage's score of a hit.
 
     Attributes:
-        score: the value that the stage sorted by; higher is better. None for hits that are sorted without scores.
+        score: the value that the stage sorted by; higher is better. None if the search has another sort order.
         rank: the rank after the stage, from 1.
-        logit: the model's logit; only from stages that have one.
-        probability: the probability of relevance, in [0, 1]; only from stages that have one.
-        truncated: True if the model did not read the whole text, else absent.
-        text: in ``first_pass``, the score of the query's text part, if the query has boosts; in ``boosts``, the text
-            score that the hit gets by the model's order.
+        logit: the model's logit; only from stages that compute one.
+        probability: the probability of relevance, in [0, 1]; only from stages that compute one.
+        truncated: True if the text was longer than the model's input, else absent.
+        text: in ``first_pass``, the score of the query's text clauses, if the query has boosts; in ``boosts``, the text
+            score that the hit gets from the model's order.
         exact_name: True in ``first_pass`` if the query is the hit's whole name, else absent.
-        boost: the value of the query's boost, which is added to the text score, multiplies it, and so on; a second
-            boost is ``boost_2``.
+        boost: the value of the query's boost, which is, for example, added to the text score. A second boost is
+            ``boost_2``.
     """
 
     score: float | None
@@ -188,12 +187,12 @@ class HitMarks(TypedDict, total=False):
         vectors: the score and rank by the bi-encoder; for a long document, the score of its best passage.
         mono: the score and rank by the cross-encoder; for a long document, the score of its best passage.
         sentences: the score and rank by the document's best sentences.
-        blend: the score and rank by the model and the first pass together.
-        vectors_blend: the score and rank by the cross-encoder and the vectors together.
-        duo: the score and rank by the comparisons in pairs.
-        boosts: the score and rank by the model's order and the query's boosts together.
+        blend: the score and rank by the blend of model and first pass.
+        vectors_blend: the score and rank by the blend of cross-encoder and bi-encoder.
+        duo: the score and rank by comparisons of pairs.
+        boosts: the score and rank by the model's order and the query's boosts.
         exact_name: the score of the hit that this hit displaced, because the query is this hit's whole name.
-        failure: the reason why the hit could not be scored.
+        failure: why the hit could not be scored.
         explanation: a sentence for each stage; only with ``explain``.
         probability: the calibrated probability; only with ``min_probability`` or ``cutoff``.
         team: the team whose ranking picked the hit of an interleaved page, ``A`` or ``B``.

@@ -3,10 +3,10 @@
 from prometheus_client import Counter, Gauge, Histogram, start_http_server
 
 SEARCH_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
-"""Seconds, of times that a search takes."""
+"""Buckets for the duration of a search, in seconds."""
 
 SEARCHES = Counter(
-    "osrerank_searches_total", "Searches with reranking: applied, not, in part, or without hits.", ["applied"]
+    "osrerank_searches_total", "Searches with reranking: applied, not applied, in part, or without hits.", ["applied"]
 )
 RERANK_SECONDS = Histogram(
     "osrerank_rerank_seconds",
@@ -18,10 +18,12 @@ NOT_RERANKED = Counter(
     "Searches that were not reranked, or only in part, by the kind of reason.",
     ["reason"],
 )
-BOOSTS = Counter("osrerank_boosts_total", "Searches with boosts in their query: whether these count.", ["applied"])
+BOOSTS = Counter(
+    "osrerank_boosts_total", "Searches with boosts in their query: whether these were applied.", ["applied"]
+)
 SEARCHED_TEXTS = Counter(
     "osrerank_searched_texts_total",
-    "Texts of searches by vectors: known, encoded by the search, or lacking when its deadline passed.",
+    "Texts of searches, by their vectors: stored, encoded by the search, or missing when its deadline passed.",
     ["vectors"],
 )
 VECTOR_COUNTS = frozenset({"known", "encoded", "lacking"})
@@ -37,7 +39,7 @@ SHADOW_SECONDS = Histogram(
 )
 SHADOW_OVERLAP = Histogram(
     "osrerank_shadow_overlap",
-    "Share of the first ten hits that reranking keeps among the first ten, in shadow mode.",
+    "Share of the first ten hits that stay among the first ten after reranking, in shadow mode.",
     buckets=(0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1),
 )
 
@@ -48,27 +50,29 @@ COMPUTE_SECONDS = Histogram(
     buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5),
 )
 HALVINGS = Counter(
-    "osrerank_batch_halvings_total", "Batches that failed, for lack of memory or for a bad text, and were halved."
+    "osrerank_batch_halvings_total", "Batches that were halved after a failure, such as a lack of memory or a bad text."
 )
 
 # A client that sends its pairs to workers.
 CHUNKS_RESENT = Counter("osrerank_chunks_resent_total", "Chunks that were sent again because a worker lost them.")
 CHUNKS_LATE = Counter("osrerank_chunks_late_total", "Chunks without a reply at their search's deadline.")
 OVERLOADED = Counter("osrerank_overloaded_total", "Searches that were refused because too much was waiting.")
-BROKER_FAILURES = Counter("osrerank_broker_failures_total", "Times that a client did not reach the broker.")
+BROKER_FAILURES = Counter("osrerank_broker_failures_total", "Failed requests of a client to the broker.")
 BROKER_AWAY = Gauge(
-    "osrerank_broker_away", "1 while a client keeps its searches from a broker that does not answer, else 0.", ["model"]
+    "osrerank_broker_away", "1 while a client sends no chunks because the broker does not respond, else 0.", ["model"]
 )
-WORKERS = Gauge("osrerank_workers", "Workers that took chunks when a client last looked for them.", ["model"])
+WORKERS = Gauge("osrerank_workers", "Workers that accepted chunks when a client last read their heartbeats.", ["model"])
 MESSAGES_REFUSED = Counter(
     "osrerank_messages_refused_total",
     "Messages between clients and workers that were refused: request, reply or heartbeat, and why.",
     ["message", "reason"],
 )
 
-# Whatever counts the documents of an index that have vectors: `Client.coverage`, ``/ready`` and ``is_warm``.
-VECTORS_DOCUMENTS = Gauge("osrerank_vectors_documents", "Documents of an index when they were counted last.", ["index"])
-VECTORS_LACKING = Gauge("osrerank_vectors_lacking_documents", "How many of them lacked vectors.", ["index"])
+# `Client.coverage`, ``/ready`` and ``is_warm``, which count the documents with vectors.
+VECTORS_DOCUMENTS = Gauge("osrerank_vectors_documents", "Documents of an index at the last count.", ["index"])
+VECTORS_LACKING = Gauge(
+    "osrerank_vectors_lacking_documents", "Documents without vectors of an index at the last count.", ["index"]
+)
 
 # A client that scores through a rerank server.
 ENDPOINT_REQUESTS = Counter(
@@ -98,6 +102,6 @@ WORKER_SECONDS = Histogram(
 
 
 def serve_metrics(port: int) -> None:
-    """Serve all metrics at ``http://HOST:port/metrics``; port 0 does not."""
+    """Serve all metrics at ``http://HOST:port/metrics``. Port 0 serves none."""
     if port:
         start_http_server(port)

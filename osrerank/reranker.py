@@ -27,15 +27,15 @@ from osrerank.tracing.spans import bind_trace
 from osrerank.types import Candidate, Encoder, Scorer
 
 DEFAULTS = Rerank(blend="replace", depth=10_000)
-"""The default options: the model alone orders all texts, because they may have scores of any kind, or none."""
+"""The default options: the model's score alone orders all texts; scores of a first pass are not blended in."""
 MAX_QUERIES = 8
-"""The number of queries that are ranked at the same time, so that their pairs share batches."""
+"""The maximum number of queries that are ranked at the same time, so that their pairs share batches."""
 
 Document = str | Mapping[str, Any]
-"""A text, or a mapping with ``text`` and perhaps ``id``, ``doc_id`` or ``docno``, ``title`` and ``score``."""
-IDS = ("id", "doc_id", "docno")
-UNSCORED = 1.0
-"""The amount by which the score of an unscored text is below the score of the text above it, in a DataFrame."""
+"""A text, or a mapping with ``text`` and optionally ``id``, ``doc_id`` or ``docno``, ``title`` and ``score``."""
+ID_FIELDS = ("id", "doc_id", "docno")
+UNSCORED_GAP = 1.0
+"""The difference between the score of an unscored text and that of the text above it, in a DataFrame."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,13 +43,12 @@ class RankedText:
     """A text in the new order, with its score.
 
     Attributes:
-        doc_id: the document's ``id``, ``doc_id`` or ``docno`` as given; for a document without an id, its index in
-            ``documents``, from 0.
+        doc_id: the document's ``id``, ``doc_id`` or ``docno``; without any, its index in ``documents``, from 0.
         score: the last stage's score, a logit if it is the only stage; None if the text was not scored.
         probability: the model's probability of relevance, in [0, 1]; None if the text was not scored.
         rank: the rank in the new order, from 1.
-        text: the text that the model read: title and text.
-        truncated: whether the model read less than the whole text.
+        text: the model's input: title and text.
+        truncated: whether the text was longer than the model's input.
     """
 
     doc_id: Any
@@ -65,7 +64,7 @@ class RankedText:
 
 
 class Reranker:
-    """Ranks texts by a model, which it loads on first use; safe to use from many threads.
+    """Ranks texts by a model, which is loaded on first use. Safe to use from many threads.
 
     ```python
     from osrerank import Reranker
@@ -76,18 +75,18 @@ class Reranker:
     ```
 
     Args:
-        model: a directory or hub id in Hugging Face layout, or the name of a shipped model; None for the model of the
-            settings.
+        model: a directory or hub id in Hugging Face layout, or the name of a shipped model. None uses the settings'
+            model.
         vector_model: the bi-encoder of the stage ``vectors`` if ``model`` is a cross-encoder; named in the same way.
         duo_model: the model that compares pairs, for ``mono-duo`` and ``vectors-duo``; named in the same way.
-        backend: ``auto``, ``onnx``, ``torch``, ``workers`` or ``http``; None for the backend of the settings.
-        redis_url: the Redis for the score cache; None for the Redis of the settings.
-        scorer: your own scorer or encoder instead of ``model``; the caller closes it.
-        encoder: your own encoder instead of ``vector_model``; the caller closes it.
+        backend: ``auto``, ``onnx``, ``torch``, ``workers`` or ``http``. None uses the settings' backend.
+        redis_url: the Redis for the score cache. None uses the settings' Redis.
+        scorer: a scorer or encoder of your own instead of ``model``, which you close yourself.
+        encoder: an encoder of your own instead of ``vector_model``, which you close yourself.
         options: options of ``osrerank.Rerank``, such as ``deadline_ms``, ``passages`` and ``min_score``.
 
     Raises:
-        ConfigError: an option or setting cannot be used, or an option has no effect without a search.
+        ConfigError: an option or setting is invalid, or an option has no effect without a search.
     """
 
     def __init__(
@@ -114,12 +113,12 @@ class Reranker:
         return self._service.settings.model
 
     def rank(self, query: str, documents: Sequence[Document], *, top_k: int | None = None) -> list[RankedText]:
-        """Return the documents, best first; unscored documents come last, in their old order.
+        """Return the documents, best first; unscored documents follow in their old order.
 
         Args:
             query: the query's text.
-            documents: the texts to rank; or a DataFrame with ``text`` and perhaps ``docno``, ``title`` and ``score``.
-            top_k: the number of documents to return; None for all.
+            documents: the documents, or a DataFrame with ``text`` and optionally ``docno``, ``title`` and ``score``.
+            top_k: the number of documents to return. None returns all.
 
         Raises:
             ConfigError: the query or a document has no text, ``documents`` is not a list, or ``top_k`` is below 1.
@@ -127,46 +126,46 @@ class Reranker:
             ScoringError: scoring failed, and ``on_failure`` is ``"raise"``.
         """
         if top_k is not None and top_k < 1:
-            raise ConfigError(f"top_k is {top_k}; it must be 1 or more, or None", setting="top_k", source="argument")
-        texts = _documents(documents)
+            raise _argument_error("top_k", f"top_k is {top_k}; it must be 1 or more, or None")
+        rows = _parse_documents(documents)
         if not isinstance(query, str):
-            raise _invalid("query", f"the query is {_type_of(query)}; give a text")
-        if not texts:
+            raise _argument_error("query", f"the query is {_describe_type(query)}; pass a text")
+        if not rows:
             return []
-        ranking = reranked(self._service, self._options, ranking_of(query, texts, self._options.separator))
-        given_ids = {str(text["id"]): text["id"] for text in texts}
+        ranking = reranked(self._service, self._options, ranking_of(query, rows, self._options.separator))
+        original_ids = {str(row["id"]): row["id"] for row in rows}
         candidates: Sequence[Candidate] = ranking.candidates
         if applied(ranking.reports) and self._options.min_score is not None:
             candidates, _ = filter_by_probability(candidates, self._options.min_score, ranking.reports)
-        return [_ranked_text(candidate, given_ids[candidate.doc_id]) for candidate in candidates[:top_k]]
+        return [_ranked_text(candidate, original_ids[candidate.doc_id]) for candidate in candidates[:top_k]]
 
     def rank_frame(self, frame: Any, *, top_k: int | None = None) -> Any:
         """Return a DataFrame of pandas with each query's documents in the new order.
 
-        The frame has PyTerrier's columns: ``qid``, ``query``, ``docno`` and ``text``, perhaps ``title``, which is read
-        too, and the first pass's ``score``. In the new frame, ``score`` is the model's, ``rank`` counts from 0, and all
-        other columns stay. A text that was not scored gets a score below the text above it.
+        The columns are PyTerrier's: ``qid``, ``query``, ``docno`` and ``text``, and optionally ``title``, which is also
+        part of the model's input, and ``score``. In the new frame, ``score`` is the model's, ``rank`` counts from 0,
+        and other columns are unchanged. The score of an unscored text is below that of the text above it.
 
         Args:
             frame: the candidates of one or more queries.
-            top_k: the number of rows of each query to return; None for all.
+            top_k: the number of rows to return per query. None returns all.
 
         Raises:
-            ConfigError: a column or value is missing, or a query has a document twice or two texts; or as `rank`.
-            ScoringError: as `rank`.
+            ConfigError: a column or value is missing, a query has a document twice or two texts, or as for `rank`.
+            ScoringError: as for `rank`.
         """
         if not is_frame(frame):
-            raise _invalid("frame", f"the frame is {_type_of(frame)}; give a DataFrame of pandas")
-        groups = group_by_query(frame)
-        queries = [_query_of(qid, rows) for qid, rows in groups.items()]
-        texts = [[_document_of_row(*item) for item in rows] for rows in groups.values()]
+            raise _argument_error("frame", f"the frame is {_describe_type(frame)}; pass a DataFrame of pandas")
+        rows_by_query = group_by_query(frame)
+        queries = [_query_text(qid, rows) for qid, rows in rows_by_query.items()]
+        documents = [[_row_document(number, row) for number, row in rows] for rows in rows_by_query.values()]
         order: list[int] = []
         scores: list[float] = []
         ranks: list[int] = []
-        for ranked in self.rank_many(queries, texts, top_k=top_k):
-            order += [item.doc_id for item in ranked]
-            scores += _decreasing_scores(ranked)
-            ranks += range(FIRST_RANK, FIRST_RANK + len(ranked))
+        for texts in self.rank_many(queries, documents, top_k=top_k):
+            order += [text.doc_id for text in texts]
+            scores += _decreasing_scores(texts)
+            ranks += range(FIRST_RANK, FIRST_RANK + len(texts))
         return with_scores(frame, order, scores, ranks)
 
     def rank_many(
@@ -175,20 +174,20 @@ class Reranker:
         """Rank each query's documents as `rank` does, several queries at a time.
 
         Raises:
-            ValueError: the numbers of queries and of lists of documents differ; or as `rank`.
+            ValueError: the numbers of queries and of lists of documents differ, or as for `rank`.
         """
         if len(queries) != len(documents):
             raise ValueError(f"there are {len(queries)} queries and {len(documents)} lists of documents")
-        threads, rank = DaemonThreads(MAX_QUERIES, "osrerank-rank"), partial(self.rank, top_k=top_k)
+        threads = DaemonThreads(MAX_QUERIES, "osrerank-rank")
+        rank = partial(self.rank, top_k=top_k)
         try:
-            pairs = zip(queries, documents, strict=True)
-            futures = [threads.submit(bind_trace(rank), query, texts) for query, texts in pairs]
+            futures = [threads.submit(bind_trace(rank), *pair) for pair in zip(queries, documents, strict=True)]
             return [future.result() for future in futures]
         finally:
             threads.close()
 
     async def arank(self, query: str, documents: Sequence[Document], *, top_k: int | None = None) -> list[RankedText]:
-        """Rank documents as `rank` does, in a thread, so that the event loop stays free."""
+        """Rank documents as `rank` does, in a thread that does not block the event loop."""
         return await asyncio.to_thread(self.rank, query, documents, top_k=top_k)
 
     def warm_up(self) -> None:
@@ -206,8 +205,8 @@ class Reranker:
         self.close()
 
 
-def _documents(documents: Any) -> list[dict[str, Any]]:
-    """Return documents as dictionaries with ``id``, ``text`` and perhaps ``title`` and ``score``.
+def _parse_documents(documents: Any) -> list[dict[str, Any]]:
+    """Convert documents to dictionaries with ``id``, ``text`` and optionally ``title`` and ``score``.
 
     Raises:
         ConfigError: ``documents`` is not a list, or a document has no text or a title that is not a text.
@@ -215,69 +214,77 @@ def _documents(documents: Any) -> list[dict[str, Any]]:
     """
     if is_frame(documents):
         if QID in documents.columns and documents[QID].nunique() > 1:
-            raise _invalid("documents", "documents is a DataFrame of several queries; use rank_frame")
+            raise _argument_error("documents", "documents is a DataFrame of several queries; use rank_frame")
         documents = [drop_missing_values(row) for row in read_frame_rows(documents, (TEXT,))]
     if isinstance(documents, str):
-        raise TypeError("documents is one text; give a list of them")
+        raise TypeError("documents is one text; pass a list of texts")
     if not isinstance(documents, Sequence):
-        raise _invalid("documents", f"documents is {_type_of(documents)}; give a list of texts or of {{'id', 'text'}}")
-    texts = [_document(index, document) for index, document in enumerate(documents)]
-    first: dict[str, int] = {}
-    for index, text in enumerate(texts):
-        if (earlier := first.setdefault(str(text["id"]), index)) != index:
-            problem = f"documents {earlier} and {index} have the same id {str(text['id'])!r}"
-            raise ValueError(f"{problem}; give each document its own id (a document without an id gets its index)")
-    return texts
+        reason = f"documents is {_describe_type(documents)}; pass a list of texts or of {{'id', 'text'}}"
+        raise _argument_error("documents", reason)
+    parsed = [_parse_document(index, document) for index, document in enumerate(documents)]
+    indices: dict[str, int] = {}
+    for index, document in enumerate(parsed):
+        doc_id = str(document["id"])
+        first_index = indices.setdefault(doc_id, index)
+        if first_index != index:
+            raise ValueError(
+                f"documents {first_index} and {index} have the same id {doc_id!r}; give each document its own id (a "
+                "document without an id gets its index)"
+            )
+    return parsed
 
 
-def _document(index: int, document: Any) -> dict[str, Any]:
+def _parse_document(index: int, document: Any) -> dict[str, Any]:
     if isinstance(document, str):
         return {"id": index, TEXT: document}
     text = document.get(TEXT) if isinstance(document, Mapping) else None
     if not isinstance(text, str):
-        raise _invalid(f"documents[{index}].text", f"document {index} has no text")
-    if not isinstance(title := document.get("title") or "", str):
-        raise _invalid(f"documents[{index}].title", f"the title of document {index} is {_type_of(title)}; give a text")
-    doc_id = next((document[name] for name in IDS if name in document), index)
+        raise _argument_error(f"documents[{index}].text", f"document {index} has no text")
+    title = document.get("title") or ""
+    if not isinstance(title, str):
+        reason = f"the title of document {index} is {_describe_type(title)}; pass a text"
+        raise _argument_error(f"documents[{index}].title", reason)
+    doc_id = next((document[name] for name in ID_FIELDS if name in document), index)
     return {"id": doc_id, TEXT: text, "title": title, "score": document.get("score")}
 
 
-def _query_of(query_id: Any, rows: Sequence[tuple[int, Mapping[str, Any]]]) -> str:
-    """Return a query's text from its rows of a DataFrame, after checking the rows."""
+def _query_text(query_id: Any, rows: Sequence[tuple[int, Mapping[str, Any]]]) -> str:
+    """Return the text of a query, after checking that its rows have one text and no document twice."""
     queries = {row[QUERY] for _number, row in rows}
     if len(queries) > 1:
-        raise _invalid("frame", f"the DataFrame has {len(queries)} texts of query {query_id}; give it one")
-    seen: set[Any] = set()
+        raise _argument_error("frame", f"the DataFrame has {len(queries)} texts for query {query_id}; use one")
+    doc_ids: set[Any] = set()
     for _number, row in rows:
-        if row[DOCNO] in seen:
-            raise _invalid("frame", f"the DataFrame has document {row[DOCNO]} twice for query {query_id}; remove one")
-        seen.add(row[DOCNO])
+        if row[DOCNO] in doc_ids:
+            reason = f"the DataFrame has document {row[DOCNO]} twice for query {query_id}; remove one"
+            raise _argument_error("frame", reason)
+        doc_ids.add(row[DOCNO])
     return str(rows[0][1][QUERY])
 
 
-def _document_of_row(number: int, row: Mapping[str, Any]) -> dict[str, Any]:
+def _row_document(number: int, row: Mapping[str, Any]) -> dict[str, Any]:
     columns = {name: row[name] for name in (TEXT, "title", "score") if name in row}
     return {"id": number, **columns}
 
 
-def _decreasing_scores(ranked: Sequence[RankedText]) -> list[float]:
-    """Return the scores of ranked texts, lowered so that they never increase; unscored texts get a score, too."""
+def _decreasing_scores(texts: Sequence[RankedText]) -> list[float]:
+    """Return the scores of ranked texts, changed where necessary so that all have a score and none increases."""
     scores: list[float] = []
-    for text in ranked:
+    for text in texts:
         previous = scores[-1] if scores else None
         if text.score is not None and (previous is None or text.score <= previous):
             scores.append(text.score)
         else:
-            scores.append(0.0 if previous is None else previous - UNSCORED)
+            scores.append(0.0 if previous is None else previous - UNSCORED_GAP)
     return scores
 
 
-def _type_of(value: object) -> str:
+def _describe_type(value: object) -> str:
     return "None" if value is None else f"of the type {type(value).__name__}"
 
 
-def _invalid(setting: str, reason: str) -> ConfigError:
-    return ConfigError(reason, setting=setting, source="argument")
+def _argument_error(argument: str, reason: str) -> ConfigError:
+    return ConfigError(reason, setting=argument, source="argument")
 
 
 def _ranked_text(candidate: Candidate, doc_id: Any) -> RankedText:

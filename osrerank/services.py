@@ -1,4 +1,4 @@
-"""Choose the service of an index's model, for clients whose settings file names models for indices."""
+"""Load a model per index, for clients whose settings file names models for indices."""
 
 import logging
 import threading
@@ -15,41 +15,43 @@ from osrerank.service import RerankService
 logger = logging.getLogger(__name__)
 
 MAX_MODELS = 3
-"""Maximum number of models that a client keeps loaded, including its own."""
+"""The maximum number of loaded models, including the client's default model."""
 
 
 class Services:
-    """A service for each model that the settings file names; each model is loaded on first use.
+    """The services of the models that the settings file names; each model is loaded on first use.
 
-    At most `MAX_MODELS` models are loaded at a time. Before another model is loaded, the least recently used one is
-    released; it is loaded again when needed. The client's own model and the models of running searches are never
-    released, so more models may be loaded for a while. Safe to use from many threads.
+    If `MAX_MODELS` are loaded, the least recently used one is released before another is loaded. The client's default
+    model and the models of running searches are not released, so there may be more for a while. Safe to use from many
+    threads.
 
     Args:
-        client_service: the service of the client's own model, for indices without a model of their own.
-        defaults: the defaults, which name the models of indices.
+        client_service: the service of the client's default model, for indices without a model of their own.
+        defaults: the client's defaults, which name the models of indices.
     """
 
     def __init__(self, client_service: RerankService, defaults: Defaults) -> None:
-        self._client_service, self._defaults, self._due = client_service, defaults, LogThrottle()
+        self._client_service = client_service
+        self._defaults = defaults
+        self._log_throttle = LogThrottle()
         names = dict.fromkeys(name for name in defaults.models.values() if name != client_service.settings.model)
-        self._services = {name: client_service.with_model(name) for name in names}  # in the order of their last use
+        self._services = {name: client_service.with_model(name) for name in names}  # least recently used first
         self.renew()
         renew_after_fork(self)
 
     def renew(self) -> None:
         """Start over in a forked child, where no search is running."""
         self._lock = threading.Lock()
-        self._searches: Counter[str] = Counter()
+        self._n_searches: Counter[str] = Counter()
 
     @property
     def loaded(self) -> list[str]:
-        """The loaded models except the client's own, least recently used first."""
+        """The names of the loaded models without the default model, least recently used first."""
         return [name for name, service in list(self._services.items()) if _is_loaded(service)]
 
     def conflict(self, index: Any) -> str:
-        """Return the reason why a search cannot be reranked if its indices have different models; else ""."""
-        names = self._names(index)
+        """Return a sentence if a search's indices have different models, so that it cannot be reranked; else ""."""
+        names = self._model_names(index)
         if len(names) == 1:
             return ""
         reason = f"the indices of this search may have different models ({', '.join(sorted(names))})"
@@ -57,42 +59,47 @@ class Services:
 
     @contextmanager
     def of(self, index: Any) -> Iterator[RerankService]:
-        """Yield the service of an index's model and keep it loaded; for several models, yield the client's own."""
-        names = self._names(index)
+        """Yield the service of an index's model, which stays loaded meanwhile.
+
+        If indices have different models, yield the service of the client's default model.
+        """
+        names = self._model_names(index)
         name = names.pop() if len(names) == 1 else self._client_service.settings.model
         if name not in self._services:
             yield self._client_service
             return
         with self._lock:
-            self._searches[name] += 1
-            self._services[name] = service = self._services.pop(name)
-            self._make_room(name)
+            self._n_searches[name] += 1
+            service = self._services.pop(name)
+            self._services[name] = service
+            self._release_models(name)
         try:
             yield service
         finally:
             with self._lock:
-                self._searches[name] -= 1
+                self._n_searches[name] -= 1
 
     def close(self) -> None:
-        """Release all models but the client's own."""
+        """Release all models but the client's default model."""
         for service in self._services.values():
             service.first.close()
 
-    def _names(self, index: Any) -> set[str]:
+    def _model_names(self, index: Any) -> set[str]:
         return {name or self._client_service.settings.model for name in self._defaults.models_of(index)}
 
-    def _make_room(self, needed: str) -> None:
-        """Release idle models until another can be loaded; a thread closes each, an unloaded service replaces it."""
-        loaded = [name for name in self.loaded if name != needed]
-        max_others = MAX_MODELS - _is_loaded(self._client_service) - 1  # room for the needed model
-        idle = [name for name in loaded if not self._searches[name]]
-        for name in idle[: max(0, len(loaded) - max_others)]:
-            released, self._services[name] = self._services[name], self._client_service.with_model(name)
-            threading.Thread(target=released.first.close, name="osrerank-release", daemon=True).start()
-            if self._due.is_due():
+    def _release_models(self, next_name: str) -> None:
+        """Release idle models until the next one may be loaded."""
+        loaded = [name for name in self.loaded if name != next_name]
+        max_loaded = MAX_MODELS - _is_loaded(self._client_service) - 1  # one for the next model
+        idle = [name for name in loaded if not self._n_searches[name]]
+        for name in idle[: max(0, len(loaded) - max_loaded)]:
+            service = self._services[name]
+            self._services[name] = self._client_service.with_model(name)
+            threading.Thread(target=service.first.close, name="osrerank-release", daemon=True).start()
+            if self._log_throttle.is_due():
                 logger.warning(
                     "[model-released] %s was released to make room for %s, and is loaded again for its next search: "
-                    "at most %d stay loaded; not logged again for a minute", name, needed, MAX_MODELS
+                    "at most %d stay loaded; not logged again for a minute", name, next_name, MAX_MODELS
                 )  # fmt: skip
 
 

@@ -1,7 +1,7 @@
 """The settings of a deployment; no other module reads the environment.
 
-Order of precedence: argument or command-line flag, ``OSRERANK_*`` variable, a file of the folder that
-``OSRERANK_SECRETS_DIR`` names, default. Nothing is read at import.
+Order of precedence: argument or command-line flag, ``OSRERANK_*`` variable, file in the folder
+``OSRERANK_SECRETS_DIR``, default. Settings are read when a client or a command needs them, not at import.
 """
 
 import base64
@@ -28,55 +28,56 @@ PREFIX = "OSRERANK_"
 DAY_S = 24 * 3600
 MAX_TTL_S = 3650 * DAY_S
 SECRETS_DIR = f"{PREFIX}SECRETS_DIR"
-"""The variable that names a folder with a file for each secret, such as ``osrerank_redis_url``.
+"""The variable with the path of a folder of secrets, one per file, as Docker and Kubernetes mount them.
 
-Docker and Kubernetes mount secrets in this form.
+A file has a setting's name, such as ``osrerank_redis_url``.
 """
 DEFAULT_MODEL = "osrerank/e5-small"
 """The model that ships inside the package; ``osrerank.scoring.locate`` finds it."""
 ONE_REDIS = (
-    "Redis Sentinel and Redis Cluster are not supported: use one Redis, or an address that always leads to the master "
-    "(a proxy or service in front of Sentinel), and put no Cluster there"
+    "Redis Sentinel and Redis Cluster are not supported: use a single Redis, or an address that always leads to the "
+    "master, such as a proxy in front of Sentinel"
 )
-MIN_KEY = 16
-"""The minimum number of characters of a signing key; ``openssl rand -hex 32`` makes 64."""
+MIN_KEY_LENGTH = 16
+"""The minimum number of characters of a signing key; ``openssl rand -hex 32`` prints 64."""
 SETTINGS_FILE = Path("osrerank.toml")
-"""The settings file if none is named: in the working directory, else in the user's configuration folder."""
+"""The name of the settings file in the working directory or in the user's configuration folder."""
 
 
 def user_folder(variable: str, default: str) -> Path:
-    """Return osrerank's folder below a folder of the user, which a variable names or which is in the user's home.
+    """Return osrerank's subfolder of one of the user's folders, such as the cache folder.
 
-    The home stays ``~``, because a user may have no home; `expand_home` expands it when the folder is used.
+    The path may begin with ``~``, because a user may have no home; `expand_home` expands it when the folder is used.
 
     Args:
-        variable: a variable of the XDG specification, such as ``XDG_CACHE_HOME``.
-        default: the variable's default, as a path below the home.
+        variable: the XDG variable with the user's folder, such as ``XDG_CACHE_HOME``.
+        default: the folder if the variable is not set, relative to the home.
     """
     return (Path(os.environ.get(variable) or f"~/{default}")) / "osrerank"
 
 
 def expand_home(folder: Path, setting: str) -> Path:
-    """Return a folder with the user's home in place of ``~``.
+    """Replace ``~`` by the user's home.
 
     Raises:
-        ConfigError: the user has no home; the message names the setting that makes it unnecessary.
+        ConfigError: the user has no home. The message says to set the folder with the setting.
     """
+    variable = f"{PREFIX}{setting.upper()}"
     try:
         return folder.expanduser()
     except RuntimeError:
-        reason = f"this user has no home, so {folder} cannot be found: set {PREFIX}{setting.upper()}, or HOME"
-        raise ConfigError(reason, setting=setting, source=f"{PREFIX}{setting.upper()}") from None
+        reason = f"this user has no home, so {folder} cannot be found: set {variable}, or HOME"
+        raise ConfigError(reason, setting=setting, source=variable) from None
 
 
 class Settings(BaseSettings):
     """The settings that a deployment configures once.
 
     Attributes:
-        url: the address of the index: ``http(s)://[user:password@]host:port``, several separated by commas, or
+        url: the address of the search engine: ``http(s)://[user:password@]host:port``, several separated by commas, or
             ``embedded:FOLDER``.
-        engine: the search engine at that URL, ``opensearch`` or ``elasticsearch``. None asks the server.
-        api_key: Elasticsearch's API key, in the encoded form in which Elasticsearch shows it.
+        engine: the kind of search engine, ``opensearch`` or ``elasticsearch``. None determines it by a request.
+        api_key: Elasticsearch's API key, in the encoded form that Elasticsearch returns.
         redis_url: the Redis for the score cache. None keeps the cache in this process only. The backend
             ``workers`` also uses this Redis as its broker, unless ``broker_url`` is set.
         broker_url: the Redis through which clients and workers exchange messages. None uses ``redis_url``.
@@ -88,41 +89,41 @@ class Settings(BaseSettings):
         backend: the backend that computes scores: ``onnx``, ``torch``, ``workers`` for ``osrerank worker`` processes,
             or ``http`` for the rerank server that the settings file names under ``[http]``; ``auto`` chooses ``onnx``
             if the model has a graph, else ``torch``.
-        rerank_key: the key or token that the rerank server requires, sent as ``Authorization: Bearer``.
+        rerank_key: the key or token for the rerank server, sent as ``Authorization: Bearer``.
         dtype: the precision of the torch backend: ``fp32``, ``bf16`` or ``fp16``; ``auto`` is 16 bits on a GPU and fp32
             on the CPU. Any other value than ``auto`` selects the torch backend.
-        cache_ttl_s: the lifetime of a cached score that is not used, in seconds.
+        cache_ttl_s: the time after which an unused score is removed from the cache, in seconds.
         cache_mb: the memory for cached scores in Redis, in megabytes. 0 disables this cache.
         cache_local_mb: the memory for cached scores in this process, in megabytes. 0 disables this cache.
-        vectors: the store of document vectors, for bi-encoders: ``file``; ``index`` for the file and a side index
-            beside each searched index; ``redis`` for the Redis of ``redis_url``; or ``off``. If None, it is
-            ``index`` on a cluster and ``file`` in the embedded engine; where no index is searched, it is ``redis`` if
-            ``redis_url`` is set, else ``file``.
+        vectors: the store of document vectors, for bi-encoders: ``file``; ``index`` for the file and a side index,
+            a second index beside each searched one; ``redis`` for the Redis of ``redis_url``; or ``off``. If None, it
+            is ``index`` on a cluster and ``file`` in the embedded engine; where no index is searched, it is ``redis``
+            if ``redis_url`` is set, else ``file``.
         vectors_folder: the folder of that file.
         vectors_mb: the memory or disk space for document vectors, in megabytes; in Redis they also take at most
             ``cache_mb``.
         vectors_ttl_s: the lifetime of a document's vector, in seconds.
         vectors_profile: the precision of a vector's numbers: ``standard`` has 8 bits, ``exact`` 32.
-        vectors_key: the secret that signs vectors, so that vectors from anyone without it are refused.
-        signing_key: the secret with which clients and workers sign their messages and the scores in Redis, so that
-            nobody without it can write any. Of several secrets, separated by commas, the first signs and all are
-            accepted, so that a key can be changed without a restart of all processes at once.
-        queue_chunks: the maximum number of chunks that may wait for each worker; a search beyond it is refused
-            as overloaded.
-        worker_tasks: the number of chunks that a worker scores at a time. 0 chooses by its device.
+        vectors_key: the secret that signs vectors. Vectors without a valid signature are not used.
+        signing_key: the secret with which clients and workers sign their messages, and the scores in Redis; those
+            without a valid signature are refused. Of several secrets, separated by commas, the first signs and all are
+            accepted, so that a secret can be replaced without restarting all processes at once.
+        queue_chunks: the maximum number of waiting chunks per worker; a search that would exceed it is refused as
+            overloaded.
+        worker_tasks: the number of chunks that a worker scores at a time. 0 chooses by the model.
         metrics_port: the port of a worker's Prometheus metrics. 0 serves no metrics.
         probe_port: the port of a worker's HTTP probes ``/live`` and ``/ready``. 0 serves no probes.
         log_format: the format of a worker's log lines: ``text`` or ``json``.
         settings_file: the TOML file with the options of ``rerank=True`` (``[rerank]``, ``[index."NAME".rerank]``), the
-            ``model`` of an index (``[index."NAME"]``), and the rerank server of the backend ``http`` (``[http]``). None
-            for ``./osrerank.toml``, or else ``osrerank/osrerank.toml`` in the user's configuration folder, if it
-            exists.
+            ``model`` of an index (``[index."NAME"]``), and the rerank server of the backend ``http`` (``[http]``). If
+            None, it is ``./osrerank.toml``, or else ``osrerank/osrerank.toml`` in the user's configuration folder, if
+            it exists.
         threads: the number of CPU threads for scoring. 0 uses one per physical core of this process.
         server_token: the bearer token that clients of ``osrerank serve`` must send. None requires no token.
-        shadow_file: the file to which searches in shadow mode (option ``traffic``) append JSON lines on what reranking
-            would have changed, up to 100 MB. None writes no file.
-        shadow_texts: whether these lines also have the query's text, the ids of the hits, and the reason as a sentence.
-        trace_queries: whether OpenTelemetry's traces have the texts of queries, and the reasons in full.
+        shadow_file: the file to which searches in shadow mode (option ``traffic``) append JSON lines about what
+            reranking would have changed, up to 100 MB. None writes no file.
+        shadow_texts: whether these lines include the query's text, the ids of the hits, and the reason as a sentence.
+        trace_queries: whether OpenTelemetry's traces include the texts of queries, and the reasons in full.
     """
 
     model_config = SettingsConfigDict(env_prefix=PREFIX, env_ignore_empty=True, extra="forbid", frozen=True)
@@ -162,48 +163,47 @@ class Settings(BaseSettings):
 
     @field_validator("url")
     @classmethod
-    def _is_address(cls, url: SecretStr) -> SecretStr:
-        if (address := _cloud_address(url.get_secret_value())) is not None:
-            return SecretStr(address)
-        for address_part in url.get_secret_value().split(","):
-            if not re.match(r"https?://[^/]|embedded:.", address_part.strip()):
+    def _validate_url(cls, url: SecretStr) -> SecretStr:
+        cloud_address = _parse_cloud_id(url.get_secret_value())
+        if cloud_address is not None:
+            return SecretStr(cloud_address)
+        for address in url.get_secret_value().split(","):
+            if not re.match(r"https?://[^/]|embedded:.", address.strip()):
                 raise ValueError(
-                    "an index is http(s)://host:port, several of them comma-separated, a cloud id, or embedded:FOLDER"
+                    "it must be http(s)://host:port, several of them separated by commas, a cloud id, or "
+                    "embedded:FOLDER"
                 )
         return url
 
     @field_validator("server_token", "rerank_key", "api_key")
     @classmethod
-    def _is_secret(cls, token: SecretStr | None) -> SecretStr | None:
+    def _validate_token(cls, token: SecretStr | None) -> SecretStr | None:
         if token is not None and not re.fullmatch(r"[!-~]+", token.get_secret_value()):
-            raise ValueError("a token has printable ASCII characters, at least one, and no spaces")
+            raise ValueError("it must consist of printable ASCII characters without spaces")
         return token
 
     @field_validator("signing_key")
     @classmethod
-    def _are_keys(cls, keys: SecretStr | None) -> SecretStr | None:
-        if keys is not None and min(len(key.strip()) for key in keys.get_secret_value().split(",")) < MIN_KEY:
-            raise ValueError(f"a key has at least {MIN_KEY} characters; several are separated by commas")
-        return keys
-
-    @field_validator("broker_url", "redis_url")
-    @classmethod
-    def _is_one_redis(cls, url: SecretStr | None) -> SecretStr | None:
-        if url is not None and re.match(
-            r"[a-z+]*(sentinel|cluster)[a-z+]*:|[a-z]+://(?:[^@]*@)?+[^/@?]*,", url.get_secret_value()
-        ):
-            raise ValueError(ONE_REDIS)
-        return url
+    def _validate_signing_key(cls, secret: SecretStr | None) -> SecretStr | None:
+        keys = [] if secret is None else secret.get_secret_value().split(",")
+        if any(len(key.strip()) < MIN_KEY_LENGTH for key in keys):
+            raise ValueError(f"a key must have at least {MIN_KEY_LENGTH} characters; separate several keys by commas")
+        return secret
 
     @field_validator("redis_url", "broker_url")
     @classmethod
-    def _is_redis(cls, url: SecretStr | None) -> SecretStr | None:
-        if url is not None and not re.match(r"(rediss?|unix)://.", url.get_secret_value()):
-            raise ValueError("a Redis is redis://[:password@]host:port/db, rediss://... with TLS, or unix://path")
-        return url
+    def _validate_redis_url(cls, secret: SecretStr | None) -> SecretStr | None:
+        if secret is None:
+            return None
+        url = secret.get_secret_value()
+        if re.match(r"[a-z+]*(sentinel|cluster)[a-z+]*:|[a-z]+://(?:[^@]*@)?+[^/@?]*,", url):
+            raise ValueError(ONE_REDIS)
+        if not re.match(r"(rediss?|unix)://.", url):
+            raise ValueError("it must be redis://[:password@]host:port/db, rediss://... with TLS, or unix://path")
+        return secret
 
     def find_settings_file(self) -> Path | None:
-        """Return the settings file: the named one, else an existing `SETTINGS_FILE`, else None."""
+        """Return the path of the settings file; None if there is no file."""
         if self.settings_file is not None:
             return self.settings_file
         folders = [Path()]
@@ -219,11 +219,8 @@ class Settings(BaseSettings):
         """
         url = self.broker_url or self.redis_url
         if url is None:
-            raise ConfigError(
-                "workers need a Redis: set --redis-url or OSRERANK_REDIS_URL (or OSRERANK_BROKER_URL)",
-                setting="broker_url",
-                source=f"{PREFIX}BROKER_URL",
-            )
+            reason = "workers need a Redis: set --redis-url or OSRERANK_REDIS_URL (or OSRERANK_BROKER_URL)"
+            raise ConfigError(reason, setting="broker_url", source=f"{PREFIX}BROKER_URL")
         return url.get_secret_value()
 
     @classmethod
@@ -246,14 +243,11 @@ class Settings(BaseSettings):
                 does not exist.
         """
         names = {SECRETS_DIR} | {f"{PREFIX}{name}".upper() for name in cls.model_fields}
-        for name in (*variables(), *secret_files()):
+        variables = [name for name in os.environ if name.upper().startswith(PREFIX)]
+        for name in (*variables, *_find_secret_files()):
             if name.upper() not in names:
-                fix = replacement_for(name.upper()) or f"known are {', '.join(sorted(names))}"
-                raise ConfigError(
-                    f"{name} is not a setting; {fix}",
-                    setting=name,
-                    source="environment",
-                )
+                fix = replacement_for(name.upper()) or f"the settings are {', '.join(sorted(names))}"
+                raise ConfigError(f"{name} is not a setting; {fix}", setting=name, source="environment")
         try:
             return cls(**{name: value for name, value in arguments.items() if value is not None})
         except ValidationError as error:
@@ -261,21 +255,22 @@ class Settings(BaseSettings):
             setting = ".".join(str(part) for part in first["loc"])
             source = "argument" if setting in arguments else f"{PREFIX}{setting.upper()}"
             reason = first["msg"].removeprefix("Value error, ")
-            raise ConfigError(f"{setting} ({source}): {reason}", setting=setting, source=source) from None
+            message = f"the setting {setting} ({source}) is invalid: {reason}"
+            raise ConfigError(message, setting=setting, source=source) from None
         except SettingsError:
-            raise ConfigError(
-                f"{SECRETS_DIR}: {os.environ.get(SECRETS_DIR)} and the settings in it must be readable for this user",
-                setting=SECRETS_DIR,
-                source="environment",
-            ) from None
+            reason = (
+                f"this user cannot read the folder {os.environ.get(SECRETS_DIR)} of {SECRETS_DIR}, or a file in it; "
+                "change its permissions"
+            )
+            raise ConfigError(reason, setting=SECRETS_DIR, source="environment") from None
 
 
-def _cloud_address(url: str) -> str | None:
-    """Return the address that a cloud id of Elastic Cloud stands for; None for any other URL.
+def _parse_cloud_id(text: str) -> str | None:
+    """Return the address in a cloud id of Elastic Cloud; None if the text is not a cloud id.
 
-    A cloud id is the deployment's name, then in base64 the host and the ids of its Elasticsearch and its Kibana.
+    A cloud id is ``NAME:BASE64``, and the encoded part is ``HOST[:PORT]$ELASTICSEARCH_ID$KIBANA_ID``.
     """
-    _, colon, encoded = url.strip().rpartition(":")
+    _, colon, encoded = text.strip().rpartition(":")
     try:
         host, deployment, *_ = base64.b64decode(encoded, validate=True).decode().split("$") if colon else []
     except ValueError:
@@ -285,38 +280,33 @@ def _cloud_address(url: str) -> str | None:
 
 
 def refuse_settings(options: Mapping[str, Any]) -> None:
-    """Reject settings among opensearch-py's options, because opensearch-py silently ignores any name.
+    """Reject settings among opensearch-py's options, because opensearch-py silently ignores unknown names.
 
     Raises:
-        ConfigError: an option is a setting that only the environment can give.
+        ConfigError: an option is a setting. The message names its environment variable.
     """
     for name in sorted(set(options) & set(Settings.model_fields)):
         variable = f"OSRERANK_{name.upper()}"
         raise ConfigError(f"{name} is not an argument here: set {variable}", setting=name, source="argument")
 
 
-def variables() -> dict[str, str]:
-    """Return the environment's ``OSRERANK_*`` variables, whether they are settings or not."""
-    return {name: value for name, value in os.environ.items() if name.upper().startswith(PREFIX)}
-
-
-def secret_files() -> list[str]:
+def _find_secret_files() -> list[str]:
     """Return the names of the files in the folder of secrets that begin with ``osrerank_``, in any case."""
     folder = _secrets_folder()
     files = sorted(folder.iterdir()) if folder else ()
     return [file.name for file in files if file.name.upper().startswith(PREFIX)]
 
 
-def keys_of(secret: SecretStr | None) -> list[bytes]:
-    """Return the keys of a setting that may have several, separated by commas; empty if it is not set."""
+def split_keys(secret: SecretStr | None) -> list[bytes]:
+    """Return the comma-separated keys of a setting; an empty list if it is not set."""
     return [key.strip().encode() for key in secret.get_secret_value().split(",")] if secret is not None else []
 
 
 def _secrets_folder() -> Path | None:
-    """Return the folder of secrets; None if none is configured."""
     folder = os.environ.get(SECRETS_DIR)
     if not folder:
         return None
     if not Path(folder).is_dir():
-        raise ConfigError(f"{SECRETS_DIR}: {folder} is not a folder", setting=SECRETS_DIR, source="environment")
+        reason = f"{SECRETS_DIR} is {folder}, which is not a folder"
+        raise ConfigError(reason, setting=SECRETS_DIR, source="environment")
     return Path(folder)

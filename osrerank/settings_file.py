@@ -28,9 +28,9 @@ class HttpSettings(BaseModel):
         url: the server's address, ``http(s)://host:port``, perhaps with a path.
         dialect: the server's protocol: ``cohere-v1``, ``cohere-v2``, ``jina``, ``voyage``, ``tei``, ``vllm``,
             ``vllm-score`` or ``osrerank``; ``auto`` decides by the address, else by the server's description of itself.
-        scores: the scale of the server's scores: ``probability`` in [0, 1], or ``logit``; ``auto`` for the dialect's
+        scores: the scale of the server's scores: ``probability`` in [0, 1], or ``logit``; ``auto`` is the dialect's
             usual scale.
-        batch: the maximum number of documents in a request; 0 uses the maximum of the dialect's servers.
+        batch: the maximum number of documents in a request. 0 uses the dialect's maximum.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, hide_input_in_errors=True)
@@ -42,17 +42,17 @@ class HttpSettings(BaseModel):
 
     @field_validator("url")
     @classmethod
-    def _has_no_secret(cls, url: str | None) -> str | None:
+    def _validate_url(cls, url: str | None) -> str | None:
         if url is not None and not re.fullmatch(r"https?://[^/?#@\s]+(/[^?#@\s]*)?", url):
-            raise ValueError("a rerank server is http(s)://host:port/path; a key goes into OSRERANK_RERANK_KEY")
+            raise ValueError("it must be http(s)://host:port/path; set a key as OSRERANK_RERANK_KEY")
         return url
 
     @classmethod
     def load(cls, settings: Settings) -> Self:
-        """Read the table from the settings file; it is empty if there is no file, or the file has no such table.
+        """Read the table from the settings file; return the defaults without a file or table.
 
         Raises:
-            ConfigError: as `read_file`.
+            ConfigError: the file cannot be used.
         """
         file = settings.find_settings_file()
         if file is None:
@@ -63,7 +63,7 @@ class HttpSettings(BaseModel):
 
     @classmethod
     def of(cls, table: Any, file: Path) -> Self:
-        """Return the settings of a table of a file.
+        """Validate the table ``[http]`` of a file.
 
         Raises:
             ConfigError: the table has an unknown key, or a value that cannot be used.
@@ -81,47 +81,43 @@ class HttpSettings(BaseModel):
 
 
 def read_file(path: Path) -> dict[str, Any]:
-    """Return the tables of a settings file.
+    """Return the tables of a settings file, without checking the options of searches.
 
     Raises:
         ConfigError: the file cannot be read, is not TOML, or has an unknown table or key, or a value that cannot be
-            used; the options of searches are not checked.
+            used.
     """
     try:
         content = tomllib.loads(path.read_text("utf-8"))
     except OSError as error:
-        raise ConfigError(
-            f"the settings file {path} cannot be read: {error.strerror}", setting="settings_file", source=str(path)
-        ) from None
+        reason = f"the settings file {path} cannot be read: {error.strerror}"
+        raise ConfigError(reason, setting="settings_file", source=str(path)) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(
-            f"the settings file {path} is not TOML: {error}", setting="settings_file", source=str(path)
-        ) from None
+        reason = f"the settings file {path} is not TOML: {error}"
+        raise ConfigError(reason, setting="settings_file", source=str(path)) from None
     _check_tables(content, path)
     HttpSettings.of(content.get("http", {}), path)
     return content
 
 
 def _check_tables(content: Mapping[str, Any], path: Path) -> None:
-    """Reject a file with anything but [rerank], [index.NAME.rerank], [index.NAME] with a model, and [http]."""
-    indexes = content.get("index", {})
+    """Check that a file has only the tables [rerank], [index.NAME.rerank], [index.NAME] with a model, and [http]."""
     unknown = [key for key in content if key not in TABLES]
-    if not isinstance(indexes, Mapping):
+    index_tables = content.get("index", {})
+    if not isinstance(index_tables, Mapping):
         unknown.append("index")
-        indexes = {}
-    for name, table in indexes.items():
-        keys = table if isinstance(table, Mapping) else ()
-        unknown += [f"index.{name}.{key}" for key in keys if key not in INDEX_KEYS] or (
-            [] if keys else [f"index.{name}"]
-        )
+        index_tables = {}
+    for name, table in index_tables.items():
+        if isinstance(table, Mapping) and table:
+            unknown += [f"index.{name}.{key}" for key in table if key not in INDEX_KEYS]
+        else:
+            unknown.append(f"index.{name}")
     if unknown:
-        allowed = "[rerank], [index.NAME.rerank], in [index.NAME] model, and [http]"
-        raise ConfigError(
-            f"the settings file {path} has {unknown[0]!r}; it may have only {allowed}",
-            setting=unknown[0],
-            source=str(path),
-        )
-    for name, table in indexes.items():
-        if not isinstance(model := table.get("model", "-"), str) or not model.strip():
+        allowed = "[rerank], [index.NAME.rerank], [index.NAME] with a model, and [http]"
+        reason = f"the settings file {path} has {unknown[0]!r}; it may have only {allowed}"
+        raise ConfigError(reason, setting=unknown[0], source=str(path))
+    for name, table in index_tables.items():
+        model = table.get("model", "-")
+        if not isinstance(model, str) or not model.strip():
             reason = f"{path} [index.{name!r}] model is {model!r}; it must be a model's name, as for --model"
             raise ConfigError(reason, setting=f"index.{name}.model", source=str(path))

@@ -1,4 +1,4 @@
-"""A scorer, an encoder, a transport and a clock for tests, ours and yours. They need no model, and no time passes."""
+"""A scorer, an encoder, a transport and a clock for tests, which need neither a model nor a server."""
 
 import threading
 import time
@@ -17,16 +17,16 @@ __all__ = ["ArithmeticEncoder", "CannedTransport", "FunctionScorer", "ManualCloc
 
 
 def overlap(query: str, document: str) -> float:
-    """Return the share of the query's words that the document has, in [0, 1]."""
+    """Return the share of the query's words that occur in the document, in [0, 1]."""
     words = set(query.lower().split())
     return len(words & set(document.lower().split())) / max(len(words), 1)
 
 
 class ManualClock:
-    """A clock that stands still until it is moved: ``Deadline.after_ms(100, clock)``. Safe to use from many threads.
+    """A clock that only `sleep` moves, as in ``Deadline.after_ms(100, clock)``. Safe to use from many threads.
 
     Args:
-        now_s: what it shows first, in seconds.
+        now_s: the first time, in seconds.
     """
 
     def __init__(self, now_s: float = 1_000_000.0) -> None:
@@ -37,21 +37,21 @@ class ManualClock:
         return self._now_s
 
     def sleep(self, seconds: float) -> None:
-        """Move the clock forward, at once, in place of ``time.sleep``."""
+        """Move the clock forward without waiting, in place of ``time.sleep``."""
         with self._lock:
             self._now_s += seconds
 
 
 @dataclass(frozen=True, slots=True)
 class FunctionScorer:
-    """Scores each document with a function of query and text; `(i, j)` tuples with the difference of the two scores.
+    """Scores each document with a function of query and text. An ``(i, j)`` tuple gets the difference of two scores.
 
     Attributes:
-        function: query, document -> logit.
-        unscorable: texts that cannot be scored.
-        seconds_per_pair: time that each pair takes.
-        sleep: lets this time pass; a `ManualClock`'s takes none.
-        broken: whether every call raises.
+        function: a function of query and document that returns a logit.
+        unscorable: the texts whose scoring fails.
+        seconds_per_pair: the time to score a pair, in seconds.
+        sleep: the function that waits for this time; that of a `ManualClock` does not wait.
+        broken: whether every call raises an error.
     """
 
     function: Callable[[str, str], float] = overlap
@@ -85,19 +85,19 @@ class FunctionScorer:
             raise InferenceError("this scorer is broken on purpose", model=self.model)
         values = np.full(len(tuples), np.nan, dtype=np.float32)
         failures = {}
-        reached = 0
+        n_attempted = 0
         for number, indices in enumerate(tuples):
             if deadline.passed:
                 break
             if self.seconds_per_pair:
                 self.sleep(self.seconds_per_pair)
-            reached += 1
+            n_attempted += 1
             if self.unscorable & {documents[index] for index in indices}:
                 failures[number] = "unscorable on purpose"
                 continue
             logits = [self.function(query, documents[index]) for index in indices]
             values[number] = logits[0] - sum(logits[1:])
-        return Scores(values, failures, reached, inferences=reached - len(failures))
+        return Scores(values, failures, n_attempted, inferences=n_attempted - len(failures))
 
     def probabilities(self, logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
         return 1.0 / (1.0 + np.exp(-logits.astype(np.float64)))
@@ -107,11 +107,12 @@ class FunctionScorer:
 
 
 class ArithmeticEncoder:
-    """A bi-encoder's backend that counts: the vector of a text has, at index i, how many of its token ids end on i.
+    """A backend whose vectors are arithmetic: element i is the number of token ids that are i modulo 32, normalised.
 
     Args:
-        before: called with a document's token ids before it is encoded; it may wait, raise, or move a clock.
-        threads: how many texts are encoded at once.
+        before: a function that is called with a document's token ids before it is encoded. It may wait, raise, or move
+            a clock.
+        threads: the number of texts that are encoded at the same time.
 
     Attributes:
         encoded_ids: the token ids of the documents encoded so far.
@@ -128,11 +129,11 @@ class ArithmeticEncoder:
     def run(self, sequences: Sequence[Any]) -> npt.NDArray[np.float32]:
         """Return the vectors of texts ``(n, hidden)``, of norm 1."""
         try:
-            return np.concatenate([self._encoded(tokens.ids) for tokens in sequences])
+            return np.concatenate([self._encode(tokens.ids) for tokens in sequences])
         except Exception as error:
             raise InferenceError(str(error)) from error
 
-    def _encoded(self, ids: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
+    def _encode(self, ids: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
         if not threading.current_thread().name.startswith("osrerank-query"):
             if self._before is not None:
                 self._before(ids)
@@ -145,9 +146,9 @@ class ArithmeticEncoder:
 
 
 class CannedTransport:
-    """An opensearch-py transport that answers every request with the same response and records the requests.
+    """An opensearch-py transport that records requests and returns the same response to each.
 
-    Requests for mappings, settings, the version and what builds of vectors keep are not recorded: every index has the
+    Requests for mappings, settings, the version and the state of vector builds are not recorded. Every index has the
     fields ``title`` and ``text``, no default search pipeline and no build.
 
     Args:
@@ -156,13 +157,13 @@ class CannedTransport:
         options: ignored.
     """
 
-    def __init__(self, hosts: Any = None, *, answer: Any = None, **options: Any) -> None:  # noqa: ARG002 - its contract
+    def __init__(self, hosts: Any = None, *, answer: Any = None, **options: Any) -> None:  # noqa: ARG002 - the interface
         self.answer = answer
         self.serializer = JSONSerializer()
         self.requests: list[dict[str, Any]] = []
 
     def perform_request(self, method: str, url: str, params: Any = None, body: Any = None, **options: Any) -> Any:
-        """Record the request and return the answer."""
+        """Record the request and return the response."""
         if url.endswith("/_mapping"):
             mapping = {"mappings": {"properties": {"title": {"type": "text"}, "text": {"type": "text"}}}}
             return dict.fromkeys(url.rpartition("/")[0].strip("/").split(","), mapping)

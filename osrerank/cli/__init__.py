@@ -177,7 +177,7 @@ def _sentence(error: Exception) -> str:
     if first_line.startswith(f"{name}("):  # opensearch-py's errors start with their own name and end with their cause
         from osrerank.doctor import engine_fix
 
-        fix = engine_fix(error, absent="")
+        fix = engine_fix(error, not_found_fix="")
         cause_left_out = f"{first_line.partition(' caused by: ')[0]}{f': {fix}' if fix else ''}"
         return f"{cause_left_out} (run with --debug for the traceback)"
     return f"{name}: {first_line} (run with --debug for the traceback)"

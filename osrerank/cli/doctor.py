@@ -18,13 +18,13 @@ def doctor(context: click.Context, /, *, index: str) -> None:
 
     The exit code is 1 if a configured part does not work.
     """
-    from osrerank.doctor import examine, with_model_of
+    from osrerank.doctor import examine, use_index_model
     from osrerank.settings import Settings
 
     names = ("url", "redis_url", "model", "backend", "dtype")
     settings = Settings.load(**{name: context.obj[name] for name in names})
     if index and not context.obj["model"]:
-        settings = with_model_of(settings, index)
+        settings = use_index_model(settings, index)
     findings = []
     for finding in examine(settings, index=index):
         findings.append(finding)

@@ -227,7 +227,7 @@ def test_doctor_names_a_default_pipeline_that_ranks(client: Client, opensearch_u
         told[index] = [finding for finding in findings if finding.part == "search pipeline"]
     assert told["p-free"] == []
     assert [(finding.status, finding.found) for finding in told["p-hidden"]] == [
-        ("ok", "p-hidden: searches run under p-hiding")
+        ("ok", "p-hidden: searches use the search pipeline p-hiding")
     ]
     (ranking,) = told["p-ranking"]
     assert (ranking.status, "ranks the hits itself" in ranking.found) == ("failed", True)

@@ -43,7 +43,7 @@ def test_the_doctor_reports_each_part_of_a_sound_deployment(url: str) -> None:
     assert "the settings have onnx" in by_part["model"].found
     assert by_part["scored pair"].facts["took_ms"] > 0
     folder = url.removeprefix("embedded:")
-    assert by_part["engine"].found.startswith(f"the embedded engine in {folder} answers as opensearch 3.")
+    assert by_part["engine"].found.startswith(f"the embedded engine in {folder} responds as opensearch 3.")
     assert "the model has graphs (fp32)" in findings(url, backend="auto")["model"].found
 
 
@@ -122,7 +122,7 @@ def test_the_doctors_exit_code_is_1_if_a_check_fails(url: str) -> None:
     assert (sound.exit_code, json.loads(sound.stdout)["ok"]) == (0, True)
     broken = CliRunner().invoke(cli, ["--url", NOWHERE, "--model", TINY, "--backend", "onnx", "doctor"])
     assert broken.exit_code == 1
-    assert "✗ engine: it does not answer" in broken.output
+    assert "✗ engine: it does not respond" in broken.output
     assert "fix: start the server" in broken.output
 
 
@@ -169,7 +169,7 @@ def answering(status: int, *, knows_itself: bool) -> Any:
 STATUSES = {
     400: "",
     401: "the password",
-    403: "the right",
+    403: "the missing right",
     404: "",
     405: "correct the address",
     407: "of the proxy",

@@ -98,8 +98,8 @@ def test_a_failed_model_keeps_the_order_or_raises() -> None:
         ([{"id": "1", "text": "a"}, "b"], None, ValueError, "documents 0 and 1 have the same id '1'"),
         ([{"text": "a", "title": 5}], None, ConfigError, "the title of document 0 is of the type int"),
         ("one text", None, TypeError, "documents is one text"),
-        ({"a": "a text"}, None, ConfigError, "documents is of the type dict; give a list of texts"),
-        ((text for text in ("a", "b")), None, ConfigError, "documents is of the type generator; give a list"),
+        ({"a": "a text"}, None, ConfigError, "documents is of the type dict; pass a list of texts"),
+        ((text for text in ("a", "b")), None, ConfigError, "documents is of the type generator; pass a list"),
     ],
 )
 def test_a_document_without_text_is_refused_with_its_index(reranker, documents, top_k, error, message):
@@ -109,7 +109,7 @@ def test_a_document_without_text_is_refused_with_its_index(reranker, documents, 
 
 def test_a_query_that_is_no_text_is_named(reranker: Reranker) -> None:
     query: Any = None
-    with pytest.raises(ConfigError, match="the query is None; give a text"):
+    with pytest.raises(ConfigError, match="the query is None; pass a text"):
         reranker.rank(query, ["a"])
 
 

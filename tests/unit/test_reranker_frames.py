@@ -68,8 +68,8 @@ def changed(column: str, value: object) -> Any:
         (without("qid"), "the DataFrame lacks the column qid"),
         (changed("text", None), "row 1 of the DataFrame has no text"),
         (changed("docno", "a"), "has document a twice for query 1"),
-        (changed("query", "other"), "has 2 texts of query 1"),
-        ([{"qid": "1"}], "the frame is of the type list; give a DataFrame"),
+        (changed("query", "other"), "has 2 texts for query 1"),
+        ([{"qid": "1"}], "the frame is of the type list; pass a DataFrame"),
     ],
 )
 def test_a_frame_that_cannot_be_ranked_is_refused(reranker: Reranker, frame: Any, message: str) -> None:

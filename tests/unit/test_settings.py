@@ -27,7 +27,7 @@ def test_unknown_variables_and_bad_values_are_named_with_their_source(monkeypatc
         Settings.load()
     assert caught.value.source == "environment"
     monkeypatch.delenv("OSRERANK_REDIS")
-    with pytest.raises(ConfigError, match=r"cache_mb \(argument\)"):
+    with pytest.raises(ConfigError, match=r"cache_mb \(argument\) is invalid"):
         Settings.load(cache_mb=-1)
     monkeypatch.setenv("OSRERANK_CACHE_MB", "many")
     with pytest.raises(ConfigError, match=r"cache_mb \(OSRERANK_CACHE_MB\)"):
@@ -36,7 +36,9 @@ def test_unknown_variables_and_bad_values_are_named_with_their_source(monkeypatc
 
 @pytest.mark.parametrize("url", ["", "localhost:9200", "http://", "embedded:", "ftp://host", "http://a:1,b:2"])
 def test_a_malformed_url_is_refused(url):
-    with pytest.raises(ConfigError, match=r"^url \(argument\): an index is http.*embedded:FOLDER"):
+    with pytest.raises(
+        ConfigError, match=r"^the setting url \(argument\) is invalid: it must be http.*embedded:FOLDER"
+    ):
         Settings.load(url=url)
 
 
@@ -77,11 +79,11 @@ def test_secret_files_come_after_the_environment(monkeypatch, tmp_path):
 
 def test_secrets_that_cannot_be_read_are_errors_and_are_not_shown(monkeypatch, tmp_path):
     monkeypatch.setenv("OSRERANK_SECRETS_DIR", str(tmp_path / "absent"))
-    with pytest.raises(ConfigError, match=r"OSRERANK_SECRETS_DIR: .*absent is not a folder"):
+    with pytest.raises(ConfigError, match=r"OSRERANK_SECRETS_DIR is .*absent, which is not a folder"):
         Settings.load()
     (tmp_path / "osrerank_redis_url").symlink_to(tmp_path / "osrerank_redis_url")  # unreadable for root too
     monkeypatch.setenv("OSRERANK_SECRETS_DIR", str(tmp_path))
-    with pytest.raises(ConfigError, match="must be readable for this user"):
+    with pytest.raises(ConfigError, match="this user cannot read the folder"):
         Settings.load()
     (tmp_path / "osrerank_redis_url").unlink()
     (tmp_path / "osrerank_redis_url").write_text("hunter2")

@@ -17,7 +17,7 @@ from prometheus_client import Counter as Count
 from osrerank.scoring.cache.in_flight import InFlight
 from osrerank.scoring.cache.local import CachedScore, LocalStore, NullStore, SharedScores
 from osrerank.scoring.passages import chunks_of
-from osrerank.settings import Settings, keys_of
+from osrerank.settings import Settings, split_keys
 from osrerank.types import NEVER, Advice, Counts, Deadline, Scorer, Scores
 from osrerank.types.scores import QUERY_CUT
 
@@ -34,7 +34,7 @@ def add_cache(scorer: Scorer, settings: Settings) -> "CachedScorer":
         from osrerank.scoring.cache.signing import EntrySigner  # noqa: PLC0415 - only where scores are shared
         from osrerank.scoring.cache.store import RemoteStore  # noqa: PLC0415 - imports redis
 
-        url, signer = settings.redis_url.get_secret_value(), EntrySigner(keys_of(settings.signing_key))
+        url, signer = settings.redis_url.get_secret_value(), EntrySigner(split_keys(settings.signing_key))
         store = RemoteStore(url, ttl_s=settings.cache_ttl_s, max_bytes=settings.cache_mb * MEGABYTE, signer=signer)
     return CachedScorer(scorer, store, LocalStore(settings.cache_local_mb * MEGABYTE))
 

@@ -14,7 +14,7 @@ from osrerank._log_throttle import LogThrottle
 from osrerank.errors import PayloadError
 from osrerank.metrics import MESSAGES_REFUSED
 from osrerank.scoring.remote.messages import MAX_MESSAGE_BYTES
-from osrerank.settings import Settings, keys_of
+from osrerank.settings import Settings, split_keys
 
 Kind = Literal["request", "reply", "heartbeat"]
 KINDS: tuple[Kind, ...] = ("request", "reply", "heartbeat")
@@ -49,7 +49,7 @@ class Signer:
     @classmethod
     def from_settings(cls, settings: Settings) -> Self:
         """Return a signer with the keys in the setting ``signing_key``."""
-        return cls(keys_of(settings.signing_key))
+        return cls(split_keys(settings.signing_key))
 
     def seal(self, kind: Kind, message: bytes) -> bytes:
         """Return a message preceded by its signature; without keys, return it unchanged."""

@@ -54,7 +54,7 @@ def test_each_index_has_its_default_options(load):
         ("[index]\nx = 5", "'index.x'"),
         ("[index.a]\ndepth = 5", "'index.a.depth'"),
         ("[index.a]", "'index.a'"),
-        ('[index."a*"]\nmodle = "x"', r"'index.a\*.modle'.*in \[index.NAME\] model"),
+        ('[index."a*"]\nmodle = "x"', r"'index.a\*.modle'.*\[index.NAME\] with a model"),
         ("[index.a]\nmodel = 5", r"\[index.'a'\] model is 5; it must be a model's name"),
         ("[index.a]\nmodel = ' '", r"\[index.'a'\] model is ' '"),
         ("http = 5", r"toml \[http\]"),
