@@ -1,1 +1,1 @@
-"""Read models that sentence-transformers saved as a list of modules, without torch."""
+"""Read the descriptions of models that sentence-transformers saved as a list of modules, without torch."""

@@ -1,7 +1,7 @@
-"""Read a cross-encoder's directory as sentence-transformers 5.4 and later save it.
+"""Read the directory of a cross-encoder that sentence-transformers 5.4 or later saved.
 
-Its first module is a Transformer, whose files are in the directory itself. Pooling, Dense, LayerNorm, Normalize and
-Dropout follow it. A Transformer that nothing follows is a transformers classifier.
+The first module is a Transformer, whose files are in the directory itself. If it is the only module, it is a classifier
+of transformers. Otherwise, it is an encoder, and Pooling, Dense, LayerNorm, Normalize and Dropout modules follow.
 """
 
 from collections.abc import Sequence
@@ -10,13 +10,15 @@ from pathlib import Path
 
 from osrerank.scoring.json_file import read_json
 from osrerank.scoring.modular.description import (
-    CLASSIFIERS,
+    CLASSIFIER_TASK,
     LATER_MODULES,
     MODEL_FILE,
+    MODULE_FILE,
     MODULES_FILE,
     TOKENIZER_SETTINGS_FILE,
     TRANSFORMER_FILE,
     Content,
+    Module,
     ModuleReader,
     file_error,
     list_modules,
@@ -27,11 +29,11 @@ from osrerank.scoring.modular.description import (
 from osrerank.scoring.modular.head import Head
 
 MODEL_TYPE = "CrossEncoder"
-"""The ``model_type`` in `MODEL_FILE`."""
+"""``model_type`` in `MODEL_FILE`."""
 OUTPUT_ACTIVATIONS = ("Identity", "Sigmoid")
-"""Activations of the whole model. The logit is the same before both; its probability is the sigmoid."""
+"""Activations of the whole model that osrerank supports. In both cases, scores are the logits before the activation."""
 SCORES = "scores"
-"""Output name of the last module, which computes the logits."""
+"""Name of the last module's output, which has the logits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +41,12 @@ class CrossEncoderDescription:
     """The description of a cross-encoder in its files.
 
     Attributes:
-        head: pooling and steps after the encoder; None if the model is a transformers classifier.
-        labels: number of the head's outputs; 0 for a classifier, whose config has it.
+        head: pooling and steps after the encoder; None if the model is a classifier of transformers.
+        labels: number of the head's outputs; 0 for a classifier, whose config has the number.
         max_tokens: maximum number of tokens in a sequence; None if the files set no limit.
         query_prefix: text that precedes every query.
-        descriptions: JSON files that the description was read from, relative to the directory.
-        weights: safetensors of the modules, relative to the directory.
+        descriptions: the JSON files of the description, relative to the directory.
+        weights: the safetensors of the modules, relative to the directory.
     """
 
     head: Head | None
@@ -63,47 +65,48 @@ def read_cross_encoder(directory: Path) -> CrossEncoderDescription | None:
     """
     if read_model_type(directory) != MODEL_TYPE:
         return None
-    model: Content = read_json(directory / MODEL_FILE)
-    _check_output(directory / MODEL_FILE, model)
-    (_, transformer), *modules = list_modules(directory / MODULES_FILE, LATER_MODULES)
-    if transformer:
-        raise file_error(
-            directory / MODULES_FILE, f"module 0 has the path {transformer!r}; a Transformer's must be empty"
-        )
+    file = directory / MODEL_FILE
+    model: Content = read_json(file)
+    _check_activation(file, model)
+    transformer, *modules = list_modules(directory / MODULES_FILE, LATER_MODULES)
+    if transformer.folder:
+        reason = f"module 0 has the path {transformer.folder!r}; a Transformer's must be empty"
+        raise file_error(directory / MODULES_FILE, reason)
     task = read_transformer_task(directory)
-    if (task == CLASSIFIERS) == bool(modules):
+    if (task == CLASSIFIER_TASK) == bool(modules):
         reason = f"transformer_task is {task!r}, and {MODULES_FILE} has {len(modules) + 1} modules"
         fix = "a classifier must be the only module; an encoder must be followed by others"
         raise file_error(directory / TRANSFORMER_FILE, f"{reason}; {fix}")
     reader = ModuleReader(directory)
-    head, labels = _read_head(directory, reader, modules) if modules else (None, 0)
-    prefix = _query_prefix(directory / MODEL_FILE, model)
-    if modules and prefix and not reader.includes_prompt(modules[0][1]):
-        reason = "include_prompt is false, and the model has a default prompt; only pooling of all tokens is supported"
-        raise file_error(directory / modules[0][1] / "config.json", reason)
+    head, labels = None, 0
+    query_prefix = _query_prefix(file, model)
+    if modules:
+        head, labels = _read_head(directory, reader, modules)
+        if query_prefix and not reader.includes_prompt(modules[0]):
+            reason = "include_prompt is false, and the model has a default prompt; the pooling must include the prompt"
+            raise file_error(directory / modules[0].folder / MODULE_FILE, reason)
     names = (MODULES_FILE, MODEL_FILE, TRANSFORMER_FILE, TOKENIZER_SETTINGS_FILE)
-    files = (*(name for name in names if (directory / name).exists()), *reader.descriptions)
-    return CrossEncoderDescription(head, labels, read_token_limits(directory).sequence, prefix, files, reader.weights)
+    descriptions = (*(name for name in names if (directory / name).exists()), *reader.descriptions)
+    max_tokens = read_token_limits(directory).sequence
+    return CrossEncoderDescription(head, labels, max_tokens, query_prefix, descriptions, reader.weights)
 
 
-def _read_head(directory: Path, reader: ModuleReader, modules: Sequence[tuple[str, str]]) -> tuple[Head, int]:
+def _read_head(directory: Path, reader: ModuleReader, modules: Sequence[Module]) -> tuple[Head, int]:
     """Return the head, and the number of its outputs."""
     pooling = reader.read_pooling(modules)
-    if (last_kind := modules[-1][0]) != "Dense":
-        raise file_error(
-            directory / MODULES_FILE, f"the last module is a {last_kind}; it must be a Dense, which computes the scores"
-        )
+    last_kind = modules[-1].kind
+    if last_kind != "Dense":
+        reason = f"the last module is a {last_kind}; it must be a Dense, which computes the scores"
+        raise file_error(directory / MODULES_FILE, reason)
     steps, labels = reader.read_steps(modules[1:], last_output=SCORES)
     return Head(tuple(steps), pooling), labels
 
 
-def _check_output(file: Path, model: Content) -> None:
+def _check_activation(file: Path, model: Content) -> None:
     activation = str(model.get("activation_fn") or "torch.nn.modules.linear.Identity")
     if not activation.startswith("torch.") or activation.rpartition(".")[2] not in OUTPUT_ACTIVATIONS:
-        known = " or ".join(OUTPUT_ACTIVATIONS)
-        raise file_error(
-            file, f"activation_fn is {activation!r}; it must be torch's {known}, so that scores are logits"
-        )
+        choices = f"it must be torch's {' or '.join(OUTPUT_ACTIVATIONS)}, so that scores are logits"
+        raise file_error(file, f"activation_fn is {activation!r}; {choices}")
 
 
 def _query_prefix(file: Path, model: Content) -> str:

@@ -1,13 +1,13 @@
 """Read the files of a model that sentence-transformers saved: ``modules.json``, and each module's folder.
 
-`bi_encoder`, `cross_encoder` and `late_interaction` say what each kind of model makes of its modules. osrerank imports
-no class that a file names. It refuses a module or field that it does not know, and the error names the file and field.
+`bi_encoder`, `cross_encoder` and `late_interaction` use these functions for their kind of model. Classes that a file
+names are never imported. A module or field that osrerank does not know is an error, which names the file and the field.
 """
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args
 
 from osrerank.errors import ModelLoadError
 from osrerank.scoring.json_file import read_json
@@ -16,26 +16,27 @@ from osrerank.scoring.modular.head import Activation, HeadStep, Mode
 MODULES_FILE = "modules.json"
 MODEL_FILE = "config_sentence_transformers.json"
 TRANSFORMER_FILE = "sentence_bert_config.json"
-TRANSFORMER_FILES = (TRANSFORMER_FILE, *(f"sentence_{kind}_config.json" for kind in ("roberta", "xlm-roberta")))
-"""Files with the transformer's settings; older versions put the family into the name."""
+TRANSFORMER_FILES = (TRANSFORMER_FILE, "sentence_roberta_config.json", "sentence_xlm-roberta_config.json")
+"""Files that can have the transformer's settings; older versions of the library put the family into the name."""
 TOKENIZER_FILE = "tokenizer.json"
 TOKENIZER_SETTINGS_FILE = "tokenizer_config.json"
-MODULE_FILE, MODULE_WEIGHTS_FILE = "config.json", "model.safetensors"
+MODULE_FILE = "config.json"
+MODULE_WEIGHTS_FILE = "model.safetensors"
 LIBRARY = "sentence_transformers."
 GRAPH_FAMILIES = ("bert", "roberta", "xlm-roberta", "camembert", "mpnet", "modernbert")
-"""``model_type`` of the encoders whose graphs `osrerank.export` builds itself."""
+"""``model_type`` of the encoders whose graphs are built by `osrerank.export` itself."""
 FAMILIES = (*GRAPH_FAMILIES, "distilbert", "electra", "albert", "deberta-v2")
 """``model_type`` of the encoders that other modules may follow."""
 STATIC = "static-embedding"
 """osrerank's ``model_type`` for a StaticEmbedding, a table of token vectors without a config."""
 LATER_MODULES = ("Pooling", "Dense", "LayerNorm", "Normalize", "Dropout")
 """Modules that may follow the transformer of a bi-encoder or a cross-encoder."""
-WEIGHTED = ("Dense", "LayerNorm")
-"""Modules with weights; graphs that other programs exported do not contain these weights."""
-ENCODERS = "feature-extraction"
-CLASSIFIERS = "sequence-classification"
+WEIGHTED_MODULES = ("Dense", "LayerNorm")
+"""Modules with weights, which are missing in graphs that other programs exported."""
+ENCODER_TASK = "feature-extraction"
+CLASSIFIER_TASK = "sequence-classification"
 MODES: Mapping[str, Mode] = {mode: mode for mode in get_args(Mode)}
-OLDER_MODES: Mapping[str, Mode] = {
+OLD_MODES: Mapping[str, Mode] = {
     "pooling_mode_cls_token": "cls",
     "pooling_mode_max_tokens": "max",
     "pooling_mode_mean_tokens": "mean",
@@ -51,19 +52,18 @@ ACTIVATIONS: Mapping[str, Activation] = {
     "Tanh": "tanh",
 }
 """Class name of a Dense's activation in torch -> our name."""
-SENTENCE_VECTOR = "sentence_embedding"
-"""Input and output name of modules after pooling: one vector for each sequence."""
-VECTORS_OF_TOKENS = "token_embeddings"
-"""Input and output name of modules before pooling, or without it: one vector for each token."""
-LENGTHS = ("query_length", "document_length")
+SEQUENCE_OUTPUT = "sentence_embedding"
+"""Name of a module's input or output that has a vector for each sequence, after pooling."""
+TOKENS_OUTPUT = "token_embeddings"
+"""Name of a module's input or output that has a vector for each token, without pooling."""
 KNOWN_FIELDS: Mapping[str, Collection[str]] = {
     "Transformer": (
         *("transformer_task", "modality_config", "module_output_name", "processing_kwargs", "unpad_inputs"),
-        *("max_seq_length", "do_lower_case", *LENGTHS),
+        *("max_seq_length", "do_lower_case", "query_length", "document_length"),
     ),
     "Pooling": (
         *("embedding_dimension", "word_embedding_dimension", "pooling_mode", "include_prompt"),
-        *(*OLDER_MODES, "pooling_mode_mean_sqrt_len_tokens"),
+        *(*OLD_MODES, "pooling_mode_mean_sqrt_len_tokens"),
     ),
     "Dense": (
         *("in_features", "out_features", "bias", "activation_function", "module_input_name", "module_output_name"),
@@ -71,9 +71,21 @@ KNOWN_FIELDS: Mapping[str, Collection[str]] = {
     "LayerNorm": ("dimension",),
     "Normalize": ("module_input_name", "module_output_name"),
 }
-"""Kind of module -> the fields of its file that osrerank reads, or that change no result."""
+"""Kind of module -> the fields of its file that osrerank reads, and those that change no result."""
 
 Content = Mapping[str, Any]
+
+
+class Module(NamedTuple):
+    """An entry of ``modules.json``.
+
+    Attributes:
+        kind: class of the module, without its package.
+        folder: folder of the module's files, relative to the model's directory; "" for the directory itself.
+    """
+
+    kind: str
+    folder: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,14 +98,14 @@ class TokenLimits:
 
 
 class ModuleReader:
-    """Reads the modules after a transformer, and remembers which files they need.
+    """Reads the modules after a transformer, and collects the names of their files.
 
     Args:
         directory: the model's directory.
 
     Attributes:
-        descriptions: JSON files that were read, relative to the directory.
-        weights: weight files that the modules need, relative to the directory.
+        descriptions: the JSON files that were read, relative to the directory.
+        weights: the weight files of the modules, relative to the directory.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -101,109 +113,111 @@ class ModuleReader:
         self.descriptions: tuple[str, ...] = ()
         self.weights: tuple[str, ...] = ()
 
-    def read_pooling(self, modules: Sequence[tuple[str, str]]) -> tuple[Mode, ...]:
-        """Return the modes of the Pooling after a Transformer.
-
-        Args:
-            modules: kind and folder of each module after the Transformer.
+    def read_pooling(self, modules: Sequence[Module]) -> tuple[Mode, ...]:
+        """Return the modes of a Pooling, which must be the first of the modules after a Transformer.
 
         Raises:
-            ModelLoadError: the first of the modules is not a Pooling, or has an unknown mode.
+            ModelLoadError: the first module is not a Pooling, or has an unknown mode.
         """
-        if not modules or modules[0][0] != "Pooling":
-            kinds = ", ".join(kind for kind, _ in modules) or "nothing"
+        if not modules or modules[0].kind != "Pooling":
+            kinds = ", ".join(module.kind for module in modules) or "nothing"
             reason = f"after the Transformer comes {kinds}; there must be one Pooling, and then the other modules"
             raise file_error(self._directory / MODULES_FILE, reason)
-        file, content = self._read_module("Pooling", modules[0][1])
+        file, content = self._read_module(modules[0])
         setting = content.get("pooling_mode")
-        if setting is None:
-            older = [name for name, value in content.items() if name.startswith("pooling_mode_") and value is True]
-            names, modes = older or ["pooling_mode_mean_tokens"], OLDER_MODES
+        known_modes = MODES
+        if isinstance(setting, str):
+            names = [setting]
+        elif setting is not None:
+            names = list(setting)
         else:
-            names, modes = [setting] if isinstance(setting, str) else list(setting), MODES
-        if unknown := next((name for name in names if name not in modes), None):
-            raise file_error(file, f"pooling_mode is {unknown!r}; it must be one of {', '.join(MODES)}")
-        return tuple(modes[name] for name in names)
+            known_modes = OLD_MODES
+            names = [name for name, value in content.items() if name.startswith("pooling_mode_") and value is True]
+            names = names or ["pooling_mode_mean_tokens"]
+        for name in names:
+            if name not in known_modes:
+                raise file_error(file, f"pooling_mode is {name!r}; it must be one of {', '.join(MODES)}")
+        return tuple(known_modes[name] for name in names)
 
-    def includes_prompt(self, folder: str) -> bool:
+    def includes_prompt(self, pooling: Module) -> bool:
         """Return whether a Pooling includes the tokens of a prompt."""
-        return self._read_module("Pooling", folder)[1].get("include_prompt", True) is not False
+        _, content = self._read_module(pooling)
+        return content.get("include_prompt", True) is not False
 
-    def read_steps(
-        self, modules: Sequence[tuple[str, str]], last_output: str = SENTENCE_VECTOR
-    ) -> tuple[list[HeadStep], int]:
-        """Return the steps of the modules after the pooling, and the size of the last Dense's output, or 0.
+    def read_steps(self, modules: Sequence[Module], last_output: str = SEQUENCE_OUTPUT) -> tuple[list[HeadStep], int]:
+        """Return the steps of the modules after the pooling, and the output size of the last Dense; 0 without a Dense.
 
         Args:
-            modules: kind and folder of each module.
-            last_output: output name that the last module must have, if it is a Dense.
+            modules: modules after the Pooling.
+            last_output: output name that the last module must have if it is a Dense.
 
         Raises:
-            ModelLoadError: a module is a Pooling, or needs something that osrerank does not support.
+            ModelLoadError: a module is a Pooling, or has an unsupported field.
         """
         steps: list[HeadStep] = []
         width = 0
-        for index, (kind, folder) in enumerate(modules):
-            if kind == "Pooling":
-                reason = f"the Pooling in {folder} must be the only one, and directly follow the Transformer"
+        for module in modules:
+            if module.kind == "Pooling":
+                reason = f"the Pooling in {module.folder} must be the only one, and directly follow the Transformer"
                 raise file_error(self._directory / MODULES_FILE, reason)
-            if kind == "Dense":
-                step, width = self._read_dense(folder, last_output if index == len(modules) - 1 else SENTENCE_VECTOR)
+            if module.kind == "Dense":
+                step, width = self._read_dense(module, last_output if module is modules[-1] else SEQUENCE_OUTPUT)
                 steps.append(step)
-            elif kind == "LayerNorm":
-                self._read_module("LayerNorm", folder)
-                steps.append(HeadStep("norm", self._weights_name(folder, "norm")))
-            elif kind == "Normalize":
-                steps.append(self._read_normalize(folder))
+            elif module.kind == "LayerNorm":
+                self._read_module(module)
+                steps.append(HeadStep("norm", self._weights_name(module, "norm")))
+            elif module.kind == "Normalize":
+                steps.append(self._read_normalize(module))
         return steps, width
 
-    def _read_dense(self, folder: str, output_name: str) -> tuple[HeadStep, int]:
-        """Return the step of a Dense, and the size of its output, which must have this name."""
-        file, content = self._read_module("Dense", folder)
-        source = content.get("module_input_name", SENTENCE_VECTOR)
-        target = content.get("module_output_name") or source
-        check_field(file, "module_input_name", source, SENTENCE_VECTOR)
-        check_field(file, "module_output_name", target, output_name)
+    def _read_dense(self, module: Module, output_name: str) -> tuple[HeadStep, int]:
+        """Return the step of a Dense whose output must have the given name, and the size of the output."""
+        file, content = self._read_module(module)
+        source = content.get("module_input_name", SEQUENCE_OUTPUT)
+        check_field(file, "module_input_name", source, SEQUENCE_OUTPUT)
+        check_field(file, "module_output_name", content.get("module_output_name") or source, output_name)
         function = str(content.get("activation_function", "torch.nn.modules.activation.Tanh"))
-        if not function.startswith("torch.") or function.rpartition(".")[2] not in ACTIVATIONS:
-            known = f"it must be one of torch's {', '.join(ACTIVATIONS)}"
-            raise file_error(file, f"activation_function is {function!r}; {known}, and osrerank runs no other code")
-        activation, has_bias = ACTIVATIONS[function.rpartition(".")[2]], content.get("bias", True) is not False
-        step = HeadStep("dense", self._weights_name(folder, "linear"), activation, has_bias=has_bias)
+        function_name = function.rpartition(".")[2]
+        if not function.startswith("torch.") or function_name not in ACTIVATIONS:
+            choices = f"it must be one of torch's {', '.join(ACTIVATIONS)}"
+            raise file_error(file, f"activation_function is {function!r}; {choices}, and osrerank runs no other code")
+        has_bias = content.get("bias", True) is not False
+        weights = self._weights_name(module, "linear")
+        step = HeadStep("dense", weights, ACTIVATIONS[function_name], has_bias=has_bias)
         return step, int(content.get("out_features", 0))
 
-    def _read_normalize(self, folder: str) -> HeadStep:
-        """Return the step of a Normalize, whose file only later versions of the library write."""
-        if (self._directory / folder / MODULE_FILE).exists():
-            file, content = self._read_module("Normalize", folder)
+    def _read_normalize(self, module: Module) -> HeadStep:
+        """Return the step of a Normalize, whose file older versions of the library do not write."""
+        if (self._directory / module.folder / MODULE_FILE).exists():
+            file, content = self._read_module(module)
             for name in KNOWN_FIELDS["Normalize"]:
-                check_field(file, name, content.get(name) or SENTENCE_VECTOR, SENTENCE_VECTOR)
+                check_field(file, name, content.get(name) or SEQUENCE_OUTPUT, SEQUENCE_OUTPUT)
         return HeadStep("unit")
 
-    def _weights_name(self, folder: str, layer: str) -> str:
-        """Return the name of a module's weights, and remember their file.
+    def _weights_name(self, module: Module, layer: str) -> str:
+        """Return the name of a module's weights, and collect their file.
 
         Raises:
             ModelLoadError: the file is missing.
         """
-        file = self._directory / folder / MODULE_WEIGHTS_FILE
+        file = self._directory / module.folder / MODULE_WEIGHTS_FILE
         if not file.exists():
-            fix = "save the model with safe_serialization=True, for osrerank reads no pickled weights here"
+            fix = "save the model with safe_serialization=True, because osrerank does not read pickled weights here"
             raise ModelLoadError(f"{file} is missing; {fix}", path=str(file))
-        self.weights = (*self.weights, f"{folder}/{MODULE_WEIGHTS_FILE}")
-        return f"{folder}.{layer}"
+        self.weights = (*self.weights, f"{module.folder}/{MODULE_WEIGHTS_FILE}")
+        return f"{module.folder}.{layer}"
 
-    def _read_module(self, kind: str, folder: str) -> tuple[Path, Content]:
-        """Return a module's file and its content, and remember the file."""
-        file = self._directory / folder / MODULE_FILE
-        self.descriptions = tuple(dict.fromkeys((*self.descriptions, f"{folder}/{MODULE_FILE}")))
+    def _read_module(self, module: Module) -> tuple[Path, Content]:
+        """Return a module's file and its content, and collect the file."""
+        file = self._directory / module.folder / MODULE_FILE
+        self.descriptions = tuple(dict.fromkeys((*self.descriptions, f"{module.folder}/{MODULE_FILE}")))
         content: Content = read_json(file)
-        refuse_unknown(file, content, KNOWN_FIELDS[kind], kind)
+        refuse_unknown(file, content, KNOWN_FIELDS[module.kind], module.kind)
         return file, content
 
 
 def read_model_type(directory: Path) -> str | None:
-    """Return the class that sentence-transformers loads a directory with; None if it did not save the directory.
+    """Return the sentence-transformers class that a directory was saved with; None without ``modules.json``.
 
     Raises:
         ModelLoadError: a file cannot be read.
@@ -211,18 +225,19 @@ def read_model_type(directory: Path) -> str | None:
     if not (directory / MODULES_FILE).exists():
         return None
     file = directory / MODEL_FILE
-    return str((read_json(file).get("model_type") if file.exists() else None) or "SentenceTransformer")
+    saved_type = read_json(file).get("model_type") if file.exists() else None
+    return str(saved_type or "SentenceTransformer")
 
 
 def has_weighted_modules(directory: Path) -> bool:
-    """Return whether ``modules.json`` lists modules with weights; their own files need not exist.
+    """Return whether ``modules.json`` lists modules with weights, even if their files do not exist.
 
     Raises:
         ModelLoadError: ``modules.json`` cannot be read.
     """
     file = directory / MODULES_FILE
     modules = read_json(file, kind=list) if file.exists() else []
-    return any(isinstance(module, dict) and str(module.get("type")).endswith(WEIGHTED) for module in modules)
+    return any(isinstance(module, dict) and str(module.get("type")).endswith(WEIGHTED_MODULES) for module in modules)
 
 
 def list_modules(
@@ -230,13 +245,13 @@ def list_modules(
     later_kinds: Sequence[str],
     libraries: tuple[str, ...] = (LIBRARY,),
     first_kinds: Sequence[str] = ("Transformer",),
-) -> list[tuple[str, str]]:
-    """Return the kind and the folder of each module of ``modules.json``, in order.
+) -> list[Module]:
+    """Return the modules in ``modules.json``, in order.
 
     Args:
         file: ``modules.json``.
         later_kinds: kinds that the modules after the first may have.
-        libraries: prefixes that the modules' types may have.
+        libraries: packages that the modules' classes may be in.
         first_kinds: kinds that the first module may have.
 
     Raises:
@@ -245,32 +260,33 @@ def list_modules(
     modules = []
     for index, module in enumerate(read_json(file, kind=list)):
         try:
-            module_type, folder = str(module["type"]), str(module["path"])
+            class_name, folder = str(module["type"]), str(module["path"])
         except (KeyError, TypeError) as error:
             raise file_error(file, f"module {index} has no type and path: {error!r}") from None
-        kind, allowed = module_type.rpartition(".")[2], later_kinds if index else first_kinds
-        if not module_type.startswith(libraries) or kind not in allowed:
-            reason = f"module {index} has the type {module_type}; there it must be sentence-transformers'"
-            raise file_error(file, f"{reason} {' or '.join(allowed)}, and osrerank runs no other code")
+        kind = class_name.rpartition(".")[2]
+        allowed_kinds = later_kinds if index else first_kinds
+        if not class_name.startswith(libraries) or kind not in allowed_kinds:
+            reason = f"module {index} has the type {class_name}; there it must be sentence-transformers'"
+            raise file_error(file, f"{reason} {' or '.join(allowed_kinds)}, and osrerank runs no other code")
         if module.get("kwargs"):
             raise file_error(file, f"module {index} has kwargs {module['kwargs']!r}, which osrerank does not know")
         if (index and not folder) or (folder and Path(folder).name != folder):
             raise file_error(file, f"module {index} has the path {folder!r}; it must name a folder here")
-        modules.append((kind, folder))
+        modules.append(Module(kind, folder))
     if not modules:
         raise file_error(file, "it lists no module")
     return modules
 
 
 def read_transformer_settings(directory: Path, more_fields: Collection[str] = ()) -> tuple[Path, Content]:
-    """Return the file of a transformer's settings and its content; empty if the file does not exist.
+    """Return the file of a transformer's settings, and its content; the content is empty if the file does not exist.
 
     Args:
         directory: the transformer's directory.
-        more_fields: fields that the caller reads.
+        more_fields: further fields that the caller reads.
 
     Raises:
-        ModelLoadError: a setting changes the model's input or output, and osrerank does not know it.
+        ModelLoadError: osrerank does not know a setting.
     """
     file = next((directory / name for name in TRANSFORMER_FILES if (directory / name).exists()), None)
     if file is None:
@@ -279,33 +295,31 @@ def read_transformer_settings(directory: Path, more_fields: Collection[str] = ()
     refuse_unknown(file, content, (*KNOWN_FIELDS["Transformer"], *more_fields), "Transformer")
     if content.get("do_lower_case") and not _lowers_case(read_json(directory / TOKENIZER_FILE).get("normalizer")):
         raise file_error(file, "do_lower_case is true; put it into tokenizer.json, as a normaliser")
-    processing = _processing(content)
-    unknown = (set(processing) - {"text"}) or (set(processing.get("text", {})) - {"max_length"})
-    if unknown:
-        raise file_error(file, f"processing_kwargs has {min(unknown)}; only max_length under text is supported")
+    processing = content.get("processing_kwargs") or {}
+    unknown_fields = (set(processing) - {"text"}) or (set(processing.get("text", {})) - {"max_length"})
+    if unknown_fields:
+        raise file_error(file, f"processing_kwargs has {min(unknown_fields)}; only max_length under text is supported")
     return file, content
 
 
 def read_transformer_task(directory: Path, more_fields: Collection[str] = ()) -> str:
-    """Return what the transformer computes, `ENCODERS` or `CLASSIFIERS`; arguments as in `read_transformer_settings`.
+    """Return a transformer's task, `ENCODER_TASK` or `CLASSIFIER_TASK`; arguments as in `read_transformer_settings`.
 
     Raises:
-        ModelLoadError: the transformer computes something else, has a setting that osrerank does not know, or is an
-            encoder of an unknown family.
+        ModelLoadError: the transformer has another task or an unknown setting, or is an encoder of an unknown family.
     """
     file, content = read_transformer_settings(directory, more_fields)
-    task = str(content.get("transformer_task", ENCODERS))
-    if task not in (ENCODERS, CLASSIFIERS):
-        reason = f"transformer_task is {task!r}; it must be {ENCODERS} or {CLASSIFIERS}"
-        raise file_error(file, f"{reason}: run other models behind a rerank server (--backend http)")
-    output = "last_hidden_state" if task == ENCODERS else "logits"
+    task = str(content.get("transformer_task", ENCODER_TASK))
+    if task not in (ENCODER_TASK, CLASSIFIER_TASK):
+        reason = f"transformer_task is {task!r}; it must be {ENCODER_TASK} or {CLASSIFIER_TASK}"
+        raise file_error(file, f"{reason}; run other models on a rerank server (--backend http)")
+    output = "last_hidden_state" if task == ENCODER_TASK else "logits"
     text = (content.get("modality_config") or {}).get("text", {})
     output_name = text.get("method_output_name", output)
     if text.get("method", "forward") != "forward" or output_name not in (output, [output]):
-        raise file_error(
-            file, f"modality_config takes {output_name!r} of the model; it must be {output} of its forward"
-        )
-    if task == ENCODERS:
+        reason = f"modality_config selects the model's output {output_name!r}; it must be {output} of its forward"
+        raise file_error(file, reason)
+    if task == ENCODER_TASK:
         _check_family(directory / MODULE_FILE, read_json(directory / MODULE_FILE))
     return task
 
@@ -317,13 +331,16 @@ def read_token_limits(directory: Path, more_fields: Collection[str] = ()) -> Tok
     limit = settings.get("max_seq_length")
     if not limit and tokenizer_file.exists():
         limit = read_json(tokenizer_file).get("model_max_length")
-    limits = [limit, _processing(settings).get("text", {}).get("max_length")]
-    query, document = (int(settings[name]) if settings.get(name) else None for name in LENGTHS)
-    return TokenLimits(min((int(limit) for limit in limits if limit), default=None), query, document)
+    processing_limit = (settings.get("processing_kwargs") or {}).get("text", {}).get("max_length")
+    return TokenLimits(
+        min((int(number) for number in (limit, processing_limit) if number), default=None),
+        int(settings["query_length"]) if settings.get("query_length") else None,
+        int(settings["document_length"]) if settings.get("document_length") else None,
+    )
 
 
 def file_error(file: Path, reason: str) -> ModelLoadError:
-    """Return the error that names a file and says why it cannot be used."""
+    """Return the error for a file that cannot be used."""
     return ModelLoadError(f"{file}: {reason}", path=str(file))
 
 
@@ -338,10 +355,10 @@ def check_field(file: Path, name: str, value: object, expected: object) -> None:
 
 
 def refuse_unknown(file: Path, content: Content, known: Collection[str], kind: str) -> None:
-    """Refuse a field that is set and that osrerank does not know, because it could change the result.
+    """Check that a file sets only known fields, because another field could change the result.
 
     Raises:
-        ModelLoadError: the file has such a field.
+        ModelLoadError: the file sets another field.
     """
     for name, value in content.items():
         if name not in known and value not in (None, False, "", [], {}):
@@ -350,15 +367,10 @@ def refuse_unknown(file: Path, content: Content, known: Collection[str], kind: s
 
 def _check_family(file: Path, config: Content) -> None:
     if "auto_map" in config:
-        raise file_error(file, "auto_map asks for the model's own Python code, which osrerank never runs")
+        raise file_error(file, "auto_map requires the model's own Python code, which osrerank never runs")
     if config.get("model_type") not in FAMILIES:
         reason = f"model_type is {config.get('model_type')!r}; before other modules it must be one of"
         raise file_error(file, f"{reason} {', '.join(FAMILIES)}")
-
-
-def _processing(content: Content) -> Content:
-    processing: Content = content.get("processing_kwargs") or {}
-    return processing
 
 
 def _lowers_case(normalizer: Content | None) -> bool:

@@ -1,4 +1,4 @@
-"""Describe the head of a model: how it pools the encoder's states, and the steps to the logits or the vector."""
+"""Describe the head of a model: the pooling of the encoder's states, and the steps to the logits or the vector."""
 
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, get_args
@@ -10,13 +10,13 @@ Activation = Literal["", "gelu", "relu", "sigmoid", "silu", "tanh"]
 
 @dataclass(frozen=True, slots=True)
 class HeadStep:
-    """A step that computes a vector from a vector, for each sequence.
+    """A step that computes a vector from the previous step's vector.
 
     Attributes:
         kind: ``dense`` multiplies by a matrix, adds a bias and applies an activation; ``norm`` is LayerNorm; ``unit``
             divides by the Euclidean norm; ``first`` keeps the first values.
-        name: name of the weights, ``NAME.weight`` and ``NAME.bias``; empty for a ``unit`` or ``first``.
-        activation: activation of a ``dense``; empty for the identity.
+        name: NAME of the weights ``NAME.weight`` and ``NAME.bias``; empty for a ``unit`` or ``first``.
+        activation: activation of a ``dense``; empty if there is none.
         epsilon: epsilon of a ``norm``.
         has_bias: whether a ``dense`` or ``norm`` has a bias.
         size: number of values that a ``first`` keeps.
@@ -46,9 +46,9 @@ class Head:
 
     Attributes:
         steps: steps after the pooling, in order.
-        pooling: pooling modes, whose vectors are concatenated; without a mode, each token keeps its own vector.
-            ``cls`` takes the first token's state, ``lasttoken`` the last token's. ``mean`` and ``max`` take the mean
-            or the largest values of all states. ``weightedmean`` is the mean in which the n-th token counts n times.
+        pooling: pooling modes, whose vectors are concatenated; empty if each token keeps its own vector. ``cls`` uses
+            the state of the first token, ``lasttoken`` of the last. ``mean`` and ``max`` are the mean and the maximum
+            of all tokens' states. ``weightedmean`` is a mean in which the n-th token has the weight n.
     """
 
     steps: tuple[HeadStep, ...]

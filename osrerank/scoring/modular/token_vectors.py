@@ -1,4 +1,4 @@
-"""Describe how a late-interaction model reads a text, and which token vectors it keeps."""
+"""The settings of a late-interaction model: the tokens that it adds to a text, and the token vectors that it keeps."""
 
 from dataclasses import asdict, dataclass, fields
 from typing import Any
@@ -6,17 +6,19 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class TokenVectors:
-    """The settings that a late-interaction model has in addition to those of an encoder.
+    """The settings of a late-interaction model that other encoders do not have.
 
     Attributes:
-        query_marker: token after a query's first special token, such as ``[Q]``; empty for no marker.
-        document_marker: token after a document's first special token, such as ``[D]``; empty for no marker.
-        expansion: token that fills short queries, such as ``[MASK]``, and has a vector like any other token; empty for
-            no expansion.
-        expanded_to: number of tokens to which shorter queries are filled.
-        attends_to_expansion: whether the query's own tokens attend to the filling tokens.
+        query_marker: token after a query's first special token, such as ``[Q]``; empty if queries have no marker.
+        document_marker: token after a document's first special token, such as ``[D]``; empty if documents have no
+            marker.
+        expansion: token that is appended to short queries, such as ``[MASK]``, and gets a vector like any other token;
+            empty if queries are not expanded.
+        expanded_to: number of tokens to which short queries are expanded; 0 if queries are not expanded.
+        attends_to_expansion: whether a query's own tokens attend to the appended tokens.
         skipped: tokens of a document whose vectors are dropped, such as punctuation.
-        pool_factor: about how many of a document's vectors are merged into one; 1 turns merging off.
+        pool_factor: number of a document's vectors divided by their number after similar ones are merged; 1 turns
+            merging off.
     """
 
     query_marker: str = ""
@@ -35,7 +37,7 @@ class TokenVectors:
 
     @property
     def hides_expansion(self) -> bool:
-        """Whether the query's own tokens do not attend to the filling tokens, which attend to them."""
+        """Whether the appended tokens attend to a query's own tokens, but its own tokens do not attend to them."""
         return bool(self.expansion) and not self.attends_to_expansion
 
     def to_json(self) -> dict[str, Any]:
@@ -45,5 +47,5 @@ class TokenVectors:
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> "TokenVectors":
-        """Return the settings that `to_json` returned as JSON."""
+        """Return the settings that `to_json` converted."""
         return cls(**{**content, "skipped": tuple(content.get("skipped", ()))})

@@ -1,4 +1,4 @@
-"""Read ``tokenizer_config.json``, which has transformers' settings for a tokenizer."""
+"""Read ``tokenizer_config.json``, in which transformers saves a tokenizer's settings."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,11 +9,21 @@ from osrerank.scoring.json_file import read_json
 from osrerank.scoring.modular.description import TOKENIZER_FILE, TOKENIZER_SETTINGS_FILE, file_error
 
 TruncationSide = Literal["right", "left"]
-NO_TOKEN_TYPES = ("DistilBert", "Roberta", "XLMRoberta", "MPNet", "Camembert", "BigBird")
+FAMILIES_WITHOUT_TOKEN_TYPES = ("DistilBert", "Roberta", "XLMRoberta", "MPNet", "Camembert", "BigBird")
 """Families whose tokenizers return no token types by default, in all versions of transformers."""
-TOKEN_TYPES = ("Bert", "Canine", "CodeGen", "Deberta", "DebertaV2", "FNet", "LayoutLMv2", "MarkupLM", "Tapas")
-"""The only families whose tokenizers return token types by default in transformers 5. In 4, most families do."""
-SIDES: tuple[TruncationSide, ...] = ("right", "left")
+FAMILIES_WITH_TOKEN_TYPES = (
+    "Bert",
+    "Canine",
+    "CodeGen",
+    "Deberta",
+    "DebertaV2",
+    "FNet",
+    "LayoutLMv2",
+    "MarkupLM",
+    "Tapas",
+)
+"""The only families whose tokenizers return token types by default in transformers 5; in version 4, most do."""
+TRUNCATION_SIDES: tuple[TruncationSide, ...] = ("right", "left")
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,9 +31,9 @@ class TokenizerSettings:
     """The settings of a tokenizer.
 
     Attributes:
-        limit: maximum number of tokens in a sequence; None for no limit.
-        gives_token_types: whether the model gets token types; if not, all tokens have type 0.
-        truncation_side: side on which a long text is cut.
+        limit: maximum number of tokens in a sequence; None if the file sets no limit.
+        gives_token_types: whether the model gets token types; otherwise, all tokens have type 0.
+        truncation_side: side at which a long text is truncated.
     """
 
     limit: int | None = None
@@ -32,7 +42,7 @@ class TokenizerSettings:
 
     @classmethod
     def read(cls, directory: Path) -> Self:
-        """Read the settings from a transformer's directory; without the file, they are transformers' defaults.
+        """Read the settings from a transformer's directory; if the file is missing, return transformers' defaults.
 
         Raises:
             ModelLoadError: a file cannot be read, or ``truncation_side`` has an unknown value.
@@ -45,12 +55,15 @@ class TokenizerSettings:
 
 def _gives_token_types(content: Mapping[str, Any]) -> bool:
     """Return whether the transformers version that saved the tokenizer passes token types to the model."""
-    if (names := content.get("model_input_names")) is not None:
-        return "token_type_ids" in names
+    input_names = content.get("model_input_names")
+    if input_names is not None:
+        return "token_type_ids" in input_names
     tokenizer_class = str(content.get("tokenizer_class") or "")
     family = tokenizer_class.removesuffix("Fast").removesuffix("Tokenizer")
     is_saved_by_5 = "backend" in content or tokenizer_class == "TokenizersBackend"
-    return family in TOKEN_TYPES if tokenizer_class and is_saved_by_5 else family not in NO_TOKEN_TYPES
+    if tokenizer_class and is_saved_by_5:
+        return family in FAMILIES_WITH_TOKEN_TYPES
+    return family not in FAMILIES_WITHOUT_TOKEN_TYPES
 
 
 def _truncation_side(directory: Path, content: Mapping[str, Any]) -> TruncationSide:
@@ -58,7 +71,7 @@ def _truncation_side(directory: Path, content: Mapping[str, Any]) -> TruncationS
     if setting is None and (directory / TOKENIZER_FILE).exists():
         truncation = read_json(directory / TOKENIZER_FILE).get("truncation") or {}
         setting = str(truncation.get("direction", "right")).lower()
-    for side in SIDES:
+    for side in TRUNCATION_SIDES:
         if side == (setting or "right"):
             return side
     raise file_error(directory / TOKENIZER_SETTINGS_FILE, f"truncation_side is {setting!r}; it must be right or left")
