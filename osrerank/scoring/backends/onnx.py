@@ -62,11 +62,7 @@ class OnnxBackend:
     def load(cls, directory: Path, card: ModelCard, *, threads: int = 0) -> Self:
         """Open the model's int8 graph, or its fp32 graph if it has no int8 graph.
 
-        Args:
-            directory: the model's directory.
-            card: the model's card, which names the graphs.
-            threads: number of sequences that are computed at once; 0 uses all physical cores that this process may
-                use.
+        With 0 ``threads``, as many sequences are computed at once as this process may use physical cores.
 
         Raises:
             ModelLoadError: the directory has no graph, or the graph cannot be read or does not match the card.
@@ -147,12 +143,7 @@ class TokenBackend(EncoderBackend):
 
 
 def compute_vector(states: npt.NDArray[np.float32], head: Head) -> npt.NDArray[np.float32]:
-    """Return a text's vector ``(1, dimensions)`` from its states ``(tokens, size)``.
-
-    Args:
-        states: last states of the text's tokens.
-        head: head whose steps have no weights.
-    """
+    """Return a text's vector ``(1, dimensions)`` from its states ``(tokens, size)``, by a head without weights."""
     vector: npt.NDArray[Any]
     match head.pooling[0]:
         case "cls":

@@ -77,11 +77,8 @@ class TorchBackend:
     def load(cls, directory: Path, card: ModelCard, *, threads: int = 0, dtype: str = "auto") -> Self:
         """Load a network from the directory's safetensors, or else from its ONNX graph.
 
-        Args:
-            directory: the model's directory.
-            card: the model's card.
-            threads: number of CPU threads that compute a batch; 0 keeps torch's default.
-            dtype: ``fp32``, ``bf16`` or ``fp16``; ``auto`` uses 16 bits on a GPU and fp32 on the CPU.
+        ``threads`` CPU threads compute a batch; 0 keeps torch's default. The dtype ``auto`` uses 16 bits on a GPU and
+        fp32 on the CPU.
 
         Raises:
             ModelLoadError: the directory has no weights, or they cannot be read or do not match the config.
@@ -134,11 +131,7 @@ class TorchBackend:
 
 
 def _load_engine(directory: Path, card: ModelCard, device: Any, precision: str) -> "tuple[DeviceNetwork, str]":
-    """Return the network on its device, and the name of its implementation.
-
-    Raises:
-        ModelLoadError: the weights cannot be read, or do not match the config.
-    """
+    """Return the network on its device, and the name of its implementation."""
     from osrerank.scoring.backends.networks import attention, load  # noqa: PLC0415 - imports torch
     from osrerank.scoring.backends.networks.engine import (  # noqa: PLC0415 - imports torch
         DTYPES,
@@ -251,11 +244,7 @@ def _load_classifier(directory: Path, card: ModelCard) -> Any:
 
 
 def _refuse_decoder(directory: Path, card: ModelCard, transformers: Any) -> None:
-    """Check that transformers has a masked-word model of the model's family, which it has of encoders only.
-
-    Raises:
-        ModelLoadError: the model is a decoder, whose tokens attend only to the tokens before them.
-    """
+    """Check that the model is an encoder: of these only, transformers has masked-word models."""
     family = str(read_config(directory).get("model_type"))
     if family not in transformers.models.auto.modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES:
         file = directory / CONFIG_FILE

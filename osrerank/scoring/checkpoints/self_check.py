@@ -81,14 +81,7 @@ class SelfCheck(NamedTuple):
 
 
 def run_self_check(scorer: Scorer | Encoder, directory: Path, card: ModelCard, *, sha256: str = "") -> SelfCheck:
-    """Score the examples with a model, and return the outcome.
-
-    Args:
-        scorer: the model.
-        directory: the model's directory.
-        card: the model's card.
-        sha256: SHA-256 of the checkpoint's files.
-    """
+    """Score the examples with a model, and return the outcome."""
     tokenizer = Tokenizer.from_file(str(directory / TOKENIZER_FILE))
     margins = np.array([_margin(scorer, card, example) for example in examples()])
     correct = int(np.count_nonzero(margins > 0))
@@ -110,7 +103,7 @@ def run_self_check(scorer: Scorer | Encoder, directory: Path, card: ModelCard, *
 
 
 def require_self_check(scorer: Scorer | Encoder, directory: Path, card: ModelCard, *, sha256: str = "") -> SelfCheck:
-    """Return the outcome of the self-check if the model passes it; the arguments are those of `run_self_check`.
+    """Return the outcome of `run_self_check` if the model passes it.
 
     Raises:
         ModelLoadError: the model fails the check; the message states the likely cause.
@@ -166,12 +159,7 @@ def _unknown_share(tokenizer: Tokenizer) -> float:
 def _find_cause(correct: int, margin: float, unknown_share: float, card: ModelCard, *, is_mixed: bool) -> str:
     """Return the likely cause of a failed check; empty if the check passed.
 
-    Args:
-        correct: as in `SelfCheck`.
-        margin: as in `SelfCheck`.
-        unknown_share: as in `SelfCheck`.
-        card: the model's card.
-        is_mixed: whether texts are lower-cased although the vocabulary has words with capitals.
+    The numbers are those of `SelfCheck`. With ``is_mixed``, texts are lower-cased but the vocabulary is cased.
     """
     if is_mixed:
         return "texts are lower-cased, but the vocabulary has words with capitals: set do_lower_case to false"

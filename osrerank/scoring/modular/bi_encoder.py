@@ -148,12 +148,7 @@ def _similarity(file: Path, model: Mapping[str, Any]) -> Similarity:
 
 
 def select_prompt(file: Path, model: Mapping[str, Any], names: Sequence[str]) -> str:
-    """Return the prompt of queries or documents; without one, the default prompt, which may be empty.
-
-    Args:
-        file: file with the prompts, for errors.
-        model: content of the file.
-        names: names that the prompt can have; the first prompt that is not empty is used.
+    """Return the first prompt with one of these names that is not empty; without such names, the default prompt.
 
     Raises:
         ModelLoadError: the file names a default prompt that it does not have.

@@ -98,10 +98,7 @@ class TokenLimits:
 
 
 class ModuleReader:
-    """Reads the modules after a transformer, and collects the names of their files.
-
-    Args:
-        directory: the model's directory.
+    """Reads the modules after a transformer in a model's directory, and collects the names of their files.
 
     Attributes:
         descriptions: the JSON files that were read, relative to the directory.
@@ -147,9 +144,7 @@ class ModuleReader:
     def read_steps(self, modules: Sequence[Module], last_output: str = SEQUENCE_OUTPUT) -> tuple[list[HeadStep], int]:
         """Return the steps of the modules after the pooling, and the output size of the last Dense; 0 without a Dense.
 
-        Args:
-            modules: modules after the Pooling.
-            last_output: output name that the last module must have if it is a Dense.
+        If the last module is a Dense, the name of its output must be ``last_output``.
 
         Raises:
             ModelLoadError: a module is a Pooling, or has an unsupported field.
@@ -195,11 +190,7 @@ class ModuleReader:
         return HeadStep("unit")
 
     def _weights_name(self, module: Module, layer: str) -> str:
-        """Return the name of a module's weights, and collect their file.
-
-        Raises:
-            ModelLoadError: the file is missing.
-        """
+        """Return the name of a module's weights, and collect their file, which must exist."""
         file = self._directory / module.folder / MODULE_WEIGHTS_FILE
         if not file.exists():
             fix = "save the model with safe_serialization=True, because osrerank does not read pickled weights here"
@@ -248,14 +239,10 @@ def list_modules(
 ) -> list[Module]:
     """Return the modules in ``modules.json``, in order.
 
-    Args:
-        file: ``modules.json``.
-        later_kinds: kinds that the modules after the first may have.
-        libraries: packages that the modules' classes may be in.
-        first_kinds: kinds that the first module may have.
+    ``first_kinds`` are the supported kinds of the first module, and ``later_kinds`` those of the others.
 
     Raises:
-        ModelLoadError: the file lists a module of another kind, or no module.
+        ModelLoadError: the file lists a module of another kind or library, or no module.
     """
     modules = []
     for index, module in enumerate(read_json(file, kind=list)):
@@ -281,9 +268,7 @@ def list_modules(
 def read_transformer_settings(directory: Path, more_fields: Collection[str] = ()) -> tuple[Path, Content]:
     """Return the file of a transformer's settings, and its content; the content is empty if the file does not exist.
 
-    Args:
-        directory: the transformer's directory.
-        more_fields: further fields that the caller reads.
+    ``more_fields`` are further fields that the caller reads.
 
     Raises:
         ModelLoadError: osrerank does not know a setting.
@@ -345,21 +330,13 @@ def file_error(file: Path, reason: str) -> ModelLoadError:
 
 
 def check_field(file: Path, name: str, value: object, expected: object) -> None:
-    """Check that a field of a file has the only value that osrerank supports.
-
-    Raises:
-        ModelLoadError: the field has another value.
-    """
+    """Raise a `ModelLoadError` if a field of a file does not have the expected value, the only one supported."""
     if value != expected:
         raise file_error(file, f"{name} is {value!r}; here it must be {expected!r}")
 
 
 def refuse_unknown(file: Path, content: Content, known: Collection[str], kind: str) -> None:
-    """Check that a file sets only known fields, because another field could change the result.
-
-    Raises:
-        ModelLoadError: the file sets another field.
-    """
+    """Raise a `ModelLoadError` if a file sets a field that is not known, because it could change the result."""
     for name, value in content.items():
         if name not in known and value not in (None, False, "", [], {}):
             raise file_error(file, f"{name} is {value!r}, but osrerank does not know this field of a {kind}")

@@ -114,10 +114,7 @@ def is_late_interaction(directory: Path) -> bool:
 
 
 def read_late_interaction(directory: Path) -> LateInteractionDescription:
-    """Return the description of a late-interaction model.
-
-    Args:
-        directory: a directory for which `is_late_interaction` is true.
+    """Return the description of a late-interaction model; `is_late_interaction` must be true for its directory.
 
     Raises:
         ModelLoadError: a file cannot be read, or sets a field that osrerank does not know; the message names it.
@@ -129,12 +126,7 @@ def read_late_interaction(directory: Path) -> LateInteractionDescription:
 
 
 class _ModulesReader:
-    """Reads a directory that sentence-transformers or PyLate saved.
-
-    Args:
-        directory: directory of the model.
-        model_type: one of `MODEL_TYPES`.
-    """
+    """Reads a directory that sentence-transformers or PyLate saved."""
 
     def __init__(self, directory: Path, model_type: str) -> None:
         self._directory = directory
@@ -146,11 +138,7 @@ class _ModulesReader:
         self._vocabulary = _Vocabulary(directory / self._transformer)
 
     def read(self) -> LateInteractionDescription:
-        """Return the description of the model.
-
-        Raises:
-            ModelLoadError: as `read_late_interaction`.
-        """
+        """Return the description of the model; raise as `read_late_interaction` does."""
         similarity = str(self._model.get("similarity_fn_name") or SIMILARITIES[0]).lower()
         if similarity not in SIMILARITIES:
             reason = f"similarity_fn_name is {similarity!r}; it must be {' or '.join(SIMILARITIES)}"
@@ -344,11 +332,7 @@ class _Vocabulary:
         return "", prompt
 
     def expansion(self, length: int, *, attends: bool, token: str | None = None) -> dict[str, Any]:
-        """Return the fields of `TokenVectors` that expand queries to a length; empty for length 0.
-
-        Raises:
-            ModelLoadError: the tokenizer does not have the token.
-        """
+        """Return the fields of `TokenVectors` that expand queries to a length; empty for length 0."""
         if not length:
             return {}
         token = token or self._mask_token

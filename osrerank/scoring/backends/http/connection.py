@@ -80,7 +80,7 @@ class Connection:
 
     Args:
         host: the server's host, for messages.
-        key: key that is sent as a bearer token; "" to send no key.
+        key: key that is sent as a bearer token; "" sends no key.
         clock: function that returns monotonic seconds.
         wait: function that waits for the given seconds, or until the connections are closed.
 
@@ -176,11 +176,7 @@ class Connection:
             return False
 
     def check_retry_after(self) -> None:
-        """Raise if the server requested a pause by ``Retry-After``, and the pause has not ended.
-
-        Raises:
-            EndpointError: the pause has not ended; the message quotes the server's refusal.
-        """
+        """Raise an `EndpointError` if the pause that the server requested by ``Retry-After`` has not ended."""
         remaining_s = self._retry_at_s - self._clock()
         if remaining_s > 0:
             raise EndpointError(f"{self._refusal}; retry in {remaining_s:.0f} s", retryable=True)
@@ -191,11 +187,7 @@ class Connection:
         self._pool.clear()
 
     def _send_with_retries(self, request: _Request) -> RawResponse:
-        """Return the first response whose status is not in `BUSY`.
-
-        Raises:
-            DeadlineExceeded, Overloaded, EndpointError: as `post`.
-        """
+        """Return the first response whose status is not in `BUSY`; raise as `post` does."""
         attempt = 0
         while True:
             attempt += 1
@@ -217,13 +209,7 @@ class Connection:
             self._wait_or_raise(attempt, request, failure)
 
     def _send(self, request: _Request) -> RawResponse:
-        """Return the response to one attempt, within a span of the trace.
-
-        Raises:
-            DeadlineExceeded: the time ran out.
-            EndpointError: the server cannot be reached, or does not respond in time.
-            _ConnectionLost: the connection failed, and another attempt may succeed.
-        """
+        """Return the response to one attempt; raise `_ConnectionLost` if another attempt may succeed."""
         deadline = request.deadline
         timeout_s = min(request.timeout_s, deadline.remaining_s())
         timeout = urllib3.Timeout(connect=min(CONNECT_TIMEOUT_S, timeout_s), read=timeout_s)
@@ -282,11 +268,7 @@ class Connection:
         return bytes(body)
 
     def _wait_or_raise(self, attempt: int, request: _Request, failure: EndpointError | Overloaded) -> None:
-        """Wait before the next attempt: for the backoff, or slightly longer than the server's ``Retry-After``.
-
-        Raises:
-            EndpointError, Overloaded: the given failure, if no attempt is left or the next attempt would be too late.
-        """
+        """Wait for the backoff, or slightly longer than ``Retry-After``; raise the failure if no attempt is left."""
         now_s = self._clock()
         retry_after_s = failure.retry_after_s
         failing_since_s = now_s if self._failing_since_s is None else self._failing_since_s
@@ -323,11 +305,7 @@ class Connection:
             raise DeadlineExceeded(f"the deadline passed before {self._host} responded")
 
     def _decode(self, body: bytes) -> Any:
-        """Return the JSON of a response with status 200.
-
-        Raises:
-            EndpointError: the body is not JSON, or it reports an error, as some servers do with status 200.
-        """
+        """Return the JSON of a response with status 200, unless it reports an error, as some servers do."""
         try:
             content = json.loads(body)
         except (ValueError, RecursionError):

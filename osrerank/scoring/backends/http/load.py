@@ -17,7 +17,7 @@ def load(settings: Settings, model: str) -> Scorer:
     """Return a scorer for a model on the rerank server in the settings; it connects at its first call.
 
     Raises:
-        ConfigError: the settings do not describe a server, as in `check`.
+        ConfigError: as `check`.
     """
     target = Target.from_settings(settings, model)
     key = settings.rerank_key.get_secret_value() if settings.rerank_key else ""
@@ -27,10 +27,10 @@ def load(settings: Settings, model: str) -> Scorer:
 
 
 def check(settings: Settings) -> None:
-    """Check that the settings have a rerank server's URL, and a model if the dialect needs it.
+    """Check that the settings have a rerank server's address, and the model's name if the dialect needs it.
 
     Raises:
-        ConfigError: the settings have no address, or lack the model's name that the dialect needs.
+        ConfigError: the settings lack one of these.
     """
     Target.from_settings(settings, settings.model)
 

@@ -27,12 +27,7 @@ def read_scores(
 ) -> tuple[dict[int, float], dict[int, str]]:
     """Return index -> logit, and index -> reason of each document that has no logit.
 
-    Args:
-        dialect: dialect of the response.
-        scale: scale of the response's scores.
-        content: JSON of the response.
-        count: number of documents in the request.
-        headers: headers of the response.
+    ``count`` is the number of documents in the request; the other arguments describe the response.
 
     Raises:
         EndpointError: the response does not follow the dialect, scores a document twice, or scores a document that was
@@ -89,11 +84,7 @@ def _count_unscored(headers: Mapping[str, str]) -> int:
 
 
 def _to_logit(score: Any, scale: Scale) -> float | None:
-    """Return a score as a logit that is finite in float32; None if the score is not a finite number.
-
-    Raises:
-        WrongScaleError: the scale is ``probability``, and the score is not between 0 and 1.
-    """
+    """Return a score as a logit that is finite in float32; None if the score is not a finite number."""
     if not isinstance(score, int | float) or isinstance(score, bool) or not abs(score) <= MAX_FLOAT32:
         return None
     if scale == "probability":

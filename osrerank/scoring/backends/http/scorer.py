@@ -58,11 +58,8 @@ class EndpointScorer:
     """Scores single documents through a rerank server; safe to use from many threads, and after a fork.
 
     ``Scores.values`` are logits: the server's own, or ``log(p / (1 - p))`` of its probabilities. A document counts as
-    not reached if the server scores it too late, and as failed if the server refuses it or returns no score for it.
-
-    Args:
-        target: the server.
-        key: key that is sent as a bearer token; "" to send no key.
+    not reached if the server scores it too late, and as failed if the server refuses it or returns no score for it. The
+    ``key`` is sent as a bearer token; "" sends no key.
     """
 
     def __init__(self, target: Target, key: str = "") -> None:
@@ -236,11 +233,7 @@ class EndpointScorer:
     def _gather(
         self, count: int, batches: Sequence[EndpointBatch], futures: "Sequence[Future[EndpointBatch]]"
     ) -> Scores:
-        """Return the scores and failures of the batches that were scored in time.
-
-        Raises:
-            ScoringError: all batches failed, or the scores do not have the scale in the settings.
-        """
+        """Return the scores and failures of batches; raise if all failed, or scores are not on the expected scale."""
         values = np.full(count, np.nan, dtype=np.float32)
         failures: dict[int, str] = {}
         late_indices: list[int] = []
@@ -271,12 +264,7 @@ class EndpointScorer:
         return Scores(values, failures, reached, inferences=scored, identity=self.identity)
 
     def _dialect_of_server(self, deadline: Deadline, *, attempts: int = ATTEMPTS) -> Dialect:
-        """Return the server's dialect. If neither settings nor address name it, the first call detects it.
-
-        Raises:
-            DeadlineExceeded: the time ran out.
-            EndpointError, Overloaded: the server cannot be reached, or its dialect cannot be detected.
-        """
+        """Return the server's dialect. If neither settings nor address name it, the first call detects it."""
         if self._dialect is not None:
             return self._dialect
         timeout_s = -1 if deadline.at_s is None else max(0.0, deadline.remaining_s())

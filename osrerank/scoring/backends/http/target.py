@@ -39,9 +39,7 @@ class Target:
     def from_settings(cls, settings: Settings, model: str) -> Self:
         """Read the server from ``[http]`` of the settings file.
 
-        Args:
-            settings: settings, which name the settings file.
-            model: the model of the search. The default model is not sent, because other servers do not have it.
+        The default model's name is not sent, because other servers do not have that model.
 
         Raises:
             ConfigError: the settings file cannot be read or has no address, or the dialect needs a model's name and the

@@ -112,11 +112,7 @@ class Attention(Protocol):
 
 
 class VarlenAttention:
-    """PyTorch's packed flash attention.
-
-    Args:
-        module: ``torch.nn.attention.varlen``.
-    """
+    """PyTorch's packed flash attention, from the module ``torch.nn.attention.varlen``."""
 
     name = "packed"
     packed = True
@@ -198,14 +194,7 @@ class PartialAttention:
 def choose_attention(
     device: torch.device, dtype: torch.dtype, width: int, *, windowed: bool = False
 ) -> tuple[Attention, str]:
-    """Return the fastest attention for a network, and the reason if it is not `VarlenAttention`.
-
-    Args:
-        device: device that computes the attention.
-        dtype: type of the states.
-        width: width of a head.
-        windowed: whether the attention of some layers has a window.
-    """
+    """Return the fastest attention for a network with heads of this width, and why it is not `VarlenAttention`."""
     reason = _unsupported_reason(device, dtype, width)
     if reason:
         return PaddedAttention(), reason

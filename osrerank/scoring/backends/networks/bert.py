@@ -89,13 +89,7 @@ class BertLayer(nn.Module):
         return self._finish(states, attend(query, key, value).flatten(1))
 
     def forward_selected(self, states: Tensor, indices: Tensor, attend: Attend) -> Tensor:
-        """Return the next states of selected tokens ``(selected, hidden)``, which attend to all tokens.
-
-        Args:
-            states: states of all tokens ``(tokens, hidden)``.
-            indices: indices of the selected tokens, int32 ``(selected,)``.
-            attend: attention of the selected tokens' queries.
-        """
+        """Return the next states ``(selected, hidden)`` of the tokens at the indices, which attend to all tokens."""
         weight, bias = self.projections.weight, self.projections.bias
         hidden = states.shape[1]
         selected = states.index_select(0, indices)
@@ -195,11 +189,7 @@ def check_ids(name: str, ids: Numbers, rows: int) -> None:
 
 
 class PackedNetwork(nn.Module, ABC):
-    """A network that computes packed batches.
-
-    Args:
-        attention: implementation of attention.
-    """
+    """A network that computes packed batches."""
 
     def __init__(self, attention: Attention) -> None:
         super().__init__()
@@ -215,11 +205,10 @@ class PackedNetwork(nn.Module, ABC):
 
     @abstractmethod
     def forward(self, inputs: Sequence[Tensor], lengths: Numbers) -> Tensor:
-        """Return the head's outputs ``(n, labels)``, or an encoder's vectors ``(n, hidden)``, fp32.
+        """Return the logits ``(n, labels)`` or vectors of a batch in fp32.
 
-        Args:
-            inputs: the arrays that `pack` returned, as tensors on the device.
-            lengths: the last of these arrays, in host memory.
+        ``inputs`` are the arrays that `pack` returned, as tensors on the device; ``lengths`` is the last of them, in
+        host memory.
         """
 
 
@@ -234,33 +223,17 @@ class ClassifierEncoder(Protocol):
         """
 
     def states(self, ids: Sequence[Tensor], bounds: Bounds, attention: Attention) -> Tensor:
-        """Return the last states ``(tokens, hidden)``.
-
-        Args:
-            ids: the arrays of `embedding_ids`, as tensors on the device.
-            bounds: bounds of the sequences.
-            attention: implementation of attention.
-        """
+        """Return the last states ``(tokens, hidden)``; ``ids`` are the arrays of `embedding_ids` as tensors."""
 
     def first_states(self, ids: Sequence[Tensor], bounds: Bounds, firsts: Bounds, attention: Attention) -> Tensor:
         """Return the last state of each sequence's first token ``(n, hidden)``.
 
-        Args:
-            ids: the arrays of `embedding_ids`, as tensors on the device.
-            bounds: bounds of the sequences.
-            firsts: bounds of n sequences that have one token each.
-            attention: implementation of attention.
+        ``firsts`` are the bounds of n sequences of one token each; the other arguments are as in `states`.
         """
 
 
 class PackedClassifier(PackedNetwork):
-    """An encoder and a head, which compute a cross-encoder's logits or a bi-encoder's vectors.
-
-    Args:
-        encoder: the encoder.
-        attention: implementation of attention.
-        head: head, which pools the encoder's states.
-    """
+    """An encoder and a head, which compute a cross-encoder's logits or a bi-encoder's vectors."""
 
     def __init__(self, encoder: ClassifierEncoder, attention: Attention, head: HeadNetwork) -> None:
         super().__init__(attention)

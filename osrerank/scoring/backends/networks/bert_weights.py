@@ -30,11 +30,7 @@ def without_prefix(weights: Mapping[str, Tensor], prefix: str = "bert.") -> dict
 
 
 def encoder_weights(weights: Mapping[str, Tensor], layers: int) -> dict[str, Tensor]:
-    """Return an encoder's weights under our names.
-
-    Args:
-        weights: weights that `without_prefix` returned.
-        layers: number of layers.
+    """Return the weights of an encoder under our names, from those that `without_prefix` returned.
 
     Raises:
         KeyError: a weight is missing.
@@ -50,10 +46,7 @@ def encoder_weights(weights: Mapping[str, Tensor], layers: int) -> dict[str, Ten
 def layer_weights(weights: Mapping[str, Tensor], theirs: str, ours: str) -> dict[str, Tensor]:
     """Return one layer's weights under our names, with the query, key and value projections in one matrix.
 
-    Args:
-        weights: weights under BERT's names.
-        theirs: prefix of the layer in BERT's names.
-        ours: prefix of the layer in our names.
+    ``theirs`` and ``ours`` are the layer's prefixes in BERT's names and in our names.
 
     Raises:
         KeyError: a weight is missing.

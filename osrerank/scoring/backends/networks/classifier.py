@@ -9,11 +9,7 @@ from osrerank.scoring.backends.networks.heads import HeadNetwork
 
 
 class Classifier(nn.Module):
-    """A classifier of transformers, which computes logits ``(n, labels)``.
-
-    Args:
-        network: transformers model with a classification head.
-    """
+    """A model of transformers with a classification head, which computes logits ``(n, labels)``."""
 
     def __init__(self, network: Any) -> None:
         super().__init__()
@@ -28,12 +24,7 @@ class Classifier(nn.Module):
 
 
 class EmbeddingTable(nn.Module):
-    """A table of token vectors, in place of an encoder.
-
-    Args:
-        vectors: vectors of all token ids ``(ids, dimensions)``.
-        config: ``transformers.PretrainedConfig``.
-    """
+    """A table of token vectors ``(ids, dimensions)``, in place of an encoder; its config is transformers'."""
 
     def __init__(self, vectors: Tensor, config: Any) -> None:
         super().__init__()
@@ -46,12 +37,7 @@ class EmbeddingTable(nn.Module):
 
 
 class ModularClassifier(nn.Module):
-    """An encoder and a head, which compute logits ``(n, labels)`` or a bi-encoder's vectors ``(n, dimensions)``.
-
-    Args:
-        network: encoder of transformers, or an `EmbeddingTable`.
-        head: head after the encoder.
-    """
+    """An encoder of transformers or an `EmbeddingTable`, and a head, which computes logits or vectors ``(n, size)``."""
 
     def __init__(self, network: Any, head: HeadNetwork) -> None:
         super().__init__()

@@ -32,10 +32,6 @@ class PackedEngine:
 
     A batch's inputs are copied to the device together, and so are its outputs to the host. Neither copy waits for other
     work on the device, so one thread can prepare a batch while the device computes another thread's batch.
-
-    Args:
-        network: network, which is moved to the device.
-        device: device that computes the network.
     """
 
     def __init__(self, network: PackedNetwork, device: torch.device) -> None:
@@ -58,13 +54,7 @@ class TokenEngine(PackedEngine):
 
 
 class PaddedEngine:
-    """Runs a network of transformers on padded batches, for architectures that our own forward pass does not support.
-
-    Args:
-        network: network, which is moved to the device.
-        device: device that computes the network.
-        pad_id: id of the padding token.
-    """
+    """Runs a network of transformers on padded batches, for families that our own forward pass does not support."""
 
     packed = False
 

@@ -70,12 +70,8 @@ class First(nn.Module):
 class HeadNetwork(nn.Module):
     """A head, which pools an encoder's states and computes logits or vectors from them.
 
-    Args:
-        head: description of the head.
-        weights: weights, among them ``NAME.weight`` and ``NAME.bias`` of each step that has them.
-
     Raises:
-        KeyError: a weight is missing.
+        KeyError: the weights lack the ``NAME.weight`` or ``NAME.bias`` of a step.
     """
 
     def __init__(self, head: Head, weights: Mapping[str, Tensor]) -> None:
@@ -94,23 +90,13 @@ class HeadNetwork(nn.Module):
         return computed
 
     def pool(self, states: Tensor, bounds: Bounds) -> Tensor:
-        """Return each sequence's pooled vector ``(n, width)``; without pooling modes, return the states.
-
-        Args:
-            states: packed states ``(tokens, hidden)``.
-            bounds: bounds of the sequences.
-        """
+        """Pool packed states ``(tokens, hidden)`` to vectors ``(n, width)``; without pooling modes, return them."""
         if not self.pooling:
             return states
         return torch.cat([_pool_packed(states, bounds, mode) for mode in self.pooling], dim=1)
 
     def pool_grid(self, states: Tensor, mask: Tensor) -> Tensor:
-        """Return each row's pooled vector ``(n, width)``.
-
-        Args:
-            states: states ``(n, tokens, hidden)``, padded on the right.
-            mask: mask ``(n, tokens)``, 1 for tokens and 0 for padding.
-        """
+        """Pool states ``(n, tokens, hidden)`` to vectors ``(n, width)``; the mask ``(n, tokens)`` is 0 on padding."""
         return torch.cat([_pool_padded(states, mask, mode) for mode in self.pooling], dim=1)
 
 

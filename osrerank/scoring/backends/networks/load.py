@@ -28,10 +28,7 @@ from osrerank.scoring.modular.head import Head, HeadStep
 def unsupported_reason(config: Mapping[str, Any], card: ModelCard, head: Head | None = None) -> str:
     """Return why our own forward pass cannot compute a model; empty if it can.
 
-    Args:
-        config: content of ``config.json``.
-        card: the model's card.
-        head: head of a modular cross-encoder; None if the config names a classifier.
+    ``config`` is the content of ``config.json``. Only a modular cross-encoder has a ``head``.
     """
     model_type = config.get("model_type")
     is_modern_bert = model_type == modern_shape.MODEL_TYPE
@@ -69,15 +66,9 @@ def load_packed(
     dtype: torch.dtype,
     head: Head | None = None,
 ) -> PackedNetwork:
-    """Return a network with a checkpoint's weights, in evaluation mode; its head is in fp32.
+    """Return a network with a checkpoint's weights, in evaluation mode.
 
-    Args:
-        weights: weights under the checkpoint's own names.
-        config: content of ``config.json``; `unsupported_reason` must be empty for it.
-        card: the model's card.
-        attention: implementation of attention.
-        dtype: number type of the encoder's weights.
-        head: head of a modular cross-encoder; None if the config names a classifier.
+    The encoder is in ``dtype``, and the head in fp32. `unsupported_reason` must be empty for the model.
 
     Raises:
         KeyError: a weight is missing.

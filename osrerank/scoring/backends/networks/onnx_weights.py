@@ -29,10 +29,6 @@ def read_graph_weights(file: Path, config: Mapping[str, Any]) -> dict[str, Tenso
     A bi-encoder's graph has only the first row of the token type table. The other rows, which are never used, become
     zeros.
 
-    Args:
-        file: file of the graph.
-        config: content of the model's ``config.json``.
-
     Raises:
         KeyError: the graph lacks a weight, because osrerank did not export it.
         MissingDependencyError: the extra ``torch`` is not installed.
@@ -83,12 +79,7 @@ class _GraphWeights:
         self._constants = constants
 
     def encoder_weights(self, layers: int, segments: int) -> dict[str, Array]:
-        """Return an encoder's weights under our names, as `bert_weights.encoder_weights` does.
-
-        Args:
-            layers: number of the encoder's layers.
-            segments: number of rows in the token type table.
-        """
+        """Return an encoder's weights under our names, as `bert_weights.encoder_weights` does."""
         ours = self._embedding_tables(segments)
         for parameter in PARAMETERS:
             ours[f"norm.{parameter}"] = self._constants[f"embeddings.LayerNorm.{parameter}"]

@@ -140,7 +140,11 @@ TRANSFORMER, POOLING = f"{LIBRARY}transformer.Transformer", "sentence_transforme
         ("sentence_bert_config.json", {"transformer_task": "text-generation"}, "transformer_task is 'text-generation'"),
         ("sentence_bert_config.json", {"do_lower_case": True}, "do_lower_case is true"),
         ("sentence_bert_config.json", {"processing_kwargs": {"text": {"truncation": False}}}, "has truncation"),
-        (BERT, {"modality_config": {"text": {"method_output_name": ["hidden", 3]}}}, "selects the model's output .'hidden', 3."),
+        (
+            BERT,
+            {"modality_config": {"text": {"method_output_name": ["hidden", 3]}}},
+            "selects the model's output .'hidden', 3.",
+        ),
         ("config.json", {"auto_map": {}}, "auto_map requires the model's own Python code"),
         ("config.json", {"model_type": "longformer"}, "model_type is 'longformer'"),
     ],

@@ -23,12 +23,7 @@ Rotation = tuple[Tensor, Tensor]
 
 
 class ModernBertLayer(nn.Module):
-    """A layer, with one matrix for query, key and value projections, and one for both halves of the gated layer.
-
-    Args:
-        shape: shape of the encoder.
-        index: index of the layer, from 0.
-    """
+    """A layer, with one matrix for query, key and value projections, and one for both halves of the gated layer."""
 
     def __init__(self, shape: ModernBertShape, index: int) -> None:
         super().__init__()
@@ -51,14 +46,7 @@ class ModernBertLayer(nn.Module):
         return self._finish(states, context.flatten(1))
 
     def forward_firsts(self, states: Tensor, indices: Tensor, rotation: Rotation, attend: Attend) -> Tensor:
-        """Return the next states of each sequence's first token ``(n, hidden)``, which position 0 does not rotate.
-
-        Args:
-            states: states of all tokens ``(tokens, hidden)``.
-            indices: indices of the first tokens, int32 ``(n,)``.
-            rotation: rotation of all tokens.
-            attend: attention of the first tokens' queries.
-        """
+        """Return the next states ``(n, hidden)`` of each sequence's first token, which position 0 does not rotate."""
         query, key, value = self._project(states)
         context = attend(query.index_select(0, indices), rotate(key, rotation), value)
         return self._finish(states.index_select(0, indices), context.flatten(1))
@@ -76,12 +64,7 @@ class ModernBertLayer(nn.Module):
 
 
 class ModernBertEncoder(nn.Module):
-    """The embeddings and layers of a ModernBERT.
-
-    Args:
-        shape: shape of the encoder.
-        max_tokens: maximum number of tokens in a sequence.
-    """
+    """The embeddings and layers of a ModernBERT, for sequences of at most ``max_tokens`` tokens."""
 
     def __init__(self, shape: ModernBertShape, max_tokens: int) -> None:
         super().__init__()
@@ -152,11 +135,7 @@ def rotate(states: Tensor, rotation: Rotation) -> Tensor:
 
 
 def encoder_weights(weights: Mapping[str, Tensor], encoder: ModernBertEncoder) -> dict[str, Tensor]:
-    """Return an encoder's weights under our names.
-
-    Args:
-        weights: weights under transformers' names, with or without a classifier's prefix.
-        encoder: encoder that will load the weights.
+    """Return an encoder's weights under our names; transformers' names may have a classifier's prefix.
 
     Raises:
         KeyError: a weight is missing.
