@@ -49,7 +49,7 @@ def build_encoder(weights: Weights, config: Mapping[str, Any], card: ModelCard) 
     kind, head = config.get("model_type"), card.vector_head
     only_first = head.pooling == ("cls",)
     if kind == modern_shape.MODEL_TYPE:
-        unprefixed = {name.removeprefix(modern_shape.PREFIX): array for name, array in weights.items()}
+        unprefixed = {name.removeprefix(modern_shape.CLASSIFIER_PREFIX): array for name, array in weights.items()}
         modern = ModernBertGraph(unprefixed, modern_shape.ModernBertShape.from_config(config))
         graph, states = modern.graph, modern.states(only_first=only_first)
     else:

@@ -18,9 +18,9 @@ from osrerank.export.head_graph import RUNTIME, add_head
 from osrerank.scoring.card import ModelCard
 from osrerank.scoring.modular.head import Head
 from osrerank.scoring.modular.modern_bert import (
+    CLASSIFIER_PREFIX,
     EMBEDDINGS,
     LAYER,
-    PREFIX,
     ModernBertShape,
     classifier_head,
 )
@@ -46,7 +46,7 @@ def build_modern_bert(weights: Weights, config: Mapping[str, Any], card: ModelCa
     Raises:
         KeyError: a weight is missing.
     """
-    unprefixed = {name.removeprefix(PREFIX): array for name, array in weights.items()}
+    unprefixed = {name.removeprefix(CLASSIFIER_PREFIX): array for name, array in weights.items()}
     head = head or classifier_head(config)
     built = ModernBertGraph(unprefixed, ModernBertShape.from_config(config))
     states = built.states(only_first=head.pooling == ("cls",))

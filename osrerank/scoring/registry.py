@@ -153,7 +153,7 @@ def load_model(
         ModelLoadError: the model is not found, or has another kind; the message says why and what to do.
         MissingDependencyError: the backend needs an extra that is not installed.
     """
-    from osrerank.scoring.checkpoints.convert import CheckedGraph, Converted, convert_if_needed  # noqa: PLC0415 - imports tokenizers
+    from osrerank.scoring.checkpoints.convert import CheckedGraph, ConvertedModel, convert_if_needed  # noqa: PLC0415 - imports tokenizers
     from osrerank.scoring.checkpoints.self_check import require_self_check  # noqa: PLC0415 - imports tokenizers
     from osrerank.scoring.locate import locate  # noqa: PLC0415 - imports tokenizers
 
@@ -166,12 +166,14 @@ def load_model(
         raise ModelLoadError(reason, model=card.name, path=str(directory))
     network = load_backend(directory, card, backend=backend, threads=threads, dtype=dtype)
     loaded = model_of(directory, card, network)
-    check: Converted | CheckedGraph = files
+    check: ConvertedModel | CheckedGraph = files
     if is_encoder(loaded):
         load_queries(loaded, directory, backend=backend, threads=threads, dtype=dtype)
         is_foreign = network.name == "onnx" and not (directory / CARD_FILE).exists()
         check = (
-            CheckedGraph(hashlib.sha256(loaded.identity.encode()).hexdigest()) if is_foreign else Converted(directory)
+            CheckedGraph(hashlib.sha256(loaded.identity.encode()).hexdigest())
+            if is_foreign
+            else ConvertedModel(directory)
         )
     if not check.is_checked:
         try:

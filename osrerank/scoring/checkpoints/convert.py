@@ -52,7 +52,7 @@ CACHE_VERSION = "2"
 logger = logging.getLogger(__name__)
 
 
-class Converted(NamedTuple):
+class ConvertedModel(NamedTuple):
     """A model directory that can be loaded.
 
     Attributes:
@@ -103,7 +103,7 @@ class CheckedGraph(NamedTuple):
         return cache_folder() / f"graph-{self.sha256}" / SELF_CHECK_FILE
 
 
-def convert_if_needed(source: Path, head: Head = "") -> Converted:
+def convert_if_needed(source: Path, head: Head = "") -> ConvertedModel:
     """Return a model's directory, or a converted copy if it cannot be loaded directly.
 
     Pickled weights, TensorFlow weights, and a vocab.txt without a tokenizer.json are converted.
@@ -118,7 +118,7 @@ def convert_if_needed(source: Path, head: Head = "") -> Converted:
         MissingDependencyError: the extra ``torch`` is not installed.
     """
     if not head and not needs_conversion(source):
-        return Converted(source)
+        return ConvertedModel(source)
     files = _list_files(source)
     sha256 = digest(_model_folder(source), [file.name for file in files])
     try:
@@ -126,7 +126,7 @@ def convert_if_needed(source: Path, head: Head = "") -> Converted:
     except RuntimeError:
         raise _cache_error(source, "this user has no home folder") from None
     if target.exists():
-        return Converted(target, sha256)
+        return ConvertedModel(target, sha256)
     require("safetensors.torch", extra="torch")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -143,7 +143,7 @@ def convert_if_needed(source: Path, head: Head = "") -> Converted:
             if not target.exists():
                 raise
     logger.info("%s was converted to %s, which later loads use", source, target)
-    return Converted(target, sha256)
+    return ConvertedModel(target, sha256)
 
 
 def needs_conversion(directory: Path) -> bool:
@@ -167,15 +167,15 @@ def cache_folder() -> Path:
 
 
 def _cache_error(source: Path, reason: str) -> ModelLoadError:
-    message = f"{source} must be converted, but the copy cannot be written ({reason}): set XDG_CACHE_HOME to a "
-    return ModelLoadError(f"{message}writable folder", path=str(source))
+    message = f"{source} must be converted, but the copy cannot be written ({reason})"
+    return ModelLoadError(f"{message}: set XDG_CACHE_HOME to a writable folder", path=str(source))
 
 
 def _write_model(source: Path, target: Path, head: Head, sha256: str) -> None:
     """Write the converted model into an empty folder."""
     safetensors: Any = require("safetensors.torch", extra="torch")
     weights, config = _read_checkpoint(source)
-    config = {**config, **_missing_entries(source, config, weights, head)}
+    config = {**config, **_infer_entries(source, config, weights, head)}
     folder = _model_folder(source)
     if (folder / TOKENIZER_FILE).exists():
         shutil.copyfile(folder / TOKENIZER_FILE, target / TOKENIZER_FILE)
@@ -207,7 +207,7 @@ def _read_checkpoint(source: Path) -> tuple[Mapping[str, Any], Mapping[str, Any]
     return weights, config
 
 
-def _missing_entries(source: Path, config: Mapping[str, Any], weights: Mapping[str, Any], head: Head) -> dict[str, Any]:
+def _infer_entries(source: Path, config: Mapping[str, Any], weights: Mapping[str, Any], head: Head) -> dict[str, Any]:
     """Infer the architecture, family and labels that a config lacks from the head and the weights.
 
     Raises:
@@ -269,15 +269,15 @@ def _list_files(source: Path) -> list[Path]:
         SPECIAL_TOKENS_FILE,
         INDEX_FILE,
     ]
-    settings = [directory / name for name in names if (directory / name).exists()]
+    descriptions = [directory / name for name in names if (directory / name).exists()]
     if tensorflow.is_tensorflow(source):
         prefix = tensorflow.find_checkpoint(directory)
-        return [*settings, *sorted(prefix.parent.glob(f"{prefix.name}.*"))]
+        return [*descriptions, *sorted(prefix.parent.glob(f"{prefix.name}.*"))]
     weights = [directory / name for name in weight_files(source)] or pickled_files(source)
     for file in weights:
         if not file.exists():
             raise ModelLoadError(f"{file}, which {INDEX_FILE} lists, is missing", path=str(file))
-    return [*settings, *weights]
+    return [*descriptions, *weights]
 
 
 def _write_json(file: Path, content: Mapping[str, Any]) -> None:

@@ -2,10 +2,10 @@
 
 Bi-encoders whose graph another program exported are checked in the same way.
 
-Comparing outputs with those of the original program does not reveal swapped labels, a vocabulary of the wrong case or a
-lost head. This check does: a trained reranker scores nearly every answering paragraph far above the random one. The
-margin counts because a model that lost its head still has trained layers. With a new head, whose weights are random and
-small, it may order the paragraphs correctly by chance, but their scores are close.
+Comparing two implementations on random weights does not reveal swapped labels, a vocabulary of the wrong case or a lost
+head. This check does: a trained reranker scores nearly every answering paragraph far above the random one. The margin
+counts because a model that lost its head still has trained layers. With a new head, whose weights are random and small,
+it may order the paragraphs correctly by chance, but their scores are close.
 """
 
 import gzip
@@ -34,8 +34,8 @@ MIN_MARGIN = 1.5
 """The minimum median margin, in uncalibrated logits."""
 MAX_UNKNOWN = 0.01
 """The maximum share of unknown tokens."""
-SKIP = "if the model is not trained yet or does not read English, run osrerank export --no-self-check"
-SKIP_ENCODER = "if the model does not read English, run osrerank export, which writes its graph without this check"
+SKIP_HINT = "if the model is not trained yet or does not read English, run osrerank export --no-self-check"
+ENCODER_SKIP_HINT = "if the model does not read English, run osrerank export, which writes its graph without this check"
 
 
 class Example(NamedTuple):
@@ -110,8 +110,8 @@ def require_self_check(scorer: Scorer | Encoder, directory: Path, card: ModelCar
     """
     check = run_self_check(scorer, directory, card, sha256=sha256)
     if check.cause:
-        skip = SKIP_ENCODER if card.is_encoder else SKIP
-        reason = f"{card.name} does not rank as a trained model does: {check.cause} ({check}); {skip}"
+        hint = ENCODER_SKIP_HINT if card.is_encoder else SKIP_HINT
+        reason = f"{card.name} does not rank as a trained model does: {check.cause} ({check}); {hint}"
         raise ModelLoadError(reason, model=card.name, path=str(directory))
     return check
 
@@ -121,7 +121,8 @@ def examples() -> tuple[Example, ...]:
     """Return the questions and their paragraphs, which are the same in every run."""
     with gzip.open(SAMPLE / "corpus.jsonl.gz", "rt", encoding="utf-8") as lines:
         texts = {entry["id"]: entry["text"] for entry in map(json.loads, lines)}
-    answers = dict(line.split()[::2] for line in (SAMPLE / "qrels.txt").read_text("utf-8").splitlines())
+    qrels = (line.split() for line in (SAMPLE / "qrels.txt").read_text("utf-8").splitlines())
+    answers = {fields[0]: fields[2] for fields in qrels}
     questions = (line.split("\t") for line in (SAMPLE / "queries.tsv").read_text("utf-8").splitlines()[:QUESTIONS])
     rng = random.Random(1)  # noqa: S311 - a choice of examples
     doc_ids = sorted(texts)

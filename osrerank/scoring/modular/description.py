@@ -32,7 +32,7 @@ STATIC = "static-embedding"
 LATER_MODULES = ("Pooling", "Dense", "LayerNorm", "Normalize", "Dropout")
 """Modules that may follow the transformer of a bi-encoder or a cross-encoder."""
 WEIGHTED_MODULES = ("Dense", "LayerNorm")
-"""Modules with weights, which are missing in graphs that other programs exported."""
+"""Modules with weights. Graphs that other programs exported do not contain these weights."""
 ENCODER_TASK = "feature-extraction"
 CLASSIFIER_TASK = "sequence-classification"
 MODES: Mapping[str, Mode] = {mode: mode for mode in get_args(Mode)}
@@ -258,7 +258,7 @@ def list_modules(
         if module.get("kwargs"):
             raise file_error(file, f"module {index} has kwargs {module['kwargs']!r}, which osrerank does not know")
         if (index and not folder) or (folder and Path(folder).name != folder):
-            raise file_error(file, f"module {index} has the path {folder!r}; it must name a folder here")
+            raise file_error(file, f"module {index} has the path {folder!r}; it must name a folder in this directory")
         modules.append(Module(kind, folder))
     if not modules:
         raise file_error(file, "it lists no module")
@@ -279,7 +279,7 @@ def read_transformer_settings(directory: Path, more_fields: Collection[str] = ()
     content: Content = read_json(file)
     refuse_unknown(file, content, (*KNOWN_FIELDS["Transformer"], *more_fields), "Transformer")
     if content.get("do_lower_case") and not _lowers_case(read_json(directory / TOKENIZER_FILE).get("normalizer")):
-        raise file_error(file, "do_lower_case is true; put it into tokenizer.json, as a normaliser")
+        raise file_error(file, "do_lower_case is true; put it into tokenizer.json as a normaliser")
     processing = content.get("processing_kwargs") or {}
     unknown_fields = (set(processing) - {"text"}) or (set(processing.get("text", {})) - {"max_length"})
     if unknown_fields:

@@ -42,7 +42,7 @@ STANFORD_ARCHITECTURE = "HF_ColBERT"
 METADATA_FILE = "artifact.metadata"
 LATER_MODULES = ("Dense", "MultiVectorMask", "Normalize", "HierarchicalTokenPooling")
 LIBRARIES = (LIBRARY, "pylate.models.")
-EXPANSION = "query_expansion"
+EXPANSION_FIELD = "query_expansion"
 SIMILARITIES = ("maxsim", "meanmaxsim")
 """Supported similarities. ``meanmaxsim`` divides by the number of the query's tokens, which changes no order."""
 DENSE_FIELDS = (
@@ -144,7 +144,7 @@ class _ModulesReader:
             reason = f"similarity_fn_name is {similarity!r}; it must be {' or '.join(SIMILARITIES)}"
             raise file_error(self._file, reason)
         transformer = self._directory / self._transformer
-        task = read_transformer_task(transformer, (EXPANSION,))
+        task = read_transformer_task(transformer, (EXPANSION_FIELD,))
         check_field(transformer / TRANSFORMER_FILE, "transformer_task", task, ENCODER_TASK)
         projections, dimensions = self._read_projections()
         query_marker, query_prefix = self._marker_and_prefix("query", QUERY_PROMPTS)
@@ -169,7 +169,7 @@ class _ModulesReader:
         )
 
     def _marker_and_prefix(self, side: str, names: Sequence[str]) -> tuple[str, str]:
-        """Return the marker token of queries or documents, and the text after it."""
+        """Return the marker of queries or documents, and the prefix after it."""
         prompt = select_prompt(self._file, self._model, names)
         if not self._is_pylate:
             return self._vocabulary.split_marker(prompt)
@@ -188,17 +188,19 @@ class _ModulesReader:
             max_document_tokens = int(self._model.get("document_length") or DEFAULT_DOCUMENT_TOKENS)
             is_expanded = self._model.get("do_query_expansion") is not False
             attends = bool(self._model.get("attend_to_expansion_tokens"))
-            expansion = self._vocabulary.expansion(max_query_tokens if is_expanded else 0, attends=attends)
+            expansion = self._vocabulary.expansion_fields(max_query_tokens if is_expanded else 0, attends=attends)
             return expansion, max_query_tokens, max_document_tokens
-        limits = read_token_limits(transformer, (EXPANSION,))
-        file, settings = read_transformer_settings(transformer, (EXPANSION,))
-        content = settings.get(EXPANSION) or {"length": 0}
-        refuse_unknown(file, content, ("strategy", "attend", "token", "length"), EXPANSION)
+        limits = read_token_limits(transformer, (EXPANSION_FIELD,))
+        file, settings = read_transformer_settings(transformer, (EXPANSION_FIELD,))
+        content = settings.get(EXPANSION_FIELD) or {"length": 0}
+        refuse_unknown(file, content, ("strategy", "attend", "token", "length"), EXPANSION_FIELD)
         strategy = content.get("strategy")
         if strategy not in (None, "fixed", "min"):
-            raise file_error(file, f"{EXPANSION} has the strategy {strategy!r}; it must be fixed or min")
+            raise file_error(file, f"{EXPANSION_FIELD} has the strategy {strategy!r}; it must be fixed or min")
         length = content["length"]
-        expansion = self._vocabulary.expansion(length, attends=bool(content.get("attend")), token=content.get("token"))
+        expansion = self._vocabulary.expansion_fields(
+            length, attends=bool(content.get("attend")), token=content.get("token")
+        )
         query_limit = int(length) if strategy == "fixed" else limits.query or limits.sequence
         return expansion, query_limit, limits.document or limits.sequence
 
@@ -237,10 +239,10 @@ class _ModulesReader:
         if self._is_pylate:
             words = self._model.get("skiplist_words")
             return list(string.punctuation) if words is None else list(words)
-        mask_file, mask = self._read_only_module("MultiVectorMask", MASK_FIELDS)
+        mask_file, mask = self._read_single_module("MultiVectorMask", MASK_FIELDS)
         check_field(mask_file, "skiplist_tasks", list(mask.get("skiplist_tasks") or ["document"]), ["document"])
         check_field(mask_file, "keep_only_token_ids", mask.get("keep_only_token_ids") or None, None)
-        normalize_file, normalize = self._read_only_module("Normalize", ("module_input_name", "module_output_name"))
+        normalize_file, normalize = self._read_single_module("Normalize", ("module_input_name", "module_output_name"))
         for name, value in normalize.items():
             check_field(normalize_file, name, value or TOKENS_OUTPUT, TOKENS_OUTPUT)
         return list(mask.get("skiplist_words") or ())
@@ -252,13 +254,13 @@ class _ModulesReader:
         if kinds[-1] != "HierarchicalTokenPooling":
             reason = f"HierarchicalTokenPooling must be the last module, but {kinds[-1]} is the last"
             raise file_error(self._directory / MODULES_FILE, reason)
-        file, content = self._read_only_module("HierarchicalTokenPooling", ("pool_factor", *POOLING_FIELDS))
+        file, content = self._read_single_module("HierarchicalTokenPooling", ("pool_factor", *POOLING_FIELDS))
         defaults = {**POOLING_FIELDS, "normalize_embeddings": False}
         for name, expected in POOLING_FIELDS.items():
             check_field(file, name, content.get(name, defaults[name]), expected)
         return float(content.get("pool_factor", 1))
 
-    def _read_only_module(self, kind: str, known_fields: Collection[str]) -> tuple[Path, Content]:
+    def _read_single_module(self, kind: str, known_fields: Collection[str]) -> tuple[Path, Content]:
         """Return the file of the only module of a kind, and its content."""
         folders = [module.folder for module in self._modules if module.kind == kind]
         if len(folders) != 1:
@@ -288,7 +290,7 @@ def _read_stanford(directory: Path) -> LateInteractionDescription:
     tokens = TokenVectors(
         query_marker=markers[0],
         document_marker=markers[1],
-        **vocabulary.expansion(max_query_tokens, attends=bool(content.get("attend_to_mask_tokens"))),
+        **vocabulary.expansion_fields(max_query_tokens, attends=bool(content.get("attend_to_mask_tokens"))),
         skipped=vocabulary.tokens_among(string.punctuation if content.get("mask_punctuation", True) else ()),
     )
     projections = (Projection(MODULE_WEIGHTS_FILE, "linear"),)
@@ -331,7 +333,7 @@ class _Vocabulary:
             return marker, prompt.removeprefix(marker)
         return "", prompt
 
-    def expansion(self, length: int, *, attends: bool, token: str | None = None) -> dict[str, Any]:
+    def expansion_fields(self, length: int, *, attends: bool, token: str | None = None) -> dict[str, Any]:
         """Return the fields of `TokenVectors` that expand queries to a length; empty for length 0."""
         if not length:
             return {}

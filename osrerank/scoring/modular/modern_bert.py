@@ -8,7 +8,7 @@ from osrerank.scoring.modular.head import Head, HeadStep
 
 MODEL_TYPE = "modernbert"
 CLASSIFIER = "ModernBertForSequenceClassification"
-PREFIX = "model."
+CLASSIFIER_PREFIX = "model."
 """Prefix of the encoder's weights in a classifier."""
 FULL_ATTENTION = "full_attention"
 WINDOW_ATTENTION = "sliding_attention"
@@ -133,6 +133,7 @@ def _rotations(config: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]]:
 
 
 def _theta(config: Mapping[str, Any], layer_type: str) -> float:
+    """Return the base of the periods of a layer type's rotations."""
     theta = _rotations(config).get(layer_type, {}).get("rope_theta")
     if theta is not None:
         return float(theta)

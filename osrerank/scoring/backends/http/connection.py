@@ -1,4 +1,4 @@
-"""Send requests to a rerank server: pooled connections, retries within the deadline, and errors without secrets."""
+"""Send requests to a rerank server over pooled connections, with retries within the deadline."""
 
 import json
 import logging
@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import urllib3
 from urllib3.exceptions import ConnectTimeoutError, HTTPError, NewConnectionError, ProtocolError, SSLError
-from urllib3.exceptions import TimeoutError as TooLateError
+from urllib3.exceptions import TimeoutError as Urllib3TimeoutError
 
 from osrerank._log_throttle import LogThrottle
 from osrerank.errors import DeadlineExceeded, EndpointError, InferenceError, Overloaded
@@ -30,12 +30,12 @@ from osrerank.tracing.attributes import http_span, set_http_status
 from osrerank.tracing.spans import trace_headers
 from osrerank.types import Deadline
 
-CONNECTIONS = 32
+MAX_CONNECTIONS = 32
 """The maximum number of concurrent requests, and of connections that stay open."""
 CONNECT_TIMEOUT_S = 3.0
 TIMEOUT_S = 60.0
 """The timeout of a response, if a search has no deadline."""
-ATTEMPTS = 4
+MAX_ATTEMPTS = 4
 FIRST_WAIT_S = 0.1
 """The wait before the second attempt; each later wait is about twice as long."""
 MAX_WAIT_S = 30.0
@@ -72,7 +72,7 @@ class _Request(NamedTuple):
     content: bytes | None = None
     send_deadline: bool = False
     timeout_s: float = TIMEOUT_S
-    attempts: int = ATTEMPTS
+    attempts: int = MAX_ATTEMPTS
 
 
 class Connection:
@@ -107,7 +107,7 @@ class Connection:
         self._failing_since_s: float | None = None
         self._retry_at_s = -math.inf  # end of the pause that the server requested by Retry-After
         self._refusal = ""  # message of the response that requested the pause
-        self._pool = urllib3.PoolManager(num_pools=4, maxsize=CONNECTIONS, retries=False)
+        self._pool = urllib3.PoolManager(num_pools=4, maxsize=MAX_CONNECTIONS, retries=False)
 
     def post(
         self,
@@ -116,7 +116,7 @@ class Connection:
         deadline: Deadline,
         *,
         send_deadline: bool = False,
-        attempts: int = ATTEMPTS,
+        attempts: int = MAX_ATTEMPTS,
     ) -> Response:
         """Send a request and return the response; retry if the server is busy or closes the connection.
 
@@ -151,7 +151,7 @@ class Connection:
         self._retry_at_s = -math.inf
         return Response(decoded, response.headers)
 
-    def get(self, url: str, deadline: Deadline, *, timeout_s: float = TIMEOUT_S, attempts: int = ATTEMPTS) -> Any:
+    def get(self, url: str, deadline: Deadline, *, timeout_s: float = TIMEOUT_S, attempts: int = MAX_ATTEMPTS) -> Any:
         """Return the JSON at a URL; None if the response is an error or not JSON. Retry as `post` does.
 
         Raises:
@@ -191,7 +191,7 @@ class Connection:
         attempt = 0
         while True:
             attempt += 1
-            self._check(request.deadline)
+            self._check_limits(request.deadline)
             if attempt > 1:
                 ENDPOINT_REQUESTS.labels("retried").inc()
             started_s = time.perf_counter()
@@ -243,8 +243,8 @@ class Connection:
         except NewConnectionError as error:  # first, because it is also a TimeoutError in old releases of urllib3
             reason = f"the rerank server {self._host} cannot be reached ({type(error).__name__})"
             raise _ConnectionLost(reason) from None
-        except TooLateError as error:
-            self._check(deadline)
+        except Urllib3TimeoutError as error:
+            self._check_limits(deadline)
             if isinstance(error, ConnectTimeoutError):
                 raise _ConnectionLost(f"the rerank server {self._host} could not be reached in time") from None
             raise EndpointError(f"the rerank server {self._host} did not respond in time", retryable=True) from None
@@ -260,7 +260,7 @@ class Connection:
         try:
             for chunk in response.stream(CHUNK_BYTES):
                 body += chunk
-                self._check(deadline, len(body))
+                self._check_limits(deadline, len(body))
         except BaseException:
             response.close()
             raise
@@ -283,7 +283,7 @@ class Connection:
         if attempt >= request.attempts and budget_s <= 0:
             raise failure
         wait_s = 0.0
-        if retry_after_s is None or attempt > ATTEMPTS:
+        if retry_after_s is None or attempt > MAX_ATTEMPTS:
             wait_s = _backoff_s(attempt)
         if retry_after_s is not None:
             jitter_s = FIRST_WAIT_S * random.random()  # noqa: S311 - so that not all clients retry at once
@@ -295,7 +295,7 @@ class Connection:
             logger.warning("[server-busy] %s; retrying for at most %.0f s", failure, budget_s)
         self._wait(wait_s)
 
-    def _check(self, deadline: Deadline, size: int = 0) -> None:
+    def _check_limits(self, deadline: Deadline, size: int = 0) -> None:
         """Raise if the deadline has passed, the connections are closed, or a body of ``size`` bytes is too large."""
         if size > MAX_BYTES:
             raise EndpointError(f"the response of {self._host} is larger than {MAX_BYTES >> 20} MiB")
@@ -324,5 +324,5 @@ class _ConnectionLost(Exception):  # noqa: N818 - an event
 
 def _backoff_s(attempt: int) -> float:
     """Return a random wait, whose upper bound doubles with each attempt."""
-    max_wait_s = min(FIRST_WAIT_S * 2 ** (min(attempt, ATTEMPTS * 3) - 1), MAX_BACKOFF_S)
+    max_wait_s = min(FIRST_WAIT_S * 2 ** (min(attempt, MAX_ATTEMPTS * 3) - 1), MAX_BACKOFF_S)
     return random.uniform(max_wait_s / 2, max_wait_s)  # noqa: S311 - so that not all clients retry at once

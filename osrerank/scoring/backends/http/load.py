@@ -21,7 +21,7 @@ def load(settings: Settings, model: str) -> Scorer:
     """
     target = Target.from_settings(settings, model)
     key = settings.rerank_key.get_secret_value() if settings.rerank_key else ""
-    if key and not _protects_key(target.url):
+    if key and not _is_key_protected(target.url):
         logger.warning("[key-in-clear] the key for %s is sent unencrypted: use https", target.host)
     return EndpointScorer(target, key)
 
@@ -35,7 +35,7 @@ def check(settings: Settings) -> None:
     Target.from_settings(settings, settings.model)
 
 
-def _protects_key(url: str) -> bool:
+def _is_key_protected(url: str) -> bool:
     """Return whether requests to a URL are encrypted by TLS or stay on this machine."""
     parts = parse_url(url)
     host = (parts.host or "").strip("[]")

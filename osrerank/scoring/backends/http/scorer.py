@@ -14,7 +14,13 @@ from osrerank._platform import renew_after_fork
 from osrerank._threads import DaemonThreads
 from osrerank.errors import DeadlineExceeded, EndpointError, InferenceError, OsrerankError, ScoringError
 from osrerank.metrics import ENDPOINT_REQUESTS, HALVINGS
-from osrerank.scoring.backends.http.connection import ATTEMPTS, CONNECTIONS, RETRY_BUDGET_S, TOO_LARGE, Connection
+from osrerank.scoring.backends.http.connection import (
+    MAX_ATTEMPTS,
+    MAX_CONNECTIONS,
+    RETRY_BUDGET_S,
+    TOO_LARGE,
+    Connection,
+)
 from osrerank.scoring.backends.http.dialects import Dialect, EndpointRequest
 from osrerank.scoring.backends.http.responses import WrongScaleError, read_scores
 from osrerank.scoring.backends.http.target import Target, dialect_from_info, dialect_from_models
@@ -58,8 +64,7 @@ class EndpointScorer:
     """Scores single documents through a rerank server; safe to use from many threads, and after a fork.
 
     ``Scores.values`` are logits: the server's own, or ``log(p / (1 - p))`` of its probabilities. A document counts as
-    not reached if the server scores it too late, and as failed if the server refuses it or returns no score for it. The
-    ``key`` is sent as a bearer token; "" sends no key.
+    not reached if the server scores it too late, and as failed if the server refuses it or returns no score for it.
     """
 
     def __init__(self, target: Target, key: str = "") -> None:
@@ -109,9 +114,9 @@ class EndpointScorer:
             raise ValueError("a rerank server scores single documents; to compare pairs, load a duo model")
         if not tuples:
             return Scores(np.empty(0, dtype=np.float32), identity=self.identity)
-        dialect = self._dialect_of_server(deadline)
-        batches = list(self._split_batches([text_to_send(documents[index]) for (index,) in tuples]))
-        futures = [self._submit(dialect, text_to_send(query), batch, deadline) for batch in batches]
+        dialect = self._find_dialect(deadline)
+        batches = list(self._split_batches([prepare_text(documents[index]) for (index,) in tuples]))
+        futures = [self._submit(dialect, prepare_text(query), batch, deadline) for batch in batches]
         try:
             wait(futures, timeout=None if deadline.at_s is None else max(0.0, deadline.remaining_s()))
         finally:
@@ -132,7 +137,7 @@ class EndpointScorer:
                 may help.
         """
         self._connection.check_retry_after()
-        dialect = self._dialect_of_server(deadline, attempts=1)
+        dialect = self._find_dialect(deadline, attempts=1)
         path = "/ready" if dialect.name == "osrerank" else "/health"
         if self._connection.is_healthy(self._target.base + path, deadline.within_ms(1000 * DETECTION_S)):
             return
@@ -160,21 +165,19 @@ class EndpointScorer:
             if self._closed:
                 raise InferenceError(f"the scorer of {self.model} is closed; load the model again", model=self.model)
             if self._threads is None:
-                self._threads = DaemonThreads(CONNECTIONS, "osrerank-http")
+                self._threads = DaemonThreads(MAX_CONNECTIONS, "osrerank-http")
             return self._threads.submit(bind_trace(self._score_batch), dialect, query, batch, deadline)
 
     def _score_batch(self, dialect: Dialect, query: str, batch: EndpointBatch, deadline: Deadline) -> EndpointBatch:
         """Score a batch; split it in halves while the server refuses its size or one of its documents.
 
-        Raises:
-            DeadlineExceeded, EndpointError, Overloaded: as `Connection.post`; or the server accepted no document, and
-                refused two documents that were sent alone.
+        If the server refuses two documents that are sent alone, and has not accepted any, the batch fails.
         """
         pending = deque([batch])
         refused_documents = 0
         max_accepted = 0  # number of documents in the largest request that the server accepted
         while pending:
-            from_end = refused_documents > 0 and max_accepted == 0  # far from the refused document
+            from_end = refused_documents > 0 and max_accepted == 0  # away from the refused document
             part = pending.pop() if from_end else pending.popleft()
             try:
                 self._send(dialect, query, part, deadline)
@@ -205,14 +208,14 @@ class EndpointScorer:
         return batch
 
     def _send(
-        self, dialect: Dialect, query: str, batch: EndpointBatch, deadline: Deadline, *, attempts: int = ATTEMPTS
+        self, dialect: Dialect, query: str, batch: EndpointBatch, deadline: Deadline, *, attempts: int = MAX_ATTEMPTS
     ) -> None:
         """Send a batch in one request, and store the server's scores and failures in it."""
         scale = self._target.scale(dialect)
         body = dialect.body(EndpointRequest(query, batch.texts, self._target.model, scale))
         address = self._target.address(dialect)
-        is_ours = dialect.name == "osrerank"
-        response = self._connection.post(address, body, deadline, send_deadline=is_ours, attempts=attempts)
+        send_deadline = dialect.name == "osrerank"
+        response = self._connection.post(address, body, deadline, send_deadline=send_deadline, attempts=attempts)
         logits, failures = read_scores(dialect, scale, response.content, len(batch.indices), response.headers)
         batch.logits |= {batch.indices[number]: logit for number, logit in logits.items()}
         batch.failures |= {batch.indices[number]: reason for number, reason in failures.items()}
@@ -263,7 +266,7 @@ class EndpointScorer:
         reached = min(late_indices, default=count)
         return Scores(values, failures, reached, inferences=scored, identity=self.identity)
 
-    def _dialect_of_server(self, deadline: Deadline, *, attempts: int = ATTEMPTS) -> Dialect:
+    def _find_dialect(self, deadline: Deadline, *, attempts: int = MAX_ATTEMPTS) -> Dialect:
         """Return the server's dialect. If neither settings nor address name it, the first call detects it."""
         if self._dialect is not None:
             return self._dialect
@@ -308,6 +311,6 @@ def _tei_batch_size(info: object) -> int:
     return size if isinstance(size, int) and size > 0 else 0
 
 
-def text_to_send(text: str) -> str:
+def prepare_text(text: str) -> str:
     """Truncate a text to just above the maximum that a model reads, and replace unpaired surrogates with "?"."""
     return text[: MAX_TEXT_CHARACTERS + 1].encode("utf-8", "replace").decode("utf-8")

@@ -16,7 +16,7 @@ from torch.nn import functional
 from osrerank.scoring.backends.networks.attention import Attention, Bounds
 from osrerank.scoring.backends.networks.bert import Attend, check_ids
 from osrerank.scoring.backends.networks.packing import Numbers, Packed
-from osrerank.scoring.modular.modern_bert import EMBEDDINGS, LAYER, PREFIX, ModernBertShape
+from osrerank.scoring.modular.modern_bert import CLASSIFIER_PREFIX, EMBEDDINGS, LAYER, ModernBertShape
 
 Rotation = tuple[Tensor, Tensor]
 """Cosines and sines of each token's angles, each ``(tokens, 1, width / 2)``."""
@@ -140,7 +140,7 @@ def encoder_weights(weights: Mapping[str, Tensor], encoder: ModernBertEncoder) -
     Raises:
         KeyError: a weight is missing.
     """
-    unprefixed = {name.removeprefix(PREFIX): tensor for name, tensor in weights.items()}
+    unprefixed = {name.removeprefix(CLASSIFIER_PREFIX): tensor for name, tensor in weights.items()}
     return {name: unprefixed[_transformers_name(name)].float() for name in encoder.state_dict()}
 
 
