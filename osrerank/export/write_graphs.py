@@ -21,7 +21,7 @@ from osrerank.scoring.card import ModelCard
 from osrerank.scoring.inputs import InputBuilder, Tokens
 from osrerank.scoring.model_files import CONFIG_FILE, TOKENIZER_FILE, read_config
 from osrerank.scoring.modular import modern_bert as modern_shape
-from osrerank.scoring.modular.description import FAMILIES, GRAPH_FAMILIES, STATIC
+from osrerank.scoring.modular.description import FAMILIES, GRAPH_FAMILIES, STATIC_MODEL_TYPE
 from osrerank.scoring.saved_encoder import check_architecture
 
 EXAMPLES = {"words": 32, "marks": 16}
@@ -94,7 +94,7 @@ def _write_fp32(source: Path, target: Path, card: ModelCard, *, padded: bool) ->
         if padded:
             reason = f"{source}: a bi-encoder's graph takes no padding; leave padded out"
             raise ConfigError(reason, setting="padded", source="argument")
-        families = GRAPH_FAMILIES if card.kind == "late-interaction" else (*FAMILIES, STATIC)
+        families = GRAPH_FAMILIES if card.kind == "late-interaction" else (*FAMILIES, STATIC_MODEL_TYPE)
         check_architecture(source / CONFIG_FILE, config, families)
     if card.is_encoder and config["model_type"] in GRAPH_FAMILIES:
         weights = {name: tensor.float().numpy() for name, tensor in read_weights(source).items()}

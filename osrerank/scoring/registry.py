@@ -23,7 +23,7 @@ from osrerank.settings import Settings
 from osrerank.types import Encoder, Scorer, is_encoder
 
 if TYPE_CHECKING:
-    from osrerank.scoring.backends.base import Backend, Compute
+    from osrerank.scoring.backends.base import Backend, ComputeOptions
     from osrerank.scoring.bi_encoder import BiEncoder
     from osrerank.scoring.cross_encoder import CrossEncoder
     from osrerank.scoring.encoder_scorer import EncoderScorer
@@ -61,7 +61,7 @@ class BackendEntry:
     forms: Sequence[Sequence[str]] = ()
     dtypes: Sequence[str] = (AUTO,)
 
-    def open(self, directory: Path, card: ModelCard, compute: "Compute") -> "Backend":
+    def open(self, directory: Path, card: ModelCard, compute: "ComputeOptions") -> "Backend":
         """Load the network of a model's directory into this process."""
         backend: Backend = importlib.import_module(self.module).load(directory, card, compute)
         return backend
@@ -263,10 +263,10 @@ def load_backend(
         ModelLoadError, MissingDependencyError: as `load_model`.
     """
     check_backend(backend, local=True)
-    from osrerank.scoring.backends.base import Compute  # noqa: PLC0415 - imports tokenizers
+    from osrerank.scoring.backends.base import ComputeOptions  # noqa: PLC0415 - imports tokenizers
 
     entry = BACKENDS[_choose(directory, card) if backend == AUTO else backend]
-    return entry.open(directory, card, Compute(threads, dtype))
+    return entry.open(directory, card, ComputeOptions(threads, dtype))
 
 
 def check_backend(name: str, *, local: bool = False) -> str:

@@ -8,7 +8,7 @@ from osrerank._optional import require
 from osrerank.scoring.json_file import read_json
 from osrerank.scoring.model_files import CONFIG_FILE, TOKENIZER_FILE, WEIGHTS_FILE, weight_files
 from osrerank.scoring.modular.bi_encoder import MAX_TOKENS
-from osrerank.scoring.modular.description import STATIC, file_error
+from osrerank.scoring.modular.description import STATIC_MODEL_TYPE, file_error
 
 EMPTY_TEMPLATE = {
     "type": "TemplateProcessing",
@@ -45,7 +45,7 @@ def table_config(rows: Any) -> dict[str, Any]:
     """Return the content of ``config.json`` for the vectors that `read_table` returns."""
     tokens, width = rows.shape
     return {
-        "model_type": STATIC,
+        "model_type": STATIC_MODEL_TYPE,
         "vocab_size": tokens,
         "hidden_size": width,
         "max_position_embeddings": MAX_TOKENS,

@@ -7,7 +7,7 @@ from osrerank.scoring.inputs import Tokens
 from osrerank.types.vectors import Rows
 
 
-class Compute(NamedTuple):
+class ComputeOptions(NamedTuple):
     """The user's choices for a backend.
 
     Attributes:

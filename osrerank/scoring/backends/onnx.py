@@ -10,7 +10,7 @@ import numpy.typing as npt
 from osrerank._platform import usable_cores
 from osrerank._threads import NATIVE_CODE
 from osrerank.errors import InferenceError, ModelLoadError
-from osrerank.scoring.backends.base import Backend, Compute
+from osrerank.scoring.backends.base import Backend, ComputeOptions
 from osrerank.scoring.card import ModelCard
 from osrerank.scoring.inputs import PaddedBatch, Tokens, pad
 from osrerank.scoring.modular.head import Head
@@ -24,7 +24,7 @@ STATE_OUTPUTS = ("last_hidden_state", "token_embeddings")
 """Names of the output with the last states of all tokens, in a bi-encoder's graph that another program exported."""
 
 
-def load(directory: Path, card: ModelCard, compute: Compute) -> Backend:
+def load(directory: Path, card: ModelCard, compute: ComputeOptions) -> Backend:
     """Load the ONNX backend of a model directory; `osrerank.scoring.registry` calls this."""
     encoders = {"bi-encoder": EncoderBackend, "late-interaction": TokenBackend}
     backend_class = encoders.get(card.kind, OnnxBackend)
@@ -62,7 +62,7 @@ class OnnxBackend:
     def load(cls, directory: Path, card: ModelCard, *, threads: int = 0) -> Self:
         """Open the model's int8 graph, or its fp32 graph if it has no int8 graph.
 
-        With 0 ``threads``, as many sequences are computed at once as this process may use physical cores.
+        ``threads`` sequences are computed at once; with 0, one for each physical core that this process may use.
 
         Raises:
             ModelLoadError: the directory has no graph, or the graph cannot be read or does not match the card.
@@ -182,7 +182,7 @@ def _check_inputs(session: Any, file: Path, card: ModelCard) -> None:
 def _choose_precision(directory: Path, card: ModelCard) -> str:
     precision = next((name for name in PRECISIONS if name in card.onnx), None)
     if precision is None:
-        reason = f"{directory} has no ONNX graph in {', '.join(PRECISIONS)}; make one with osrerank export"
+        reason = f"{directory} has no ONNX graph in {' or '.join(PRECISIONS)}; make one with osrerank export"
         raise ModelLoadError(reason, model=card.name, path=str(directory))
     return precision
 

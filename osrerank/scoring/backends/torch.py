@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any, Self
 from osrerank._optional import require
 from osrerank._threads import NATIVE_CODE
 from osrerank.errors import InferenceError, MissingDependencyError, ModelLoadError
-from osrerank.scoring.backends.base import Compute
+from osrerank.scoring.backends.base import ComputeOptions
 from osrerank.scoring.card import ModelCard
 from osrerank.scoring.card_file import parameter_files
 from osrerank.scoring.inputs import Tokens
 from osrerank.scoring.model_files import CONFIG_FILE, padding_id, read_config
 from osrerank.scoring.modular.cross_encoder import read_cross_encoder
-from osrerank.scoring.modular.description import STATIC
+from osrerank.scoring.modular.description import STATIC_MODEL_TYPE
 from osrerank.scoring.modular.head import Head
 from osrerank.types.vectors import Rows
 
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 BUDGET_TOKENS = {"cpu": 2048, "cuda": 32768}
 """Device -> maximum number of tokens in a batch."""
 THREADS = {"cpu": 1, "cuda": 2}
-"""Device -> number of threads that compute batches. On a GPU, one prepares a batch while the other's is computed."""
+"""Device -> number of threads that compute batches. With two, one prepares a batch while the GPU computes another."""
 
 logger = logging.getLogger(__name__)
 
 
-def load(directory: Path, card: ModelCard, compute: Compute) -> "TorchBackend":
+def load(directory: Path, card: ModelCard, compute: ComputeOptions) -> "TorchBackend":
     """Load the torch backend of a model directory; `osrerank.scoring.registry` calls this."""
     return TorchBackend.load(directory, card, threads=compute.threads, dtype=compute.dtype)
 
@@ -244,7 +244,7 @@ def _load_classifier(directory: Path, card: ModelCard) -> Any:
 
 
 def _refuse_decoder(directory: Path, card: ModelCard, transformers: Any) -> None:
-    """Check that the model is an encoder: of these only, transformers has masked-word models."""
+    """Check that the model is an encoder, because transformers has masked-word models of encoders only."""
     family = str(read_config(directory).get("model_type"))
     if family not in transformers.models.auto.modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES:
         file = directory / CONFIG_FILE
@@ -263,7 +263,7 @@ def _load_modular(directory: Path, card: ModelCard, head: Head) -> Any:
 
     transformers: Any = require("transformers", extra="torch")
     weights, config = read_weights(directory), read_config(directory)
-    if config.get("model_type") == STATIC:
+    if config.get("model_type") == STATIC_MODEL_TYPE:
         table = EmbeddingTable(weights["embedding.weight"], transformers.PretrainedConfig(**config))
         return ModularClassifier(table, HeadNetwork(head, weights)).eval()
     network, loading = transformers.AutoModel.from_pretrained(

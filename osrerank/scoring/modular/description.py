@@ -27,7 +27,7 @@ GRAPH_FAMILIES = ("bert", "roberta", "xlm-roberta", "camembert", "mpnet", "moder
 """``model_type`` of the encoders whose graphs are built by `osrerank.export` itself."""
 FAMILIES = (*GRAPH_FAMILIES, "distilbert", "electra", "albert", "deberta-v2")
 """``model_type`` of the encoders that other modules may follow."""
-STATIC = "static-embedding"
+STATIC_MODEL_TYPE = "static-embedding"
 """osrerank's ``model_type`` for a StaticEmbedding, a table of token vectors without a config."""
 LATER_MODULES = ("Pooling", "Dense", "LayerNorm", "Normalize", "Dropout")
 """Modules that may follow the transformer of a bi-encoder or a cross-encoder."""

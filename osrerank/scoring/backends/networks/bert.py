@@ -20,7 +20,7 @@ from torch.nn import functional
 from osrerank.errors import InferenceError
 from osrerank.scoring.backends.networks.attention import Attention, Bounds, PartialAttention
 from osrerank.scoring.backends.networks.heads import HeadNetwork
-from osrerank.scoring.backends.networks.packing import Numbers, Packed, offsets, pack
+from osrerank.scoring.backends.networks.packing import Numbers, PackedBatch, offsets, pack
 from osrerank.scoring.inputs import Tokens
 
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -156,7 +156,7 @@ class BertEncoder(nn.Module):
             states = layer(states, partial(attention, queries=bounds, keys=bounds))
         return last.forward_selected(states, bounds.offsets[:-1], partial(attention, queries=firsts, keys=bounds))
 
-    def embedding_ids(self, packed: Packed) -> list[Numbers]:
+    def embedding_ids(self, packed: PackedBatch) -> list[Numbers]:
         """Return the ids of tokens, positions and segments, each ``(tokens,)``.
 
         In a model with a single segment, all segment ids are 0. The ids are checked here, because an id without an
@@ -215,7 +215,7 @@ class PackedNetwork(nn.Module, ABC):
 class ClassifierEncoder(Protocol):
     """An encoder that a head follows."""
 
-    def embedding_ids(self, packed: Packed) -> list[Numbers]:
+    def embedding_ids(self, packed: PackedBatch) -> list[Numbers]:
         """Return the ids that `states` needs, each ``(tokens,)``.
 
         Raises:

@@ -47,7 +47,7 @@ class Norm(nn.Module):
         return functional.layer_norm(states, self.weight.shape, self.weight, self.bias, self._epsilon)
 
 
-class Unit(nn.Module):
+class Normalize(nn.Module):
     """Divides each vector by its norm."""
 
     def forward(self, states: Tensor) -> Tensor:
@@ -55,7 +55,7 @@ class Unit(nn.Module):
         return functional.normalize(states, dim=1)
 
 
-class First(nn.Module):
+class FirstValues(nn.Module):
     """Keeps the first values of each vector."""
 
     def __init__(self, size: int) -> None:
@@ -131,9 +131,9 @@ def _pool_padded(states: Tensor, mask: Tensor, mode: Mode) -> Tensor:
 
 def _build_module(step: HeadStep, weights: Mapping[str, Tensor]) -> nn.Module:
     if step.kind == "unit":
-        return Unit()
+        return Normalize()
     if step.kind == "first":
-        return First(step.size)
+        return FirstValues(step.size)
     names = ("weight", "bias") if step.has_bias else ("weight",)
     parameters = [weights[f"{step.name}.{name}"].float().clone() for name in names]  # not views of the file
     return Dense(step, *parameters) if step.kind == "dense" else Norm(step, *parameters)

@@ -12,7 +12,7 @@ Numbers = npt.NDArray[np.int32]
 
 
 @dataclass(frozen=True, slots=True)
-class Packed:
+class PackedBatch:
     """The tokens of n sequences, end to end; all arrays are int32.
 
     Attributes:
@@ -28,14 +28,14 @@ class Packed:
     lengths: Numbers
 
 
-def pack(sequences: Sequence[Tokens]) -> Packed:
+def pack(sequences: Sequence[Tokens]) -> PackedBatch:
     """Return the tokens of all sequences, in order."""
     lengths = np.array([len(tokens.ids) for tokens in sequences], dtype=np.int32)
     starts = np.repeat(offsets(lengths)[:-1], lengths)
     positions = np.arange(len(starts), dtype=np.int32) - starts
     ids = np.concatenate([tokens.ids for tokens in sequences]).astype(np.int32)
     segments = np.concatenate([tokens.segments for tokens in sequences]).astype(np.int32)
-    return Packed(ids, positions, segments, lengths)
+    return PackedBatch(ids, positions, segments, lengths)
 
 
 def offsets(lengths: Numbers) -> Numbers:

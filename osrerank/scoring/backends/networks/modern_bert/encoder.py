@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from osrerank.scoring.backends.networks.attention import Attention, Bounds
 from osrerank.scoring.backends.networks.bert import Attend, check_ids
-from osrerank.scoring.backends.networks.packing import Numbers, Packed
+from osrerank.scoring.backends.networks.packing import Numbers, PackedBatch
 from osrerank.scoring.modular.modern_bert import CLASSIFIER_PREFIX, EMBEDDINGS, LAYER, ModernBertShape
 
 Rotation = tuple[Tensor, Tensor]
@@ -80,7 +80,7 @@ class ModernBertEncoder(nn.Module):
         """The layers, first to last."""
         return tuple(layer for layer in self.layers if isinstance(layer, ModernBertLayer))
 
-    def embedding_ids(self, packed: Packed) -> list[Numbers]:
+    def embedding_ids(self, packed: PackedBatch) -> list[Numbers]:
         """Return the ids of tokens and positions, each ``(tokens,)``.
 
         Raises:
