@@ -1,7 +1,4 @@
-"""Find the calibration that a search needs, and reject one that was made for another model, mapping or option set.
-
-Written as a generator of steps, so that the synchronous and the asynchronous client do the same.
-"""
+"""Find a search's calibration, and reject it if it was made for another model, mapping or set of options."""
 
 import logging
 from collections.abc import Generator, Mapping
@@ -39,7 +36,7 @@ class Calibrations:
     Safe to use from many threads.
 
     Args:
-        settings: name the file.
+        settings: the settings, which have the path of the file.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -49,18 +46,18 @@ class Calibrations:
         self._mappings: ExpiringCache[str, Mapping[str, Any]] = ExpiringCache()
 
     def of(self, options: Rerank, index: Any, service: RerankService) -> CalibrationSteps:
-        """Yield the steps that find an index's calibration, and return the thresholds at which a search's hits are cut.
+        """Yield the steps that find an index's calibration, and return the thresholds that limit a search's hits.
 
-        A calibration that is missing, or made for another model, mapping or set of options, is not used. The thresholds
-        and the log then say why, and a metric counts it.
+        A calibration is not used if it was made for another model, mapping or set of options. The thresholds and the
+        log then have the reason, and a metric counts the search.
 
         Args:
             options: the search's options, with its fields and ``min_probability`` or ``cutoff``.
             index: the caller's index or indices.
-            service: holds the models.
+            service: the service that holds the models.
 
         Raises:
-            ConfigError: no calibration is valid, and the options say to raise.
+            ConfigError: there is no valid calibration, and the options say to raise.
         """
         calibration: IndexCalibration | None = None
         reason = ""

@@ -1,4 +1,4 @@
-"""Turn what a caller asks for, a search or several in one request, into the steps that a client performs."""
+"""Turn a caller's search or multi-search into the steps that a client performs."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ from osrerank.types.failed import Failed
 from osrerank.types.reasons import Reason
 
 SHARED = ("filter_path", SCORES_PARAM)
-"""Parameters of a multi-search that apply to each of its searches."""
+"""The parameters of a multi-search that apply to each of its searches."""
 
 
 def search_steps(
@@ -30,7 +30,7 @@ def search_steps(
     rerank: RerankArgument,
     headers: Any = None,
 ) -> ClientSteps:
-    """Yield what a client performs for a search, and return the response.
+    """Yield the steps that a client performs for a search, and return the response.
 
     Args:
         searcher: the client's searcher.
@@ -65,7 +65,7 @@ def search_steps(
 def multi_search_steps(
     searcher: Searcher, body: Any, index: Any, *, rerank: RerankArgument, params: Mapping[str, Any]
 ) -> ClientSteps:
-    """Yield what a client performs for a multi-search, and return its answer, each response reranked or marked.
+    """Yield the steps that a client performs for a multi-search; return its response, each search reranked or marked.
 
     Args:
         searcher: the client's searcher.
@@ -97,11 +97,10 @@ def multi_search_steps(
 
 
 def _multi_search(searcher: Searcher, calls: Sequence[SearchCall]) -> ClientSteps:
-    """Run searches side by side: yield what a client performs, and return the answer of the multi-search.
+    """Yield the steps that a client performs for several searches, and return the response of the multi-search.
 
     A search without a query text is sent unchanged, and its response has the reason. All searches whose first pass is
-    refused or incomplete are sent once more as the caller wrote them, in one request. Error responses stay as they
-    are.
+    refused or incomplete are sent again as the caller wrote them, in one request. Error responses stay unchanged.
 
     Args:
         searcher: the client's searcher.

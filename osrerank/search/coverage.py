@@ -1,9 +1,7 @@
-"""Count the documents of an index that have stored vectors; nothing is encoded.
+"""Count the documents of an index that have stored vectors, without encoding any.
 
-Builds keep how far they came by sequence numbers, so the count is exact: only documents that changed since are looked
-at. If those are more than a sample has, or if no build kept its position, a sample is looked at.
-
-Written as generators of steps, so that the synchronous and the asynchronous client send the same requests.
+A build saves its position, the sequence numbers up to which it has encoded documents. Only documents that changed since
+are examined, so the count is exact. If these are too many, or if no position is saved, a sample is examined.
 """
 
 import math
@@ -36,16 +34,16 @@ if TYPE_CHECKING:
 SAMPLE_SIZE, SLICES = 1_000, 10
 """The size of a sample of documents, and the number of slices of an embedded index from which it is drawn."""
 WARM_SHARE = 0.95
-"""The share of an index's documents that must have vectors before the index counts as warm."""
+"""The share of documents with vectors above which an index counts as warm."""
 MATCH_ALL: Mapping[str, Any] = {"match_all": {}}
 MIN_PER_SHARD = 100
-"""The fewest documents of a shard that are examined, if there are as many."""
+"""The minimum number of documents of a shard that are examined, if it has as many."""
 
 CoverageSteps = Generator[SideRequest | Computation, Any, Any]
 
 
 class ModelText(NamedTuple):
-    """A document's text as the model reads it, and the length of the whole text in characters."""
+    """A document's text as the model's input, and the length of the whole text in characters."""
 
     text: str | LongText
     characters: int
@@ -53,15 +51,15 @@ class ModelText(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """How many of an index's documents have vectors. Documents without text lack none.
+    """How many of an index's documents have vectors. Documents without text need none.
 
     Attributes:
-        index: its name, an alias or a pattern.
-        documents: the number of its documents; documents with equal texts count one each.
-        built: the number of documents that builds have read, as their positions say: none of them lacks vectors.
-        looked_at: the number of other documents examined: all, or a sample.
-        lacking: the number of examined documents that lack vectors.
-        texts: the distinct texts of the documents that lack vectors.
+        index: the name of the index, an alias or a pattern.
+        documents: the number of documents in the index.
+        built: the number of documents that builds have encoded, according to their positions.
+        looked_at: the number of other documents that were examined: all, or a sample.
+        lacking: the number of examined documents without vectors.
+        texts: the distinct texts of the examined documents without vectors.
     """
 
     index: str
@@ -73,19 +71,19 @@ class Coverage:
 
     @property
     def is_sample(self) -> bool:
-        """Whether the count is an estimate, because only some of the documents that are not built were examined."""
+        """Whether the count is an estimate, because only a sample of the other documents was examined."""
         return self.built + self.looked_at < self.documents
 
     @property
     def lacks(self) -> int:
-        """The number of documents that lack vectors, estimated if only a sample was examined."""
+        """The number of documents without vectors; an estimate if only a sample was examined."""
         if not self.is_sample:
             return self.lacking
         return math.ceil((self.documents - self.built) * self.lacking / max(1, self.looked_at))
 
     @property
     def share(self) -> float:
-        """The share of the documents that do not lack vectors, in [0, 1]; 1 if there are no documents."""
+        """The share of documents with vectors, in [0, 1]; 1 for an empty index."""
         return 1 - self.lacks / self.documents if self.documents else 1.0
 
     def __str__(self) -> str:
@@ -142,20 +140,20 @@ def coverage(searcher: "Searcher", index: str, max_documents: int = SAMPLE_SIZE)
 
 
 def describe_reading(options: Rerank, fields: SearchFields) -> str:
-    """Return what decides which texts a model reads of an index's documents; it is a part of a position's key."""
+    """Return a description of the texts that a model gets of an index's documents, for the key of a position."""
     return repr((tuple(fields.read), options.separator, options.passages))
 
 
 def _unbuilt_hits(
     searcher: "Searcher", vectors: DocumentVectors, index: str, reading: tuple[Rerank, SearchFields], max_documents: int
 ) -> CoverageSteps:
-    """Yield the requests for the documents that no build has read; return some, and how many there are.
+    """Yield the requests for the documents that no build has encoded; return some of them, and their number.
 
-    Returns None if the engine gives no sequence numbers, or if no build of some index kept its position.
+    Returns None if the engine returns no sequence numbers, or if no build saved its position.
     """
     try:
         heads: Heads = yield from read_heads(index, is_embedded=searcher.is_embedded)
-    except (ConfigError, Failed):  # then a sample is examined
+    except (ConfigError, Failed):  # the caller examines a sample
         return None
     positions: dict[str, Position | None] = {}
     for name, shards in heads.items():
@@ -186,7 +184,7 @@ def _unbuilt_hits(
 
 
 def _position(searcher: "Searcher", vectors: DocumentVectors, index: str, key: bytes) -> CoverageSteps:
-    """Yield the request that reads the saved position of an index's builds, and return it; None if there is none."""
+    """Yield the request that reads the saved position of an index's builds; return it, or None if none is saved."""
     content, store = b"", vectors.store
     if searcher.vectors is not None:
         form = RecordRequests((yield from searcher.engine.find()))
@@ -206,7 +204,7 @@ def _position(searcher: "Searcher", vectors: DocumentVectors, index: str, key: b
 
 
 def is_warm(searcher: "Searcher", index: str, at_least: float) -> CoverageSteps:
-    """Yield the steps that check whether an index's model is loaded and its documents have vectors; return the answer.
+    """Yield the steps that check whether an index's model is loaded and its documents have vectors; return whether so.
 
     Args:
         searcher: the searcher of the client that performs the steps.
@@ -227,13 +225,13 @@ def is_warm(searcher: "Searcher", index: str, at_least: float) -> CoverageSteps:
 def model_texts(
     service: RerankService, options: Rerank, fields: SearchFields, hits: Sequence[Mapping[str, Any]]
 ) -> list[tuple[Candidate, str | LongText | None]]:
-    """Return each document as a candidate, with the text that the model reads of it; None for one without text.
+    """Return each document as a candidate, with the model's input text; None if the document has no text.
 
     Args:
-        service: holds the model.
+        service: the service that holds the model.
         options: the options of the index's searches.
-        fields: the fields that are read.
-        hits: the documents.
+        fields: the fields whose text the model gets.
+        hits: the documents, as hits of a search.
     """
     by_index, text_of = fields.fields_by_index(options.fields), service.vector_stage(options).text_of
     candidates = candidates_of(hits, fields.read, options.separator, by_index)
@@ -241,21 +239,21 @@ def model_texts(
 
 
 def fetch_body(fields: SearchFields, size: int, query: Mapping[str, Any] = MATCH_ALL) -> dict[str, Any]:
-    """Return the body of a search that fetches, with each document, the fields that the model reads."""
+    """Return the body of a search that fetches the fields whose text the model gets."""
     fetched = [name for name in fields.read if name in fields.not_in_source]
     body = {"size": size, "query": dict(query), "_source": list(fields.read)}
     return body | ({"fields": fetched} if fetched else {})
 
 
 def at_random(query: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a query that finds the same documents in a random order, the same each time."""
+    """Return a query that finds the same documents in a random but repeatable order."""
     return {
         "function_score": {"query": query, "random_score": {"seed": 1, "field": "_seq_no"}, "boost_mode": "replace"}
     }
 
 
 def _sample_hits(index: str, fields: SearchFields, count: int, documents: int, engine: Engine) -> CoverageSteps:
-    """Yield the requests for all documents, or for a sample of ``count`` if there are more; return the hits."""
+    """Yield the requests for all documents, or for a sample of ``count`` documents; return the hits."""
     path, is_whole = build_path(index, "_search"), count == documents
     if not engine.is_embedded:
         body = fetch_body(fields, count, MATCH_ALL if is_whole else at_random(MATCH_ALL))
@@ -292,5 +290,5 @@ def _record_keys(
 
 
 def _accept_records(vectors: DocumentVectors, contents: Mapping[bytes, bytes]) -> set[bytes]:
-    """Store the valid records that came from side indices on this machine, and return their keys."""
+    """Store the valid records of side indices on this machine, and return their keys."""
     return set(vectors.accept(contents))

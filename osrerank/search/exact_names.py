@@ -1,4 +1,7 @@
-"""Keep each hit whose whole name is the query at its rank in the first pass, or above."""
+"""Keep hits whose whole name is the query at least at their first-pass rank.
+
+A name is a value of a field whose own name is like a title, such as ``title`` or ``name``.
+"""
 
 import re
 import unicodedata
@@ -12,38 +15,36 @@ from osrerank.retrieval.text_fields import is_title
 from osrerank.types import Candidate, Ranking, StageScore
 
 STAGE = "exact_name"
-"""Name of the mark in the first pass's part of ``_rerank``, and of the entry of a hit that was moved up."""
+"""The name of the mark in a hit's first-pass score, and of the score of a hit that was moved up."""
 MAX_EXACT = 3
-"""If more hits than this have the name, it names none of them."""
-LONGEST = 4
-"""A value this many times as long as the query, and a little longer, is not looked at."""
+"""The maximum number of hits with the same name; if there are more, the query does not name a single hit."""
+MAX_LENGTH_FACTOR = 4
+"""The maximum length of a name, as a multiple of the length of the query plus four characters."""
 _WORD = re.compile(r"[\w+#]+")
 _is_title = lru_cache(1_000)(is_title)
 
 
 def words_of(text: str) -> list[str]:
-    """Return the words of a text, without differences in case and form; ``c++`` and ``c#`` are words."""
+    """Return the words of a text after case folding and Unicode normalisation; ``c++`` and ``c#`` are words."""
     return _WORD.findall(unicodedata.normalize("NFKC", text).casefold().replace("_", " "))
 
 
 def _has_words(name: str, words: Sequence[str]) -> bool:
-    """Return whether a name has exactly these words; most names are excluded without being normalised."""
+    """Return whether a name consists of exactly these words; a cheap test excludes most names first."""
     return (not name.isascii() or words[0] in name.casefold()) and words_of(name) == words
 
 
 def mark_exact_names(ranking: Ranking, hits: Hits) -> Ranking:
-    """Return the first pass's ranking with a mark on the hits, at most three, whose whole name is the query.
-
-    A name is a value of a field that is named like a title, among those that the hit shows or the model reads.
-    """
-    words, longest = words_of(ranking.query.text), LONGEST * (len(ranking.query.text) + LONGEST)
+    """Return the first pass's ranking with marks on the hits (at most three) whose whole name is the query."""
+    words = words_of(ranking.query.text)
+    max_length = MAX_LENGTH_FACTOR * (len(ranking.query.text) + 4)
     if not words:
         return ranking
     candidates = list(ranking.candidates)
     exact = []
     for position, (candidate, hit) in enumerate(zip(candidates, hits, strict=True)):
-        for name in _names(candidate, hit):
-            if len(name) <= longest and _has_words(name, words):
+        for name in _hit_names(candidate, hit):
+            if len(name) <= max_length and _has_words(name, words):
                 exact.append(position)
                 break
     if not 0 < len(exact) <= MAX_EXACT:
@@ -54,7 +55,7 @@ def mark_exact_names(ranking: Ranking, hits: Hits) -> Ranking:
 
 
 def move_exact_names_up(ranking: Ranking) -> Ranking:
-    """Return the ranking in which no marked hit is below its rank in the first pass; it gets the score it displaces."""
+    """Return the ranking with no marked hit below its first-pass rank; a moved hit gets the score of that rank."""
     candidates = list(ranking.candidates)
     exact = [candidate for candidate in candidates if candidate.trace and STAGE in candidate.trace[0].parts]
     if all(candidate.rank <= candidate.trace[0].rank for candidate in exact):
@@ -71,7 +72,7 @@ def move_exact_names_up(ranking: Ranking) -> Ranking:
     return replace(ranking, candidates=ranked)
 
 
-def _names(candidate: Candidate, hit: Mapping[str, Any]) -> list[str]:
+def _hit_names(candidate: Candidate, hit: Mapping[str, Any]) -> list[str]:
     source, fields = hit.get("_source") or {}, hit.get("fields")
     names = _titles(source)
     if fields:
@@ -83,7 +84,7 @@ def _names(candidate: Candidate, hit: Mapping[str, Any]) -> list[str]:
 
 
 def _titles(values: Mapping[str, Any], parent: str = "") -> list[str]:
-    """Return the texts in an object, or in objects within it, whose names are like a title's."""
+    """Return the texts of an object's fields, nested ones included, whose names are like a title."""
     titles = []
     for name, value in values.items():
         path = f"{parent}.{name}" if parent else name

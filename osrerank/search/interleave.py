@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 Team = Literal["A", "B"]
 TEAM_A: Team = "A"
-"""The team whose ranking the search's own options make; the options of ``with`` make the ranking of the other."""
+"""The team that is ranked by the search's own options; team B is ranked by the options of ``with``."""
 TEAM_B: Team = "B"
 
 
@@ -31,7 +31,7 @@ class Pick(NamedTuple):
 
     Attributes:
         doc_id: the document's id.
-        team: the team that picked it; a click on it counts for that team's ranking.
+        team: the team that picked the document; a click on it counts for that team's ranking.
     """
 
     doc_id: str
@@ -58,24 +58,24 @@ def team_draft(ids_a: Sequence[str], ids_b: Sequence[str], seed: str) -> list[Pi
 
 
 def draw_seed(interleave: Interleave, query: str) -> str:
-    """Return the seed of a draw, made of the reader's key, the experiment's name and the query."""
+    """Return the seed of the coin tosses: the reader's key, the experiment's name and the query."""
     return f"{interleave.key}\0{interleave.name}\0{query}"
 
 
 def session_digest(interleave: Interleave) -> str:
-    """Return the digest that identifies the reader in records; the key itself is not recorded."""
+    """Return the digest that identifies the reader in records, which do not contain the key."""
     return digest_of(interleave.key)
 
 
 @dataclass(frozen=True, slots=True)
 class InterleavedList:
-    """One page of a list that interleaves two rankings, or the reason why they were not interleaved.
+    """A page of a list that interleaves two rankings, or the reason why they were not interleaved.
 
     Attributes:
         name: the experiment's name.
-        obstacle: why the page has team A's order, or the first pass's; None if the rankings were interleaved.
-        hits: the page.
-        teams: a letter for each hit of the page.
+        obstacle: the reason why the page is not interleaved; None if it is.
+        hits: the hits of the page.
+        teams: the letter of each hit's team, in the order of the page.
         stages: the reports of team B's stages.
         warnings: the warnings of both rankings.
         candidates: the candidates of team B's ranking.
@@ -101,7 +101,7 @@ def interleave_rankings(
 ) -> InterleavedList:
     """Return a page of the list that interleaves both teams' rankings.
 
-    If a team's ranking is incomplete, the comparison would be unfair, so the rankings are not interleaved.
+    If a team's ranking is incomplete, the comparison would be unfair. Then the rankings are not interleaved.
 
     Args:
         interleave: the experiment's name, the reader's key and the options of team B.
@@ -131,7 +131,7 @@ def interleave_rankings(
     start = page.start([doc_id for doc_id, _ in picks], ids)
     shown = picks[start : start + page.size]
     for rank, (doc_id, team) in enumerate(shown, start=start + 1):
-        if doc_id not in hits_by_id:  # it was in the list when the first page was made, and is no longer found
+        if doc_id not in hits_by_id:  # the first page's search found the hit, but this search does not
             continue
         candidate = by_team[team][doc_id]
         hit = merged_hit(hits_by_id[doc_id], candidate, page, rankings[team == TEAM_B].reports)
@@ -154,7 +154,7 @@ def _document_ids(ranking: Ranking) -> list[str]:
 
 
 def _is_complete(ranking: Ranking, options: Rerank) -> bool:
-    """Return whether all stages that the options ask for were applied to a ranking."""
+    """Return whether all stages that the options require were applied to a ranking."""
     return options.pipeline == NO_STAGES or applied(ranking.reports) is True
 
 

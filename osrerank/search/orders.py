@@ -1,9 +1,8 @@
-"""Keep the order of a search's hits for a minute, so that later pages continue the first page without gaps or repeats.
+"""Save the order of a search's hits for a minute, so that later pages continue the first page without gaps or repeats.
 
-An order is kept if the next page might be computed in another: under a deadline, because the machine may be busy by
-then, or more vectors known; after a failure; and with the depth ``"auto"``. Ids and scores are kept, but no texts. The
-order is applied to the hits that OpenSearch returns for the later page, so that nobody sees a hit that they may not
-see.
+An order is saved if the next page's search might rank the hits differently: under a deadline, because the machine may
+be busy by then; after a failure; and with the depth ``"auto"``. Ids and scores are saved, but no texts. The order is
+applied to the hits that OpenSearch returns for the later page, so that users see only hits that they may see.
 """
 
 import hashlib
@@ -31,11 +30,11 @@ from osrerank.types import Candidate, Ranking, Span, StageReport, StageScore
 from osrerank.types.reasons import SearchWarning, WarningCode
 
 TTL_S = 60
-"""How long an order is kept after it was last used, in seconds."""
+"""How long an order is saved after its last use, in seconds."""
 MAX_BYTES, MAX_ORDER_BYTES = 16_000_000, 1_000_000
 """Size limits in bytes: of all orders in a process, and of a single order anywhere."""
 TIMEOUT_S, PAUSE_S = 0.1, 10.0
-"""How long Redis may take to answer, and how long it is not called after a failure, in seconds."""
+"""The timeout of a call to Redis, and the pause after a failed call, in seconds."""
 PREFIX = "osrerank:orders:3:"
 PRESENTATION = {
     "from", "from_", "size", "search_after", "_source", "_source_includes", "_source_excludes", "fields",
@@ -44,9 +43,9 @@ PRESENTATION = {
     "error_trace", "filter_path", "typed_keys", "rest_total_hits_as_int", "request_timeout", "request_cache",
     "opaque_id",
 }  # fmt: skip
-"""Parts of a search that change only which hits and details it shows, not the order of its hits."""
+"""The parts of a search that change which hits and details it shows, but not the order of its hits."""
 MAX_JSON_BYTES = 50_000_000
-"""The largest size of an order after decompression, in bytes."""
+"""The maximum size of an order after decompression, in bytes."""
 MAY_NOT_JOIN = SearchWarning(
     "this page may repeat or miss hits of earlier pages: it is not in the order of the first", WarningCode.PAGES_APART
 )
@@ -58,8 +57,8 @@ class Order(NamedTuple):
     """The order of a first page's hits, in values that `marshal` and JSON can write.
 
     Attributes:
-        head: the models' identity, the warnings and the stages' reports, as JSON.
-        hits: name of each hit, why it was not scored, and the entries of its trace without the first pass.
+        head: JSON of the models' identity, the warnings and the stages' reports.
+        hits: for each hit its ``index/id``, its ``failure``, and its stage scores without the first pass.
     """
 
     head: str
@@ -67,16 +66,18 @@ class Order(NamedTuple):
 
 
 class Orders:
-    """Keeps orders for a minute: in this process and, if one is configured, in Redis for all processes.
+    """Saves orders for a minute: in this process and, if one is configured, in Redis for all processes.
 
-    An order in Redis takes precedence; if Redis fails, the process' own orders are used. Safe to use from many threads.
+    An order in Redis takes precedence. If Redis fails, the process's own orders are used.
+
+    Safe to use from many threads.
 
     Args:
-        redis_url: URL of the Redis; None for this process alone.
+        redis_url: the URL of Redis; if None, orders are saved in this process alone.
         clock: returns seconds.
 
     Attributes:
-        is_empty: True if no order is kept; False if one may be.
+        is_empty: True if no order is saved; False if one may be.
     """
 
     def __init__(self, redis_url: str | None = None, clock: Callable[[], float] = time.monotonic) -> None:
@@ -88,10 +89,10 @@ class Orders:
         self.is_empty = redis_url is None
 
     def read(self, key: str) -> Order | None:
-        """Return the order that is kept under a key, and keep it for another minute; None if there is none.
+        """Return the order saved under a key, and save it for another minute; None if no order is saved.
 
         Raises:
-            ValueError, TypeError, zlib.error: Redis has something else under the key.
+            ValueError, TypeError, zlib.error: the value in Redis is not an order.
         """
         if self._redis is not None:
             replies: list[Any] = self._calls.attempt(lambda: self._read_remote(key), [])
@@ -104,7 +105,7 @@ class Orders:
         return None if content is None else Order(*marshal.loads(content))  # noqa: S302 - this process wrote it
 
     def write(self, key: str, order: Order) -> None:
-        """Keep an order under a key, in place of an earlier one."""
+        """Save an order under a key, in place of an earlier one."""
         content = marshal.dumps(
             (order.head, order.hits)
         )  # JSON takes four times as long, and every first page is written
@@ -118,7 +119,7 @@ class Orders:
             self.is_empty = False
 
     def drop(self, key: str) -> None:
-        """Delete the order that is kept under a key, if there is one."""
+        """Delete the order saved under a key, if there is one."""
         if self._redis is not None:
             self._calls.attempt(lambda: self._redis.unlink(PREFIX + key), None)
         with self._orders as orders:
@@ -148,13 +149,13 @@ class Orders:
 
 @dataclass(frozen=True, slots=True)
 class PageOrder:
-    """Gives all pages of a search the order that its first page had.
+    """Gives all pages of a search the order of its first page.
 
     Attributes:
-        orders: keeps the orders.
-        service: holds the models.
-        depends_on: the parts of the search that its hits and their order depend on, besides options and models; only
-            their digest is kept.
+        orders: the store of orders.
+        service: the service that holds the models.
+        depends_on: the parts of the search, besides options and models, that decide its hits and their order; their
+            digest is a part of the key.
     """
 
     orders: Orders
@@ -164,13 +165,13 @@ class PageOrder:
     def read(
         self, first_pass: Ranking, hits: Sequence[Mapping[str, Any]], options: Rerank, recipe: Recipe | None
     ) -> Ranking | None:
-        """Return a later page's hits in the order that was kept for the first page; None if none is kept.
+        """Return a later page's hits in the saved order of the first page; None if no order is saved.
 
         Args:
             first_pass: the first pass's ranking.
             hits: the response's hits, in the same order.
             options: the options of the ranking.
-            recipe: its stages.
+            recipe: the stages of the ranking; None if they are not known yet.
         """
         if self.orders.is_empty:
             return None
@@ -184,7 +185,7 @@ class PageOrder:
         except (ValueError, TypeError, KeyError, zlib.error):  # another version or another program wrote it
             return None
 
-    def keep(
+    def save(
         self,
         ranking: Ranking,
         ids: Sequence[str],
@@ -192,20 +193,20 @@ class PageOrder:
         options: Rerank,
         recipe: Recipe | None,
     ) -> None:
-        """Keep the order of a first page's hits.
+        """Save the order of a first page's hits.
 
         Args:
-            ranking: the hits in their new order.
+            ranking: the reranked hits.
             ids: the ids of the first pass's candidates.
             hits: the response's hits, in the order of the first pass.
             options: the options of the ranking.
-            recipe: its stages.
+            recipe: the stages of the ranking.
         """
         names = dict(zip(ids, _hit_names(hits), strict=True))
         self.orders.write(self._key(options), _make_order(ranking, names, _model_identity(recipe)))
 
     def drop(self, options: Rerank) -> None:
-        """Drop the order that an earlier first page of the ranking had."""
+        """Delete the saved order of an earlier first page."""
         self.orders.drop(self._key(options))
 
     def _key(self, options: Rerank) -> str:
@@ -216,7 +217,7 @@ class PageOrder:
 
 
 def _without_presentation(value: Any) -> Any:
-    """Return a part of a search without the options that only change how its hits are presented."""
+    """Return a part of a search without the options that change only how hits are presented."""
     value = value.to_dict() if hasattr(value, "to_dict") else value
     if not isinstance(value, Mapping):
         return value
@@ -224,7 +225,7 @@ def _without_presentation(value: Any) -> Any:
 
 
 def is_reproducible(ranking: Ranking, options: Rerank) -> bool:
-    """Return whether the same search will give the same order: all stages were applied, or none was meant to be."""
+    """Return whether the same search gives the same order: all stages were applied, or the search has no stages."""
     return options.depth != "auto" and (not ranking.reports or applied(ranking.reports) is True)
 
 
@@ -236,12 +237,12 @@ def with_join_warning(ranking: Ranking, options: Rerank) -> Ranking:
 
 
 def _model_identity(recipe: Recipe | None) -> str:
-    """Return the identity of a ranking's models; "" if they made no order, because they are not loaded or failed."""
+    """Return the identity of the models that ranked the hits; empty if the models are not loaded or failed."""
     if recipe is None or not recipe.models:
         return ""
     try:
         return repr(recipe.identity)
-    except Exception as error:  # noqa: BLE001 - workers that are away had no part in the order
+    except Exception as error:  # noqa: BLE001 - unavailable workers have not ranked the hits
         return type(error).__name__
 
 
@@ -253,9 +254,9 @@ def _make_order(ranking: Ranking, names: Mapping[str, str], identity: str) -> Or
     """Return the order of a ranking, with the scores and reports of its stages.
 
     Args:
-        ranking: the hits in their new order.
-        names: id of each candidate -> name of its hit.
-        identity: of the models that made the order.
+        ranking: the reranked hits.
+        names: the id of each candidate -> ``index/id`` of its hit.
+        identity: the identity of the models that ranked the hits.
     """
     head = {
         "identity": identity,
@@ -290,9 +291,10 @@ def _from_redis(content: bytes) -> Order:
 
 
 def _restore_ranking(order: Order, first_pass: Ranking, names: Sequence[str], identity: str) -> Ranking | None:
-    """Return hits in a kept order, new ones last; None if other models made it.
+    """Return hits in a saved order, new ones last; None if other models ranked them.
 
-    A hit of the kept order that is no longer found keeps its rank, so that no later hit moves to an earlier page.
+    If the search no longer finds a hit of the saved order, a placeholder takes its rank. So no later hit moves to an
+    earlier page.
     """
     head = json.loads(order.head)
     if "" not in (identity, head["identity"]) and identity != head["identity"]:
@@ -308,7 +310,7 @@ def _restore_ranking(order: Order, first_pass: Ranking, names: Sequence[str], id
 
 
 def _restore_hit(hit: Candidate, failure: str, trace: Sequence[Sequence[Any]]) -> Candidate:
-    """Return a hit with the stage scores that were kept for it."""
+    """Return a hit with its saved stage scores."""
     entries = [
         StageScore(stage, score, rank, unit, parts, passage and Span(*passage), level, cut)
         for stage, score, rank, unit, parts, passage, level, cut in trace
@@ -318,12 +320,12 @@ def _restore_hit(hit: Candidate, failure: str, trace: Sequence[Sequence[Any]]) -
 
 
 def _placeholder(name: str) -> Candidate:
-    """Return a placeholder for a hit that is no longer found; it holds the hit's rank, and no response shows it."""
+    """Return a placeholder for a hit that the search no longer finds; no response shows it."""
     return Candidate(f"\0{name}", None, 0.0, 1, (StageScore(FIRST_PASS, 0.0, 1, 0.0),))
 
 
 def _renumber(hits: Sequence[Candidate]) -> tuple[Candidate, ...]:
-    """Return hits with ranks from 1 in the given order; a hit's ``_score`` is lowered to the one before if higher."""
+    """Return hits with ranks from 1 in the given order, and lower a ``_score`` that is above the one before it."""
     renumbered, lowest = [], math.inf
     for rank, hit in enumerate(hits, start=1):
         *before, last = hit.trace

@@ -1,4 +1,4 @@
-"""Report what came of a search: reranked hits, an interleaved list, or the first pass with a reason."""
+"""Make the report of a search: with reranked hits, an interleaved list, or the first pass's hits and a reason."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -22,14 +22,14 @@ def make_report(
     *,
     rerank_ms: float = 0.0,
 ) -> Report:
-    """Return what the response reports: reranked hits, an interleaved list, or the plain page with a reason.
+    """Return the report of a search, with the hits of the page that it returns.
 
     Args:
         response: the search engine's response.
-        outcome: the hits, reranked; or why they were not.
+        outcome: the reranked hits, or the reason why they were not reranked.
         plan: the plan of the search.
-        interleaved: the list of both teams; None if the search is not interleaved.
-        rerank_ms: wall time since the response, in milliseconds.
+        interleaved: the interleaved list; None if the search is not interleaved.
+        rerank_ms: the wall time since the response, in milliseconds.
 
     Raises:
         ConfigError: a field that the options name is missing or has no text, and ``on_failure`` is ``"raise"``.
@@ -69,7 +69,7 @@ def make_report(
 
 
 def _why_unranked(ranking: Ranking) -> Reason:
-    """Return why the stages did not rerank."""
+    """Return the reason why the stages did not rerank."""
     code = code_of(ranking.reports) or (ReasonCode.SCORING if ranking.reports else NOT_ASKED.code)
     return Reason(code, reasons(ranking.reports) or NOT_ASKED.message)
 
@@ -90,13 +90,17 @@ def _ranked_report(response: Mapping[str, Any], ranking: Ranking, plan: Plan) ->
 
 
 def unranked_report(response: Mapping[str, Any], reason: Reason, plan: Plan) -> Report:
-    """Return the report of a search whose hits have the first pass's order, for this reason."""
+    """Return the report of a search whose hits keep the first pass's order, with the reason."""
     hits = unranked_page(response, plan.page, plan.offset)
     return Report(applied=False, reason=str(reason), code=reason.code, hits=hits)
 
 
 def _add_fields(report: Report, outcome: Ranking | Reason, plan: Plan, interleaved: InterleavedList | None) -> Report:
-    """Return the report with the fields that were read, and warnings about fields; raise them if asked to."""
+    """Return the report with the fields that the model got, and with warnings about fields.
+
+    Raises:
+        ConfigError: there is a warning about a field, and ``on_failure`` is ``"raise"``.
+    """
     fields_with_text: set[str] | None = None
     if isinstance(outcome, Ranking):
         left_out = {"fields_left_out": list(plan.fields.left_out)} if plan.fields.left_out else {}

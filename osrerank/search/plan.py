@@ -1,4 +1,4 @@
-"""Plan a search: decide once what it requests, and how its hits are reranked."""
+"""Plan a search: decide which requests it sends and how its hits are reranked. A plan is made once a search."""
 
 import json
 import logging
@@ -45,12 +45,12 @@ IN_SHADOW = Reason(
 )
 NOT_CHOSEN = Reason(ReasonCode.SHARE, "the search is not in the share of searches that are reranked")
 CUT_QUERY = "the query has too many words for the search engine: it searches for the first {} of them"
-"""Why a search for a long text may find less than it asks for; the model reads the whole text."""
+"""The warning about a query of which the engine gets only the first words; the model gets the whole text."""
 NOT_EXPANDED = "rm3 found no documents by the field {}, so the query is not expanded"
 MAX_SAMPLED = 30
-"""The maximum number of hits in which text fields are looked for if the mapping cannot be read."""
+"""The maximum number of hits that are searched for text fields if the mapping cannot be read."""
 NOT_ATTEMPTED = (ReasonCode.NOT_ASKED, ReasonCode.SHADOW, ReasonCode.SHARE)
-"""Reasons of searches that were not to be reranked; they do not count as failures."""
+"""The reasons of searches that were not meant to be reranked; these searches do not count as failures."""
 
 
 NOT_IN_MULTI_SEARCH = Reason(
@@ -64,20 +64,19 @@ NOT_EMBEDDED = Reason(
 
 @dataclass(frozen=True, slots=True)
 class SearchCall:
-    """What the caller asks for.
+    """A search as the caller requests it.
 
     Attributes:
         query: a text, a query-DSL clause, or None for the body's query.
         body: the search body, decoded.
         params: the URL parameters.
         index: the index or indices.
-        options: how it is reranked; None if it is not.
-        exclusion: why it is excluded from reranking although the options ask for it: shadow mode, or its share of the
-            traffic; else None.
-        position: its position in a multi-search, from 1; 0 for a single search.
-        header: its header in the multi-search; None for a single search.
-        is_json: whether the caller gave the body as JSON, which may have what cannot be encoded otherwise: half of a
-            surrogate pair.
+        options: the rerank options; None for a plain search.
+        exclusion: the reason why the option ``traffic`` excludes the search from reranking (shadow mode, or the share
+            of traffic); None if it does not.
+        position: the search's position in a multi-search, from 1; 0 for a single search.
+        header: the search's header in the multi-search; None for a single search.
+        is_json: whether the caller passed the body as JSON text, which can hold half of a surrogate pair.
     """
 
     query: Query = None
@@ -92,38 +91,38 @@ class SearchCall:
 
     @property
     def index_options(self) -> dict[str, str]:
-        """The parameters that decide which indices ``index`` names."""
+        """The parameters that decide which indices the names in ``index`` match."""
         return index_options({**(self.header or {}), **self.params})
 
     def in_callers_form(self, body: Mapping[str, Any]) -> Mapping[str, Any] | str:
-        """Return a body in the form in which the caller gave it."""
+        """Return a body as JSON text if the caller passed JSON text, else unchanged."""
         return json.dumps(body) if self.is_json else body
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Plan:
-    """How a search is performed and reranked. The stages and the fields to read may be filled in after the response.
+    """How a search is performed and reranked. Its stages and fields may be filled in after the response.
 
     Attributes:
         call: the caller's search.
-        service: holds the models.
+        service: the service that holds the models.
         body: the body of the caller's own request.
-        fields: the fields to search and to read. If it names none to read, the model reads those of the options, or
-            else text fields that the hits have.
+        fields: the fields to search, and the fields whose text the model gets. If it has none for the model, the fields
+            of the options are used, or else text fields of the hits.
         deadline: the deadline of the whole search.
-        options: how the hits are reranked.
-        text: the query text that the model reads; empty if there is none.
-        obstacle: why the hits are not reranked; None if nothing prevents it so far.
+        options: the rerank options.
+        text: the query text that the model gets; empty if the query has no text.
+        obstacle: the reason why the hits are not reranked; None if nothing prevents it so far.
         first_pass: the request for the candidates; None if the caller's own request is sent.
-        page: which of the hits the caller wants; None for all hits of the response.
+        page: the page that the caller requests; None for all hits of the response.
         recipe: the stages; None until their models are loaded.
-        order: keeps the order of the hits for later pages; None if there is only one page.
-        ubi: what to record for UBI; None if nothing is recorded, or the engine records it.
-        team_b: how the ranking of the other team of an interleaved search is made; None if there is one ranking.
-        warnings: sentences that say where the answer will differ from the request.
+        order: the saved order of the hits, for later pages; None if the search has only one page.
+        ubi: the content of ``ext.ubi`` to record; None if nothing is recorded, or the engine records it.
+        team_b: the plan of team B's ranking; None if the search is not interleaved.
+        warnings: sentences about differences between the request and the response.
         bm25: the scale of the first pass's scores.
-        boosts: how the boosts of the query count; a reason if they do not; None if it has none, or they are ignored.
-        score_parts: what the text and the boosts of the query scored in each hit; None if that is not known.
+        boosts: the query's boosts; a reason if they do not count; None if the query has none, or they are ignored.
+        score_parts: the scores of the query's text and of its boosts, for each hit; None if they are not known.
     """
 
     call: SearchCall
@@ -147,7 +146,7 @@ class Plan:
 
     @property
     def offset(self) -> int:
-        """How many hits are above the caller's page."""
+        """The number of hits above the caller's page."""
         return read_count(self.call.params, self.call.body, ("from", "from_"), 0) or 0
 
     @property
@@ -157,15 +156,15 @@ class Plan:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The fields whose text the model reads."""
+        """The fields whose text the model gets."""
         return self.fields.fields_to_read(self.options.fields)
 
     def unranked(self, obstacle: Reason) -> Self:
-        """Return the plan of the caller's own request, whose hits are not reranked for this reason."""
+        """Return the plan that sends the caller's own request, and the reason why its hits are not reranked."""
         return replace(self, obstacle=obstacle, first_pass=None, page=None)
 
     def without_names(self, reason: Reason) -> Self:
-        """Return the plan whose first pass has the caller's own query, so that its boosts do not count."""
+        """Return the plan whose first pass has no names for the query's clauses, so that boosts do not count."""
         assert self.first_pass is not None
         first = self.first_pass
         params = {name: value for name, value in first.params.items() if name != SCORES_PARAM}
@@ -175,14 +174,14 @@ class Plan:
         return replace(self, first_pass=first).with_score_parts(reason)
 
     def with_score_parts(self, parts: tuple[Parts, ...] | Reason) -> Self:
-        """Return the plan with the scores of the query's parts in each hit, or with the reason why they are unknown."""
+        """Return the plan with each hit's scores of the query's text and boosts, or with the reason why it has none."""
         changed: dict[str, Any] = {"boosts": parts} if isinstance(parts, Reason) else {"score_parts": parts}
         return replace(self, team_b=self.team_b and replace(self.team_b, **changed), **changed)
 
     def with_fields_of(self, hits: Sequence[Mapping[str, Any]]) -> Self:
-        """Return a plan that names the fields to read: those of the options, or else text fields found in the hits.
+        """Return the plan with the fields whose text the model gets: those of the options, or else text fields of hits.
 
-        Of many hits, a sample shows the fields: to read all texts twice would take longer than a deadline allows.
+        Only a sample of the hits is searched for text fields, because a deadline leaves no time to go through all.
         """
         if caller_names(self.options.fields):
             return replace(self, fields=SearchFields.from_options(self.options))
@@ -192,12 +191,12 @@ class Plan:
 
 
 def make_plan(call: SearchCall, searcher: Searcher, service: RerankService) -> Generator[Step, Any, Plan]:
-    """Yield the steps needed before a search's request (usually none), and return its plan.
+    """Yield the steps needed before a search's request (usually none), and return the plan.
 
     Args:
         call: the caller's search.
         searcher: the state that the client's searches share.
-        service: holds the models of the index.
+        service: the service that holds the index's models.
 
     Raises:
         ConfigError: the options cannot be used; or the query has no single text, and the options say to raise.
@@ -232,7 +231,7 @@ def make_plan(call: SearchCall, searcher: Searcher, service: RerankService) -> G
 
 
 def _with_cut_query(plan: Plan, count: int) -> Plan:
-    """Return the plan of a search for the first words of a text, with a warning; log it if no report will have it."""
+    """Return the plan with the warning that the query was truncated; log the warning if no report will have it."""
     warning, index = SearchWarning(CUT_QUERY.format(count), WarningCode.QUERY_CUT), plan.call.index or "all indices"
     if plan.call.options is None and due.is_due((str(index), CUT_QUERY)):
         logger.warning("[query-cut] search of %s: %s", index, warning)
@@ -242,7 +241,7 @@ def _with_cut_query(plan: Plan, count: int) -> Plan:
 def look_up_fields(
     call: SearchCall, searcher: Searcher, *, anew: bool = False
 ) -> Generator[SideRequest, Any, SearchFields]:
-    """Yield the requests that look a search's fields up (usually none), and return them.
+    """Yield the requests that look up a search's fields (usually none), and return the fields.
 
     Args:
         call: the caller's search.
@@ -258,15 +257,15 @@ def look_up_fields(
             body=call.body,
             index_options=call.index_options,
             anew=anew,
-            as_built=call.options is not None,  # a plain search reads nothing
+            as_built=call.options is not None,  # a plain search needs no fields for a model
         )
     )
 
 
 def _obstacle(plan: Plan, searcher: Searcher) -> Generator[Step, Any, Reason | None]:
-    """Yield the request that finds out the engine, if that matters; return why a search is not reranked.
+    """Return the reason why the models or the engine prevent reranking; None if they do not.
 
-    None is returned if neither the engine nor the models prevent it.
+    If the body has ``ext``, yield the request that identifies the engine, in case it is not known.
     """
     if searcher.models is not None and (conflict := searcher.models.conflict(plan.call.index)):
         return Reason(ReasonCode.MODELS, conflict)
@@ -279,7 +278,7 @@ def _obstacle(plan: Plan, searcher: Searcher) -> Generator[Step, Any, Reason | N
 
 
 def _with_lookups(plan: Plan, searcher: Searcher) -> Generator[Step, Any, tuple[Plan, Thresholds | None]]:
-    """Yield the steps that look up the thresholds and, for sentences, the BM25 scale; return them with the plan."""
+    """Yield the steps that look up the thresholds and, for sentences, the BM25 scale; return both with the plan."""
     call, options, thresholds = plan.call, plan.options, None
     if options.cutoff is not None or options.min_probability is not None:
         with_fields = plan.fields.update_options(options)
@@ -294,10 +293,10 @@ def _with_lookups(plan: Plan, searcher: Searcher) -> Generator[Step, Any, tuple[
 def _find_recipe_and_deadline(
     call: SearchCall, searcher: Searcher, service: RerankService
 ) -> Generator[Computation, Any, tuple[Recipe | None, Deadline]]:
-    """Yield the step that loads the models, if the deadline depends on their kind; return the stages and the deadline.
+    """Yield the step that loads the models, if the deadline depends on their kind; return the recipe and the deadline.
 
-    If it does not, models that are not loaded yet are loaded while the search engine searches, and there are no stages
-    meanwhile.
+    If the deadline does not depend on them, models that are not loaded yet are loaded while the search engine searches.
+    Then the recipe is None.
     """
     options, clock = call.options, service.clock
     if options is None or options.is_first_pass or call.exclusion is not None:
@@ -319,7 +318,7 @@ def _find_recipe_and_deadline(
 
 
 def _with_first_pass(plan: Plan, pipeline: SearchPipeline, thresholds: Thresholds | None) -> Plan:
-    """Return the plan with its first pass, or with the reason why its hits cannot be reranked."""
+    """Return the plan with its first pass, or with the reason why the hits cannot be reranked."""
     call, options = plan.call, plan.options
     if "collapse" in plan.body:
         plan = replace(plan, warnings=(*plan.warnings, COLLAPSE_WARNING))
@@ -345,9 +344,9 @@ def _with_first_pass(plan: Plan, pipeline: SearchPipeline, thresholds: Threshold
 
 
 def _with_boosts(plan: Plan, searcher: Searcher) -> Generator[SideRequest, Any, Plan]:
-    """Return the plan whose first pass returns the boosts' scores, if the caller's query has boosts that are to count.
+    """Return the plan whose first pass returns the scores of the query's boosts, if the query has boosts that count.
 
-    In a multi-search, yield the requests that find the engine, if it is not known.
+    In a multi-search, yield the request that identifies the engine, in case it is not known.
     """
     if plan.first_pass is None or isinstance(plan.call.query, str) or plan.options.boosts == "ignore":
         return plan
@@ -364,10 +363,10 @@ def _with_boosts(plan: Plan, searcher: Searcher) -> Generator[SideRequest, Any, 
 
 
 def _with_text(plan: Plan) -> Plan:
-    """Return the plan with the query text, or with the reason why it has none.
+    """Return the plan with the query text, or with the reason why the query has no text.
 
     Raises:
-        ConfigError: it has none, and the options say to raise.
+        ConfigError: the query has no text, and the options say to raise.
     """
     if plan.text or plan.options.query is not None:
         return plan
@@ -382,7 +381,7 @@ def _with_text(plan: Plan) -> Plan:
 
 
 def with_models(plan: Plan) -> Generator[Computation, Any, Plan]:
-    """Yield the step that waits for the models, if they are not loaded yet, and return the plan with its stages."""
+    """Yield the step that waits for the models, if they are not loaded yet; return the plan with the recipe."""
     if plan.recipe is not None or plan.obstacle is not None or plan.options.pipeline == NO_STAGES:
         return plan
     recipe = yield Computation(partial(plan.service.recipe, plan.options, plan.deadline))
@@ -395,7 +394,7 @@ def _expand_query(plan: Plan, text: Any, pipeline: SearchPipeline) -> Generator[
     Args:
         plan: the plan of the search for the text.
         text: the text to search for.
-        pipeline: the search pipeline that the search runs under.
+        pipeline: the search pipeline of the search.
 
     Raises:
         ConfigError: the query is not a text.
@@ -418,15 +417,15 @@ def _expand_query(plan: Plan, text: Any, pipeline: SearchPipeline) -> Generator[
 
 
 def _first_body_field(names: Sequence[str]) -> str:
-    """Return the first field whose name is not like a title's; if all are, the last one."""
+    """Return the first field whose name is not like a title, or the last field if all are."""
     return next((name for name in names if not is_title(name)), names[-1])
 
 
 def with_query(query: Any, body: Mapping[str, Any], fields: SearchFields) -> Mapping[str, Any]:
-    """Return the body with the query in it: a query for a text in the fields, or the caller's clause as it is.
+    """Return the body with the query: a query for a text in the fields, or the caller's clause unchanged.
 
     Raises:
-        ValueError: the body has a query, too.
+        ValueError: the body has a query as well.
     """
     if query is None:
         return body
@@ -438,7 +437,7 @@ def with_query(query: Any, body: Mapping[str, Any], fields: SearchFields) -> Map
 
 
 def with_traffic_key(options: Rerank, query: Any, body: Mapping[str, Any]) -> tuple[Rerank, Reason | None]:
-    """Return a search's options with ``traffic.key`` filled in, and why its answer is the plain response, if it is.
+    """Return the options with ``traffic.key`` filled in, and the reason if ``traffic`` excludes the search.
 
     Args:
         options: the search's options.
@@ -457,7 +456,7 @@ def with_traffic_key(options: Rerank, query: Any, body: Mapping[str, Any]) -> tu
 
 
 def query_text_or_json(options: Rerank, query: Any, body: Mapping[str, Any]) -> str:
-    """Return the query text of a search; if it has none or several, its query as JSON."""
+    """Return the query text of a search, or the query as JSON if it has no text or several."""
     if options.query is not None or isinstance(query, str):
         return query if options.query is None else options.query
     clause = query.to_dict() if hasattr(query, "to_dict") else query
@@ -469,10 +468,10 @@ def query_text_or_json(options: Rerank, query: Any, body: Mapping[str, Any]) -> 
 
 
 def decode_body(body: Any) -> Mapping[str, Any]:
-    """Return a search body as a mapping; it may be given as JSON or as a query builder's object.
+    """Return a search body as a mapping, whether it is a mapping, JSON text, or an object with ``to_dict``.
 
     Raises:
-        ConfigError: it is neither a mapping, nor JSON, nor such an object.
+        ConfigError: the body is none of these.
     """
     if isinstance(body, str | bytes):
         try:

@@ -1,4 +1,4 @@
-"""Rerank hits or texts that this client did not search for: another search's response, or plain texts."""
+"""Rerank the hits of another client's search response, or plain texts."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -24,7 +24,7 @@ from osrerank.types.reasons import Reason
 
 
 class WrappedResponse(Protocol):
-    """A response object of elasticsearch-py: it is not a mapping, and has the response's dict in `body`."""
+    """A response object of elasticsearch-py, which has the response as a dict in `body`."""
 
     @property
     def body(self) -> Any: ...
@@ -41,22 +41,22 @@ NOT_FOR_RESPONSES = {
     "traffic": SEARCHES,
     "boosts": "client.search",
 }
-"""Option that has no effect on another search's response -> the calls in which it has one."""
+"""Option without an effect on another client's response -> the calls in which it has an effect."""
 NOT_FOR_TEXTS = {**NOT_FOR_RESPONSES, "fields": RESPONSES, "explain": RESPONSES, "interleave": RESPONSES}
-"""Option that has no effect on texts without a response -> the calls in which it has one."""
+"""Option without an effect on plain texts -> the calls in which it has an effect."""
 NOT_FOR_RANKINGS = {**NOT_FOR_TEXTS, "min_score": f"{RESPONSES}, and in Reranker"}
-"""Option that has no effect where the whole ranking is returned -> the calls in which it has one."""
+"""Option without an effect where the whole ranking is returned -> the calls in which it has an effect."""
 
 
 def refuse_unused(rerank: RerankArgument, unused: Mapping[str, str]) -> None:
-    """Reject options that the caller gives and that have no effect here; the defaults may have them.
+    """Reject options of the caller that have no effect here; the default options may have them.
 
     Args:
         rerank: the caller's ``rerank`` argument.
         unused: option -> the calls in which it has an effect.
 
     Raises:
-        ConfigError: such an option is caller_options, or an option has a value that cannot be used.
+        ConfigError: the caller sets such an option, or an option has a value that cannot be used.
     """
     defaults = Rerank()
     caller_options = Rerank.of(rerank, defaults) or defaults
@@ -74,11 +74,11 @@ def rank_response(
     *,
     rerank: RerankArgument,
 ) -> dict[str, Any]:
-    """Rerank all hits of a search response, whoever searched; if they cannot be reranked, the response says why.
+    """Rerank all hits of a search response; if they cannot be reranked, the new response has the reason.
 
     Raises:
         ConfigError: an option cannot be used, or has no effect here.
-        ResponseFormatError: it is not a search response.
+        ResponseFormatError: the response does not have the format of a search response.
     """
     refuse_unused(rerank, NOT_FOR_RESPONSES)
     options = Rerank.of(rerank, defaults)
@@ -113,7 +113,7 @@ def rank_response(
 
 
 def _ranked(hits: Sequence[Mapping[str, Any]], plan: Plan) -> Ranking | Reason:
-    """Return the hits of a response, reranked; or why they are not."""
+    """Return the reranked hits of a response, or the reason why they cannot be reranked."""
     ranking = read_ranking(hits, plan)
     if isinstance(ranking, Reason) or plan.options.pipeline == NO_STAGES:
         return ranking
@@ -142,7 +142,7 @@ def rank_texts(
 
 
 def ranking_of(query: str, documents: Sequence[str | Mapping[str, Any]], separator: str) -> Ranking:
-    """Return texts as a ranking, in their given order. Raises as `rank_texts`."""
+    """Return texts as a ranking in the given order; raise the errors of `rank_texts`."""
     if isinstance(documents, str):
         raise TypeError("documents is one text; give a list of them")
     candidates = [_candidate(index, document, separator) for index, document in enumerate(documents)]
@@ -150,7 +150,7 @@ def ranking_of(query: str, documents: Sequence[str | Mapping[str, Any]], separat
 
 
 def reranked(service: RerankService, options: Rerank, ranking: Ranking) -> Ranking:
-    """Rerank a ranking by the options' pipeline, in a span of its own."""
+    """Rerank a ranking by the options' pipeline, in its own tracing span."""
     with rerank_span(service, ranking.query.text):
         ranking = service.rerank(ranking, options, Deadline.after_ms(options.explicit_deadline_ms, service.clock))
         reports = ranking.reports
@@ -159,7 +159,7 @@ def reranked(service: RerankService, options: Rerank, ranking: Ranking) -> Ranki
 
 
 def id_of(document: str | Mapping[str, Any], index: int) -> Any:
-    """Return a document's ``id`` or ``doc_id`` as it is given; if it has neither, its index among the documents."""
+    """Return a document's ``id`` or ``doc_id``, or its index among the documents if it has neither."""
     return document.get("id", document.get("doc_id", index)) if isinstance(document, Mapping) else index
 
 

@@ -1,4 +1,4 @@
-"""Write what happened in a search into its response: all of ``response["rerank"]`` comes from here."""
+"""Write the report of a search into its response; nothing else writes to ``response["rerank"]``."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -11,20 +11,20 @@ from osrerank.types.reasons import ReasonCode, SearchWarning
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What happened in a search, with the page that it returns.
+    """The report of a search, with the page of hits that the search returns.
 
     Attributes:
-        applied: whether the models made the order: True, False or "partial".
-        reason: why they did not, or only in part; None if they did.
-        code: the kind of that reason.
-        hits: the hits of the page; None keeps those of the response.
-        stages: what each stage did.
-        warnings: sentences that say where the answer differs from the request.
+        applied: whether the hits were reranked: True, False or "partial".
+        reason: the reason why they were not, or only in part; None if they were.
+        code: the code of that reason.
+        hits: the hits of the page; if None, the response keeps its own hits.
+        stages: the report of each stage.
+        warnings: sentences about differences between the request and the response.
         explain: whether the response has the pairs that a duo stage compared.
-        rerank_ms: wall time that reranking took, in milliseconds; it is added to ``took``.
-        max_score: the highest ``_score`` of all pages, if the hits were reranked.
-        entries: further entries of ``response["rerank"]``: name -> value.
-        ext: entries that are added to the response's ``ext``.
+        rerank_ms: the wall time of reranking in milliseconds, which is added to ``took``.
+        max_score: the highest ``_score`` of all pages; used only if the hits were reranked.
+        entries: further entries of ``response["rerank"]``, by name.
+        ext: the entries to add to the response's ``ext``.
     """
 
     applied: bool | str
@@ -45,21 +45,20 @@ class Report:
 
 
 def write_report(response: Mapping[str, Any], report: Report) -> dict[str, Any]:
-    """Return a new response with the page of a report, and the report as ``response["rerank"]``.
+    """Return a new response with the report's page of hits, and the report in ``response["rerank"]``.
 
-    Totals, aggregations and suggestions stay as they are; ``took`` grows by the time of reranking, and ``ext`` may gain
-    entries.
+    Totals, aggregations and suggestions stay unchanged. The time of reranking is added to ``took``.
     """
-    answer = dict(response)
+    new_response = dict(response)
     is_ranked = report.applied is not False
     if is_ranked or "took" in response:
-        answer["took"] = took_of(response) + round(report.rerank_ms)
+        new_response["took"] = took_of(response) + round(report.rerank_ms)
     if report.hits is not None:
         highest = {"max_score": report.max_score} if is_ranked else {}
-        answer["hits"] = {**response["hits"], **highest, "hits": list(report.hits)}
+        new_response["hits"] = {**response["hits"], **highest, "hits": list(report.hits)}
     if report.ext:
-        answer["ext"] = {**(response.get("ext") or {}), **report.ext}
-    answer["rerank"] = {
+        new_response["ext"] = {**(response.get("ext") or {}), **report.ext}
+    new_response["rerank"] = {
         "applied": report.applied,
         "reason": report.reason,
         "reason_code": report.code,
@@ -68,15 +67,15 @@ def write_report(response: Mapping[str, Any], report: Report) -> dict[str, Any]:
         "stages": [stage_as_json(stage, explain=report.explain) for stage in report.stages],
         **report.entries,
     }
-    return answer
+    return new_response
 
 
 def stage_as_json(report: StageReport, *, explain: bool = False) -> dict[str, Any]:
     """Return a stage's entry in ``response["rerank"]["stages"]``.
 
     Args:
-        report: what the stage did.
-        explain: whether to add the pairs that it compared, with their probabilities.
+        report: the stage's report.
+        explain: whether to add the compared pairs with their probabilities.
     """
     pairs = {"pairs": report.pairs.as_json()} if explain and report.pairs is not None else {}
     vectors = {name: count for name in ("encoded", "known", "lacking") if (count := getattr(report, name))}

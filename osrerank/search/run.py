@@ -193,7 +193,7 @@ def _save_order(reranked: Ranking, plan: Plan, hits: Hits) -> Generator[Computat
     if order is None or page is None or not page.is_first:
         return
     if plan.deadline.at_s is not None or not is_reproducible(reranked, plan.options):
-        yield Computation(partial(order.keep, reranked, candidate_ids(hits), hits, plan.options, plan.recipe))
+        yield Computation(partial(order.save, reranked, candidate_ids(hits), hits, plan.options, plan.recipe))
     elif not order.orders.is_empty:
         yield Computation(partial(order.drop, plan.options))
 

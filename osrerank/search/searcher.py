@@ -1,4 +1,4 @@
-"""Hold what the searches of a client share: models, defaults, fields, vectors, calibrations, orders, records."""
+"""Hold the state that a client's searches share: models, default options, caches, side indices, saved orders."""
 
 from collections.abc import Generator, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -33,41 +33,42 @@ from osrerank.types.engine import Engine
 from osrerank.types.reasons import Reason
 
 MAX_USERS = 100
-"""The maximum number of users for whom a client caches what they may see."""
+"""The maximum number of users with caches of their own."""
 DEADLINE_MS = 1_000.0
-"""Default deadline of a search by document vectors, in milliseconds, once the model is loaded."""
+"""The default deadline of a search by document vectors, in milliseconds. It holds once the model is loaded."""
 NO_BODY: Mapping[str, Any] = {}
 
 
 class Searcher:
-    """Holds what the searches of a client share.
+    """The state that the searches of a client share.
 
     Safe to use from many threads.
 
     Args:
-        service: the models of the process.
-        defaults: what ``rerank=True`` means, for each index; read from the settings file when absent.
-        engine: the search engine; None if the server has to say.
-        authentication: a digest of the client's credentials; it keeps apart what different users may see.
+        service: the service that holds the process's models.
+        defaults: the options of ``rerank=True`` for each index; by default those of the settings file.
+        engine: the search engine; if None, the server is asked which one it is.
+        authentication: a digest of the client's credentials, which keeps the cached data of different users apart.
 
     Attributes:
-        service: the models of indices for which the settings file names none.
-        models: the models of indices for which the settings file names one; None if it names none, or the caller gives
-            a scorer.
-        defaults: the given defaults, or those that were read.
-        engine: finds the search engine.
-        pipelines: finds the search pipelines that searches run under.
-        without_named_scores: index -> why its engine does not return the scores of named queries; kept for a minute.
-        bm25_scales: finds the scale of searches' first-pass scores.
-        fields: finds the fields to search and to read.
+        service: the models of indices for which the settings file names no model.
+        models: the models of indices for which the settings file names one; None if it names no models, or the caller
+            passes a scorer.
+        defaults: the options of ``rerank=True`` for each index.
+        engine: identifies the search engine.
+        pipelines: looks up the search pipelines of searches.
+        without_named_scores: index -> the reason why its engine does not return scores of named queries, for a minute.
+        bm25_scales: looks up the scale of first-pass scores.
+        fields: looks up the fields to search, and the fields whose text the model gets.
         calibrations: the calibrations of the indices' probabilities.
-        records: records what users were shown, for UBI (User Behavior Insights).
-        vectors: reads and writes side indices of document vectors; None if they are off.
-        orders: keeps the orders that later pages need.
-        shadows: runs searches again in shadow mode.
-        authentication: keeps apart what different users may see.
+        records: records the hits that users saw, for UBI (User Behavior Insights).
+        vectors: reads and writes the side indices, which store document vectors; None if they are off.
+        orders: saves the orders that later pages need.
+        shadows: reranks the searches of shadow mode in the background.
+        authentication: the digest of the user's credentials.
         is_embedded: whether the engine is the embedded one.
-        deadline_ms: default deadline of a search that ends with the stage ``vectors``, in ms; None for no limit.
+        deadline_ms: the default deadline of a search that ends with the stage ``vectors``, in milliseconds; None for no
+            deadline.
     """
 
     def __init__(
@@ -94,7 +95,7 @@ class Searcher:
         self._set_user(authentication)
 
     def _set_user(self, authentication: str) -> None:
-        """Start with empty caches of what this user may see, and use the user's digest in cache keys."""
+        """Start with empty caches for a user, and use the digest of the user's credentials in cache keys."""
         settings, clock = self.service.settings, self.service.clock
         self.authentication = authentication
         self.pipelines = SearchPipelines(self.engine, clock)
@@ -106,10 +107,10 @@ class Searcher:
         self.vectors = SideVectors(self.engine, clock) if has_sides else None
 
     def for_user(self, headers: Mapping[str, str] | None) -> "Searcher":
-        """Return the searcher of the user whose credentials a request has: it caches what that user may see.
+        """Return the searcher of the user whose credentials a request has; each user has caches of their own.
 
         Args:
-            headers: the headers of a request, in addition to those of the client's transport.
+            headers: the headers of the request, in addition to those of the client's transport.
         """
         user = digest_credentials(headers)
         if not user:
@@ -121,11 +122,11 @@ class Searcher:
             return searchers[user]
 
     def serving(self, index: Any, *, checked: bool = True) -> AbstractContextManager[RerankService]:
-        """Return a context that yields the service of an index's model, and keeps the model loaded.
+        """Return a context that yields the service of an index's model and keeps the model loaded.
 
         Args:
             index: the caller's index or indices.
-            checked: whether indices with different models raise an error; else the client's own model is used.
+            checked: whether indices with different models raise an error; if not, the client's own model is used.
 
         Raises:
             ConfigError: there are several indices, with different models.
@@ -152,7 +153,7 @@ class Searcher:
         self.orders.close()
 
     def forget_indices(self) -> None:
-        """Drop what is cached of the indices (mappings, settings, search pipelines), so that it is read again."""
+        """Clear the cached mappings, settings and search pipelines of all indices, so that they are read again."""
         with self._by_user as by_user:
             searchers = [self, *by_user.values()]
         for searcher in searchers:
@@ -171,7 +172,7 @@ class Searcher:
         anew: bool = False,
         as_built: bool = True,
     ) -> Generator[SideRequest, Any, SearchFields]:
-        """Yield the requests that look fields up (usually none), and return the fields that a search uses.
+        """Yield the requests that look up fields (usually none), and return the fields that a search uses.
 
         Args:
             options: the search's options.
@@ -180,8 +181,8 @@ class Searcher:
             body: the caller's body, decoded.
             index_options: the search's `osrerank.retrieval.requests.index_options`.
             anew: whether to read the mapping again, even if it is cached.
-            as_built: whether to use the fields of the last build of vectors if none are named; if False, those that
-                the mapping gives are used.
+            as_built: whether to use the fields of the last build of vectors if no fields are named; if False, the
+                text fields of the mapping are used.
         """
         searched = None if isinstance(query, str) else searched_fields(read_queries(body) if query is None else query)
         team_fields = [team.fields for team in options.rankings[1:] if team.fields != options.fields]

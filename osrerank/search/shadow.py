@@ -1,7 +1,7 @@
-"""Run searches of shadow mode (option ``traffic``) again with reranking, after their answers.
+"""Rerank the searches of shadow mode (option ``traffic``) in the background, after the caller has the plain response.
 
-One thread runs such searches, one at a time. Metrics count what reranking would have changed, and a file gets a line of
-JSON for each search.
+One thread runs these searches one by one. Metrics count what reranking would have changed. A file gets one line of JSON
+for each search.
 """
 
 import atexit
@@ -31,36 +31,33 @@ logger = logging.getLogger(__name__)
 due = LogThrottle()
 
 TOP = 10
-"""How many of a page's hits are compared."""
+"""The number of hits that are compared, from the top of a page."""
 MAX_WAITING = 100
-"""How many searches may wait to be run again; others are dropped."""
+"""The maximum number of searches that wait to be run again; further ones are dropped."""
 MAX_BYTES = 100_000_000
-"""Largest size of the file of records."""
-REST_FACTOR = 19.0
-"""How long the thread rests after a shadow search while searches come, as a multiple of the search's time.
-
-So the thread is busy for at most a twentieth of that time.
-"""
+"""The maximum size of the file of records, in bytes."""
+PAUSE_FACTOR = 19.0
+"""The pause after a shadow search, as a multiple of the search's time: the thread works a twentieth of the time."""
 QUIET_S = 1.0
-"""The thread does not rest when nobody has searched for so many seconds, because then it slows nobody down."""
+"""The pause ends if nobody has searched for this many seconds, because then the thread slows nobody down."""
 EXIT_S = 1.0
 """How long an exiting process waits for shadow searches, in seconds."""
 
 
 class Shadows:
-    """Runs searches again with reranking after their answers, and records what that would have changed.
+    """Reranks searches in the background, and records what that would have changed for the caller.
 
     Safe to use from many threads.
 
     Args:
-        settings: name the file of records, and say whether records contain texts.
-        rest_factor: how long the thread rests after a search, as a multiple of the search's time.
+        settings: the settings, with the path of the file of records, and whether records contain texts.
+        pause_factor: the pause after a search, as a multiple of the search's time.
     """
 
-    def __init__(self, settings: Settings, rest_factor: float = REST_FACTOR) -> None:
+    def __init__(self, settings: Settings, pause_factor: float = PAUSE_FACTOR) -> None:
         path = settings.shadow_file
         self._file = None if path is None else AppendedLines(path, MAX_BYTES)
-        self._has_texts, self._rest_factor = settings.shadow_texts, rest_factor
+        self._has_texts, self._pause_factor = settings.shadow_texts, pause_factor
         self.renew()
         renew_after_fork(self)
         self._queue = Background(MAX_WAITING, name="osrerank-shadow", on_drop=self._drop)
@@ -76,10 +73,10 @@ class Shadows:
     def submit(self, run: Callable[[], Mapping[str, Any]]) -> bool:
         """Queue a function that runs a search again and returns its record; return whether there was room."""
         self._searched_at = time.monotonic()
-        return self._queue.submit(lambda: self._recorded(run))
+        return self._queue.submit(lambda: self._run(run))
 
     def close(self, wait_s: float = CLOSE_S) -> None:
-        """Run the waiting searches, for at most ``wait_s`` seconds; drop the others, and log how many they were."""
+        """Run the waiting searches for at most ``wait_s`` seconds; drop the remaining ones, and log their number."""
         self._is_closed.set()
         if dropped := self._queue.drain(wait_s):
             logger.warning("[shadow-lost] %d shadow searches were not run in %g s, and were dropped", dropped, wait_s)
@@ -94,7 +91,7 @@ class Shadows:
         Args:
             text: the query's text.
             index: the index or indices searched.
-            plain_ids: ids of the first hits that the caller got.
+            plain_ids: the ids of the first hits that the caller got.
             steps: the steps of the reranked search; they return its response and the seconds that it took.
         """
         record: dict[str, Any] = {"time": _now(), "index": join_names(index), "query": digest_of(text)}
@@ -102,15 +99,15 @@ class Shadows:
         try:
             response, took_s = yield from steps
             reranked_ids = ids_of(hits_of(response))
-            record |= outcome_of(response, took_s) | compare_orders(plain_ids, response)
-        except Exception as error:  # noqa: BLE001 - the caller has the answer already
+            record |= record_outcome(response, took_s) | compare_orders(plain_ids, response)
+        except Exception as error:  # noqa: BLE001 - the caller already has the response
             reason = Reason.from_error(error)
             record |= {"applied": False, "reason": str(reason), "reason_code": reason.code}
         if self._has_texts:
             return record | {"texts": {"query": text, "before": list(plain_ids), "after": list(reranked_ids)}}
-        return record | {"reason": None}  # it may contain another program's message, which may quote a text
+        return record | {"reason": None}  # a reason may have another program's message, which may quote a text
 
-    def _recorded(self, run: Callable[[], Mapping[str, Any]]) -> None:
+    def _run(self, run: Callable[[], Mapping[str, Any]]) -> None:
         started = time.monotonic()
         try:
             record = run()
@@ -123,13 +120,13 @@ class Shadows:
         if record.get("hits"):
             SHADOW_OVERLAP.observe(record["overlap"] / record["hits"])
         self._write(record)
-        self._rest(self._rest_factor * (time.monotonic() - started))
+        self._pause(self._pause_factor * (time.monotonic() - started))
 
-    def _rest(self, seconds: float) -> None:
-        """Rest for so long, but only while others search."""
-        ends_at = time.monotonic() + seconds
-        while (left_s := min(ends_at, self._searched_at + QUIET_S) - time.monotonic()) > 0:
-            if self._is_closed.wait(left_s):
+    def _pause(self, seconds: float) -> None:
+        """Wait for this long, but only while users search."""
+        pause_end = time.monotonic() + seconds
+        while (remaining_s := min(pause_end, self._searched_at + QUIET_S) - time.monotonic()) > 0:
+            if self._is_closed.wait(remaining_s):
                 return
 
     def _write(self, record: Mapping[str, Any]) -> None:
@@ -159,16 +156,16 @@ class Shadows:
 _all: "weakref.WeakSet[Shadows]" = weakref.WeakSet()
 
 
-def _end() -> None:
+def _close_all() -> None:
     for shadows in list(_all):
         shadows.close(EXIT_S)
 
 
-atexit.register(_end)  # it runs before `NATIVE_CODE.end`, because that was registered earlier
+atexit.register(_close_all)  # it runs before `NATIVE_CODE.end`, because that was registered earlier
 
 
-def outcome_of(response: Mapping[str, Any], took_s: float) -> dict[str, Any]:
-    """Return a record's fields about the reranked search: whether it was reranked, its times, its counts of vectors.
+def record_outcome(response: Mapping[str, Any], took_s: float) -> dict[str, Any]:
+    """Return the fields of a record about the reranked search: its outcome, its times and its counts of vectors.
 
     Args:
         response: the response with reranking.
@@ -182,10 +179,12 @@ def outcome_of(response: Mapping[str, Any], took_s: float) -> dict[str, Any]:
 
 
 def compare_orders(before: Sequence[str], response: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a record's fields that compare the first ten hits with and without reranking; none if it was not applied.
+    """Return the fields of a record that compare the first ten hits before and after reranking.
+
+    If the search was not reranked, there are no such fields.
 
     Args:
-        before: ids of the first hits without reranking.
+        before: the ids of the first hits without reranking.
         response: the response with reranking.
     """
     if response["rerank"]["applied"] is False:

@@ -18,35 +18,35 @@ from osrerank.types.reasons import ReasonCode
 logger = logging.getLogger(__name__)
 
 SLOW_S = 1.0
-"""A search that takes longer than this counts as slow, in seconds."""
+"""The duration, in seconds, above which a search counts as slow."""
 GUIDE = "https://github.com/osrerank/osrerank/blob/main/docs/production.md"
 due = LogThrottle()
 once = LogThrottle(math.inf)
 
 
 def build_command(index: str, note: str) -> str:
-    """Return the shell command that builds an index's vectors, followed by a note on why; it ends a message."""
+    """Return the shell command that builds an index's vectors, with a note in brackets, for the end of a message."""
     return f"osrerank vectors build --index {index}   ({note})"
 
 
 def advise(
     hits: Sequence[Mapping[str, Any]], stages: Sequence[StageReport], took_s: float, plan: Plan, searcher: Searcher
 ) -> Generator[Step, Any, None]:
-    """Yield the steps that log what would make a search faster: if it was slow, or its documents lack vectors.
+    """Yield the steps that log how to make a search faster, if it was slow or its documents lack vectors.
 
-    A build reads the fields of ``rerank=True``. If the search chose its own, the build's are looked up in the
-    background, and the line says how to build vectors of the search's fields.
+    A build encodes the fields that ``rerank=True`` uses. If the search names other fields, the fields of a build are
+    looked up in the background, and the log line says how to build vectors of the search's fields.
 
     Args:
-        hits: those of the response.
-        stages: what each stage did.
-        took_s: time that the search took, its first pass included, in seconds.
-        plan: of the search.
+        hits: the hits of the response.
+        stages: the report of each stage.
+        took_s: the duration of the search with its first pass, in seconds.
+        plan: the plan of the search.
         searcher: the state that the client's searches share.
     """
     index = next((str(hit.get("_index")) for hit in hits), "")
-    lines = [*_slow(stages, plan.options, took_s, index), *_lacking(stages, index)]
-    if not lines:
+    advice = [*_slow_search_advice(stages, plan.options, took_s, index), *_missing_vectors_advice(stages, index)]
+    if not advice:
         return
     defaults, options = searcher.defaults.of(index), plan.options
     has_own_fields = not isinstance(plan.call.query, str) or (options.fields, options.query_fields) != (
@@ -54,42 +54,42 @@ def advise(
         defaults.query_fields,
     )
     if index and has_own_fields and plan.names:
-        yield SendLater(_log(lines, index, plan.names, searcher))
+        yield SendLater(_log_for_fields(advice, index, plan.names, searcher))
     else:
-        for line in lines:
-            line("")
+        for log_line in advice:
+            log_line("")
 
 
-Line = Callable[[str], None]
-"""Logs a line, given what must be done before a build of vectors."""
+LogLine = Callable[[str], None]
+"""Logs a line of advice; the argument says what must be done before a build of vectors."""
 
 
-def _log(
-    lines: Sequence[Line], index: str, read_fields: Sequence[str], searcher: Searcher
+def _log_for_fields(
+    advice: Sequence[LogLine], index: str, read_fields: Sequence[str], searcher: Searcher
 ) -> Generator[SideRequest, Any, None]:
-    """Yield the requests that look up which fields a build reads, and log the lines."""
+    """Yield the requests that look up which fields a build encodes, and log the advice."""
     build_fields = (yield from searcher.fields_of(searcher.defaults.of(index), index, as_built=False)).read
     before_building = ""
     if set(build_fields) != set(read_fields):
         by_build, by_search = ", ".join(build_fields) or "no field", ", ".join(read_fields)
         names = ", ".join(f'"{name}"' for name in read_fields)
         before_building = (
-            f"a build would read {by_build}, and this search reads {by_search}: "
+            f"a build would encode {by_build}, and this search uses {by_search}: "
             f'first write fields = [{names}] under [index."{index}".rerank] in osrerank.toml, then '
         )
-    for line in lines:
-        line(before_building)
+    for log_line in advice:
+        log_line(before_building)
 
 
-def _slow(stages: Sequence[StageReport], options: Rerank, took_s: float, index: str) -> list[Line]:
-    """Return the line on a slow search, if a stage took most of its time and none was logged in the last minute."""
+def _slow_search_advice(stages: Sequence[StageReport], options: Rerank, took_s: float, index: str) -> list[LogLine]:
+    """Return the advice on a slow search, if one stage took most of the time; at most one line a minute is logged."""
     stage = max(stages, key=lambda stage: stage.took_ms, default=None)
     if took_s <= SLOW_S or stage is None or stage.took_ms / 1000 <= took_s / 2 or not due.is_due():
         return []
-    return [partial(_slow_line, stage, options, took_s, index)]
+    return [partial(_log_slow_search, stage, options, took_s, index)]
 
 
-def _slow_line(stage: StageReport, options: Rerank, took_s: float, index: str, before_building: str) -> None:
+def _log_slow_search(stage: StageReport, options: Rerank, took_s: float, index: str, before_building: str) -> None:
     work = f"{stage.inferences} inferences for {stage.candidates} candidates with {stage.model}"
     details = [work if stage.candidates else stage.reason, _remedy(stage, options, index, before_building)]
     logger.warning(
@@ -102,16 +102,16 @@ def _slow_line(stage: StageReport, options: Rerank, took_s: float, index: str, b
     )
 
 
-def _lacking(stages: Sequence[StageReport], index: str) -> list[Line]:
-    """Return the line on documents that were not encoded before the deadline, once for each index in a process."""
+def _missing_vectors_advice(stages: Sequence[StageReport], index: str) -> list[LogLine]:
+    """Return the advice on documents that were not encoded before the deadline, once for each index in a process."""
     lacking = max((stage.lacking for stage in stages), default=0)
     if not lacking or not once.is_due(index):
         return []
     note = f"{lacking} of the {max(stage.candidates for stage in stages)} candidates of this search lacked vectors"
-    return [partial(_lacking_line, note, index)]
+    return [partial(_log_missing_vectors, note, index)]
 
 
-def _lacking_line(note: str, index: str, before_building: str) -> None:
+def _log_missing_vectors(note: str, index: str, before_building: str) -> None:
     logger.warning(
         "[vectors-lacking] the deadline of a search passed before its documents were encoded; not logged again; "
         "%sbuild all vectors beforehand: %s",

@@ -1,4 +1,4 @@
-"""Rerank what search templates find: the search engine renders a template, and a search of that body is reranked."""
+"""Rerank the hits of search templates: the search engine renders the template, and the rendered search is reranked."""
 
 import json
 from collections.abc import Generator, Mapping, Sequence
@@ -18,7 +18,7 @@ from osrerank.types.failed import Failed
 from osrerank.types.reasons import Reason, ReasonCode
 
 FROM_REQUEST = ("explain", "profile")
-"""Parts of a search that come from the request of the template; those that the template renders are ignored."""
+"""The parts of a search that the request for the template sets; if the rendered body has them, they are ignored."""
 IGNORED = (
     "_source", "_source_excludes", "_source_includes", "docvalue_fields", "explain", "from", "q", "seq_no_primary_term",
     "size", "sort", "stats", "stored_fields", "terminate_after", "track_scores", "version",
@@ -29,7 +29,7 @@ IGNORED = (
 def template_steps(
     searcher: Searcher, body: Any, params: Mapping[str, Any], *, index: Any, rerank: RerankArgument, headers: Any = None
 ) -> ClientSteps:
-    """Yield what a client performs for the search of a template, and return the response.
+    """Yield the steps that a client performs for a search by template, and return the response.
 
     Args:
         searcher: the client's searcher.
@@ -45,7 +45,7 @@ def template_steps(
         Raised: as for a search.
     """
     template = decode_body(body)
-    rendered = yield from _rendered(template)
+    rendered = yield from _render(template)
     if not isinstance(rendered, Failed):
         search_params = {name: value for name, value in params.items() if name not in IGNORED}
         content = json.dumps(rendered) if isinstance(body, str | bytes) else rendered
@@ -54,22 +54,22 @@ def template_steps(
                 searcher, None, content, search_params, index=index, rerank=rerank, headers=headers
             )
         except Failed as failed:
-            rendered = _if_bad_request(failed)
+            rendered = _accept_bad_request(failed)
         else:
             has_status = isinstance(response, Mapping) and not params.get("filter_path")
             return {**response, "status": 200} if has_status else response
-    # outside the except block, so that an error of this request does not carry the other's traceback
+    # Outside the except block, so that an error of this request does not carry the traceback of the first.
     response = yield SearchRequest(body, params, is_template=True)
-    return (yield from run_one(_marked(searcher, response, rendered, index, rerank), searcher.vectors))
+    return (yield from run_one(_mark_unranked(searcher, response, rendered, index, rerank), searcher.vectors))
 
 
 def multi_template_steps(
     searcher: Searcher, body: Any, index: Any, *, rerank: RerankArgument, params: Mapping[str, Any]
 ) -> ClientSteps:
-    """Yield what a client performs for the searches of several templates, and return the answer of all.
+    """Yield the steps that a client performs for the searches of several templates, and return their response.
 
-    If a template cannot be rendered, or its search is refused with all others, the caller's own request is sent, too:
-    it has the error of each search.
+    If a template cannot be rendered, or if the rendered multi-search is refused, the caller's own request is sent as
+    well. Its response has the error of each search.
 
     Args:
         searcher: the client's searcher.
@@ -85,66 +85,70 @@ def multi_template_steps(
     lines, is_json = lines_of(body), isinstance(body, str | bytes)
     rendered: list[Mapping[str, Any] | Failed] = []
     for template in lines[1::2]:
-        rendered += [(yield from _rendered(decode_body(template or {})))]
+        rendered_body = yield from _render(decode_body(template or {}))
+        rendered.append(rendered_body)
 
-    def reranked(numbers: Sequence[int]) -> ClientSteps:
+    def search_rendered(numbers: Sequence[int]) -> ClientSteps:
         searches = [line for number in numbers for line in (lines[2 * number], rendered[number])]
         content = "".join(f"{json.dumps(line)}\n" for line in searches) if is_json else searches
         return multi_search_steps(searcher, content, index, rerank=rerank, params=params)
 
     if not any(isinstance(search_body, Failed) for search_body in rendered):
         try:
-            return (yield from reranked(range(len(rendered))))
+            return (yield from search_rendered(range(len(rendered))))
         except Failed as failed:
-            _if_bad_request(failed)
-    plain_answer = yield MultiSearchRequest(lines, is_template=True)
-    if not isinstance(plain_answer, Mapping) or {**(params.get("params") or {}), **params}.get("filter_path"):
-        return plain_answer
-    responses = list(plain_answer["responses"])
-    answered = [number for number, response in enumerate(responses) if "error" not in response]
-    if numbers := [number for number in answered if not isinstance(rendered[number], Failed)]:
-        answer = yield from reranked(numbers)
-        for number, response in zip(numbers, answer["responses"], strict=True):
+            _accept_bad_request(failed)
+    plain_response = yield MultiSearchRequest(lines, is_template=True)
+    if not isinstance(plain_response, Mapping) or {**(params.get("params") or {}), **params}.get("filter_path"):
+        return plain_response
+    responses = list(plain_response["responses"])
+    succeeded = [number for number, response in enumerate(responses) if "error" not in response]
+    numbers = [number for number in succeeded if not isinstance(rendered[number], Failed)]
+    if numbers:
+        reranked_response = yield from search_rendered(numbers)
+        for number, response in zip(numbers, reranked_response["responses"], strict=True):
             responses[number] = response
-    for number in answered:
-        if isinstance(error := rendered[number], Failed):
-            steps = _marked(searcher, responses[number], error, lines[2 * number].get("index", index), rerank)
+    for number in succeeded:
+        error = rendered[number]
+        if isinstance(error, Failed):
+            searched_index = lines[2 * number].get("index", index)
+            steps = _mark_unranked(searcher, responses[number], error, searched_index, rerank)
             responses[number] = yield from run_one(steps, searcher.vectors)
-    return {**plain_answer, "responses": responses}
+    return {**plain_response, "responses": responses}
 
 
-def _rendered(template: Mapping[str, Any]) -> Generator[SideRequest, Any, Mapping[str, Any] | Failed]:
-    """Yield the request that renders a template; return the search body, or why there is none.
+def _render(template: Mapping[str, Any]) -> Generator[SideRequest, Any, Mapping[str, Any] | Failed]:
+    """Yield the request that renders a template; return the search body, or the error.
 
     Raises:
-        Failed: the search engine is overloaded, or did not answer in time.
+        Failed: the search engine is overloaded, or did not respond in time.
     """
     try:
-        answer = yield SideRequest("POST", "/_render/template", template)
+        response = yield SideRequest("POST", "/_render/template", template)
     except Failed as failed:
         if failed.is_overload or failed.timed_out:
             raise
         return failed
-    body = answer.get("template_output") if isinstance(answer, Mapping) else None
+    body = response.get("template_output") if isinstance(response, Mapping) else None
     if not isinstance(body, Mapping):
-        return Failed(answer, foreign="the search engine rendered it to something else than a search body")
+        return Failed(response, foreign="the search engine did not render it to a search body")
     search_body = {name: value for name, value in body.items() if name not in FROM_REQUEST}
     return {**search_body, **{name: True for name in FROM_REQUEST if str(template.get(name)).lower() == "true"}}
 
 
-def _if_bad_request(failed: Failed) -> Failed:
-    """Return the error of a rendered search if its status is 400: the caller's own request then has a better message.
+def _accept_bad_request(failed: Failed) -> Failed:
+    """Return the error of a rendered search if its status is 400: the caller's own request has a better message.
 
     Raises:
-        Failed: the status is another one; the caller's own request would fail, too.
+        Failed: the status is not 400, so that the caller's own request would fail as well.
     """
     if failed.status != 400:
         raise failed
     return failed
 
 
-def _marked(searcher: Searcher, response: Any, failed: Failed, index: Any, rerank: RerankArgument) -> Steps:
-    """Return the plain response of a template that could not be rendered, marked as not reranked."""
+def _mark_unranked(searcher: Searcher, response: Any, failed: Failed, index: Any, rerank: RerankArgument) -> Steps:
+    """Return the plain response of a template that could not be rendered, with the reason why it is not reranked."""
     if not isinstance(response, Mapping):
         return response
     reason = Reason(ReasonCode.REFUSED, "the template could not be rendered for reranking", failed.foreign)
@@ -152,6 +156,6 @@ def _marked(searcher: Searcher, response: Any, failed: Failed, index: Any, reran
     with searcher.serving(index, checked=False) as service:
         plan = Plan(SearchCall(index=index, options=options), service, options=options, obstacle=reason)
         report = unranked_report(response, reason, plan)
-        answer = write_report(response, report)
-        yield from follow_up(reason, report, answer, plan, (), searcher)
-    return answer
+        marked_response = write_report(response, report)
+        yield from follow_up(reason, report, marked_response, plan, (), searcher)
+    return marked_response

@@ -1,6 +1,6 @@
-"""Record what users were shown, in the index ``ubi_queries`` of User Behavior Insights (UBI, schema 1.3).
+"""Record which hits users saw, in the index ``ubi_queries`` of User Behavior Insights (UBI, schema 1.3).
 
-The record of a search has the hits of the page that was returned; if it was interleaved, also each hit's team.
+The record of a search has the hits of the page that was returned and, for an interleaved page, the team of each hit.
 """
 
 import logging
@@ -25,11 +25,11 @@ APPLIED, TEAMS, SESSION, EXPERIMENT, FIRST_RANK, CHOSEN = (
     "osrerank_applied", "osrerank_teams", "osrerank_session", "osrerank_experiment", "osrerank_first_rank",
     "osrerank_chosen",
 )  # fmt: skip
-"""Names of osrerank's own ``query_attributes``; their values are texts, like those of the plugin."""
+"""The names of osrerank's own ``query_attributes``; their values are texts, as are the plugin's values."""
 MIN_S, MAX_S = 0.1, 2.0
-"""The shortest and the longest timeout of the request that records a search, in seconds."""
-REST_S = 10.0
-"""How long nothing is recorded after a failure, in seconds, so that searches do not wait for a failing engine."""
+"""The minimum and maximum timeout of the request that records a search, in seconds."""
+PAUSE_S = 10.0
+"""The pause after a failure, in seconds, in which nothing is recorded, so that searches do not wait for the engine."""
 EXISTS = "resource_already_exists_exception"
 _KEYWORD = {"type": "keyword", "ignore_above": 100}
 _TEXT = {"type": "text", "fields": {"keyword": {"type": "keyword", "ignore_above": 256}}}
@@ -46,7 +46,7 @@ _FIELDS: dict[str, Any] = {
 
 
 class UbiRecords:
-    """Records the searches that have ``ext.ubi`` in their body; if that fails, the response and the log say why.
+    """Records the searches that have ``ext.ubi`` in their body; the response and the log say why a record failed.
 
     Safe to use from many threads.
 
@@ -57,19 +57,19 @@ class UbiRecords:
 
     def __init__(self, *, is_embedded: bool, clock: Callable[[], float] = time.monotonic) -> None:
         self._is_embedded = is_embedded
-        self._pause = Pause(REST_S, clock=clock)
+        self._pause = Pause(PAUSE_S, clock=clock)
         self._has_index = False
 
     def record(
         self, ubi: UbiQuery, report: Report, *, text: str, session: str, deadline: Deadline
     ) -> Generator[SideRequest, Any, Report]:
-        """Yield the requests that record a search; return its report with the query id, as the plugin does.
+        """Yield the requests that record a search; return its report with the query id, as the plugin returns it.
 
         Args:
             ubi: the content of the search's ``ext.ubi``.
-            report: what happened in the search, with the page that it returns.
-            text: the text that the hits were judged against.
-            session: digest of the reader of an interleaved list; empty for all other searches.
+            report: the report of the search, with its page of hits.
+            text: the query text that the hits were reranked by.
+            session: a digest that identifies the reader of an interleaved list; empty for all other searches.
             deadline: the deadline of the search.
         """
         reason = ""
@@ -77,7 +77,7 @@ class UbiRecords:
             reason = "the engine refused a record just now"
         else:
             try:
-                record = record_of(ubi, report, text=text, session=session)
+                record = make_record(ubi, report, text=text, session=session)
             except KeyError as error:
                 reason = f"the hits lack {error.args[0]}"
             else:
@@ -89,7 +89,7 @@ class UbiRecords:
         return replace(report, ext={"ubi": query_id})
 
     def _write(self, record: Mapping[str, Any], timeout_s: float) -> Generator[SideRequest, Any, str]:
-        """Yield the requests that write a record; return why it was not written, "" if it was."""
+        """Yield the requests that write a record; return the reason if it was not written, else an empty text."""
         params = {"request_timeout": timeout_s}
         try:
             if not self._has_index and not (yield SideRequest("HEAD", f"/{INDEX}", params=params)):
@@ -108,7 +108,7 @@ class UbiRecords:
 
 
 def index_body(*, is_embedded: bool) -> dict[str, Any]:
-    """Return the body that creates the index, with the plugin's mappings; the embedded engine gets simpler types."""
+    """Return the body that creates the index with the plugin's mappings, or simpler ones for the embedded engine."""
     if not is_embedded:
         return {"mappings": {"dynamic": False, "properties": {**_FIELDS, "query_attributes": {"type": "flat_object"}}}}
     plain = {name: {"type": "keyword"} if mapping is _KEYWORD else mapping for name, mapping in _FIELDS.items()}
@@ -116,14 +116,14 @@ def index_body(*, is_embedded: bool) -> dict[str, Any]:
     return {"mappings": {"properties": {**plain, "query_attributes": {"type": "object", "enabled": False}}}}
 
 
-def record_of(ubi: UbiQuery, report: Report, *, text: str = "", session: str = "") -> dict[str, Any]:
+def make_record(ubi: UbiQuery, report: Report, *, text: str = "", session: str = "") -> dict[str, Any]:
     """Return the UBI record of a search.
 
     Args:
         ubi: the content of the search's ``ext.ubi``.
-        report: what happened in the search, with the page that it returns.
-        text: the text that the hits were judged against; it is recorded if ``ubi`` has no user query.
-        session: digest of the reader of an interleaved list.
+        report: the report of the search, with its page of hits.
+        text: the query text that the hits were reranked by; it is recorded if ``ubi`` has no user query.
+        session: a digest that identifies the reader of an interleaved list.
 
     Raises:
         KeyError: a hit has no ``_id``, or lacks the field that identifies it.

@@ -23,11 +23,11 @@ class UbiQuery:
     """The content of a search's ``ext.ubi``.
 
     Attributes:
-        query_id: links clicks to the search; a random one if the caller gives none.
-        user_query: the query as the user typed it; empty for the text that hits are judged against.
-        client_id: who searches: a browser, an application.
+        query_id: the id that links clicks to the search; random if the caller sets none.
+        user_query: the query as the user typed it; if empty, the query text that hits are reranked by is recorded.
+        client_id: the id of the browser or application that searches.
         application: the part of the application that searches.
-        object_id_field: the field whose value identifies a hit; empty for ``_id``.
+        object_id_field: the field whose value identifies a hit; if empty, ``_id`` does.
         attributes: the caller's own attributes.
         query: the search's body as JSON.
         first_rank: the rank of the page's first hit, from 1.
@@ -44,10 +44,10 @@ class UbiQuery:
 
     @classmethod
     def of(cls, body: Mapping[str, Any], params: Mapping[str, Any]) -> Self | None:
-        """Read ``ext.ubi`` from a search's body; None if the body has none.
+        """Parse ``ext.ubi`` of a search's body; return None if the body has no ``ext.ubi``.
 
         Raises:
-            ConfigError: ``ext.ubi`` has something that the schema does not allow.
+            ConfigError: a value of ``ext.ubi`` does not conform to the schema.
         """
         ubi = (body.get("ext") or {}).get("ubi")
         if ubi is None:

@@ -152,8 +152,8 @@ def test_a_model_of_the_callers_own_holds_for_every_index(open_client, models, c
     assert {model_of(given, index) for index in INDICES} == {"papers"}
     assert {model_of(own, index) for index in INDICES} == {"function"}
     assert marks(given, "*")["applied"] is marks(own, "*")["applied"] is True
-    said = [line for line in caplog.messages if line.endswith("the settings file's models are not used")]
-    assert [line.split(" applies")[0] for line in said] == [f"the model {models / 'papers'}", "the client's own scorer"]
+    said = [line for line in caplog.messages if line.endswith("the settings file's models are ignored")]
+    assert [line.split(" is used")[0] for line in said] == [f"the model {models / 'papers'}", "the client's own scorer"]
 
 
 def test_the_environments_model_is_for_the_other_indices(open_client, models, monkeypatch):

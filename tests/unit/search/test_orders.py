@@ -298,7 +298,7 @@ def test_without_redis_pages_within_a_process_join(encoder, caplog):
 
 def test_orders_take_no_more_memory_than_their_limits(monkeypatch):
     monkeypatch.setattr(orders, "MAX_BYTES", 1_000)
-    monkeypatch.setattr(orders, "MAX_OF_ONE", 400)
+    monkeypatch.setattr(orders, "MAX_ORDER_BYTES", 400)
     kept = Orders(clock=ManualClock())
     for number in range(20):
         kept.write(str(number), Order("x" * 80, []))

@@ -17,7 +17,7 @@ from prometheus_client import REGISTRY
 from osrerank import Client, connect
 from osrerank.aio import connect_async
 from osrerank.search.plan import IN_SHADOW
-from osrerank.search.shadow import MAX_WAITING, REST_FACTOR, Shadows, digest_of
+from osrerank.search.shadow import MAX_WAITING, PAUSE_FACTOR, Shadows, digest_of
 from osrerank.settings import Settings
 from osrerank.testing import FunctionScorer
 from tests.articles import fill
@@ -182,7 +182,7 @@ def test_closing_a_client_runs_waiting_shadow_searches(client: Client, file: Pat
 
 
 def test_all_searches_of_a_quiet_application_run_in_shadow(file: Path) -> None:
-    shadows = Shadows(Settings.load(), rest_factor=1e6)
+    shadows = Shadows(Settings.load(), pause_factor=1e6)
     assert all(shadows.submit(lambda: {"query": "q", "applied": True}) for _ in range(20))
     assert len(records(file, 20)) == 20  # after a second in which nobody searches
     shadows.close()
@@ -271,7 +271,7 @@ def test_a_shadow_file_that_cannot_be_written_only_loses_records(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "folder").mkdir()
-    shadows = Shadows(Settings.load(shadow_file=tmp_path / "folder"), rest_factor=0.0)
+    shadows = Shadows(Settings.load(shadow_file=tmp_path / "folder"), pause_factor=0.0)
     assert shadows.submit(lambda: {"query": "q", "applied": True})
     wait_until(lambda: "[shadow-lost]" in caplog.text)
     (tmp_path / "folder").rmdir()
@@ -292,7 +292,7 @@ def test_the_shadow_thread_works_at_most_a_twentieth_of_the_time(file: Path) -> 
     assert all(shadows.submit(run) for _ in range(2))
     records(file, 2)
     shadows.close()
-    assert (times[1] - times[0]) / (times[2] - times[0]) <= 1 / (1 + REST_FACTOR) == 1 / 20
+    assert (times[1] - times[0]) / (times[2] - times[0]) <= 1 / (1 + PAUSE_FACTOR) == 1 / 20
 
 
 ENDING = """

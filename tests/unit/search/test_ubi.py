@@ -6,7 +6,7 @@ import pytest
 
 from osrerank.errors import ConfigError
 from osrerank.search.report import Report, write_report
-from osrerank.search.ubi import EXISTS, REST_S, UbiRecords, index_body, record_of
+from osrerank.search.ubi import EXISTS, PAUSE_S, UbiRecords, index_body, make_record
 from osrerank.search.ubi_query import UbiQuery, without_ubi
 from osrerank.testing import ManualClock
 from osrerank.types import NEVER, Deadline
@@ -39,21 +39,21 @@ def outcome(steps: Any, result: Any) -> dict[str, Any]:
 
 
 def test_a_ubi_record_has_the_page_and_the_searchs_report() -> None:
-    record = record_of(query(query_attributes={"lang": "en"}), REPORT, text="salt")
+    record = make_record(query(query_attributes={"lang": "en"}), REPORT, text="salt")
     assert record["query_response_hit_ids"] == ["7", "9"]
     assert (record["query_id"], record["user_query"], record["client_id"]) == ("q1", "salt", "me")
     own = {"osrerank_applied": "partial", "osrerank_first_rank": "3"}
     assert record["query_attributes"] == {"lang": "en", **own}
     assert record["timestamp"].endswith("Z")
     assert not {"application", "object_id_field"} & record.keys()  # nothing was said of them
-    named = record_of(query(user_query="Salt?", object_id_field="sku"), REPORT, text="salt")
+    named = make_record(query(user_query="Salt?", object_id_field="sku"), REPORT, text="salt")
     assert named["user_query"] == "Salt?"  # the user's own words
     assert (named["query_response_hit_ids"], named["object_id_field"]) == (["S7", "S9"], "sku")
 
 
 def test_a_ubi_record_of_an_interleaved_page_has_teams_session_and_experiment() -> None:
     drawn = {"applied": True, "teams": "AB", "name": "bm25"}
-    found = record_of(query(), REPORT.with_entries(interleave=drawn), session="digest")["query_attributes"]
+    found = make_record(query(), REPORT.with_entries(interleave=drawn), session="digest")["query_attributes"]
     assert [found[f"osrerank_{name}"] for name in ("teams", "session", "experiment")] == ["AB", "digest", "bm25"]
 
 
@@ -98,7 +98,7 @@ def test_after_a_refused_write_no_ubi_record_is_written_for_a_while(caplog: pyte
     assert (refused["recorded"], refused["reason"]) == (False, "security_exception")
     assert "[ubi-lost] a search was not recorded in ubi_queries" in caplog.text
     assert outcome(told(records), None)["reason"] == "the engine refused a record just now"
-    clock.sleep(REST_S)
+    clock.sleep(PAUSE_S)
     assert next(told(records)).method == "HEAD"
 
 
