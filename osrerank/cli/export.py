@@ -110,10 +110,10 @@ def export(
 
     if (candidates is None) != (qrels is None):
         raise click.UsageError("--candidates and --qrels go together; pass both or neither")
-    judged = None if candidates is None or qrels is None else (candidates, qrels)
+    development_set = None if candidates is None or qrels is None else (candidates, qrels)
     options["vector_model"] = click.get_current_context().obj["vector_model"] or Settings.load().vector_model
     export_options = ExportOptions(head=head or "", precision=precision or "", **options)  # type: ignore[arg-type] # click's choices are checked
-    card = export_model(source, output, export_options, judged=judged, report=click.echo)
+    card = export_model(source, output, export_options, development_set=development_set, report=click.echo)
     fitted = card.calibration
     model = f"{card.kind} with the head {card.head}"
     click.echo(f"{output}: {model}, logit = {fitted.scale:.4g} * raw + {fitted.offset:.4g}")

@@ -52,7 +52,7 @@ def pretrain(source: Path | None, new: dict[str, Any] | None, **options: Any) ->
 def _new_start(new: dict[str, Any], options: dict[str, Any]) -> Path:
     """Return an untrained encoder beside the output: that of an interrupted call, else a new one."""
     from osrerank.errors import ConfigError
-    from osrerank.training.pretrain import EncoderSize, new_encoder
+    from osrerank.training.pretrain import EncoderSize, create_encoder
 
     start: Path = options["output"].with_name(f"{options['output'].name}.new")
     try:
@@ -60,4 +60,4 @@ def _new_start(new: dict[str, Any], options: dict[str, Any]) -> Path:
     except TypeError:
         reason = f"--new takes layers, hidden, heads and vocabulary, not {', '.join(new)}"
         raise ConfigError(reason, setting="new", source="flag") from None
-    return start if start.exists() else new_encoder(options["corpus"], start, size)
+    return start if start.exists() else create_encoder(options["corpus"], start, size)

@@ -9,8 +9,8 @@ from osrerank.client import Client
 from osrerank.formats.topics import read_queries
 from osrerank.formats.trec import read_qrels
 from osrerank.scoring.registry import load_scorer
-from osrerank.training.documents import KEEP, hardest, passage_triples, scored
-from osrerank.training.examples.first_pass import Search, from_index, from_questions
+from osrerank.training.documents import DEFAULT_KEEP, add_scores, keep_hardest, passage_triples
+from osrerank.training.examples.first_pass import Search, examples_from_index, examples_from_questions
 from osrerank.training.examples.lists import Example
 from osrerank.training.examples.sources import open_source
 
@@ -34,7 +34,7 @@ def read_examples(options: dict[str, Any], client: Callable[[], Client]) -> Iter
 
 def _read(options: dict[str, Any], client: Callable[[], Client]) -> Iterator[Example]:
     if options["squad"]:
-        yield from from_questions(
+        yield from examples_from_questions(
             options["squad"], depth=options["depth"], questions=options["questions"], seed=options["seed"]
         )
     elif options["index"]:
@@ -42,7 +42,7 @@ def _read(options: dict[str, Any], client: Callable[[], Client]) -> Iterator[Exa
         try:
             search = Search(opened, options["index"], options["depth"])
             queries, qrels = read_queries(options["queries"]), read_qrels(options["qrels"])
-            yield from from_index(search, queries, qrels, inject=options["inject"])
+            yield from examples_from_index(search, queries, qrels, inject=options["inject"])
         finally:
             opened.close()
     else:
@@ -53,10 +53,10 @@ def _read(options: dict[str, Any], client: Callable[[], Client]) -> Iterator[Exa
 def _changed(examples: Iterator[Example], options: dict[str, Any]) -> Iterator[Example]:
     if options["passages"]:
         scorer = load_scorer(options["judge"]) if options["judge"] else None
-        keep = options["keep"] or KEEP
+        keep = options["keep"] or DEFAULT_KEEP
         examples = passage_triples(examples, options["passages"], keep=keep, scorer=scorer, seed=options["seed"])
     if options["hardest"]:
-        examples = hardest(examples, load_scorer(options["hardest"]), options["keep"] or HARDEST)
+        examples = keep_hardest(examples, load_scorer(options["hardest"]), options["keep"] or HARDEST)
     if options["score"]:
-        examples = scored(examples, load_scorer(options["score"]))
+        examples = add_scores(examples, load_scorer(options["score"]))
     return examples

@@ -13,12 +13,13 @@ from osrerank.formats.candidates import candidate_lists
 from osrerank.scoring.card import Calibration, ModelCard
 from osrerank.types import Qrels, Scorer
 
-STEPS = 50
+NEWTON_STEPS = 50
 RIDGE = 1e-9
 """A number added to the Hessian's diagonal, which keeps Newton's step finite if the development set is separable."""
-WEIGHTS = (0.0, 0.5, 1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0)
-"""The weights of the first pass to try, as logits that the best first-pass score adds."""
+FIRST_PASS_WEIGHTS = (0.0, 0.5, 1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0)
+"""The weights to try, as logits that the best first-pass score adds."""
 FOLDS = 5
+"""The number of folds in the cross-validation of the weight."""
 
 Floats = npt.NDArray[np.float64]
 
@@ -28,13 +29,13 @@ class JudgedQuery:
     """A query's candidates, with a model's scores and the judgments.
 
     Attributes:
-        raw: the model's raw scores ``(n,)``; NaN for candidates that could not be scored.
-        first_pass: the first-pass scores divided by the query's best ``(n,)``; zeros if the best is not above 0.
-        doc_ids: the n candidates' ids.
-        relevance: document id -> grade; a document without a judgment counts as not relevant.
+        raw_scores: the model's raw scores ``(n,)``. A candidate that could not be scored has NaN.
+        first_pass: the first-pass scores divided by the query's best one ``(n,)``; zeros if the best is not positive.
+        doc_ids: the ids of the n candidates.
+        relevance: document id -> grade. A document without a judgment counts as not relevant.
     """
 
-    raw: Floats
+    raw_scores: Floats
     first_pass: Floats
     doc_ids: Sequence[str]
     relevance: dict[str, int]
@@ -45,37 +46,35 @@ class JudgedQuery:
         return np.array([self.relevance.get(doc_id, 0) > 0 for doc_id in self.doc_ids], dtype=bool)
 
     def ndcg(self, calibration: Calibration, weight: float) -> float:
-        """Return nDCG@10 of the candidates ordered by logit plus ``weight`` times first-pass score."""
-        raw = np.where(np.isnan(self.raw), -np.inf, self.raw)
-        order = np.argsort(-(calibration.scale * raw + weight * self.first_pass), kind="stable")
+        """Return nDCG@10 of the candidates, ordered by logit plus ``weight`` times first-pass score."""
+        raw_scores = np.where(np.isnan(self.raw_scores), -np.inf, self.raw_scores)
+        order = np.argsort(-(calibration.scale * raw_scores + weight * self.first_pass), kind="stable")
         return ndcg([self.doc_ids[index] for index in order], self.relevance)
 
 
 @dataclass(frozen=True, slots=True)
 class FirstPassWeight:
-    """The first pass's weight that orders a development set best, and how good the order is.
+    """The weight of the first pass with the best mean nDCG@10 on a development set.
 
     Attributes:
         weight: how much the best first-pass score adds, in logits.
-        mean: the mean nDCG@10 over the queries, with this weight.
-        held_out: the mean nDCG@10 by cross-validation, where each fold is ranked with the other folds' best weight.
-        first_pass: the mean nDCG@10 of the candidates in their original order.
+        ndcg: the mean nDCG@10 over the queries with this weight.
+        cross_validated_ndcg: the mean nDCG@10 if each fold is ranked with the best weight of the other folds.
+        first_pass_ndcg: the mean nDCG@10 of the candidates in their original order.
     """
 
     weight: float
-    mean: float
-    held_out: float
-    first_pass: float
+    ndcg: float
+    cross_validated_ndcg: float
+    first_pass_ndcg: float
 
 
-def read_judged(scorer: Scorer, before: Calibration, candidates: Path, qrels: Qrels) -> Iterator[JudgedQuery]:
-    """Score each query's candidates in a file with a model, and yield them with their judgments.
+def score_judged_queries(
+    scorer: Scorer, calibration: Calibration, candidates: Path, qrels: Qrels
+) -> Iterator[JudgedQuery]:
+    """Score the candidates of each query in a file, and yield them with their judgments.
 
-    Args:
-        scorer: the model's scorer.
-        before: the model's present calibration, which is undone to get raw scores.
-        candidates: the file of candidates.
-        qrels: the judgments.
+    Raw scores are computed by undoing the model's current ``calibration``.
 
     Raises:
         FormatError: the file is malformed.
@@ -86,110 +85,102 @@ def read_judged(scorer: Scorer, before: Calibration, candidates: Path, qrels: Qr
         first_pass = np.array([document.get("score") or 0.0 for document in candidate_list.documents], dtype=np.float64)
         best = first_pass.max(initial=0)
         yield JudgedQuery(
-            (scores.log_odds.astype(np.float64) - before.offset) / before.scale,
+            (scores.log_odds.astype(np.float64) - calibration.offset) / calibration.scale,
             first_pass / best if best > 0 else np.zeros_like(first_pass),
             [document["id"] for document in candidate_list.documents],
             dict(qrels.judgments.get(candidate_list.query.query_id, {})),
         )
 
 
-def fit_judged(judged: Sequence[JudgedQuery]) -> Calibration:
-    """Fit the map from raw scores to logits on candidates with relevance judgments.
+def fit_judged_queries(judged: Sequence[JudgedQuery]) -> Calibration:
+    """Fit the map from raw scores to logits on the candidates of judged queries, as `fit_calibration` does.
 
     Raises:
-        EvaluationError: all scored candidates are relevant or none is, or relevant ones do not score higher.
+        EvaluationError: as `fit_calibration`.
     """
-    raw = np.concatenate([query_scores.raw for query_scores in judged]) if judged else np.zeros(0)
-    is_relevant = (
-        np.concatenate([query_scores.is_relevant for query_scores in judged]) if judged else np.zeros(0, dtype=bool)
-    )
-    scored = np.isfinite(raw)
-    return fit_calibration(raw[scored].astype(np.float32), is_relevant[scored])
+    raw_scores = np.concatenate([np.zeros(0), *(query.raw_scores for query in judged)])
+    is_relevant = np.concatenate([np.zeros(0, dtype=bool), *(query.is_relevant for query in judged)])
+    is_scored = np.isfinite(raw_scores)
+    return fit_calibration(raw_scores[is_scored].astype(np.float32), is_relevant[is_scored])
 
 
 def choose_weight(judged: Sequence[JudgedQuery], calibration: Calibration) -> FirstPassWeight:
     """Choose the weight with the best mean nDCG@10 over the queries that have a relevant document.
 
-    Args:
-        judged: the development set.
-        calibration: the map from raw scores to logits.
-
     Raises:
         EvaluationError: fewer queries than folds have a relevant document.
     """
-    able = [
-        query_scores
-        for query_scores in judged
-        if any(grade > 0 for grade in query_scores.relevance.values()) and query_scores.doc_ids
-    ]
-    if len(able) < FOLDS:
-        reason = f"{len(able)} queries have candidates and a relevant document; {FOLDS} are needed to choose a weight"
+    queries = [query for query in judged if query.doc_ids and any(grade > 0 for grade in query.relevance.values())]
+    if len(queries) < FOLDS:
+        reason = (
+            f"{len(queries)} queries have candidates and a relevant document; {FOLDS} are needed to choose a weight"
+        )
         raise EvaluationError(reason)
-    values = np.array([[query_scores.ndcg(calibration, weight) for query_scores in able] for weight in WEIGHTS])
-    folds = np.arange(len(able)) % FOLDS
-    held_out = [values[values[:, folds != fold].mean(axis=1).argmax(), folds == fold] for fold in range(FOLDS)]
+    values = np.array([[query.ndcg(calibration, weight) for query in queries] for weight in FIRST_PASS_WEIGHTS])
+    folds = np.arange(len(queries)) % FOLDS
+    fold_values = []
+    for fold in range(FOLDS):
+        best_elsewhere = values[:, folds != fold].mean(axis=1).argmax()
+        fold_values.append(values[best_elsewhere, folds == fold])
     best = int(values.mean(axis=1).argmax())
     return FirstPassWeight(
-        WEIGHTS[best],
+        FIRST_PASS_WEIGHTS[best],
         float(values[best].mean()),
-        float(np.concatenate(held_out).mean()),
-        float(np.mean([ndcg(query_scores.doc_ids, query_scores.relevance) for query_scores in able])),
+        float(np.concatenate(fold_values).mean()),
+        float(np.mean([ndcg(query.doc_ids, query.relevance) for query in queries])),
     )
 
 
-def after_vectors(
-    judged: Sequence[JudgedQuery], by_vectors: Sequence[JudgedQuery], card: ModelCard, depth: int
+def simulate_vectors_mono(
+    judged: Sequence[JudgedQuery], vector_judged: Sequence[JudgedQuery], card: ModelCard, depth: int
 ) -> list[JudgedQuery]:
-    """Return the candidates as a cross-encoder gets them in ``vectors-mono``, to choose the vectors' weight.
+    """Simulate the pipeline ``vectors-mono``, whose cross-encoder scores only the best candidates by the vectors.
 
-    They are ordered by the vectors and the first pass; candidates below the depth have no score.
+    The returned queries are ordered by the vectors and the first pass. Their ``first_pass`` is the vectors' logit, and
+    candidates below the depth have no score, so that `choose_weight` chooses the weight of the vectors.
 
     Args:
-        judged: the development set, with the cross-encoder's scores.
-        by_vectors: the same queries, with the encoder's scores.
-        card: the encoder's card.
-        depth: how many candidates the cross-encoder reads.
+        judged: the queries with the cross-encoder's scores.
+        vector_judged: the same queries with the bi-encoder's scores.
+        card: the bi-encoder's card.
+        depth: how many candidates the cross-encoder scores.
     """
-    return [_rerank_after_vectors(*pair, card, depth) for pair in zip(judged, by_vectors, strict=True)]
+    queries = []
+    for mono, vectors in zip(judged, vector_judged, strict=True):
+        logits = card.calibration.scale * vectors.raw_scores + card.calibration.offset
+        logits = np.where(np.isnan(logits), -np.inf, logits)
+        order = np.argsort(-(logits + card.first_pass_weight * vectors.first_pass), kind="stable")
+        raw_scores = np.where(np.arange(len(order)) < depth, mono.raw_scores[order], np.nan)
+        vector_logits = np.where(np.isinf(logits), 0.0, logits)[order]
+        doc_ids = [mono.doc_ids[index] for index in order]
+        queries.append(JudgedQuery(raw_scores, vector_logits, doc_ids, mono.relevance))
+    return queries
 
 
-def _rerank_after_vectors(mono: JudgedQuery, vectors: JudgedQuery, card: ModelCard, depth: int) -> JudgedQuery:
-    logits = card.calibration.scale * vectors.raw + card.calibration.offset
-    logits = np.where(np.isnan(logits), -np.inf, logits)
-    order = np.argsort(-(logits + card.first_pass_weight * vectors.first_pass), kind="stable")
-    raw = np.where(np.arange(len(order)) < depth, mono.raw[order], np.nan)
-    vector_logits = np.where(np.isinf(logits), 0.0, logits)[order]
-    return JudgedQuery(raw, vector_logits, [mono.doc_ids[index] for index in order], mono.relevance)
-
-
-def fit_calibration(raw: npt.NDArray[np.float32], is_relevant: npt.NDArray[np.bool_]) -> Calibration:
-    """Return the scale and offset of greatest likelihood, so that a logit's sigmoid is a probability (Platt 1999).
+def fit_calibration(raw_scores: npt.NDArray[np.float32], is_relevant: npt.NDArray[np.bool_]) -> Calibration:
+    """Fit the scale and offset from raw scores to logits by maximum likelihood (Platt 1999).
 
     This is logistic regression on one variable by Newton's method. The targets are Platt's, (n+ + 1) / (n+ + 2) and
-    1 / (n- + 2), so that the scale stays finite even on a small or separable set.
-
-    Args:
-        raw: raw scores ``(n,)``.
-        is_relevant: judgments ``(n,)``.
+    1 / (n- + 2), which keep the scale finite even on a small or separable set.
 
     Raises:
-        EvaluationError: all pairs are relevant or none is, or relevant pairs do not score higher.
+        EvaluationError: all pairs are relevant, no pair is relevant, or relevant pairs do not score higher.
     """
     positives, negatives = int(is_relevant.sum()), int((~is_relevant).sum())
     if not positives or not negatives:
         raise EvaluationError(f"calibration needs relevant and other pairs; there are {positives} and {negatives}")
     targets = np.where(is_relevant, (positives + 1) / (positives + 2), 1 / (negatives + 2))
-    center, spread = float(raw.mean()), float(raw.std()) or 1.0
-    inputs = np.stack([(raw.astype(np.float64) - center) / spread, np.ones(len(raw))], axis=1)
+    mean, deviation = float(raw_scores.mean()), float(raw_scores.std()) or 1.0
+    inputs = np.stack([(raw_scores.astype(np.float64) - mean) / deviation, np.ones(len(raw_scores))], axis=1)
     weights = np.zeros(2, dtype=np.float64)
-    for _ in range(STEPS):
+    for _ in range(NEWTON_STEPS):
         weights += _newton_step(inputs, targets, weights)
-    scale = float(weights[0]) / spread
+    scale = float(weights[0]) / deviation
     if not scale > 0:
         raise EvaluationError(
             "relevant pairs do not score higher than the others on the development set: check the judgments"
         )
-    return Calibration(scale, float(weights[1]) - scale * center)
+    return Calibration(scale, float(weights[1]) - scale * mean)
 
 
 def _newton_step(

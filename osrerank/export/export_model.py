@@ -1,4 +1,4 @@
-"""Export a Hugging Face checkpoint as an osrerank model directory: ONNX graph, tokenizer, card."""
+"""Export a Hugging Face checkpoint as an osrerank model directory, with an ONNX graph, tokenizer and model card."""
 
 import json
 import logging
@@ -15,14 +15,14 @@ from osrerank._optional import require
 from osrerank.errors import ConfigError, ModelLoadError
 from osrerank.export.calibration import (
     JudgedQuery,
-    after_vectors,
     choose_weight,
-    fit_judged,
-    read_judged,
+    fit_judged_queries,
+    score_judged_queries,
+    simulate_vectors_mono,
 )
-from osrerank.export.late_interaction import is_late_interaction, read_late_interaction
+from osrerank.export.late_interaction import read_late_interaction
 from osrerank.export.quantise import QuantisationRecipe
-from osrerank.export.router import is_router, split
+from osrerank.export.router import is_router, split_router
 from osrerank.export.write_graphs import GRAPHS, write_graphs
 from osrerank.formats.trec import read_qrels
 from osrerank.options.rerank import Rerank
@@ -43,6 +43,7 @@ from osrerank.scoring.model_files import (
     weight_files,
 )
 from osrerank.scoring.modular.cross_encoder import read_cross_encoder
+from osrerank.scoring.modular.late_interaction import is_late_interaction
 from osrerank.scoring.registry import load_scorer
 from osrerank.scoring.saved_encoder import EncoderOverrides, is_bi_encoder, read_bi_encoder
 from osrerank.settings import DEFAULT_MODEL
@@ -54,32 +55,31 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ExportOptions:
-    """The kind of model directory that `export_model` makes from a checkpoint.
+    """The options of `export_model`.
 
     Attributes:
-        name: the model's name in its card; empty for the output directory's name.
-        kind: kind of the new model. ``duo`` compares two documents; a model with two segment embeddings then gets a
-            third one. None for the kind of the source.
-        third_segment: start of the third segment's embedding: ``zeros``, as in the released duoBERT, or a ``copy`` of
+        name: the model's name in its card; by default, the output directory's name.
+        kind: the kind of the new model; by default, the source's. "duo" compares two documents, and adds a third
+            segment embedding to a model with two.
+        third_segment: the start of the third segment embedding: "zeros", as in the released duoBERT, or a "copy" of
             the document's embedding (`osrerank.export.third_segment`).
-        pooling: a bi-encoder's pooling: ``cls``, ``mean``, ``max``, ``weightedmean`` or ``lasttoken``; None for that in
-            the source's files.
-        query_prefix: the text that precedes every query of a bi-encoder; None for that in the source's files.
-        document_prefix: the text that precedes every document of a bi-encoder; None for that in the source's files.
-        dimensions: number of leading values that a bi-encoder's vector keeps; None for that in the source's files.
-        pool_factor: number of tokens for which a late-interaction model keeps about one vector of a document; None for
-            that in the source's files.
-        precision: ``fp32`` or ``int8``; empty for int8 if sentence-transformers saved the bi-encoder, else for fp32.
+        pooling: a bi-encoder's pooling: "cls", "mean", "max", "weightedmean" or "lasttoken". None reads it from the
+            source's files, as it does for the next four options.
+        query_prefix: the text that precedes every query of a bi-encoder.
+        document_prefix: the text that precedes every document of a bi-encoder.
+        dimensions: the number of leading values of a bi-encoder's vectors to keep.
+        pool_factor: the number of tokens that a late-interaction model merges, on average, into one document vector.
+        precision: "fp32" or "int8". The default is int8 for encoders that another library saved, else fp32.
         recipe: how the graph is quantised.
-        first_pass_weight: logits that the query's best first-pass score adds in a blend. None chooses it by the
-            development set, if there is one, else keeps the source's.
-        padded: whether the graph takes padded batches, for other programs; otherwise BERTs and ModernBERTs get the
+        first_pass_weight: the logits that the query's best first-pass score adds in a blend. By default, the
+            development set chooses it; without a development set, the source's is kept.
+        padded: whether the graph takes padded batches, for other programs. Otherwise, BERTs and ModernBERTs get the
             faster graphs of `osrerank.export.graph` and `osrerank.export.modern_bert_graph`.
         keep_weights: whether to copy the safetensors, for the torch backend.
-        head: form of the head, if the source's files do not say it: ``logit1``, ``logits2`` or ``next-sentence``.
+        head: the kind of head, if the source's files do not name it: "logit1", "logits2" or "next-sentence".
         self_check: whether a cross-encoder that osrerank did not train must rank paragraphs that answer a question
             above random ones (`osrerank.scoring.checkpoints.self_check`).
-        provenance: the provenance for the card; empty for the source's.
+        provenance: the provenance for the card; by default, the source's.
         vector_model: the bi-encoder for which a development set chooses a cross-encoder's ``vectors_weight``.
     """
 
@@ -107,20 +107,20 @@ def export_model(
     output: Path,
     options: ExportOptions | None = None,
     *,
-    judged: tuple[Path, Path] | None = None,
+    development_set: tuple[Path, Path] | None = None,
     report: Callable[[str], None] = logger.info,
 ) -> ModelCard:
     """Write an osrerank model directory, completely or not at all.
 
     Args:
-        source: a directory with ``config.json``, ``tokenizer.json`` and safetensors; a bi-encoder that
-            sentence-transformers saved; an older format, which is converted first (`osrerank.scoring.checkpoints`); or
-            a model whose weights are in a graph that osrerank exported.
-        output: the directory to make; it must not exist.
-        options: what to make.
-        judged: candidates (JSON lines) and judgments (TREC) of a development set, which fits the calibration and
-            chooses the first pass's weight.
-        report: called with the self-check's findings, and with the weight and its nDCG@10.
+        source: a directory with ``config.json``, ``tokenizer.json`` and safetensors; an encoder that another library
+            saved; an older format, which is converted first (`osrerank.scoring.checkpoints`); or a model whose weights
+            are in a graph that osrerank exported.
+        output: the directory to create; it must not exist.
+        options: the options of the export.
+        development_set: the files of candidates (JSON lines) and judgments (TREC) that fit the calibration and choose
+            the weight of the first pass.
+        report: called with the results of the self-check, and with the chosen weight and its nDCG@10.
 
     Raises:
         ConfigError: the output exists, or the options contradict each other.
@@ -135,55 +135,65 @@ def export_model(
     )
     precision = options.precision or ("int8" if is_foreign else "fp32")
     options = replace(options, precision=precision, name=options.name or output.name)
-    _check(options, judged)
+    if options.kind == "duo" and development_set is not None:
+        reason = "a duo model compares two documents, so judgments cannot calibrate it; leave them out"
+        raise ConfigError(reason, setting="candidates", source="argument")
     refuse_existing(output)
     require("torch", extra="onnx")
     require("onnx", extra="onnx")
     if is_router(source):
-        return _export_routes(source, output, options, judged, report)
+        return _export_routes(source, output, options, development_set, report)
     if is_foreign:
-        with _converted(source, output, options) as ready:
-            return _export(ready, output, options, judged, report, sha256="")
+        with _convert_encoder(source, output, options) as encoder:
+            return _export(encoder, output, options, development_set, report)
     checkpoint = convert_if_needed(source, options.head)
-    return _export(checkpoint.directory, output, options, judged, report, sha256=checkpoint.sha256)
+    return _export(checkpoint.directory, output, options, development_set, report, sha256=checkpoint.sha256)
 
 
 def _export_routes(
     source: Path,
     output: Path,
     options: ExportOptions,
-    judged: tuple[Path, Path] | None,
+    development_set: tuple[Path, Path] | None,
     report: Callable[[str], None],
 ) -> ModelCard:
-    """Export the model of documents, and that of queries into a folder of it."""
+    """Export a Router's document model, with its query model in a subfolder."""
     output.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=output.parent, prefix=f".{output.name}.") as parent:
-        routes, queries = split(source, Path(parent)), Path(parent) / "made" / "query"
-        export_model(routes["query"], queries, options)
-        with _converted(routes["document"], output, options) as ready:
-            return _export(ready, output, options, judged, report, sha256="", queries=queries)
+        routes = split_router(source, Path(parent))
+        query_model = Path(parent) / "exported" / "query"
+        export_model(routes["query"], query_model, options)
+        with _convert_encoder(routes["document"], output, options) as encoder:
+            return _export(encoder, output, options, development_set, report, query_model=query_model)
 
 
 def _export(
     source: Path,
     output: Path,
     options: ExportOptions,
-    judged: tuple[Path, Path] | None,
+    development_set: tuple[Path, Path] | None,
     report: Callable[[str], None],
     *,
-    sha256: str,
-    queries: Path | None = None,
+    sha256: str = "",
+    query_model: Path | None = None,
 ) -> ModelCard:
-    card = _card(source, options)
-    with new_directory(output) as folder, _with_segments(source, output, options) as ready:
-        _copy_descriptions(ready, folder, card, options)
-        if queries is not None:
-            card = replace(card, query_model=queries.name)
-            shutil.copytree(queries, folder / queries.name)
-        write_graphs(ready, folder, card, precision=options.precision, recipe=options.recipe, padded=options.padded)
+    """Export a checkpoint in the current format.
+
+    ``sha256`` is its hash before a conversion, for the self-check. ``query_model`` is the exported model of a Router
+    that encodes queries.
+    """
+    card = _new_card(source, options)
+    with new_directory(output) as folder, _add_third_segment(source, output, options) as checkpoint:
+        _copy_files(checkpoint, folder, card, options)
+        if query_model is not None:
+            card = replace(card, query_model=query_model.name)
+            shutil.copytree(query_model, folder / query_model.name)
+        write_graphs(
+            checkpoint, folder, card, precision=options.precision, recipe=options.recipe, padded=options.padded
+        )
         write_card(folder, card)
-        if judged is not None:
-            card = _fitted(folder, card, options, *judged, report)
+        if development_set is not None:
+            card = _calibrate(folder, card, options, *development_set, report)
             write_card(folder, card)
         if options.self_check and not card.is_encoder and not (source / CARD_FILE).exists():
             with closing(load_scorer(str(folder), backend="onnx")) as scorer:
@@ -192,17 +202,13 @@ def _export(
 
 
 def write_card(directory: Path, card: ModelCard) -> None:
-    """Write the card as ``osrerank.json``."""
+    """Write a model card as ``osrerank.json``."""
     text = json.dumps(card.to_json(), indent=2, ensure_ascii=False, default=dict)
     (directory / CARD_FILE).write_text(f"{text}\n", encoding="utf-8")
 
 
 def refuse_existing(output: Path) -> None:
-    """Raise an error if the output exists.
-
-    Raises:
-        ConfigError: the output exists.
-    """
+    """Raise `ConfigError` if the output exists."""
     if output.exists():
         raise ConfigError(
             f"{output} exists; name a directory that does not, or remove it", setting="output", source="argument"
@@ -211,7 +217,7 @@ def refuse_existing(output: Path) -> None:
 
 @contextmanager
 def new_directory(output: Path) -> Iterator[Path]:
-    """Yield a temporary directory beside ``output`` that is renamed to it at the end and removed on any error.
+    """Yield a temporary directory, which is renamed to ``output`` at the end, or removed if an error is raised.
 
     Raises:
         ConfigError: the output exists.
@@ -225,19 +231,14 @@ def new_directory(output: Path) -> Iterator[Path]:
         folder.rename(output)
 
 
-def _check(options: ExportOptions, judged: tuple[Path, Path] | None) -> None:
-    """Refuse options that contradict each other."""
-    if options.kind == "duo" and judged is not None:
-        message = "a duo model compares two documents, so judgments cannot calibrate it; leave them out"
-        raise ConfigError(message, setting="candidates", source="argument")
-
-
 @contextmanager
-def _converted(source: Path, output: Path, options: ExportOptions) -> Iterator[Path]:
-    """Yield a temporary copy of an encoder that another library saved, with a card."""
-    overrides = options.pooling, options.query_prefix, options.document_prefix, options.dimensions, options.pool_factor
-    read_source = read_late_interaction if is_late_interaction(source) else read_bi_encoder
-    model = read_source(source, options.name, EncoderOverrides(*overrides))
+def _convert_encoder(source: Path, output: Path, options: ExportOptions) -> Iterator[Path]:
+    """Yield a temporary copy of an encoder that another library saved, with a model card."""
+    overrides = EncoderOverrides(
+        options.pooling, options.query_prefix, options.document_prefix, options.dimensions, options.pool_factor
+    )
+    read_encoder = read_late_interaction if is_late_interaction(source) else read_bi_encoder
+    model = read_encoder(source, options.name, overrides)
     output.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=output.parent, prefix=f".{output.name}.") as parent:
         folder = Path(parent)
@@ -253,8 +254,8 @@ def _converted(source: Path, output: Path, options: ExportOptions) -> Iterator[P
 
 
 @contextmanager
-def _with_segments(source: Path, output: Path, options: ExportOptions) -> Iterator[Path]:
-    """Yield the source or, if a duo model needs a third segment that it lacks, a temporary copy that has one."""
+def _add_third_segment(source: Path, output: Path, options: ExportOptions) -> Iterator[Path]:
+    """Yield a temporary copy with a third segment, if a duo model needs one that the source lacks; else the source."""
     config = read_config(source) if (source / CONFIG_FILE).exists() else {}
     if options.kind != "duo" or config.get("type_vocab_size") != 2:
         yield source
@@ -269,70 +270,68 @@ def _with_segments(source: Path, output: Path, options: ExportOptions) -> Iterat
         yield Path(parent)
 
 
-def _card(source: Path, options: ExportOptions) -> ModelCard:
+def _new_card(source: Path, options: ExportOptions) -> ModelCard:
+    """Return the source's card with the changes that the options describe."""
     card = read_card(source, name=options.name)
     if options.kind == "duo" and card.kind != "duo":
-        card = _compared(card, source)
-    weight = card.first_pass_weight if options.first_pass_weight is None else options.first_pass_weight
-    onnx = {options.precision: GRAPHS[options.precision]}
+        card = _duo_card(card, source)
+    if options.first_pass_weight is not None:
+        card = replace(card, first_pass_weight=options.first_pass_weight)
     return replace(
         card,
-        onnx=onnx,
-        first_pass_weight=weight,
+        onnx={options.precision: GRAPHS[options.precision]},
         provenance=options.provenance or card.provenance,
         weights=weights_digest(source, card) if card.is_encoder else "",
-        languages=card.languages or languages_of(source),
+        languages=card.languages or _read_languages(source),
     )
 
 
-def languages_of(directory: Path) -> tuple[str, ...]:
-    """Return the ISO 639 codes that a model's ``README.md`` names in its front matter; empty if it names none."""
+def _read_languages(directory: Path) -> tuple[str, ...]:
+    """Return the ISO 639 codes in the front matter of a model's ``README.md``."""
     if not (directory / README).exists():
         return ()
     from huggingface_hub import metadata_load  # noqa: PLC0415 - takes half a second
 
     languages = (metadata_load(directory / README) or {}).get("language") or []
-    codes = (str(code).partition("-")[0].lower() for code in ([languages] if isinstance(languages, str) else languages))
+    if isinstance(languages, str):
+        languages = [languages]
+    codes = (str(language).partition("-")[0].lower() for language in languages)
     return tuple(dict.fromkeys(code for code in codes if re.fullmatch(r"[a-z]{2,3}", code)))
 
 
-def _compared(card: ModelCard, source: Path) -> ModelCard:
-    """Return the card of the duo model that is made from a cross-encoder.
-
-    Raises:
-        ModelLoadError: it is a bi-encoder.
-    """
+def _duo_card(card: ModelCard, source: Path) -> ModelCard:
+    """Return the card of a duo model that starts from a cross-encoder, and refuse a bi-encoder."""
     if card.is_encoder:
         reason = f"{source} is a bi-encoder; a duo model can only be made from a cross-encoder"
         raise ModelLoadError(reason, model=card.name, path=str(source))
-    rows = card.segment_rows + (card.segment_rows == 2)
-    return replace(card, kind="duo", segment_rows=rows, calibration=Calibration(), first_pass_weight=0.0)
+    segment_rows = 3 if card.segment_rows == 2 else card.segment_rows
+    return replace(card, kind="duo", segment_rows=segment_rows, calibration=Calibration(), first_pass_weight=0.0)
 
 
-def _fitted(
+def _calibrate(
     folder: Path, card: ModelCard, options: ExportOptions, candidates: Path, qrels: Path, report: Callable[[str], None]
 ) -> ModelCard:
-    """Return the card with a calibration and a first-pass weight that a development set chose.
+    """Fit the calibration on a development set, and choose the first-pass weight unless the options set it.
 
-    A weight in the options stays. A cross-encoder's card also gets the weight of the vectors in ``vectors-mono``.
+    A cross-encoder's card also gets the weight of the vectors in the pipeline ``vectors-mono``.
     """
     judgments = read_qrels(qrels)
     with closing(load_scorer(str(folder), backend="onnx")) as scorer:
-        judged = list(read_judged(scorer, card.calibration, candidates, judgments))
-    calibration = fit_judged(judged)
+        judged = list(score_judged_queries(scorer, card.calibration, candidates, judgments))
+    calibration = fit_judged_queries(judged)
+    card = replace(card, calibration=calibration)
     if card.kind == "cross-encoder":
-        card = replace(
-            card, vectors_weight=_vectors_weight(judged, calibration, options, candidates, judgments, report)
-        )
+        weight = _choose_vectors_weight(judged, calibration, options, candidates, judgments, report)
+        card = replace(card, vectors_weight=weight)
     if options.first_pass_weight is not None:
-        return replace(card, calibration=calibration)
+        return card
     chosen = choose_weight(judged, calibration)
-    measured = f"nDCG@10 {chosen.mean:.4f}, by cross-validation {chosen.held_out:.4f}"
-    report(f"first-pass weight {chosen.weight:g}: {measured}, the candidates as they came {chosen.first_pass:.4f}")
-    return replace(card, calibration=calibration, first_pass_weight=chosen.weight)
+    measures = f"nDCG@10 {chosen.ndcg:.4f}, by cross-validation {chosen.cross_validated_ndcg:.4f}"
+    report(f"first-pass weight {chosen.weight:g}: {measures}, first pass alone {chosen.first_pass_ndcg:.4f}")
+    return replace(card, first_pass_weight=chosen.weight)
 
 
-def _vectors_weight(
+def _choose_vectors_weight(
     judged: Sequence[JudgedQuery],
     calibration: Calibration,
     options: ExportOptions,
@@ -340,41 +339,44 @@ def _vectors_weight(
     qrels: Qrels,
     report: Callable[[str], None],
 ) -> float:
-    """Return the weight of the vectors' logit with which ``vectors-mono`` orders a development set best."""
+    """Choose the weight of the vectors' logit with which ``vectors-mono`` has the best nDCG@10."""
     with closing(load_scorer(options.vector_model, kinds=("bi-encoder",))) as encoder:
         card = read_card(locate(options.vector_model))
-        by_vectors = list(read_judged(encoder, card.calibration, candidates, qrels))
-    chosen = choose_weight(after_vectors(judged, by_vectors, card, Rerank().mono_depth), calibration)
-    measured = f"nDCG@10 {chosen.mean:.4f}, by cross-validation {chosen.held_out:.4f}"
-    baseline = f"vectors of {options.vector_model} alone {chosen.first_pass:.4f}"
-    report(f"vectors' weight {chosen.weight:g} in vectors-mono: {measured}, {baseline}")
+        vector_judged = list(score_judged_queries(encoder, card.calibration, candidates, qrels))
+    chosen = choose_weight(simulate_vectors_mono(judged, vector_judged, card, Rerank().mono_depth), calibration)
+    measures = f"nDCG@10 {chosen.ndcg:.4f}, by cross-validation {chosen.cross_validated_ndcg:.4f}"
+    baseline = f"vectors of {options.vector_model} alone {chosen.first_pass_ndcg:.4f}"
+    report(f"vectors' weight {chosen.weight:g} in vectors-mono: {measures}, {baseline}")
     return chosen.weight
 
 
-def _copy_descriptions(source: Path, folder: Path, card: ModelCard, options: ExportOptions) -> None:
-    """Copy all files except the graph; the tokenizer loses its padding and truncation, which osrerank does itself."""
+def _copy_files(source: Path, folder: Path, card: ModelCard, options: ExportOptions) -> None:
+    """Copy all files except the graph and the card.
+
+    The tokenizer is copied without its settings for padding and truncation, because osrerank pads and truncates.
+    """
     tokenizer = read_json(tokenizer_file(source))
     tokenizer.update(padding=None, truncation=None)
     (folder / TOKENIZER_FILE).write_text(
         json.dumps(tokenizer, ensure_ascii=False, separators=(",", ":")), encoding="utf-8"
     )
     shutil.copyfile(source / CONFIG_FILE, folder / CONFIG_FILE)
-    weights = weight_files(source) if options.keep_weights else []
-    description = read_cross_encoder(source) if weights else None
-    modules: Sequence[str] = ()
-    if description:
-        modules = (*description.descriptions, *description.weights)
-    elif weights:
-        modules = module_weights(card)
-    for name in [*weights, *modules, *(name for name in NOTICES if (source / name).exists())]:
+    names = [name for name in NOTICES if (source / name).exists()]
+    if options.keep_weights:
+        weights = weight_files(source)
+        if weights:
+            description = read_cross_encoder(source)
+            names += weights
+            names += [*description.descriptions, *description.weights] if description else module_weights(card)
+        else:
+            _write_graph_weights(source, folder)
+    for name in names:
         (folder / name).parent.mkdir(exist_ok=True)
         shutil.copyfile(source / name, folder / name)
-    if options.keep_weights and not weights:
-        _write_weights(source, folder)
 
 
-def _write_weights(source: Path, folder: Path) -> None:
-    """Write a source's weights as safetensors if it has them only in its graph."""
+def _write_graph_weights(source: Path, folder: Path) -> None:
+    """Write the weights of a source's graph as safetensors."""
     from osrerank.scoring.backends.torch import read_weights  # noqa: PLC0415 - imports torch
 
     safetensors: Any = require("safetensors.torch", extra="torch")

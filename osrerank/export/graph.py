@@ -1,8 +1,10 @@
-"""Build a BERT cross-encoder as an ONNX graph for sequences of the same length, which the CPU backend runs.
+"""Build the ONNX graph of a BERT cross-encoder for sequences of the same length.
 
-It differs from a traced graph. It has no attention mask. A classifier's last layer computes only the state of [CLS],
-because the head reads no other state. One product computes queries, keys and values. Sum and LayerNormalization take
-the place of ONNX Runtime's SkipLayerNormalization, which takes several times as long (docs/research/inference.md).
+It is faster on CPUs than a traced graph. It has no attention mask. A classifier's last layer computes only the state
+of [CLS], because the head uses no other. One product computes queries, keys and values. Sum and LayerNormalization
+replace ONNX Runtime's SkipLayerNormalization, which takes several times as long (docs/research/inference.md).
+
+`osrerank.scoring.backends.networks.onnx_weights` reads the weights back from the graph, by the names of the constants.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from osrerank._optional import require
-from osrerank.export.head_graph import RUNTIME, add_head
+from osrerank.export.head_graph import RUNTIME_DOMAIN, add_head
 from osrerank.scoring.card import ModelCard
 from osrerank.scoring.model_files import first_position
 from osrerank.scoring.modular.head import Head, HeadStep
@@ -25,11 +27,11 @@ INPUTS = ("input_ids", "token_type_ids")
 Array = npt.NDArray[Any]
 Weights = Mapping[str, npt.NDArray[np.float32]]
 Shape = Sequence[str | int]
-TOKENS = ("n", "tokens")
+TOKENS_SHAPE = ("n", "tokens")
 
 
 def can_build(config: Mapping[str, Any]) -> bool:
-    """Return whether `build_graph` supports a config: a BERT encoder with exact GELU and absolute positions."""
+    """Return whether `build_bert` supports a model: a BERT encoder with exact GELU and absolute positions."""
     return (
         config.get("model_type") == "bert"
         and config.get("hidden_act", "gelu") == "gelu"
@@ -38,50 +40,50 @@ def can_build(config: Mapping[str, Any]) -> bool:
     )
 
 
-def build_graph(weights: Weights, config: Mapping[str, Any], card: ModelCard, head: Head | None = None) -> Any:
-    """Return the model as an ``onnx.ModelProto`` in fp32.
+def build_bert(weights: Weights, config: Mapping[str, Any], card: ModelCard, head: Head | None = None) -> Any:
+    """Return a BERT cross-encoder as an ``onnx.ModelProto`` in fp32.
 
-    Its inputs are ``input_ids`` and ``token_type_ids``, int64 ``(n, tokens)``; rows of a batch must have one length.
-    Its output ``logits`` is float32 ``(n, labels)``.
+    Its inputs are ``input_ids`` and ``token_type_ids``, int64 ``(n, tokens)``. The rows of a batch must have the same
+    length. Its output ``logits`` is float32 ``(n, labels)``.
 
     Args:
-        weights: weights under transformers' names, with or without the prefix ``bert.``.
+        weights: the weights under transformers' names, with or without the prefix ``bert.``.
         config: the model's ``config.json``; see `can_build`.
         card: the model's card.
-        head: head of a modular cross-encoder; None for the head of a classifier.
+        head: the head of a modular cross-encoder; by default, the classifier's head.
 
     Raises:
         KeyError: a weight is missing.
     """
     unprefixed = {name.removeprefix("bert."): array for name, array in weights.items()}
-    built = BertGraph(unprefixed, config, card)
+    bert = BertGraph(unprefixed, config, card)
     labels = 2 if card.head in {"logits2", "next-sentence"} else 1
-    return built.graph.model(dict.fromkeys(INPUTS, TOKENS), {"logits": (built.classified(head), ("n", labels))})
+    return bert.graph.model(dict.fromkeys(INPUTS, TOKENS_SHAPE), {"logits": (bert.logits(head), ("n", labels))})
 
 
 @dataclass(slots=True)
 class Graph:
-    """A graph under construction, with its nodes and constants; a value is named after its node."""
+    """A graph under construction. Its methods return the names of values, which begin with the node's name."""
 
     nodes: list[Any] = field(default_factory=list)
     constants: dict[str, Any] = field(default_factory=dict)
     node_count: int = 0
 
     def constant(self, name: str, array: Array) -> str:
-        """Add an array under a name, if the name is new, and return the name."""
+        """Add an array unless the graph has one of this name, and return the name."""
         if name not in self.constants:
             onnx = require("onnx", extra="onnx")
             self.constants[name] = onnx.numpy_helper.from_array(np.ascontiguousarray(array), name)
         return name
 
     def add(self, operator: str, inputs: Sequence[str], name: str = "", *, domain: str = "", **attributes: Any) -> str:
-        """Add a node with one output."""
-        return self.split(operator, inputs, 1, name, domain=domain, **attributes)[0]
+        """Add a node with one output, and return the output's name."""
+        return self.add_node(operator, inputs, 1, name, domain=domain, **attributes)[0]
 
-    def split(
+    def add_node(
         self, operator: str, inputs: Sequence[str], outputs: int, name: str = "", *, domain: str = "", **attributes: Any
     ) -> list[str]:
-        """Add a node with several outputs."""
+        """Add a node, and return the names of its ``outputs`` outputs."""
         onnx = require("onnx", extra="onnx")
         name = name or f"{operator}.{self.node_count}"
         self.node_count += 1
@@ -94,7 +96,7 @@ class Graph:
 
         Args:
             inputs: name -> shape of an int64 input.
-            outputs: name -> value and shape of a float32 output.
+            outputs: name -> internal value and shape of a float32 output.
         """
         onnx = require("onnx", extra="onnx")
         make, types = onnx.helper, onnx.TensorProto
@@ -106,17 +108,14 @@ class Graph:
             [make.make_tensor_value_info(name, types.FLOAT, shape) for name, (_, shape) in outputs.items()],
             list(self.constants.values()),
         )
-        opsets = [make.make_opsetid("", OPSET), make.make_opsetid(RUNTIME, 1)]
+        opsets = [make.make_opsetid("", OPSET), make.make_opsetid(RUNTIME_DOMAIN, 1)]
         return make.make_model(graph, opset_imports=opsets, ir_version=IR_VERSION, producer_name="osrerank")
 
 
 class BertGraph:
-    """Builds the graph of a BERT. Values are ``(n, tokens, hidden)``.
+    """Builds the graph of a BERT from weights under transformers' names, without the prefix ``bert.``.
 
-    Args:
-        weights: weights under transformers' names, without the prefix ``bert.``.
-        config: the model's ``config.json``.
-        card: the model's card.
+    States are ``(n, tokens, hidden)``. Methods take and return the names of values in the graph.
     """
 
     def __init__(self, weights: Weights, config: Mapping[str, Any], card: ModelCard) -> None:
@@ -130,11 +129,11 @@ class BertGraph:
         self._first_position = first_position(config)
         self._card = card
 
-    def classified(self, head: Head | None) -> str:
-        """Return the logits of a classifier ``(n, labels)``."""
+    def logits(self, head: Head | None) -> str:
+        """Return the logits ``(n, labels)`` of a head; by default, of the classifier's head."""
         last = "cls.seq_relationship" if self._card.head == "next-sentence" else "classifier"
         head = head or Head((HeadStep("dense", "pooler.dense", "tanh"), HeadStep("dense", last)))
-        states = self._embedded(self._positions(), self._table("token_type", "token_type_ids"))
+        states = self._embeddings(self._positions(), self._look_up("token_type", "token_type_ids"))
         for layer in range(self._layers - 1):
             states = self._layer(states, layer)
         states = self._layer(states, self._layers - 1, only_first=head.pooling == ("cls",))
@@ -142,48 +141,44 @@ class BertGraph:
 
     def _layer(self, states: str, layer: int, *, only_first: bool = False) -> str:
         weights_name, node_name = f"encoder.layer.{layer}", f"layers.{layer}"
-        rows = self._first(states) if only_first else states
-        inputs = self._projections(states, rows, weights_name, node_name)
+        query_states = self._first_token(states) if only_first else states
+        inputs = self._projections(states, query_states, weights_name, node_name)
         bias = self._attention_bias(only_first=only_first)
         inputs += ["", "", bias] if bias else []
-        context = self.graph.add("MultiHeadAttention", inputs, domain=RUNTIME, num_heads=self._heads)
-        return self._feed_forward(context, rows, layer)
+        context = self.graph.add("MultiHeadAttention", inputs, domain=RUNTIME_DOMAIN, num_heads=self._heads)
+        return self._feed_forward(context, query_states, layer)
 
     def _attention_bias(self, *, only_first: bool) -> str:  # noqa: ARG002 - a subclass uses it
-        """Return the bias that is added to the attention logits; "" for BERT, which has no such bias."""
+        """Return the bias that is added to the attention logits. BERT has none, so this returns an empty name."""
         return ""
 
-    def _feed_forward(self, context: str, rows: str, layer: int) -> str:
+    def _feed_forward(self, context: str, residual: str, layer: int) -> str:
         """Add attention output, feed-forward network and both norms, and return the layer's states."""
         weights_name, node_name = f"encoder.layer.{layer}", f"layers.{layer}"
         attended = self._linear(context, f"{node_name}.attended", [f"{weights_name}.attention.output.dense"])
-        states = self._norm([attended, rows], f"{weights_name}.attention.output.LayerNorm")
+        states = self._norm([attended, residual], f"{weights_name}.attention.output.LayerNorm")
         wide = self._product(states, f"{node_name}.widen", [f"{weights_name}.intermediate.dense"])
-        offset = self.graph.constant(
-            f"{node_name}.widen.bias", self._weights[f"{weights_name}.intermediate.dense.bias"]
-        )
-        wide = self.graph.add("BiasGelu", [wide, offset], domain=RUNTIME)
-        return self._norm(
-            [self._linear(wide, f"{node_name}.narrow", [f"{weights_name}.output.dense"]), states],
-            f"{weights_name}.output.LayerNorm",
-        )
+        bias = self.graph.constant(f"{node_name}.widen.bias", self._weights[f"{weights_name}.intermediate.dense.bias"])
+        wide = self.graph.add("BiasGelu", [wide, bias], domain=RUNTIME_DOMAIN)
+        narrow = self._linear(wide, f"{node_name}.narrow", [f"{weights_name}.output.dense"])
+        return self._norm([narrow, states], f"{weights_name}.output.LayerNorm")
 
-    def _projections(self, states: str, rows: str, weights_name: str, node_name: str) -> list[str]:
-        """Return the queries of ``rows``, and the keys and values of ``states``."""
+    def _projections(self, states: str, query_states: str, weights_name: str, node_name: str) -> list[str]:
+        """Return the queries of ``query_states``, and the keys and values of ``states``."""
         query, *key_value = (f"{weights_name}.attention.self.{projection}" for projection in ("query", "key", "value"))
-        if rows == states:
-            together = self._linear(states, f"{node_name}.projections", [query, *key_value])
-            return self.graph.split("Split", [together], 3, axis=2, num_outputs=3)
-        together = self._linear(states, f"{node_name}.keys_values", key_value)
-        keys_values = self.graph.split("Split", [together], 2, axis=2, num_outputs=2)
-        return [self._linear(rows, f"{node_name}.query", [query]), *keys_values]
+        if query_states == states:
+            joined = self._linear(states, f"{node_name}.projections", [query, *key_value])
+            return self.graph.add_node("Split", [joined], 3, axis=2, num_outputs=3)
+        joined = self._linear(states, f"{node_name}.keys_values", key_value)
+        keys_values = self.graph.add_node("Split", [joined], 2, axis=2, num_outputs=2)
+        return [self._linear(query_states, f"{node_name}.query", [query]), *keys_values]
 
-    def _embedded(self, positions: str, segments: str) -> str:
-        words = self._table("word", "input_ids")
+    def _embeddings(self, positions: str, segments: str) -> str:
+        words = self._look_up("word", "input_ids")
         return self._norm([words, positions, segments], "embeddings.LayerNorm")
 
-    def _one_segment(self) -> str:
-        """Return the embedding ``(hidden,)`` of the first segment, with which bi-encoders are trained."""
+    def _first_segment(self) -> str:
+        """Return the embedding ``(hidden,)`` of the first segment, the only one that bi-encoders use."""
         return self.graph.constant("segment", self._weights["embeddings.token_type_embeddings.weight"][0])
 
     def _positions(self) -> str:
@@ -193,7 +188,8 @@ class BertGraph:
         table = self.graph.constant("positions", rows)
         return self.graph.add("Slice", [table, self._axis(0), tokens])
 
-    def _table(self, kind: str, ids: str) -> str:
+    def _look_up(self, kind: str, ids: str) -> str:
+        """Return the embeddings of ids: "word" or "token_type"."""
         name = f"embeddings.{kind}_embeddings.weight"
         return self.graph.add("Gather", [self.graph.constant(name, self._weights[name]), ids])
 
@@ -204,17 +200,16 @@ class BertGraph:
         return self.graph.add("LayerNormalization", [total, scale, offset], axis=-1, epsilon=self._epsilon)
 
     def _linear(self, states: str, node_name: str, weights_names: Sequence[str]) -> str:
-        """Return the product of the states with concatenated matrices, plus the biases."""
+        """Return the outputs of several linear layers, concatenated."""
+        product = self._product(states, node_name, weights_names)
         bias = np.concatenate([self._weights[f"{name}.bias"] for name in weights_names])
-        return self.graph.add(
-            "Add", [self._product(states, node_name, weights_names), self.graph.constant(f"{node_name}.bias", bias)]
-        )
+        return self.graph.add("Add", [product, self.graph.constant(f"{node_name}.bias", bias)])
 
     def _product(self, states: str, node_name: str, weights_names: Sequence[str]) -> str:
         matrix = np.concatenate([self._weights[f"{name}.weight"] for name in weights_names]).T
         return self.graph.add("MatMul", [states, self.graph.constant(f"{node_name}.weight", matrix)], node_name)
 
-    def _first(self, states: str) -> str:
+    def _first_token(self, states: str) -> str:
         """Return the states of [CLS] ``(n, 1, hidden)``."""
         return self.graph.add("Slice", [states, self._axis(0), self._axis(1), self._axis(1)])
 

@@ -1,4 +1,4 @@
-"""Add the head (`osrerank.scoring.modular.head`) after an encoder to a graph for sequences of the same length."""
+"""Add a model's head (`osrerank.scoring.modular.head`) to the ONNX graph of its encoder."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
@@ -9,61 +9,62 @@ import numpy.typing as npt
 from osrerank.scoring.modular.head import Head, HeadStep, Mode
 
 OPERATORS = {"tanh": "Tanh", "relu": "Relu", "sigmoid": "Sigmoid", "gelu": "Gelu"}
-RUNTIME = "com.microsoft"
+RUNTIME_DOMAIN = "com.microsoft"
 """The domain of ONNX Runtime's own operators, of which Gelu is one."""
-FLOAT = 1
+FLOAT32 = 1
 """ONNX's number for the type float32."""
 
 
 class Nodes(Protocol):
-    """A graph to add nodes to, such as `osrerank.export.graph.Graph`."""
+    """A graph under construction, such as `osrerank.export.graph.Graph`."""
 
     def constant(self, name: str, array: npt.NDArray[Any]) -> str:
-        """Add an array under a name, if the name is new, and return the name."""
+        """Add an array unless the graph has one of this name, and return the name."""
 
     def add(self, operator: str, inputs: Sequence[str], name: str = "", *, domain: str = "", **attributes: Any) -> str:
-        """Add a node with one output."""
+        """Add a node with one output, and return the output's name."""
 
 
 def add_head(graph: Nodes, states: str, head: Head, weights: Mapping[str, npt.NDArray[np.float32]]) -> str:
-    """Return the logits ``(n, labels)``, or an encoder's vectors ``(n, dimensions)``.
+    """Add a head's pooling and steps to a graph of sequences of the same length, and return the output's name.
 
-    Without pooling, return the vectors of all tokens ``(n * tokens, dimensions)``.
+    The output is logits ``(n, labels)`` or vectors ``(n, dimensions)``. A head without pooling returns the vectors of
+    all tokens ``(n * tokens, dimensions)``.
 
     Args:
-        graph: the graph to add the head's nodes to.
-        states: the encoder's states ``(n, tokens, hidden)``; for a head that reads only [CLS], that row is enough.
+        graph: the graph.
+        states: the name of the encoder's states ``(n, tokens, hidden)``. [CLS] pooling needs only the first token.
         head: the head.
         weights: name -> weights of the head's steps.
 
     Raises:
         KeyError: a weight is missing.
     """
-    pooled = [_pooled(graph, states, mode) for mode in head.pooling] or [_token_vectors(graph, states)]
-    vector = pooled[0] if len(pooled) == 1 else graph.add("Concat", pooled, axis=1)
+    vectors = [_pool(graph, states, mode) for mode in head.pooling] or [_token_vectors(graph, states)]
+    vector = vectors[0] if len(vectors) == 1 else graph.add("Concat", vectors, axis=1)
     for step in head.steps:
-        vector = _step(graph, vector, step, weights)
+        vector = _add_step(graph, vector, step, weights)
     return vector
 
 
-def _pooled(graph: Nodes, states: str, mode: Mode) -> str:
+def _pool(graph: Nodes, states: str, mode: Mode) -> str:
     axis = graph.constant("axis.1", np.array([1]))
     if mode in {"mean", "max"}:
         return graph.add("ReduceMean" if mode == "mean" else "ReduceMax", [states, axis], keepdims=0)
     if mode == "weightedmean":
-        return _weighted(graph, states, axis)
+        return _weighted_mean(graph, states, axis)
     row = graph.constant(f"row.{mode}", np.array([0 if mode == "cls" else -1]))
     return graph.add("Squeeze", [graph.add("Gather", [states, row], axis=1), axis])
 
 
-def _weighted(graph: Nodes, states: str, axis: str) -> str:
-    """Return the mean of the states in which the n-th token counts n times ``(n, hidden)``."""
-    unit = graph.constant("one", np.array(1))
+def _weighted_mean(graph: Nodes, states: str, axis: str) -> str:
+    """Return the mean of the states ``(n, hidden)``, weighted by each token's position from 1."""
+    one = graph.constant("one", np.array(1))
     tokens = graph.add("Squeeze", [graph.add("Shape", [states], start=1, end=2)])
-    counts = graph.add("Range", [unit, graph.add("Add", [tokens, unit]), unit])
-    counts = graph.add("Unsqueeze", [graph.add("Cast", [counts], to=FLOAT), axis])  # (tokens, 1)
-    total = graph.add("ReduceSum", [graph.add("Mul", [states, counts]), axis], keepdims=0)
-    return graph.add("Div", [total, graph.add("ReduceSum", [counts], keepdims=0)])
+    positions = graph.add("Range", [one, graph.add("Add", [tokens, one]), one])
+    weights = graph.add("Unsqueeze", [graph.add("Cast", [positions], to=FLOAT32), axis])  # (tokens, 1)
+    total = graph.add("ReduceSum", [graph.add("Mul", [states, weights]), axis], keepdims=0)
+    return graph.add("Div", [total, graph.add("ReduceSum", [weights], keepdims=0)])
 
 
 def _token_vectors(graph: Nodes, states: str) -> str:
@@ -72,7 +73,7 @@ def _token_vectors(graph: Nodes, states: str) -> str:
     return graph.add("Reshape", [states, graph.add("Concat", [graph.constant("any", np.array([-1])), width], axis=0)])
 
 
-def _step(graph: Nodes, vector: str, step: HeadStep, weights: Mapping[str, npt.NDArray[np.float32]]) -> str:
+def _add_step(graph: Nodes, vector: str, step: HeadStep, weights: Mapping[str, npt.NDArray[np.float32]]) -> str:
     if step.kind == "unit":
         return graph.add("LpNormalization", [vector], axis=1, p=2)
     if step.kind == "first":
@@ -87,4 +88,4 @@ def _step(graph: Nodes, vector: str, step: HeadStep, weights: Mapping[str, npt.N
         return product
     if step.activation == "silu":
         return graph.add("Mul", [product, graph.add("Sigmoid", [product])])
-    return graph.add(OPERATORS[step.activation], [product], domain=RUNTIME if step.activation == "gelu" else "")
+    return graph.add(OPERATORS[step.activation], [product], domain=RUNTIME_DOMAIN if step.activation == "gelu" else "")

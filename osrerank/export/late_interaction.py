@@ -1,6 +1,6 @@
-"""Give a late-interaction model of another library a card and one projection.
+"""Prepare a late-interaction model of another library for export: write its model card and merge its projections.
 
-`osrerank.scoring.modular.late_interaction` reads its files.
+`osrerank.scoring.modular.late_interaction` reads the model's files.
 """
 
 from collections.abc import Mapping
@@ -19,9 +19,9 @@ from osrerank.scoring.modular.tokenizer_settings import TokenizerSettings
 from osrerank.scoring.saved_encoder import UNCALIBRATED, EncoderOverrides, read_encoder_config
 
 PROJECTION = "1_Dense"
-"""The projection's folder in our directories; several projections are multiplied into one."""
+"""The folder of the merged projection in an osrerank model directory."""
 FIRST_PASS_WEIGHT = 0.05
-"""How much the best first-pass score adds to a mean of cosines."""
+"""How much the query's best first-pass score adds to a mean of cosines."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,9 @@ class LateInteractionSource:
     projections: tuple[files.Projection, ...]
 
     def write_modules(self, source: Path, folder: Path) -> None:
-        """Multiply the projections in the model's directory, and write the product, if any, as a module in another.
+        """Multiply the projections of ``source`` into one matrix, and write it as a module of ``folder``.
+
+        A model without projections needs no module.
 
         Raises:
             ModelLoadError: a matrix is missing.
@@ -49,41 +51,32 @@ class LateInteractionSource:
         safetensors: Any = require("safetensors.torch", extra="torch")
         product: Any = None
         for projection in self.projections:
-            matrix = _matrix(source / projection.file, safetensors.load_file(source / projection.file), projection)
+            weights = safetensors.load_file(source / projection.file)
+            matrix = _projection_matrix(source / projection.file, weights, projection)
             product = matrix if product is None else matrix @ product
         (folder / PROJECTION).mkdir()
         safetensors.save_file({"linear.weight": product.contiguous()}, folder / PROJECTION / WEIGHTS_FILE)
 
 
-def is_late_interaction(directory: Path) -> bool:
-    """Return whether a directory contains a late-interaction model of another library."""
-    return files.is_late_interaction(directory)
-
-
 def read_late_interaction(directory: Path, name: str, overrides: EncoderOverrides) -> LateInteractionSource:
-    """Read a late-interaction model's files.
-
-    Args:
-        directory: the model's directory.
-        name: the model's name, for its card.
-        overrides: the user's choices, which take precedence over the files.
+    """Read a late-interaction model's files. The user's options take precedence over the files.
 
     Raises:
-        ConfigError: the user asks for a pooling, or for more dimensions than the model has.
-        ModelLoadError: a file is missing, cannot be read, or asks for something that osrerank does not know.
+        ConfigError: the options set a pooling, or more dimensions than the model has.
+        ModelLoadError: a file is missing, cannot be read, or has a setting that osrerank does not support.
     """
     description = files.read_late_interaction(directory)
     transformer = directory / description.transformer
     config = read_encoder_config(transformer, GRAPH_FAMILIES)
     if TokenizerSettings.read(transformer).truncation_side != "right":
-        reason = "truncation_side is 'left'; of late interaction it must be 'right'"
+        reason = "truncation_side is 'left'; a late-interaction model needs 'right'"
         raise file_error(transformer / TOKENIZER_SETTINGS_FILE, reason)
-    width = _width(directory, description) or int(config["hidden_size"])
+    width = _projected_width(directory, description) or int(config["hidden_size"])
     if overrides.pooling is not None:
-        reason = f"{directory} is of late interaction, whose tokens have a vector each: leave --pooling out"
+        reason = f"{directory} is a late-interaction model, which pools no token vectors: leave --pooling out"
         raise ConfigError(reason, setting="pooling", source="argument")
     if overrides.dimensions is not None and overrides.dimensions > width:
-        reason = f"dimensions is {overrides.dimensions}, and {directory}'s vectors have only {width} dimensions"
+        reason = f"dimensions is {overrides.dimensions}, but {directory}'s vectors have only {width} dimensions"
         raise ConfigError(reason, setting="dimensions", source="argument")
     factor = description.tokens.pool_factor if overrides.pool_factor is None else overrides.pool_factor
     card = ModelCard(
@@ -104,27 +97,31 @@ def read_late_interaction(directory: Path, name: str, overrides: EncoderOverride
     return LateInteractionSource(transformer, card, description.projections)
 
 
-def _width(directory: Path, description: files.LateInteractionDescription) -> int:
-    """Return the output size of the last projection, from its weights; 0 without a projection."""
+def _projected_width(directory: Path, description: files.LateInteractionDescription) -> int:
+    """Return the output size of the last projection, as its weights have it, or 0 without projections."""
     if not description.projections:
         return 0
     last = description.projections[-1]
     file, name = directory / last.file, f"{last.name}.weight"
     with require("safetensors", extra="torch").safe_open(file, framework="numpy") as opened:
         rows = int(opened.get_slice(name).get_shape()[0]) if name in opened.keys() else 0  # noqa: SIM118 - no mapping
-    if not rows or description.dimensions not in (0, rows):
-        reason = f"{file} has {rows} rows of {name}, and the model's files say {description.dimensions or 'nothing'}"
+    if not rows:
+        raise ModelLoadError(f"{file} has no tensor {name}", path=str(file))
+    if description.dimensions not in (0, rows):
+        reason = f"{file} projects to {rows} dimensions, but the model's description names {description.dimensions}"
         raise ModelLoadError(reason, path=str(file))
     return rows
 
 
-def _matrix(file: Path, weights: Mapping[str, Any], projection: files.Projection) -> Any:
+def _projection_matrix(file: Path, weights: Mapping[str, Any], projection: files.Projection) -> Any:
     """Return a projection's matrix plus its residual connection, fp32 ``(outputs, inputs)``."""
     torch: Any = require("torch", extra="torch")
     try:
         matrix = weights[f"{projection.name}.weight"].float()
         if projection.residual == "same":
             return matrix + torch.eye(len(matrix))
-        return matrix + weights[f"{projection.residual}.weight"].float() if projection.residual else matrix
+        if projection.residual:
+            matrix = matrix + weights[f"{projection.residual}.weight"].float()
     except KeyError as error:
         raise ModelLoadError(f"{file} has no tensor {error}", path=str(file)) from None
+    return matrix

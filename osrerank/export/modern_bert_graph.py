@@ -1,10 +1,12 @@
-"""Build a ModernBERT cross-encoder as an ONNX graph for sequences of the same length, which the CPU backend runs.
+"""Build the ONNX graph of a ModernBERT for sequences of the same length.
 
 As in `osrerank.export.graph`, the graph has no mask for padding, and the last layer computes only the state of [CLS] if
-the head reads no other. The graph has two branches for attention within a window, and chooses one by the length of the
-sequences. Short sequences have a mask on all pairs of tokens. Longer ones are divided into blocks of a window, and each
-block attends to itself and to the blocks before and after it. The cost of blocks grows with the number of tokens, not
-with its square.
+the head uses no other.
+
+ModernBERT's local attention limits each token to a window around it. The graph has two branches for this, and chooses
+one by the length of the sequences. Short sequences compute attention between all pairs of tokens and mask the distant
+ones. Longer sequences are divided into blocks of a window's size, and each block attends to itself and to its two
+neighbours. The cost of blocks grows with the number of tokens, not with its square.
 """
 
 from collections.abc import Callable, Mapping
@@ -13,54 +15,46 @@ from typing import Any
 import numpy as np
 
 from osrerank._optional import require
-from osrerank.export.graph import TOKENS, Graph, Weights
-from osrerank.export.head_graph import RUNTIME, add_head
+from osrerank.export.graph import TOKENS_SHAPE, Graph, Weights
+from osrerank.export.head_graph import FLOAT32, RUNTIME_DOMAIN, add_head
 from osrerank.scoring.card import ModelCard
 from osrerank.scoring.modular.head import Head
-from osrerank.scoring.modular.modern_bert import (
-    CLASSIFIER_PREFIX,
-    EMBEDDINGS,
-    LAYER,
-    ModernBertShape,
-    classifier_head,
-)
+from osrerank.scoring.modular.modern_bert import CLASSIFIER_PREFIX, EMBEDDINGS, LAYER, ModernBertShape, classifier_head
 
-BLOCKED = -1e4
-"""Value that is added to the logits of hidden tokens. Its exp is 0 in float32, and it overflows in no type."""
-WINDOWS_IN_A_MASK = 4
-"""Up to this many windows in a sequence, a mask is faster than blocks."""
+MASK_BIAS = -1e4
+"""The value added to masked attention logits. Its exp is 0 in float32, and it does not overflow in any type."""
+MAX_MASKED_WINDOWS = 4
+"""Up to this number of windows in a sequence, a mask is faster than blocks."""
 
 
 def build_modern_bert(weights: Weights, config: Mapping[str, Any], card: ModelCard, head: Head | None = None) -> Any:
-    """Return the model as an ``onnx.ModelProto`` in fp32.
+    """Return a ModernBERT cross-encoder as an ``onnx.ModelProto`` in fp32.
 
-    Its input is ``input_ids``, int64 ``(n, tokens)``; rows of a batch must have one length. Its output ``logits`` is
-    float32 ``(n, labels)``.
+    Its input is ``input_ids``, int64 ``(n, tokens)``. The rows of a batch must have the same length. Its output
+    ``logits`` is float32 ``(n, labels)``.
 
     Args:
-        weights: weights under transformers' names, with or without a classifier's prefix.
+        weights: the weights under transformers' names, with or without a classifier's prefix.
         config: the model's ``config.json``, which `osrerank.scoring.modular.modern_bert` supports.
         card: the model's card.
-        head: head of a modular cross-encoder; None for the head of a classifier.
+        head: the head of a modular cross-encoder; by default, the classifier's head.
 
     Raises:
         KeyError: a weight is missing.
     """
     unprefixed = {name.removeprefix(CLASSIFIER_PREFIX): array for name, array in weights.items()}
     head = head or classifier_head(config)
-    built = ModernBertGraph(unprefixed, ModernBertShape.from_config(config))
-    states = built.states(only_first=head.pooling == ("cls",))
-    logits = add_head(built.graph, states, head, unprefixed)
+    encoder = ModernBertGraph(unprefixed, ModernBertShape.from_config(config))
+    states = encoder.states(only_first=head.pooling == ("cls",))
+    logits = add_head(encoder.graph, states, head, unprefixed)
     labels = 2 if card.head == "logits2" else 1
-    return built.graph.model({"input_ids": TOKENS}, {"logits": (logits, ("n", labels))})
+    return encoder.graph.model({"input_ids": TOKENS_SHAPE}, {"logits": (logits, ("n", labels))})
 
 
 class ModernBertGraph:
-    """Builds the graph of a ModernBERT encoder. Values are ``(n, tokens, hidden)``.
+    """Builds the graph of a ModernBERT from weights under transformers' names, without a classifier's prefix.
 
-    Args:
-        weights: weights under transformers' names, without a classifier's prefix.
-        shape: shape of the encoder.
+    States are ``(n, tokens, hidden)``. Methods take and return the names of values in the graph.
     """
 
     def __init__(self, weights: Weights, shape: ModernBertShape) -> None:
@@ -70,9 +64,9 @@ class ModernBertGraph:
         self._tokens = self.graph.add("Shape", ["input_ids"], start=1, end=2)
         scalar = self.graph.add("Squeeze", [self._tokens, self._axis(0)])
         positions = self.graph.add("Range", [self._integer("zero", 0), scalar, self._integer("one", 1)])
-        self._positions = self.graph.add("Cast", [positions], to=1)
+        self._positions = self.graph.add("Cast", [positions], to=FLOAT32)
         self._rotations = {theta: self._rotation(theta) for theta in dict.fromkeys(shape.thetas)}
-        self._windows = {window: self._masks(window) for window in dict.fromkeys(shape.windows) if window is not None}
+        self._masks = {window: self._mask(window) for window in dict.fromkeys(shape.windows) if window is not None}
 
     def states(self, *, only_first: bool) -> str:
         """Return the last states of all tokens, or only that of [CLS] ``(n, 1, hidden)``."""
@@ -87,99 +81,96 @@ class ModernBertGraph:
         add, names = self.graph.add, {part: f"layers.{layer}.{name}" for part, name in LAYER.items()}
         name = f"layers.{layer}"
         normed = self._norm(states, names["attention_norm"]) if layer else states
-        together = self._linear(normed, f"{name}.projections", names["projections"])
-        query, key, value = self.graph.split("Split", [together], 3, axis=2, num_outputs=3)
+        projections = self._linear(normed, f"{name}.projections", names["projections"])
+        query, key, value = self.graph.add_node("Split", [projections], 3, axis=2, num_outputs=3)
         theta, window = self._shape.thetas[layer], self._shape.windows[layer]
-        key = self._rotated(key, theta)
-        if only_first:  # position 0 has no rotation, so its query stays as it is
-            query, states = self._until(query, self._axis(1)), self._until(states, self._axis(1))
+        key = self._rotate(key, theta)
+        if only_first:  # the rotation at position 0 changes nothing
+            query, states = self._truncate(query, self._axis(1)), self._truncate(states, self._axis(1))
             if window is not None:
                 end = self.graph.constant(f"seen.{window}", np.array([window + 1]))
-                key, value = self._until(key, end), self._until(value, end)
+                key, value = self._truncate(key, end), self._truncate(value, end)
             context = self._attention(query, key, value)
         else:
-            context = self._context(self._rotated(query, theta), key, value, window)
+            context = self._context(self._rotate(query, theta), key, value, window)
         states = add("Add", [states, self._linear(context, f"{name}.attended", names["attended"])])
         wide = self._linear(self._norm(states, names["norm"]), f"{name}.widen", names["widen"])
-        inner, gate = self.graph.split("Split", [wide], 2, axis=2, num_outputs=2)
-        gated = add("Mul", [add("Gelu", [inner], domain=RUNTIME), gate])
+        inner, gate = self.graph.add_node("Split", [wide], 2, axis=2, num_outputs=2)
+        gated = add("Mul", [add("Gelu", [inner], domain=RUNTIME_DOMAIN), gate])
         return add("Add", [states, self._linear(gated, f"{name}.narrow", names["narrow"])])
 
     def _context(self, query: str, key: str, value: str, window: int | None) -> str:
-        """Return the context of each token, which attends to a window around it or to all tokens."""
+        """Return the output of attention to all tokens, or to a window around each token."""
         if window is None:
             return self._attention(query, key, value)
-        condition, mask = self._windows[window]
-        return self._either(
-            condition,
+        is_short, mask = self._masks[window]
+        return self._if_else(
+            is_short,
             lambda: self._attention(query, key, value, mask),
-            lambda: self._in_blocks(query, key, value, window, mask),
+            lambda: self._block_attention(query, key, value, window, mask),
         )
 
     def _attention(self, query: str, key: str, value: str, mask: str = "") -> str:
         inputs = [query, key, value, *(["", "", mask] if mask else [])]
-        return self.graph.add("MultiHeadAttention", inputs, domain=RUNTIME, num_heads=self._shape.heads)
+        return self.graph.add("MultiHeadAttention", inputs, domain=RUNTIME_DOMAIN, num_heads=self._shape.heads)
 
-    def _masks(self, window: int) -> tuple[str, str]:
+    def _mask(self, window: int) -> tuple[str, str]:
         """Return whether the sequences are short, and the mask that is added to the attention logits.
 
-        For short sequences, it is ``(1, 1, tokens, tokens)``; else, it is ``(n * blocks, 1, window, 3 * window)``.
+        The mask of short sequences is ``(1, 1, tokens, tokens)``, that of long ones
+        ``(n * blocks, 1, window, 3 * window)``.
         """
-        limit = self.graph.constant(f"short.{window}", np.array([WINDOWS_IN_A_MASK * window]))
-        condition = self.graph.add("Squeeze", [self.graph.add("LessOrEqual", [self._tokens, limit]), self._axis(0)])
-        return condition, self._either(
-            condition, lambda: self._mask_of_all(window), lambda: self._mask_of_blocks(window)
-        )
+        limit = self.graph.constant(f"short.{window}", np.array([MAX_MASKED_WINDOWS * window]))
+        is_short = self.graph.add("Squeeze", [self.graph.add("LessOrEqual", [self._tokens, limit]), self._axis(0)])
+        return is_short, self._if_else(is_short, lambda: self._pair_mask(window), lambda: self._block_mask(window))
 
-    def _mask_of_all(self, window: int) -> str:
+    def _pair_mask(self, window: int) -> str:
+        """Return the mask of all pairs of tokens, which hides distant tokens."""
         add = self.graph.add
         rows = add("Unsqueeze", [self._positions, self._axis(1)])
         distances = add("Abs", [add("Sub", [rows, self._positions])])
-        near = add("LessOrEqual", [distances, self._number(f"window.{window}", window)])
-        return add("Unsqueeze", [self._mask_bias(near), self.graph.constant("axes.0.1", np.array([0, 1]))])
+        is_near = add("LessOrEqual", [distances, self._number(f"window.{window}", window)])
+        return add("Unsqueeze", [self._mask_bias(is_near), self.graph.constant("axes.0.1", np.array([0, 1]))])
 
-    def _mask_of_blocks(self, window: int) -> str:
-        """Return the mask of blocks, which hides the tokens beyond a token's window, and the padding at both ends."""
+    def _block_mask(self, window: int) -> str:
+        """Return the mask of blocks, which hides distant tokens and the padding at both ends."""
         add, constant = self.graph.add, self.graph.constant
         positions = np.arange(3 * window)
-        near = np.abs(positions - window - np.arange(window)[:, None]) <= window
-        blocks = self._blocks(window)
-        block_count = add("Squeeze", [blocks, self._axis(0)])
+        is_near = np.abs(positions - window - np.arange(window)[:, None]) <= window
+        block_count = add("Squeeze", [self._block_count(window), self._axis(0)])
         numbers = add("Range", [self._integer("zero", 0), block_count, self._integer("one", 1)])
         starts = add("Mul", [numbers, constant(f"window.{window}.int", np.array(window))])
         column = add("Unsqueeze", [starts, constant("axes.1.2.3", np.array([1, 2, 3]))])
         offsets = constant(f"places.{window}", positions - window)
         key_positions = add("Add", [column, offsets])  # (blocks, 1, 1, 3 * window)
         is_after_start = add("GreaterOrEqual", [key_positions, self._integer("zero", 0)])
-        inside = add("And", [is_after_start, add("Less", [key_positions, self._tokens])])
-        mask = self._mask_bias(add("And", [inside, constant(f"near.{window}", near)]))
+        is_inside = add("And", [is_after_start, add("Less", [key_positions, self._tokens])])
+        mask = self._mask_bias(add("And", [is_inside, constant(f"near.{window}", is_near)]))
         rows = add("Shape", ["input_ids"], start=0, end=1)
         unit = constant("shape.1", np.array([1]))
         shape = add("Concat", [rows, unit, unit, unit, unit], axis=0)
         masks = add("Expand", [add("Unsqueeze", [mask, self._axis(0)]), shape])
         return add("Reshape", [masks, constant(f"mask.{window}", np.array([-1, 1, window, 3 * window]))])
 
-    def _in_blocks(self, query: str, key: str, value: str, window: int, mask: str) -> str:
+    def _block_attention(self, query: str, key: str, value: str, window: int, mask: str) -> str:
         """Return the context within a window, computed in blocks that attend to themselves and to both neighbours."""
         add, constant, hidden = self.graph.add, self.graph.constant, self._shape.hidden
         width = constant(f"window.{window}.shape", np.array([window]))
-        padding = add("Sub", [add("Mul", [self._blocks(window), width]), self._tokens])
-        alone = constant(f"block.{window}", np.array([-1, window, hidden]))
-        queries = add("Reshape", [self._padded(query, self._axis(0), padding), alone])
+        padding = add("Sub", [add("Mul", [self._block_count(window), width]), self._tokens])
+        block_shape = constant(f"block.{window}", np.array([-1, window, hidden]))
+        queries = add("Reshape", [self._pad(query, self._axis(0), padding), block_shape])
         end_padding = add("Add", [padding, width])
-        keys = self._with_neighbours(self._padded(key, width, end_padding), window)
-        values = self._with_neighbours(self._padded(value, width, end_padding), window)
+        keys = self._with_neighbours(self._pad(key, width, end_padding), window)
+        values = self._with_neighbours(self._pad(value, width, end_padding), window)
         context = self._attention(queries, keys, values, mask)
         rows = add("Shape", ["input_ids"], start=0, end=1)
         shape = add("Concat", [rows, constant("rest", np.array([-1, hidden]))], axis=0)
-        return self._until(add("Reshape", [context, shape]), self._tokens)
+        return self._truncate(add("Reshape", [context, shape]), self._tokens)
 
     def _with_neighbours(self, states: str, window: int) -> str:
-        """Return each block with the ones before and after it ``(n * blocks, 3 * window, hidden)``.
+        """Return each block with its two neighbours ``(n * blocks, 3 * window, hidden)``.
 
-        Args:
-            states: states with a block of padding at both ends.
-            window: number of tokens in a block.
+        The states have a block of padding at both ends.
         """
         add, constant, hidden = self.graph.add, self.graph.constant, self._shape.hidden
         blocks = add("Reshape", [states, constant(f"blocks.{window}", np.array([0, -1, window, hidden]))])
@@ -188,64 +179,65 @@ class ModernBertGraph:
         for first, last in enumerate(ends):
             bounds = constant(f"from.{first}", np.array([first])), constant(f"to.{last}", np.array([last]))
             neighbours.append(add("Slice", [blocks, *bounds, self._axis(1)]))
-        together = add("Concat", neighbours, axis=2)
-        return add("Reshape", [together, constant(f"around.{window}", np.array([-1, 3 * window, hidden]))])
+        joined = add("Concat", neighbours, axis=2)
+        return add("Reshape", [joined, constant(f"around.{window}", np.array([-1, 3 * window, hidden]))])
 
-    def _padded(self, states: str, before: str, after: str) -> str:
-        """Return states with rows of zeros before and after them; the graph computes the numbers of rows."""
+    def _pad(self, states: str, before: str, after: str) -> str:
+        """Add ``before`` and ``after`` rows of zeros at the ends of the states."""
         zero = self._axis(0)
-        amounts = self.graph.add("Concat", [zero, before, zero, zero, after, zero], axis=0)
-        return self.graph.add("Pad", [states, amounts])
+        widths = self.graph.add("Concat", [zero, before, zero, zero, after, zero], axis=0)
+        return self.graph.add("Pad", [states, widths])
 
-    def _blocks(self, window: int) -> str:
+    def _block_count(self, window: int) -> str:
         """Return the number of blocks of a sequence ``(1,)``."""
         last = self.graph.constant(f"last.{window}", np.array([window - 1]))
         size = self.graph.constant(f"window.{window}.shape", np.array([window]))
         return self.graph.add("Div", [self.graph.add("Add", [self._tokens, last]), size])
 
-    def _mask_bias(self, allowed: str) -> str:
-        return self.graph.add("Where", [allowed, self._number("open", 0.0), self._number("blocked", BLOCKED)])
+    def _mask_bias(self, is_visible: str) -> str:
+        return self.graph.add("Where", [is_visible, self._number("open", 0.0), self._number("blocked", MASK_BIAS)])
 
-    def _either(self, condition: str, then: Callable[[], str], otherwise: Callable[[], str]) -> str:
-        """Return the value of ``then`` or of ``otherwise``; the condition decides when the graph runs."""
-        helper, outer, branches = require("onnx", extra="onnx").helper, self.graph.nodes, {}
-        for name, branch in (("then_branch", then), ("else_branch", otherwise)):
+    def _if_else(self, condition: str, then: Callable[[], str], otherwise: Callable[[], str]) -> str:
+        """Build both branches, and return the value of the one that the condition chooses when the graph runs."""
+        helper = require("onnx", extra="onnx").helper
+        outer_nodes = self.graph.nodes
+        branches = {}
+        for name, build_branch in (("then_branch", then), ("else_branch", otherwise)):
             self.graph.nodes = []
-            value = branch()
-            branches[name] = helper.make_graph(
-                self.graph.nodes, name, [], [helper.make_tensor_value_info(value, 1, None)]
-            )
-        self.graph.nodes = outer
+            output = helper.make_tensor_value_info(build_branch(), FLOAT32, None)
+            branches[name] = helper.make_graph(self.graph.nodes, name, [], [output])
+        self.graph.nodes = outer_nodes
         return self.graph.add("If", [condition], **branches)
 
     def _rotation(self, theta: float) -> tuple[str, str]:
-        """Return cosines and sines of all positions' angles, each ``(tokens, width / 2)``."""
+        """Return the cosines and sines of the rotary embeddings' angles, each ``(tokens, width / 2)``."""
         add, width = self.graph.add, self._shape.width
         powers = np.arange(0, width, 2, dtype=np.float32) / np.float32(width)
-        speeds = self.graph.constant(f"speeds.{theta}", (1.0 / np.float32(theta) ** powers).astype(np.float32))
-        angles = add("Mul", [add("Unsqueeze", [self._positions, self._axis(1)]), speeds])
+        frequencies = (1.0 / np.float32(theta) ** powers).astype(np.float32)
+        columns = self.graph.constant(f"speeds.{theta}", frequencies)
+        angles = add("Mul", [add("Unsqueeze", [self._positions, self._axis(1)]), columns])
         return add("Cos", [angles]), add("Sin", [angles])
 
-    def _rotated(self, states: str, theta: float) -> str:
+    def _rotate(self, states: str, theta: float) -> str:
         inputs = [states, self._axis(0), *self._rotations[theta]]  # from position 0 on
-        return self.graph.add("RotaryEmbedding", inputs, domain=RUNTIME, num_heads=self._shape.heads)
+        return self.graph.add("RotaryEmbedding", inputs, domain=RUNTIME_DOMAIN, num_heads=self._shape.heads)
 
     def _linear(self, states: str, node_name: str, weights_name: str) -> str:
         matrix = self.graph.constant(f"{node_name}.weight", self._weights[f"{weights_name}.weight"].T)
         product = self.graph.add("MatMul", [states, matrix], node_name)
         if f"{weights_name}.bias" not in self._weights:
             return product
-        return self.graph.add(
-            "Add", [product, self.graph.constant(f"{node_name}.bias", self._weights[f"{weights_name}.bias"])]
-        )
+        bias = self.graph.constant(f"{node_name}.bias", self._weights[f"{weights_name}.bias"])
+        return self.graph.add("Add", [product, bias])
 
     def _norm(self, states: str, name: str) -> str:
-        names = ["weight", *(["bias"] if self._shape.has_norm_bias else [])]
-        inputs = [states, *(self._constant(name, parameter) for parameter in names)]
+        inputs = [states, self._constant(name, "weight")]
+        if self._shape.has_norm_bias:
+            inputs.append(self._constant(name, "bias"))
         return self.graph.add("LayerNormalization", inputs, axis=-1, epsilon=self._shape.epsilon)
 
-    def _until(self, states: str, end: str) -> str:
-        """Return the rows before an end."""
+    def _truncate(self, states: str, end: str) -> str:
+        """Return the states of the tokens before position ``end``."""
         return self.graph.add("Slice", [states, self._axis(0), end, self._axis(1)])
 
     def _constant(self, name: str, parameter: str) -> str:

@@ -1,4 +1,4 @@
-"""Quantise an fp32 ONNX graph to int8: its matrix products, and its embedding tables with a scale for each row."""
+"""Quantise the matrix products and embedding tables of an fp32 ONNX graph to int8."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -10,27 +10,28 @@ import numpy as np
 import numpy.typing as npt
 
 from osrerank._optional import require
-from osrerank.export.outliers import products_of, separate_outliers
+from osrerank.export.head_graph import FLOAT32
+from osrerank.export.outliers import matrix_products, separate_outliers
 from osrerank.export.smoothing import smooth
 from osrerank.scoring.inputs import Tokens
 
 MIN_TABLE_ROWS = 512
-"""Tables with fewer rows, such as that of segments, stay in fp32."""
-ROW_READERS = frozenset({"Gather", "Slice"})
-"""Operators that read rows of a table: Gather reads the given rows, Slice the first ones."""
+"""Tables with fewer rows, such as that of the segments, stay in fp32."""
+ROW_OPERATORS = frozenset({"Gather", "Slice"})
+"""Operators that read rows of a table: Gather by index, Slice the first ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class QuantisationRecipe:
-    """How a graph is quantised; the defaults are the shipped models', see ``docs/research/inference.md``.
+    """How a graph is quantised. The defaults are those of the shipped models (``docs/research/inference.md``).
 
     Attributes:
         reduce_range: whether weights have 7 bits, so that 16-bit sums cannot overflow on CPUs without VNNI.
-        outliers: maximum number of outlier channels of a product's input. 0 treats no channel as an outlier.
-        outlying: treatment of outlier channels. ``apart`` keeps them in fp32; ``smooth`` moves the spread of all
-            channels into the weights (`osrerank.export.smoothing`), which is faster; with "", the export uses
-            ``smooth`` for cross-encoders and ``apart`` for bi-encoders.
-        outlier_gain: minimum ratio of the largest channel to the largest one that is not an outlier. With a higher
+        outliers: the maximum number of outlier channels of a product's input. 0 turns their treatment off.
+        outlying: the treatment of outlier channels. "apart" keeps them in fp32 (`osrerank.export.outliers`). "smooth"
+            is faster and moves their size into the weights (`osrerank.export.smoothing`). With "", the export uses
+            "smooth" for cross-encoders and "apart" for bi-encoders.
+        outlier_gain: the minimum ratio of the largest channel to the largest one that is not an outlier. With a higher
             ratio, fewer products have outliers, which is faster for short inputs.
     """
 
@@ -43,13 +44,9 @@ class QuantisationRecipe:
 def quantise(
     source: Path, target: Path, recipe: QuantisationRecipe | None = None, sequences: Sequence[Tokens] = ()
 ) -> None:
-    """Write the int8 form of an fp32 graph; each activation tensor has one scale.
+    """Write an int8 copy of an fp32 graph. Each activation tensor has one scale.
 
-    Args:
-        source: the fp32 graph.
-        target: the file to write.
-        recipe: how the graph is quantised.
-        sequences: inputs that show which channels are outliers; without them, no channel counts as an outlier.
+    The sample sequences show which channels are outliers. Without samples, no channel is treated as an outlier.
 
     Raises:
         MissingDependencyError: the extra ``onnx`` is not installed.
@@ -58,7 +55,7 @@ def quantise(
     onnx = require("onnx", extra="onnx")
     quantization: Any = require("onnxruntime.quantization", extra="onnx")
     graph = onnx.load(source)
-    # Shapes are inferred in any case; without this mark the quantiser logs a warning that they should be.
+    # The quantiser infers shapes in any case. Without this entry, it logs a warning that they should be inferred.
     graph.metadata_props.add(key="onnx.quant.pre_process", value="onnxruntime.quant")
     if sequences and recipe.outliers and recipe.outlying == "smooth":
         smooth(graph, sequences, recipe.outliers, recipe.outlier_gain)
@@ -79,15 +76,15 @@ def quantise(
 
 
 def _fp32_nodes(model: Any) -> list[str]:
-    """Return the names of the nodes that stay in fp32, given an fp32 ``onnx.ModelProto``."""
-    products = {node.name for node in products_of(model)}
+    """Return the names of the matrix products that stay in fp32."""
+    products = {node.name for node in matrix_products(model)}
     fp32_products = [node.name for node in model.graph.node if node.op_type == "MatMul" and node.name not in products]
     # Gemm nodes multiply a single row; the quantiser turns each into a MatMul of this name first.
     return fp32_products + [f"{node.name}_MatMul" for node in model.graph.node if node.op_type == "Gemm"]
 
 
 def quantise_tables(model: Any) -> None:
-    """Replace each large fp32 embedding table in an ``onnx.ModelProto`` by int8 rows and their scales."""
+    """Replace each large fp32 embedding table in an ``onnx.ModelProto`` by int8 rows, with a scale for each row."""
     onnx = require("onnx", extra="onnx")
     graph = model.graph
     uses = Counter(name for node in graph.node for name in node.input)
@@ -98,7 +95,8 @@ def quantise_tables(model: Any) -> None:
     }
     nodes = []
     for node in graph.node:
-        table = tables.get(node.input[0]) if node.op_type in ROW_READERS and not node.attribute else None
+        reads_rows = node.op_type in ROW_OPERATORS and not node.attribute
+        table = tables.get(node.input[0]) if reads_rows else None
         if table is None:
             nodes.append(node)
             continue
@@ -106,7 +104,7 @@ def quantise_tables(model: Any) -> None:
         graph.initializer.remove(table)
         graph.initializer.append(onnx.numpy_helper.from_array(rows, f"{table.name}.int8"))
         graph.initializer.append(onnx.numpy_helper.from_array(scales, f"{table.name}.scale"))
-        nodes += _read_rows(onnx.helper.make_node, table.name, node)
+        nodes += _dequantise_rows(onnx.helper.make_node, table.name, node)
     del graph.node[:]
     graph.node.extend(nodes)
 
@@ -117,12 +115,12 @@ def quantise_rows(table: npt.NDArray[np.float32]) -> tuple[npt.NDArray[np.int8],
     return np.rint(table / scales).astype(np.int8), scales.astype(np.float32)
 
 
-def _read_rows(make_node: Any, table: str, node: Any) -> list[Any]:
-    """Return the nodes that replace a node that reads rows of a table; they read the int8 rows and their scales."""
+def _dequantise_rows(make_node: Any, table: str, node: Any) -> list[Any]:
+    """Return the nodes that replace a node that reads rows: they read int8 rows and multiply them by their scales."""
     rows = list(node.input[1:])
     return [
         make_node(node.op_type, [f"{table}.int8", *rows], [f"{table}.rows"]),
-        make_node("Cast", [f"{table}.rows"], [f"{table}.rows.fp32"], to=1),
+        make_node("Cast", [f"{table}.rows"], [f"{table}.rows.fp32"], to=FLOAT32),
         make_node(node.op_type, [f"{table}.scale", *rows], [f"{table}.scales"]),
         make_node("Mul", [f"{table}.rows.fp32", f"{table}.scales"], list(node.output)),
     ]

@@ -1,16 +1,15 @@
-"""Add a third row to the token type table, which BERT's checkpoints lack and duoBERT's second document needs.
+"""Add a third row to BERT's token type table, for the second document of a duo model.
 
-In Nogueira et al. 2019 (arXiv 1910.14424, section 3.3), query, first and second document have a segment each. The
-tables of BERT's checkpoints have two rows. The released duoBERT kept two rows. Its lookup multiplies by one-hot vectors
-of length two, so the embedding of segment 2 is zero, in training and in use. The third row can start in two ways:
+In Nogueira et al. 2019 (arXiv 1910.14424, section 3.3), the query and both documents have a segment each, but the
+tables of BERT's checkpoints have two rows. The released duoBERT kept two rows. It looks rows up by one-hot vectors of
+length two, so the embedding of segment 2 is zero, in training and in use. The third row can start in two ways:
 
-- ``zeros``: as the released code computes. Training either keeps the row at zero or changes it.
-- ``copy``: a copy of the first document's row, as the paper's text, with an embedding for each segment, suggests.
+- ``zeros``, as in the released code. Training either keeps the row at zero or changes it.
+- ``copy``, the row of the first document. The paper's text suggests that each segment has an embedding of its own.
 """
 
 import json
 import shutil
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -26,7 +25,7 @@ ThirdRow = Literal["zeros", "copy"]
 
 
 def third_row(table: Tensor, start: ThirdRow) -> Tensor:
-    """Return the table ``(2, hidden)`` with a third row ``(3, hidden)``.
+    """Add a third row to a table ``(2, hidden)``.
 
     Raises:
         ValueError: the table does not have two rows.
@@ -38,12 +37,7 @@ def third_row(table: Tensor, start: ThirdRow) -> Tensor:
 
 
 def write_with_third_row(source: Path, folder: Path, start: ThirdRow) -> None:
-    """Write a copy of a checkpoint whose token type table has a third row: config, tokenizer and safetensors.
-
-    Args:
-        source: a Hugging Face directory.
-        folder: an empty directory.
-        start: initial values of the third row.
+    """Copy a checkpoint's config, tokenizer and safetensors, and add a third row to its token type table.
 
     Raises:
         ModelLoadError: the checkpoint does not have one token type table of two rows.
@@ -56,15 +50,11 @@ def write_with_third_row(source: Path, folder: Path, start: ThirdRow) -> None:
     widened = 0
     for name in weight_files(source):
         weights = safetensors.load_file(source / name)
-        widened += sum(_is_table(key, weights) for key in weights)
-        changed = {
-            key: third_row(tensor, start) if _is_table(key, weights) else tensor for key, tensor in weights.items()
-        }
-        safetensors.save_file(changed, folder / name, metadata={"format": "pt"})
+        for key, tensor in weights.items():
+            if key.endswith(f"{TABLE}.weight") and tensor.shape[0] == 2:
+                weights[key] = third_row(tensor, start)
+                widened += 1
+        safetensors.save_file(weights, folder / name, metadata={"format": "pt"})
     if widened != 1:
         reason = f"{source} has {widened} token type tables of two rows; a duo model needs a BERT with one such table"
         raise ModelLoadError(reason, path=str(source))
-
-
-def _is_table(name: str, weights: Mapping[str, Tensor]) -> bool:
-    return name.endswith(f"{TABLE}.weight") and weights[name].shape[0] == 2

@@ -1,4 +1,7 @@
-"""Write a model's ONNX graph: built without padding or exported by optimum, in fp32 or int8."""
+"""Write a model's ONNX graph in fp32 or int8.
+
+osrerank builds the graphs of BERTs and ModernBERTs itself, and optimum exports those of the other families.
+"""
 
 import random
 import tempfile
@@ -13,7 +16,7 @@ from tokenizers import Tokenizer
 from osrerank._optional import require
 from osrerank.errors import ConfigError, ModelLoadError
 from osrerank.export.bi_encoder_graph import build_encoder
-from osrerank.export.graph import build_graph, can_build
+from osrerank.export.graph import build_bert, can_build
 from osrerank.export.modern_bert_graph import build_modern_bert
 from osrerank.export.quantise import QuantisationRecipe, quantise
 from osrerank.scoring.backends.onnx import VECTOR_OUTPUT
@@ -24,24 +27,24 @@ from osrerank.scoring.modular import modern_bert as modern_shape
 from osrerank.scoring.modular.description import FAMILIES, GRAPH_FAMILIES, STATIC_MODEL_TYPE
 from osrerank.scoring.saved_encoder import check_architecture
 
-EXAMPLES = {"words": 32, "marks": 16}
-"""Kind of example -> how many sequences calibrate the quantisation; see `_examples`."""
-SPACES = "\u2581\u0120"
-"""The characters that mean a space in word pieces of XLM-R and of RoBERTa."""
+WORD_SAMPLES, PUNCTUATION_SAMPLES = 32, 16
+"""How many samples calibrate the quantisation; see `_sample_sequences`."""
+SPACE_MARKERS = "\u2581\u0120"
+"""The characters that mark a space in word pieces of XLM-R and RoBERTa."""
 GRAPHS = {"fp32": "onnx/model.onnx", "int8": "onnx/model_int8.onnx"}
 
 
 def write_graphs(
     source: Path, folder: Path, card: ModelCard, *, precision: str, recipe: QuantisationRecipe, padded: bool
 ) -> None:
-    """Write the graph file that a card's ``onnx`` names.
+    """Write the graph of the model ``source`` into a new model directory, which already has a tokenizer.
 
     Args:
-        source: the model's directory.
-        folder: the new model's directory, which has its tokenizer already.
-        card: the model's card.
-        precision: ``fp32`` or ``int8``.
-        recipe: how the graph is quantised.
+        source: the directory of the checkpoint.
+        folder: the new model directory.
+        card: the new model's card.
+        precision: "fp32" or "int8".
+        recipe: how an int8 graph is quantised.
         padded: whether the graph takes padded batches.
 
     Raises:
@@ -56,25 +59,22 @@ def write_graphs(
     with tempfile.TemporaryDirectory(dir=folder.parent) as parent:
         fp32 = Path(parent) / "model.onnx"
         _write_fp32(source, fp32, card, padded=padded)
-        quantise(fp32, target, _recipe(recipe, card), list(_examples(folder, card)))
+        if not recipe.outlying:
+            recipe = replace(recipe, outlying="apart" if card.is_encoder else "smooth")
+        quantise(fp32, target, recipe, list(_sample_sequences(folder, card)))
 
 
-def _recipe(recipe: QuantisationRecipe, card: ModelCard) -> QuantisationRecipe:
-    """Return the recipe, with the default treatment of outlier channels for the kind of model if it names none."""
-    return replace(recipe, outlying=recipe.outlying or ("apart" if card.is_encoder else "smooth"))
-
-
-def _examples(folder: Path, card: ModelCard) -> Iterator[Tokens]:
+def _sample_sequences(folder: Path, card: ModelCard) -> Iterator[Tokens]:
     """Yield sequences of random words from the vocabulary, then of its numbers and punctuation.
 
     Real texts are not needed: the size of activations hardly depends on the text, except for pure punctuation.
     """
     builder = InputBuilder.load(folder, card)
-    vocabulary = {word.lstrip(SPACES) for word in Tokenizer.from_file(str(folder / TOKENIZER_FILE)).get_vocab()}
+    vocabulary = {word.lstrip(SPACE_MARKERS) for word in Tokenizer.from_file(str(folder / TOKENIZER_FILE)).get_vocab()}
     words = sorted(word for word in vocabulary if word.isalpha())
-    marks = sorted(word for word in vocabulary if word.isdigit() or (len(word) == 1 and not word.isalpha()))
-    rng = random.Random(0)  # noqa: S311 - a choice of examples, not of secrets
-    for pool, count in ((words, EXAMPLES["words"]), (marks or words, EXAMPLES["marks"])):
+    punctuation = sorted(word for word in vocabulary if word.isdigit() or (len(word) == 1 and not word.isalpha()))
+    rng = random.Random(0)  # noqa: S311 - a choice of samples, not of secrets
+    for pool, count in ((words, WORD_SAMPLES), (punctuation or words, PUNCTUATION_SAMPLES)):
         for _ in range(count):
             query = builder.query(" ".join(rng.choices(words, k=8)))
             texts = [" ".join(rng.choices(pool, k=rng.randrange(20, 200))) for _ in range(2)]
@@ -86,7 +86,7 @@ def _examples(folder: Path, card: ModelCard) -> Iterator[Tokens]:
 
 
 def _write_fp32(source: Path, target: Path, card: ModelCard, *, padded: bool) -> None:
-    """Write the fp32 graph; optimum exports the families that osrerank cannot build, and graphs for padded batches."""
+    """Build the fp32 graph, or have optimum export it if osrerank does not build the family or batches are padded."""
     from osrerank.scoring.backends.torch import load_network, read_head, read_weights  # noqa: PLC0415 - imports torch
 
     config = read_config(source)
@@ -116,28 +116,24 @@ def _write_fp32(source: Path, target: Path, card: ModelCard, *, padded: bool) ->
 
 
 def _builder(config: Mapping[str, Any]) -> Callable[..., Any] | None:
-    """Return the function that builds the graph of a cross-encoder; None if only optimum can."""
+    """Return the function that builds the graph of a cross-encoder, or None if only optimum can export it."""
     if can_build(config):
-        return build_graph
+        return build_bert
     is_modern = config.get("model_type") == modern_shape.MODEL_TYPE and not modern_shape.unsupported_reason(config)
     return build_modern_bert if is_modern else None
 
 
 def write_onnx(network: Any, target: Path, output: str) -> None:
-    """Have optimum export a torch module that takes `PaddedBatch`'s fields, for any numbers of rows and tokens.
-
-    Args:
-        network: a module such as `osrerank.scoring.backends.networks.classifier.Classifier`.
-        target: the file to write.
-        output: the name of the graph's output.
+    """Export a torch module that takes `PaddedBatch`'s fields by optimum, for any numbers of rows and tokens.
 
     Raises:
         MissingDependencyError: the extra ``onnx`` is not installed.
     """
     exporter: Any = require("optimum.exporters.onnx", extra="onnx")
     configs: Any = require("optimum.exporters.onnx.model_configs", extra="onnx")
-    described = type("Described", (configs.BertOnnxConfig,), {"outputs": {output: {0: "n"}}})  # it has BERT's inputs
+    # The config has BERT's inputs, which are the fields of `PaddedBatch`.
+    config_type = type("PaddedConfig", (configs.BertOnnxConfig,), {"outputs": {output: {0: "n"}}})
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the tracer warns about every branch, and about its own age
-        export_config = described(network.config, task="text-classification")
+        warnings.simplefilter("ignore")  # the tracer warns about every branch, and that it is deprecated
+        export_config = config_type(network.config, task="text-classification")
         exporter.export(network, export_config, target, disable_dynamic_axes_fix=True)

@@ -1,4 +1,4 @@
-"""Write and restore checkpoints, each whole or absent: tensors as safetensors, the rest as JSON, no pickles."""
+"""Write and restore checkpoints of a training, as safetensors and JSON, without pickles."""
 
 import json
 import shutil
@@ -11,12 +11,14 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from osrerank.errors import ConfigError
-from osrerank.training.optimiser import NAMES
+from osrerank.training.optimiser import MOMENTS
 
 STATE_FILE = "state.json"
 WEIGHTS_FILE = "weights.safetensors"
 OPTIMISER_FILE = "optimiser.safetensors"
-PREFIX = "step-"
+BEST_FILE = "best.safetensors"
+CHECKPOINT_PREFIX = "step-"
+"""A checkpoint is a folder, named by the number of steps done."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,12 +26,12 @@ class State:
     """The progress of a training.
 
     Attributes:
-        step: how many steps are done.
+        step: the number of steps done.
         best: the best measure on the development set so far; None before the first measurement.
-        best_step: how many steps were done when the best measure was reached.
-        fingerprint: a hash of the recipe, the data and the starting checkpoint, which determine the training.
-        skipped: how many steps changed nothing, because gradients overflowed in fp16.
-        scaler: the state of the loss scaler in fp16; empty for other precisions.
+        best_step: the number of steps done at the best measurement.
+        fingerprint: a hash of the recipe, the data and the starting checkpoint, which determine the result.
+        skipped: the number of steps that changed nothing, because gradients overflowed in fp16.
+        scaler: the state of the loss scaler in fp16; empty in other precisions.
     """
 
     step: int
@@ -41,12 +43,7 @@ class State:
 
 
 class Checkpoints:
-    """The checkpoints of one training, in a folder; only the newest is kept.
-
-    Args:
-        folder: the training's folder.
-        fingerprint: a hash of the recipe, the data and the starting checkpoint, which determine the training.
-    """
+    """The checkpoints of one training, in its folder. Only the newest is kept, besides the best weights."""
 
     def __init__(self, folder: Path, fingerprint: str) -> None:
         self._folder = folder
@@ -54,28 +51,29 @@ class Checkpoints:
         folder.mkdir(parents=True, exist_ok=True)
 
     def newest(self) -> Path | None:
-        """Return the newest whole checkpoint."""
-        return max(self._folder.glob(f"{PREFIX}*"), key=lambda path: int(path.name.removeprefix(PREFIX)), default=None)
+        """Return the newest complete checkpoint."""
+        folders = self._folder.glob(f"{CHECKPOINT_PREFIX}*")
+        return max(folders, key=lambda path: int(path.name.removeprefix(CHECKPOINT_PREFIX)), default=None)
 
-    def save(self, state: State, trained: Mapping[str, nn.Parameter], optimiser: torch.optim.Optimizer) -> None:
-        """Write a checkpoint, then remove the previous one."""
-        before = self.newest()
+    def save(self, state: State, parameters: Mapping[str, nn.Parameter], optimiser: torch.optim.Optimizer) -> None:
+        """Write a checkpoint, completely or not at all, then remove the previous one."""
+        previous = self.newest()
         unfinished = self._folder / "unfinished"
         shutil.rmtree(unfinished, ignore_errors=True)
         unfinished.mkdir()
-        save_file(_copied(trained), unfinished / WEIGHTS_FILE)
-        save_file(_means(trained, optimiser), unfinished / OPTIMISER_FILE)
+        save_file(_cpu_tensors(parameters), unfinished / WEIGHTS_FILE)
+        save_file(_optimiser_tensors(parameters, optimiser), unfinished / OPTIMISER_FILE)
         content = {name: getattr(state, name) for name in State.__slots__}
         (unfinished / STATE_FILE).write_text(f"{json.dumps(content)}\n", encoding="utf-8")
-        target = self._folder / f"{PREFIX}{state.step}"
-        if before == target:
+        target = self._folder / f"{CHECKPOINT_PREFIX}{state.step}"
+        if previous == target:
             shutil.rmtree(target)
         unfinished.rename(target)
-        if before not in (None, target):
-            shutil.rmtree(before)
+        if previous not in (None, target):
+            shutil.rmtree(previous)
 
-    def restore(self, trained: Mapping[str, nn.Parameter], optimiser: torch.optim.Optimizer) -> State | None:
-        """Restore the weights and running means of the newest checkpoint and return its state; None without one.
+    def restore(self, parameters: Mapping[str, nn.Parameter], optimiser: torch.optim.Optimizer) -> State | None:
+        """Restore the weights and the optimiser from the newest checkpoint; return its state, or None if none exists.
 
         Raises:
             ConfigError: the checkpoint belongs to a training with another fingerprint.
@@ -87,42 +85,42 @@ class Checkpoints:
         if state.fingerprint != self._fingerprint:
             fix = f"use the same recipe, data and starting checkpoint to continue it, or remove {self._folder}"
             raise ConfigError(f"{self._folder} holds another unfinished training: {fix}", setting="output")
-        restore_weights(newest / WEIGHTS_FILE, trained)
-        averages = load_file(newest / OPTIMISER_FILE)
-        for name, parameter in trained.items():
-            for mean in NAMES:
-                if f"{name}/{mean}" in averages:
-                    optimiser.state[parameter][mean] = averages[f"{name}/{mean}"].to(parameter.device)
+        _restore_weights(newest / WEIGHTS_FILE, parameters)
+        tensors = load_file(newest / OPTIMISER_FILE)
+        for name, parameter in parameters.items():
+            for moment in MOMENTS:
+                if f"{name}/{moment}" in tensors:
+                    optimiser.state[parameter][moment] = tensors[f"{name}/{moment}"].to(parameter.device)
         for group in optimiser.param_groups:
             group["steps"] = state.step - state.skipped
         return state
 
-    def save_best(self, trained: Mapping[str, nn.Parameter]) -> None:
-        """Save these weights as the best so far."""
+    def save_best(self, parameters: Mapping[str, nn.Parameter]) -> None:
+        """Save the current weights as the best so far."""
         unfinished = self._folder / "best.unfinished"
-        save_file(_copied(trained), unfinished)
-        unfinished.replace(self._folder / "best.safetensors")
+        save_file(_cpu_tensors(parameters), unfinished)
+        unfinished.replace(self._folder / BEST_FILE)
 
-    def restore_best(self, trained: Mapping[str, nn.Parameter]) -> None:
+    def restore_best(self, parameters: Mapping[str, nn.Parameter]) -> None:
         """Restore the best weights."""
-        restore_weights(self._folder / "best.safetensors", trained)
+        _restore_weights(self._folder / BEST_FILE, parameters)
 
 
-def restore_weights(file: Path, trained: Mapping[str, nn.Parameter]) -> None:
-    """Copy weights into the parameters of the same names."""
+def _restore_weights(file: Path, parameters: Mapping[str, nn.Parameter]) -> None:
     weights = load_file(file)
     with torch.no_grad():
-        for name, parameter in trained.items():
+        for name, parameter in parameters.items():
             parameter.copy_(weights[name])
 
 
-def _copied(trained: Mapping[str, nn.Parameter]) -> dict[str, Tensor]:
-    return {name: parameter.detach().cpu().contiguous() for name, parameter in trained.items()}
+def _cpu_tensors(parameters: Mapping[str, nn.Parameter]) -> dict[str, Tensor]:
+    return {name: parameter.detach().cpu().contiguous() for name, parameter in parameters.items()}
 
 
-def _means(trained: Mapping[str, nn.Parameter], optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:
+def _optimiser_tensors(parameters: Mapping[str, nn.Parameter], optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """Return ``PARAMETER/MOMENT`` -> Adam's running mean; `MOMENTS` has the names."""
     return {
-        f"{name}/{mean}": tensor.cpu().contiguous()
-        for name, parameter in trained.items()
-        for mean, tensor in optimiser.state.get(parameter, {}).items()
+        f"{name}/{moment}": tensor.cpu().contiguous()
+        for name, parameter in parameters.items()
+        for moment, tensor in optimiser.state.get(parameter, {}).items()
     }

@@ -1,4 +1,4 @@
-"""The curve of a training: a CSV with a row for each step; a resumed training removes the rows after its checkpoint."""
+"""The loss curve of a training: a CSV file with a row for each step."""
 
 import csv
 from collections.abc import Mapping, Sequence
@@ -7,43 +7,36 @@ from typing import Any
 
 from osrerank.formats.files import write_atomically
 
-FIXED = ("step", "rate", "loss")
+FIRST_COLUMNS = ("step", "rate", "loss")
 CURVE_FILE = "curve.csv"
 
 
 class Curve:
-    """The rows of a curve: step, rate, loss, parts of the loss and, after a measurement, the measure.
+    """Writes the rows of a curve: step, rate, loss, parts of the loss and, after a measurement, the measure.
 
-    Args:
-        path: the path of the CSV.
-        done: how many steps a resumed training has done; rows of later steps are removed.
+    A training that resumes after ``done`` steps removes the rows of later steps.
     """
 
     def __init__(self, path: Path, done: int) -> None:
         self._path = path
         self._rows = [row for row in read_curve(path) if int(row["step"]) <= done] if path.exists() else []
-        self._written = False
+        self._is_rewritten = False
 
     def add(self, row: Mapping[str, Any]) -> None:
-        """Add a row and write it to the file."""
+        """Append a row to the file."""
         values = {name: str(value) if isinstance(value, int) else f"{value:.9g}" for name, value in row.items()}
-        self._rows.append(values)
-        names = [*FIXED, *sorted(values.keys() - {*FIXED, "measure"}), "measure"]
-        if not self._written:  # once per process: this removes rows that a killed process wrote after its checkpoint
-            write_atomically(self._path, _lines(names, self._rows))
-            self._written = True
+        names = [*FIRST_COLUMNS, *sorted(values.keys() - {*FIRST_COLUMNS, "measure"}), "measure"]
+        if self._is_rewritten:
+            with self._path.open("a", encoding="utf-8", newline="") as file:
+                file.writelines(_lines(names, [values])[1:])
             return
-        with self._path.open("a", encoding="utf-8", newline="") as file:
-            file.writelines(_lines(names, [values])[1:])
-
-    @property
-    def rows(self) -> Sequence[Mapping[str, Any]]:
-        """All rows so far."""
-        return self._rows
+        # The first row rewrites the file, without the rows that a killed process wrote after its checkpoint.
+        write_atomically(self._path, _lines(names, [*self._rows, values]))
+        self._is_rewritten = True
 
 
 def read_curve(path: Path) -> list[dict[str, str]]:
-    """Return the rows of a curve's CSV."""
+    """Return the rows of a curve's CSV file."""
     with path.open(encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file))
 

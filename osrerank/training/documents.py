@@ -1,8 +1,8 @@
-"""Turn long documents into training data: pair and filter passages of relevant and of other documents.
+"""Split the documents of training examples into passages, keep the hardest negatives, and add a teacher's scores.
 
-Chen et al.: ICIP at TREC-2020 Deep Learning Track, sections 2.1 and 3: each passage of a relevant document is paired
-with a passage of one of the query's other documents. A relevant document then keeps only the five passages that a model
-trained on passages scores highest.
+The passages follow Chen et al.: ICIP at TREC-2020 Deep Learning Track, sections 2.1 and 3. Each passage of a relevant
+document is paired with a passage of one of the query's negatives. Of each relevant document, only the five passages
+are kept that a model trained on passages scores highest.
 """
 
 import logging
@@ -20,34 +20,44 @@ from osrerank.training.examples.lists import Example
 from osrerank.types import Scorer
 
 logger = logging.getLogger(__name__)
-KEEP = 5
+DEFAULT_KEEP = 5
+"""How many passages of a relevant document are kept."""
 
 
 def passage_triples(
-    examples: Iterable[Example], options: Passages, *, keep: int = KEEP, scorer: Scorer | None = None, seed: int = 1
+    examples: Iterable[Example],
+    options: Passages,
+    *,
+    keep: int = DEFAULT_KEEP,
+    scorer: Scorer | None = None,
+    seed: int = 1,
 ) -> Iterator[Example]:
-    """Yield triples of a relevant document's passage and a passage of the query's other documents.
+    """Yield triples of a query, a passage of a relevant document and a random passage of the negatives.
 
     Args:
         examples: whole documents.
-        options: how documents are cut.
-        keep: how many passages of each relevant document to keep, those that the scorer scores highest.
-        scorer: a model trained on passages; None to keep all passages.
-        seed: the seed of the draws.
+        options: how documents are split.
+        keep: how many passages of each relevant document to keep, highest scores first.
+        scorer: a model trained on passages. Without one, all passages are kept.
+        seed: the seed of the random passages.
     """
     rng = random.Random(seed)  # noqa: S311 - a repeatable draw
     for example in examples:
-        other_indices = example.indices(relevant=False)
-        pool = [passage for index in other_indices for passage in passages_in(example, index, options)]
-        for index in example.indices(relevant=True) if pool else ():
-            passages = passages_in(example, index, options)
-            chosen_passages = passages if scorer is None else best(scorer, example.query, passages, keep)
-            for passage in chosen_passages:
-                yield Example(example.query, (passage, rng.choice(pool)), (1, 0), example.location)
+        negative_passages = [
+            passage for index in example.indices(relevant=False) for passage in split_document(example, index, options)
+        ]
+        if not negative_passages:
+            continue
+        for index in example.indices(relevant=True):
+            passages = split_document(example, index, options)
+            if scorer is not None:
+                passages = best_passages(scorer, example.query, passages, keep)
+            for passage in passages:
+                yield Example(example.query, (passage, rng.choice(negative_passages)), (1, 0), example.location)
 
 
-def passages_in(example: Example, index: int, options: Passages) -> list[str]:
-    """Cut a document of an example into passages, as a search does.
+def split_document(example: Example, index: int, options: Passages) -> list[str]:
+    """Split a document of an example into passages, as a search does.
 
     Raises:
         FormatError: the options sample passages by document ids, but the example has no ids.
@@ -58,51 +68,51 @@ def passages_in(example: Example, index: int, options: Passages) -> list[str]:
     return [passage for passage, _span in passages_of(example.candidate(index), options)]
 
 
-def best(scorer: Scorer, query: str, passages: Sequence[str], keep: int) -> list[str]:
-    """Return the passages with the highest scores, in the document's order, without those that could not be scored."""
+def best_passages(scorer: Scorer, query: str, passages: Sequence[str], keep: int) -> list[str]:
+    """Return the ``keep`` passages with the highest scores, in the document's order.
+
+    Passages that could not be scored are left out, unless there are at most ``keep`` passages in all.
+    """
     if len(passages) <= keep:
         return list(passages)
-    return [passages[index] for index in sorted(descending(_values(scorer, query, passages))[:keep])]
+    best_indices = descending_order(_score(scorer, query, passages))[:keep]
+    return [passages[index] for index in sorted(best_indices)]
 
 
-def hardest(examples: Iterable[Example], scorer: Scorer, keep: int) -> Iterator[Example]:
-    """Yield each example with its relevant documents, then the ``keep`` others with the highest scores, in order."""
+def keep_hardest(examples: Iterable[Example], scorer: Scorer, keep: int) -> Iterator[Example]:
+    """Yield each example with its relevant documents and the ``keep`` negatives that the scorer scores highest."""
     for example in examples:
-        other_indices = example.indices(relevant=False)
-        values = _values(scorer, example.query, example.select(other_indices).documents)
-        yield with_hardest(example, other_indices, values, keep)
+        negatives = example.indices(relevant=False)
+        scores = _score(scorer, example.query, example.select(negatives).documents)
+        yield select_hardest(example, negatives, scores, keep)
 
 
-def with_hardest(example: Example, other_indices: Sequence[int], values: npt.ArrayLike, keep: int) -> Example:
-    """Return an example with its relevant documents, then the others with the highest scores, highest first.
+def select_hardest(example: Example, negatives: Sequence[int], scores: npt.ArrayLike, keep: int) -> Example:
+    """Return an example with its relevant documents, then the ``keep`` hardest negatives, highest score first.
 
-    Args:
-        example: the example.
-        other_indices: the indices of the documents that are not relevant and were scored.
-        values: the scores of these documents ``(other_indices,)``.
-        keep: how many of these documents to keep.
+    ``negatives`` are the indices of the negatives to choose from, and ``scores`` their scores ``(n,)``.
     """
-    hardest_indices = [other_indices[number] for number in descending(values)[:keep]]
-    return example.select((*example.indices(relevant=True), *hardest_indices))
+    hardest = [negatives[index] for index in descending_order(scores)[:keep]]
+    return example.select((*example.indices(relevant=True), *hardest))
 
 
-def scored(examples: Iterable[Example], scorer: Scorer) -> Iterator[Example]:
-    """Yield each example with the scorer's logits; a document that could not be scored is left out, with a warning."""
+def add_scores(examples: Iterable[Example], scorer: Scorer) -> Iterator[Example]:
+    """Yield each example with the scorer's logits. Documents that could not be scored are left out, with a warning."""
     for example in examples:
-        values = _values(scorer, example.query, example.documents)
-        indices = [int(index) for index in np.flatnonzero(np.isfinite(values))]
-        if left_out := len(values) - len(indices):
-            logger.warning("%s: %d documents could not be scored, and are left out", example.location, left_out)
-        yield replace(example.select(indices), scores=tuple(round(float(values[index]), 4) for index in indices))
+        scores = _score(scorer, example.query, example.documents)
+        indices = [int(index) for index in np.flatnonzero(np.isfinite(scores))]
+        if len(indices) < len(scores):
+            missing = len(scores) - len(indices)
+            logger.warning("%s: %d documents could not be scored, and are left out", example.location, missing)
+        yield replace(example.select(indices), scores=tuple(round(float(scores[index]), 4) for index in indices))
 
 
-def _values(scorer: Scorer, query: str, documents: Sequence[str]) -> npt.NDArray[np.float32]:
-    """Return the documents' scores ``(n,)``."""
+def _score(scorer: Scorer, query: str, documents: Sequence[str]) -> npt.NDArray[np.float32]:
     return scorer.score(query, documents, [(index,) for index in range(len(documents))]).values
 
 
-def descending(values: npt.ArrayLike) -> list[int]:
+def descending_order(scores: npt.ArrayLike) -> list[int]:
     """Return the indices of the finite scores ``(n,)``, highest score first."""
-    scores = np.asarray(values)
-    order = np.argsort(-scores, kind="stable")
-    return [int(index) for index in order if np.isfinite(scores[index])]
+    values = np.asarray(scores)
+    order = np.argsort(-values, kind="stable")
+    return [int(index) for index in order if np.isfinite(values[index])]

@@ -1,9 +1,9 @@
-"""The training loop, the same for rankers, students and encoders.
+"""The training loop, which rankers, distilled students and pre-trained encoders share.
 
-Recipe, data and start determine a training: the dropout of step t depends only on the seed and t, the order of the data
-only on the seed and the pass. So a killed training resumes from its last checkpoint with the same result, on a CPU to
-the last bit. If Accelerate or torchrun starts several processes, they divide each step's lots and add up their
-gradients; the first process measures, writes, and decides when time is over.
+The recipe, the data and the starting checkpoint determine the result: the dropout of step t depends only on the seed
+and t, the order of the data only on the seed and the pass. A killed training therefore resumes from its last checkpoint
+with the same result, on a CPU to the last bit. If Accelerate or torchrun starts several processes, they divide each
+step's micro-batches and sum their gradients. The main process measures, writes, and decides when time is over.
 """
 
 import atexit
@@ -29,37 +29,36 @@ from osrerank.scoring.backends.networks.engine import choose_precision
 from osrerank.scoring.names import AUTO
 from osrerank.training.checkpoint import Checkpoints, State
 from osrerank.training.curve import CURVE_FILE, Curve
-from osrerank.training.development import MEASUREMENTS
-from osrerank.training.examples.batches import Lot, TrainingStep, prefetched
+from osrerank.training.development import MAX_MEASUREMENTS
+from osrerank.training.examples.batches import MicroBatch, TrainingStep, prefetch
 from osrerank.training.objective import Objective
 from osrerank.training.optimiser import Adam, learning_rate, parameter_groups
 from osrerank.training.recipes import Recipe
 
 logger = logging.getLogger(__name__)
-BUDGET_TOKENS = {"cpu": 2048, "cuda": 32768}
-SEED_SPACE = 1_000_003
+DEFAULT_BUDGET_TOKENS = {"cpu": 2048, "cuda": 32768}
+"""Device type -> the padded tokens in a micro-batch, unless the recipe sets ``budget_tokens``."""
+SEED_STRIDE = 1_000_003
 """The distance between the seeds of two processes, and of two trainings."""
 SAVE_EVERY_S = 120.0
-LONGEST_WAIT = timedelta(hours=12)
-"""How long the other processes wait for the first one, which alone measures and mines."""
-HAVE_FP16 = ("cuda",)
-"""Types of devices that can train in fp16; on others the first steps overflow."""
-MAX_PARTS = 16
-"""The maximum number of parts of a loss."""
+MAX_WAIT = timedelta(hours=12)
+"""How long the other processes wait for the main process, which alone measures and mines."""
+FP16_DEVICES = ("cuda",)
+"""The device types that can train in fp16; on others the first steps overflow."""
+MAX_LOSS_PARTS = 16
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingPlan:
-    """What the loop needs besides the objective: recipe, length, folder, limits and clock.
+    """The length, the folder and the limits of a training.
 
     Attributes:
         recipe: the hyperparameters.
         total: the number of steps of the whole training.
-        folder: the folder of checkpoints and curve.
-        fingerprint: a hash of the recipe, the data and the starting checkpoint, which determine the training.
-        max_measurements: how often the development set is measured at most, unless the recipe sets ``evaluate_every``.
-        max_minutes: the minutes after which the training stops with a checkpoint, from which another call resumes; None
-            for no limit.
+        folder: the folder of the checkpoints and the loss curve.
+        fingerprint: a hash of the recipe, the data and the starting checkpoint, which determine the result.
+        max_measurements: the maximum number of measurements, unless the recipe sets ``evaluate_every``.
+        max_minutes: the minutes after which this call saves a checkpoint and stops. By default, no limit.
         save_every_s: the seconds between checkpoints.
         report: called with each line of progress.
         clock: returns the time in seconds.
@@ -69,7 +68,7 @@ class TrainingPlan:
     total: int
     folder: Path
     fingerprint: str
-    max_measurements: int = MEASUREMENTS
+    max_measurements: int = MAX_MEASUREMENTS
     max_minutes: float | None = None
     save_every_s: float = SAVE_EVERY_S
     report: Callable[[str], None] = logger.info
@@ -77,20 +76,17 @@ class TrainingPlan:
 
     @property
     def evaluate_every(self) -> int:
-        """The number of steps between measurements on the development set; the last step is measured, too."""
+        """The number of steps between measurements. The last step is always measured."""
         return self.recipe.evaluate_every or math.ceil(self.total / self.max_measurements)
 
     @property
     def measurements(self) -> int:
-        """How many measurements a whole training has."""
+        """The number of measurements in the whole training."""
         return math.ceil(self.total / self.evaluate_every)
 
 
 class Machine:
     """The device, the precision and the processes of a training, as Accelerate detects them.
-
-    Args:
-        precision: the precision of the matrix products; ``mixed`` for the one that suits the device.
 
     Raises:
         ConfigError: this process already computes in another precision, the device cannot train in fp16, or Accelerate
@@ -102,136 +98,131 @@ class Machine:
         # Accelerate joins processes on the CPU only if `cpu` is set.
         current = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
         is_cpu = current is None or bool(accelerate.utils.parse_flag_from_env("ACCELERATE_USE_CPU"))
-        self.precision = precision = _precision(precision, "cpu" if current is None or is_cpu else current.type)
+        device_type = "cpu" if current is None or is_cpu else current.type
+        self.precision = precision = _choose_precision(precision, device_type)
         try:
             self.accelerator = accelerate.Accelerator(
                 cpu=is_cpu,
                 # In fp16 the loop scales the loss itself, because a checkpoint has to keep the scale.
                 mixed_precision="bf16" if precision == "bf16" else "no",
-                kwargs_handlers=[accelerate.InitProcessGroupKwargs(timeout=LONGEST_WAIT)],
+                kwargs_handlers=[accelerate.InitProcessGroupKwargs(timeout=MAX_WAIT)],
             )
         except ValueError as error:
             reason = f"{precision} cannot be used: this process has already used another precision ({error})"
             raise ConfigError(reason, setting="recipe.precision") from error
-        self.processes, self.number = int(self.accelerator.num_processes), int(self.accelerator.process_index)
-        if self.processes > 1:
-            atexit.register(_leave_group)
+        self.process_count = int(self.accelerator.num_processes)
+        self.process_index = int(self.accelerator.process_index)
+        if self.process_count > 1:
+            atexit.register(_destroy_process_group)
         started = int(os.environ.get("WORLD_SIZE") or 1)
-        if started != self.processes:
-            reason = f"{started} processes were started (WORLD_SIZE), but Accelerate joined {self.processes}"
+        if started != self.process_count:
+            reason = f"{started} processes were started (WORLD_SIZE), but Accelerate joined {self.process_count}"
             fix = "each would train its own model: start them with torchrun or accelerate launch, or start only one"
             raise ConfigError(f"{reason}; {fix}", setting="WORLD_SIZE", source="environment")
         self.device: torch.device = self.accelerator.device
-        self.budget_tokens = BUDGET_TOKENS.get(self.device.type, BUDGET_TOKENS["cpu"])
+        self.budget_tokens = DEFAULT_BUDGET_TOKENS.get(self.device.type, DEFAULT_BUDGET_TOKENS["cpu"])
 
     def autocast(self) -> Any:
-        """Return the context that a forward pass runs in."""
+        """Return the context in which a forward pass has this precision."""
         if self.precision == "fp16":
             return torch.autocast(self.device.type, torch.float16)
         return self.accelerator.autocast() if self.accelerator.mixed_precision != "no" else nullcontext()
 
     @property
-    def is_first(self) -> bool:
+    def is_main_process(self) -> bool:
         """Whether this process measures and writes."""
-        return self.number == 0
+        return self.process_index == 0
 
-    def first_before_others(self) -> AbstractContextManager[None]:
-        """Return a context that the other processes enter only after the first one has left it."""
+    def main_process_first(self) -> AbstractContextManager[None]:
+        """Return a context that the other processes enter only after the main process has left it."""
         context: AbstractContextManager[None] = self.accelerator.main_process_first()
         return context
 
     def on_main_process(self, report: Callable[[str], None]) -> Callable[[str], None]:
-        """Return the function in the first process, and one that does nothing in the others."""
-        return report if self.is_first else _silent
+        """Return the function in the main process, and a function that does nothing in the others."""
+        return report if self.is_main_process else _report_nothing
 
     def wait(self) -> None:
         """Wait until every process has called this."""
         self.accelerator.wait_for_everyone()
 
-    def agreed(self, value: float) -> float:
-        """Return the first process's value in every process."""
-        if self.processes == 1:
+    def broadcast(self, value: float) -> float:
+        """Return the main process's value in every process."""
+        if self.process_count == 1:
             return value
         shared = torch.tensor(value, dtype=torch.float32, device=self.device)
         distributed.broadcast(shared, 0)
         return shared.item()
 
-    def share(self, lots: Sequence[Lot]) -> Sequence[Lot]:
-        """Return the lots of a step that this process computes."""
-        return lots[self.number :: self.processes]
-
-    def start_alike(self, parameters: Iterable[Tensor]) -> None:
-        """Copy the first process's parameters to the others."""
-        if self.processes > 1:
+    def broadcast_parameters(self, parameters: Iterable[Tensor]) -> None:
+        """Copy the main process's parameters to the others."""
+        if self.process_count > 1:
             for parameter in parameters:
                 distributed.broadcast(parameter.data, 0)
 
-    def add_up(self, parameters: Sequence[Tensor]) -> None:
-        """Give every process the sum of all gradients; a parameter without a gradient in any process gets none."""
-        if self.processes == 1:
+    def own_part(self, micro_batches: Sequence[MicroBatch]) -> Sequence[MicroBatch]:
+        """Return the micro-batches of a step that this process computes."""
+        return micro_batches[self.process_index :: self.process_count]
+
+    def sum_gradients(self, parameters: Sequence[Tensor]) -> None:
+        """Replace each gradient by its sum over all processes.
+
+        A parameter without a gradient in every process still has none.
+        """
+        if self.process_count == 1:
             return
-        has = torch.tensor([float(parameter.grad is not None) for parameter in parameters], device=self.device)
-        distributed.all_reduce(has)
-        for parameter, count in zip(parameters, has.tolist(), strict=True):
+        counts = torch.tensor([float(parameter.grad is not None) for parameter in parameters], device=self.device)
+        distributed.all_reduce(counts)
+        for parameter, count in zip(parameters, counts.tolist(), strict=True):
             if count:
                 parameter.grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
                 distributed.all_reduce(parameter.grad)
 
-    def summed(self, parts: dict[str, float]) -> dict[str, float]:
+    def sum_losses(self, parts: dict[str, float]) -> dict[str, float]:
         """Return the sums of the parts of the loss over all processes.
 
-        A process without lots does not know the names of the parts, and calls them ``part 0``, ``part 1`` ...
+        A process without micro-batches does not know the names of the parts, and calls them ``part 0``, ``part 1`` ...
         """
-        if self.processes == 1:
+        if self.process_count == 1:
             return parts
         values = [parts[name] for name in sorted(parts)]
-        shared = torch.tensor(values + [0.0] * (MAX_PARTS - len(values)), device=self.device)
-        distributed.all_reduce(shared)
-        names = sorted(parts) or [f"part {number}" for number in range(MAX_PARTS)]
-        return dict(zip(names, shared.tolist(), strict=False))
+        sums = torch.tensor(values + [0.0] * (MAX_LOSS_PARTS - len(values)), device=self.device)
+        distributed.all_reduce(sums)
+        names = sorted(parts) or [f"part {number}" for number in range(MAX_LOSS_PARTS)]
+        return dict(zip(names, sums.tolist(), strict=False))
 
 
-def _precision(precision: str, device: str) -> str:
-    """Return the precision for a type of device.
-
-    Raises:
-        ConfigError: fp16 is wanted, and the device has no CUDA.
-    """
+def _choose_precision(precision: str, device_type: str) -> str:
+    """Resolve "mixed" for a type of device, and refuse fp16 on a device without CUDA."""
     if precision == "mixed":
-        return choose_precision(AUTO, torch.device(device)) if device == "cuda" else "bf16"
-    if precision == "fp16" and device not in HAVE_FP16:
-        reason = f"fp16 needs CUDA, but this training runs on the {device}; set precision=bf16, or mixed"
+        return choose_precision(AUTO, torch.device(device_type)) if device_type == "cuda" else "bf16"
+    if precision == "fp16" and device_type not in FP16_DEVICES:
+        reason = f"fp16 needs CUDA, but this training runs on the {device_type}; set precision=bf16, or mixed"
         raise ConfigError(reason, setting="recipe.precision", source="argument")
     return precision
 
 
-def _leave_group() -> None:
-    """End the process group and its threads before the interpreter ends; a thread that outlives it may abort."""
+def _destroy_process_group() -> None:
+    """End the process group's threads before the interpreter ends, because a thread that outlives it may abort."""
     if distributed.is_initialized():
         distributed.destroy_process_group()
 
 
-def _silent(_line: str) -> None:
-    """Report nothing."""
+def _report_nothing(_line: str) -> None:
+    """Ignore a line of progress."""
 
 
 class Training:
-    """A training in progress.
-
-    Args:
-        objective: computes the loss.
-        plan: the recipe, the number of steps, the folder and the limits.
-        machine: the device and the processes.
-    """
+    """A training in progress, which resumes from the newest checkpoint in the plan's folder."""
 
     def __init__(self, objective: Objective, plan: TrainingPlan, machine: Machine) -> None:
         self.objective = objective.to(machine.device)
         self.plan = plan
         self._machine = machine
         recipe = plan.recipe
-        self._trained = dict(objective.trained())
+        self._parameters = dict(objective.trainable_parameters())
         self._optimiser = Adam(
-            parameter_groups(self._trained.values(), recipe.weight_decay),
+            parameter_groups(self._parameters.values(), recipe.weight_decay),
             betas=(recipe.beta1, recipe.beta2),
             eps=recipe.eps,
             bias_correction=recipe.bias_correction,
@@ -239,41 +230,42 @@ class Training:
         self._scaler = torch.amp.GradScaler(machine.device.type, enabled=machine.precision == "fp16")
         self._checkpoints = Checkpoints(plan.folder, plan.fingerprint)
         start = State(0, None, 0, plan.fingerprint)
-        self.state = self._checkpoints.restore(self._trained, self._optimiser) or start
+        self.state = self._checkpoints.restore(self._parameters, self._optimiser) or start
         if self.state.scaler:
             self._scaler.load_state_dict(dict(self.state.scaler))
-        self._scaler.scale(torch.zeros((), device=machine.device))  # initialise it: a step may have no loss here
+        # Initialise the scaler now, because this process may have no micro-batch in a step.
+        self._scaler.scale(torch.zeros((), device=machine.device))
         machine.wait()  # until every process has read the checkpoint
-        machine.start_alike(self._trained.values())
+        machine.broadcast_parameters(self._parameters.values())
         self._curve = Curve(plan.folder / CURVE_FILE, self.state.step)
         self._started_s = self._saved_s = plan.clock()
         self._sequences = self._tokens = 0
 
     def run(self, steps: Iterator[TrainingStep], until: int, measure: Callable[[], float] | None) -> bool:
-        """Train until a number of steps is done; return False if time ran out first.
+        """Train until ``until`` steps are done; return False if time ran out first.
 
         Args:
-            steps: the steps that are not done yet, in order.
-            until: the number of steps after which to stop.
-            measure: returns the measure of the current network, higher is better; None for no measurements.
+            steps: the remaining steps, in order.
+            until: the number of steps, from the start of the training, after which to stop.
+            measure: returns the measure of the current network; higher is better. Without it, nothing is measured.
 
         Raises:
-            EvaluationError: the loss is not a number, or the data ended.
+            EvaluationError: the loss is not finite, or the data ended.
         """
         evaluate_every = self.plan.evaluate_every
-        prepared = prefetched(steps)
+        prepared = prefetch(steps)
         try:
             while self.state.step < until:
-                if self.is_over():
+                if self.plan.max_minutes is not None and self._machine.broadcast(self.is_time_over()):
                     self.save()
                     return False
-                row = self._step(self.state.step, self._next(prepared))
+                row = self._train_step(self.state.step, self._next_step(prepared))
                 done = self.state.step + 1
                 self.state = replace(self.state, step=done)
                 if measure is not None and (done % evaluate_every == 0 or done == self.plan.total):
-                    row["measure"] = self._machine.agreed(measure() if self._machine.is_first else 0.0)
-                    self._remember(row["measure"])
-                if self._machine.is_first:
+                    row["measure"] = self._machine.broadcast(measure() if self._machine.is_main_process else 0.0)
+                    self._save_if_best(row["measure"])
+                if self._machine.is_main_process:
                     self._curve.add(row)
                 self._report(row)
                 if self.plan.clock() - self._saved_s > self.plan.save_every_s:
@@ -284,26 +276,31 @@ class Training:
         return True
 
     def save(self) -> None:
-        """Write a checkpoint, in the first process."""
-        if not self._machine.is_first:
+        """Write a checkpoint, in the main process."""
+        if not self._machine.is_main_process:
             return
         self.state = replace(self.state, scaler=self._scaler.state_dict())
-        self._checkpoints.save(self.state, self._trained, self._optimiser)
+        self._checkpoints.save(self.state, self._parameters, self._optimiser)
         self._saved_s = self.plan.clock()
 
     def restore_best(self) -> None:
-        """Restore the best weights, if any were measured."""
+        """Restore the weights with the best measure, if there was a measurement."""
         if self.state.best is not None:
-            self._checkpoints.restore_best(self._trained)
+            self._checkpoints.restore_best(self._parameters)
 
-    def _next(self, steps: Iterator[TrainingStep]) -> TrainingStep:
+    def is_time_over(self) -> bool:
+        """Return whether the time for this call is over, by this process's clock."""
+        minutes = self.plan.max_minutes
+        return minutes is not None and self.plan.clock() - self._started_s > minutes * 60
+
+    def _next_step(self, steps: Iterator[TrainingStep]) -> TrainingStep:
         try:
             return next(steps)
         except StopIteration:
             raise EvaluationError(f"the data ended after {self.state.step} of {self.plan.total} steps") from None
 
-    def _step(self, number: int, step: TrainingStep) -> dict[str, Any]:
-        """Change the weights once, and return the step's row of the curve."""
+    def _train_step(self, number: int, step: TrainingStep) -> dict[str, Any]:
+        """Update the weights once, and return the step's row of the loss curve."""
         recipe = self.plan.recipe
         rate = learning_rate(
             number,
@@ -314,53 +311,44 @@ class Training:
         )
         for group in self._optimiser.param_groups:
             group["lr"] = rate
-        torch.manual_seed((recipe.seed + self._machine.number * SEED_SPACE) * SEED_SPACE + number)
+        torch.manual_seed((recipe.seed + self._machine.process_index * SEED_STRIDE) * SEED_STRIDE + number)
         self.objective.train()
-        values: dict[str, Any] = defaultdict(float)
-        for lot in self._machine.share(step.lots):
+        sums: dict[str, Any] = defaultdict(float)
+        for micro_batch in self._machine.own_part(step.micro_batches):
             with self._machine.autocast():
-                losses = self.objective(lot)
-            loss = torch.stack(list(losses.values())).sum() * lot.share
+                losses = self.objective(micro_batch)
+            loss = torch.stack(list(losses.values())).sum() * micro_batch.share
             self._machine.accelerator.backward(self._scaler.scale(loss))
             for name, value in losses.items():
-                values[name] += value.detach() * lot.share
-        self._machine.add_up([*self._trained.values()])
-        parts = self._machine.summed({name: float(value) for name, value in values.items()})
+                sums[name] += value.detach() * micro_batch.share
+        self._machine.sum_gradients([*self._parameters.values()])
+        parts = self._machine.sum_losses({name: float(value) for name, value in sums.items()})
         total = math.fsum(parts.values())
         if not math.isfinite(total):
             locations = "; ".join(step.locations[:3])
-            raise EvaluationError(f"the loss of step {number + 1} is {total}; lower the rate, or look at {locations}")
-        self._change_weights(recipe.clip)
+            raise EvaluationError(f"the loss of step {number + 1} is {total}; lower the rate, or inspect {locations}")
+        self._update_weights(recipe.clip)
         self._sequences += step.sequences
         self._tokens += step.tokens
         return {"step": number + 1, "rate": rate, "loss": total, **(parts if len(parts) > 1 else {})}
 
-    def _change_weights(self, clip: float) -> None:
-        """Take a step of the optimiser; if gradients of a scaled loss overflowed, count a skipped step instead."""
+    def _update_weights(self, clip: float) -> None:
+        """Take a step of the optimiser, or count a skipped step if gradients overflowed in fp16."""
         scale = self._scaler.get_scale()
         self._scaler.unscale_(self._optimiser)
         if clip:
-            torch.nn.utils.clip_grad_norm_(self._trained.values(), clip)
+            torch.nn.utils.clip_grad_norm_(self._parameters.values(), clip)
         self._scaler.step(self._optimiser)
         self._scaler.update()
         if self._scaler.get_scale() < scale:
             self.state = replace(self.state, skipped=self.state.skipped + 1)
         self._optimiser.zero_grad(set_to_none=True)
 
-    def _remember(self, value: float) -> None:
+    def _save_if_best(self, value: float) -> None:
         if self.state.best is None or value > self.state.best:
             self.state = replace(self.state, best=value, best_step=self.state.step)
-            if self._machine.is_first:
-                self._checkpoints.save_best(self._trained)
-
-    def is_over(self) -> bool:
-        """Return whether the time for this call is over, by the first process's clock."""
-        return self.plan.max_minutes is not None and bool(self._machine.agreed(self.is_late()))
-
-    def is_late(self) -> bool:
-        """Return whether the time for this call is over, by this process's clock."""
-        minutes = self.plan.max_minutes
-        return minutes is not None and self.plan.clock() - self._started_s > minutes * 60
+            if self._machine.is_main_process:
+                self._checkpoints.save_best(self._parameters)
 
     def _report(self, row: dict[str, Any]) -> None:
         step = row["step"]
@@ -368,6 +356,6 @@ class Training:
             return
         elapsed_s = max(self.plan.clock() - self._started_s, 1e-9)
         measured = f", {self.plan.recipe.measure} {row['measure']:.4f}" if "measure" in row else ""
-        skipped = f", {self.state.skipped} steps left out" if self.state.skipped else ""
+        skipped = f", {self.state.skipped} steps skipped" if self.state.skipped else ""
         speed = f"{self._sequences / elapsed_s:.1f} sequences and {self._tokens / elapsed_s:.0f} tokens a second"
         self.plan.report(f"step {step} of {self.plan.total}: loss {row['loss']:.4f}{measured}{skipped}; {speed}")

@@ -1,4 +1,4 @@
-"""Mine hard negatives: the model orders each example's documents, so that it is trained on its own mistakes next."""
+"""Mine hard negatives: keep the negatives that the model itself scores highest, and train on these mistakes next."""
 
 import json
 import os
@@ -8,30 +8,30 @@ from itertools import islice
 from pathlib import Path
 
 from osrerank.training.development import NetworkScorer
-from osrerank.training.documents import with_hardest
+from osrerank.training.documents import select_hardest
 from osrerank.training.examples.lists import Example, as_json, read_examples
 from osrerank.training.recipes import Recipe
 from osrerank.training.weights.models import Trainee
 
 MINED_FILE = "mined.jsonl"
-KEPT = 2
-"""How many of the hardest others are kept, as a multiple of the number sampled at a time."""
+KEPT_PER_NEGATIVE = 2
+"""How many mined negatives an example keeps for each one that a training step samples (the recipe's ``negatives``)."""
 
 
 @dataclass(frozen=True, slots=True)
-class Mined:
-    """Examples whose documents that are not relevant are in the model's order.
+class MinedExamples:
+    """A file of examples whose negatives are the hardest for the model, hardest first.
 
     Attributes:
-        path: the file of the examples.
-        count: how many examples the file has.
+        path: the file.
+        count: the number of examples.
     """
 
     path: Path
     count: int
 
     def read(self) -> Iterator[Example]:
-        """Read the examples from the beginning."""
+        """Read the examples from the first one on."""
         return read_examples(self.path)
 
 
@@ -41,43 +41,44 @@ def mine(
     trainee: Trainee,
     scoring: NetworkScorer,
     recipe: Recipe,
-    is_over: Callable[[], bool],
-) -> Mined | None:
-    """Order each example's first ``depth`` others by the model's scores, and keep the hardest 2 x ``negatives``.
+    is_time_over: Callable[[], bool],
+) -> MinedExamples | None:
+    """Write each example with its relevant documents and its hardest 2 x ``negatives`` negatives.
 
     Args:
-        folder: the folder of the file of mined examples; an incomplete file is continued.
-        examples: the examples, in the order in which they were read.
-        trainee: the model that scores.
+        folder: the folder of the file; an incomplete file is continued.
+        examples: the examples, in the same order at each call.
+        trainee: the model.
         scoring: scores with the model's network.
-        recipe: the recipe; its ``depth`` and ``negatives`` are used.
-        is_over: returns whether to stop; the next call resumes.
+        recipe: the recipe. Each example's first ``depth`` negatives are scored.
+        is_time_over: returns whether to stop after the current example.
 
     Returns:
-        The mined examples; None if mining was stopped.
+        The mined examples, or None if time ran out; the next call then resumes.
     """
     path = folder / MINED_FILE
-    begun = folder / f"{MINED_FILE}.part"
+    unfinished = folder / f"{MINED_FILE}.part"
     if not path.exists():
-        done = _whole_lines(begun)
-        with begun.open("a", encoding="utf-8") as file:
+        done = _count_whole_lines(unfinished)
+        with unfinished.open("a", encoding="utf-8") as file:
             for example in islice(examples, done, None):
-                if is_over():
+                if is_time_over():
                     return None
-                file.write(f"{json.dumps(as_json(_hardest(example, trainee, scoring, recipe)), ensure_ascii=False)}\n")
-        begun.replace(path)
+                mined = _mine_example(example, trainee, scoring, recipe)
+                file.write(f"{json.dumps(as_json(mined), ensure_ascii=False)}\n")
+        unfinished.replace(path)
     with path.open("rb") as lines:
-        return Mined(path, sum(1 for _ in lines))
+        return MinedExamples(path, sum(1 for _ in lines))
 
 
-def _hardest(example: Example, trainee: Trainee, scoring: NetworkScorer, recipe: Recipe) -> Example:
-    other_indices = example.indices(relevant=False)[: recipe.depth]
-    scores = next(scoring.documents(trainee, [example.select(other_indices)]))
-    return with_hardest(example, other_indices, scores, KEPT * recipe.negatives)
+def _mine_example(example: Example, trainee: Trainee, scoring: NetworkScorer, recipe: Recipe) -> Example:
+    negatives = example.indices(relevant=False)[: recipe.depth]
+    scores = next(scoring.score_documents(trainee, [example.select(negatives)]))
+    return select_hardest(example, negatives, scores, KEPT_PER_NEGATIVE * recipe.negatives)
 
 
-def _whole_lines(path: Path) -> int:
-    """Return how many complete lines a file has, and cut off an incomplete one."""
+def _count_whole_lines(path: Path) -> int:
+    """Return the number of complete lines in a file, and truncate the file after the last one."""
     if not path.exists():
         return 0
     content = path.read_bytes()

@@ -1,34 +1,35 @@
-"""Adam with decoupled weight decay, and the learning-rate schedule: as in BERT's released code, or as is usual today.
+"""Adam with decoupled weight decay, and the learning-rate schedule, as in BERT's released code or as in AdamW.
 
 BERT's released code (Devlin et al. 2018, arXiv 1810.04805), with which Nogueira and Cho 2019 (arXiv 1901.04085, section
-4) train, has Adam (Kingma, Ba 2014) with decoupled weight decay, without bias correction, and a rate that decays from
-step 0.
+4) train, has Adam (Kingma, Ba 2014) with decoupled weight decay but without bias correction. Its learning rate decays
+from step 0 on.
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Literal, overload
+from typing import Any, overload
 
 import torch
 from torch import Tensor, nn
 
-DecayFrom = Literal["start", "warmup"]
-NAMES = ("first", "second")
-"""Names of a parameter's two running means: of its gradient (first moment), and of the gradient's square (second)."""
+from osrerank.training.recipes import DecayFrom
+
+MOMENTS = ("first", "second")
+"""The names of a parameter's running means: of its gradient (first moment), and of the gradient's square (second)."""
 
 
 def learning_rate(step: int, *, peak: float, warmup: int, total: int, decay_from: DecayFrom) -> float:
     """Return the learning rate of a step: linear warm-up, then linear decay to 0.
 
-    ``start`` is BERT's: peak * t / W below W, else peak * (1 - t / T). So the rate drops by the share W / T at step W,
-    and the first step changes nothing. ``warmup`` decays from the peak on, from step W, and its first step has the rate
-    peak / W.
+    With ``start``, as in BERT, the rate is peak * t / W before step W, else peak * (1 - t / T). It drops by the share
+    W / T at step W, and the first step changes nothing. With ``warmup``, the rate decays from the peak at step W on,
+    and the first step has the rate peak / W.
 
     Args:
         step: the number t of the step, from 0.
-        peak: the highest rate.
+        peak: the maximum rate.
         warmup: the number W of warm-up steps.
         total: the number T of all steps.
-        decay_from: whether the decay is measured from the start or from the end of the warm-up.
+        decay_from: whether the decay counts from the start or from the end of the warm-up.
     """
     if decay_from == "start":
         return peak * step / warmup if step < warmup else peak * (1 - step / total)
@@ -44,7 +45,7 @@ class Adam(torch.optim.Optimizer):
     Args:
         groups: parameters, or groups of parameters, each with its own ``weight_decay``.
         betas: the decay rates of the running means of the gradient and of its square.
-        eps: a small number that is added to the root before dividing by it.
+        eps: a small number that is added to the denominator.
         bias_correction: whether the means are divided by 1 - beta ** t.
     """
 
@@ -65,7 +66,7 @@ class Adam(torch.optim.Optimizer):
     def step(self, closure: Callable[[], float]) -> float: ...
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:
-        """Update the parameters by their gradients; a parameter without a gradient stays as it is."""
+        """Update the parameters by their gradients. A parameter without a gradient is not changed."""
         if closure is not None:
             raise ValueError("this optimiser takes no closure")
         for group in self.param_groups:
@@ -77,32 +78,33 @@ class Adam(torch.optim.Optimizer):
 
     def _update(self, group: Mapping[str, Any], parameters: list[Tensor]) -> None:
         gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-        first, second = ([self._mean(parameter, name) for parameter in parameters] for name in NAMES)
+        first, second = ([self._moment(parameter, name) for parameter in parameters] for name in MOMENTS)
         beta1, beta2 = group["betas"]
         torch._foreach_lerp_(first, gradients, 1 - beta1)
         torch._foreach_mul_(second, beta2)
         torch._foreach_addcmul_(second, gradients, gradients, 1 - beta2)
-        steps = group["steps"]
-        corrections = (1 - beta1**steps, 1 - beta2**steps) if group["bias_correction"] else (1.0, 1.0)
-        roots = torch._foreach_sqrt(second)  # noqa: SLF001 - torch's own optimisers call it, too
-        torch._foreach_div_(roots, corrections[1] ** 0.5)
-        torch._foreach_add_(roots, group["eps"])
+        first_correction, second_correction = 1.0, 1.0
+        if group["bias_correction"]:
+            first_correction, second_correction = 1 - beta1 ** group["steps"], 1 - beta2 ** group["steps"]
+        denominators = torch._foreach_sqrt(second)  # noqa: SLF001 - torch's own optimisers call it, too
+        torch._foreach_div_(denominators, second_correction**0.5)
+        torch._foreach_add_(denominators, group["eps"])
         if group["weight_decay"]:
             torch._foreach_mul_(parameters, 1 - group["lr"] * group["weight_decay"])
-        torch._foreach_addcdiv_(parameters, first, roots, -group["lr"] / corrections[0])
+        torch._foreach_addcdiv_(parameters, first, denominators, -group["lr"] / first_correction)
 
-    def _mean(self, parameter: Tensor, name: str) -> Tensor:
+    def _moment(self, parameter: Tensor, name: str) -> Tensor:
         state = self.state[parameter]
         if name not in state:
             state[name] = torch.zeros_like(parameter)
-        mean: Tensor = state[name]
-        return mean
+        moment: Tensor = state[name]
+        return moment
 
 
 def parameter_groups(parameters: Iterable[nn.Parameter], weight_decay: float) -> list[dict[str, Any]]:
     """Return two parameter groups: matrices and embedding tables with weight decay, biases and layer norms without."""
-    trained = [parameter for parameter in parameters if parameter.requires_grad]
+    trainable = [parameter for parameter in parameters if parameter.requires_grad]
     return [
-        {"params": [parameter for parameter in trained if parameter.ndim > 1], "weight_decay": weight_decay},
-        {"params": [parameter for parameter in trained if parameter.ndim <= 1], "weight_decay": 0.0},
+        {"params": [parameter for parameter in trainable if parameter.ndim > 1], "weight_decay": weight_decay},
+        {"params": [parameter for parameter in trainable if parameter.ndim <= 1], "weight_decay": 0.0},
     ]

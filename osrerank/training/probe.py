@@ -1,33 +1,34 @@
-"""Record a classifier's hidden states and attention logits, however its library computes attention.
+"""Record a classifier's hidden states and attention logits during a forward pass, for distillation.
 
-Libraries return attention after the softmax, if at all. So the logits before it are computed here, from the
-projections.
+Libraries return attention only after the softmax, if at all. A probe therefore records the query and key projections,
+and computes the logits before the softmax from them.
 """
 
 import math
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from osrerank.errors import ConfigError
 
 
 class NetworkProbe:
-    """Keeps the hidden states and attention logits of a network's last pass through `forward`; others leave no trace.
+    """Records the hidden states and attention logits of a BERT `Classifier` in the last pass through `run`.
 
-    Args:
-        network: a `Classifier` of the BERT family.
+    Attributes:
+        states: the embeddings, then each layer's states ``(n, tokens, hidden)``.
+        attention: each layer's attention logits ``(n, heads, tokens, tokens)``.
 
     Raises:
-        ConfigError: the network is of another family.
+        ConfigError: the network is not built like BERT.
     """
 
     def __init__(self, network: Any) -> None:
         self.states: list[Tensor] = []
         self.attention: list[Tensor] = []
-        self._projected: list[Tensor] = []
-        self.is_watching = False
+        self._projections: list[Tensor] = []
+        self._network = network
+        self._is_recording = False
         try:
             encoder: Any = network.network.base_model
             layers = list(encoder.encoder.layer)
@@ -38,46 +39,41 @@ class NetworkProbe:
         except AttributeError as error:
             reason = f"{type(network).__name__} is not built like BERT ({error}); use method=logits"
             raise ConfigError(reason, setting="recipe.method") from None
-        encoder.embeddings.register_forward_hook(self._keep_state)
+        encoder.embeddings.register_forward_hook(self._record_states)
         for query, key in projections:
-            query.register_forward_hook(self._keep_projected)
-            key.register_forward_hook(self._keep_projected)
+            query.register_forward_hook(self._record_projection)
+            key.register_forward_hook(self._record_projection)
         for layer in layers:
-            layer.register_forward_hook(self._keep_layer)
+            layer.register_forward_hook(self._record_layer)
 
-    def clear(self) -> None:
-        """Forget the states and logits of the last pass."""
-        self.states, self.attention, self._projected = [], [], []
+    def run(self, inputs: dict[str, Tensor]) -> Tensor:
+        """Run the network on the inputs, record the pass, and return the logits."""
+        self.states, self.attention, self._projections = [], [], []
+        self._is_recording = True
+        try:
+            logits: Tensor = self._network(**inputs)
+        finally:
+            self._is_recording = False
+        return logits
 
-    def _keep_projected(self, _module: nn.Module, _inputs: Any, output: Tensor) -> None:
-        if self.is_watching:
-            self._projected.append(output)
+    def _record_projection(self, _module: nn.Module, _inputs: Any, output: Tensor) -> None:
+        if self._is_recording:
+            self._projections.append(output)
 
-    def _keep_layer(self, _layer: nn.Module, _inputs: Any, output: Any) -> None:
-        if not self.is_watching:
+    def _record_layer(self, _layer: nn.Module, _inputs: Any, output: Any) -> None:
+        if not self._is_recording:
             return
-        key, query = self._projected.pop(), self._projected.pop()
-        self.attention.append(self._logits(query, key))
+        key, query = self._projections.pop(), self._projections.pop()
+        self.attention.append(self._attention_logits(query, key))
         self.states.append(output[0] if isinstance(output, tuple) else output)
 
-    def _keep_state(self, _module: nn.Module, _inputs: Any, output: Tensor) -> None:
-        if self.is_watching:
+    def _record_states(self, _module: nn.Module, _inputs: Any, output: Tensor) -> None:
+        if self._is_recording:
             self.states.append(output)
 
-    def _logits(self, query: Tensor, key: Tensor) -> Tensor:
-        """Return scaled attention logits ``(n, heads, tokens, tokens)``, also for padding, which the losses ignore."""
+    def _attention_logits(self, query: Tensor, key: Tensor) -> Tensor:
+        """Return scaled logits ``(n, heads, tokens, tokens)``. Padding has logits, too, which the losses ignore."""
         shape = (*query.shape[:2], self.heads, self.width)
-        rows, columns = (states.reshape(shape).transpose(1, 2) for states in (query, key))
-        return rows @ columns.transpose(2, 3) * (1 / math.sqrt(self.width))
-
-
-def forward(network: nn.Module, probe: NetworkProbe, inputs: dict[str, Tensor], *, learn: bool) -> Tensor:
-    """Clear the probe, run the network with or without a gradient, and return its logits."""
-    probe.clear()
-    probe.is_watching = True
-    try:
-        with torch.set_grad_enabled(learn):
-            logits: Tensor = network(**inputs)
-    finally:
-        probe.is_watching = False
-    return logits
+        queries = query.reshape(shape).transpose(1, 2)
+        keys = key.reshape(shape).transpose(1, 2)
+        return queries @ keys.transpose(2, 3) * (1 / math.sqrt(self.width))

@@ -1,6 +1,6 @@
 """Training recipes: the hyperparameters of a training as one value, with presets from papers and our own.
 
-``docs/training.md`` has the origin of each number, and where papers and released code differ.
+``docs/training.md`` lists the origin of each number, and the differences between papers and released code.
 """
 
 from collections.abc import Mapping
@@ -23,48 +23,45 @@ class Recipe:
 
     Attributes:
         name: the preset's name.
-        loss: ``pointwise``, the cross-entropy of single sequences, or ``listwise``, the cross-entropy of a list's
-            softmax.
-        draw: which documents of an example to train on: ``balanced``, each relevant document with one other; ``list``,
-            each relevant document with ``negatives`` others; ``top``, the first ``depth`` documents with their labels;
-            or ``all``.
-        negatives: how many others to sample for each relevant document, with ``list``.
-        depth: how many of the highest-ranked others to sample from; with ``top``, how many documents to use.
-        mine_at: the share of the steps after which the model itself orders each example's others, so that the hardest
-            come first. 0 turns this off.
-        head: the head of a cross-encoder or duo model: "logits2", "logit1", "next-sentence"; empty for the
-            checkpoint's, or "logits2" if the checkpoint has no head. A bi-encoder keeps its own head.
-        kind: "cross-encoder" trains one from any checkpoint; empty for the checkpoint's kind.
-        third_row: how the third row of a duo model's token type table starts, if the checkpoint has two rows: as
-            "zeros" that are trained, as "frozen" zeros as in the released duoBERT, or as a "copy" of the second row.
-        max_tokens, max_query_tokens, length_rule: the values of a model card's fields of these names.
+        loss: "pointwise", the cross-entropy of single sequences, or "listwise", the softmax cross-entropy of lists.
+        draw: which documents of an example to train on. "balanced" takes each relevant document with one negative,
+            "list" each with several negatives, "top" the first ``depth`` documents, and "all" all documents.
+        negatives: with "list", the number of negatives to sample for each relevant document.
+        depth: how many of the highest-ranked negatives to sample from; with "top", the number of documents.
+        mine_at: the share of the steps after which the hardest negatives are mined with the model itself. 0 turns
+            mining off.
+        head: the head of a cross-encoder or duo model: "logits2", "logit1" or "next-sentence". Empty keeps the
+            checkpoint's head, or creates "logits2" if it has none. A bi-encoder always keeps its head.
+        kind: "cross-encoder" trains a cross-encoder from any checkpoint. Empty keeps the checkpoint's kind.
+        third_row: the start of the third row of a duo model's token type table, if the checkpoint has two rows:
+            "zeros" that are trained, "frozen" zeros as in the released duoBERT, or a "copy" of the second row.
+        max_tokens, max_query_tokens, length_rule: the model card's fields of these names.
         batch: the number of sequences in a step.
-        steps: the number of steps; 0 to follow ``epochs``.
-        epochs: the number of passes over the data if ``steps`` is 0.
+        steps: the number of steps. With 0, ``epochs`` determines it.
+        epochs: the number of passes over the data.
         rate: the maximum learning rate.
-        warmup: the number of warm-up steps; a number below 1 is their share of all steps.
-        decay_from: where the decay of the learning rate is measured from: "start" or "warmup"
-            (`optimiser.learning_rate`).
+        warmup: the number of warm-up steps or, below 1, their share of all steps.
+        decay_from: where the decay of the learning rate starts: "start" or "warmup" (`optimiser.learning_rate`).
         weight_decay, beta1, beta2, eps, bias_correction: the parameters of Adam.
         clip: the maximum norm of the gradient. 0 sets no limit.
-        dropout: the dropout probability in training; bi-encoders are trained without dropout.
-        freeze: "embeddings" keeps the embedding tables as they are; empty trains everything.
+        dropout: the dropout probability. Bi-encoders are trained without dropout.
+        freeze: "embeddings" does not train the embedding tables. Empty trains all weights.
         shuffle: the size of the shuffle buffer, in examples.
         seed: the seed of all random choices.
-        precision: the precision of the matrix products; weights stay fp32. "mixed" is bf16 on the CPU and on GPUs that
-            have it, else fp16. With "fp16", which needs CUDA, the loss is scaled, so that small gradients are not lost,
-            and a step whose gradients overflow is left out.
-        budget_tokens: the maximum number of padded tokens in a forward pass. A step with more takes several passes.
-        measure: the measure on the development set by which the best weights are chosen.
-        evaluate_every: the number of steps between measurements on the whole development set; 0 measures at most ten
-            times, on a part of the set if necessary, so that measuring takes at most a tenth of the time.
+        precision: the precision of the matrix products; weights are always fp32. "mixed" is bf16 on the CPU and on
+            GPUs that support it, else fp16. "fp16" needs CUDA. It scales the loss, so that small gradients are not
+            lost, and skips a step whose gradients overflow.
+        budget_tokens: the maximum number of padded tokens in a forward pass. A larger step takes several passes.
+        measure: the measure on the development set that chooses the best weights.
+        evaluate_every: the number of steps between measurements on the whole development set. With 0, measuring takes
+            at most a tenth of the time: there are at most ten measurements, on a part of the set if necessary.
         method: the method of distillation: "simplified-tinybert", or only "logits".
-        attention, hidden: whether Simplified TinyBERT compares attention logits, and hidden states.
-        soft: whether training learns from the scores in the examples, as distillation does from its teacher's.
+        attention, hidden: whether Simplified TinyBERT compares attention logits and hidden states.
+        soft: whether training learns from the scores in the examples. Distillation learns from its teacher's instead.
         hard: whether training from scores, a teacher's or the examples', also learns from the labels.
         temperature: the temperature of soft labels.
-        mask: the share of the word pieces that pre-training masks.
-        pack: whether pre-training fills its sequences with several texts each; otherwise each text begins a new one.
+        mask: the share of the word pieces that pre-training hides.
+        pack: whether pre-training fills each sequence with several texts.
     """
 
     name: str = "modern"
@@ -111,27 +108,28 @@ class Recipe:
     def __post_init__(self) -> None:
         hints = get_type_hints(Recipe)
         for field in fields(self):
-            _check(field.name, getattr(self, field.name), hints[field.name])
-        for name, least in (("batch", 1), ("negatives", 1), ("depth", 1), ("shuffle", 1), ("steps", 0), ("clip", 0)):
-            if getattr(self, name) < least:
-                raise _unusable(name, getattr(self, name), f"{least} or more")
+            _check_type(field.name, getattr(self, field.name), hints[field.name])
+        minima = {"batch": 1, "negatives": 1, "depth": 1, "shuffle": 1, "steps": 0, "clip": 0}
+        for name, minimum in minima.items():
+            if getattr(self, name) < minimum:
+                raise _invalid_value(name, getattr(self, name), f"{minimum} or more")
         if not self.steps and not self.epochs > 0:
-            raise _unusable("epochs", self.epochs, "above 0 where steps is 0")
+            raise _invalid_value("epochs", self.epochs, "above 0 if steps is 0")
         for name in ("mine_at", "dropout", "mask", "beta1", "beta2"):
             if not 0 <= getattr(self, name) < 1:
-                raise _unusable(name, getattr(self, name), "from 0 to below 1")
+                raise _invalid_value(name, getattr(self, name), "from 0 to below 1")
 
     @classmethod
     def of(cls, options: Mapping[str, Any] | None, default: str) -> "Recipe":
-        """Return a preset with changes: ``{"name": preset, field: value}``.
+        """Return a preset with changes, from options ``{"name": preset, field: value}``.
 
         Raises:
-            ConfigError: the preset or field does not exist, or the value is not valid.
+            ConfigError: the preset or a field does not exist, or a value is not valid.
         """
         changes = dict(options or {})
         name = str(changes.pop("name", default))
         if name not in PRESETS:
-            raise _unusable("name", name, f"one of {', '.join(PRESETS)}")
+            raise _invalid_value("name", name, f"one of {', '.join(PRESETS)}")
         names = {field.name for field in fields(cls)}
         if unknown := sorted(changes.keys() - names):
             fix = replacement_for(f"recipe.{unknown[0]}") or f"it has {', '.join(sorted(names))}"
@@ -139,7 +137,7 @@ class Recipe:
         return replace(PRESETS[name], **changes)
 
     def warmup_steps(self, total: int) -> int:
-        """Return how many of the steps are warm-up."""
+        """Return the number of warm-up steps in a training of ``total`` steps."""
         return int(self.warmup * total) if self.warmup < 1 else int(self.warmup)
 
     def as_json(self) -> dict[str, Any]:
@@ -147,15 +145,15 @@ class Recipe:
         return asdict(self)
 
 
-def _check(name: str, value: Any, hint: Any) -> None:
+def _check_type(name: str, value: Any, hint: Any) -> None:
     if get_origin(hint) is Literal:
         if value not in get_args(hint):
-            raise _unusable(name, value, f"one of {', '.join(get_args(hint))}")
+            raise _invalid_value(name, value, f"one of {', '.join(get_args(hint))}")
     elif type(value) is not hint and not (hint is float and type(value) is int):
-        raise _unusable(name, value, f"a {'whole number' if hint is int else hint.__name__}")
+        raise _invalid_value(name, value, f"a {'whole number' if hint is int else hint.__name__}")
 
 
-def _unusable(name: str, value: Any, expected: str) -> ConfigError:
+def _invalid_value(name: str, value: Any, expected: str) -> ConfigError:
     return ConfigError(
         f"recipe: {name} is {value!r}; it must be {expected}", setting=f"recipe.{name}", source="argument"
     )

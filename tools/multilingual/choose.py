@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from osrerank.export.calibration import JudgedQuery, fit_judged
+from osrerank.export.calibration import JudgedQuery, fit_judged_queries
 from osrerank.formats.lines import numbered_objects
 from osrerank.formats.trec import read_qrels
 from osrerank.scoring.card import Calibration
@@ -57,7 +57,7 @@ def main() -> None:
         means = [float(np.mean([query.ndcg(cosine, weight) for query in queries])) for weight in WEIGHTS]
         print(f"| {run.stem} | {' | '.join(f'{mean:.4f}' for mean in means)} |")
         fitted += judged(run, qrels, before, DEPTH)
-    print(fit_judged(fitted))
+    print(fit_judged_queries(fitted))
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ from safetensors.numpy import save_file
 from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers, processors
 
 from osrerank.export.export_model import ExportOptions, export_model, write_card
-from osrerank.export.head_graph import FLOAT, RUNTIME
+from osrerank.export.head_graph import FLOAT32, RUNTIME_DOMAIN
 from osrerank.scoring.card import Calibration, ModelCard
 from osrerank.scoring.card_file import read_card
 from osrerank.scoring.model_files import CARD_FILE, CONFIG_FILE, TOKENIZER_FILE, WEIGHTS_FILE
@@ -86,12 +86,12 @@ def keep_blocks(model: Any, words: Blocks, hidden: int) -> None:
             "GatherBlockQuantized",
             inputs,
             [parts[0]],
-            domain=RUNTIME,
+            domain=RUNTIME_DOMAIN,
             block_size=BLOCK,
             gather_axis=0,
             quantize_axis=1,
         ),
-        onnx.helper.make_node("Cast", [parts[0]], list(product.output), to=FLOAT),  # it has the scales' type
+        onnx.helper.make_node("Cast", [parts[0]], list(product.output), to=FLOAT32),  # it has the scales' type
     ]
     others = [node for node in graph.node if not {*parts, *product.output} & {*node.output}]
     known = [value for value in graph.value_info if value.name not in parts]  # the types of others stay right

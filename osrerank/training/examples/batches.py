@@ -1,10 +1,11 @@
-"""Make the steps of a training: turn examples into the sequences that scoring reads, in batches of similar length."""
+"""Tokenise examples and group them into training steps, each of one or several batches of similar length."""
 
+import math
 import queue
 import threading
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate, islice
+from itertools import accumulate
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
@@ -13,26 +14,26 @@ import numpy.typing as npt
 from osrerank.scoring.inputs import InputBuilder, PaddedBatch, Tokens, pad
 from osrerank.training.examples.lists import Example
 
-AHEAD = 4
-"""How many steps are prepared ahead."""
-WIDTHS = 16
-"""Batch widths are multiples of this, because libraries prepare a matrix product for each new shape."""
+PREFETCHED_STEPS = 4
+"""How many steps a background thread prepares ahead of the loop."""
+WIDTH_MULTIPLE = 16
+"""The width of a batch is a multiple of this. Fewer shapes are faster: libraries prepare each new one."""
 Ids = npt.NDArray[np.int64]
 Logits = npt.NDArray[np.float32]
 Item = TypeVar("Item")
 
 
 @dataclass(frozen=True, slots=True)
-class Lot:
-    """A batch of sequences that goes through the model at once; a step has one or several.
+class MicroBatch:
+    """The sequences of one forward pass; a step has one or several micro-batches.
 
     Attributes:
         inputs: the padded sequences, one list after the other.
-        targets: int64 ``(n,)``, 1 for relevant; in pre-training ``(n, tokens)``, the hidden pieces.
-        sizes: the number of sequences in each list; with a pointwise loss, each sequence is a list of its own.
-        share: the share of the step's lists that is in this lot; the shares of a step's lots add up to 1.
-        teacher: the sequences as the teacher reads them; None if it reads them as the student does.
-        scores: the logits ``(n,)`` that the examples have from a teacher, 0 without one; empty in pre-training.
+        targets: int64 ``(n,)``, 1 if relevant; in pre-training ``(n, tokens)``, the ids of the hidden pieces.
+        sizes: the number of sequences in each list. With a pointwise loss, each sequence is a list of its own.
+        share: the share of the step's lists that this micro-batch has. The shares of a step add up to 1.
+        teacher: the teacher's sequences, if it tokenises the texts differently from the student.
+        scores: a teacher's logits ``(n,)``, stored with the examples; 0 without a teacher, empty in pre-training.
     """
 
     inputs: PaddedBatch
@@ -45,28 +46,28 @@ class Lot:
 
 @dataclass(frozen=True, slots=True)
 class TrainingStep:
-    """The batches whose gradients change the weights once.
+    """The micro-batches of one update of the weights.
 
     Attributes:
-        lots: the lots, in the order in which they are computed.
+        micro_batches: the micro-batches, in the order in which they are computed.
         sequences: the number of sequences.
         tokens: the number of tokens without padding.
-        locations: files and lines of the examples, for errors.
+        locations: the files and lines of the examples, for error messages.
     """
 
-    lots: tuple[Lot, ...]
+    micro_batches: tuple[MicroBatch, ...]
     sequences: int
     tokens: int
     locations: tuple[str, ...] = ()
 
 
-class Made(NamedTuple):
-    """A sequence to learn from.
+class LabelledSequence(NamedTuple):
+    """A sequence with its label.
 
     Attributes:
-        tokens: the token ids that the model reads.
-        target: 1 if the document, or the first of two, is relevant.
-        score: a teacher's logit for the same sequence; 0 without one.
+        tokens: the model's input.
+        target: 1 if the document, or the first one of a pair, is relevant; else 0.
+        score: a teacher's logit for the sequence; 0 without a teacher.
     """
 
     tokens: Tokens
@@ -74,89 +75,85 @@ class Made(NamedTuple):
     score: float = 0.0
 
 
-class Assembly(Protocol):
-    """Turns an example into sequences."""
+class SequenceBuilder(Protocol):
+    """Turns an example into labelled sequences."""
 
     @property
-    def builder(self) -> InputBuilder:
-        """Turns texts into sequences."""
+    def input_builder(self) -> InputBuilder:
+        """Tokenises texts and joins them into sequences."""
 
     def count(self, example: Example) -> int:
-        """Return the number of sequences of the example."""
+        """Return the number of sequences, without tokenising the texts."""
 
-    def sequences(self, example: Example) -> list[Made]:
-        """Return the example's sequences with their targets."""
+    def sequences(self, example: Example) -> list[LabelledSequence]:
+        """Tokenise an example and return its sequences."""
 
 
 @dataclass(frozen=True, slots=True)
-class MonoAssembly:
-    """Turns an example into a sequence for each document, whose target is 1 if the document is relevant.
+class MonoSequenceBuilder:
+    """Builds a sequence for each document, whose target is 1 if the document is relevant.
 
     Attributes:
-        builder: turns texts into sequences.
+        input_builder: tokenises texts and joins them into sequences.
     """
 
-    builder: InputBuilder
+    input_builder: InputBuilder
 
     def count(self, example: Example) -> int:
         return len(example.documents)
 
-    def sequences(self, example: Example) -> list[Made]:
-        query = self.builder.query(example.query)
-        documents = self.builder.documents(example.documents, query)
+    def sequences(self, example: Example) -> list[LabelledSequence]:
+        query = self.input_builder.query(example.query)
+        documents = self.input_builder.documents(example.documents, query)
         scores = example.scores or (0.0,) * len(documents)
         return [
-            Made(self.builder.mono(query, text), int(grade > 0), score)
+            LabelledSequence(self.input_builder.mono(query, text), int(grade > 0), score)
             for text, grade, score in zip(documents, example.relevance, scores, strict=True)
         ]
 
 
 @dataclass(frozen=True, slots=True)
-class _Lists:
-    """A step's lists before padding, and the same lists as the teacher reads them."""
+class _StepLists:
+    """A step's lists of sequences before padding. The teacher's are empty if it reads the student's sequences."""
 
-    student: list[list[Made]] = field(default_factory=list)
+    student: list[list[LabelledSequence]] = field(default_factory=list)
     teacher: list[list[Tokens]] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
-class Steps:
-    """Turns a stream of examples into steps.
+class StepBuilder:
+    """Groups a stream of examples into steps.
 
     Attributes:
-        assembly: makes the sequences.
-        batch: the number of sequences in a step; its last example may add a few more.
-        budget_tokens: maximum number of padded tokens in a lot; a longer list is a lot by itself.
+        builder: builds the sequences.
+        batch: the number of sequences in a step. The step's last example may exceed it.
+        budget_tokens: the maximum number of padded tokens in a micro-batch. A longer list is a micro-batch by itself.
         pad_id: the id of the padding token.
-        lists: whether an example's sequences stay together, as a listwise loss needs.
-        teacher: makes the teacher's sequences; None if they are the student's.
+        is_listwise: whether an example's sequences stay in one list, as a listwise loss needs.
+        teacher_builder: builds the teacher's sequences, if the teacher tokenises the texts differently.
         teacher_pad_id: the id of the teacher's padding token.
     """
 
-    assembly: Assembly
+    builder: SequenceBuilder
     batch: int
     budget_tokens: int
     pad_id: int = 0
-    lists: bool = False
-    teacher: Assembly | None = None
+    is_listwise: bool = False
+    teacher_builder: SequenceBuilder | None = None
     teacher_pad_id: int = 0
 
-    def make(self, examples: Iterator[Example], skip: int = 0) -> Iterator[TrainingStep]:
-        """Yield steps until the examples end; the last step may be smaller.
-
-        Args:
-            examples: the examples, in order.
-            skip: how many steps to skip, without preparing them.
-        """
+    def build(self, examples: Iterator[Example], skip: int = 0) -> Iterator[TrainingStep]:
+        """Yield steps until the examples end; the last step may be smaller. The first ``skip`` are not tokenised."""
         for number, group in enumerate(self._groups(examples)):
             if number >= skip:
                 yield self._step(group)
 
     def _groups(self, examples: Iterator[Example]) -> Iterator[list[Example]]:
+        """Yield the examples of each step."""
         group: list[Example] = []
         sequences = 0
         for example in examples:
-            count = self.assembly.count(example)
+            count = self.builder.count(example)
             if not count:
                 continue
             group.append(example)
@@ -168,69 +165,77 @@ class Steps:
             yield group
 
     def _step(self, group: Sequence[Example]) -> TrainingStep:
-        lists = _Lists()
+        lists = _StepLists()
         for example in group:
-            sequences = self.assembly.sequences(example)
-            teacher_tokens = [sequence.tokens for sequence in self.teacher.sequences(example)] if self.teacher else []
-            width = len(sequences) if self.lists else 1
-            for start in range(0, len(sequences), width):
-                lists.student.append(sequences[start : start + width])
-                lists.teacher.append(teacher_tokens[start : start + width])
+            sequences = self.builder.sequences(example)
+            teacher_tokens: list[Tokens] = []
+            if self.teacher_builder is not None:
+                teacher_tokens = [sequence.tokens for sequence in self.teacher_builder.sequences(example)]
+            list_size = len(sequences) if self.is_listwise else 1
+            for start in range(0, len(sequences), list_size):
+                lists.student.append(sequences[start : start + list_size])
+                lists.teacher.append(teacher_tokens[start : start + list_size])
         tokens = [[sequence.tokens for sequence in sequences] for sequences in lists.student]
-        lots = tuple(self._lot(lists, indices) for indices in plan(tokens, self.budget_tokens, multiple=WIDTHS))
+        batches = plan_batches(tokens, self.budget_tokens, multiple=WIDTH_MULTIPLE)
         lengths = [len(sequence.ids) for token_lists in tokens for sequence in token_lists]
         return TrainingStep(
-            lots, len(lengths), sum(lengths), tuple(dict.fromkeys(example.location for example in group))
+            tuple(self._micro_batch(lists, indices) for indices in batches),
+            len(lengths),
+            sum(lengths),
+            tuple(dict.fromkeys(example.location for example in group)),
         )
 
-    def _lot(self, lists: _Lists, indices: Sequence[int]) -> Lot:
+    def _micro_batch(self, lists: _StepLists, indices: Sequence[int]) -> MicroBatch:
         sequences = [sequence for index in indices for sequence in lists.student[index]]
-        teacher_tokens = [tokens for index in indices for tokens in lists.teacher[index]]
-        return Lot(
-            _padded([sequence.tokens for sequence in sequences], self.pad_id, self.assembly),
+        teacher_inputs = None
+        if self.teacher_builder is not None:
+            teacher_tokens = [tokens for index in indices for tokens in lists.teacher[index]]
+            teacher_inputs = _pad(teacher_tokens, self.teacher_pad_id, self.teacher_builder)
+        return MicroBatch(
+            _pad([sequence.tokens for sequence in sequences], self.pad_id, self.builder),
             np.array([sequence.target for sequence in sequences], dtype=np.int64),
             tuple(len(lists.student[index]) for index in indices),
             len(indices) / len(lists.student),
-            _padded(teacher_tokens, self.teacher_pad_id, self.teacher) if teacher_tokens and self.teacher else None,
+            teacher_inputs,
             np.array([sequence.score for sequence in sequences], dtype=np.float32),
         )
 
 
-def _padded(sequences: Sequence[Tokens], pad_id: int, assembly: Assembly) -> PaddedBatch:
-    return pad(sequences, pad_id, multiple=WIDTHS, max_width=assembly.builder.max_tokens)
+def _pad(sequences: Sequence[Tokens], pad_id: int, builder: SequenceBuilder) -> PaddedBatch:
+    return pad(sequences, pad_id, multiple=WIDTH_MULTIPLE, max_width=builder.input_builder.max_tokens)
 
 
-def plan(lists: Sequence[Sequence[Tokens]], budget_tokens: int, *, multiple: int = 1) -> Iterator[list[int]]:
-    """Yield the indices of the lists in each batch, longest first; a batch is within the budget, or is one list.
+def plan_batches(lists: Sequence[Sequence[Tokens]], budget_tokens: int, *, multiple: int = 1) -> Iterator[list[int]]:
+    """Group lists of similar length into batches, longest first, and yield the indices of each batch's lists.
 
     Args:
-        lists: lists of sequences; a list is never divided.
-        budget_tokens: maximum number of padded tokens in a batch.
-        multiple: a batch's width is a multiple of this.
+        lists: lists of sequences. A list is never divided.
+        budget_tokens: the maximum number of padded tokens in a batch. A longer list is a batch by itself.
+        multiple: the width of a batch is a multiple of this.
     """
     longest = [max(len(tokens.ids) for tokens in sequences) for sequences in lists]
-    chosen: list[int] = []
+    batch: list[int] = []
     rows = 0
     for index in sorted(range(len(lists)), key=lambda index: (-longest[index], index)):
-        width = -(-longest[chosen[0]] // multiple) * multiple if chosen else 0
-        if chosen and width * (rows + len(lists[index])) > budget_tokens:
-            yield chosen
-            chosen, rows = [], 0
-        chosen.append(index)
+        width = math.ceil(longest[batch[0]] / multiple) * multiple if batch else 0
+        if batch and width * (rows + len(lists[index])) > budget_tokens:
+            yield batch
+            batch, rows = [], 0
+        batch.append(index)
         rows += len(lists[index])
-    if chosen:
-        yield chosen
+    if batch:
+        yield batch
 
 
-def prefetched(items: Iterator[Item], ahead: int = AHEAD) -> Generator[Item]:
-    """Yield the items in order while a thread prepares the next ``ahead`` ones; the thread's errors are raised here."""
-    waiting: queue.Queue[tuple[str, Any]] = queue.Queue(ahead)
+def prefetch(items: Iterator[Item], ahead: int = PREFETCHED_STEPS) -> Generator[Item]:
+    """Yield the items while a thread prepares the next ``ahead`` ones; an error of the thread is raised here."""
+    entries: queue.Queue[tuple[str, Any]] = queue.Queue(ahead)
     stopped = threading.Event()
 
     def put(kind: str, content: Any) -> bool:
         while not stopped.is_set():
             try:
-                waiting.put((kind, content), timeout=0.2)
+                entries.put((kind, content), timeout=0.2)
             except queue.Full:
                 continue
             return True
@@ -248,23 +253,18 @@ def prefetched(items: Iterator[Item], ahead: int = AHEAD) -> Generator[Item]:
     thread = threading.Thread(target=work, name="osrerank-batches", daemon=True)
     thread.start()
     try:
-        yield from _received(waiting.get)
+        kind, content = entries.get()
+        while kind == "item":
+            yield content
+            kind, content = entries.get()
+        if kind == "error":
+            raise content
     finally:
         stopped.set()
         thread.join()
 
 
-def _received(get: Callable[[], tuple[str, Any]]) -> Iterator[Any]:
-    while True:
-        kind, content = get()
-        if kind == "error":
-            raise content
-        if kind == "end":
-            return
-        yield content
-
-
-def runs(counts: Sequence[int], values: Sequence[Item]) -> Iterator[list[Item]]:
-    """Yield consecutive runs of the values, whose lengths are ``counts``."""
+def split_by_counts(counts: Sequence[int], values: Sequence[Item]) -> Iterator[Sequence[Item]]:
+    """Yield the first ``counts[0]`` values, the next ``counts[1]``, and so on."""
     for end, count in zip(accumulate(counts), counts, strict=True):
-        yield list(islice(values, end - count, end))
+        yield values[end - count : end]

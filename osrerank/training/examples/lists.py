@@ -1,8 +1,8 @@
-"""A training example: a query, documents, and their relevance."""
+"""Training examples, each a query with documents and their relevance, and the files of JSON lines that hold them."""
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,8 +16,8 @@ class TitledText(NamedTuple):
     """A document's text.
 
     Attributes:
-        full_text: the text as a model reads it: title and text with a space between them.
-        title: the title, as it was read; empty if the document has no title.
+        full_text: the model's input: title and text, with a space between them.
+        title: the title; empty if the document has none.
     """
 
     full_text: str
@@ -30,13 +30,13 @@ class Example:
 
     Attributes:
         query: the query's text.
-        documents: the documents' texts, in the first pass's order if they come from one.
-        relevance: each document's grade; above 0 is relevant.
-        location: the file and line that the example was read from, for errors.
+        documents: the documents' texts; candidates of a search are in its order.
+        relevance: each document's grade. Above 0 is relevant; the other documents are called negatives.
+        location: the file and line of the example, for error messages.
         scores: a teacher's logit for each document; empty without a teacher.
-        titles: the titles with which the documents begin, needed to cut them into passages; empty if none has a title.
-        doc_ids: the documents' ids; empty if they are not known.
-        missed: how many relevant documents are not among these documents.
+        titles: the title with which each document begins, needed to split it into passages; empty if none has a title.
+        doc_ids: the documents' ids; empty if unknown.
+        missed: the number of the query's relevant documents that the example lacks.
     """
 
     query: str
@@ -49,7 +49,7 @@ class Example:
     missed: int = 0
 
     @classmethod
-    def of(
+    def from_texts(
         cls,
         query: str,
         texts: Iterable[TitledText],
@@ -59,25 +59,31 @@ class Example:
         doc_ids: Iterable[str] = (),
         missed: int = 0,
     ) -> "Example":
-        """Make an example from texts that may have titles."""
-        documents, titles = zip(*titled_texts, strict=True) if (titled_texts := tuple(texts)) else ((), ())
-        example_titles = titles if any(titles) else ()
+        """Create an example from texts that may have titles."""
+        titled_texts = tuple(texts)
+        titles = tuple(text.title for text in titled_texts)
         return cls(
-            query, documents, tuple(relevance), location, titles=example_titles, doc_ids=tuple(doc_ids), missed=missed
+            query,
+            tuple(text.full_text for text in titled_texts),
+            tuple(relevance),
+            location,
+            titles=titles if any(titles) else (),
+            doc_ids=tuple(doc_ids),
+            missed=missed,
         )
 
     @property
-    def relevant(self) -> tuple[str, ...]:
-        """The relevant documents, in order."""
+    def relevant_documents(self) -> tuple[str, ...]:
+        """The texts of the relevant documents."""
         return tuple(self.documents[index] for index in self.indices(relevant=True))
 
     @property
-    def not_relevant(self) -> tuple[str, ...]:
-        """The documents that are not relevant, in order."""
+    def negatives(self) -> tuple[str, ...]:
+        """The texts of the documents that are not relevant."""
         return tuple(self.documents[index] for index in self.indices(relevant=False))
 
     def select(self, indices: Sequence[int]) -> "Example":
-        """Return the example with only the documents at these indices, counted from 0, in their order."""
+        """Return the example with only the documents at the indices, in the order of the indices."""
         return replace(
             self,
             documents=tuple(self.documents[index] for index in indices),
@@ -88,11 +94,11 @@ class Example:
         )
 
     def indices(self, *, relevant: bool) -> list[int]:
-        """Return the indices of the relevant documents, or of the others."""
+        """Return the indices of the relevant documents, or those of the negatives."""
         return [index for index, grade in enumerate(self.relevance) if (grade > 0) == relevant]
 
     def candidate(self, index: int) -> Candidate:
-        """Return a document as a search's candidate, with title and text as separate sections to cut passages from."""
+        """Return a document as a search's candidate, with its title and text as separate sections."""
         text = self.documents[index]
         title = self.titles[index] if self.titles else ""
         fields = {"title": title, "text": text.removeprefix(title.strip())}
@@ -101,13 +107,13 @@ class Example:
 
 
 def read_examples(path: Path) -> Iterator[Example]:
-    """Read JSON lines ``{"query", "documents": [text], "relevance": [whole number]}``, or ``.gz``.
+    """Read JSON lines ``{"query", "documents": [text], "relevance": [whole number]}``; a ``.gz`` file is unpacked.
 
-    A line may also have ``"scores": [number]``, ``"titles": [text]``, with which the documents begin, ``"doc_ids":
-    [text]`` and ``"missed": whole number``.
+    The optional fields are ``"scores": [number]``, ``"titles": [text]``, ``"doc_ids": [text]`` and ``"missed": whole
+    number``; `Example` describes them.
 
     Raises:
-        FormatError: a line has another form; the message names file and line.
+        FormatError: a line does not have this form.
     """
     for number, value in numbered_objects(path):
         try:
@@ -122,45 +128,45 @@ def read_examples(path: Path) -> Iterator[Example]:
             raise bad_line(path, number, "a document is not a string")
         if not all(type(grade) is int for grade in relevance):
             raise bad_line(path, number, "a relevance is not a whole number")
-        scores = _scores(value.get("scores", ()), len(documents), path, number)
-        titles = _texts(value, "titles", len(documents), path, number)
-        for position, (title, text) in enumerate(zip(titles, documents, strict=False), start=1):
+        scores = tuple(map(float, _read_list(value, "scores", _is_number, "numbers", path, number)))
+        titles = _read_list(value, "titles", _is_text, "texts", path, number)
+        for document_number, (title, text) in enumerate(zip(titles, documents, strict=False), start=1):
             if not text.startswith(title.strip()):
-                raise bad_line(path, number, f"document {position} does not begin with its title")
-        doc_ids, missed = _texts(value, "doc_ids", len(documents), path, number), value.get("missed", 0)
+                raise bad_line(path, number, f"document {document_number} does not begin with its title")
+        doc_ids = _read_list(value, "doc_ids", _is_text, "texts", path, number)
+        missed = value.get("missed", 0)
         if type(missed) is not int or missed < 0:
             raise bad_line(path, number, f"missed is {missed!r}; it must be a whole number from 0 on")
         yield Example(query, documents, relevance, f"{path}, line {number}", scores, titles, doc_ids, missed)
 
 
-def _texts(value: Mapping[str, Any], name: str, count: int, path: Path, line: int) -> tuple[str, ...]:
-    """Return an optional field that has a text for each document; empty if the line lacks it."""
-    texts = value.get(name, ())
-    if not isinstance(texts, list | tuple) or not all(isinstance(text, str) for text in texts):
-        raise bad_line(path, line, f"{name} must be texts, one for each document")
-    if texts and len(texts) != count:
-        raise bad_line(path, line, f"{count} documents and {len(texts)} {name}")
-    return tuple(texts)
+def _read_list(
+    value: Mapping[str, Any], name: str, is_valid: Callable[[Any], bool], kind: str, path: Path, line: int
+) -> tuple[Any, ...]:
+    """Return an optional field with an entry for each document; empty if the line lacks the field."""
+    entries = value.get(name, ())
+    if not isinstance(entries, list | tuple) or not all(is_valid(entry) for entry in entries):
+        raise bad_line(path, line, f"{name} must be {kind}, one for each document")
+    if entries and len(entries) != len(value["documents"]):
+        raise bad_line(path, line, f"{len(value['documents'])} documents and {len(entries)} {name}")
+    return tuple(entries)
 
 
-def _scores(values: Any, count: int, path: Path, line: int) -> tuple[float, ...]:
-    """Return a teacher's scores, one for each document; empty if the line has no scores."""
-    if not isinstance(values, list | tuple) or not all(
-        type(value) in {int, float} and math.isfinite(value) for value in values
-    ):
-        raise bad_line(path, line, "scores must be numbers, one for each document")
-    if values and len(values) != count:
-        raise bad_line(path, line, f"{count} documents and {len(values)} scores")
-    return tuple(map(float, values))
+def _is_text(entry: Any) -> bool:
+    return isinstance(entry, str)
+
+
+def _is_number(entry: Any) -> bool:
+    return type(entry) in {int, float} and math.isfinite(entry)
 
 
 def write_examples(path: Path, examples: Iterable[Example]) -> int:
-    """Write the file of examples, whole or not at all, and return how many examples it has."""
+    """Write examples as JSON lines, completely or not at all, and return their number."""
     count = 0
 
     def lines() -> Iterator[str]:
         nonlocal count
-        for count, example in enumerate(examples, start=1):  # noqa: B007 - the last number is the result
+        for count, example in enumerate(examples, start=1):  # noqa: B007 - the last number is the count
             yield f"{json.dumps(as_json(example), ensure_ascii=False)}\n"
 
     write_atomically(path, lines())
@@ -168,19 +174,14 @@ def write_examples(path: Path, examples: Iterable[Example]) -> int:
 
 
 def as_json(example: Example) -> dict[str, Any]:
-    """Return an example as the JSON object of its line; empty optional fields are left out."""
+    """Return the JSON object of an example's line, without empty optional fields."""
     content = {"query": example.query, "documents": example.documents, "relevance": example.relevance}
     optional = {name: getattr(example, name) for name in ("scores", "titles", "doc_ids", "missed")}
     return {**content, **{name: value for name, value in optional.items() if value}}
 
 
-def text_of(fields: Mapping[str, Any]) -> str:
-    """Return title and text of a document as a model reads them; raises what `titled` raises."""
-    return titled(fields).full_text
-
-
-def titled(fields: Mapping[str, Any]) -> TitledText:
-    """Join a document's ``title`` and ``text``.
+def join_title(fields: Mapping[str, Any]) -> TitledText:
+    """Join the ``title``, if any, and the ``text`` of a document.
 
     Raises:
         KeyError: the document has no text.

@@ -1,4 +1,4 @@
-"""Make a pass over the data: choose which documents of an example are trained on, and in which order.
+"""Choose the documents of each example to train on, and shuffle and interleave the examples of each pass.
 
 The seed and the pass's number determine the pass, so that a training can resume where it stopped.
 """
@@ -12,49 +12,49 @@ from osrerank.training.examples.lists import Example
 from osrerank.training.recipes import Recipe
 
 Item = TypeVar("Item")
-Pass = Callable[[], Iterable[Example]]
-"""A function that reads a source once, from the beginning."""
+ReadSource = Callable[[], Iterable[Example]]
+"""Reads a source's examples from the first one on."""
 
 
-def drawn(example: Example, recipe: Recipe, rng: random.Random) -> Iterator[Example]:
-    """Yield the parts of an example to train on, as the recipe's ``draw`` says.
+def sample_documents(example: Example, recipe: Recipe, rng: random.Random) -> Iterator[Example]:
+    """Yield an example's documents to train on, as one or several smaller examples.
 
-    ``balanced`` and ``list`` yield a part for each relevant document, with others sampled without replacement from the
-    first ``depth``; an example without a relevant document or without others yields nothing. ``top`` and ``all`` yield
-    one part.
+    With the recipe's draw ``all`` or ``top``, yield one example with all documents or the first ``depth``. With
+    ``balanced`` or ``list``, yield one for each relevant document, with negatives sampled without replacement from the
+    first ``depth``. An example without relevant documents or without negatives then yields nothing.
     """
     if recipe.draw == "all":
         yield example
     elif recipe.draw == "top":
         yield example.select(range(min(recipe.depth, len(example.documents))))
     else:
-        other_indices = example.indices(relevant=False)[: recipe.depth]
-        negative_count = min(len(other_indices), 1 if recipe.draw == "balanced" else recipe.negatives)
-        for relevant in example.indices(relevant=True) if negative_count else ():
-            yield example.select((relevant, *rng.sample(other_indices, negative_count)))
+        negatives = example.indices(relevant=False)[: recipe.depth]
+        if not negatives:
+            return
+        sample_size = min(len(negatives), 1 if recipe.draw == "balanced" else recipe.negatives)
+        for relevant_index in example.indices(relevant=True):
+            yield example.select((relevant_index, *rng.sample(negatives, sample_size)))
 
 
-def shuffled(items: Iterable[Item], buffer: int, rng: random.Random) -> Iterator[Item]:
-    """Yield the items in random order, shuffled by way of a buffer of ``buffer`` items."""
-    waiting: list[Item] = []
+def shuffle(items: Iterable[Item], buffer_size: int, rng: random.Random) -> Iterator[Item]:
+    """Yield the items in random order, with at most ``buffer_size`` of them in memory."""
+    buffer: list[Item] = []
     for item in items:
-        if len(waiting) < buffer:
-            waiting.append(item)
+        if len(buffer) < buffer_size:
+            buffer.append(item)
             continue
-        index = rng.randrange(buffer)
-        leaving, waiting[index] = waiting[index], item
-        yield leaving
-    rng.shuffle(waiting)
-    yield from waiting
+        index = rng.randrange(buffer_size)
+        yield buffer[index]
+        buffer[index] = item
+    rng.shuffle(buffer)
+    yield from buffer
 
 
-def mixed(sources: Sequence[Pass], counts: Sequence[int], rng: random.Random) -> Iterator[Example]:
-    """Yield all examples of several sources, each in its own order, spread evenly over the pass.
+def interleave(sources: Sequence[ReadSource], counts: Sequence[int], rng: random.Random) -> Iterator[Example]:
+    """Yield all examples of several sources, spread evenly; each source keeps its own order.
 
-    Args:
-        sources: the sources, which are read side by side.
-        counts: the number of examples in each source.
-        rng: chooses the source of the next example, in proportion to what each has left.
+    The next source is drawn with probabilities in proportion to the number of examples that each source still has;
+    ``counts`` has these numbers at the start.
     """
     remaining = list(counts)
     readers = [iter(source()) for source in sources]
@@ -64,21 +64,14 @@ def mixed(sources: Sequence[Pass], counts: Sequence[int], rng: random.Random) ->
         yield next(readers[chosen])
 
 
-def one_pass(sources: Sequence[Pass], counts: Sequence[int], recipe: Recipe, number: int) -> Iterator[Example]:
-    """Yield the examples of a pass, in order.
-
-    Args:
-        sources: the example sources.
-        counts: the number of examples in each source.
-        recipe: the recipe; its seed, shuffle buffer and sampling are used.
-        number: the number of the pass, from 0.
-    """
+def read_pass(sources: Sequence[ReadSource], counts: Sequence[int], recipe: Recipe, number: int) -> Iterator[Example]:
+    """Yield the examples of one pass over the data, in the order of training; ``counts`` has each source's number."""
     rng = random.Random(f"{recipe.seed}/{number}")  # noqa: S311 - a repeatable draw, no secret
-    for example in shuffled(mixed(sources, counts, rng), recipe.shuffle, rng):
-        yield from drawn(example, recipe, rng)
+    for example in shuffle(interleave(sources, counts, rng), recipe.shuffle, rng):
+        yield from sample_documents(example, recipe, rng)
 
 
-def passes(sources: Sequence[Pass], counts: Sequence[int], recipe: Recipe) -> Iterator[Example]:
-    """Yield pass after pass without end."""
+def endless_passes(sources: Sequence[ReadSource], counts: Sequence[int], recipe: Recipe) -> Iterator[Example]:
+    """Yield the examples of one pass after another without end."""
     for number in count():
-        yield from one_pass(sources, counts, recipe, number)
+        yield from read_pass(sources, counts, recipe, number)

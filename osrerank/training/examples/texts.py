@@ -1,4 +1,4 @@
-"""Read a collection's texts by id from the file, on demand, so that the collection need not fit into memory."""
+"""Look up the texts of a collection's file by id, without reading the whole file into memory."""
 
 import codecs
 import json
@@ -13,38 +13,37 @@ from osrerank.formats.files import bad_line
 from osrerank.formats.id_table import IdRow, IdTable
 from osrerank.formats.lines import ONLY_CR
 from osrerank.formats.sources import HEAD_BYTES, PACKED_PREFIXES, wide_encoding_error
-from osrerank.training.examples.lists import TitledText, titled
+from osrerank.training.examples.lists import TitledText, join_title
 
 logger = logging.getLogger(__name__)
 
-KEPT_BYTES = 256 << 20
-"""The minimum size of files whose line offsets are stored next to the file. Smaller files are read again each time."""
-KEPT_SUFFIX = ".ids.sqlite"
+MIN_STORED_BYTES = 256 << 20
+"""The minimum size of files whose line offsets are stored. The offsets of smaller files are computed on each start."""
+OFFSETS_SUFFIX = ".ids.sqlite"
+ID_FIELDS = ("id", "_id", "doc_id", "query_id", "id_str")
 
 
 class TextFile:
-    """The documents or queries in a file of JSON lines or ``id<TAB>text``; memory does not grow with their number.
+    """The documents or queries in a file of JSON lines or of lines ``id<TAB>text``, read by id.
 
-    Another file holds the offsets of the lines, sorted by id, with the id and some 16 bytes for each text. For a large
-    collection, this file is ``NAME.ids.sqlite`` next to the collection, and it is used again as long as the
-    collection's size and time stay the same. For a smaller collection, it is a temporary file.
+    Memory does not grow with the number of texts: a second file holds the offset of each line, sorted by id, and takes
+    the id and some 16 bytes per text. For a large collection, this file is ``NAME.ids.sqlite`` next to the collection,
+    and it is reused until the collection's size or modification time changes. For a smaller one, it is temporary.
 
-    Args:
-        path: the file, which is not compressed. JSON lines have ``id`` (or ``_id``, ``doc_id``, ``query_id``), ``text``
-            (or ``query``) and perhaps ``title``, which comes before the text. The first column is the id, and the
-            others are joined by spaces; of four columns, the second is left out: it is MS MARCO's URL.
-        kept_bytes: minimum size of files whose offsets are stored next to the file.
+    JSON lines have ``id`` (or ``_id``, ``doc_id``, ``query_id``), ``text`` (or ``query``) and perhaps ``title``, which
+    is put before the text. In lines of columns, the first column is the id, and the others are joined by spaces. If
+    there are four, the second is left out, because it is MS MARCO's URL.
 
     Raises:
-        FormatError: a line is malformed, or an id appears twice.
+        FormatError: the file is compressed, a line is malformed, or an id appears twice.
         LoaderError: the disk has no room for the offsets.
     """
 
-    def __init__(self, path: Path, *, kept_bytes: int = KEPT_BYTES) -> None:
+    def __init__(self, path: Path, *, min_stored_bytes: int = MIN_STORED_BYTES) -> None:
         if not path.stat().st_size:
             raise FormatError(f"{path} is empty", file=str(path))
         self._path = path
-        self._reading = threading.Lock()
+        self._lock = threading.Lock()
         self._file = path.open("rb")
         weakref.finalize(self, self._file.close)
         head = self._file.read(HEAD_BYTES)
@@ -54,7 +53,7 @@ class TextFile:
             )
         if (refused := wide_encoding_error(str(path), head)) is not None:
             raise refused
-        self._offsets = self._sorted_offsets(is_kept=path.stat().st_size >= kept_bytes)
+        self._offsets = self._index_offsets(is_stored=path.stat().st_size >= min_stored_bytes)
 
     def __contains__(self, text_id: str) -> bool:
         return text_id in self._offsets
@@ -64,10 +63,10 @@ class TextFile:
 
     def __iter__(self) -> Iterator[str]:
         """Yield the ids in the order of the file."""
-        return (row.id for row in self._rows())
+        return (row.id for row in self._read_rows())
 
     def __getitem__(self, text_id: str) -> str:
-        """Return a text as a model reads it; raises what `document` raises."""
+        """Return title and text as one string; raise as `document` does."""
         return self.document(text_id).full_text
 
     def document(self, text_id: str) -> TitledText:
@@ -75,40 +74,37 @@ class TextFile:
 
         Raises:
             KeyError: no text has that id.
-            FormatError: the line has no text, or the file has changed since its offsets were sorted.
+            FormatError: the line has no text, or the file has changed since its offsets were stored.
         """
         row = self._offsets.get(text_id)
         if row is None:
             raise KeyError(text_id)
-        with self._reading:
+        with self._lock:
             self._file.seek(int(row.value))
             line = self._file.readline().removeprefix(codecs.BOM_UTF8)
-        value = _value(line, self._path, row.number)
-        if _id_of(line, value, self._path, row.number) != text_id:
-            reason = f"this line no longer has the text of {text_id}; delete {self._path.name}{KEPT_SUFFIX}"
+        value = _parse_json(line, self._path, row.number)
+        if _read_id(line, value, self._path, row.number) != text_id:
+            reason = f"this line no longer has the text of {text_id}; delete {self._path.name}{OFFSETS_SUFFIX}"
             raise bad_line(self._path, row.number, reason)
-        return _text_of(line, value, self._path, row.number)
+        return _read_text(line, value, self._path, row.number)
 
-    def _sorted_offsets(self, *, is_kept: bool) -> IdTable:
-        """Return a table of the offset of each id's line; ``is_kept`` stores it next to the file.
-
-        Raises:
-            FormatError: an id appears twice.
-        """
-        if is_kept:
-            offsets_file, state = self._path.with_name(f"{self._path.name}{KEPT_SUFFIX}"), self._path.stat()
+    def _index_offsets(self, *, is_stored: bool) -> IdTable:
+        """Return a table with the offset of each id's line, stored next to the file or temporary."""
+        if is_stored:
+            offsets_file = self._path.with_name(f"{self._path.name}{OFFSETS_SUFFIX}")
+            state = self._path.stat()
             key = f"{state.st_size}:{state.st_mtime_ns}"
             if (offsets := IdTable.open_existing(offsets_file, key)) is not None:
                 return offsets
             try:
-                return IdTable.create(offsets_file, key, self._rows(), check=self._refuse_repeats)
+                return IdTable.create(offsets_file, key, self._read_rows(), check=self._refuse_repeats)
             except LoaderError as error:
                 logger.warning(
                     "the ids of %s are sorted again on each start, because the result could not be stored: %s",
                     self._path.name,
                     error,
                 )
-        offsets = IdTable.create_temporary(self._rows())
+        offsets = IdTable.create_temporary(self._read_rows())
         self._refuse_repeats(offsets)
         return offsets
 
@@ -116,7 +112,7 @@ class TextFile:
         if repeats := offsets.find_repeats(1):
             raise bad_line(self._path, repeats[0].number, f"the id {repeats[0].id} appears twice")
 
-    def _rows(self) -> Iterator[IdRow]:
+    def _read_rows(self) -> Iterator[IdRow]:
         """Yield each line's id, number and offset in bytes."""
         offset = 0
         with self._path.open("rb") as lines:
@@ -125,37 +121,36 @@ class TextFile:
                     content = line.removeprefix(codecs.BOM_UTF8)
                     if number == 1 and b"\r" in content.strip() and not content.endswith(b"\n"):
                         raise bad_line(self._path, number, ONLY_CR)
-                    value = _value(content, self._path, number)
-                    yield IdRow(_id_of(content, value, self._path, number), number, offset)
+                    value = _parse_json(content, self._path, number)
+                    yield IdRow(_read_id(content, value, self._path, number), number, offset)
                 offset += len(line)
 
 
-def _id_of(line: bytes, value: dict[str, object] | None, path: Path, number: int) -> str:
+def _read_id(line: bytes, value: dict[str, object] | None, path: Path, number: int) -> str:
+    text_id = ""
     if value is not None:
-        text_id = next(
-            (str(value[name]) for name in ("id", "_id", "doc_id", "query_id", "id_str") if name in value), ""
-        )
-    else:
-        text_id = _decode(line.partition(b"\t")[0], path, number).strip() if b"\t" in line else ""
+        text_id = next((str(value[name]) for name in ID_FIELDS if name in value), "")
+    elif b"\t" in line:
+        text_id = _decode(line.partition(b"\t")[0], path, number).strip()
     if not text_id:
         raise bad_line(path, number, "expected JSON with an id, or `id<TAB>text`")
     return text_id
 
 
-def _text_of(line: bytes, value: dict[str, object] | None, path: Path, number: int) -> TitledText:
+def _read_text(line: bytes, value: dict[str, object] | None, path: Path, number: int) -> TitledText:
     if value is None:
         columns = _decode(line, path, number).rstrip("\r\n").split("\t")
         if len(columns) == 4:
-            return titled({"title": columns[2], "text": columns[3]})
+            return join_title({"title": columns[2], "text": columns[3]})
         return TitledText(" ".join(columns[1:]).strip())
     try:
-        return titled({**value, "text": value.get("text", value.get("query", value.get("full_text")))})
+        return join_title({**value, "text": value.get("text", value.get("query", value.get("full_text")))})
     except (KeyError, TypeError):
         raise bad_line(path, number, "the document has no text, or its title is not a string") from None
 
 
-def _value(line: bytes, path: Path, number: int) -> dict[str, object] | None:
-    """Return the object in a line of JSON; None for a line of columns."""
+def _parse_json(line: bytes, path: Path, number: int) -> dict[str, object] | None:
+    """Return the object in a line of JSON, or None if the line consists of columns."""
     if not line.startswith(b"{"):
         return None
     try:

@@ -1,19 +1,15 @@
-"""Wrap a bi-encoder for training, as a network that computes logits like all others."""
+"""Wrap a bi-encoder as a network that returns logits, so that rankers of all kinds train alike."""
 
 from torch import Tensor, nn
 
 from osrerank.scoring.backends.networks.bi_encoder import PaddedBiEncoder
 
 TEMPERATURE = 20.0
-"""The factor by which cosines are multiplied for a softmax over a list."""
+"""The factor between cosines and logits, as a softmax over cosines alone would be almost flat."""
 
 
 class BiEncoderNetwork(nn.Module):
-    """A bi-encoder whose raw scores are logits: its cosines times a temperature.
-
-    Args:
-        encoder: the bi-encoder, whose scores are cosines.
-    """
+    """A bi-encoder whose logits are its cosines times `TEMPERATURE`."""
 
     def __init__(self, encoder: PaddedBiEncoder) -> None:
         super().__init__()

@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,47 +19,42 @@ README_FILE = "README.md"
 
 
 def write_model(output: Path, trainee: Trainee, folder: Path, provenance: Mapping[str, Any]) -> None:
-    """Write a trained model's directory; it appears whole or not at all.
-
-    Args:
-        output: the directory to make.
-        trainee: the model.
-        folder: the training's folder, which has the loss curve.
-        provenance: the card's record of base model, data, recipe, seed and measures.
+    """Write a trained model's directory, completely or not at all, with the loss curve in the training's ``folder``.
 
     Raises:
         ConfigError: the output exists.
     """
     with new_directory(output) as directory:
         replace(trainee, card=replace(trainee.card, provenance=provenance)).save(directory)
-        _describe(directory, folder, trainee.card.name, _what(trainee.card), provenance)
+        _write_description(directory, folder, trainee.card.name, _summarise(trainee.card), provenance)
 
 
-def finish_encoder(directory: Path, folder: Path, provenance: Mapping[str, Any]) -> None:
-    """Add the README and the loss curve to a pre-trained encoder's directory."""
-    _describe(directory, folder, directory.name, "An encoder to start a training from, not a reranker.", provenance)
+def describe_encoder(directory: Path, folder: Path, provenance: Mapping[str, Any]) -> None:
+    """Write the README and the loss curve of a pre-trained encoder."""
+    summary = "An encoder to start a training from, not a reranker."
+    _write_description(directory, folder, directory.name, summary, provenance)
 
 
 def write_average_readme(directory: Path, card: ModelCard) -> None:
-    """Add the README to a model whose weights are the mean of the models in its provenance's ``average_of``."""
-    averaged = [f"- `{entry['model']}`: {entry['share']:g}" for entry in card.provenance["average_of"]]
-    lines = [f"# {card.name}", "", _what(card), "Its weights are a weighted mean of those of:", "", *averaged]
+    """Write the README of a model whose weights are the mean of the models in its provenance's ``average_of``."""
+    models = [f"- `{entry['model']}`: {entry['share']:g}" for entry in card.provenance["average_of"]]
+    lines = [f"# {card.name}", "", _summarise(card), "Its weights are a weighted mean of these models':", "", *models]
     (directory / README_FILE).write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
-def _what(card: ModelCard) -> str:
-    return f"A reranking model ({card.kind}) with a {card.head} head, which reads at most {card.max_tokens} tokens."
+def _summarise(card: ModelCard) -> str:
+    return f"A reranking model ({card.kind}) with a {card.head} head. Its input has at most {card.max_tokens} tokens."
 
 
-def _describe(directory: Path, folder: Path, name: str, summary: str, provenance: Mapping[str, Any]) -> None:
+def _write_description(directory: Path, folder: Path, name: str, summary: str, provenance: Mapping[str, Any]) -> None:
     (directory / README_FILE).write_text(_readme(name, summary, provenance), encoding="utf-8")
     if (folder / CURVE_FILE).exists():
         shutil.copyfile(folder / CURVE_FILE, directory / CURVE_FILE)
-        _plot(directory)
+        _plot_curve(directory)
 
 
-def _plot(directory: Path) -> None:
-    """Plot the loss curve if matplotlib is installed; the CSV has the same values."""
+def _plot_curve(directory: Path) -> None:
+    """Plot the loss curve if matplotlib is installed. The CSV file has the same values."""
     try:
         require("matplotlib", extra="eval")
     except MissingDependencyError:
@@ -81,7 +76,7 @@ def _readme(name: str, summary: str, provenance: Mapping[str, Any]) -> str:
         "",
         "## Data",
         "",
-        *(f"- `{source['source']}`{_amount(source)}" for source in provenance["data"]),
+        *_data_lines(provenance["data"]),
         "",
         "## Recipe",
         "",
@@ -93,16 +88,20 @@ def _readme(name: str, summary: str, provenance: Mapping[str, Any]) -> str:
         "",
         "## Measures",
         "",
-        *_measured(provenance.get("measures", {})),
+        *_measure_lines(provenance.get("measures", {})),
     ]
     return "\n".join(lines) + "\n"
 
 
-def _amount(source: Mapping[str, Any]) -> str:
-    return f": {source['examples']} examples" if "examples" in source else ""
+def _data_lines(sources: Sequence[Mapping[str, Any]]) -> list[str]:
+    lines = []
+    for source in sources:
+        count = f": {source['examples']} examples" if "examples" in source else ""
+        lines.append(f"- `{source['source']}`{count}")
+    return lines
 
 
-def _measured(measures: Mapping[str, Any]) -> list[str]:
+def _measure_lines(measures: Mapping[str, Any]) -> list[str]:
     if not measures:
         return ["None: no development set was measured, so the last weights were kept."]
     return [f"- {name}: {value}" for name, value in measures.items()]

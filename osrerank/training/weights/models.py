@@ -1,4 +1,4 @@
-"""Load models for training: turn a checkpoint into a network with the wanted head, and write it to a directory."""
+"""Load checkpoints for training, with the recipe's head and kind, and write trained networks to a directory."""
 
 import json
 import logging
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from osrerank._optional import require
 from osrerank.errors import ConfigError, ModelLoadError
 from osrerank.export.export_model import write_card
-from osrerank.export.third_segment import third_row
+from osrerank.export.third_segment import ThirdRow, third_row
 from osrerank.scoring.backends.networks.bi_encoder import PaddedBiEncoder
 from osrerank.scoring.backends.networks.classifier import Classifier
 from osrerank.scoring.backends.torch import read_weights
@@ -38,15 +38,13 @@ from osrerank.scoring.saved_encoder import is_bi_encoder, read_bi_encoder
 from osrerank.training.recipes import Recipe
 from osrerank.training.weights.bi_encoder import BiEncoderNetwork
 
-SIGMA = 0.02
-"""The standard deviation of BERT's new weights, which are drawn from a normal distribution truncated at two of it."""
-FRESH = ("classifier.", "pre_classifier.", "head.", "score.", "pooler.", "cls.", "lm_head.")
-"""Prefixes of weights that a checkpoint may lack, because heads are trained; they follow the encoder's own prefix."""
-TWO_LABELS = {"logits2": "classifier.", "next-sentence": "cls.seq_relationship."}
-"""Prefixes of the weights of BERT's two heads with two logits from the pooled [CLS]; the second means relevant."""
+INITIAL_STD = 0.02
+"""The standard deviation of new weights, which are drawn from a normal distribution truncated at two deviations."""
+HEAD_PREFIXES = ("classifier.", "pre_classifier.", "head.", "score.", "pooler.", "cls.", "lm_head.")
+"""Prefixes of a head's weights. A checkpoint may lack them, because training can start with a new head."""
+TWO_LOGIT_HEADS = {"logits2": "classifier.", "next-sentence": "cls.seq_relationship."}
+"""Head -> its weights' prefix in BERT. Both compute two logits from the pooled [CLS]; the second means relevant."""
 TYPE_TABLE = "embeddings.token_type_embeddings.weight"
-
-
 logger = logging.getLogger(__name__)
 
 
@@ -56,8 +54,8 @@ class Trainee:
 
     Attributes:
         network: the network, which takes `PaddedBatch`'s fields by name and returns logits ``(n, labels)``.
-        card: the model card, which says how the model reads texts and what its output means.
-        builder: turns texts into sequences, as in scoring.
+        card: the model card, which determines how texts are tokenised and what the output means.
+        builder: tokenises texts and joins them into sequences, as in scoring.
         config: the content of ``config.json``.
         source: the directory from which the tokenizer and the notices are copied.
         pad_id: the id of the padding token.
@@ -77,77 +75,78 @@ class Trainee:
             if (self.source / name).exists():
                 shutil.copyfile(self.source / name, directory / name)
         (directory / CONFIG_FILE).write_text(f"{json.dumps(dict(self.config), indent=2)}\n", encoding="utf-8")
-        save_file(weights_of(self.network), directory / WEIGHTS_FILE, metadata={"format": "pt"})
+        save_file(checkpoint_weights(self.network), directory / WEIGHTS_FILE, metadata={"format": "pt"})
         write_card(directory, self.card)
 
 
 def load_trainee(source: Path, recipe: Recipe, *, kind: Kind | None = None, name: str = "") -> Trainee:
-    """Read a checkpoint and apply the recipe's head, kind and lengths; new weights are drawn by the recipe's seed.
+    """Load a checkpoint with the recipe's head, kind and lengths. The recipe's seed determines new weights.
 
     Args:
-        source: a directory with ``config.json``, ``tokenizer.json`` and safetensors: an encoder, a masked language
-            model or a reranker; one of ours may have its weights in its graph.
-        recipe: the recipe of the training; with an empty ``head`` or ``kind`` the source's is kept.
-        kind: the kind that the model must have; None for the recipe's or, if it sets no kind, the source's.
-        name: the name for the model's card; empty for the directory's name.
+        source: a directory with ``config.json``, ``tokenizer.json`` and safetensors, of an encoder, a masked language
+            model or a reranker. A model that osrerank exported may have its weights only in its graph.
+        recipe: the recipe of the training. An empty ``head`` or ``kind`` keeps the source's.
+        kind: the kind of the model; by default, the recipe's.
+        name: the name for the model's card; by default, the directory's.
 
     Raises:
         ModelLoadError: the source cannot be read, or lacks weights of the encoder.
-        ConfigError: the recipe asks for a head, kind or loss that the model cannot have.
+        ConfigError: the recipe sets a head, kind or loss that the model cannot have.
     """
     torch.manual_seed(recipe.seed)
-    card = _card(source, recipe, kind, name or source.name)
+    card = _trainee_card(source, recipe, kind, name or source.name)
     config = read_config(source)
     if card.is_bi_encoder:
-        network: nn.Module = _bi_encoder(source, config, card)
+        network: nn.Module = _load_bi_encoder(source, config, card)
     else:
-        network, config = _classifier(source, card, recipe)
+        network, config = _load_classifier(source, card, recipe)
     if recipe.freeze:
         _freeze(network, recipe.freeze)
     pad_id = int(config.get("pad_token_id") or 0)
     return Trainee(network, card, InputBuilder.load(source, card), config, source, pad_id)
 
 
-def weights_of(network: nn.Module) -> dict[str, Tensor]:
-    """Return the weights under the names that `read_weights` finds in a published checkpoint."""
+def checkpoint_weights(network: nn.Module) -> dict[str, Tensor]:
+    """Return the fp32 weights on the CPU, under the names of published checkpoints."""
     if isinstance(network, BiEncoderNetwork):
         weights = network.encoder.bert_weights()
+    elif isinstance(network, Classifier):
+        weights = dict(network.network.named_parameters())
     else:
-        weights = dict(network.network.named_parameters()) if isinstance(network, Classifier) else {}
+        weights = {}
     return {name: tensor.detach().to("cpu", torch.float32).contiguous() for name, tensor in weights.items()}
 
 
-def _card(source: Path, recipe: Recipe, wanted_kind: Kind | None, name: str) -> ModelCard:
-    """Return the card of the model to be trained."""
-    present = _present_card(source, name)
-    present_kind = present.kind if present and present.kind != "duo" else "cross-encoder"
-    kind = wanted_kind or recipe.kind or present_kind
-    if kind == "bi-encoder":
+def _trainee_card(source: Path, recipe: Recipe, kind: Kind | None, name: str) -> ModelCard:
+    """Return the card of the model to train."""
+    source_card = _source_card(source, name)
+    source_kind = source_card.kind if source_card and source_card.kind != "duo" else "cross-encoder"
+    new_kind = kind or recipe.kind or source_kind
+    if new_kind == "bi-encoder":
         head = "cosine"
-        if present is None or not present.is_bi_encoder:
+        if source_card is None or not source_card.is_bi_encoder:
             reason = f"{source} is not a bi-encoder: it has neither a card nor sentence-transformers' files"
             fix = "run osrerank export --pooling, which writes its card"
             raise ConfigError(f"{reason}; {fix}", setting="recipe.kind", source="argument")
-        _check_plain(source, present)
+        _check_trainable(source, source_card)
     else:
-        present = present if present and present.kind == kind else None
-        head = recipe.head or (present.head if present else "logits2")
-    base = present or ModelCard(name=name, head="logits2")
+        source_card = source_card if source_card and source_card.kind == new_kind else None
+        head = recipe.head or (source_card.head if source_card else "logits2")
     config = read_config(source)
     if head == "next-sentence" and config.get("model_type") != "bert":
         reason = f"{source} is a {config.get('model_type')}, and next-sentence is BERT's head: set head=logits2"
         raise ConfigError(reason, setting="recipe.head", source="argument")
-    room = int(config.get("max_position_embeddings", 512))
+    max_positions = int(config.get("max_position_embeddings", 512))
     try:
         return replace(
-            base,
+            source_card or ModelCard(name=name, head="logits2"),
             name=name,
-            kind=kind,  # type: ignore[arg-type] # the card checks it
+            kind=new_kind,  # type: ignore[arg-type] # the card checks it
             head=head,  # type: ignore[arg-type] # likewise
-            max_tokens=min(recipe.max_tokens, room),
-            max_query_tokens=_query_tokens(present, recipe),
+            max_tokens=min(recipe.max_tokens, max_positions),
+            max_query_tokens=_max_query_tokens(source_card, recipe),
             length_rule=recipe.length_rule,  # type: ignore[arg-type] # likewise
-            segment_rows=_segment_rows(source, kind, config, present),
+            segment_rows=_segment_rows(source, new_kind, config, source_card),
             onnx={},
             provenance={},
         )
@@ -155,33 +154,34 @@ def _card(source: Path, recipe: Recipe, wanted_kind: Kind | None, name: str) -> 
         raise ConfigError(f"recipe: {error}", setting="recipe", source="argument") from None
 
 
-def _present_card(source: Path, name: str) -> ModelCard | None:
-    """Return the card of a reranker, or of a bi-encoder that sentence-transformers saved; None for a bare encoder."""
+def _source_card(source: Path, name: str) -> ModelCard | None:
+    """Return the card of a reranker, or of a bi-encoder that sentence-transformers saved; a bare encoder has none."""
     if _is_reranker(source):
         return read_card(source, name=name)
     return read_bi_encoder(source, name).card if is_bi_encoder(source) else None
 
 
-def _segment_rows(source: Path, kind: str, config: Mapping[str, Any], present: ModelCard | None) -> int:
-    """Return how many segments the model reads: one if its tokenizer returns no token types, three for a duo model."""
+def _segment_rows(source: Path, kind: str, config: Mapping[str, Any], source_card: ModelCard | None) -> int:
+    """Return the number of segments of an input: three in a duo model, one if the tokenizer returns no token types."""
     rows = int(config.get("type_vocab_size", 2))
     if kind == "duo":
         return max(3, rows)
     gives_types = TokenizerSettings.read(source).gives_token_types
-    if present is not None:
-        return present.segment_rows
+    if source_card is not None:
+        return source_card.segment_rows
     return rows if gives_types else min(1, rows)
 
 
-def _check_plain(source: Path, card: ModelCard) -> None:
-    """Refuse a bi-encoder whose vectors are other than the normalised state of [CLS], or the mean of all states.
-
-    Raises:
-        ModelLoadError: the message names the card's field.
-    """
-    fields = {"head": card.head == "dot", "pooling": card.pooling not in ("cls", "mean")}
-    fields |= {name: bool(getattr(card, name)) for name in ("modules", "dimensions")}
-    if field := next((name for name, is_set in fields.items() if is_set), None):
+def _check_trainable(source: Path, card: ModelCard) -> None:
+    """Refuse a bi-encoder unless its vectors are the normalised state of [CLS], or the mean of all states."""
+    is_unsupported = {
+        "head": card.head == "dot",
+        "pooling": card.pooling not in ("cls", "mean"),
+        "modules": bool(card.modules),
+        "dimensions": bool(card.dimensions),
+    }
+    if unsupported := [field for field, is_set in is_unsupported.items() if is_set]:
+        field = unsupported[0]
         file = next((file for file in (source / CARD_FILE, source / MODULES_FILE) if file.exists()), source)
         reason = f"{file}: {field} is {card.to_json()[field]!r}, and such bi-encoders cannot be trained"
         fix = "start from a bi-encoder that compares whole [CLS] or mean vectors by their cosine"
@@ -189,21 +189,17 @@ def _check_plain(source: Path, card: ModelCard) -> None:
 
 
 def check_loss(card: ModelCard, recipe: Recipe) -> None:
-    """Refuse a loss that does not fit the head.
-
-    Raises:
-        ConfigError: the loss is pointwise, but the head computes cosines.
-    """
+    """Raise `ConfigError` if the loss is pointwise, but the head computes cosines."""
     if card.head == "cosine" and recipe.loss == "pointwise":
         reason = "a model that computes cosines learns from lists only: set loss=listwise,draw=list in the recipe"
         raise ConfigError(reason, setting="recipe.loss")
 
 
-def _query_tokens(present: ModelCard | None, recipe: Recipe) -> int:
-    """Return the maximum tokens of a query: the recipe's; for a bi-encoder, the card's, up to ``max_tokens``."""
-    if present is None or not present.is_bi_encoder:
+def _max_query_tokens(source_card: ModelCard | None, recipe: Recipe) -> int:
+    """Return the recipe's maximum for a query, or a bi-encoder's own maximum, up to the recipe's ``max_tokens``."""
+    if source_card is None or not source_card.is_bi_encoder:
         return recipe.max_query_tokens
-    return min(present.max_query_tokens, recipe.max_tokens)
+    return min(source_card.max_query_tokens, recipe.max_tokens)
 
 
 def _is_reranker(source: Path) -> bool:
@@ -213,10 +209,10 @@ def _is_reranker(source: Path) -> bool:
     return str(architecture).endswith(("ForSequenceClassification", "BertForNextSentencePrediction"))
 
 
-def _bi_encoder(source: Path, config: Mapping[str, Any], card: ModelCard) -> BiEncoderNetwork:
-    if config.get("model_type") != "bert":
-        kind = config.get("model_type")
-        reason = f"{source / CONFIG_FILE}: model_type is {kind!r}; a bi-encoder to train needs bert"
+def _load_bi_encoder(source: Path, config: Mapping[str, Any], card: ModelCard) -> BiEncoderNetwork:
+    model_type = config.get("model_type")
+    if model_type != "bert":
+        reason = f"{source / CONFIG_FILE}: model_type is {model_type!r}; only bi-encoders of type bert can be trained"
         raise ModelLoadError(reason, model=card.name, path=str(source))
     try:
         _, weights = read_checkpoint(source)
@@ -226,7 +222,7 @@ def _bi_encoder(source: Path, config: Mapping[str, Any], card: ModelCard) -> BiE
         raise ModelLoadError(reason, model=card.name, path=str(source)) from error
 
 
-def _classifier(source: Path, card: ModelCard, recipe: Recipe) -> tuple[Classifier, dict[str, Any]]:
+def _load_classifier(source: Path, card: ModelCard, recipe: Recipe) -> tuple[Classifier, dict[str, Any]]:
     """Return a transformers classifier, and its config."""
     config, weights = read_checkpoint(source)
     labels = 1 if card.head == "logit1" else 2
@@ -238,27 +234,29 @@ def _classifier(source: Path, card: ModelCard, recipe: Recipe) -> tuple[Classifi
     )
     if card.kind == "duo":
         config["type_vocab_size"] = max(3, int(config.get("type_vocab_size", 2)))
-        weights = {name: _three_rows(name, tensor, recipe) for name, tensor in weights.items()}
-    network = build_network(architecture_of(card), config)
-    weights = _with_head(weights, card, source)
-    put_weights(network, weights, source)
+        start: ThirdRow = "copy" if recipe.third_row == "copy" else "zeros"
+        for name, tensor in weights.items():
+            if name.endswith(TYPE_TABLE) and len(tensor) <= 2:
+                weights[name] = third_row(tensor, start)
+    network = build_network(network_class(card), config)
+    put_weights(network, _rename_head(weights, card, source), source)
     if card.kind == "duo" and recipe.third_row == "frozen":
-        dict(network.base_model.named_parameters())[TYPE_TABLE].register_hook(_without_third_row)
-    return Classifier(network), config_of(network)
+        dict(network.base_model.named_parameters())[TYPE_TABLE].register_hook(_zero_third_row)
+    return Classifier(network), config_json(network)
 
 
-def _with_head(weights: dict[str, Tensor], card: ModelCard, source: Path) -> dict[str, Tensor]:
-    """Return a reranker's weights, with its trained head renamed to the card's head if the two heads are alike.
+def _rename_head(weights: dict[str, Tensor], card: ModelCard, source: Path) -> dict[str, Tensor]:
+    """Rename the weights of a reranker's trained head to the card's head, if the two heads compute the same.
 
-    If the trained head cannot be kept, log a warning.
+    If the trained head does not fit the card, log a warning; training then starts with a new head.
     """
-    trained = read_card(source).head if _is_reranker(source) else card.head
-    if trained == card.head:
+    trained_head = read_card(source).head if _is_reranker(source) else card.head
+    if trained_head == card.head:
         return weights
-    if {trained, card.head} == set(TWO_LABELS) and read_config(source).get("model_type") == "bert":
-        old, new = TWO_LABELS[trained], TWO_LABELS[card.head]
+    if {trained_head, card.head} == set(TWO_LOGIT_HEADS) and read_config(source).get("model_type") == "bert":
+        old, new = TWO_LOGIT_HEADS[trained_head], TWO_LOGIT_HEADS[card.head]
         return {name.replace(old, new, 1) if name.startswith(old) else name: tensor for name, tensor in weights.items()}
-    logger.warning("the trained head %s of %s is dropped: the recipe asks for %s", trained, source, card.head)
+    logger.warning("the trained head %s of %s is dropped: the recipe sets head=%s", trained_head, source, card.head)
     return weights
 
 
@@ -266,115 +264,90 @@ def read_checkpoint(source: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Return a checkpoint's config, and its weights in fp32.
 
     Raises:
-        ModelLoadError: there is no config, or there are no weights that can be read.
+        ModelLoadError: the config or the weights are missing or cannot be read.
     """
     weights = {name: tensor.float() for name, tensor in read_weights(source).items()}
     if not weights:
-        reason = f"{source} has no *.safetensors to start from, nor a graph that osrerank exported"
-        raise ModelLoadError(reason, path=str(source))
+        reason = f"{source} has neither *.safetensors nor a graph that osrerank exported"
+        raise ModelLoadError(f"{reason}; start from a directory with weights", path=str(source))
     return read_config(source), weights
 
 
-def build_network(architecture: str, config: Mapping[str, Any]) -> Any:
-    """Return an untrained network of transformers for a config.
-
-    Args:
-        architecture: the name of the network's class in transformers.
-        config: the content of ``config.json``.
-    """
+def build_network(class_name: str, config: Mapping[str, Any]) -> Any:
+    """Return an untrained network of transformers for the content of a ``config.json``."""
     transformers = require("transformers", extra="torch")
     settings = {name: value for name, value in config.items() if name not in ("model_type", "num_labels")}
     network_config = transformers.AutoConfig.for_model(config["model_type"], **settings)
-    chosen = getattr(transformers, architecture)
-    return chosen.from_config(network_config) if architecture.startswith("Auto") else chosen(network_config)
+    network_type = getattr(transformers, class_name)
+    return network_type.from_config(network_config) if class_name.startswith("Auto") else network_type(network_config)
 
 
-def config_of(network: Any) -> dict[str, Any]:
+def config_json(network: Any) -> dict[str, Any]:
     """Return the content of a network's ``config.json``."""
     content = json.loads(network.config.to_json_string(use_diff=False))
     return {**content, "architectures": [type(network).__name__]}
 
 
 def write_encoder(directory: Path, network: Any, source: Path) -> None:
-    """Write a transformers network with its tokenizer, as a start for training; it is not yet a reranker."""
+    """Write a transformers network with the source's tokenizer, as a checkpoint to start a training from."""
     if source != directory:
         shutil.copyfile(tokenizer_file(source), directory / TOKENIZER_FILE)
-    (directory / CONFIG_FILE).write_text(f"{json.dumps(config_of(network), indent=2)}\n", encoding="utf-8")
+    (directory / CONFIG_FILE).write_text(f"{json.dumps(config_json(network), indent=2)}\n", encoding="utf-8")
     weights = {name: tensor.detach().cpu().contiguous() for name, tensor in network.named_parameters()}
     save_file(weights, directory / WEIGHTS_FILE, metadata={"format": "pt"})
 
 
-def architecture_of(card: ModelCard) -> str:
-    """Return the name of the class in transformers that a card's model has."""
-    is_pair = card.head == "next-sentence"
-    return "BertForNextSentencePrediction" if is_pair else "AutoModelForSequenceClassification"
+def network_class(card: ModelCard) -> str:
+    """Return the name of the transformers class for a card's head."""
+    is_next_sentence = card.head == "next-sentence"
+    return "BertForNextSentencePrediction" if is_next_sentence else "AutoModelForSequenceClassification"
 
 
 def put_weights(network: Any, weights: Mapping[str, Tensor], source: Path) -> None:
-    """Load weights into a network; a head that they lack or that has another size is initialised.
+    """Load weights into a network. A head that is missing or has another shape is initialised.
 
     Raises:
-        ModelLoadError: weights of the encoder are missing or of another shape.
+        ModelLoadError: a weight of the encoder is missing or has another shape.
     """
     prefix = f"{network.base_model_prefix}."
-    prefixed_weights = dict(_prefixed(weights, prefix))
-    state = dict(network.named_parameters())
-    lacking = [
-        name
-        for name, tensor in state.items()
-        if name not in prefixed_weights or prefixed_weights[name].shape != tensor.shape
-    ]
-    foreign = [name for name in lacking if not name.removeprefix(prefix).startswith(FRESH)]
-    if foreign:
-        reason = f"{source} lacks weights that its config asks for, or has others: {', '.join(sorted(foreign)[:3])}"
+    loaded = _rename_weights(weights, prefix)
+    parameters = dict(network.named_parameters())
+    missing = [name for name, tensor in parameters.items() if name not in loaded or loaded[name].shape != tensor.shape]
+    missing_encoder = [name for name in missing if not name.removeprefix(prefix).startswith(HEAD_PREFIXES)]
+    if missing_encoder:
+        names = ", ".join(sorted(missing_encoder)[:3])
+        reason = f"{source} lacks weights that its config names, or has them in another shape: {names}"
         raise ModelLoadError(reason, path=str(source))
     with torch.no_grad():
-        for name, tensor in state.items():
-            if name not in lacking:
-                tensor.copy_(prefixed_weights[name])
+        for name, tensor in parameters.items():
+            if name not in missing:
+                tensor.copy_(loaded[name])
             elif name.lower().endswith("norm.weight"):
                 tensor.fill_(1.0)
+            elif tensor.ndim > 1:
+                nn.init.trunc_normal_(tensor, std=INITIAL_STD, a=-2 * INITIAL_STD, b=2 * INITIAL_STD)
             else:
-                _start(tensor)
+                tensor.zero_()
 
 
-def _start(tensor: Tensor) -> None:
-    """Initialise a weight as BERT does: matrices from a truncated normal distribution, vectors with 0."""
-    if tensor.ndim > 1:
-        nn.init.trunc_normal_(tensor, std=SIGMA, a=-2 * SIGMA, b=2 * SIGMA)
-    else:
-        tensor.zero_()
-
-
-def _prefixed(weights: Mapping[str, Tensor], prefix: str) -> list[tuple[str, Tensor]]:
-    """Return the weights under a classifier's names, whether a bare encoder or another head's model has them."""
-    is_bare = not any(name.startswith(prefix) for name in weights)
-    pairs = []
+def _rename_weights(weights: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """Rename old TensorFlow names, and add the prefix to the weights of a bare encoder, as in a classifier."""
+    is_bare_encoder = not any(name.startswith(prefix) for name in weights)
+    renamed = {}
     for name, tensor in weights.items():
         for old, new in OLD_NAMES.items():
             name = name.replace(old, new)  # noqa: PLW2901 - the name's newer form
         is_head = name.startswith(("classifier.", "score.", "cls.", "lm_head."))
-        pairs.append((f"{prefix}{name}" if is_bare and not is_head else name, tensor))
-    return pairs
+        renamed[f"{prefix}{name}" if is_bare_encoder and not is_head else name] = tensor
+    return renamed
 
 
-def _three_rows(name: str, tensor: Tensor, recipe: Recipe) -> Tensor:
-    """Return a token type table with a third row (`osrerank.export.third_segment`), and other weights unchanged."""
-    if not name.endswith(TYPE_TABLE) or len(tensor) > 2:
-        return tensor
-    return third_row(tensor, "copy" if recipe.third_row == "copy" else "zeros")
-
-
-def _without_third_row(gradient: Tensor) -> Tensor:
+def _zero_third_row(gradient: Tensor) -> Tensor:
     return torch.cat([gradient[:2], torch.zeros_like(gradient[2:])])
 
 
 def _freeze(network: nn.Module, parameters: str) -> None:
-    """Keep the embedding tables as they are.
-
-    Raises:
-        ConfigError: ``what`` is not ``embeddings``.
-    """
+    """Exclude parameters from training; only "embeddings", the embedding tables, can be excluded."""
     if parameters != "embeddings":
         raise ConfigError(f"recipe: freeze is {parameters!r}; it must be embeddings, or empty", setting="recipe.freeze")
     for module in network.modules():

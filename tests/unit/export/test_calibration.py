@@ -10,11 +10,11 @@ import pytest
 from osrerank.errors import EvaluationError
 from osrerank.export.calibration import (
     JudgedQuery,
-    after_vectors,
     choose_weight,
     fit_calibration,
-    fit_judged,
-    read_judged,
+    fit_judged_queries,
+    score_judged_queries,
+    simulate_vectors_mono,
 )
 from osrerank.scoring.card import Calibration, ModelCard
 from osrerank.scoring.registry import load_scorer
@@ -55,11 +55,11 @@ def test_judged_pairs_are_read_from_candidates_and_judgments(tmp_path: Path) -> 
     }
     file = tmp_path / "candidates.jsonl"
     file.write_text(json.dumps(line) + "\n")
-    (found,) = read_judged(scorer, scorer.encoder.card.calibration, file, Qrels({"1": {"b": 2, "a": 0}}))
+    (found,) = score_judged_queries(scorer, scorer.encoder.card.calibration, file, Qrels({"1": {"b": 2, "a": 0}}))
     assert (found.doc_ids, found.is_relevant.tolist(), found.first_pass.tolist()) == (["a", "b"], [False, True], [1, 0])
     logits = scorer.score("low", ["The heat", "water"], [(0,), (1,)]).values
     calibration = scorer.encoder.card.calibration
-    np.testing.assert_allclose(found.raw, (logits - calibration.offset) / calibration.scale, rtol=1e-6)
+    np.testing.assert_allclose(found.raw_scores, (logits - calibration.offset) / calibration.scale, rtol=1e-6)
 
 
 def judged(raw: list[float], relevant: int) -> JudgedQuery:
@@ -71,8 +71,8 @@ def test_a_weight_is_chosen_where_the_first_pass_knows_better_and_of_enough_quer
     """Raw scores put the relevant first document third by .9: only a weight of 1 or more brings it back to the top."""
     plain, unsure = judged([0.0, 0.5, 0.9], 0), judged([0.0, 0.1, 5.0], 2)
     chosen = choose_weight([plain, plain, unsure] * 2, Calibration(1.0, 0.0))
-    assert (chosen.weight, chosen.mean, chosen.held_out) == (1.0, 1.0, 1.0)
-    assert chosen.first_pass == pytest.approx((1 + 1 + 0.5) / 3)  # a third place counts 1 / log2(4)
+    assert (chosen.weight, chosen.ndcg, chosen.cross_validated_ndcg) == (1.0, 1.0, 1.0)
+    assert chosen.first_pass_ndcg == pytest.approx((1 + 1 + 0.5) / 3)  # a third place counts 1 / log2(4)
     with pytest.raises(EvaluationError, match="4 queries have candidates and a relevant document; 5 are needed"):
         choose_weight([judged([1.0, 0.0, 0.0], 0)] * 4, Calibration())
 
@@ -82,7 +82,7 @@ def test_a_cross_encoders_weight_is_chosen_on_the_best_hits_by_vectors() -> None
     mono = JudgedQuery(np.array([1.5, 0.0, 9.0]), np.zeros(3), ["a", "b", "c"], {"b": 1})
     vectors = JudgedQuery(np.array([1.0, 3.0, math.nan]), np.array([0.5, 1.0, 0.0]), ["a", "b", "c"], {"b": 1})
     card = ModelCard("e", "cosine", "bi-encoder", calibration=Calibration(2.0, -1.0), first_pass_weight=3.0)
-    both = after_vectors([mono] * 5, [vectors] * 5, card, 2)
+    both = simulate_vectors_mono([mono] * 5, [vectors] * 5, card, 2)
     assert both[0].doc_ids == ["b", "a", "c"]
     assert both[0].first_pass.tolist() == [5.0, 1.0, 0.0]
     assert both[0].ndcg(Calibration(), 0.0) < both[0].ndcg(Calibration(), 1.0) == 1.0
@@ -92,4 +92,4 @@ def test_a_cross_encoders_weight_is_chosen_on_the_best_hits_by_vectors() -> None
 def test_unscored_documents_do_not_calibrate_and_rank_last() -> None:
     one = judged([math.nan, 1.0, 0.0], 1)
     assert one.ndcg(Calibration(), 12.0) == 1.0
-    assert fit_judged([one]) == fit_calibration(np.array([1, 0], dtype=np.float32), np.array([True, False]))
+    assert fit_judged_queries([one]) == fit_calibration(np.array([1, 0], dtype=np.float32), np.array([True, False]))

@@ -71,7 +71,7 @@ def test_a_checkpoint_of_two_segments_becomes_a_duo_model(tmp_path, start, backe
 
 def test_models_that_cannot_become_a_duo_model_are_refused(tmp_path):
     with pytest.raises(ConfigError, match="judgments cannot calibrate it"):
-        export_model(TWO_ROWS, tmp_path / "x", ExportOptions(kind="duo"), judged=(tmp_path, tmp_path))
+        export_model(TWO_ROWS, tmp_path / "x", ExportOptions(kind="duo"), development_set=(tmp_path, tmp_path))
     copy = tmp_path / "no-table"
     shutil.copytree(TWO_ROWS, copy)
     from safetensors.torch import load_file, save_file

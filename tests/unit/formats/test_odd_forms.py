@@ -58,12 +58,12 @@ def texts(path: Path) -> list[Any]:
 
 def id_triples(path: Path) -> list[Any]:
     corpus = TextFile(beside(path, "corpus", CORPUS))
-    return list(sources.id_triples(path, corpus, {"q1": "salt", "q2": "river"}))
+    return list(sources.read_id_triples(path, corpus, {"q1": "salt", "q2": "river"}))
 
 
 def run_source(path: Path) -> list[Any]:
     corpus, qrels = TextFile(beside(path, "corpus", CORPUS)), beside(path, "qrels", "q1 0 d1 1\n")
-    return list(sources.run(path, corpus, {"q1": "salt"}, qrels))
+    return list(sources.read_run(path, corpus, {"q1": "salt"}, qrels))
 
 
 def with_qrels(read: Callable[..., Any], path: Path) -> list[Any]:
@@ -72,7 +72,7 @@ def with_qrels(read: Callable[..., Any], path: Path) -> list[Any]:
 
 def microblog(path: Path) -> list[Any]:
     tweets = beside(path, "tweets", lines({"id": "7", "text": "a tweet"}, {"id": "8", "text": "another"}))
-    return list(sources.microblog(path, beside(path, "qrels", "1 0 7 1\n2 0 8 1\n"), tweets))
+    return list(sources.read_microblog(path, beside(path, "qrels", "1 0 7 1\n2 0 8 1\n"), tweets))
 
 
 def assembled(path: Path, of: str) -> list[Any]:
@@ -125,13 +125,13 @@ READERS: dict[str, tuple[Callable[[Path], Any], str]] = {
     "folds": (read_folds, '[["1"],\n["2"]]\n'),
     "texts": (texts, CORPUS),
     "texts in JSON": (texts, lines({"id": "1", "text": "one"}, {"id": "2", "text": "two"})),
-    "triples": (lambda path: list(sources.triples(path)), "salt\ta\tb\nriver\tc\td\n"),
+    "triples": (lambda path: list(sources.read_triples(path)), "salt\ta\tb\nriver\tc\td\n"),
     "id-triples": (id_triples, "q1\td1\td2\nq2\td2\td1\n"),
-    "training candidates": (partial(with_qrels, sources.candidates), CANDIDATES),
+    "training candidates": (partial(with_qrels, sources.read_candidates), CANDIDATES),
     "training run": (run_source, RUN),
-    "pairs": (lambda path: list(sources.pairs(path)), "1\tsalt\ta\t1\n2\triver\tb\t0\n"),
+    "pairs": (lambda path: list(sources.read_pairs(path)), "1\tsalt\ta\t1\n2\triver\tb\t0\n"),
     "microblog": (microblog, TOPICS),
-    "examples": (lambda path: list(sources.examples(path)), EXAMPLES),
+    "examples": (lambda path: list(sources.read_examples(path)), EXAMPLES),
     "pretraining texts": (lambda path: list(read_texts([path])), "salt\nriver\n"),
 }
 FORMS: dict[str, Callable[[bytes], bytes]] = {

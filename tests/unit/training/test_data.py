@@ -9,8 +9,8 @@ import pytest
 from osrerank.client import connect
 from osrerank.errors import FormatError
 from osrerank.options.passages import Passages
-from osrerank.training.documents import best, hardest, passage_triples, scored
-from osrerank.training.examples.first_pass import Search, from_index, from_questions
+from osrerank.training.documents import add_scores, best_passages, keep_hardest, passage_triples
+from osrerank.training.examples.first_pass import Search, examples_from_index, examples_from_questions
 from osrerank.training.examples.lists import Example
 from osrerank.types import Qrels, Query, Scores
 from tests.servers import ROOT
@@ -29,10 +29,10 @@ class CountsSalt:
 
 def test_a_scorer_chooses_the_best_passages_and_the_hardest_others() -> None:
     passages = ["salt", "wing", "salt salt salt", "broken salt salt", "salt salt"]
-    assert best(CountsSalt(), "q", passages, 2) == ["salt salt salt", "salt salt"]
-    assert best(CountsSalt(), "q", passages[:2], 2) == passages[:2]
+    assert best_passages(CountsSalt(), "q", passages, 2) == ["salt salt salt", "salt salt"]
+    assert best_passages(CountsSalt(), "q", passages[:2], 2) == passages[:2]
     example = Example("q", ("wing", "salt", "heat", "salt salt", "broken"), (0, 0, 1, 0, 0))
-    (found,) = hardest([example], CountsSalt(), 2)
+    (found,) = keep_hardest([example], CountsSalt(), 2)
     assert (found.documents, found.relevance) == (("heat", "salt salt", "salt"), (1, 0, 0))
 
 
@@ -50,7 +50,7 @@ def test_triples_of_documents_become_triples_of_passages() -> None:
 
 def test_a_teachers_scores_are_written_beside_their_documents(caplog: pytest.LogCaptureFixture) -> None:
     example = Example("q", ("wing", "salt", "broken", "salt salt"), (0, 1, 0, 0), "line 7")
-    (found,) = scored([example], CountsSalt())
+    (found,) = add_scores([example], CountsSalt())
     assert (found.documents, found.relevance) == (("wing", "salt", "salt salt"), (0, 1, 0))
     assert found.scores == (0.0, 1.0, 2.0)
     assert "line 7: 1 documents could not be scored" in caplog.text
@@ -62,12 +62,12 @@ def test_training_examples_are_made_from_an_index(tmp_path: Path) -> None:
         client.index(index="notes", id=doc_id, body={"title": "T", "text": text}, refresh=True)
     qrels = Qrels({"1": {"c": 1, "a": 1, "gone": 1, "b": 0}, "2": {"b": 0}})
     queries = (Query("1", "salt"), Query("2", "salt"), Query("3", "salt"))
-    (found,) = from_index(Search(client, "notes"), queries, qrels)
+    (found,) = examples_from_index(Search(client, "notes"), queries, qrels)
     assert found.query == "salt"
     labels = dict(zip(found.documents, found.relevance, strict=True))
     assert labels == {"T salt and salt": 0, "T low salt": 1, "T the wing": 1}
     assert (found.documents[2], set(found.titles)) == ("T the wing", {"T"})
-    (found,) = from_index(Search(client, "notes", depth=1), queries, qrels, inject=False)
+    (found,) = examples_from_index(Search(client, "notes", depth=1), queries, qrels, inject=False)
     assert len(found.documents) == 1
     client.close()
 
@@ -80,21 +80,21 @@ def test_training_examples_are_made_from_questions() -> None:
         for paragraph in article["paragraphs"]
         for question in paragraph["qas"]
     }
-    found = list(from_questions(SLICE, depth=10, questions=20))
+    found = list(examples_from_questions(SLICE, depth=10, questions=20))
     assert len(found) == 20
     assert [one.query for one in found] == [
-        question.query for question in from_questions(SLICE, depth=10, questions=20)
+        question.query for question in examples_from_questions(SLICE, depth=10, questions=20)
     ]
     for example in found:
-        assert len(example.relevant) == 1
-        assert answers[example.query] in example.relevant[0].lower()
-        assert 1 <= len(example.not_relevant) <= 10
-        assert not any(answers[example.query] in text.lower() for text in example.not_relevant)
+        assert len(example.relevant_documents) == 1
+        assert answers[example.query] in example.relevant_documents[0].lower()
+        assert 1 <= len(example.negatives) <= 10
+        assert not any(answers[example.query] in text.lower() for text in example.negatives)
     assert sum(example.relevance[0] for example in found) > 10  # BM25 finds most of them first
-    assert len(list(from_questions(SLICE, depth=2))) == 200
+    assert len(list(examples_from_questions(SLICE, depth=2))) == 200
 
 
 def test_a_training_file_of_another_layout_is_named(tmp_path: Path) -> None:
     (tmp_path / "squad.json").write_text('{"data": [{"paragraphs": [{"qas": []}]}]}')
     with pytest.raises(FormatError, match=r"squad.json: not in SQuAD's layout"):
-        list(from_questions(tmp_path / "squad.json", depth=3))
+        list(examples_from_questions(tmp_path / "squad.json", depth=3))

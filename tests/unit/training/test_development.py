@@ -10,7 +10,7 @@ from osrerank.evaluation.measures import evaluate
 from osrerank.options.passages import Passages
 from osrerank.scoring.registry import load_scorer
 from osrerank.stages.passages import PassageStage
-from osrerank.training.development import Development, NetworkScorer
+from osrerank.training.development import DevelopmentSet, NetworkScorer
 from osrerank.training.examples.lists import Example
 from osrerank.training.recipes import Recipe
 from osrerank.training.weights.models import load_trainee
@@ -35,17 +35,17 @@ def test_the_development_measure_is_that_of_the_scored_order() -> None:
     trainee = load_trainee(CLASSIFIER, Recipe())
     trainee.network.train()
     rank = order().index(1) + 1
-    value = Development([EXAMPLE], "nDCG@10").value(trainee, SCORING)
+    value = DevelopmentSet([EXAMPLE], "nDCG@10").measure_network(trainee, SCORING)
     assert value == pytest.approx(1 / math.log2(rank + 1))
-    assert Development([EXAMPLE], "RR@10").value(trainee, SCORING) == pytest.approx(1 / rank)
-    assert Development([EXAMPLE], "RR@10").first_pass() == pytest.approx(1 / 2)
+    assert DevelopmentSet([EXAMPLE], "RR@10").measure_network(trainee, SCORING) == pytest.approx(1 / rank)
+    assert DevelopmentSet([EXAMPLE], "RR@10").measure_first_pass() == pytest.approx(1 / 2)
     assert trainee.network.training
 
 
 def test_development_hits_below_the_depth_keep_their_rank() -> None:
     trainee = load_trainee(CLASSIFIER, Recipe())
     late = Example(EXAMPLE.query, DOCUMENTS, (0, 0, 0, 1))
-    assert Development([late], "RR@10", depth=2).value(trainee, SCORING) == pytest.approx(1 / 4)
+    assert DevelopmentSet([late], "RR@10", depth=2).measure_network(trainee, SCORING) == pytest.approx(1 / 4)
 
 
 def test_development_documents_are_scored_by_the_configured_passages() -> None:
@@ -58,24 +58,24 @@ def test_development_documents_are_scored_by_the_configured_passages() -> None:
         options = Passages(aggregation, words=4, stride=2)
         reranked = PassageStage(scorer, options).rerank(ranking).candidates
         rank = next(one.rank for one in reranked if one.doc_id == "d1")
-        development = Development([examples], "RR@10", passages=options)
-        assert development.value(trainee, SCORING) == pytest.approx(1 / rank), aggregation
+        development = DevelopmentSet([examples], "RR@10", passages=options)
+        assert development.measure_network(trainee, SCORING) == pytest.approx(1 / rank), aggregation
 
 
 def test_a_duo_models_sums_are_no_probabilities() -> None:
     trainee = load_trainee(CLASSIFIER, Recipe(), kind="duo")
     with pytest.raises(ConfigError, match="kmaxavgp needs probabilities, which a duo model lacks; set maxp"):
-        Development([EXAMPLE], "RR@10", passages=Passages("kmaxavgp")).value(trainee, SCORING)
+        DevelopmentSet([EXAMPLE], "RR@10", passages=Passages("kmaxavgp")).measure_network(trainee, SCORING)
 
 
 def test_average_precision_counts_what_the_first_pass_missed() -> None:
     example = Example("q", ("a", "b", "c", "d"), (0, 1, 0, 1), missed=2)
     by_hand = (1 / 2 + 2 / 4) / 4
-    assert Development([example], "AP").first_pass() == pytest.approx(by_hand)
-    assert Development([example], "AP@3").first_pass() == pytest.approx(1 / 2 / 4)
+    assert DevelopmentSet([example], "AP").measure_first_pass() == pytest.approx(by_hand)
+    assert DevelopmentSet([example], "AP@3").measure_first_pass() == pytest.approx(1 / 2 / 4)
     ideal = sum(1 / math.log2(rank + 1) for rank in (1, 2, 3, 4))
     found = 1 / math.log2(3) + 1 / math.log2(5)
-    assert Development([example], "nDCG@10").first_pass() == pytest.approx(found / ideal)
+    assert DevelopmentSet([example], "nDCG@10").measure_first_pass() == pytest.approx(found / ideal)
     pytest.importorskip("ir_measures")
     run = Run({"q": tuple(ScoredDocument(name, 4.0 - place) for place, name in enumerate("abcd"))})
     qrels = Qrels({"q": {"b": 1, "d": 1, "gone": 1, "lost": 1}})
@@ -85,9 +85,9 @@ def test_average_precision_counts_what_the_first_pass_missed() -> None:
 @pytest.mark.parametrize("measure", ["AP@", "nDCG", "nDCG@0", "P@10", "RR"])
 def test_unknown_development_measures_are_refused(measure: str) -> None:
     with pytest.raises(ConfigError, match="nDCG@10, RR@10, AP@10 or AP"):
-        Development([EXAMPLE], measure)
+        DevelopmentSet([EXAMPLE], measure)
 
 
 def test_a_set_without_relevant_documents_is_refused() -> None:
     with pytest.raises(EvaluationError, match="no relevant document"):
-        Development([Example("q", ("a",), (0,))], "nDCG@10")
+        DevelopmentSet([Example("q", ("a",), (0,))], "nDCG@10")

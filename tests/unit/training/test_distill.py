@@ -8,14 +8,14 @@ import torch
 
 from osrerank.errors import ConfigError
 from osrerank.training.distill import DistillationObjective
-from osrerank.training.examples.batches import Lot, MonoAssembly, Steps
+from osrerank.training.examples.batches import MicroBatch, MonoSequenceBuilder, StepBuilder
 from osrerank.training.examples.lists import Example
 from osrerank.training.losses import soft_cross_entropy
 from osrerank.training.objective import to_device
-from osrerank.training.probe import NetworkProbe, forward
+from osrerank.training.probe import NetworkProbe
 from osrerank.training.recipes import PRESETS, Recipe
 from osrerank.training.weights.models import Trainee, load_trainee
-from osrerank.training.weights.student import layer_map, select_layers, stand_ins
+from osrerank.training.weights.student import layer_map, select_layers, target_layers
 from tests.bi_encoders import carded
 from tests.servers import ROOT
 
@@ -26,23 +26,25 @@ LISTWISE = replace(PRESETS["tinybert-listwise"], dropout=0.0)
 EXAMPLES = [Example("low pressure", ("salt is low", "the wing of the engine " * 4, "heat"), (1, 0, 0))] * 2
 
 
-def lot(trainee: Trainee, recipe: Recipe, budget_tokens: int = 10_000) -> Lot:
-    steps = Steps(MonoAssembly(trainee.builder), 6, budget_tokens, trainee.pad_id, lists=recipe.loss == "listwise")
-    (step,) = steps.make(iter(EXAMPLES))
-    return step.lots[0]
+def micro_batch(trainee: Trainee, recipe: Recipe, budget_tokens: int = 10_000) -> MicroBatch:
+    steps = StepBuilder(
+        MonoSequenceBuilder(trainee.builder), 6, budget_tokens, trainee.pad_id, is_listwise=recipe.loss == "listwise"
+    )
+    (step,) = steps.build(iter(EXAMPLES))
+    return step.micro_batches[0]
 
 
 @pytest.mark.parametrize("recipe", [POINTWISE, LISTWISE], ids=lambda recipe: recipe.name)
 def test_the_distillation_loss_of_a_model_with_itself_is_0(recipe: Recipe) -> None:
     student, teacher = load_trainee(CLASSIFIER, recipe), load_trainee(CLASSIFIER, recipe)
     with torch.no_grad():
-        found = DistillationObjective(student, teacher, recipe)(lot(student, recipe))
+        found = DistillationObjective(student, teacher, recipe)(micro_batch(student, recipe))
     assert float(found["attention"]) == 0
     assert float(found["hidden"]) == pytest.approx(0, abs=1e-9)
     if recipe.loss == "listwise":
         assert float(found["soft"]) == pytest.approx(0, abs=1e-6)
     else:
-        inputs = to_device(torch.device("cpu"), lot(student, recipe).inputs)
+        inputs = to_device(torch.device("cpu"), micro_batch(student, recipe).inputs)
         logits = teacher.network(**inputs)
         assert float(found["soft"]) == pytest.approx(float(soft_cross_entropy(logits, logits)))
 
@@ -52,12 +54,12 @@ def test_padding_and_other_sequences_do_not_change_the_distillation_loss() -> No
     student = select_layers(teacher, layer_map(2, 1), "student")
     objective = DistillationObjective(student, teacher, POINTWISE)
     objective.requires_grad_(requires_grad=False)
-    whole = objective(lot(student, POINTWISE))
-    steps = Steps(MonoAssembly(student.builder), 6, 1, student.pad_id)  # a sequence at a time
-    (step,) = steps.make(iter(EXAMPLES))
-    assert len(step.lots) == 6
+    whole = objective(micro_batch(student, POINTWISE))
+    steps = StepBuilder(MonoSequenceBuilder(student.builder), 6, 1, student.pad_id)  # a sequence at a time
+    (step,) = steps.build(iter(EXAMPLES))
+    assert len(step.micro_batches) == 6
     for part, value in whole.items():
-        alone = sum(float(objective(one)[part]) * one.share for one in step.lots)
+        alone = sum(float(objective(one)[part]) * one.share for one in step.micro_batches)
         assert alone == pytest.approx(float(value), rel=1e-5)
 
 
@@ -67,10 +69,10 @@ def test_the_teacher_has_no_gradients_and_no_dropout() -> None:
     student = select_layers(teacher, (1,), "student")
     objective = DistillationObjective(student, teacher, recipe).train()
     assert not objective.teacher.training
-    names = {name for name, _ in objective.trained()}
+    names = {name for name, _ in objective.trainable_parameters()}
     assert {"projection.weight", "projection.bias"} <= names
     assert not any(parameter.requires_grad for parameter in objective.teacher.parameters())
-    sum(objective(lot(student, recipe)).values()).backward()
+    sum(objective(micro_batch(student, recipe)).values()).backward()
     assert all(parameter.grad is None for parameter in objective.teacher.parameters())
 
 
@@ -86,15 +88,15 @@ def test_each_student_layer_learns_from_the_last_teacher_layer_of_its_block(
 
 @pytest.mark.parametrize(("kept", "expected"), [((0, 1, 4, 5), (0, 3, 4, 5)), ((2,), (5,)), ((0, 2), (1, 5))])
 def test_a_kept_layer_replaces_the_dropped_layers_after_it(kept, expected):
-    assert stand_ins(6, kept) == expected
+    assert target_layers(6, kept) == expected
 
 
 def test_a_student_whose_layers_do_not_fit_the_teacher_is_refused() -> None:
     teacher = load_trainee(CLASSIFIER, LISTWISE)
-    with pytest.raises(ConfigError, match="the student has 2 layers; 1 of the teacher's were named"):
+    with pytest.raises(ConfigError, match="the student has 2 layers, but 1 of the teacher's are listed"):
         DistillationObjective(load_trainee(CLASSIFIER, LISTWISE), teacher, LISTWISE, (1,))
     with pytest.raises(ConfigError, match="layers are numbered 1 to 6; the request names 2, 7"):
-        stand_ins(6, (1, 6))
+        target_layers(6, (1, 6))
     with pytest.raises(ConfigError, match="4 layers do not divide the teacher's 6"):
         layer_map(6, 4)
 
@@ -120,9 +122,10 @@ def test_a_bi_encoder_is_not_compared_layer_by_layer(tmp_path: Path) -> None:
 def test_recorded_hidden_states_equal_those_of_transformers() -> None:
     transformers = pytest.importorskip("transformers")
     trainee = load_trainee(CLASSIFIER, POINTWISE)
-    inputs = to_device(torch.device("cpu"), lot(trainee, POINTWISE).inputs)
-    probe = NetworkProbe(trainee.network)
-    forward(trainee.network.eval(), probe, inputs, learn=False)
+    inputs = to_device(torch.device("cpu"), micro_batch(trainee, POINTWISE).inputs)
+    probe = NetworkProbe(trainee.network.eval())
+    with torch.no_grad():
+        probe.run(inputs)
     plain = transformers.AutoModelForSequenceClassification.from_pretrained(CLASSIFIER, attn_implementation="eager")
     with torch.no_grad():
         made = plain.eval()(**inputs, output_hidden_states=True, output_attentions=True)
@@ -145,4 +148,4 @@ def test_terms_of_the_distillation_loss_can_be_left_out(changes: dict[str, bool]
     recipe = replace(LISTWISE, **changes)
     teacher = load_trainee(CLASSIFIER, recipe)
     objective = DistillationObjective(select_layers(teacher, (1,), "student"), teacher, recipe)
-    assert set(objective(lot(teacher, recipe))) == parts
+    assert set(objective(micro_batch(teacher, recipe))) == parts

@@ -12,8 +12,8 @@ from osrerank.export.export_model import export_model
 from osrerank.scoring.card_file import read_card
 from osrerank.scoring.inputs import InputBuilder
 from osrerank.training.curve import read_curve
-from osrerank.training.development import Development, NetworkScorer
-from osrerank.training.examples.duo import DuoAssembly, ordered_pairs
+from osrerank.training.development import DevelopmentSet, NetworkScorer
+from osrerank.training.examples.duo import DuoSequenceBuilder, ordered_pairs
 from osrerank.training.examples.lists import Example
 from osrerank.training.fit import distill, train
 from osrerank.training.recipes import PRESETS
@@ -35,23 +35,23 @@ def builder() -> InputBuilder:
 
 def test_a_duo_training_reads_pairs_of_unlike_labels_in_both_orders() -> None:
     example = Example("low", ("salt", "wing", "heat"), (1, 0, 0))
-    made = DuoAssembly(builder()).sequences(example)
-    assert DuoAssembly(builder()).count(example) == len(made) == 4
+    made = DuoSequenceBuilder(builder()).sequences(example)
+    assert DuoSequenceBuilder(builder()).count(example) == len(made) == 4
     pairs, sequences = ordered_pairs(builder(), "low", example.documents)
     by_pair = {pair: tuple(tokens.ids) for pair, tokens in zip(pairs, sequences, strict=True)}
     expected = {by_pair[0, 1]: 1, by_pair[0, 2]: 1, by_pair[1, 0]: 0, by_pair[2, 0]: 0}
     assert {tuple(one.tokens.ids): one.target for one in made} == expected
     assert all(set(one.tokens.segments) == {0, 1, 2} for one in made)
-    assert DuoAssembly(builder()).sequences(Example("low", ("salt", "wing"), (0, 0))) == []
+    assert DuoSequenceBuilder(builder()).sequences(Example("low", ("salt", "wing"), (0, 0))) == []
 
 
 def test_teacher_scores_make_every_pair_with_its_difference() -> None:
     example = Example("low", ("salt", "wing", "heat"), (1, 0, 0), scores=(3.0, 1.0, 1.5))
-    assembly = DuoAssembly(builder(), unlike=False)
+    assembly = DuoSequenceBuilder(builder(), skips_equal_labels=False)
     made = assembly.sequences(example)
     assert assembly.count(example) == len(made) == 6
     assert sorted(one.score for one in made) == [-2.0, -1.5, -0.5, 0.5, 1.5, 2.0]
-    labelled = DuoAssembly(builder()).sequences(example)
+    labelled = DuoSequenceBuilder(builder()).sequences(example)
     assert {one.score for one in labelled} == {2.0, 1.5, -2.0, -1.5}
 
 
@@ -59,15 +59,15 @@ def test_the_development_measure_of_duo_sums_probabilities() -> None:
     trainee = load_trainee(START, RECIPE, kind="duo")
     example = Example("low pressure", ("salt", "the wing", "heat heat heat"), (0, 0, 1))
     scoring = NetworkScorer(torch.device("cpu"), 10_000)
-    (sums,) = scoring.documents(trainee, [example])
+    (sums,) = scoring.score_documents(trainee, [example])
     pairs, sequences = ordered_pairs(trainee.builder, example.query, example.documents)
-    logits = scoring.scores(trainee, sequences)
+    logits = scoring.score_sequences(trainee, sequences)
     expected = [
         sum(1 / (1 + np.exp(-z)) for (i, _), z in zip(pairs, logits, strict=True) if i == place) for place in range(3)
     ]
     np.testing.assert_allclose(sums, expected)
     rank = sorted(range(3), key=lambda place: -sums[place]).index(2) + 1
-    assert Development([example], "RR@10").value(trainee, scoring) == pytest.approx(1 / rank)
+    assert DevelopmentSet([example], "RR@10").measure_network(trainee, scoring) == pytest.approx(1 / rank)
 
 
 def test_a_duo_model_learns_and_is_exported(examples: Path, tmp_path: Path) -> None:

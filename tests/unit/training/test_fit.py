@@ -149,10 +149,10 @@ def test_a_killed_training_resumes_bitwise(examples: Path, tmp_path: Path) -> No
         "from tests.unit.training.test_fit import request\n"
         "from osrerank.training.fit import train\n"
         "loop.SAVE_EVERY_S = 0.0\n"
-        "step = loop.Training._step\n"
+        "step = loop.Training._train_step\n"
         "def slow(self, *given):\n"
         "    row = step(self, *given); print(row['step'], flush=True); time.sleep(0.3); return row\n"
-        "loop.Training._step = slow\n"
+        "loop.Training._train_step = slow\n"
         "train(request(Path(sys.argv[1]), Path(sys.argv[2])))\n"
     )
     command = [sys.executable, "-c", code, str(examples), str(tmp_path / "parts")]

@@ -17,7 +17,7 @@ from osrerank.search.ranking import rank_texts
 from osrerank.service import RerankService
 from osrerank.settings import Settings
 from osrerank.testing import FunctionScorer
-from osrerank.training.documents import passage_triples, passages_in
+from osrerank.training.documents import passage_triples, split_document
 from osrerank.training.examples.lists import Example, read_examples, write_examples
 from osrerank.training.examples.sources import open_source
 from osrerank_loaders.candidates import join_run_and_texts, write_candidates
@@ -89,7 +89,7 @@ def candidates_of(official: dict[str, str], folder: Path) -> Path:
 
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 def test_prepared_training_passages_are_reproducible(options, official, tmp_path):
-    from osrerank.training.development import Development  # imports torch
+    from osrerank.training.development import DevelopmentSet  # imports torch
 
     candidates = candidates_of(official, tmp_path)
     (listed,) = candidate_lists(candidates)
@@ -97,13 +97,13 @@ def test_prepared_training_passages_are_reproducible(options, official, tmp_path
     assert list(inference) == list(DOCUMENTS)
     (training,) = open_source(official).read()
     (developed,) = open_source({"candidates": str(candidates), "qrels": official["qrels"]}).read()
-    cut = Development([developed], "RR@10", passages=options)._cut(developed)
+    cut = DevelopmentSet([developed], "RR@10", passages=options).split(developed)
     for place, (doc_id, expected) in enumerate(inference.items()):
-        assert passages_in(training, place, options) == expected, doc_id
+        assert split_document(training, place, options) == expected, doc_id
         assert cut[place] == expected, doc_id
     write_examples(tmp_path / "examples.jsonl", [training])
     (again,) = read_examples(tmp_path / "examples.jsonl")
-    assert [passages_in(again, place, options) for place in range(10)] == list(inference.values())
+    assert [split_document(again, place, options) for place in range(10)] == list(inference.values())
 
 
 def test_the_official_files_become_triples_of_passages(official: dict[str, str], tmp_path: Path) -> None:
@@ -121,7 +121,7 @@ def test_the_official_files_become_triples_of_passages(official: dict[str, str],
 def test_sampling_training_passages_needs_document_ids() -> None:
     example = Example("q", ("a b c d",), (1,), "here, line 7")
     with pytest.raises(FormatError, match="here, line 7: policy=sampled draws by document ids, and there are none"):
-        passages_in(example, 0, Passages(words=1, stride=1, policy="sampled"))
+        split_document(example, 0, Passages(words=1, stride=1, policy="sampled"))
     assert not list(passage_triples([example], Passages()))
 
 

@@ -12,7 +12,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
 from osrerank.errors import ConfigError, EvaluationError, FormatError
 from osrerank.training.curve import read_curve
-from osrerank.training.pretrain import IGNORED, EncoderSize, MaskedSteps, new_encoder, pretrain
+from osrerank.training.pretrain import IGNORE_INDEX, EncoderSize, MaskedStepBuilder, create_encoder, pretrain
 from osrerank.training.recipes import PRESETS
 from tests.servers import ROOT
 from tests.unit.training.test_fit import minutes
@@ -32,8 +32,8 @@ def corpus(tmp_path: Path) -> Path:
     return path
 
 
-def steps(**changes: object) -> MaskedSteps:
-    return MaskedSteps(Tokenizer.from_file(str(TOKENIZER)), replace(RECIPE, **changes), 10_000)
+def steps(**changes: object) -> MaskedStepBuilder:
+    return MaskedStepBuilder(Tokenizer.from_file(str(TOKENIZER)), replace(RECIPE, **changes), 10_000)
 
 
 def test_pretraining_sequences_lose_no_token() -> None:
@@ -65,8 +65,8 @@ def test_masking_hides_15_percent_of_tokens_and_never_separators() -> None:
     ids = np.array([2, *range(20, 120), 3], dtype=np.int64)
     as_mask = kept = 0
     for _ in range(100):
-        changed, targets = maker.masked(ids, rng)
-        hidden = targets != IGNORED
+        changed, targets = maker.mask_pieces(ids, rng)
+        hidden = targets != IGNORE_INDEX
         assert int(hidden.sum()) == 15
         assert not hidden[0]
         assert not hidden[-1]
@@ -81,10 +81,10 @@ def test_masking_hides_15_percent_of_tokens_and_never_separators() -> None:
     last = maker.tokenizer.token_to_id("[SEP]")
     assert list(ids).count(last) == 4
     for _ in range(60):
-        changed, targets = maker.masked(ids, rng)
-        assert (targets[ids == last] == IGNORED).all()
+        changed, targets = maker.mask_pieces(ids, rng)
+        assert (targets[ids == last] == IGNORE_INDEX).all()
         assert (changed[ids == last] == last).all()
-        assert int((targets != IGNORED).sum()) == max(1, round(0.15 * int((ids != last).sum() - 1)))
+        assert int((targets != IGNORE_INDEX).sum()) == max(1, round(0.15 * int((ids != last).sum() - 1)))
 
 
 @pytest.mark.long
@@ -94,18 +94,18 @@ def test_masking_fits_roberta_tokenizers() -> None:
     names = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
     trainer = trainers.UnigramTrainer(vocab_size=60, special_tokens=names, unk_token="<unk>", show_progress=False)
     tokenizer.train_from_iterator(["low pressure and rain over the sea"] * 30, trainer)
-    made = MaskedSteps(tokenizer, RECIPE, 10_000, 1)
+    made = MaskedStepBuilder(tokenizer, RECIPE, 10_000, 1)
     (ids,) = made.sequences(["low pressure and rain over the sea"])
     assert (ids[0], ids[-1]) == (tokenizer.token_to_id("<s>"), tokenizer.token_to_id("</s>"))
-    changed = np.concatenate([made.masked(ids, np.random.default_rng(seed))[0] for seed in range(20)])
+    changed = np.concatenate([made.mask_pieces(ids, np.random.default_rng(seed))[0] for seed in range(20)])
     assert tokenizer.token_to_id("<mask>") in changed
-    bare = MaskedSteps(Tokenizer(models.Unigram()), RECIPE, 10_000)
+    bare = MaskedStepBuilder(Tokenizer(models.Unigram()), RECIPE, 10_000)
     with pytest.raises(ConfigError, match="the model's tokenizer has neither"):
         list(bare.sequences(["low"]))
 
 
 def test_a_model_is_pretrained_from_scratch_and_further(corpus: Path, tmp_path: Path) -> None:
-    start = new_encoder([corpus], tmp_path / "new", EncoderSize(layers=1, hidden=32, vocabulary=60))
+    start = create_encoder([corpus], tmp_path / "new", EncoderSize(layers=1, hidden=32, vocabulary=60))
     said: list[str] = []
     made = pretrain(start, tmp_path / "made", [corpus], replace(RECIPE, steps=40), report=said.append)
     assert made is not None
@@ -118,7 +118,7 @@ def test_a_model_is_pretrained_from_scratch_and_further(corpus: Path, tmp_path: 
 
 @pytest.mark.long
 def test_a_stopped_pretraining_resumes_bitwise(corpus: Path, tmp_path: Path) -> None:
-    start = new_encoder([corpus], tmp_path / "new", EncoderSize(layers=1, hidden=32, vocabulary=60))
+    start = create_encoder([corpus], tmp_path / "new", EncoderSize(layers=1, hidden=32, vocabulary=60))
     pretrain(start, tmp_path / "whole", [corpus], RECIPE, report=str)
     assert pretrain(start, tmp_path / "parts", [corpus], RECIPE, **minutes(3)) is None
     assert pretrain(start, tmp_path / "parts", [corpus], RECIPE, report=str) is not None
@@ -128,7 +128,7 @@ def test_a_stopped_pretraining_resumes_bitwise(corpus: Path, tmp_path: Path) -> 
 
 
 def test_corpora_without_usable_texts_are_refused(corpus: Path, tmp_path: Path) -> None:
-    start = new_encoder([corpus], tmp_path / "new", EncoderSize(layers=1, hidden=32, vocabulary=60))
+    start = create_encoder([corpus], tmp_path / "new", EncoderSize(layers=1, hidden=32, vocabulary=60))
     (tmp_path / "empty.txt").write_text("\n\n")
     with pytest.raises(FormatError, match="has no text"):
         pretrain(start, tmp_path / "made", [tmp_path / "empty.txt"], RECIPE, report=str)

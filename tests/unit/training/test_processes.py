@@ -16,8 +16,8 @@ from tests.servers import ROOT, free_port
 pytestmark = pytest.mark.long
 
 CLASSIFIER = ROOT / "tests" / "data" / "tiny-bert-two-labels"
-# A small token budget gives several lots a step; mining divides the training in two; no dropout, because processes draw
-# different masks.
+# A small token budget gives several micro-batches a step; mining divides the training in two; there is no dropout,
+# because processes draw different masks.
 RECIPE = (
     "modern,steps=6,batch=8,negatives=3,rate=1e-3,warmup=1,mine_at=0.5,evaluate_every=2,dropout=0,"
     "max_tokens=64,max_query_tokens=16,budget_tokens=128,precision=fp32"
@@ -55,9 +55,9 @@ machine = loop.Machine("fp32")
 import torch.distributed.nn.functional  # whose functions take the group of that moment for a default
 
 machine.wait()
-loop._leave_group()
+loop._destroy_process_group()
 names = [task.joinpath("comm").read_text() for task in Path("/proc/self/task").iterdir()]
-Path(f"left.{machine.number}").write_text("".join(name for name in names if "gloo" in name))
+Path(f"left.{machine.process_index}").write_text("".join(name for name in names if "gloo" in name))
 """
 
 
@@ -75,7 +75,7 @@ def numbers(folder: Path, column: str) -> list[float]:
 
 @pytest.mark.slow
 def test_several_processes_train_the_same_model_as_a_single_process(examples: Path, tmp_path: Path) -> None:
-    for processes in (1, 3):  # three: a step has two lots here, so one has nothing to do
+    for processes in (1, 3):  # three: a step has two micro_batches here, so one has nothing to do
         said = trained(examples, tmp_path / str(processes), processes)
         assert said.count("step 6 of 6") == 1
     one, several = tmp_path / "1", tmp_path / "3"

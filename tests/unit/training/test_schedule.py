@@ -7,9 +7,9 @@ import pytest
 
 from osrerank.options.passages import Passages
 from osrerank.training.development import (
-    Development,
-    cost,
-    schedule,
+    DevelopmentSet,
+    estimate_cost,
+    plan_schedule,
 )
 from osrerank.training.examples.lists import Example
 from osrerank.training.fit import train
@@ -26,10 +26,10 @@ def per_query() -> float:
     return 4 * sum(len("query 00") + len(" ".join(["word"] * words)) for words in (150, 150, 150, 75))
 
 
-def planned(sequences: float, development: Development | None = None):
+def planned(sequences: float, development: DevelopmentSet | None = None):
     """The schedule of a training of sequences that each cost as much as a query's."""
-    development = development or Development(EXAMPLES, "RR@10", passages=PASSAGES)
-    return schedule(development, sequences * per_query(), "cross-encoder", 10_000)
+    development = development or DevelopmentSet(EXAMPLES, "RR@10", passages=PASSAGES)
+    return plan_schedule(development, sequences * per_query(), "cross-encoder", 10_000)
 
 
 @pytest.mark.long
@@ -52,24 +52,28 @@ def test_development_takes_at_most_a_tenth_of_the_training_time(
     made = planned(sequences)
     if made.development is None:
         assert queries == 0
-        assert "the last weights are kept" in made.says
-        assert "evaluate_every=STEPS" in made.says
+        assert "the last weights are kept" in made.note
+        assert "evaluate_every=STEPS" in made.note
         return
-    assert (len(made.development.examples), made.measurements, made.before) == (queries, measurements, before)
+    assert (len(made.development.examples), made.max_measurements, made.measures_start) == (
+        queries,
+        measurements,
+        before,
+    )
     measured = queries * (measurements + before)
     assert measured <= 0.1 * (sequences + measured)
-    assert f"{queries} " in made.says
+    assert f"{queries} " in made.note
 
 
 def test_a_development_sample_is_spread_over_the_set() -> None:
     made = planned(300)
     assert made.development is not None
     chosen = [EXAMPLES.index(example) for example in made.development.examples]
-    assert all(EXAMPLES[place].relevant for place in chosen)
+    assert all(EXAMPLES[place].relevant_documents for place in chosen)
     assert chosen[0] < 5
     assert chosen[-1] > 50
     assert chosen == sorted(set(chosen))
-    small = Development(EXAMPLES[:5], "RR@10", passages=PASSAGES)
+    small = DevelopmentSet(EXAMPLES[:5], "RR@10", passages=PASSAGES)
     made = planned(36, small).development
     assert made is not None
     assert len(made.examples) == 2  # those with a relevant candidate
@@ -77,10 +81,10 @@ def test_a_development_sample_is_spread_over_the_set() -> None:
 
 
 def test_the_schedule_counts_pairs_and_cut_sequences() -> None:
-    assert cost("1234", ("123456", "12"), 2, "cross-encoder", 100) == 2 * (4 + 4)
-    assert cost("1234", ("123456", "12"), 2, "duo", 100) == 2 * (4 + 8)
-    assert cost("1234", ("1" * 10_000,), 1, "cross-encoder", 100) == 500
-    assert cost("1234", (), 0, "cross-encoder", 100) == 0
+    assert estimate_cost("1234", ("123456", "12"), 2, "cross-encoder", 100) == 2 * (4 + 4)
+    assert estimate_cost("1234", ("123456", "12"), 2, "duo", 100) == 2 * (4 + 8)
+    assert estimate_cost("1234", ("1" * 10_000,), 1, "cross-encoder", 100) == 500
+    assert estimate_cost("1234", (), 0, "cross-encoder", 100) == 0
 
 
 @pytest.mark.long

@@ -21,7 +21,7 @@ from osrerank.formats.trec import read_qrels, read_run
 from osrerank.options.passages import Windows
 from osrerank.stages.splitting import passage_spans, readable
 from osrerank.training.examples.first_pass import temporary_search
-from osrerank.training.examples.lists import text_of
+from osrerank.training.examples.lists import join_title
 from osrerank.types import Document, Query, Section
 from osrerank_loaders.collections.base import read_records
 from osrerank_loaders.collections.registry import LOADERS
@@ -58,7 +58,9 @@ def searched(
     depth: int,
 ) -> dict[str, Any]:
     """Return a set whose candidates the embedded engine finds."""
-    texts = ((doc_id, text_of({"title": title, "text": body})) for doc_id, (title, body) in documents.items())
+    texts = (
+        (doc_id, join_title({"title": title, "text": body}).full_text) for doc_id, (title, body) in documents.items()
+    )
     depth = min(depth, len(documents))
     with temporary_search(texts, depth) as search:
         found = {}

@@ -7,14 +7,14 @@ from itertools import islice
 import pytest
 
 from osrerank.training.examples.lists import Example
-from osrerank.training.examples.sampling import drawn, mixed, one_pass, passes, shuffled
+from osrerank.training.examples.sampling import endless_passes, interleave, read_pass, sample_documents, shuffle
 from osrerank.training.recipes import Recipe
 
 EXAMPLE = Example("q", ("a", "b", "c", "d", "e"), (0, 1, 0, 2, 0))
 
 
 def draws(**changes: object) -> list[Example]:
-    return list(drawn(EXAMPLE, Recipe(**changes), random.Random(1)))
+    return list(sample_documents(EXAMPLE, Recipe(**changes), random.Random(1)))
 
 
 def test_balanced_sampling_pairs_each_relevant_document_with_another() -> None:
@@ -35,18 +35,18 @@ def test_list_sampling_draws_without_repetition_and_top_takes_the_first() -> Non
 @pytest.mark.parametrize("draw", ["balanced", "list", "top", "all"])
 def test_sampled_documents_keep_their_scores(draw: str) -> None:
     scored = replace(EXAMPLE, scores=(0.0, 1.0, 2.0, 3.0, 4.0))
-    for one in drawn(scored, Recipe(draw=draw, loss="pointwise", depth=3, negatives=2), random.Random(1)):
+    for one in sample_documents(scored, Recipe(draw=draw, loss="pointwise", depth=3, negatives=2), random.Random(1)):
         assert one.scores == tuple(float("abcde".index(text)) for text in one.documents)
 
 
 @pytest.mark.parametrize("relevance", [(0, 0), (1, 1)])
 def test_a_query_with_one_class_gives_no_pair(relevance: tuple[int, ...]) -> None:
-    assert not list(drawn(Example("q", ("a", "b"), relevance), Recipe(), random.Random(1)))
+    assert not list(sample_documents(Example("q", ("a", "b"), relevance), Recipe(), random.Random(1)))
 
 
 @pytest.mark.parametrize("buffer", [1, 3, 10, 100])
 def test_shuffling_loses_no_example(buffer: int) -> None:
-    found = list(shuffled(range(20), buffer, random.Random(1)))
+    found = list(shuffle(range(20), buffer, random.Random(1)))
     assert sorted(found) == list(range(20))
     if buffer > 1:
         assert found != list(range(20))
@@ -55,7 +55,7 @@ def test_shuffling_loses_no_example(buffer: int) -> None:
 def test_examples_of_each_source_are_spread_over_the_pass() -> None:
     few = [Example(f"few {number}", (), ()) for number in range(10)]
     many = [Example(f"many {number}", (), ()) for number in range(90)]
-    found = [one.query for one in mixed([lambda: few, lambda: many], [10, 90], random.Random(1))]
+    found = [one.query for one in interleave([lambda: few, lambda: many], [10, 90], random.Random(1))]
     assert [name for name in found if name.startswith("few")] == [one.query for one in few]
     assert len(found) == 100
     assert 2 <= sum(name.startswith("few") for name in found[:50]) <= 8
@@ -65,10 +65,10 @@ def test_the_order_of_a_pass_depends_on_seed_and_number_only() -> None:
     examples = [Example(str(number), ("a", "b"), (1, 0)) for number in range(50)]
 
     def order(seed: int, number: int) -> list[str]:
-        return [one.query for one in one_pass([lambda: examples], [50], Recipe(seed=seed), number)]
+        return [one.query for one in read_pass([lambda: examples], [50], Recipe(seed=seed), number)]
 
     assert order(1, 0) == order(1, 0)
     assert order(1, 0) != order(1, 1)
     assert order(1, 0) != order(2, 0)
-    two = [one.query for one in islice(passes([lambda: examples], [50], Recipe()), 100)]
+    two = [one.query for one in islice(endless_passes([lambda: examples], [50], Recipe()), 100)]
     assert two == order(1, 0) + order(1, 1)

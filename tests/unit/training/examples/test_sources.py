@@ -147,22 +147,25 @@ def test_offsets_of_a_large_collection_are_kept_beside_it(tmp_path: Path) -> Non
     path = Path(file(tmp_path, "c.tsv", "d1\tone\nd2\ttwo\n"))
     kept = tmp_path / "c.tsv.ids.sqlite"
     assert (TextFile(path)["d2"], kept.exists()) == ("two", False)
-    assert (TextFile(path, kept_bytes=1)["d2"], kept.exists()) == ("two", True)
+    assert (TextFile(path, min_stored_bytes=1)["d2"], kept.exists()) == ("two", True)
     made = kept.stat().st_mtime_ns
-    texts = TextFile(path, kept_bytes=1)
+    texts = TextFile(path, min_stored_bytes=1)
     assert (list(texts), len(texts), texts["d1"], kept.stat().st_mtime_ns) == (["d1", "d2"], 2, "one", made)
     path.write_text("d0\tzero, which moves the others\nd1\tone\nd2\ttwo\n")
-    assert [TextFile(path, kept_bytes=1)[name] for name in ("d0", "d2")] == ["zero, which moves the others", "two"]
+    assert [TextFile(path, min_stored_bytes=1)[name] for name in ("d0", "d2")] == [
+        "zero, which moves the others",
+        "two",
+    ]
     path.write_text("d1\tone\nd1\ttwo\n")
     with pytest.raises(FormatError, match="line 2: the id d1 appears twice"):
-        TextFile(path, kept_bytes=1)
+        TextFile(path, min_stored_bytes=1)
 
 
 def test_an_unwritable_folder_only_costs_time_for_offsets(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = Path(file(tmp_path, "c.tsv", "d1\tone\n"))
     (tmp_path / "c.tsv.ids.sqlite").mkdir()
     (tmp_path / "c.tsv.ids.sqlite" / "held").touch()
-    assert TextFile(path, kept_bytes=1)["d1"] == "one"
+    assert TextFile(path, min_stored_bytes=1)["d1"] == "one"
     assert "ids of c.tsv are sorted again on each start" in caplog.text
     assert sorted(path.name for path in tmp_path.iterdir()) == ["c.tsv", "c.tsv.ids.sqlite"]
 
@@ -170,11 +173,11 @@ def test_an_unwritable_folder_only_costs_time_for_offsets(tmp_path: Path, caplog
 def test_offsets_of_a_changed_collection_are_noticed(tmp_path: Path) -> None:
     path = Path(file(tmp_path, "c.tsv", "d1\tone\nd2\ttwo\n"))
     state = path.stat()
-    TextFile(path, kept_bytes=1)
+    TextFile(path, min_stored_bytes=1)
     path.write_text("d2\ttwo\nd1\tone\n")
     os.utime(path, ns=(state.st_atime_ns, state.st_mtime_ns))
     with pytest.raises(FormatError, match=r"line 1: this line no longer has the text of d1; delete c.tsv.ids.sqlite"):
-        TextFile(path, kept_bytes=1)["d1"]
+        TextFile(path, min_stored_bytes=1)["d1"]
 
 
 @pytest.mark.parametrize(

@@ -44,15 +44,15 @@ def test_averaged_weights_are_weighted_means(tmp_path: Path) -> None:
     assert card.provenance["base_model"] == "tiny"
     readme = (made / "README.md").read_text(encoding="utf-8")
     assert readme.startswith(
-        "# mean\n\nA reranking model (cross-encoder) with a logits2 head, which reads at most 64 tokens.\n"
+        "# mean\n\nA reranking model (cross-encoder) with a logits2 head. Its input has at most 64 tokens.\n"
     )
-    assert readme.endswith("a weighted mean of those of:\n\n- `trained`: 0.75\n- `start`: 0.25\n")
+    assert readme.endswith("a weighted mean of these models':\n\n- `trained`: 0.75\n- `start`: 0.25\n")
     assert load_scorer(str(made), backend="torch").score("low", ["salt"], [(0,)]).inferences == 1
 
 
 @pytest.mark.parametrize("shares", [[1.0], [1.0, -0.5], [0.0, 0.0]])
 def test_impossible_shares_of_averaged_models_are_refused(tmp_path: Path, shares: list[float]) -> None:
-    with pytest.raises(ConfigError, match="2 models, and their shares"):
+    with pytest.raises(ConfigError, match="2 models have the shares"):
         average([START, START], shares, tmp_path / "mean")
     assert not (tmp_path / "mean").exists()
 
@@ -65,6 +65,6 @@ def test_averaging_models_of_different_form_is_refused(tmp_path: Path) -> None:
     weights[table] = torch.cat([weights[table], weights[table][:1]])
     save_file(weights, other / "model.safetensors")
     (other / "config.json").write_text(json.dumps({**config, "vocab_size": config["vocab_size"] + 1}))
-    with pytest.raises(ConfigError, match=r"other has no .*word_embeddings.weight of the form"):
+    with pytest.raises(ConfigError, match=r"other has no .*word_embeddings.weight of the shape"):
         average([START, other], [1, 1], tmp_path / "mean")
     assert not (tmp_path / "mean").exists()

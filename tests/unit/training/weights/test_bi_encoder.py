@@ -41,7 +41,7 @@ def test_training_computes_the_same_cosines_as_scoring(tmp_path: Path, pooling: 
     source = carded(tmp_path / "source", pooling, prefix)  # type: ignore[arg-type]
     trainee = load_trainee(source, replace(SMALL, max_tokens=512))
     example = Example(QUERY, DOCUMENTS, (1, 0, 0, 0))
-    (found,) = NetworkScorer(torch.device("cpu"), 200).documents(trainee, [example])
+    (found,) = NetworkScorer(torch.device("cpu"), 200).score_documents(trainee, [example])
     np.testing.assert_allclose(np.array(found) / TEMPERATURE, values(source), atol=1e-5)
 
 

@@ -72,7 +72,7 @@ def test_a_new_head_is_drawn_within_two_sigma_and_a_dropped_head_is_named(caplog
     assert float(found.weight.detach().abs().max()) <= 0.04
     assert not found.bias.any()
     load_trainee(DATA / "tiny-bert-one-label", replace(RECIPE, head="logits2"))
-    assert "is dropped: the recipe asks for logits2" in caplog.text
+    assert "is dropped: the recipe sets head=logits2" in caplog.text
 
 
 @pytest.mark.parametrize(("first", "then"), [("logits2", "next-sentence"), ("next-sentence", "logits2")])

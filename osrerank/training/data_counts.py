@@ -1,0 +1,58 @@
+"""Count the training data, from which the number of steps and the cost of a training follow."""
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from osrerank.errors import EvaluationError
+from osrerank.scoring.card import Kind
+from osrerank.training.development import estimate_cost
+from osrerank.training.examples.batches import SequenceBuilder
+from osrerank.training.examples.sampling import sample_documents
+from osrerank.training.examples.sources import ExampleSource
+from osrerank.training.recipes import Recipe
+
+
+@dataclass(frozen=True, slots=True)
+class DataCounts:
+    """The size of the training data.
+
+    Attributes:
+        examples: the number of examples in each source.
+        sequences: the number of sequences in a pass over all sources.
+        cost: the cost of a pass, as `osrerank.training.development.estimate_cost` returns it.
+    """
+
+    examples: tuple[int, ...]
+    sequences: int
+    cost: float
+
+
+def count_data(sources: Sequence[ExampleSource], recipe: Recipe, builder: SequenceBuilder, kind: Kind) -> DataCounts:
+    """Read and count all data once, so that malformed lines raise an error before the training begins.
+
+    Raises:
+        FormatError: a line is malformed.
+        EvaluationError: the data has nothing to learn from.
+    """
+    counts: list[int] = []
+    sequences, cost = 0, 0.0
+    max_tokens = builder.input_builder.max_tokens
+    rng = random.Random(recipe.seed)  # noqa: S311 - only counts
+    for source in sources:
+        number = 0
+        for number, example in enumerate(source.read(), start=1):  # noqa: B007 - the last number is the count
+            if recipe.soft and example.documents and not example.scores:
+                raise EvaluationError(
+                    f"{example.location}: soft=true learns from scores, but the example has no scores"
+                )
+            for sample in sample_documents(example, recipe, rng):
+                sequence_count = builder.count(sample)
+                sequences += sequence_count
+                cost += estimate_cost(sample.query, sample.documents, sequence_count, kind, max_tokens)
+        counts.append(number)
+    if not sequences:
+        names = "; ".join(source.name for source in sources)
+        need = "relevant documents and negatives" if recipe.draw in {"balanced", "list"} else "documents"
+        raise EvaluationError(f"there is nothing to learn from in {names}: no example has {need}")
+    return DataCounts(tuple(counts), sequences, cost)
