@@ -40,9 +40,10 @@ class CheckpointParam(click.ParamType[Path]):
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Path:  # noqa: ARG002 - click's
         """Return the model's directory, after a download if the model is on the hub."""
         from osrerank.scoring.locate import locate
-        from osrerank.scoring.registry import forms_of
+        from osrerank.scoring.registry import weights_for
 
-        return locate(str(value), forms=forms_of("torch"), also=("README.md",))  # the README names the languages
+        # the README lists the languages
+        return locate(str(value), weights=weights_for("torch"), extra_files=("README.md",))
 
 
 class Model(CheckpointParam):

@@ -16,7 +16,7 @@ from osrerank.scoring.modular import late_interaction as files
 from osrerank.scoring.modular.description import GRAPH_FAMILIES, TOKENIZER_SETTINGS_FILE, file_error
 from osrerank.scoring.modular.head import HeadStep
 from osrerank.scoring.modular.tokenizer_settings import TokenizerSettings
-from osrerank.scoring.saved_encoder import UNCALIBRATED, EncoderOverrides, read_encoder_config
+from osrerank.scoring.saved_encoder import PROVISIONAL_CALIBRATION, EncoderOverrides, read_encoder_config
 
 PROJECTION = "1_Dense"
 """The folder of the merged projection in an osrerank model directory."""
@@ -86,8 +86,8 @@ def read_late_interaction(directory: Path, name: str, overrides: EncoderOverride
         max_tokens=max_sequence_tokens(config, description.max_document_tokens),
         max_query_tokens=max_sequence_tokens(config, description.max_query_tokens),
         segment_rows=int(config.get("type_vocab_size", 0)),
-        calibration=UNCALIBRATED,
-        first_pass_weight=FIRST_PASS_WEIGHT * UNCALIBRATED.scale,
+        calibration=PROVISIONAL_CALIBRATION,
+        first_pass_weight=FIRST_PASS_WEIGHT * PROVISIONAL_CALIBRATION.scale,
         modules=(HeadStep("dense", f"{PROJECTION}.linear", has_bias=False),) if description.projections else (),
         dimensions=overrides.dimensions or (width if description.projections else 0),
         query_prefix=description.query_prefix if overrides.query_prefix is None else overrides.query_prefix,

@@ -8,7 +8,7 @@ from typing import Self
 from osrerank.client import Client
 from osrerank.retrieval.mapping import read_leaves_by_index
 from osrerank.scoring.card_file import read_card
-from osrerank.scoring.locate import locate_here
+from osrerank.scoring.locate import locate_offline
 from osrerank.scoring.names import MULTILINGUAL_LANGUAGES
 from osrerank.scoring.registry import is_local
 from osrerank.stages.language_guard import is_read, languages_of, use_multilingual
@@ -51,7 +51,7 @@ class Languages:
         common = {name: count for name, count in counts.most_common() if count >= MIN_SHARE * counts.total()}
         with client.searcher.serving(index) as service:
             settings = service.settings
-        directory = locate_here(settings.model) if is_local(settings.backend) else None
+        directory = locate_offline(settings.model) if is_local(settings.backend) else None
         model_languages = read_card(directory).languages if directory else ()
         searched = client.fields_of(index).searched
         leaves = [

@@ -1,4 +1,4 @@
-"""Merge the sequences of concurrent calls into batches, so that the calls share the model."""
+"""Batch the sequences of concurrent calls together, and compute the batches on a backend's threads."""
 
 import contextlib
 import math
@@ -24,24 +24,24 @@ from osrerank.types import Deadline
 
 Row = npt.NDArray[np.float32]
 
-WEIGHT = 0.3
+NEWEST_WEIGHT = 0.3
 """Weight of the newest batch in the moving average of seconds per token."""
 REFUSAL_FACTOR = 0.8
-"""Factor by which a refused batch lowers this average, so that a model that was slow once is soon tried again."""
+"""Factor by which a refusal lowers this average, so that a model that was slow once is soon tried again."""
 
 
 def batch_size(lengths: Iterable[int], budget_tokens: int, *, packed: bool = False) -> int:
-    """Count the first sequences that fit into a batch; the first one always fits.
+    """Return the number of leading sequences that fit into a batch; the first one always fits.
 
     Args:
         lengths: the length of each sequence, in tokens.
-        budget_tokens: maximum number of tokens in a batch; a longer sequence is a batch of its own.
-        packed: whether the batch has no padding, and costs the sum of the lengths. A padded batch costs the longest
-            length times the number of sequences.
+        budget_tokens: maximum number of tokens in a batch, including padding.
+        packed: whether batches have no padding. Otherwise, each sequence is padded to the longest one.
     """
     size = longest = total = 0
     for length in lengths:
-        longest, total = max(longest, length), total + length
+        longest = max(longest, length)
+        total += length
         cost = total if packed else longest * (size + 1)
         if size and cost > budget_tokens:
             break
@@ -51,7 +51,7 @@ def batch_size(lengths: Iterable[int], budget_tokens: int, *, packed: bool = Fal
 
 @dataclass(frozen=True, slots=True)
 class BatcherOutput:
-    """The results of a call's sequences, which are numbered from 0 in the order of `Call.add`.
+    """The results of a call's sequences, whose indices follow the order of `Call.add`.
 
     A sequence in neither field was not computed before the deadline.
 
@@ -63,13 +63,19 @@ class BatcherOutput:
     outputs: dict[int, Row] = field(default_factory=dict)
     failures: dict[int, str] = field(default_factory=dict)
 
-    def reached(self, size: int) -> int:
-        """Count the sequences before the first one, of ``size``, that has neither an output nor a failure."""
+    def count_reached(self, size: int) -> int:
+        """Return the number of leading sequences, of ``size``, that have an output or a failure."""
         return next((index for index in range(size) if index not in self.outputs and index not in self.failures), size)
 
 
 class _CallSequence(NamedTuple):
-    """A sequence, its call, and its number in the call."""
+    """A sequence of a call.
+
+    Attributes:
+        call: the call.
+        number: the sequence's index in the call.
+        tokens: the sequence itself.
+    """
 
     call: "Call"
     number: int
@@ -80,13 +86,13 @@ class Batcher:
     """Computes the sequences of concurrent calls on a backend's threads.
 
     Calls take turns, so that a small call does not wait for a large one. If a call leaves room in a batch, the next
-    call fills it. A failed batch is halved until the sequence that fails is alone. No sequence of a call starts after
-    the call's deadline, or if it is expected to end after it.
+    call fills it. A batch that fails is halved until the failing sequence is alone. A sequence does not start if it is
+    expected to end after its call's deadline.
 
     Args:
-        backend: computes a batch.
+        backend: computes the batches.
         model: the model's name, for errors.
-        clock: returns seconds.
+        clock: returns the time in seconds.
     """
 
     def __init__(self, backend: Backend, model: str, clock: Callable[[], float] = time.perf_counter) -> None:
@@ -98,24 +104,24 @@ class Batcher:
         renew_after_fork(self)
 
     def renew(self) -> None:
-        """Start over without calls and threads in a forked child, because threads are not inherited."""
+        """Drop all calls and threads in a forked child, where the parent's threads do not run."""
         self._lock = threading.Lock()
         self._queue: deque[Call] = deque()
-        self._halves: deque[list[_CallSequence]] = deque()
-        self._open: set[Call] = set()
-        self._busy = 0
+        self._halves: deque[list[_CallSequence]] = deque()  # of failed batches
+        self._open_calls: set[Call] = set()
+        self._busy_threads = 0
         self._threads = DaemonThreads(self._backend.threads, "osrerank-batch")
 
     def call(self, deadline: Deadline) -> "Call":
-        """Open a call for a ``with`` statement, whose end withdraws the sequences that were not computed."""
+        """Return a call for a ``with`` statement, whose end withdraws the sequences that are in no batch yet."""
         return Call(self, deadline, threading.Condition(self._lock))
 
     def close(self) -> None:
-        """Finish the running batches; waiting calls fail, and new calls are refused."""
+        """Finish the running batches; waiting and new calls fail."""
         with self._lock:
             self._closed = True
             for call in self._queue:
-                call.fail(self._refusal())
+                call.fail(self._closed_error())
             self._queue.clear()
         self._threads.close()
 
@@ -127,19 +133,19 @@ class Batcher:
         """
         with self._lock:
             if self._closed:
-                raise self._refusal()
+                raise self._closed_error()
             call.waiting.extend(sequences)
-            self._open.add(call)
-            if call.deadline.at_s is None:  # the order is free: with the longest first, all threads end together
+            self._open_calls.add(call)
+            if call.deadline.at_s is None:  # any order will do; with the longest first, all threads end together
                 call.waiting = deque(sorted(call.waiting, key=lambda sequence: -len(sequence.tokens.ids)))
             if call.waiting and call not in self._queue:
                 self._queue.append(call)
-            for _ in range(min(self._backend.threads - self._busy, len(call.waiting))):
+            for _ in range(min(self._backend.threads - self._busy_threads, len(call.waiting))):
                 self._threads.submit(self._work)
-                self._busy += 1
+                self._busy_threads += 1
 
     def wait(self, call: "Call") -> None:
-        """Wait for all sequences of the call; after its deadline, only for sequences in a running batch."""
+        """Wait for all sequences of a call; after its deadline, only for those in running batches."""
         with self._lock:
             timeout_s = None if call.deadline.at_s is None else max(0.0, call.deadline.remaining_s())
             call.ended.wait_for(lambda: call.is_done, timeout_s)
@@ -147,56 +153,57 @@ class Batcher:
             call.ended.wait_for(lambda: call.is_done)
 
     def withdraw(self, call: "Call") -> None:
-        """Remove the call's sequences that are in no batch yet."""
+        """Drop the sequences of a call that are in no batch yet."""
         with self._lock:
             call.waiting.clear()
-            self._open.discard(call)
+            self._open_calls.discard(call)
 
     def _work(self) -> None:
-        """Compute batches until no sequence waits; an unexpected error is raised to all callers."""
+        """Compute batches until no sequence waits; an error of the batcher itself is raised to all callers."""
         try:
-            self._compute()
+            self._compute_batches()
         except BaseException as error:  # noqa: BLE001 - a thread that dies would leave its callers waiting
             with self._lock:
-                self._busy -= 1
-                for call in self._open:
+                self._busy_threads -= 1
+                for call in self._open_calls:
                     call.fail(error)
 
-    def _compute(self) -> None:
-        while batch := self._take():
+    def _compute_batches(self) -> None:
+        while batch := self._next_batch():
             try:
                 with self._throughput.timed(sum(len(sequence.tokens.ids) for sequence in batch)):
-                    outputs = self._outputs(batch)
+                    outputs = self._compute(batch)
             except InferenceError as error:
-                self._isolate(batch, str(error))
-            except Exception as error:  # noqa: BLE001 - the callers of other batches go on
+                self._halve(batch, str(error))
+            except Exception as error:  # noqa: BLE001 - other callers are not affected
                 self._fail(batch, error)
             else:
                 self._complete(batch, outputs)
 
-    def _outputs(self, batch: Sequence[_CallSequence]) -> Sequence[Row]:
+    def _compute(self, batch: Sequence[_CallSequence]) -> Sequence[Row]:
         with COMPUTE_SECONDS.time(), NATIVE_CODE:
             outputs: Any = self._backend.run([sequence.tokens for sequence in batch])
         if not np.isfinite(outputs if isinstance(outputs, np.ndarray) else np.concatenate(outputs)).all():
             raise InferenceError(f"{self._model} returned a score that is not a finite number", model=self._model)
         return list(outputs)
 
-    def _take(self) -> list[_CallSequence]:
+    def _next_batch(self) -> list[_CallSequence]:
         """Return the next batch; an empty batch ends the thread."""
         with self._lock:
             batch = self._next_half() or self._next_sequences()
             if not batch:
-                self._busy -= 1
+                self._busy_threads -= 1
             return batch
 
     def _next_half(self) -> list[_CallSequence]:
         """Return a half of a failed batch, without the sequences whose deadline has passed."""
         while self._halves:
             in_time: list[_CallSequence] = []
-            late: list[_CallSequence] = []
             for sequence in self._halves.popleft():
-                (late if sequence.call.deadline.passed else in_time).append(sequence)
-            self._release(late)
+                if sequence.call.deadline.passed:
+                    self._finish([sequence])
+                else:
+                    in_time.append(sequence)
             if in_time:
                 return in_time
         return []
@@ -209,7 +216,7 @@ class Batcher:
             size = self._count_fitting(batch, call)
             batch += [call.waiting.popleft() for _ in range(size)]
             call.running += size
-            if call.waiting and size == 0:  # the call does not fit, and is the first of the next batch
+            if call.waiting and size == 0:  # nothing fits: the call begins the next batch
                 self._queue.appendleft(call)
                 break
             if call.waiting:
@@ -218,7 +225,7 @@ class Batcher:
         return batch
 
     def _count_fitting(self, batch: Sequence[_CallSequence], call: "Call") -> int:
-        """Count the sequences of a call that join a batch; a call without time left drops its waiting sequences."""
+        """Return how many sequences of a call join a batch; drop its sequences if there is no time for them."""
         lengths = [len(sequence.tokens.ids) for sequence in batch]
         if call.waiting and not self._throughput.allows(sum(lengths) + len(call.waiting[0].tokens.ids), call.deadline):
             if not batch:
@@ -235,8 +242,8 @@ class Batcher:
         size = batch_size(chain(lengths, candidates), budget_tokens, packed=self._backend.packed)
         return max(0, size - len(batch))
 
-    def _isolate(self, batch: Sequence[_CallSequence], reason: str) -> None:
-        """Halve a failed batch: the error may come from a single sequence, or from the size of the batch."""
+    def _halve(self, batch: Sequence[_CallSequence], reason: str) -> None:
+        """Halve a failed batch, whose size or a single sequence may be the cause; a single sequence has failed."""
         with self._lock:
             if len(batch) > 1:
                 HALVINGS.inc()
@@ -245,28 +252,28 @@ class Batcher:
                 return
             sequence = batch[0]
             sequence.call.outcome.failures[sequence.number] = reason
-            self._release(batch)
+            self._finish(batch)
 
     def _fail(self, batch: Sequence[_CallSequence], error: Exception) -> None:
-        """Pass an unexpected error to the callers whose sequences are in the batch."""
+        """Raise an unexpected error to the callers whose sequences are in the batch."""
         with self._lock:
             for sequence in batch:
                 sequence.call.fail(error)
-            self._release(batch)
+            self._finish(batch)
 
     def _complete(self, batch: Sequence[_CallSequence], outputs: Iterable[Row]) -> None:
         with self._lock:
             for sequence, row in zip(batch, outputs, strict=True):
                 sequence.call.outcome.outputs[sequence.number] = row.astype(np.float32)
-            self._release(batch)
+            self._finish(batch)
 
-    def _release(self, batch: Iterable[_CallSequence]) -> None:
-        """Count sequences as no longer running; the lock is held."""
+    def _finish(self, batch: Iterable[_CallSequence]) -> None:
+        """Count sequences as no longer running, and wake callers. The caller holds the lock."""
         for sequence in batch:
             sequence.call.running -= 1
             sequence.call.notify()
 
-    def _refusal(self) -> InferenceError:
+    def _closed_error(self) -> InferenceError:
         return InferenceError(f"the scorer of {self._model} is closed; load the model again", model=self._model)
 
 
@@ -278,8 +285,8 @@ class Call:
         outcome: the results so far.
         waiting: the sequences that are in no batch yet.
         running: the number of sequences in running batches.
-        error: an unexpected error, after which the caller stops waiting; None if none occurred.
-        ended: condition of the batcher's lock, which is notified when the call is done.
+        error: an unexpected error, which ends the call; None if none occurred.
+        ended: condition with the batcher's lock, notified when the call is done.
     """
 
     def __init__(self, batcher: Batcher, deadline: Deadline, ended: threading.Condition) -> None:
@@ -290,7 +297,7 @@ class Call:
         self.error: BaseException | None = None
         self.ended = ended
         self._batcher = batcher
-        self._added = 0
+        self._size = 0
 
     def __enter__(self) -> Self:
         return self
@@ -306,25 +313,25 @@ class Call:
         return self.error is not None or not (self.waiting or self.running)
 
     def fail(self, error: BaseException) -> None:
-        """Give the caller an error instead of results; the lock is held."""
+        """End the call with an error. The caller of this method holds the lock."""
         self.error = error
         self.waiting.clear()
         self.ended.notify_all()
 
     def notify(self) -> None:
-        """Wake the caller if the call is done; the lock is held."""
+        """Wake the waiting thread if the call is done. The caller of this method holds the lock."""
         if self.is_done:
             self.ended.notify_all()
 
     def add(self, sequences: Iterable[Tokens]) -> None:
-        """Add sequences; they are computed while the caller prepares more.
+        """Add sequences, which are computed while the caller prepares more.
 
         Raises:
             InferenceError: the batcher is closed.
         """
-        added = [_CallSequence(self, number, tokens) for number, tokens in enumerate(sequences, self._added)]
-        self._added += len(added)
-        self._batcher.admit(self, added)
+        new_sequences = [_CallSequence(self, index, tokens) for index, tokens in enumerate(sequences, self._size)]
+        self._size += len(new_sequences)
+        self._batcher.admit(self, new_sequences)
 
     def result(self) -> BatcherOutput:
         """Wait for all added sequences, or until the deadline, and return their results."""
@@ -337,10 +344,10 @@ class Call:
 class Throughput:
     """Estimates how long a batch takes, by a moving average of seconds per token.
 
-    Threads share it without a lock, because a lost update only makes the estimate a little older.
+    Threads share it without a lock, because a lost update hardly changes the estimate.
 
     Args:
-        clock: returns seconds.
+        clock: returns the time in seconds.
     """
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
@@ -349,15 +356,15 @@ class Throughput:
 
     @contextlib.contextmanager
     def timed(self, tokens: int) -> Iterator[None]:
-        """Add the time of a batch of this many padded tokens to the average."""
-        started = self._clock()
+        """Add the time that a batch of this many tokens takes in a ``with`` statement to the average."""
+        started_s = self._clock()
         yield
-        latest = (self._clock() - started) / max(tokens, 1)
+        newest = (self._clock() - started_s) / max(tokens, 1)
         average = self.seconds_per_token
-        self.seconds_per_token = latest if average == 0 else (1 - WEIGHT) * average + WEIGHT * latest
+        self.seconds_per_token = newest if average == 0 else (1 - NEWEST_WEIGHT) * average + NEWEST_WEIGHT * newest
 
     def budget_tokens(self, max_tokens: int, deadline: Deadline) -> int:
-        """Return the maximum tokens of a batch: ``max_tokens``, or fewer, to take a quarter of the time left."""
+        """Return the size of a batch that takes a quarter of the time left, in tokens; at most ``max_tokens``."""
         if deadline.at_s is None or self.seconds_per_token == 0:
             return max_tokens
         return max(1, int(min(max_tokens, deadline.remaining_s() / 4 / self.seconds_per_token)))

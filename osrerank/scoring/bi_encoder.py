@@ -86,7 +86,7 @@ class BiEncoder(LocalModel):
         """Everything that a similarity depends on except the texts; it leaves out backend, device and dtype."""
         key = hashlib.blake2b(self.key.encode(), digest_size=16).hexdigest()
         queries = f"/{self._query_encoder.identity}" if self._query_encoder else ""
-        return f"{self._digest(())}/{key}/{self.card.kind}/{self._policy}{queries}"
+        return f"{self._digest(())}/{key}/{self.card.kind}/{self._length_policy}{queries}"
 
     def encode(self, texts: Sequence[str], side: Side, *, deadline: Deadline = NEVER) -> Vectors:
         """Encode texts, as `osrerank.types.Encoder.encode`; queries are cached, and encoded whatever the deadline.

@@ -38,7 +38,7 @@ class CrossEncoder(LocalModel):
     def identity(self) -> str:
         """Everything that a score depends on except the texts: model digest, precision and input lengths."""
         suffix = "/log-odds" if self._has_odds else ""
-        return f"{self._digest(self.backend.files)}/{self.backend.precision}/standard/{self._policy}{suffix}"
+        return f"{self._digest(self.backend.files)}/{self.backend.precision}/standard/{self._length_policy}{suffix}"
 
     def score(
         self,
@@ -60,7 +60,7 @@ class CrossEncoder(LocalModel):
         while reached < len(tuples):
             window = tuples[reached : reached + window_size]
             outcome = self._compute(query_pieces, documents, pieces, window, deadline)
-            attempted = outcome.reached(len(window))
+            attempted = outcome.count_reached(len(window))
             for index in range(attempted):
                 row = outcome.outputs.get(index)
                 logit = math.nan if row is None else self._logit(row)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from osrerank.scoring.passages import chunks_of
+from osrerank.scoring.passages import split_into_chunks
 from osrerank.types import NEVER, Advice, Deadline, Scores
 from osrerank.types.scores import QUERY_CUT
 from osrerank.vectors.documents import DocumentVectors
@@ -85,8 +85,8 @@ class EncoderScorer:
         return self.encoder.probabilities(logits)
 
     def chunks(self, query: str, texts: Sequence[str]) -> list[list[tuple[int, int]]]:
-        """Split texts into chunks that fit the encoder, as `chunks_of`."""
-        return chunks_of(self.encoder, query, texts)
+        """Split texts into chunks that fit the encoder, as `split_into_chunks`."""
+        return split_into_chunks(self.encoder, query, texts)
 
     def close(self) -> None:
         self.vectors.close()

@@ -1,4 +1,4 @@
-"""Load a model on first use, with the cache of its scores or the store of its vectors."""
+"""Load a model on first use, together with its score cache or its vector store."""
 
 import contextlib
 import math
@@ -23,23 +23,23 @@ if TYPE_CHECKING:
     from osrerank.vectors.store import VectorStore
 
 RETRY_LOAD_AFTER_S = 30.0
-"""Seconds before a model that failed to load is tried again; otherwise every search would wait for it."""
-FIND_AGAIN_AFTER_S = 1.0
-"""Interval between two attempts to find workers, in seconds; an attempt without success takes time."""
-FINDING_SHARE = 0.5
-"""Share of the time left that a search may spend on finding workers; the rest is for documents with stored vectors."""
+"""Seconds after which a model that failed to load is tried again. Without this pause, every search would try."""
+FIND_INTERVAL_S = 1.0
+"""Minimum interval between two attempts to find workers, in seconds; a failed attempt takes time."""
+FIND_TIME_SHARE = 0.5
+"""Maximum share of the time left for finding workers; the remainder is for documents with stored vectors."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ready:
-    """A model that can be used.
+    """A loaded model.
 
     Attributes:
         model: an encoder or a scorer.
-        vectors: the document vectors of an encoder; None for a scorer.
-        scorer: the model as a scorer, behind the score cache if one is configured. An encoder is wrapped; its vectors
-            are stored, so its scores are not cached.
-        disconnect: closes the connections to the score cache; None without a cache.
+        vectors: the document vectors of an encoder; None if the model is a scorer.
+        scorer: the model as a scorer, with the score cache if one is configured. An encoder's scores are not cached,
+            because its vectors are stored.
+        disconnect: closes the connections to the score cache; None if there is no cache.
     """
 
     model: Model
@@ -49,7 +49,7 @@ class Ready:
 
 
 class _Loading:
-    """A running load: an event that is set at its end, and the error if it failed."""
+    """A load in a background thread: the event that is set at its end, and the error if it failed."""
 
     def __init__(self) -> None:
         self.ended = threading.Event()
@@ -57,7 +57,7 @@ class _Loading:
 
 
 class LoadedModel:
-    """A model that is loaded once, on first use, with the cache of its scores or the store of its vectors.
+    """A model that is loaded on first use, together with its score cache or its vector store.
 
     A background thread loads the model, so that a search waits no longer than its deadline. Safe to use from many
     threads.
@@ -67,13 +67,13 @@ class LoadedModel:
         kinds: the kinds that the model may have.
         settings: backend, threads, Redis.
         provided: a model to use instead of the named one; the caller closes it.
-        fix: advice that is added to the error when the model cannot be loaded.
-        clock: returns seconds.
+        fix: advice for the user, added to the error if the model cannot be loaded.
+        clock: returns the time in seconds.
         has_index: whether the documents are in an index; if not, a configured Redis stores their vectors.
-        on_loaded: callback after the named model is loaded, which loads the models that are used with it.
+        on_loaded: called after the named model is loaded.
 
     Attributes:
-        sides: additional stores of vectors, which are read for texts outside a search.
+        sides: additional vector stores, which are read for texts outside a search.
     """
 
     def __init__(
@@ -100,33 +100,33 @@ class LoadedModel:
         self._ready: Ready | None = None
         self._failure: ModelLoadError | None = None
         self._retry_pause = Pause(RETRY_LOAD_AFTER_S, clock=clock)
-        self._last_search_s = -math.inf
+        self._last_find_s = -math.inf
         self.renew()
         renew_after_fork(self)
 
     def renew(self) -> None:
-        """Forget the running load in a forked child, where its thread does not run."""
+        """Drop the running load in a forked child, where its thread does not run."""
         self._loading: _Loading | None = None
 
     @property
     def is_encoder(self) -> bool | None:
-        """Whether the model encodes each text alone; None while the model is not loaded."""
+        """Whether the model encodes each text separately; None until the model is loaded."""
         model: Model | None = self._provided or (None if self._ready is None else self._ready.model)
         return None if model is None else is_encoder(model)
 
     @property
     def ready_now(self) -> Ready | None:
-        """The model, if it is loaded; else None."""
+        """The model; None until it is loaded."""
         return self.ready() if self._provided is not None else self._ready
 
     def ready(self, deadline: Deadline = NEVER) -> Ready:
         """Return the model; load it first if necessary.
 
         Args:
-            deadline: the latest time to wait for the model; after it, the background thread goes on.
+            deadline: the time after which this call stops waiting; the background thread goes on.
 
         Raises:
-            StillLoading: the model is not loaded by the deadline.
+            StillLoading: the model was not loaded by the deadline.
             ModelLoadError: the model cannot be loaded.
             MissingDependencyError: the model's backend is not installed.
             WorkerError: there are no workers.
@@ -138,7 +138,7 @@ class LoadedModel:
             loading = self._current_loading()
             if not deadline.wait(loading.ended):
                 fix = "client.warm_up() or connect(..., warm=True) loads it before the first search"
-                raise StillLoading(f"the model {self._name} was not loaded by the deadline: {fix}")
+                raise StillLoading(f"the model {self._name} was not loaded by the deadline; {fix}")
             if loading.error is not None:
                 raise loading.error
         return ready
@@ -152,32 +152,29 @@ class LoadedModel:
         return self.ready().vectors
 
     def scorer(self, *, cached: bool = True) -> Scorer:
-        """Return the model as a scorer, by default behind the score cache if one is configured. Raises as `ready`."""
+        """Return the model as a scorer, by default with the score cache if one is configured. Raises as `ready`."""
         ready = self.ready()
         return ready.scorer if cached or is_encoder(ready.model) else ready.model
 
     def start_loading(self) -> None:
-        """Start to load the model in the background; an error is raised when the model is used."""
+        """Load the model in the background; an error is raised when the model is used."""
         if self._ready is None and self._provided is None:
             self._current_loading()
 
     def find_workers(self, deadline: Deadline) -> None:
-        """Look for the model's workers, if it needs any, for half of the time left and at most once a second.
+        """Find the model's workers, if it needs any, within half of the time left and at most once a second.
 
-        Errors are ignored here: a caller that needs the workers gets the error when it uses them, and does not wait a
-        second time.
+        Errors are ignored, because they are raised, without another wait, when the workers are used.
         """
         model: object = self._provided or (None if self._ready is None else self._ready.model)
-        if not isinstance(model, NeedsWorkers) or self._clock() - self._last_search_s < FIND_AGAIN_AFTER_S:
+        if not isinstance(model, NeedsWorkers) or self._clock() - self._last_find_s < FIND_INTERVAL_S:
             return
         with contextlib.suppress(ConfigError, ModelLoadError, MissingDependencyError, WorkerError):
-            model.find_workers(deadline.within_ms(1000 * FINDING_SHARE * deadline.remaining_s()))
-        self._last_search_s = (
-            self._clock()
-        )  # set last: else other threads would skip this method, and wait without a limit
+            model.find_workers(deadline.within_ms(1000 * FIND_TIME_SHARE * deadline.remaining_s()))
+        self._last_find_s = self._clock()  # set after the attempt, so that other threads do not skip theirs meanwhile
 
     def close(self) -> None:
-        """Wait for a running load; close the model, unless the caller provided it, and the cache's connections."""
+        """Wait for a running load, then close the cache's connections and, unless the caller provided it, the model."""
         if (loading := self._loading) is not None:
             loading.ended.wait()
         with self._lock:
@@ -192,7 +189,7 @@ class LoadedModel:
             ready.model.close()
 
     def _current_loading(self) -> _Loading:
-        """Return the running load; start one if none runs and the model is not loaded."""
+        """Return the running or finished load; start one if there is none, or if the last one failed."""
         with self._lock:
             if self._loading is None or (self._loading.ended.is_set() and self._ready is None):
                 loading = _Loading()
@@ -204,13 +201,13 @@ class LoadedModel:
         try:
             with NATIVE_CODE:
                 self._ready = self._load_ready()
-        except Exception as error:  # noqa: BLE001 - the threads that wait for the model raise it
+        except Exception as error:  # noqa: BLE001 - raised by the threads that wait
             loading.error = error
         finally:
             loading.ended.set()
 
     def _load_ready(self) -> Ready:
-        """Load the model, and return it with its vector storage or its score cache."""
+        """Load the model, and add its vector store or its score cache."""
         model = self._provided or self._load_named()
         if is_encoder(model):
             from osrerank.vectors.configured import VectorStorage  # noqa: PLC0415 - only encoders need it
@@ -221,7 +218,7 @@ class LoadedModel:
             return Ready(model, vectors, EncoderScorer(vectors))
         in_redis = self._settings.redis_url is not None and self._settings.cache_mb > 0
         in_process = self._provided is None and self._settings.cache_local_mb > 0
-        if not (in_process or in_redis):  # the scores of a provided scorer are cached only in Redis
+        if not (in_process or in_redis):
             return Ready(model, None, model)
         from osrerank.scoring.cache.scorer import add_cache  # noqa: PLC0415 - only scorers need it
 
@@ -229,7 +226,7 @@ class LoadedModel:
         return Ready(model, None, cached, cached.disconnect)
 
     def _load_named(self) -> Model:
-        """Load the named model; soon after a failure, raise the same error again."""
+        """Load the named model; for a while after a failure, raise the same error again."""
         if self._failure is not None and self._retry_pause.is_on:
             raise ModelLoadError(str(self._failure), model=self._failure.model, path=self._failure.path)
         try:

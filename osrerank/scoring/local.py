@@ -1,4 +1,4 @@
-"""The base class of models in this process, with the model's files, its backend, and the batches that calls share."""
+"""The base class of models that run in this process: tokenisation, batches and a backend."""
 
 import os
 import time
@@ -17,14 +17,14 @@ from osrerank.scoring.card import ModelCard, logistic
 from osrerank.scoring.inputs import InputBuilder
 from osrerank.scoring.model_files import CARD_FILE, CONFIG_FILE, digest, tokenizer_file
 
-CHUNK = {"bi-encoder": 16, "late-interaction": 16, "cross-encoder": 16, "duo": 128}
-"""Kind of model -> how many sequences are tokenised at a time, while the previous ones are computed."""
+CHUNK_SIZES = {"bi-encoder": 16, "late-interaction": 16, "cross-encoder": 16, "duo": 128}
+"""Kind of model -> number of sequences that are tokenised at a time, while the previous ones are computed."""
 CHUNK_CHARACTERS = 1 << 17
-"""The maximum number of characters tokenised at a time. A longer text is tokenised by itself."""
-LARGE_CHUNK = 256
-"""The maximum number of sequences tokenised at a time for a GPU. It is high to keep the GPU busy."""
-USUAL_TOKENS = 128
-"""Length of a usual sequence, which converts a backend's budget from tokens to sequences."""
+"""Maximum number of characters tokenised at a time. A longer text is tokenised alone."""
+MAX_CHUNK_SIZE = 256
+"""Maximum number of sequences tokenised at a time; a GPU with its large batches needs many."""
+TYPICAL_TOKENS = 128
+"""Length of a typical sequence, to estimate how many sequences a batch has."""
 
 
 class LocalModel:
@@ -32,10 +32,10 @@ class LocalModel:
 
     Args:
         directory: the model's directory.
-        card: the model's card, which says what the outputs mean.
-        builder: makes sequences from texts.
-        backend: computes the sequences.
-        clock: returns seconds.
+        card: the model's card.
+        builder: converts texts to sequences.
+        backend: computes batches of sequences.
+        clock: returns the time in seconds.
     """
 
     def __init__(
@@ -56,22 +56,18 @@ class LocalModel:
 
     @property
     def backend(self) -> Backend:
-        """The backend that computes the sequences.
-
-        Raises:
-            InferenceError: the model is closed.
-        """
+        """The backend. Raises `InferenceError` if the model is closed."""
         if self._backend is None:
             raise InferenceError(f"the scorer of {self.model} is closed; load the model again", model=self.model)
         return self._backend
 
     @property
     def chunk_size(self) -> int:
-        """How many sequences are tokenised at a time, while the previous ones are computed."""
-        return max(CHUNK[self.card.kind], min(LARGE_CHUNK, self.backend.budget_tokens // USUAL_TOKENS))
+        """The number of sequences that are tokenised at a time, while the previous ones are computed."""
+        return max(CHUNK_SIZES[self.card.kind], min(MAX_CHUNK_SIZE, self.backend.budget_tokens // TYPICAL_TOKENS))
 
     def tokenisation_chunks(self, lengths: Sequence[int]) -> Iterator[slice]:
-        """Divide sequences into chunks that are tokenised at a time: yield a slice for each chunk.
+        """Divide sequences into chunks to tokenise at a time; yield a slice for each chunk.
 
         Args:
             lengths: the length of each sequence, in characters.
@@ -85,7 +81,7 @@ class LocalModel:
 
     @property
     def merges_calls(self) -> bool:
-        """Whether sequences of several calls share batches, so that concurrent calls fill the batches better."""
+        """Whether the sequences of concurrent calls share batches."""
         return self.backend.budget_tokens > 1
 
     def probabilities(self, logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
@@ -103,7 +99,7 @@ class LocalModel:
             backend.close()
 
     @property
-    def _policy(self) -> str:
+    def _length_policy(self) -> str:
         return f"{self.card.max_query_tokens}/{self.card.max_tokens}/{self._builder.length_rule}"
 
     def _digest(self, weights: Sequence[str]) -> str:

@@ -15,7 +15,7 @@ from osrerank.scoring.names import MULTILINGUAL, MULTILINGUAL_PACKAGE
 
 SHIPPED_PREFIX = "osrerank/"
 HUB_ID = re.compile(r"^(?P<repository>[\w.-]+(/[\w.-]+)?)(@(?P<revision>[\w./-]+))?$")
-DESCRIPTIONS = (
+DESCRIPTION_FILES = (
     "*_Dense/config.json",
     "*_Dropout/config.json",
     "*_HierarchicalTokenPooling/config.json",
@@ -36,43 +36,42 @@ DESCRIPTIONS = (
     "tokenizer_config.json",
     "vocab.txt",
 )
-"""The files of a hub repository, besides the weights, that are downloaded."""
-
-Forms = Sequence[Sequence[str]]
-"""Lists of file patterns, each for one form of a model's weights."""
+"""Patterns of the files, besides the weights, that are downloaded from a hub repository."""
 
 
-def locate(model: str, *, forms: Forms = (*GRAPHS, *WEIGHTS), also: Sequence[str] = ()) -> Path:
+def locate(
+    model: str, *, weights: Sequence[Sequence[str]] = (*GRAPHS, *WEIGHTS), extra_files: Sequence[str] = ()
+) -> Path:
     """Return the directory of a model; download the model from the hub if it is neither a directory nor shipped.
 
     Args:
-        model: a directory, ``osrerank/NAME`` for a shipped model, or a hub id with an optional ``@revision``. A file
-            that torch.save wrote is returned itself; its directory has the model's other files.
-        forms: for a hub id: lists of file patterns; the first list of which the repository has a file is downloaded.
-        also: for a hub id: patterns of further files to download.
+        model: a directory, ``osrerank/NAME`` for a shipped model, or a hub id with an optional ``@revision``. The path
+            of a file that torch.save wrote is returned unchanged.
+        weights: for a hub id; lists of file patterns. The first list that matches a file of the repository is
+            downloaded, and no other.
+        extra_files: for a hub id; patterns of further files to download.
 
     Raises:
-        ModelLoadError: there is no such model, or the hub cannot be reached; the message says how to bring the files.
-        MissingDependencyError: the model is in a package of its own, which is not installed.
+        ModelLoadError: there is no such model, or the hub cannot be reached; the message says how to copy the files.
+        MissingDependencyError: the package that contains the model is not installed.
     """
     folder = Path(model).expanduser()
     if folder.is_dir() or is_pickled(folder):
         return folder
     if folder.is_file():
-        reason = f"{folder} is a file that torch.save did not write; name the directory that it is in"
+        reason = f"{folder} is a file that torch.save did not write; name its directory"
         raise ModelLoadError(reason, model=model, path=str(folder))
     if model.startswith(SHIPPED_PREFIX):
-        return _shipped(model)
+        return _shipped_directory(model)
     matched = HUB_ID.match(model)
     if matched is None or model.startswith("."):
-        raise ModelLoadError(
-            f"there is no directory {model}, and it is not a hub id either", model=model, path=str(folder)
-        )
-    return _download(model, matched["repository"], matched["revision"], forms, also)
+        reason = f"there is no directory {model}, and it is not a hub id either"
+        raise ModelLoadError(reason, model=model, path=str(folder))
+    return _download(model, matched["repository"], matched["revision"], weights, extra_files)
 
 
-def locate_here(model: str) -> Path | None:
-    """Return the directory of a model on this machine, without asking the hub; None if the model is not here.
+def locate_offline(model: str) -> Path | None:
+    """Return the directory of a model on this machine, without a request to the hub; None if it has no such model.
 
     Args:
         model: as for `locate`.
@@ -83,7 +82,7 @@ def locate_here(model: str) -> Path | None:
     if model == MULTILINGUAL and find_spec(MULTILINGUAL_PACKAGE) is None:
         return None
     if model.startswith(SHIPPED_PREFIX):
-        shipped = _folder(model)
+        shipped = _shipped_path(model)
         return shipped if shipped.is_dir() else None
     matched = HUB_ID.match(model)
     if matched is None or model.startswith("."):
@@ -98,59 +97,60 @@ def locate_here(model: str) -> Path | None:
 
 
 def hub_id(directory: Path) -> str:
-    """Return the id of the repository that a directory of the hub's cache comes from; "" for any other directory."""
+    """Return the repository id of a directory in the hub's cache; "" for other directories."""
     folder = directory.parent.parent.name if directory.parent.name == "snapshots" else ""
     return folder.removeprefix("models--").replace("--", "/", 1) if folder.startswith("models--") else ""
 
 
-def name_of(directory: Path) -> str:
-    """Return the name of a model for other models' cards: ``osrerank/NAME`` for a shipped model, else the folder."""
+def model_name(directory: Path) -> str:
+    """Return the name of a model in the cards of other models: ``osrerank/NAME`` if it is shipped, else its folder."""
     is_shipped = directory.parent == SHIPPED or directory.parent.name == MULTILINGUAL_PACKAGE
     return f"{SHIPPED_PREFIX}{directory.name}" if is_shipped else directory.name
 
 
-def _folder(model: str) -> Path:
-    """Return the directory of a shipped model, which need not exist."""
+def _shipped_path(model: str) -> Path:
+    """Return the path of a shipped model, which may not exist."""
     if model != MULTILINGUAL:
         return SHIPPED / model.removeprefix(SHIPPED_PREFIX)
     (package,) = require(MULTILINGUAL_PACKAGE, extra="multilingual").__path__
     return Path(package) / model.removeprefix(SHIPPED_PREFIX)
 
 
-def _shipped(model: str) -> Path:
-    directory = _folder(model)
+def _shipped_directory(model: str) -> Path:
+    """Return the directory of a shipped model, or raise `ModelLoadError` if there is no such model."""
+    directory = _shipped_path(model)
     if not directory.is_dir():
         names = ", ".join(sorted(f"{SHIPPED_PREFIX}{entry.name}" for entry in SHIPPED.iterdir() if entry.is_dir()))
-        fix = replacement_for(model) or f"it ships {names}; {MULTILINGUAL} is in the extra multilingual"
+        fix = replacement_for(model) or f"it ships {names}; {MULTILINGUAL} needs the extra multilingual"
         raise ModelLoadError(f"osrerank ships no model {model}; {fix}", model=model, path=str(directory))
     return directory
 
 
-def _download(model: str, repository: str, revision: str | None, forms: Forms, also: Sequence[str]) -> Path:
-    """Download a repository's description files and one form of its weights, but no files with code."""
+def _download(
+    model: str, repository: str, revision: str | None, weights: Sequence[Sequence[str]], extra_files: Sequence[str]
+) -> Path:
+    """Download a repository's description files and one list of its weights, but no code; arguments as in `locate`."""
     from huggingface_hub import snapshot_download  # noqa: PLC0415 - takes half a second
 
     try:
-        for form in forms:
-            patterns = [*DESCRIPTIONS, *also, *form]
-            directory = Path(snapshot_download(repository, revision=revision, allow_patterns=patterns))
-            if form in GRAPHS and has_weighted_modules(directory):
+        for patterns in weights:
+            files = [*DESCRIPTION_FILES, *extra_files, *patterns]
+            directory = Path(snapshot_download(repository, revision=revision, allow_patterns=files))
+            if patterns in GRAPHS and has_weighted_modules(directory):
                 continue
-            if any(any(directory.glob(pattern)) for pattern in form):
+            if any(any(directory.glob(pattern)) for pattern in patterns):
                 break
     except ModelLoadError:
         raise
     except Exception as error:
-        raise _unreachable(model, repository, revision, error) from error
+        raise _download_error(model, repository, revision, error) from error
     return directory
 
 
-def _unreachable(model: str, repository: str, revision: str | None, error: Any) -> ModelLoadError:
+def _download_error(model: str, repository: str, revision: str | None, error: Any) -> ModelLoadError:
     version = f" --revision {revision}" if revision else ""
     command = f"hf download {repository}{version} --local-dir {repository.rsplit('/', 1)[-1]}"
     reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-    return ModelLoadError(
-        f"there is no directory {model}, and the download from the Hugging Face hub failed ({reason}); on a "
-        f"machine that reaches the hub run {command}, copy that directory here and name it as the model",
-        model=model,
-    )
+    message = f"there is no directory {model}, and the download from the Hugging Face hub failed ({reason}); "
+    message += f"on a machine that reaches the hub run {command}, copy that directory here and name it as the model"
+    return ModelLoadError(message, model=model)

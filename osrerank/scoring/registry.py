@@ -1,7 +1,6 @@
-"""The list of backends, and functions that load a model: `load` by settings, `load_model` and `load_scorer` by name.
+"""Load models: `load` by the settings, `load_model` and `load_scorer` by name. `BACKENDS` lists the backends.
 
-A backend is an entry of `BACKENDS` and a module with a function ``load``. A backend's module is imported when it is
-first used.
+The module of a backend has a function ``load``, and is imported on first use.
 """
 
 import difflib
@@ -29,36 +28,36 @@ if TYPE_CHECKING:
     from osrerank.scoring.encoder_scorer import EncoderScorer
 
 Model = Scorer | Encoder
-OfScorer = TypeVar("OfScorer", bound=Scorer)
+ScorerT = TypeVar("ScorerT", bound=Scorer)
 
 NO_DUO_MODEL = (
-    "no duo model is named, and neither this package nor a hub has one: export the authors' duobert-large-msmarco with "
-    "osrerank export FOLDER duobert --kind duo, or train one with osrerank train duo"
+    "no duo model is named, and there is no default: export the authors' duobert-large-msmarco with "
+    "osrerank export FOLDER duobert --kind duo, or train a model with osrerank train duo"
 )
 GPU = Path("/dev/nvidiactl")
-"""This file exists if NVIDIA's driver is loaded."""
+"""A file that exists if NVIDIA's driver is loaded."""
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class BackendEntry:
-    """A backend: its name, its module, and what it can compute.
+    """A backend: its name, its module, and the models that it supports.
 
     Attributes:
         name: the name for ``--backend``.
         module: the module whose ``load`` is called: by `open` if the backend is local, else by `connect`.
         is_local: whether the backend computes in this process.
-        kinds: the kinds of models that the backend computes.
-        forms: lists of file patterns for a hub repository; the first list of which it has a file is downloaded.
-        dtypes: the dtypes that the backend can compute in.
+        kinds: the kinds of models that it supports.
+        weights: lists of file patterns of the weights that it can load, as for `osrerank.scoring.locate.locate`.
+        dtypes: the dtypes that it can compute in.
     """
 
     name: str
     module: str
     is_local: bool = True
     kinds: Sequence[Kind] = (*POINTWISE, *DUO)
-    forms: Sequence[Sequence[str]] = ()
+    weights: Sequence[Sequence[str]] = ()
     dtypes: Sequence[str] = (AUTO,)
 
     def open(self, directory: Path, card: ModelCard, compute: "ComputeOptions") -> "Backend":
@@ -67,7 +66,7 @@ class BackendEntry:
         return backend
 
     def connect(self, settings: Settings, model: str) -> Model:
-        """Return a model that workers or a server compute."""
+        """Return a model that runs on workers or a server."""
         connected: Model = importlib.import_module(self.module).load(settings, model)
         return connected
 
@@ -75,8 +74,8 @@ class BackendEntry:
 BACKENDS = {
     entry.name: entry
     for entry in (
-        BackendEntry("onnx", "osrerank.scoring.backends.onnx", forms=GRAPHS),
-        BackendEntry("torch", "osrerank.scoring.backends.torch", forms=WEIGHTS, dtypes=DTYPES),
+        BackendEntry("onnx", "osrerank.scoring.backends.onnx", weights=GRAPHS),
+        BackendEntry("torch", "osrerank.scoring.backends.torch", weights=WEIGHTS, dtypes=DTYPES),
         BackendEntry(WORKERS, "osrerank.scoring.remote.load", is_local=False),
         BackendEntry(HTTP, "osrerank.scoring.backends.http.load", is_local=False, kinds=POINTWISE),
     )
@@ -89,8 +88,8 @@ def load(settings: Settings, kinds: Sequence[Kind] = (), *, model: str | None = 
     Args:
         settings: model, backend, dtype, threads, broker.
         kinds: the kinds that the model may have; any if empty.
-        model: a model other than ``settings.model``; "" if no duo model is named.
-        in_worker: whether this process is a worker, which computes by itself if the backend is ``workers``.
+        model: the model to use instead of ``settings.model``; "" if a duo model is needed and none is named.
+        in_worker: whether this process is a worker, which loads the model itself if the backend is ``workers``.
 
     Raises:
         ConfigError, ModelLoadError, MissingDependencyError: as `load_model`.
@@ -98,7 +97,7 @@ def load(settings: Settings, kinds: Sequence[Kind] = (), *, model: str | None = 
     name = settings.model if model is None else model
     entry = BACKENDS.get(settings.backend)
     if entry is not None and kinds and not {*kinds} & {*entry.kinds}:
-        reason = f"the backend {entry.name} cannot compare pairs: use a pipeline without duo, or another backend"
+        reason = f"the backend {entry.name} cannot compare pairs; use a pipeline without duo, or another backend"
         raise ModelLoadError(reason, model=name)
     if not name:
         raise ModelLoadError(NO_DUO_MODEL)
@@ -110,10 +109,9 @@ def load(settings: Settings, kinds: Sequence[Kind] = (), *, model: str | None = 
 def load_local(
     settings: Settings, kinds: Sequence[Kind] = (), *, model: str | None = None
 ) -> "CrossEncoder | BiEncoder":
-    """Load the settings' model into this process; if the settings name a remote backend, ``auto`` is used.
+    """Load the settings' model into this process, with the backend ``auto`` if the settings name a remote one.
 
-    Raises:
-        ConfigError, ModelLoadError, MissingDependencyError: as `load_model`.
+    Arguments are those of `load`, errors those of `load_model`.
     """
     return load_model(
         settings.model if model is None else model,
@@ -137,11 +135,11 @@ def load_model(
     Args:
         model: a directory in Hugging Face layout, the name of a shipped model (``osrerank/e5-small``), or a hub id,
             with an optional ``@revision``.
-        backend: ``onnx``, ``torch``, or ``auto``: ONNX if the model has a graph, else torch if it is installed. Only
-            ``torch`` uses a GPU; ``auto`` logs a warning if it leaves one unused.
-        threads: CPU threads; 0 means the cores that this process may use.
-        dtype: the dtype that torch computes in: ``fp32``, ``bf16``, ``fp16``, or ``auto`` for 16 bits on a GPU and fp32
-            on the CPU. Any value except ``auto`` selects the torch backend, because an ONNX graph has fixed dtypes.
+        backend: ``onnx``, ``torch``, or ``auto``, which takes ONNX if the model has a graph, else torch if it is
+            installed. Only ``torch`` uses a GPU; ``auto`` logs a warning if it leaves one unused.
+        threads: number of CPU threads; 0 takes all cores that this process may use.
+        dtype: the dtype in which torch computes: ``fp32``, ``bf16``, ``fp16``, or ``auto`` for 16 bits on a GPU and
+            fp32 on the CPU. Any other value than ``auto`` needs torch, because an ONNX graph has fixed dtypes.
         kinds: the kinds that the model may have; any if empty.
 
     Returns:
@@ -150,25 +148,26 @@ def load_model(
 
     Raises:
         ConfigError: there is no such backend or dtype, or the backend cannot compute in that dtype.
-        ModelLoadError: the model is not found, or has another kind; the message says why and what to do.
+        ModelLoadError: the model was not found, cannot be loaded, or has another kind.
         MissingDependencyError: the backend needs an extra that is not installed.
     """
     from osrerank.scoring.checkpoints.convert import CheckedGraph, ConvertedModel, convert_if_needed  # noqa: PLC0415 - imports tokenizers
     from osrerank.scoring.checkpoints.self_check import require_self_check  # noqa: PLC0415 - imports tokenizers
     from osrerank.scoring.locate import locate  # noqa: PLC0415 - imports tokenizers
 
-    backend = _for_dtype(backend, dtype)
-    files = convert_if_needed(locate(model, forms=forms_of(backend)))
-    directory, folder_name = files.directory, Path(model).name if files.sha256 else ""
+    backend = _resolve_backend(backend, dtype)
+    files = convert_if_needed(locate(model, weights=weights_for(backend)))
+    directory = files.directory
+    folder_name = Path(model).name if files.sha256 else ""
     card = read_card(directory, name=folder_name if Path(model).expanduser().exists() else model)
     if kinds and card.kind not in kinds:
         reason = f"{directory} is a {card.kind} model; a {' or '.join(kinds)} model is needed here"
         raise ModelLoadError(reason, model=card.name, path=str(directory))
     network = load_backend(directory, card, backend=backend, threads=threads, dtype=dtype)
-    loaded = model_of(directory, card, network)
+    loaded = build_model(directory, card, network)
     check: ConvertedModel | CheckedGraph = files
     if is_encoder(loaded):
-        load_queries(loaded, directory, backend=backend, threads=threads, dtype=dtype)
+        load_query_model(loaded, directory, backend=backend, threads=threads, dtype=dtype)
         is_foreign = network.name == "onnx" and not (directory / CARD_FILE).exists()
         check = (
             CheckedGraph(hashlib.sha256(loaded.identity.encode()).hexdigest())
@@ -184,21 +183,22 @@ def load_model(
     return loaded
 
 
-def load_queries(
+def load_query_model(
     model: "BiEncoder", directory: Path, *, backend: str = AUTO, threads: int = 0, dtype: str = AUTO
 ) -> None:
-    """Load the query model of a bi-encoder that has one; the arguments are those of `load_model`.
+    """Load the query model of a bi-encoder, if its card names one; other arguments are those of `load_model`.
 
     Raises:
         ModelLoadError, MissingDependencyError: as `load_model`, or the vectors of both models cannot be compared.
     """
-    if model.card.query_model:
-        folder = directory / model.card.query_model
-        if not (folder / CARD_FILE).exists():
-            reason = f"{folder / CARD_FILE} is missing, the card of the model for queries; copy the whole folder"
-            raise ModelLoadError(reason, model=model.model, path=str(folder))
-        loaded = load_model(str(folder), backend=backend, threads=threads, dtype=dtype, kinds=("bi-encoder",))
-        model.encode_queries_with(cast("BiEncoder", loaded))
+    if not model.card.query_model:
+        return
+    folder = directory / model.card.query_model
+    if not (folder / CARD_FILE).exists():
+        reason = f"{folder / CARD_FILE}, the card of the query model, is missing; copy the whole folder"
+        raise ModelLoadError(reason, model=model.model, path=str(folder))
+    query_model = load_model(str(folder), backend=backend, threads=threads, dtype=dtype, kinds=("bi-encoder",))
+    model.encode_queries_with(cast("BiEncoder", query_model))
 
 
 def load_scorer(
@@ -210,16 +210,15 @@ def load_scorer(
     kinds: Sequence[Kind] = (),
     settings: Settings | None = None,
 ) -> "CrossEncoder | EncoderScorer":
-    """Load a model as `load_model` does, for scoring; an encoder is wrapped in an `EncoderScorer`.
+    """Load a model with `load_model`, and return it as a scorer with `as_scorer`."""
+    return as_scorer(load_model(model, backend=backend, threads=threads, dtype=dtype, kinds=kinds), settings)
+
+
+def as_scorer(model: ScorerT | Encoder, settings: Settings | None = None) -> "ScorerT | EncoderScorer":
+    """Return a scorer unchanged; wrap an encoder in an `EncoderScorer`.
 
     An encoder's vectors are stored as the settings say; without settings, they are neither rounded nor stored.
     """
-    loaded = load_model(model, backend=backend, threads=threads, dtype=dtype, kinds=kinds)
-    return as_scorer(loaded, settings)
-
-
-def as_scorer(model: OfScorer | Encoder, settings: Settings | None = None) -> "OfScorer | EncoderScorer":
-    """Return a model as a scorer; an encoder is wrapped, and its vectors are stored as the settings say."""
     if not is_encoder(model):
         return model
     from osrerank.scoring.encoder_scorer import EncoderScorer  # noqa: PLC0415 - only encoders need it
@@ -229,8 +228,8 @@ def as_scorer(model: OfScorer | Encoder, settings: Settings | None = None) -> "O
     return EncoderScorer(DocumentVectors(model, None if settings is None else VectorStorage.from_settings(settings)))
 
 
-def model_of(directory: Path, card: ModelCard, network: "Backend") -> "CrossEncoder | BiEncoder":
-    """Build a model of the card's kind from a tokenizer and a network.
+def build_model(directory: Path, card: ModelCard, network: "Backend") -> "CrossEncoder | BiEncoder":
+    """Return a model of the card's kind, with the directory's tokenizer and a loaded network.
 
     Raises:
         ModelLoadError: the tokenizer cannot be read.
@@ -242,10 +241,13 @@ def model_of(directory: Path, card: ModelCard, network: "Backend") -> "CrossEnco
     from osrerank.scoring.late_interaction import LateInteraction  # noqa: PLC0415 - imports tokenizers
 
     builder = InputBuilder.load(directory, card)
-    if card.is_encoder:
-        kind = LateInteraction if card.kind == "late-interaction" else BiEncoder
-        return kind(directory, card, builder, network)
-    return (Duo if card.kind == "duo" else CrossEncoder)(directory, card, builder, network)
+    classes: dict[Kind, type[CrossEncoder | BiEncoder]] = {
+        "bi-encoder": BiEncoder,
+        "late-interaction": LateInteraction,
+        "cross-encoder": CrossEncoder,
+        "duo": Duo,
+    }
+    return classes[card.kind](directory, card, builder, network)
 
 
 def load_backend(
@@ -256,40 +258,31 @@ def load_backend(
     threads: int = 0,
     dtype: str = AUTO,
 ) -> "Backend":
-    """Load a model's network without its tokenizer.
-
-    Raises:
-        ConfigError: the backend does not compute in this process.
-        ModelLoadError, MissingDependencyError: as `load_model`.
-    """
+    """Load a model's network without its tokenizer; arguments and errors are those of `load_model`."""
     check_backend(backend, local=True)
     from osrerank.scoring.backends.base import ComputeOptions  # noqa: PLC0415 - imports tokenizers
 
-    entry = BACKENDS[_choose(directory, card) if backend == AUTO else backend]
+    entry = BACKENDS[_choose_backend(directory, card) if backend == AUTO else backend]
     return entry.open(directory, card, ComputeOptions(threads, dtype))
 
 
 def check_backend(name: str, *, local: bool = False) -> str:
-    """Validate a backend's name and return it.
+    """Return a backend's name if there is such a backend.
 
     Args:
-        name: the given name.
+        name: the name.
         local: whether the backend must compute in this process.
 
     Raises:
-        ConfigError: there is no such backend; the message lists all backends, and suggests the nearest name.
+        ConfigError: there is no such backend; the message lists all backends, and suggests the most similar name.
     """
-    return _checked("backend", name, LOCAL_NAMES if local else NAMES)
+    return _check_name("backend", name, LOCAL_NAMES if local else NAMES)
 
 
 def check_settings(settings: Settings) -> None:
-    """Validate the names of backend and dtype in the settings.
-
-    Raises:
-        ConfigError: there is no such backend or dtype, or the backend ``http`` has no server.
-    """
+    """Raise `ConfigError` unless backend and dtype exist, and the backend ``http`` has a server."""
     check_backend(settings.backend)
-    _checked("dtype", settings.dtype, DTYPES)
+    _check_name("dtype", settings.dtype, DTYPES)
     if settings.backend == HTTP:
         from osrerank.scoring.backends.http.load import check  # noqa: PLC0415 - only one backend needs it
 
@@ -297,53 +290,49 @@ def check_settings(settings: Settings) -> None:
 
 
 def is_local(backend: str) -> bool:
-    """Return whether a backend computes in this process.
-
-    Raises:
-        ConfigError: there is no such backend.
-    """
+    """Return whether a backend computes in this process. Raises as `check_backend`."""
     return check_backend(backend) in LOCAL_NAMES
 
 
-def forms_of(backend: str) -> Sequence[Sequence[str]]:
-    """Return the file patterns to fetch from a hub repository for a backend; for ``auto``, those of all backends."""
+def weights_for(backend: str) -> Sequence[Sequence[str]]:
+    """Return the lists of weight files for a backend, as for `locate`; ``auto`` has those of all backends."""
     if backend != AUTO:
-        return BACKENDS[backend].forms
-    return [form for entry in BACKENDS.values() for form in entry.forms]
+        return BACKENDS[backend].weights
+    return [patterns for entry in BACKENDS.values() for patterns in entry.weights]
 
 
-def _checked(setting: str, name: str, names: Sequence[str]) -> str:
+def _check_name(setting: str, name: str, names: Sequence[str]) -> str:
     if name in names:
         return name
-    near = difflib.get_close_matches(name, names, 1)
-    hint = f"; did you mean {near[0]}?" if near else ""
+    similar = difflib.get_close_matches(name, names, 1)
+    hint = f"; did you mean {similar[0]}?" if similar else ""
     reason = f"{setting} is {name!r}; it must be one of {', '.join(names)}{hint}"
     raise ConfigError(reason, setting=setting, source=f"--{setting} or OSRERANK_{setting.upper()}")
 
 
-def _for_dtype(backend: str, dtype: str) -> str:
-    """Return the backend for a dtype; ``auto`` with a dtype becomes the first backend that can compute in it."""
+def _resolve_backend(backend: str, dtype: str) -> str:
+    """Return the backend; if it is ``auto`` and a dtype is given, the first one that can compute in the dtype."""
     check_backend(backend, local=True)
-    _checked("dtype", dtype, DTYPES)
-    able = [entry.name for entry in BACKENDS.values() if dtype in entry.dtypes]
+    _check_name("dtype", dtype, DTYPES)
+    suitable = [entry.name for entry in BACKENDS.values() if dtype in entry.dtypes]
     if backend == AUTO:
-        return AUTO if dtype == AUTO else able[0]
-    if backend not in able:
-        reason = f"backend {backend} does not compute in {dtype}; leave dtype out, or use --backend {able[0]}"
+        return AUTO if dtype == AUTO else suitable[0]
+    if backend not in suitable:
+        reason = f"backend {backend} does not compute in {dtype}; leave dtype out, or use --backend {suitable[0]}"
         raise ConfigError(reason, setting="dtype", source="argument")
     return backend
 
 
-def _choose(directory: Path, card: ModelCard) -> str:
+def _choose_backend(directory: Path, card: ModelCard) -> str:
     """Return the backend that ``auto`` chooses: ONNX if the model has a graph, else torch if it is installed."""
     if card.onnx:
-        if GPU.exists() and not card.is_encoder:  # an encoder's vectors are computed only once
+        if GPU.exists() and not card.is_encoder:  # an encoder computes each vector only once
             logger.warning(
                 "[gpu-unused] %s runs on the CPU, but this machine has a GPU: use it with --backend torch", card.name
             )
         return "onnx"
     if find_spec("torch") is None or not weight_files(directory):
-        reason = "has no ONNX graph, and torch or the model's safetensors are missing; either run osrerank export on it"
-        fix = "or pip install 'osrerank[torch]' and add the safetensors"
-        raise ModelLoadError(f"{directory} {reason}, {fix}", model=card.name, path=str(directory))
+        reason = f"{directory} has no ONNX graph, and torch or the model's safetensors are missing"
+        fix = "run osrerank export on it, or pip install 'osrerank[torch]' and add the safetensors"
+        raise ModelLoadError(f"{reason}; {fix}", model=card.name, path=str(directory))
     return "torch"

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from osrerank.errors import StillLoading
 from osrerank.options.sentences import Sentences
-from osrerank.scoring.passages import chunks_of
+from osrerank.scoring.passages import split_into_chunks
 from osrerank.stages.ordering import ScoredCandidate
 from osrerank.stages.sentence_splitting import blank_markup, is_ready, sentence_blocks
 from osrerank.stages.slices import rank_by_slices
@@ -106,7 +106,7 @@ class SentenceStage:
         """Return the spans of sentences; long sentences are split by tokens if the options say so."""
         if self.options.chunks == "words":
             return spans
-        chunks = chunks_of(self.scorer, query, [clean[start:end] for start, end in spans])
+        chunks = split_into_chunks(self.scorer, query, [clean[start:end] for start, end in spans])
         return [
             (start + first, start + last)
             for (start, _), chunk_spans in zip(spans, chunks, strict=True)

@@ -24,7 +24,7 @@ from osrerank.options.passages import Passages
 from osrerank.scoring.card import Kind
 from osrerank.scoring.card_file import parameter_files, read_card
 from osrerank.scoring.inputs import InputBuilder
-from osrerank.scoring.locate import name_of
+from osrerank.scoring.locate import model_name
 from osrerank.scoring.model_files import CARD_FILE, CONFIG_FILE, digest, tokenizer_file
 from osrerank.training.data_counts import DataCounts, count_data
 from osrerank.training.development import MAX_MEASUREMENTS, DevelopmentSet, NetworkScorer, Schedule, plan_schedule
@@ -311,7 +311,7 @@ def _finish(
     training.restore_best()
     state = training.state
     provenance = {
-        "base_model": name_of(request.source),
+        "base_model": model_name(request.source),
         "our_training": request.recipe.as_json(),
         "steps": training.plan.total,
         "data": [
@@ -321,7 +321,7 @@ def _finish(
         "seed": request.recipe.seed,
     }
     if trainee.source != request.source:
-        provenance["student_from"] = name_of(trainee.source)
+        provenance["student_from"] = model_name(trainee.source)
     if state.best is not None and request.development is not None and schedule.development is not None:
         measurements = training.plan.measurements
         best = f"the best of {measurements} measurements on this set, so it is optimistic"

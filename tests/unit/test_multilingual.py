@@ -12,7 +12,7 @@ import pytest
 
 from osrerank.errors import MissingDependencyError
 from osrerank.scoring.card_file import read_card
-from osrerank.scoring.locate import locate, locate_here
+from osrerank.scoring.locate import locate, locate_offline
 from osrerank.scoring.names import MULTILINGUAL
 from osrerank.scoring.registry import load_model
 from tests import servers
@@ -157,7 +157,7 @@ def test_a_multilingual_weight_file_of_another_format_is_refused(tmp_path: Path)
 
 
 def test_the_multilingual_model_without_its_distribution_names_the_extra() -> None:
-    if "osrerank_multilingual" in sys.modules or locate_here(MULTILINGUAL) is not None:
+    if "osrerank_multilingual" in sys.modules or locate_offline(MULTILINGUAL) is not None:
         pytest.skip("osrerank-multilingual is installed")
     with pytest.raises(MissingDependencyError, match=r"pip install 'osrerank\[multilingual\]'"):
         locate(MULTILINGUAL)
@@ -171,7 +171,7 @@ def test_the_multilingual_model_is_found_by_name_with_its_distribution(
     (folder.parent / "__init__.py").write_text("")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "osrerank_multilingual", raising=False)
-    assert locate(MULTILINGUAL) == locate_here(MULTILINGUAL) == folder
+    assert locate(MULTILINGUAL) == locate_offline(MULTILINGUAL) == folder
     sys.modules.pop("osrerank_multilingual")
 
 

@@ -39,7 +39,7 @@ from osrerank.scoring.bi_encoder import BiEncoder
 from osrerank.scoring.card_file import read_card
 from osrerank.scoring.late_interaction import LateInteraction
 from osrerank.scoring.locate import locate
-from osrerank.scoring.registry import load_backend, model_of
+from osrerank.scoring.registry import build_model, load_backend
 from osrerank.stages.vectors import VectorStage
 from osrerank.types import Candidate, Query, Ranking
 from osrerank.types.vectors import Floats, Rows
@@ -137,7 +137,7 @@ def loaded(models: Sequence[str], factors: Sequence[float]) -> Iterator[tuple[st
         network = load_backend(directory, card)
         for factor in factors if card.kind == "late-interaction" else [1.0]:
             tokens = replace(card.tokens, pool_factor=factor) if card.kind == "late-interaction" else card.tokens
-            encoder = model_of(directory, replace(card, tokens=tokens), network)
+            encoder = build_model(directory, replace(card, tokens=tokens), network)
             if not isinstance(encoder, BiEncoder):
                 raise TypeError(f"{model} is no encoder")
             yield card.name, encoder

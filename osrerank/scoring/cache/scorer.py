@@ -16,7 +16,7 @@ from prometheus_client import Counter as Count
 
 from osrerank.scoring.cache.in_flight import InFlight
 from osrerank.scoring.cache.local import CachedScore, LocalStore, NullStore, SharedScores
-from osrerank.scoring.passages import chunks_of
+from osrerank.scoring.passages import split_into_chunks
 from osrerank.settings import Settings, split_keys
 from osrerank.types import NEVER, Advice, Counts, Deadline, Scorer, Scores
 from osrerank.types.scores import QUERY_CUT
@@ -72,7 +72,7 @@ class CachedScorer:
         return self._scorer.probabilities(logits)
 
     def chunks(self, query: str, texts: Sequence[str]) -> list[list[tuple[int, int]]]:
-        return chunks_of(self._scorer, query, texts)
+        return split_into_chunks(self._scorer, query, texts)
 
     def score(
         self,

@@ -6,8 +6,8 @@ from pathlib import Path
 from osrerank.errors import ModelLoadError
 from osrerank.scoring.bi_encoder import BiEncoder
 from osrerank.scoring.card_file import read_card
-from osrerank.scoring.locate import locate_here
-from osrerank.scoring.registry import load_backend, load_queries, model_of
+from osrerank.scoring.locate import locate_offline
+from osrerank.scoring.registry import build_model, load_backend, load_query_model
 from osrerank.scoring.remote.encoder import RemoteEncoder
 from osrerank.scoring.remote.scorer import RemoteScorer
 from osrerank.scoring.remote.signing import Signer
@@ -37,14 +37,14 @@ def _load_local_encoder(model: str, settings: Settings) -> BiEncoder | None:
     Raises:
         ModelLoadError: the model's files cannot be read.
     """
-    directory = locate_here(model)
+    directory = locate_offline(model)
     if directory is None:
         return None
     card = read_card(directory, name="" if Path(model).expanduser().is_dir() else model)
     if not card.is_encoder or not card.onnx:
         return None
     network = load_backend(directory, card, backend="onnx", threads=settings.threads)
-    encoder = model_of(directory, card, network)
+    encoder = build_model(directory, card, network)
     assert isinstance(encoder, BiEncoder)
-    load_queries(encoder, directory, backend="onnx", threads=settings.threads)
+    load_query_model(encoder, directory, backend="onnx", threads=settings.threads)
     return encoder

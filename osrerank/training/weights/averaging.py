@@ -15,7 +15,7 @@ from osrerank.errors import ConfigError
 from osrerank.export.export_model import new_directory, refuse_existing
 from osrerank.scoring.card import ModelCard
 from osrerank.scoring.card_file import read_card
-from osrerank.scoring.locate import name_of
+from osrerank.scoring.locate import model_name
 from osrerank.training.recipes import Recipe
 from osrerank.training.weights.model_directory import write_average_readme
 from osrerank.training.weights.models import Trainee, load_trainee
@@ -51,7 +51,7 @@ def average(models: Sequence[Path], shares: Sequence[float], output: Path) -> Pa
                     raise ConfigError(f"{model} has no {name} of the shape that {models[0]} has", setting="models")
                 parameter.add_(other_parameters[name], alpha=share)
     average_of = [
-        {"model": name_of(model), "share": round(share, 4)} for model, share in zip(models, normalised, strict=True)
+        {"model": model_name(model), "share": round(share, 4)} for model, share in zip(models, normalised, strict=True)
     ]
     # The first model's measures do not hold for the mean.
     provenance = {name: value for name, value in first_card.provenance.items() if name != "measures"}

@@ -63,7 +63,7 @@ def test_another_query_model_changes_scores_but_not_document_vectors(saved: Path
 def test_a_copy_without_the_query_model_is_refused(saved: Path, tmp_path: Path) -> None:
     export_model(saved, tmp_path / "made")
     shutil.rmtree(tmp_path / "made" / "query")
-    with pytest.raises(ModelLoadError, match=r"osrerank\.json is missing, the card of the model for queries"):
+    with pytest.raises(ModelLoadError, match=r"osrerank\.json, the card of the query model, is missing"):
         opened(tmp_path / "made")
 
 

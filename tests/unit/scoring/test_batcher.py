@@ -124,15 +124,15 @@ def test_sequences_of_batches_not_begun_at_the_deadline_are_unscored() -> None:
     backend.pause_s = 1.0
     deadline = Deadline.after_ms(10_500, backend.clock)
     outcome = compute(Batcher(backend, "m", backend.clock), range(1000), deadline)
-    assert outcome.reached(1000) == len(outcome.outputs) == 10
+    assert outcome.count_reached(1000) == len(outcome.outputs) == 10
 
 
 def test_a_call_stuck_behind_others_ends_at_its_deadline() -> None:
     backend = Recorder()
     batcher = Batcher(backend, "m")
     with held(backend, batcher) as (first,):
-        assert compute(batcher, [1, 2], Deadline.after_ms(50)).reached(2) == 0
-    assert first.result(10).reached(1) == 1
+        assert compute(batcher, [1, 2], Deadline.after_ms(50)).count_reached(2) == 0
+    assert first.result(10).count_reached(1) == 1
     for far in (1e18, float("inf"), 1e308):  # a deadline far away is waited for
         assert len(compute(batcher, [1], Deadline.after_ms(far)).outputs) == 1
 
@@ -144,7 +144,7 @@ def test_an_interrupted_call_leaves_no_sequences_in_the_queue() -> None:
     with batcher.call(NEVER) as call:  # ends as an interrupt would end it, without its result
         call.add([tokens(mark) for mark in range(50)])
     backend.gate.set()
-    assert compute(batcher, [7]).reached(1) == 1
+    assert compute(batcher, [7]).count_reached(1) == 1
     assert sum(map(len, backend.batches)) <= 3
 
 
@@ -155,7 +155,7 @@ def test_closing_a_batcher_ends_the_running_batch_and_refuses_the_rest() -> None
         closing = threads.submit(batcher.close)
         wait_until(lambda: batcher._closed)
     closing.result(10)
-    assert (backend.batches, first.result(10).reached(1)) == ([[0]], 1)
+    assert (backend.batches, first.result(10).count_reached(1)) == ([[0]], 1)
     with pytest.raises(InferenceError, match="closed"):
         call.result(10)
     with pytest.raises(InferenceError, match="closed"):
@@ -178,7 +178,7 @@ def test_many_callers_get_the_outputs_of_their_own_sequences() -> None:
     with ThreadPoolExecutor(16) as threads:
         assert all(threads.map(work, range(16)))
     batcher.close()  # its threads have ended after it
-    assert batcher._busy == 0
+    assert batcher._busy_threads == 0
 
 
 def test_an_error_in_the_batching_thread_reaches_all_callers_and_the_next_call_works() -> None:

@@ -16,8 +16,8 @@ from osrerank.scoring.bi_encoder import BiEncoder
 from osrerank.scoring.card import POINTWISE, Calibration, ModelCard
 from osrerank.scoring.cross_encoder import CrossEncoder
 from osrerank.scoring.inputs import InputBuilder, Tokens, pad
-from osrerank.scoring.loaded import FIND_AGAIN_AFTER_S, LoadedModel
-from osrerank.scoring.local import CHUNK
+from osrerank.scoring.loaded import FIND_INTERVAL_S, LoadedModel
+from osrerank.scoring.local import CHUNK_SIZES
 from osrerank.scoring.registry import load_scorer
 from osrerank.settings import Settings
 from osrerank.testing import FunctionScorer, ManualClock
@@ -115,7 +115,7 @@ def test_nothing_is_tokenised_after_the_deadline(kind: Any, directory: Path, car
 
 
 def test_a_deadline_far_away_changes_no_score(scorer: CrossEncoder) -> None:
-    documents = ["wing " * (index % 23) for index in range(2 * CHUNK["cross-encoder"] + 3)]
+    documents = ["wing " * (index % 23) for index in range(2 * CHUNK_SIZES["cross-encoder"] + 3)]
     tuples = [(index,) for index in range(len(documents))]
     by_blocks = scorer.score("low", documents, tuples, deadline=Deadline.after_ms(60_000))
     assert by_blocks.reached == len(documents)
@@ -185,7 +185,7 @@ def test_a_scorer_waits_for_workers_for_half_of_the_remaining_time() -> None:
     for _ in range(3):
         model.find_workers(Deadline.after_ms(10_000, clock))
     assert scorer.asked_s == [5.0]
-    clock.sleep(FIND_AGAIN_AFTER_S)
+    clock.sleep(FIND_INTERVAL_S)
     model.find_workers(NEVER)
     assert scorer.asked_s[1:] == [float("inf")]
 
