@@ -8,7 +8,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, islice
-from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -69,13 +68,7 @@ class BatcherOutput:
 
 
 class _CallSequence(NamedTuple):
-    """A sequence of a call.
-
-    Attributes:
-        call: the call.
-        number: the sequence's index in the call.
-        tokens: the sequence itself.
-    """
+    """A sequence, and its number in its call."""
 
     call: "Call"
     number: int
@@ -126,11 +119,7 @@ class Batcher:
         self._threads.close()
 
     def admit(self, call: "Call", sequences: Sequence[_CallSequence]) -> None:
-        """Queue sequences of a call, and start threads for them.
-
-        Raises:
-            InferenceError: the batcher is closed.
-        """
+        """Queue sequences of a call, and start threads for them; raise `InferenceError` if the batcher is closed."""
         with self._lock:
             if self._closed:
                 raise self._closed_error()
@@ -233,9 +222,8 @@ class Batcher:
                 call.notify()
             return 0
         calls = {call, *(sequence.call for sequence in batch)}
-        budget_tokens = min(
-            self._throughput.budget_tokens(self._backend.budget_tokens, member.deadline) for member in calls
-        )
+        max_tokens = self._backend.budget_tokens
+        budget_tokens = min(self._throughput.budget_tokens(max_tokens, member.deadline) for member in calls)
         threads = self._backend.threads if self._backend.parallel else 1
         share = math.ceil(len(call.waiting) / threads)
         candidates = (len(sequence.tokens.ids) for sequence in islice(call.waiting, share))
@@ -302,9 +290,7 @@ class Call:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self._batcher.withdraw(self)
 
     @property
@@ -373,10 +359,7 @@ class Throughput:
         """Return whether a batch of this many tokens is expected to end before the deadline."""
         if deadline.is_withdrawn:
             return False
-        remaining_s = deadline.remaining_s()
-        if remaining_s == math.inf:
-            return True
-        if remaining_s > tokens * self.seconds_per_token:
+        if deadline.remaining_s() > tokens * self.seconds_per_token:
             return True
         self.seconds_per_token *= REFUSAL_FACTOR
         return False

@@ -41,12 +41,7 @@ class CrossEncoder(LocalModel):
         return f"{self._digest(self.backend.files)}/{self.backend.precision}/standard/{self._length_policy}{suffix}"
 
     def score(
-        self,
-        query: str,
-        documents: Sequence[str],
-        tuples: Sequence[tuple[int, ...]],
-        *,
-        deadline: Deadline = NEVER,
+        self, query: str, documents: Sequence[str], tuples: Sequence[tuple[int, ...]], *, deadline: Deadline = NEVER
     ) -> Scores:
         if any(len(indices) != self.documents_per_tuple for indices in tuples):
             raise ValueError(self.tuple_error)

@@ -39,12 +39,7 @@ class EncoderScorer:
         return self.encoder.advice
 
     def score(
-        self,
-        query: str,
-        documents: Sequence[str],
-        tuples: Sequence[tuple[int, ...]],
-        *,
-        deadline: Deadline = NEVER,
+        self, query: str, documents: Sequence[str], tuples: Sequence[tuple[int, ...]], *, deadline: Deadline = NEVER
     ) -> Scores:
         if any(len(indices) != 1 for indices in tuples):
             raise ValueError("a bi-encoder scores single documents; pairs of documents need a duo model")

@@ -91,8 +91,7 @@ def load(settings: Settings, kinds: Sequence[Kind] = (), *, model: str | None = 
         model: the model to use instead of ``settings.model``; "" if a duo model is needed and none is named.
         in_worker: whether this process is a worker, which loads the model itself if the backend is ``workers``.
 
-    Raises:
-        ConfigError, ModelLoadError, MissingDependencyError: as `load_model`.
+    Errors are those of `load_model`.
     """
     name = settings.model if model is None else model
     entry = BACKENDS.get(settings.backend)
@@ -123,12 +122,7 @@ def load_local(
 
 
 def load_model(
-    model: str,
-    *,
-    backend: str = AUTO,
-    threads: int = 0,
-    dtype: str = AUTO,
-    kinds: Sequence[Kind] = (),
+    model: str, *, backend: str = AUTO, threads: int = 0, dtype: str = AUTO, kinds: Sequence[Kind] = ()
 ) -> "CrossEncoder | BiEncoder":
     """Load a model into this process.
 
@@ -168,12 +162,10 @@ def load_model(
     check: ConvertedModel | CheckedGraph = files
     if is_encoder(loaded):
         load_query_model(loaded, directory, backend=backend, threads=threads, dtype=dtype)
-        is_foreign = network.name == "onnx" and not (directory / CARD_FILE).exists()
-        check = (
-            CheckedGraph(hashlib.sha256(loaded.identity.encode()).hexdigest())
-            if is_foreign
-            else ConvertedModel(directory)
-        )
+        if network.name == "onnx" and not (directory / CARD_FILE).exists():  # another program exported the graph
+            check = CheckedGraph(hashlib.sha256(loaded.identity.encode()).hexdigest())
+        else:
+            check = ConvertedModel(directory)
     if not check.is_checked:
         try:
             check.record_pass(str(require_self_check(loaded, directory, card, sha256=check.sha256)))
@@ -251,12 +243,7 @@ def build_model(directory: Path, card: ModelCard, network: "Backend") -> "CrossE
 
 
 def load_backend(
-    directory: Path,
-    card: ModelCard,
-    *,
-    backend: str = AUTO,
-    threads: int = 0,
-    dtype: str = AUTO,
+    directory: Path, card: ModelCard, *, backend: str = AUTO, threads: int = 0, dtype: str = AUTO
 ) -> "Backend":
     """Load a model's network without its tokenizer; arguments and errors are those of `load_model`."""
     check_backend(backend, local=True)

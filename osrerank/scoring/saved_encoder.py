@@ -213,10 +213,7 @@ def check_architecture(file: Path, config: Mapping[str, Any], families: Sequence
 
 
 def _card_dimensions(
-    directory: Path,
-    config: Mapping[str, Any],
-    description: bi_encoder.BiEncoderDescription,
-    requested: int | None,
+    directory: Path, config: Mapping[str, Any], description: bi_encoder.BiEncoderDescription, requested: int | None
 ) -> int:
     """Return a card's ``dimensions``, which are 0 if vectors are as long as the encoder's states."""
     hidden_size = int(config["hidden_size"])

@@ -75,12 +75,7 @@ class CachedScorer:
         return split_into_chunks(self._scorer, query, texts)
 
     def score(
-        self,
-        query: str,
-        documents: Sequence[str],
-        tuples: Sequence[tuple[int, ...]],
-        *,
-        deadline: Deadline = NEVER,
+        self, query: str, documents: Sequence[str], tuples: Sequence[tuple[int, ...]], *, deadline: Deadline = NEVER
     ) -> Scores:
         identity = self._scorer.identity
         keys = score_keys(identity, query, documents, tuples)

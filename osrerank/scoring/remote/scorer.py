@@ -112,12 +112,7 @@ class RemoteScorer:
         return self.workers().first.advice
 
     def score(
-        self,
-        query: str,
-        documents: Sequence[str],
-        tuples: Sequence[tuple[int, ...]],
-        *,
-        deadline: Deadline = NEVER,
+        self, query: str, documents: Sequence[str], tuples: Sequence[tuple[int, ...]], *, deadline: Deadline = NEVER
     ) -> Scores:
         """Score tuples on workers, as `osrerank.types.Scorer.score`.
 
