@@ -18,7 +18,7 @@ from osrerank.types import NEVER, Deadline, Scores
 from osrerank.types.scores import QUERY_CUT
 
 WINDOW, WINDOW_TOKENS = 4096, 512
-"""Maximum number of sequences in memory, 32 MiB, for a model of ``WINDOW_TOKENS`` tokens; fewer for a longer model."""
+"""Maximum number of sequences in memory (32 MiB) at ``WINDOW_TOKENS`` tokens each; fewer if sequences are longer."""
 
 
 class CrossEncoder(LocalModel):

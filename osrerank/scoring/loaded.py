@@ -171,7 +171,7 @@ class LoadedModel:
             return
         with contextlib.suppress(ConfigError, ModelLoadError, MissingDependencyError, WorkerError):
             model.find_workers(deadline.within_ms(1000 * FIND_TIME_SHARE * deadline.remaining_s()))
-        self._last_find_s = self._clock()  # set after the attempt, so that other threads do not skip theirs meanwhile
+        self._last_find_s = self._clock()  # set last: a thread that skips its attempt may wait without a limit
 
     def close(self) -> None:
         """Wait for a running load, then close the cache's connections and, unless the caller provided it, the model."""
@@ -217,7 +217,7 @@ class LoadedModel:
             vectors = DocumentVectors(model, storage, self._clock, sides=self.sides)
             return Ready(model, vectors, EncoderScorer(vectors))
         in_redis = self._settings.redis_url is not None and self._settings.cache_mb > 0
-        in_process = self._provided is None and self._settings.cache_local_mb > 0
+        in_process = self._settings.cache_local_mb > 0 and self._provided is None  # a provided scorer uses only Redis
         if not (in_process or in_redis):
             return Ready(model, None, model)
         from osrerank.scoring.cache.scorer import add_cache  # noqa: PLC0415 - only scorers need it

@@ -22,7 +22,7 @@ CHUNK_SIZES = {"bi-encoder": 16, "late-interaction": 16, "cross-encoder": 16, "d
 CHUNK_CHARACTERS = 1 << 17
 """Maximum number of characters tokenised at a time. A longer text is tokenised alone."""
 MAX_CHUNK_SIZE = 256
-"""Maximum number of sequences tokenised at a time; a GPU with its large batches needs many."""
+"""Maximum number of sequences tokenised at a time, for a GPU with large batches."""
 TYPICAL_TOKENS = 128
 """Length of a typical sequence, to estimate how many sequences a batch has."""
 

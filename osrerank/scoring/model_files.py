@@ -185,7 +185,7 @@ def max_sequence_tokens(config: Mapping[str, Any], limit: int | None) -> int:
 
     Args:
         config: the content of ``config.json``, with defaults.
-        limit: the limit in the model's other files; None if they have no limit.
+        limit: the limit in the model's other files; None takes the default of the model's family.
     """
     positions = int(config.get("max_position_embeddings", DEFAULT_MAX_TOKENS)) - first_position(config)
     default = positions if config.get("model_type") in LONG_FAMILIES else DEFAULT_MAX_TOKENS

@@ -29,9 +29,9 @@ OTHER_MODEL_TYPES = ("CrossEncoder", *late_interaction.MODEL_TYPES)
 PROVISIONAL_CALIBRATION = Calibration(20.0, -15.0)
 """Maps common cosines, .6 to .9, to logits around 0. Until a calibration is fitted, probabilities are meaningless."""
 FIRST_PASS_WEIGHTS: Mapping[Pooling, float] = {"cls": 0.1}
-"""Pooling -> weight of the first pass, added to a cosine; measured in docs/research/joined.md."""
+"""Pooling -> weight of the first pass, in units of the cosine; measured in docs/research/joined.md."""
 DEFAULT_FIRST_PASS_WEIGHT = 0.05
-"""Weight of the first pass for other poolings, added to a cosine."""
+"""Weight of the first pass for other poolings."""
 POSITION_BUCKETS = 32
 """Number of relative position buckets in MPNet."""
 PUBLIC_MODELS = Path(__file__).with_name("public_models.toml")

@@ -15,7 +15,7 @@ CachedScore = float | tuple[float, float, int]
 
 
 class SharedScores(Protocol):
-    """A cache of scores that processes may share."""
+    """The interface of a score cache that processes share."""
 
     def read(self, keys: Sequence[bytes]) -> tuple[dict[bytes, CachedScore], dict[bytes, CachedScore]]:
         """Return the cached scores by key, and those among them that expire unless they are written again."""

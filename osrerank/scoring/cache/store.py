@@ -26,7 +26,7 @@ PREFIX = b"osrerank:scores:3:"
 """Prefix of the keys in Redis; its number changes with the format of keys or values."""
 YOUNG, OLD = PREFIX + b"young", PREFIX + b"old"
 TIMEOUT_S = 0.2
-"""Timeout of connecting to Redis, and of its replies, in seconds."""
+"""Timeout for connecting to Redis, and for its replies, in seconds."""
 PAUSE_S = 10.0
 """Pause after Redis has failed, in seconds."""
 REMOTE_ENTRY_BYTES = 110
@@ -66,7 +66,7 @@ class RemoteStore:
         max_bytes: maximum memory of the scores, in bytes.
         pause_s: pause after Redis has failed, in seconds.
         signer: signs scores and verifies their signatures; None leaves them unsigned.
-        clock: returns seconds.
+        clock: returns the time in seconds.
     """
 
     def __init__(

@@ -69,8 +69,8 @@ def divide(
 ) -> list[Chunk]:
     """Divide tuples into chunks of about equal cost, in rounds of one chunk for each worker.
 
-    Tuples are taken in order, and each joins the cheapest chunk of the round. So the tuples that workers score before a
-    deadline are the first ones of the search.
+    Tuples are taken in order, and each joins the cheapest chunk of the round, until that is full. So the tuples that
+    workers score before a deadline are the first ones of the search.
 
     Args:
         documents: the texts of the search.
