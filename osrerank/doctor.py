@@ -217,7 +217,7 @@ def engine_fix(error: Exception, not_found_fix: str = WRONG_ADDRESS_FIX) -> str:
 def _needs_vector_model(settings: Settings, index: str) -> bool:
     """Return whether searches use the vectors of a second model before a cross-encoder."""
     with suppress(ConfigError):  # the check of the engine reports it
-        return Defaults.load(settings).of(index or None).pipeline in VECTORS_MONO
+        return Defaults.load(settings).options_for(index or None).pipeline in VECTORS_MONO
     return False
 
 

@@ -148,7 +148,7 @@ class SyncDriver(Driver):
         return pipeline
 
     def _find_fields(self, index: Any, rerank: RerankArgument, *, as_built: bool = True) -> tuple[Rerank, SearchFields]:
-        defaults = self.searcher.defaults.of(index)
+        defaults = self.searcher.defaults.options_for(index)
         options = Rerank.of(rerank, defaults) or defaults
         return options, self.result_of(self.searcher.fields_of(options, index, as_built=as_built), index)
 

@@ -100,7 +100,7 @@ def init(
 
 def _find_fields(client: Any, index: str) -> SearchFields:
     """Return the fields that the settings name, or else the fields of the mapping whose sampled values are texts."""
-    options = client.searcher.defaults.of(index)
+    options = client.searcher.defaults.options_for(index)
     named = NamedFields(caller_names(options.query_fields), caller_names(options.fields))
     fields_by_index = read_leaves_by_index(client.indices.get_mapping(index=index))
     pipeline = client.search_pipeline_of(index)  # a pipeline that ranks may cost money, or refuse the request
@@ -116,7 +116,7 @@ def _stores_vectors(client: Any, index: str | None) -> bool:
         return False
     with client.searcher.serving(index) if index else nullcontext(client.searcher.service) as service:
         defaults = client.searcher.defaults
-        return service.vectors_of(defaults.of(index) if index else defaults.base) is not None
+        return service.vectors_of(defaults.options_for(index) if index else defaults.base) is not None
 
 
 def _with_vectors(deadline_ms: float | None) -> FileOptions:

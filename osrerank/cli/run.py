@@ -74,7 +74,7 @@ def _batch(client: Any, options: dict[str, Any]) -> Any:
     from osrerank.options.rerank import NO_STAGES, Rerank
 
     arguments = rerank_arguments(options)
-    rerank = Rerank.of(arguments, client.searcher.defaults.of(options["index"]))
+    rerank = Rerank.of(arguments, client.searcher.defaults.options_for(options["index"]))
     reranked = rerank is not None and rerank.pipeline != NO_STAGES
     rerank_argument: Any = arguments
     if rerank is not None and rerank.compares_pairs:

@@ -95,7 +95,7 @@ def document_vectors(client: Client, index: str | None = None) -> DocumentVector
         ModelLoadError, MissingDependencyError, WorkerError: the model cannot be loaded.
     """
     defaults = client.searcher.defaults
-    options = defaults.base if index is None else defaults.of(index)
+    options = defaults.base if index is None else defaults.options_for(index)
     with nullcontext(client.searcher.service) if index is None else client.searcher.serving(index) as service:
         vectors = service.vectors_of(options)
         if vectors is None:

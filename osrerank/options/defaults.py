@@ -39,7 +39,7 @@ class Defaults:
                 reason = "traffic.key identifies one session, so it cannot be a default; pass it with each search"
                 raise ConfigError(reason, setting="rerank.traffic.key", source="argument")
 
-    def of(self, index: Any) -> Rerank:
+    def options_for(self, index: Any) -> Rerank:
         """Return the options of the searched indices, or ``base`` if the indices have different options."""
         if not self.by_index:
             return self.base

@@ -16,7 +16,8 @@ def match_names(index: Any, names: Collection[str]) -> set[str | None]:
     name. Aliases are not resolved.
 
     Args:
-        index: the indices of the search: a name, several separated by commas, a list, or None for all indices.
+        index: the indices of the search: a name, several separated by commas, a list, or None for all indices. A ``-``
+            before a name excludes it.
         names: the names and patterns (``logs-*``) in the file.
     """
     given = [index] if isinstance(index, str) else [str(name) for name in index or ()]

@@ -209,7 +209,7 @@ class Rerank:
     def __post_init__(self) -> None:
         for name, (kind, default, parse) in GROUPS.items():
             value = getattr(self, name)
-            if not isinstance(value, kind) and value is not default and value != default:
+            if not isinstance(value, kind) and value != default:
                 object.__setattr__(self, name, parse(value))
         for name in ("fields", "query_fields"):
             value = getattr(self, name)

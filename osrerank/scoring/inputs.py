@@ -27,7 +27,7 @@ from osrerank.scoring.model_files import tokenizer_file
 from osrerank.scoring.template import pair_template, single_template
 
 CHARACTERS_PER_PIECE = 8
-"""Characters to tokenise per word piece that is needed, at first. English pieces have four to five characters."""
+"""Number of characters tokenised for each word piece, at first. English word pieces have four to five characters."""
 MAX_TEXT_CHARACTERS = 1 << 18
 """Maximum number of characters tokenised of a text. Only white space or one long word yields under 512 pieces."""
 

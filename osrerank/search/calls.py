@@ -49,7 +49,7 @@ def search_steps(
         Raised: reranking failed and ``on_failure`` is ``"raise"``.
     """
     searcher = searcher.for_user(headers)
-    options = Rerank.of(rerank, searcher.defaults.of(index))
+    options = Rerank.of(rerank, searcher.defaults.options_for(index))
     if options is None and query is None:
         return (yield SearchRequest(body, params))
     content = {} if body is None else decode_body(body)
@@ -85,7 +85,7 @@ def multi_search_steps(
     calls = []
     for position, (header, line) in enumerate(zip(lines[::2], lines[1::2], strict=True), start=1):
         searched_index, search_body = header.get("index", index), decode_body(line or {})
-        options = Rerank.of(rerank, searcher.defaults.of(searched_index)) or Rerank()
+        options = Rerank.of(rerank, searcher.defaults.options_for(searched_index)) or Rerank()
         if options.rm3 is not None:
             reason = "rm3 sends requests before the search, and a multi-search is one request"
             raise ConfigError(f"{reason}; use search for these queries", setting="rerank.rm3", source="argument")

@@ -111,7 +111,7 @@ def coverage(searcher: "Searcher", index: str, max_documents: int = SAMPLE_SIZE)
         ModelLoadError, MissingDependencyError, WorkerError: the model cannot be loaded.
         Failed: there is no such index, or it cannot be read.
     """
-    defaults = searcher.defaults.of(index)
+    defaults = searcher.defaults.options_for(index)
     fields = yield from searcher.fields_of(defaults, index)
     documents = int((yield SideRequest("GET", build_path(index, "_count")))["count"])
     options = fields.update_options(defaults)
@@ -211,7 +211,7 @@ def is_warm(searcher: "Searcher", index: str, at_least: float) -> CoverageSteps:
         index: a name, an alias or a pattern.
         at_least: the share of the documents that must have vectors, in [0, 1].
     """
-    options = searcher.defaults.of(index)
+    options = searcher.defaults.options_for(index)
     with searcher.serving(index) as service:
         models = service.models_of(options)[0], service.first
     if any(model.is_encoder is None for model in models):

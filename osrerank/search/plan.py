@@ -202,7 +202,7 @@ def make_plan(call: SearchCall, searcher: Searcher, service: RerankService) -> G
         ConfigError: the options cannot be used; or the query has no single text, and the options say to raise.
         ValueError: both a query and a body with a query are given.
     """
-    options = call.options or searcher.defaults.of(call.index)
+    options = call.options or searcher.defaults.options_for(call.index)
     recipe, deadline = yield from _find_recipe_and_deadline(call, searcher, service)
     fields = yield from look_up_fields(call, searcher)
     searched = shorten_to_clauses(call.query, fields) if isinstance(call.query, str) else call.query
@@ -248,7 +248,7 @@ def look_up_fields(
         searcher: the state that the client's searches share.
         anew: whether to read the mapping again, even if it is cached.
     """
-    options = call.options or searcher.defaults.of(call.index)
+    options = call.options or searcher.defaults.options_for(call.index)
     return (
         yield from searcher.fields_of(
             options,

@@ -143,7 +143,7 @@ class Searcher:
             OsrerankError: as `RerankService.warm_up`.
         """
         with self._own_service if index is None else self.serving(index) as service:
-            service.warm_up(self.defaults.base if index is None else self.defaults.of(index))
+            service.warm_up(self.defaults.base if index is None else self.defaults.options_for(index))
 
     def close(self) -> None:
         """Release the models and the connections to Redis."""

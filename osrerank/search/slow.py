@@ -48,7 +48,7 @@ def advise(
     advice = [*_slow_search_advice(stages, plan.options, took_s, index), *_missing_vectors_advice(stages, index)]
     if not advice:
         return
-    defaults, options = searcher.defaults.of(index), plan.options
+    defaults, options = searcher.defaults.options_for(index), plan.options
     has_own_fields = not isinstance(plan.call.query, str) or (options.fields, options.query_fields) != (
         defaults.fields,
         defaults.query_fields,
@@ -68,7 +68,7 @@ def _log_for_fields(
     advice: Sequence[LogLine], index: str, read_fields: Sequence[str], searcher: Searcher
 ) -> Generator[SideRequest, Any, None]:
     """Yield the requests that look up which fields a build encodes, and log the advice."""
-    build_fields = (yield from searcher.fields_of(searcher.defaults.of(index), index, as_built=False)).read
+    build_fields = (yield from searcher.fields_of(searcher.defaults.options_for(index), index, as_built=False)).read
     before_building = ""
     if set(build_fields) != set(read_fields):
         by_build, by_search = ", ".join(build_fields) or "no field", ", ".join(read_fields)

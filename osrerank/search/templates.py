@@ -152,7 +152,7 @@ def _mark_unranked(searcher: Searcher, response: Any, failed: Failed, index: Any
     if not isinstance(response, Mapping):
         return response
     reason = Reason(ReasonCode.REFUSED, "the template could not be rendered for reranking", failed.foreign)
-    options = Rerank.of(rerank, searcher.defaults.of(index)) or Rerank()
+    options = Rerank.of(rerank, searcher.defaults.options_for(index)) or Rerank()
     with searcher.serving(index, checked=False) as service:
         plan = Plan(SearchCall(index=index, options=options), service, options=options, obstacle=reason)
         report = unranked_report(response, reason, plan)

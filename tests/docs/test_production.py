@@ -50,7 +50,7 @@ def test_every_step_of_the_production_page_runs(tmp_path: Path, monkeypatch: pyt
         if step == "Set a deadline":
             with osrerank.connect() as client:
                 assert client.indices.exists(index=SIDE)
-                assert client.searcher.defaults.of("articles").deadline_ms == 300
+                assert client.searcher.defaults.options_for("articles").deadline_ms == 300
         if step == "Watch":
             assert names["response"]["rerank"]["applied"] is True
         if step == "Run in shadow mode" and language == "python":

@@ -263,7 +263,7 @@ def search_sample(
     options = client.options_of(index)
     text_fields = tuple(fields) or options.fields or ()
     if template is not None:  # a search with a body reads the configured fields
-        options = replace(options, fields=client.searcher.defaults.of(index).fields)
+        options = replace(options, fields=client.searcher.defaults.options_for(index).fields)
     if fields:
         options = replace(options, fields=tuple(fields))
     sampling = sampling_options(options, depth)

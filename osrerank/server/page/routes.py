@@ -138,7 +138,7 @@ class ComparisonPage:
 
     def default_depth(self, index: str) -> int:
         """Return how many candidates ``rerank=True`` reranks in an index, at most `MAX_DEPTH`."""
-        return min(self.client.searcher.defaults.of(index).min_depth, MAX_DEPTH)
+        return min(self.client.searcher.defaults.options_for(index).min_depth, MAX_DEPTH)
 
     def search(
         self, query: str, index: str, pipeline: str, depth: int | None, *, passage_words: int, timeout_ms: float

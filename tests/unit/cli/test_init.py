@@ -41,7 +41,7 @@ def test_init_writes_a_settings_file_that_searches_read(
     assert tomllib.loads(text)["rerank"]["deadline_ms"] == 400
     with caplog.at_level(logging.INFO), connect(url, model=TINY) as client:
         assert str(tmp_path / "osrerank.toml") in caplog.text
-        found, base = client.searcher.defaults.of("articles"), client.searcher.defaults.base
+        found, base = client.searcher.defaults.options_for("articles"), client.searcher.defaults.base
     assert (found.query_fields, found.fields) == (("headline", "body"),) * 2
     assert (base.deadline_ms, base.query_fields) == (400, None)
     assert 10 <= base.depth <= 100

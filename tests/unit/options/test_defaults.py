@@ -38,8 +38,13 @@ def test_each_index_has_its_default_options(load):
     general = Rerank(depth=50, fields=("headline", "body"))
     passages = {"aggregation": "kmaxavgp", "title_fields": ("headline",)}
     articles = Rerank(depth=20, fields=("headline", "body"), query_fields=("headline^2", "body"), passages=passages)
-    assert defaults.of("other") == defaults.of(None) == defaults.of("other,articles-1") == general
-    assert defaults.of("articles-1") == defaults.of(["articles-1", "articles-2"]) == articles
+    assert (
+        defaults.options_for("other")
+        == defaults.options_for(None)
+        == defaults.options_for("other,articles-1")
+        == general
+    )
+    assert defaults.options_for("articles-1") == defaults.options_for(["articles-1", "articles-2"]) == articles
 
 
 @pytest.mark.parametrize(
@@ -72,8 +77,8 @@ def test_a_malformed_settings_file_is_named(load, content, named):
 def test_models_and_options_of_an_index_are_looked_up_separately(load):
     content = '[index."shop-*".rerank]\ndepth = 7\n[index."shop-de*"]\nmodel = "german"\n[index.a]\nmodel = "b"\n'
     settings, defaults = load(content)
-    assert (defaults.of("shop-de").depth, defaults.models_of("shop-de")) == (7, {"german"})
-    assert (defaults.of("shop-fr").depth, defaults.models_of("shop-fr")) == (7, {None})
+    assert (defaults.options_for("shop-de").depth, defaults.models_of("shop-de")) == (7, {"german"})
+    assert (defaults.options_for("shop-fr").depth, defaults.models_of("shop-fr")) == (7, {None})
     assert defaults.models_of("a,shop-de1") == {"b", "german"}
     assert Defaults.load(settings, model="mine").models_of("a") == {None}
 
@@ -81,7 +86,7 @@ def test_models_and_options_of_an_index_are_looked_up_separately(load):
 def test_the_longest_index_pattern_wins(load):
     content = '[index."a*".rerank]\ndepth = 1\n[index."ab*".rerank]\ndepth = 2\n[index.abc.rerank]\ndepth = 3\n'
     _, defaults = load(content)
-    assert [defaults.of(index).depth for index in ("a1", "ab1", "abc", "abcd")] == [1, 2, 3, 2]
+    assert [defaults.options_for(index).depth for index in ("a1", "ab1", "abc", "abcd")] == [1, 2, 3, 2]
 
 
 def test_a_missing_settings_file_is_an_error(tmp_path):
@@ -92,8 +97,8 @@ def test_a_missing_settings_file_is_an_error(tmp_path):
 def test_traffic_may_be_a_default_but_a_session_key_may_not(load):
     _, defaults = load('[rerank.traffic]\nshadow = true\nshare = 0.1\n\n[index."shop*".rerank.traffic]\nshare = 1\n')
     assert defaults.base == Rerank(traffic=Traffic(0.1, shadow=True))
-    assert defaults.of("shop-de") == Rerank(traffic=Traffic(1, shadow=True))
-    assert {defaults.without_traffic().of(name) for name in ("notes", "shop-de")} == {Rerank()}
+    assert defaults.options_for("shop-de") == Rerank(traffic=Traffic(1, shadow=True))
+    assert {defaults.without_traffic().options_for(name) for name in ("notes", "shop-de")} == {Rerank()}
     with pytest.raises(ConfigError, match=r"traffic\.key identifies one session, so it cannot be a default"):
         Defaults(Rerank(traffic=Traffic(key="s1")))
 
