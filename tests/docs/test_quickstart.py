@@ -114,10 +114,8 @@ def test_the_quickstart_runs(
                 continue  # what a command prints
             elif block.language == "toml":
                 (tmp_path / "osrerank.toml").write_text(block.text)
-                assert osrerank.connect().searcher.defaults.options_for("articles-7").query_fields == (
-                    "headline^2",
-                    "body",
-                )
+                options = osrerank.connect().searcher.defaults.options_for("articles-7")
+                assert options.query_fields == ("headline^2", "body")
                 (tmp_path / "osrerank.toml").unlink()
             else:
                 for one in {id(client): client for client in clients if isinstance(client, osrerank.Client)}.values():
