@@ -29,7 +29,7 @@ from osrerank.options.rerank import Rerank
 from osrerank.scoring.bi_encoder import weights_digest
 from osrerank.scoring.card import Calibration, Kind, ModelCard, Pooling
 from osrerank.scoring.card_file import module_weights, read_card
-from osrerank.scoring.checkpoints.convert import NOTICES, Head, convert_if_needed
+from osrerank.scoring.checkpoints.convert import NOTICES, HeadForm, convert_if_needed
 from osrerank.scoring.checkpoints.self_check import require_self_check
 from osrerank.scoring.json_file import read_json
 from osrerank.scoring.locate import locate
@@ -96,7 +96,7 @@ class ExportOptions:
     first_pass_weight: float | None = None
     padded: bool = False
     keep_weights: bool = False
-    head: Head = ""
+    head: HeadForm = ""
     self_check: bool = False
     provenance: Mapping[str, Any] = field(default_factory=dict)
     vector_model: str = DEFAULT_MODEL

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from osrerank.scoring.json_file import read_json
-from osrerank.scoring.modular.description import LIBRARY, MODEL_FILE, MODULES_FILE, file_error, refuse_unknown
+from osrerank.scoring.modular.description import LIBRARY, MODEL_FILE, MODULES_FILE, file_error, refuse_unknown_fields
 
 ROUTER_FILES = ("router_config.json", "config.json")
 """The name of the Router's description, and its name in older versions."""
@@ -41,7 +41,7 @@ def split_router(directory: Path, folder: Path) -> Mapping[str, Path]:
     source = directory / str(router["path"])
     file = next((source / name for name in ROUTER_FILES if (source / name).exists()), source / ROUTER_FILES[0])
     content = read_json(file)
-    refuse_unknown(file, content.get("parameters") or {}, IGNORED_PARAMETERS, "Router")
+    refuse_unknown_fields(file, content.get("parameters") or {}, IGNORED_PARAMETERS, "Router")
     shared = [_Module(directory, str(module["path"]), str(module["type"])) for module in shared_modules]
     models = {}
     for route in ROUTES:

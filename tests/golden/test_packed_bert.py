@@ -28,7 +28,7 @@ from osrerank.scoring.backends.networks.attention import (  # noqa: E402 - impor
 )
 from osrerank.scoring.backends.networks.bi_encoder import PaddedBiEncoder  # noqa: E402 - likewise
 from osrerank.scoring.backends.networks.classifier import Classifier  # noqa: E402 - likewise
-from osrerank.scoring.backends.networks.engine import PackedEngine, PaddedEngine, on_device  # noqa: E402 - likewise
+from osrerank.scoring.backends.networks.engine import PackedEngine, PaddedEngine, copy_to_device  # noqa: E402 - likewise
 from osrerank.scoring.backends.networks.load import load_packed, unsupported_reason  # noqa: E402 - likewise
 from osrerank.scoring.backends.torch import read_weights  # noqa: E402 - likewise
 from osrerank.scoring.modular.modern_bert import ModernBertShape  # noqa: E402 - likewise
@@ -144,7 +144,7 @@ def test_the_attention_kernel_accepts_the_networks_tensors(kind: str) -> None:
     varlen = pytest.importorskip("torch.nn.attention.varlen")
     packed = committed(DIRECTORIES[kind], VarlenAttention(varlen), torch.bfloat16).to("meta")
     arrays = packed.pack(sequences(LENGTHS, 278))
-    outputs = packed(on_device(arrays, torch.device("meta")), arrays[-1])
+    outputs = packed(copy_to_device(arrays, torch.device("meta")), arrays[-1])
     assert (len(outputs), outputs.dtype) == (len(LENGTHS), torch.float32)
 
 
@@ -286,7 +286,7 @@ def test_the_attention_kernel_accepts_modern_berts_tensors() -> None:
         network.state_dict(), network.config.to_dict(), CARD, attention=VarlenAttention(varlen), dtype=torch.bfloat16
     ).to("meta")
     arrays = packed.pack(windowed(AROUND))
-    outputs = packed(on_device(arrays, torch.device("meta")), arrays[-1])
+    outputs = packed(copy_to_device(arrays, torch.device("meta")), arrays[-1])
     assert (outputs.shape, outputs.dtype) == ((len(AROUND), 1), torch.float32)
 
 

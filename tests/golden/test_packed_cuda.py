@@ -18,7 +18,7 @@ from osrerank.scoring.backends.networks.attention import (  # noqa: E402 - torch
     VarlenAttention,
     choose_attention,
 )
-from osrerank.scoring.backends.networks.engine import PackedEngine, on_host  # noqa: E402 - likewise
+from osrerank.scoring.backends.networks.engine import PackedEngine, copy_to_host  # noqa: E402 - likewise
 from osrerank.scoring.backends.networks.load import load_packed  # noqa: E402 - likewise
 from osrerank.scoring.backends.torch import TorchBackend, read_weights  # noqa: E402 - likewise
 from osrerank.scoring.registry import load_scorer  # noqa: E402 - likewise
@@ -110,4 +110,4 @@ def test_the_device_running_out_of_memory_loses_no_score(memory: Callable[[int],
 def test_scores_copied_back_from_the_gpu_are_complete() -> None:
     large = torch.randn(4096, 4096, device="cuda")
     outputs = (large @ large)[:, :2].float()
-    np.testing.assert_array_equal(on_host(outputs), outputs.cpu().numpy())
+    np.testing.assert_array_equal(copy_to_host(outputs), outputs.cpu().numpy())

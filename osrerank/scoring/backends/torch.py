@@ -132,7 +132,8 @@ class TorchBackend:
 
 def _load_engine(directory: Path, card: ModelCard, device: Any, precision: str) -> "tuple[DeviceNetwork, str]":
     """Return the network on its device, and the name of its implementation."""
-    from osrerank.scoring.backends.networks import attention, load  # noqa: PLC0415 - imports torch
+    from osrerank.scoring.backends.networks import load  # noqa: PLC0415 - imports torch
+    from osrerank.scoring.backends.networks.attention import choose_attention  # noqa: PLC0415 - imports torch
     from osrerank.scoring.backends.networks.engine import (  # noqa: PLC0415 - imports torch
         DTYPES,
         PackedEngine,
@@ -151,16 +152,16 @@ def _load_engine(directory: Path, card: ModelCard, device: Any, precision: str) 
         network = load_network(directory, card).to(dtype)
         return PaddedEngine(network, device, padding_id(directory)), f"transformers ({reason})"
     width = config["hidden_size"] // config["num_attention_heads"]
-    attend, reason = attention.choose_attention(device, dtype, width, windowed=load.is_windowed(config))
+    attention, reason = choose_attention(device, dtype, width, windowed=load.is_windowed(config))
     try:
-        packed = load.load_packed(read_weights(directory), config, card, attention=attend, dtype=dtype, head=head)
+        packed = load.load_packed(read_weights(directory), config, card, attention=attention, dtype=dtype, head=head)
     except KeyError as error:
         raise _missing_weights_error(directory, card, str(error.args[0])) from error
     except (ModelLoadError, MissingDependencyError):
         raise
     except Exception as error:
         raise _unreadable_error(directory, card, error) from error
-    implementation = f"{attend.name} attention" + (f" ({reason})" if reason else "")
+    implementation = f"{attention.name} attention" + (f" ({reason})" if reason else "")
     engine_class = TokenEngine if card.kind == "late-interaction" else PackedEngine
     return engine_class(packed, device), implementation
 

@@ -114,8 +114,8 @@ def _read_block(content: bytes, offset: int, size: int) -> bytes:
 
 def _parse_block(block: bytes) -> Iterator[tuple[bytes, bytes]]:
     """Yield a block's keys and values."""
-    (restarts,) = struct.unpack("<I", block[-4:])
-    end = len(block) - 4 - 4 * restarts
+    (restart_count,) = struct.unpack("<I", block[-4:])
+    end = len(block) - 4 - 4 * restart_count  # restart offsets and their number follow the last entry
     position = 0
     key = b""
     while position < end:

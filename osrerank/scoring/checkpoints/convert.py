@@ -28,7 +28,7 @@ from osrerank.scoring.model_files import (
 )
 from osrerank.settings import user_folder
 
-Head = Literal["", "logit1", "logits2", "next-sentence", "encoder"]
+HeadForm = Literal["", "logit1", "logits2", "next-sentence", "encoder"]
 """Form of a model's head; "" reads it from the model's files."""
 FAMILIES = {
     "bert": "Bert",
@@ -103,7 +103,7 @@ class CheckedGraph(NamedTuple):
         return cache_folder() / f"graph-{self.sha256}" / SELF_CHECK_FILE
 
 
-def convert_if_needed(source: Path, head: Head = "") -> ConvertedModel:
+def convert_if_needed(source: Path, head: HeadForm = "") -> ConvertedModel:
     """Return a model's directory, or a converted copy if it cannot be loaded directly.
 
     Pickled weights, TensorFlow weights, and a vocab.txt without a tokenizer.json are converted.
@@ -171,7 +171,7 @@ def _cache_error(source: Path, reason: str) -> ModelLoadError:
     return ModelLoadError(f"{message}: set XDG_CACHE_HOME to a writable folder", path=str(source))
 
 
-def _write_model(source: Path, target: Path, head: Head, sha256: str) -> None:
+def _write_model(source: Path, target: Path, head: HeadForm, sha256: str) -> None:
     """Write the converted model into an empty folder."""
     safetensors: Any = require("safetensors.torch", extra="torch")
     weights, config = _read_checkpoint(source)
@@ -207,7 +207,9 @@ def _read_checkpoint(source: Path) -> tuple[Mapping[str, Any], Mapping[str, Any]
     return weights, config
 
 
-def _infer_entries(source: Path, config: Mapping[str, Any], weights: Mapping[str, Any], head: Head) -> dict[str, Any]:
+def _infer_entries(
+    source: Path, config: Mapping[str, Any], weights: Mapping[str, Any], head: HeadForm
+) -> dict[str, Any]:
     """Infer the architecture, family and labels that a config lacks from the head and the weights.
 
     Raises:
@@ -239,7 +241,7 @@ def _infer_entries(source: Path, config: Mapping[str, Any], weights: Mapping[str
     return entries
 
 
-def _class_suffix(family: str, weights: Mapping[str, Any], labels: int, head: Head) -> str:
+def _class_suffix(family: str, weights: Mapping[str, Any], labels: int, head: HeadForm) -> str:
     """Return the suffix of the transformers class that has the given head, or else the head in the weights."""
     if head == "encoder":
         return "Model"

@@ -2,7 +2,7 @@
 
 An unpickler can only call what its ``find_class`` returns. Ours returns containers and functions that rebuild tensors;
 for any other name it returns `Placeholder`, which does nothing. We need it because torch's safe unpickler
-(``weights_only=True``) refuses module classes in files that torch before 1.6 wrote, such as Birch's.
+(``weights_only=True``) refuses module classes in files that torch before 1.6 wrote, as Birch's were.
 """
 
 import pickle

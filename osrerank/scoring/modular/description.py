@@ -58,15 +58,31 @@ TOKENS_OUTPUT = "token_embeddings"
 """Name of a module's input or output that has a vector for each token, without pooling."""
 KNOWN_FIELDS: Mapping[str, Collection[str]] = {
     "Transformer": (
-        *("transformer_task", "modality_config", "module_output_name", "processing_kwargs", "unpad_inputs"),
-        *("max_seq_length", "do_lower_case", "query_length", "document_length"),
+        "transformer_task",
+        "modality_config",
+        "module_output_name",
+        "processing_kwargs",
+        "unpad_inputs",
+        "max_seq_length",
+        "do_lower_case",
+        "query_length",
+        "document_length",
     ),
     "Pooling": (
-        *("embedding_dimension", "word_embedding_dimension", "pooling_mode", "include_prompt"),
-        *(*OLD_MODES, "pooling_mode_mean_sqrt_len_tokens"),
+        "embedding_dimension",
+        "word_embedding_dimension",
+        "pooling_mode",
+        "include_prompt",
+        *OLD_MODES,
+        "pooling_mode_mean_sqrt_len_tokens",
     ),
     "Dense": (
-        *("in_features", "out_features", "bias", "activation_function", "module_input_name", "module_output_name"),
+        "in_features",
+        "out_features",
+        "bias",
+        "activation_function",
+        "module_input_name",
+        "module_output_name",
     ),
     "LayerNorm": ("dimension",),
     "Normalize": ("module_input_name", "module_output_name"),
@@ -203,7 +219,7 @@ class ModuleReader:
         file = self._directory / module.folder / MODULE_FILE
         self.descriptions = tuple(dict.fromkeys((*self.descriptions, f"{module.folder}/{MODULE_FILE}")))
         content: Content = read_json(file)
-        refuse_unknown(file, content, KNOWN_FIELDS[module.kind], module.kind)
+        refuse_unknown_fields(file, content, KNOWN_FIELDS[module.kind], module.kind)
         return file, content
 
 
@@ -265,10 +281,10 @@ def list_modules(
     return modules
 
 
-def read_transformer_settings(directory: Path, more_fields: Collection[str] = ()) -> tuple[Path, Content]:
+def read_transformer_settings(directory: Path, extra_fields: Collection[str] = ()) -> tuple[Path, Content]:
     """Return the file of a transformer's settings, and its content; the content is empty if the file does not exist.
 
-    ``more_fields`` are further fields that the caller reads.
+    ``extra_fields`` are further fields that the caller reads.
 
     Raises:
         ModelLoadError: osrerank does not know a setting.
@@ -277,7 +293,7 @@ def read_transformer_settings(directory: Path, more_fields: Collection[str] = ()
     if file is None:
         return directory / TRANSFORMER_FILE, {}
     content: Content = read_json(file)
-    refuse_unknown(file, content, (*KNOWN_FIELDS["Transformer"], *more_fields), "Transformer")
+    refuse_unknown_fields(file, content, (*KNOWN_FIELDS["Transformer"], *extra_fields), "Transformer")
     if content.get("do_lower_case") and not _lowers_case(read_json(directory / TOKENIZER_FILE).get("normalizer")):
         raise file_error(file, "do_lower_case is true; put it into tokenizer.json as a normaliser")
     processing = content.get("processing_kwargs") or {}
@@ -287,13 +303,13 @@ def read_transformer_settings(directory: Path, more_fields: Collection[str] = ()
     return file, content
 
 
-def read_transformer_task(directory: Path, more_fields: Collection[str] = ()) -> str:
+def read_transformer_task(directory: Path, extra_fields: Collection[str] = ()) -> str:
     """Return a transformer's task, `ENCODER_TASK` or `CLASSIFIER_TASK`; arguments as in `read_transformer_settings`.
 
     Raises:
         ModelLoadError: the transformer has another task or an unknown setting, or is an encoder of an unknown family.
     """
-    file, content = read_transformer_settings(directory, more_fields)
+    file, content = read_transformer_settings(directory, extra_fields)
     task = str(content.get("transformer_task", ENCODER_TASK))
     if task not in (ENCODER_TASK, CLASSIFIER_TASK):
         reason = f"transformer_task is {task!r}; it must be {ENCODER_TASK} or {CLASSIFIER_TASK}"
@@ -309,9 +325,9 @@ def read_transformer_task(directory: Path, more_fields: Collection[str] = ()) ->
     return task
 
 
-def read_token_limits(directory: Path, more_fields: Collection[str] = ()) -> TokenLimits:
+def read_token_limits(directory: Path, extra_fields: Collection[str] = ()) -> TokenLimits:
     """Return the lowest of the limits in a transformer's files, as the library applies them."""
-    _, settings = read_transformer_settings(directory, more_fields)
+    _, settings = read_transformer_settings(directory, extra_fields)
     tokenizer_file = directory / TOKENIZER_SETTINGS_FILE
     limit = settings.get("max_seq_length")
     if not limit and tokenizer_file.exists():
@@ -335,7 +351,7 @@ def check_field(file: Path, name: str, value: object, expected: object) -> None:
         raise file_error(file, f"{name} is {value!r}; here it must be {expected!r}")
 
 
-def refuse_unknown(file: Path, content: Content, known: Collection[str], kind: str) -> None:
+def refuse_unknown_fields(file: Path, content: Content, known: Collection[str], kind: str) -> None:
     """Raise a `ModelLoadError` if a file sets a field that is not known, because it could change the result."""
     for name, value in content.items():
         if name not in known and value not in (None, False, "", [], {}):

@@ -15,6 +15,7 @@ from osrerank.scoring.json_file import read_json
 from osrerank.scoring.modular.bi_encoder import DOCUMENT_PROMPTS, QUERY_PROMPTS, select_prompt
 from osrerank.scoring.modular.description import (
     ENCODER_TASK,
+    KNOWN_FIELDS,
     LIBRARY,
     MODEL_FILE,
     MODULE_FILE,
@@ -32,7 +33,7 @@ from osrerank.scoring.modular.description import (
     read_token_limits,
     read_transformer_settings,
     read_transformer_task,
-    refuse_unknown,
+    refuse_unknown_fields,
 )
 from osrerank.scoring.modular.token_vectors import TokenVectors
 
@@ -45,10 +46,7 @@ LIBRARIES = (LIBRARY, "pylate.models.")
 EXPANSION_FIELD = "query_expansion"
 SIMILARITIES = ("maxsim", "meanmaxsim")
 """Supported similarities. ``meanmaxsim`` divides by the number of the query's tokens, which changes no order."""
-DENSE_FIELDS = (
-    *("in_features", "out_features", "bias", "activation_function", "use_residual"),
-    *("module_input_name", "module_output_name"),
-)
+DENSE_FIELDS = (*KNOWN_FIELDS["Dense"], "use_residual")
 MASK_FIELDS = ("skiplist_words", "skiplist_tasks", "keep_only_token_ids")
 POOLING_FIELDS: Content = {"num_protected_tokens": 1, "normalize_embeddings": True, "tasks": ["document"]}
 """Field of a HierarchicalTokenPooling -> the only value that osrerank supports."""
@@ -193,7 +191,7 @@ class _ModulesReader:
         limits = read_token_limits(transformer, (EXPANSION_FIELD,))
         file, settings = read_transformer_settings(transformer, (EXPANSION_FIELD,))
         content = settings.get(EXPANSION_FIELD) or {"length": 0}
-        refuse_unknown(file, content, ("strategy", "attend", "token", "length"), EXPANSION_FIELD)
+        refuse_unknown_fields(file, content, ("strategy", "attend", "token", "length"), EXPANSION_FIELD)
         strategy = content.get("strategy")
         if strategy not in (None, "fixed", "min"):
             raise file_error(file, f"{EXPANSION_FIELD} has the strategy {strategy!r}; it must be fixed or min")
@@ -218,7 +216,7 @@ class _ModulesReader:
         """Return the projection of a Dense, and the size of its output."""
         file = self._directory / folder / MODULE_FILE
         content: Content = read_json(file)
-        refuse_unknown(file, content, DENSE_FIELDS, "Dense")
+        refuse_unknown_fields(file, content, DENSE_FIELDS, "Dense")
         source = content.get("module_input_name", TOKENS_OUTPUT)
         check_field(file, "module_input_name", source, TOKENS_OUTPUT)
         check_field(file, "module_output_name", content.get("module_output_name") or source, TOKENS_OUTPUT)
@@ -242,7 +240,7 @@ class _ModulesReader:
         mask_file, mask = self._read_single_module("MultiVectorMask", MASK_FIELDS)
         check_field(mask_file, "skiplist_tasks", list(mask.get("skiplist_tasks") or ["document"]), ["document"])
         check_field(mask_file, "keep_only_token_ids", mask.get("keep_only_token_ids") or None, None)
-        normalize_file, normalize = self._read_single_module("Normalize", ("module_input_name", "module_output_name"))
+        normalize_file, normalize = self._read_single_module("Normalize", KNOWN_FIELDS["Normalize"])
         for name, value in normalize.items():
             check_field(normalize_file, name, value or TOKENS_OUTPUT, TOKENS_OUTPUT)
         return list(mask.get("skiplist_words") or ())
@@ -268,7 +266,7 @@ class _ModulesReader:
             raise file_error(self._directory / MODULES_FILE, reason)
         file = self._directory / folders[0] / MODULE_FILE
         content: Content = read_json(file)
-        refuse_unknown(file, content, known_fields, kind)
+        refuse_unknown_fields(file, content, known_fields, kind)
         return file, content
 
 

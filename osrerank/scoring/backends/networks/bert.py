@@ -6,14 +6,12 @@ attends only to tokens of its own sequence. A classifier needs only the state of
 that state. The head is computed in fp32, whatever the encoder's number type.
 """
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
-import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -127,34 +125,29 @@ class BertEncoder(nn.Module):
         self.layers = nn.ModuleList(BertLayer(config) for _ in range(config["num_hidden_layers"]))
 
     @property
-    def dtype(self) -> torch.dtype:
-        """Number type of the layers."""
-        return self.stack[0].projections.weight.dtype
-
-    @property
     def stack(self) -> tuple[BertLayer, ...]:
         """The layers, first to last."""
         return tuple(layer for layer in self.layers if isinstance(layer, BertLayer))
 
-    def embed(self, ids: Tensor, positions: Tensor, segments: Tensor) -> Tensor:
-        """Return the embeddings ``(tokens, hidden)`` of ids, positions and segments, each int32 ``(tokens,)``."""
-        normed: Tensor = self.norm(self.word(ids) + self.position(positions) + self.segment(segments))
-        return normed
-
     def states(self, ids: Sequence[Tensor], bounds: Bounds, attention: Attention) -> Tensor:
-        """See `ClassifierEncoder.states`."""
-        states = self.embed(*ids)
-        for layer in self.stack:
-            states = layer(states, partial(attention, queries=bounds, keys=bounds))
-        return states
+        """See `PackedEncoder.states`."""
+        return self._run_layers(self.stack, ids, bounds, attention)
 
     def first_states(self, ids: Sequence[Tensor], bounds: Bounds, firsts: Bounds, attention: Attention) -> Tensor:
-        """See `ClassifierEncoder.first_states`."""
-        states = self.embed(*ids)
+        """See `PackedEncoder.first_states`."""
         *layers, last = self.stack
+        states = self._run_layers(layers, ids, bounds, attention)
+        return last.forward_selected(states, bounds.offsets[:-1], partial(attention, queries=firsts, keys=bounds))
+
+    def _run_layers(
+        self, layers: Sequence[BertLayer], ids: Sequence[Tensor], bounds: Bounds, attention: Attention
+    ) -> Tensor:
+        """Return the states after the given layers; ``ids`` are the arrays of `embedding_ids` as tensors."""
+        token_ids, positions, segments = ids
+        states: Tensor = self.norm(self.word(token_ids) + self.position(positions) + self.segment(segments))
         for layer in layers:
             states = layer(states, partial(attention, queries=bounds, keys=bounds))
-        return last.forward_selected(states, bounds.offsets[:-1], partial(attention, queries=firsts, keys=bounds))
+        return states
 
     def embedding_ids(self, packed: PackedBatch) -> list[Numbers]:
         """Return the ids of tokens, positions and segments, each ``(tokens,)``.
@@ -188,32 +181,8 @@ def check_ids(name: str, ids: Numbers, rows: int) -> None:
             raise InferenceError(f"{reason}; check that tokenizer.json and config.json belong to the model")
 
 
-class PackedNetwork(nn.Module, ABC):
-    """A network that computes packed batches."""
-
-    def __init__(self, attention: Attention) -> None:
-        super().__init__()
-        self.attention = attention
-
-    @abstractmethod
-    def pack(self, sequences: Sequence[Tokens]) -> list[Numbers]:
-        """Return the arrays that `forward` takes as tensors: the encoder's ids first, and the lengths last.
-
-        Raises:
-            InferenceError: the model has no embedding for an id.
-        """
-
-    @abstractmethod
-    def forward(self, inputs: Sequence[Tensor], lengths: Numbers) -> Tensor:
-        """Return the logits ``(n, labels)`` or vectors of a batch in fp32.
-
-        ``inputs`` are the arrays that `pack` returned, as tensors on the device; ``lengths`` is the last of them, in
-        host memory.
-        """
-
-
-class ClassifierEncoder(Protocol):
-    """An encoder that a head follows."""
+class PackedEncoder(Protocol):
+    """An encoder that computes packed batches."""
 
     def embedding_ids(self, packed: PackedBatch) -> list[Numbers]:
         """Return the ids that `states` needs, each ``(tokens,)``.
@@ -232,20 +201,31 @@ class ClassifierEncoder(Protocol):
         """
 
 
-class PackedClassifier(PackedNetwork):
+class PackedClassifier(nn.Module):
     """An encoder and a head, which compute a cross-encoder's logits or a bi-encoder's vectors."""
 
-    def __init__(self, encoder: ClassifierEncoder, attention: Attention, head: HeadNetwork) -> None:
-        super().__init__(attention)
+    def __init__(self, encoder: PackedEncoder, attention: Attention, head: HeadNetwork) -> None:
+        super().__init__()
         self.encoder = encoder
+        self.attention = attention
         self.head = head
 
     def pack(self, sequences: Sequence[Tokens]) -> list[Numbers]:
+        """Return the arrays that `forward` takes as tensors: the encoder's ids first, and the lengths last.
+
+        Raises:
+            InferenceError: the model has no embedding for an id.
+        """
         packed = pack(sequences)
         firsts = np.arange(len(sequences) + 1, dtype=np.int32)
         return [*self.encoder.embedding_ids(packed), offsets(packed.lengths), firsts, packed.lengths]
 
     def forward(self, inputs: Sequence[Tensor], lengths: Numbers) -> Tensor:
+        """Return the logits ``(n, labels)`` or vectors of a batch in fp32.
+
+        ``inputs`` are the arrays that `pack` returned, as tensors on the device. ``lengths`` is the last of them, in
+        host memory.
+        """
         *ids, sequence_offsets, first_offsets, _ = inputs
         bounds = Bounds(sequence_offsets, lengths)
         if self.head.needs_first_only:

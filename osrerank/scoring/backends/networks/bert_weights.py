@@ -19,7 +19,7 @@ PARAMETERS = ("weight", "bias")
 PROJECTIONS = ("query", "key", "value")
 
 
-def without_prefix(weights: Mapping[str, Tensor], prefix: str = "bert.") -> dict[str, Tensor]:
+def remove_prefix(weights: Mapping[str, Tensor], prefix: str = "bert.") -> dict[str, Tensor]:
     """Return weights in float32, without the encoder's prefix and with transformers' current names of norms."""
     current_names = {"gamma": "weight", "beta": "bias"}
     renamed: dict[str, Tensor] = {}
@@ -30,7 +30,7 @@ def without_prefix(weights: Mapping[str, Tensor], prefix: str = "bert.") -> dict
 
 
 def encoder_weights(weights: Mapping[str, Tensor], layers: int) -> dict[str, Tensor]:
-    """Return the weights of an encoder under our names, from those that `without_prefix` returned.
+    """Return the weights of an encoder under our names, from those that `remove_prefix` returned.
 
     Raises:
         KeyError: a weight is missing.
@@ -60,17 +60,17 @@ def layer_weights(weights: Mapping[str, Tensor], theirs: str, ours: str) -> dict
     return renamed
 
 
-def bert_names(ours: Mapping[str, Tensor], layers: int) -> dict[str, Tensor]:
+def to_bert_weights(ours: Mapping[str, Tensor], layers: int) -> dict[str, Tensor]:
     """Return an encoder's weights under BERT's names, without a prefix: the inverse of `encoder_weights`."""
     renamed = {f"embeddings.{theirs}.weight": ours[f"{name}.weight"] for name, theirs in EMBEDDINGS.items()}
     for parameter in PARAMETERS:
         renamed[f"embeddings.LayerNorm.{parameter}"] = ours[f"norm.{parameter}"]
     for index in range(layers):
-        renamed |= bert_layer_names(ours, f"layers.{index}", f"encoder.layer.{index}")
+        renamed |= to_bert_layer_weights(ours, f"layers.{index}", f"encoder.layer.{index}")
     return renamed
 
 
-def bert_layer_names(weights: Mapping[str, Tensor], ours: str, theirs: str) -> dict[str, Tensor]:
+def to_bert_layer_weights(weights: Mapping[str, Tensor], ours: str, theirs: str) -> dict[str, Tensor]:
     """Return one layer's weights under BERT's names: the inverse of `layer_weights`."""
     renamed: dict[str, Tensor] = {}
     for parameter in PARAMETERS:

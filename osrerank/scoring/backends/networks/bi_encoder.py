@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from osrerank.scoring.backends.networks.bert_weights import bert_names, encoder_weights, without_prefix
+from osrerank.scoring.backends.networks.bert_weights import encoder_weights, remove_prefix, to_bert_weights
 from osrerank.scoring.card import Pooling
 
 BLOCKED = -1e4
@@ -43,12 +43,12 @@ class PaddedBiEncoder(nn.Module):
         Raises:
             KeyError: a weight is missing.
         """
-        self.load_state_dict(encoder_weights(without_prefix(weights), len(self.layers)))
+        self.load_state_dict(encoder_weights(remove_prefix(weights), len(self.layers)))
         return self.eval()
 
     def bert_weights(self) -> dict[str, Tensor]:
         """Return all weights under the names that `load_bert` expects."""
-        return bert_names(dict(self.named_parameters()), len(self.layers))
+        return to_bert_weights(dict(self.named_parameters()), len(self.layers))
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> Tensor:
         """Return the cosines of queries and documents ``(n, 1)``.

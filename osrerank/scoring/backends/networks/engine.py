@@ -8,7 +8,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from osrerank.scoring.backends.networks.bert import PackedNetwork
+from osrerank.scoring.backends.networks.bert import PackedClassifier
 from osrerank.scoring.backends.networks.classifier import Classifier, ModularClassifier
 from osrerank.scoring.backends.networks.packing import Numbers
 from osrerank.scoring.inputs import PaddedBatch, Tokens, pad
@@ -34,7 +34,7 @@ class PackedEngine:
     work on the device, so one thread can prepare a batch while the device computes another thread's batch.
     """
 
-    def __init__(self, network: PackedNetwork, device: torch.device) -> None:
+    def __init__(self, network: PackedClassifier, device: torch.device) -> None:
         self._network = network.to(device)
         self._device = device
         self.packed = network.attention.packed
@@ -42,7 +42,7 @@ class PackedEngine:
     def __call__(self, sequences: Sequence[Tokens]) -> Rows:
         arrays = self._network.pack(sequences)
         with torch.inference_mode():
-            return on_host(self._network(on_device(arrays, self._device), arrays[-1]))
+            return copy_to_host(self._network(copy_to_device(arrays, self._device), arrays[-1]))
 
 
 class TokenEngine(PackedEngine):
@@ -65,14 +65,14 @@ class PaddedEngine:
 
     def __call__(self, sequences: Sequence[Tokens]) -> npt.NDArray[np.float32]:
         batch = pad(sequences, self._pad_id)
-        flat = on_device([getattr(batch, name).ravel() for name in PaddedBatch.__slots__], self._device)
+        flat = copy_to_device([getattr(batch, name).ravel() for name in PaddedBatch.__slots__], self._device)
         shape = batch.input_ids.shape
         inputs = {name: tensor.view(shape).long() for name, tensor in zip(PaddedBatch.__slots__, flat, strict=True)}
         with torch.inference_mode():
-            return on_host(self._network(**inputs).float())
+            return copy_to_host(self._network(**inputs).float())
 
 
-def on_device(arrays: Sequence[Numbers | npt.NDArray[np.int64]], device: torch.device) -> list[Tensor]:
+def copy_to_device(arrays: Sequence[Numbers | npt.NDArray[np.int64]], device: torch.device) -> list[Tensor]:
     """Copy one-dimensional arrays to the device in one transfer, and return them as int32 tensors."""
     sizes = [len(array) for array in arrays]
     buffer = torch.empty(sum(sizes), dtype=torch.int32, pin_memory=device.type == "cuda")
@@ -80,7 +80,7 @@ def on_device(arrays: Sequence[Numbers | npt.NDArray[np.int64]], device: torch.d
     return list(torch.split(buffer.to(device, non_blocking=True), sizes))
 
 
-def on_host(outputs: Tensor) -> npt.NDArray[np.float32]:
+def copy_to_host(outputs: Tensor) -> npt.NDArray[np.float32]:
     """Wait for fp32 outputs, but not for later work on the device, and copy them to host memory."""
     if outputs.device.type != "cuda":
         return np.asarray(outputs.numpy(), dtype=np.float32)

@@ -11,12 +11,11 @@ from osrerank.scoring.backends.networks.bert import (
     ACTIVATIONS,
     FAMILIES,
     BertEncoder,
-    ClassifierEncoder,
     PackedClassifier,
-    PackedNetwork,
+    PackedEncoder,
     PackedTokens,
 )
-from osrerank.scoring.backends.networks.bert_weights import encoder_weights, without_prefix
+from osrerank.scoring.backends.networks.bert_weights import encoder_weights, remove_prefix
 from osrerank.scoring.backends.networks.heads import HeadNetwork
 from osrerank.scoring.backends.networks.modern_bert import encoder as modern_bert
 from osrerank.scoring.card import ModelCard
@@ -65,7 +64,7 @@ def load_packed(
     attention: Attention,
     dtype: torch.dtype,
     head: Head | None = None,
-) -> PackedNetwork:
+) -> PackedClassifier:
     """Return a network with a checkpoint's weights, in evaluation mode.
 
     The encoder is in ``dtype``, and the head in fp32. `unsupported_reason` must be empty for the model.
@@ -81,7 +80,7 @@ def load_packed(
         head_network = HeadNetwork(head or modern_shape.classifier_head(config), weights)
         return network_class(encoder, attention, head_network).eval()
     family = FAMILIES[config["model_type"]]
-    weights = without_prefix(weights, family.prefix)
+    weights = remove_prefix(weights, family.prefix)
     encoder = BertEncoder(config, first_position(config))
     encoder.load_state_dict(encoder_weights(weights, config["num_hidden_layers"]))
     encoder.to(dtype)
@@ -91,9 +90,7 @@ def load_packed(
     return network_class(encoder, attention, HeadNetwork(head, weights)).eval()
 
 
-def _load_modern_bert(
-    weights: Mapping[str, Tensor], config: Mapping[str, Any], dtype: torch.dtype
-) -> ClassifierEncoder:
+def _load_modern_bert(weights: Mapping[str, Tensor], config: Mapping[str, Any], dtype: torch.dtype) -> PackedEncoder:
     shape = modern_shape.ModernBertShape.from_config(config)
     encoder = modern_bert.ModernBertEncoder(shape, int(config.get("max_position_embeddings", 8192)))
     encoder.load_state_dict(modern_bert.encoder_weights(weights, encoder))

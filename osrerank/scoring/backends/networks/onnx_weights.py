@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from osrerank._optional import require
-from osrerank.scoring.backends.networks.bert_weights import EMBEDDINGS, LAYER, PARAMETERS, bert_names
+from osrerank.scoring.backends.networks.bert_weights import EMBEDDINGS, LAYER, PARAMETERS, to_bert_weights
 
 Array = npt.NDArray[Any]
 CLASSIFIER_MODULES = ("pooler.dense", "classifier", "cls.seq_relationship")
@@ -36,7 +36,9 @@ def read_graph_weights(file: Path, config: Mapping[str, Any]) -> dict[str, Tenso
     graph = _GraphWeights(_read_constants(file))
     layers = int(config["num_hidden_layers"])
     encoder = _to_tensors(graph.encoder_weights(layers, int(config["type_vocab_size"])))
-    weights = {name: tensor.clone() for name, tensor in bert_names(encoder, layers).items()}  # no views of one matrix
+    weights = {
+        name: tensor.clone() for name, tensor in to_bert_weights(encoder, layers).items()
+    }  # no views of one matrix
     return {**weights, **_to_tensors(graph.head_weights())}
 
 

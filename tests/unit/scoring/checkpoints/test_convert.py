@@ -17,7 +17,7 @@ import pytest
 from osrerank.errors import ModelLoadError
 from osrerank.scoring.card_file import read_card
 from osrerank.scoring.checkpoints import pickled
-from osrerank.scoring.checkpoints.convert import Head, cache_folder, convert_if_needed
+from osrerank.scoring.checkpoints.convert import HeadForm, cache_folder, convert_if_needed
 from osrerank.scoring.locate import locate
 from osrerank.scoring.registry import load_scorer
 
@@ -175,7 +175,7 @@ def test_checkpoints_in_the_current_form_are_not_converted(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("head", ["", "next-sentence"])
-def test_a_pre_trained_checkpoint_without_a_head_needs_a_named_head(tmp_path: Path, head: Head) -> None:
+def test_a_pre_trained_checkpoint_without_a_head_needs_a_named_head(tmp_path: Path, head: HeadForm) -> None:
     network = checkpoints.network("next-sentence")
     source = without(saved(tmp_path / "source", network), "architectures")
     state = torch.load(source / "pytorch_model.bin", weights_only=True)
@@ -189,7 +189,7 @@ def test_a_pre_trained_checkpoint_without_a_head_needs_a_named_head(tmp_path: Pa
 
 
 @pytest.mark.parametrize("head", ["logit1", "next-sentence"])
-def test_a_named_head_that_a_checkpoint_lacks_is_refused(tmp_path: Path, head: Head) -> None:
+def test_a_named_head_that_a_checkpoint_lacks_is_refused(tmp_path: Path, head: HeadForm) -> None:
     with pytest.raises(ModelLoadError, match=f"has no head {head}: its weights have a classifier with 2 labels"):
         convert_if_needed(saved(tmp_path / "source", checkpoints.network()), head)
     assert list(cache_folder().iterdir()) == []

@@ -91,12 +91,12 @@ class ModernBertEncoder(nn.Module):
         return [packed.ids, packed.positions]
 
     def states(self, ids: Sequence[Tensor], bounds: Bounds, attention: Attention) -> Tensor:
-        """See `ClassifierEncoder.states`."""
+        """See `PackedEncoder.states`."""
         normed: Tensor = self.final_norm(self._run_layers(self.stack, ids, bounds, attention))
         return normed
 
     def first_states(self, ids: Sequence[Tensor], bounds: Bounds, firsts: Bounds, attention: Attention) -> Tensor:
-        """See `ClassifierEncoder.first_states`."""
+        """See `PackedEncoder.first_states`."""
         *layers, last = self.stack
         indices = bounds.offsets[:-1]
         if last.window is not None:
