@@ -35,7 +35,7 @@ from osrerank.search.coverage import describe_reading, fetch_body
 from osrerank.service import RerankService
 from osrerank.types import LongText, NeedsWorkers
 from osrerank.vectors.documents import BuildCounts, DocumentVectors
-from osrerank.vectors.file import POSITION, FileStore
+from osrerank.vectors.file import POSITION_PREFIX, FileStore
 from osrerank.vectors.position import Head, Lease, Position, index_identity
 
 StoreName = Literal["file", "redis", "index"]
@@ -458,10 +458,10 @@ class Builder:
                     side.write_position(key, content, version)  # if another builder was faster, its fields stay
                     is_changed = True
             elif isinstance(store, FileStore):
-                stored = store.read([POSITION + key]).get(POSITION + key, b"")
+                stored = store.read([POSITION_PREFIX + key]).get(POSITION_PREFIX + key, b"")
                 content = fields_content(stored, entry["settings"]["index"]["uuid"], fields)
                 if content != stored:
-                    is_changed |= bool(store.write({POSITION + key: content}))
+                    is_changed |= bool(store.write({POSITION_PREFIX + key: content}))
         return is_changed
 
     def _send(self, request: SideRequest) -> Any:

@@ -19,18 +19,18 @@ from osrerank.client import Client
 from osrerank.errors import OsrerankError
 from osrerank.types.engine import data_stream
 from osrerank.vectors.index import (
-    EXISTS,
-    FIELD,
-    MODEL,
+    ALREADY_EXISTS,
+    MODEL_FIELD,
     OLD_SUFFIX,
-    POSITION,
+    POSITION_PREFIX,
     PREFIX,
-    READ_AT_ONCE,
+    READ_BATCH_SIZE,
+    RECORD_FIELD,
     LackingCounts,
     RecordRequests,
-    refusal,
+    bulk_failure,
+    record_bodies,
     side_index,
-    write_records,
 )
 from osrerank.vectors.store import PAUSE_S, Guard, Size
 
@@ -110,17 +110,17 @@ class IndexStore:
 
     def _read(self, keys: Sequence[bytes]) -> dict[bytes, bytes]:
         records: dict[bytes, bytes] = {}
-        for start in range(0, len(keys), READ_AT_ONCE):
-            path, params, body = self._requests.request_records([self.index], keys[start : start + READ_AT_ONCE])
-            records |= self._requests.read_records(
+        for start in range(0, len(keys), READ_BATCH_SIZE):
+            path, params, body = self._requests.request_records([self.index], keys[start : start + READ_BATCH_SIZE])
+            records |= self._requests.parse_records(
                 self._client.transport.perform_request("POST", path, params=params, body=body)
             )
         return records
 
     def _write(self, records: Mapping[bytes, bytes]) -> int:
         self.create()
-        for lines in write_records(self.index, records, self.model):
-            reason = refusal(self._client.bulk(body=lines))
+        for lines in record_bodies(self.index, records, self.model):
+            reason = bulk_failure(self._client.bulk(body=lines))
             if reason:
                 raise OSError(reason)
         with self._lock:
@@ -132,9 +132,9 @@ class IndexStore:
         if self._client.indices.exists(index=self.index):
             return
         try:
-            self._client.indices.create(index=self.index, body=self._requests.settings())
+            self._client.indices.create(index=self.index, body=self._requests.creation_body())
         except RequestError as error:  # another process created it first
-            if error.error != EXISTS:
+            if error.error != ALREADY_EXISTS:
                 raise
 
     def refresh(self) -> None:
@@ -146,7 +146,7 @@ class IndexStore:
         self.refresh()
         path, params, body = self._requests.request_positions([self.index], [key])
         response = self._client.transport.perform_request("POST", path, params=params, body=body)
-        content, hit = self._requests.read_position(response)
+        content, hit = self._requests.parse_position(response)
         return content, (hit["_seq_no"], hit["_primary_term"]) if "_seq_no" in hit else None
 
     def write_position(self, key: bytes, content: bytes, version: Any) -> Any:
@@ -162,9 +162,11 @@ class IndexStore:
         params: dict[str, Any] = {}
         if not self._requests.engine.is_embedded:
             params = {"if_seq_no": version[0], "if_primary_term": version[1]} if version else {"op_type": "create"}
-        body = {FIELD: base64.b64encode(content).decode()}
+        body = {RECORD_FIELD: base64.b64encode(content).decode()}
         try:
-            response = self._client.index(index=self.index, id=f"{POSITION}{key.hex()}", body=body, params=params)
+            response = self._client.index(
+                index=self.index, id=f"{POSITION_PREFIX}{key.hex()}", body=body, params=params
+            )
         except ConflictError:
             return None
         return response["_seq_no"], response["_primary_term"]
@@ -178,7 +180,7 @@ class IndexStore:
         counts = LackingCounts()
         try:
             response = self._client.transport.perform_request("POST", path, params=params, body=body)
-            reports = self._requests.read_reports(response)
+            reports = self._requests.parse_reports(response)
             if reports:
                 deletions = [{"delete": {"_index": self.index, "_id": doc_id}} for doc_id in reports]
                 entries = [item["delete"] for item in self._client.bulk(body=deletions)["items"]]
@@ -193,7 +195,7 @@ class IndexStore:
         """Return the number of records of each model; records that name no model are left out."""
         if not self._client.indices.exists(index=self.index):
             return {}
-        body = {"size": 0, "aggs": {"models": {"terms": {"field": MODEL, "size": MAX_MODELS}}}}
+        body = {"size": 0, "aggs": {"models": {"terms": {"field": MODEL_FIELD, "size": MAX_MODELS}}}}
         response = self._client.search(index=self.index, body=body)
         buckets = response["aggregations"]["models"]["buckets"]
         return {bucket["key"]: int(bucket["doc_count"]) for bucket in buckets}
@@ -202,7 +204,7 @@ class IndexStore:
         if not self._client.indices.exists(index=self.index):
             return Size(0, 0, 0)
         self._client.indices.refresh(index=self.index)
-        count = int(self._client.count(index=self.index, body={"query": {"exists": {"field": MODEL}}})["count"])
+        count = int(self._client.count(index=self.index, body={"query": {"exists": {"field": MODEL_FIELD}}})["count"])
         if self._requests.engine.is_embedded:
             return Size(count, 0, 0)
         stored = self._client.indices.stats(index=self.index)["_all"]["primaries"]["store"]
@@ -211,16 +213,16 @@ class IndexStore:
     def prune(self, keys_to_keep: Iterable[Sequence[bytes]], positions: Iterable[bytes] = ()) -> int:
         """Delete all records except those with these keys, and all positions except those with these keys."""
         ids_to_keep = {key.hex() for batch in keys_to_keep for key in batch}
-        ids_to_keep |= {f"{POSITION}{key.hex()}" for key in positions}
+        ids_to_keep |= {f"{POSITION_PREFIX}{key.hex()}" for key in positions}
         if not self._client.indices.exists(index=self.index):
             return 0
         self._client.indices.refresh(index=self.index)
-        body = {"size": READ_AT_ONCE, "query": {"match_all": {}}, "_source": False}
+        body = {"size": READ_BATCH_SIZE, "query": {"match_all": {}}, "_source": False}
         hits = scroll_hits(self._client, self.index, body)
         ids_to_delete = (hit["_id"] for hit in hits if hit["_id"] not in ids_to_keep)
-        while ids := list(islice(ids_to_delete, READ_AT_ONCE)):
+        while ids := list(islice(ids_to_delete, READ_BATCH_SIZE)):
             response = self._client.bulk(body=[{"delete": {"_index": self.index, "_id": doc_id}} for doc_id in ids])
-            reason = refusal(response, "delete")
+            reason = bulk_failure(response, "delete")
             if reason:
                 raise OsrerankError(f"{self.index} was pruned only in part: {reason}")
         return self.size().records
@@ -267,7 +269,7 @@ def find_orphans(client: Client) -> list[str]:
     sides = {name for name in candidates if name.startswith(PREFIX)}
     orphaned = [name for name in sides if not _exists(client, name.removeprefix(PREFIX))]
     others = {name: {*candidates[name]["mappings"].get("properties", ())} for name in {*candidates} - sides}
-    outdated = [name for name, fields in others.items() if {MODEL} <= fields <= {FIELD, MODEL}]
+    outdated = [name for name, fields in others.items() if {MODEL_FIELD} <= fields <= {RECORD_FIELD, MODEL_FIELD}]
     return sorted([*orphaned, *outdated])
 
 

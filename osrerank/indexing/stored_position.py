@@ -12,7 +12,7 @@ from typing import Any
 
 from osrerank.errors import FormatError
 from osrerank.indexing.side_index import IndexStore
-from osrerank.vectors.file import POSITION, FileStore
+from osrerank.vectors.file import POSITION_PREFIX, FileStore
 from osrerank.vectors.position import Position
 
 logger = logging.getLogger(__name__)
@@ -84,7 +84,7 @@ class FilePosition(StoredPosition):
     """
 
     def __init__(self, store: FileStore, key: bytes) -> None:
-        self._store, self._key = store, POSITION + key
+        self._store, self._key = store, POSITION_PREFIX + key
         self.position = Position()
 
     def load(self) -> Position:

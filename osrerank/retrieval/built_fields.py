@@ -17,7 +17,7 @@ from osrerank.retrieval.requests import SideRequest, build_path
 from osrerank.settings import Settings
 from osrerank.types.failed import Failed
 from osrerank.vectors.configured import VectorStorage
-from osrerank.vectors.file import POSITION, FileStore
+from osrerank.vectors.file import POSITION_PREFIX, FileStore
 from osrerank.vectors.index import RecordRequests, side_index
 
 BATCH_SIZE = 30
@@ -95,10 +95,10 @@ class BuiltFields:
             contents = yield from self._read_side_indices(keys)
             uuids = dict.fromkeys(keys, "")
         else:
-            stored = {} if self._file is None else self._file.read([POSITION + key for key in keys.values()])
+            stored = {} if self._file is None else self._file.read([POSITION_PREFIX + key for key in keys.values()])
             if not stored:
                 return {}
-            contents = {name: _parse_content(stored.get(POSITION + key, b"")) for name, key in keys.items()}
+            contents = {name: _parse_content(stored.get(POSITION_PREFIX + key, b"")) for name, key in keys.items()}
             entries = yield SideRequest("GET", build_path(index or "*", "").rstrip("/"), params=options)
             uuids = {name: entry["settings"]["index"]["uuid"] for name, entry in entries.items()}
         built = {name: fields_by_uuid.get(uuids.get(name, "")) for name, fields_by_uuid in contents.items()}
@@ -121,5 +121,5 @@ class BuiltFields:
                 if not failed.is_absent and not failed.is_forbidden:
                     raise
             else:
-                stored |= requests.read_positions(response)
+                stored |= requests.parse_positions(response)
         return {name: _parse_content(stored.get(key, b"")) for name, key in keys.items()}

@@ -1,4 +1,4 @@
-"""Bi-encoders: each text is encoded alone into a vector; a document's vector is computed once for all later queries."""
+"""Bi-encoders: models that encode each text into one vector, and compare a query with a document by their vectors."""
 
 import functools
 import hashlib
@@ -20,21 +20,21 @@ from osrerank.scoring.model_files import CARD_FILE, digest, read_config, tokeniz
 from osrerank.types import NEVER, Deadline, Side, Vectors
 from osrerank.types.vectors import Floats
 
-CACHED_QUERIES = 128
-"""How many query vectors are cached; a search may need the same vector several times."""
+QUERY_CACHE_SIZE = 128
+"""The number of query vectors that are cached, because a search may need the same vector several times."""
 NOT_FINITE = "its vector has numbers that are not finite; if the model computes in 16 bits, try --dtype fp32"
-"""The failure of a text whose vector is not finite."""
+"""Why a text with such a vector failed."""
 
 
 class BiEncoder(LocalModel):
-    """Encodes queries and documents into vectors: ``[CLS] q [SEP]`` and ``[CLS] d [SEP]``, each with the card's prefix.
+    """A bi-encoder. Its inputs are ``[CLS] text [SEP]``, where queries and documents may have different prefixes.
 
-    The similarity of two vectors is their cosine or dot product, which the card's calibration maps to a logit:
-    ``scale * product + offset``.
+    The similarity of two vectors is the logit ``scale * product + offset``, with the calibration of the model card. The
+    product is a cosine if the vectors are normalised.
     """
 
-    max_rows = 0
-    """The maximum number of vectors of a document; 0 for models with one vector for each document."""
+    max_token_vectors = 0
+    """The maximum number of token vectors of a document; 0 for models with one vector per document."""
 
     def __init__(
         self,
@@ -47,14 +47,14 @@ class BiEncoder(LocalModel):
         super().__init__(directory, card, builder, backend, *([clock] if clock else []))
         self.dimensions = card.dimensions or int(read_config(directory)["hidden_size"])
         self._empty_query = builder.query("")
-        self._cached_query_vector = functools.lru_cache(CACHED_QUERIES)(self._query_vector)
+        self._cached_query_vector = functools.lru_cache(QUERY_CACHE_SIZE)(self._query_vector)
         self._query_encoder: BiEncoder | None = None
 
     def encode_queries_with(self, query_model: "BiEncoder") -> None:
-        """Use another model for the queries, as in sentence-transformers' Router.
+        """Use another model for queries, like the Router of sentence-transformers.
 
         Raises:
-            ModelLoadError: the vectors of both models cannot be compared.
+            ModelLoadError: the vectors of the two models are not comparable.
         """
         expected = f"a {self.card.kind} ({self.card.head}, {self.dimensions} dimensions)"
         actual = f"a {query_model.card.kind} ({query_model.card.head}, {query_model.dimensions} dimensions)"
@@ -66,10 +66,9 @@ class BiEncoder(LocalModel):
 
     @functools.cached_property
     def key(self) -> str:
-        """Everything that a document's vector depends on except its text: weights, tokenizer, prefix, lengths, modules.
+        """A string that differs whenever the same document may get another vector.
 
-        It leaves out backend, device and dtype, so that a client on a CPU can use vectors that a worker on a GPU
-        computed.
+        Backends, devices and dtypes share it, so that a client on a CPU can use the vectors of a worker on a GPU.
         """
         components = (
             weights_digest(self._directory, self.card),
@@ -83,13 +82,13 @@ class BiEncoder(LocalModel):
 
     @functools.cached_property
     def identity(self) -> str:
-        """Everything that a similarity depends on except the texts; it leaves out backend, device and dtype."""
+        """A string that differs whenever the same texts may get another similarity."""
         key = hashlib.blake2b(self.key.encode(), digest_size=16).hexdigest()
-        queries = f"/{self._query_encoder.identity}" if self._query_encoder else ""
-        return f"{self._digest(())}/{key}/{self.card.kind}/{self._length_policy}{queries}"
+        query_identity = f"/{self._query_encoder.identity}" if self._query_encoder else ""
+        return f"{self._digest(())}/{key}/{self.card.kind}/{self._length_policy}{query_identity}"
 
     def encode(self, texts: Sequence[str], side: Side, *, deadline: Deadline = NEVER) -> Vectors:
-        """Encode texts, as `osrerank.types.Encoder.encode`; queries are cached, and encoded whatever the deadline.
+        """Encode texts, as `osrerank.types.Encoder.encode`. Query vectors are cached, and queries ignore the deadline.
 
         Raises:
             InferenceError: no text could be encoded.
@@ -97,39 +96,43 @@ class BiEncoder(LocalModel):
         if side == "query" and self._query_encoder:
             return self._query_encoder.encode(texts, side, deadline=deadline)
         if side == "query":
-            rows, cut = self._encode_queries(texts)
-            return Vectors(np.concatenate(rows), cut=cut)
-        _, outcome, cut = self._encode_documents(texts, deadline)
-        vectors = np.full((len(texts), self.dimensions), np.nan, dtype=np.float32)
-        for index, row in outcome.outputs.items():
-            vectors[index] = row
-        not_finite = [index for index, row in outcome.outputs.items() if not np.isfinite(row).all()]
-        if not_finite and len(not_finite) == len(outcome.outputs):
+            query_vectors, truncated = self._encode_queries(texts)
+            return Vectors(np.concatenate(query_vectors), cut=truncated)
+        _, output, truncated = self._encode_documents(texts, deadline)
+        rows = np.full((len(texts), self.dimensions), np.nan, dtype=np.float32)
+        for index, row in output.outputs.items():
+            rows[index] = row
+        not_finite = [index for index, row in output.outputs.items() if not np.isfinite(row).all()]
+        if not_finite and len(not_finite) == len(output.outputs):
             raise InferenceError(f"no text could be encoded: {NOT_FINITE}", model=self.model)
-        return Vectors(vectors, {**outcome.failures, **dict.fromkeys(not_finite, NOT_FINITE)}, cut)
+        return Vectors(rows, {**output.failures, **dict.fromkeys(not_finite, NOT_FINITE)}, truncated)
 
     def _encode_queries(self, texts: Sequence[str]) -> tuple[list[Floats], frozenset[int]]:
-        """Return each query's vector or vectors, from the cache if possible, and the indices of cut queries."""
+        """Return the vectors of each query ``(n, dimensions)``, and the indices of the truncated queries."""
         queries = [self._builder.query(text) for text in texts]
-        rows = [self._cached_query_vector(self._builder.single(pieces).ids.tobytes()) for pieces in queries]
-        return rows, frozenset(index for index, pieces in enumerate(queries) if pieces.cut)
+        vectors = [self._cached_query_vector(self._builder.single(pieces).ids.tobytes()) for pieces in queries]
+        return vectors, frozenset(index for index, pieces in enumerate(queries) if pieces.cut)
 
     def _encode_documents(
         self, texts: Sequence[str], deadline: Deadline
     ) -> tuple[list[Tokens], BatcherOutput, frozenset[int]]:
-        """Encode documents until the deadline; return their sequences, the outputs, and the indices of cut texts."""
-        cut: list[int] = []
+        """Encode documents until the deadline.
+
+        Returns:
+            The inputs of the model, its outputs, and the indices of the truncated documents.
+        """
+        truncated: list[int] = []
         sequences: list[Tokens] = []
         with self._batcher.call(deadline) as call:
             for chunk in self.tokenisation_chunks([len(text) for text in texts]):
                 if deadline.passed:
                     break
                 documents = self._builder.documents(texts[chunk], self._empty_query)
-                cut += [index for index, pieces in enumerate(documents, chunk.start) if pieces.cut]
+                truncated += [index for index, pieces in enumerate(documents, chunk.start) if pieces.cut]
                 new_sequences = [self._builder.single(pieces) for pieces in documents]
                 sequences += new_sequences
                 call.add(new_sequences)
-            return sequences, call.result(), frozenset(cut)
+            return sequences, call.result(), frozenset(truncated)
 
     def close(self) -> None:
         super().close()
@@ -137,31 +140,33 @@ class BiEncoder(LocalModel):
             self._query_encoder.close()
 
     def similarity(self, query: Floats, vectors: Floats) -> Floats:
-        """Return the logits ``(n,)`` of a query's vector ``(dimensions,)`` and document vectors ``(n, dimensions)``."""
+        """Return the logits ``(n,)`` of a query vector ``(dimensions,)`` and document vectors ``(n, dimensions)``."""
         products: Floats = (vectors * query).sum(axis=1)
         return self.card.calibration.scale * products + self.card.calibration.offset
 
     def _query_vector(self, ids: bytes) -> Floats:
-        """Return the vector ``(1, dimensions)`` of a query, given as the bytes of its int64 token ids."""
+        """Return the vector ``(1, dimensions)`` of a query, which is passed as the bytes of its int64 token ids."""
         token_ids = np.frombuffer(ids, dtype=np.int64)
         vector: Floats = self.backend.run([Tokens(token_ids, np.zeros_like(token_ids))])
         return vector
 
 
 def weights_digest(directory: Path, card: ModelCard) -> str:
-    """Return the digest of an encoder's weights: from the card, else of the graph, else of the safetensors.
+    """Return a digest of an encoder's weights and pooling.
 
-    Safetensors and graphs of other programs do not contain the pooling, so it is appended. The steps after the pooling
-    are in `BiEncoder.key`.
+    It is read from the card, or else computed from the ONNX graph or the safetensors. Graphs that osrerank did not
+    export, and safetensors, do not contain the pooling, so its name is appended.
     """
     if card.weights:
         return card.weights
     for precision in PRECISIONS:
-        if (graph := card.onnx.get(precision)) and (directory / CARD_FILE).exists():
+        graph = card.onnx.get(precision)
+        if not graph:
+            continue
+        if (directory / CARD_FILE).exists():
             return _file_digest(directory / graph)
-        if graph:
-            files = [name for name in (graph, f"{graph}_data") if (directory / name).exists()]
-            return f"{digest(directory, files)}/{card.pooling}"
+        files = [name for name in (graph, f"{graph}_data") if (directory / name).exists()]
+        return f"{digest(directory, files)}/{card.pooling}"
     return f"{digest(directory, parameter_files(directory))}/{card.pooling}"
 
 

@@ -40,7 +40,7 @@ class LateInteraction(BiEncoder):
         expansion = [self.tokens.expansion] if self.tokens.expansion else []
         self._expansion_ids = np.array(builder.token_ids(expansion), np.int64)
         self._skipped_ids = builder.token_ids(self.tokens.skipped)
-        self.max_rows = int(card.max_tokens // self.tokens.pool_factor) + 1
+        self.max_token_vectors = int(card.max_tokens // self.tokens.pool_factor) + 1
 
     @functools.cached_property
     def key(self) -> str:

@@ -24,7 +24,7 @@ from osrerank.types import Candidate, LongText
 from osrerank.types.engine import Engine
 from osrerank.types.failed import Failed
 from osrerank.vectors.documents import DocumentVectors
-from osrerank.vectors.file import POSITION, FileStore
+from osrerank.vectors.file import POSITION_PREFIX, FileStore
 from osrerank.vectors.index import RecordRequests, side_index
 from osrerank.vectors.position import Position, index_identity
 
@@ -190,11 +190,11 @@ def _position(searcher: "Searcher", vectors: DocumentVectors, index: str, key: b
         form = RecordRequests((yield from searcher.engine.find()))
         path, params, body = form.request_positions([side_index(index)], [key])
         try:
-            content, _ = form.read_position((yield SideRequest("POST", path, body, params)))
+            content, _ = form.parse_position((yield SideRequest("POST", path, body, params)))
         except Failed:  # the user may not read it
             return None
     elif isinstance(store, FileStore):
-        content = store.read([POSITION + key]).get(POSITION + key, b"")
+        content = store.read([POSITION_PREFIX + key]).get(POSITION_PREFIX + key, b"")
     try:
         position = Position.from_bytes(content) if content else None
     except FormatError:

@@ -15,13 +15,13 @@ from osrerank.retrieval.requests import SideRequest
 from osrerank.types.failed import Failed
 from osrerank.vectors.index import (
     MAX_REPORTS,
-    READ_AT_ONCE,
+    READ_BATCH_SIZE,
     LackingCounts,
     RecordRequests,
-    refusal,
+    bulk_failure,
+    record_bodies,
+    report_body,
     side_index,
-    write_records,
-    write_report,
 )
 from osrerank.vectors.store import PAUSE_S, Guard
 
@@ -189,7 +189,7 @@ class SideVectors:
         """Yield the requests that report to builders which documents lack vectors."""
         for side in sides:
             counts = side.most_lacking()
-            body = write_report(side.name, self._report_number, counts)
+            body = report_body(side.name, self._report_number, counts)
             outcome = yield from self._send_bulk(side, body, _report_outcome)
             if outcome is None:
                 continue
@@ -237,26 +237,26 @@ class SideVectors:
     def _read_records(self, sides: Sequence[SideIndex], keys: Sequence[bytes], left_s: Callable[[], float]) -> Reading:
         found: dict[bytes, bytes] = {}
         form = RecordRequests((yield from self._engine.find()))
-        for start in range(0, len(keys), READ_AT_ONCE):
+        for start in range(0, len(keys), READ_BATCH_SIZE):
             if (timeout_s := min(left_s(), READ_TIMEOUT_S)) <= 0:
                 break
             names = [side.name for side in sides]
-            path, params, body = form.request_records(names, keys[start : start + READ_AT_ONCE])
+            path, params, body = form.request_records(names, keys[start : start + READ_BATCH_SIZE])
             answer = yield SideRequest("POST", path, body, {**params, "request_timeout": timeout_s})
-            if not form.is_there(answer):
+            if not form.has_side_index(answer):
                 _each(sides, SideIndex.mark_missing, LookupError("there is no side index"))
                 break
             for side in sides:
                 side.is_there = True
-            found |= form.read_records(answer)
+            found |= form.parse_records(answer)
         return found
 
     def _write(self, records: Mapping[str, Mapping[bytes, bytes]], model: str) -> Generator[SideRequest, Any, None]:
         """Yield the requests that write records to side indices; the first failure of a side index ends its writes."""
         for name, own_records in records.items():
             side = self._side(name)
-            for lines in write_records(name, own_records, model):
-                reason = yield from self._send_bulk(side, lines, refusal)
+            for lines in record_bodies(name, own_records, model):
+                reason = yield from self._send_bulk(side, lines, bulk_failure)
                 if reason:
                     side.record_write_failure(OSError(reason))
                 if reason is None or reason:
@@ -275,7 +275,7 @@ class SideVectors:
 
 def _report_outcome(response: Mapping[str, Any]) -> tuple[int, str]:
     """Return the status of a report in a bulk response, and the reason if it was refused."""
-    return int(response["items"][0]["create"]["status"]), refusal(response, "create")
+    return int(response["items"][0]["create"]["status"]), bulk_failure(response, "create")
 
 
 def _each(sides: Iterable[SideIndex], do: Callable[[SideIndex, Exception], None], error: Exception) -> None:

@@ -1,11 +1,11 @@
-"""The format of side indices: ``osrerank-vectors-NAME`` has the records of the index NAME, on the same engine.
+"""The format of side indices, which store the vectors of an index on the engine itself.
 
-The cluster shards and replicates the vectors, and every machine that searches finds them. Nobody needs the right to
-write to the application's index. The indices of a data stream share a side index, which is named after the stream.
+The side index of NAME is called ``osrerank-vectors-NAME``. It is hidden, so patterns like ``*`` do not match it. The
+backing indices of a data stream share a side index. A side index is sharded and replicated like any index, all machines
+that search can use it, and nobody needs permission to write to the original index.
 
-The id of a document is the key of a record. Its fields are the label of the model and the record: on a cluster as a
-binary doc value, which is neither in ``_source`` nor indexed; in the embedded engine in ``_source``. A side index is
-hidden, so patterns do not match it.
+It has a document for each record (`osrerank.vectors.records`). The id is the record's key, and the fields contain the
+record and a label of the model. On a cluster, the record is a doc value; in the embedded engine, it is in ``_source``.
 """
 
 import base64
@@ -20,104 +20,101 @@ from osrerank.types.engine import Engine, data_stream
 PREFIX = "osrerank-vectors-"
 """The prefix of the names of side indices."""
 OLD_SUFFIX = "-osrerank-vectors"
-"""The suffix of the names that older versions gave to side indices, which are not read any more."""
-FIELD, MODEL = "record", "model"
-"""The fields of the documents of a side index: the record, and the label of its model."""
-READ_AT_ONCE = 250
-"""The maximum number of records of a read request: some 100 KB in the profile ``standard``."""
+"""The suffix of side indices of older versions, which are no longer used."""
+RECORD_FIELD, MODEL_FIELD = "record", "model"
+"""The fields of the documents of a side index."""
+READ_BATCH_SIZE = 250
+"""The maximum number of records in a response: about 100 KB in the profile ``standard``."""
 BULK_BYTES = 4 << 20
-"""The approximate size of the records of a bulk request, in bytes."""
-POSITION = "position-"
-"""The prefix of the ids of documents with the positions of builds; unlike records, they have no field `MODEL`."""
-REPORT, MAX_REPORTS = "lacking-", 16
-"""The prefix of the ids of reports, which list documents that lacked vectors in searches, and their maximum number."""
-EXISTS = "resource_already_exists_exception"
-"""The type of the error that an engine returns when an index to be created exists."""
+"""The approximate size of the records in a bulk request, in bytes."""
+POSITION_PREFIX = "position-"
+"""The prefix of the ids of documents that store build positions. They have no `MODEL_FIELD`."""
+REPORT_PREFIX = "lacking-"
+"""The prefix of the ids of reports, in which searches list documents without vectors for the next build."""
+MAX_REPORTS = 16
+ALREADY_EXISTS = "resource_already_exists_exception"
+"""The engine's error type for an index to be created that exists."""
 PostRequest = tuple[str, dict[str, Any], dict[str, Any]]
 """The path, the URL parameters and the body of a POST request."""
 LackingCounts = Counter[tuple[str, str]]
-"""Index and id of a document -> the number of searches in which it lacked a vector."""
+"""The number of searches in which a document lacked a vector, by the document's index and id."""
 
 
 def side_index(index: str) -> str:
-    """Return the name of an index's side index, which is on the same cluster as the index."""
+    """Return the name of an index's side index; for an index of a remote cluster, it is on that cluster."""
     cluster, colon, name = index.rpartition(":")
     return f"{cluster}{colon}{PREFIX}{data_stream(name)}"
 
 
 class RecordRequests(NamedTuple):
-    """Makes the requests for the documents of side indices that an engine understands, and reads its answers.
-
-    Attributes:
-        engine: the engine.
-    """
+    """Builds requests for the documents of side indices, and parses the responses of an engine."""
 
     engine: Engine
 
-    def settings(self) -> dict[str, Any]:
-        """Return the body that creates a side index."""
-        if self.engine.is_embedded:
-            mapping = {"dynamic": False, "properties": {MODEL: {"type": "keyword"}}}
-            return {"settings": {"index": {"hidden": True}}, "mappings": mapping}
-        fields: dict[str, Any] = {FIELD: {"type": "binary", "doc_values": True}, MODEL: {"type": "keyword"}}
-        mapping = {"dynamic": False, "_source": {"enabled": False}, "properties": fields}
-        no_pipelines = {"default_pipeline": "_none", "final_pipeline": "_none"}
-        settings: dict[str, Any] = {"hidden": True, "auto_expand_replicas": "0-1", **no_pipelines}
+    def creation_body(self) -> dict[str, Any]:
+        """Return the body of the request that creates a side index."""
+        settings: dict[str, Any] = {"hidden": True}
+        properties: dict[str, Any] = {MODEL_FIELD: {"type": "keyword"}}
+        mapping: dict[str, Any] = {"dynamic": False, "properties": properties}
+        if not self.engine.is_embedded:
+            settings |= {"auto_expand_replicas": "0-1", "default_pipeline": "_none", "final_pipeline": "_none"}
+            properties[RECORD_FIELD] = {"type": "binary", "doc_values": True}
+            mapping["_source"] = {"enabled": False}
         return {"settings": {"index": settings}, "mappings": mapping}
 
     def request_records(self, indices: Iterable[str], keys: Sequence[bytes]) -> PostRequest:
-        """Return the request for the records of these keys."""
-        return self._by_ids(sorted(indices), [key.hex() for key in keys], track_total_hits=False, sort=["_doc"])
+        """Return the request for the records with these keys."""
+        return self._request_ids(sorted(indices), [key.hex() for key in keys], track_total_hits=False, sort=["_doc"])
 
     def request_positions(self, indices: Sequence[str], keys: Sequence[bytes]) -> PostRequest:
-        """Return the request for the positions of builds under these keys."""
-        return self._by_ids(indices, [f"{POSITION}{key.hex()}" for key in keys], seq_no_primary_term=True)
+        """Return the request for the build positions with these keys."""
+        return self._request_ids(indices, [f"{POSITION_PREFIX}{key.hex()}" for key in keys], seq_no_primary_term=True)
 
     def request_reports(self, index: str) -> PostRequest:
-        """Return the request for the reports of documents without vectors."""
-        return self._by_ids([index], [f"{REPORT}{number}" for number in range(MAX_REPORTS)])
+        """Return the request for all reports of documents without vectors."""
+        return self._request_ids([index], [f"{REPORT_PREFIX}{number}" for number in range(MAX_REPORTS)])
 
-    def _by_ids(self, indices: Sequence[str], ids: Sequence[str], **options: Any) -> PostRequest:
+    def _request_ids(self, indices: Sequence[str], ids: Sequence[str], **options: Any) -> PostRequest:
         if self.engine.is_embedded:
             return "/_mget", {}, {"docs": [{"_index": name, "_id": doc_id} for name in indices for doc_id in ids]}
         body = {"size": len(ids), "query": {"ids": {"values": ids}}, **self.record_fields(), **options}
         return f"/{','.join(indices)}/_search", {"ignore_unavailable": "true", **self.engine.no_pipeline}, body
 
-    def read_position(self, response: Mapping[str, Any]) -> tuple[bytes, Mapping[str, Any]]:
-        """Return the content in a response to `request_positions` of one key, and its hit; both empty without a hit."""
+    def parse_records(self, response: Mapping[str, Any]) -> dict[bytes, bytes]:
+        """Return the records in a response to `request_records`, by key."""
+        return self._contents(self._hits(response))
+
+    def parse_position(self, response: Mapping[str, Any]) -> tuple[bytes, Mapping[str, Any]]:
+        """Return the content and the hit of a response to `request_positions` with one key; both may be empty."""
         hits = self._hits(response)
         return (self._content(hits[0]), hits[0]) if hits else (b"", {})
 
-    def read_positions(self, response: Mapping[str, Any]) -> dict[bytes, bytes]:
-        """Return the contents in a response to `request_positions`, by key."""
+    def parse_positions(self, response: Mapping[str, Any]) -> dict[bytes, bytes]:
+        """Return the contents of a response to `request_positions`, by key."""
         hits = self._hits(response)
-        return self._contents({**hit, "_id": hit["_id"].removeprefix(POSITION)} for hit in hits)
+        return self._contents({**hit, "_id": hit["_id"].removeprefix(POSITION_PREFIX)} for hit in hits)
 
-    def read_reports(self, response: Mapping[str, Any]) -> dict[str, LackingCounts]:
+    def parse_reports(self, response: Mapping[str, Any]) -> dict[str, LackingCounts]:
         """Return the counts in a response to `request_reports`, by the id of the report."""
         contents = ((hit["_id"], self._content(hit)) for hit in self._hits(response))
         return {doc_id: _parse_report(content) for doc_id, content in contents if content}
-
-    def read_records(self, response: Mapping[str, Any]) -> dict[bytes, bytes]:
-        """Return the records in a response to `request_records`, by key; other documents are left out."""
-        return self._contents(self._hits(response))
 
     def _hits(self, response: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
         hits: Sequence[Mapping[str, Any]] = response["docs"] if self.engine.is_embedded else response["hits"]["hits"]
         return hits
 
-    def is_there(self, response: Mapping[str, Any]) -> bool:
-        """Return whether a response to `request_records` shows that at least one of the side indices exists."""
+    def has_side_index(self, response: Mapping[str, Any]) -> bool:
+        """Return whether one of the side indices exists, by a response to `request_records`."""
         if self.engine.is_embedded:
             return any("error" not in hit for hit in response["docs"])
         return bool(response.get("_shards", {}).get("total", 1))
 
     def record_fields(self) -> dict[str, Any]:
-        """Return the part of a search body that asks for the records of hits."""
-        return {} if self.engine.is_embedded else {"docvalue_fields": [FIELD], "_source": False}
+        """Return the part of a search body that requests the records of hits."""
+        return {} if self.engine.is_embedded else {"docvalue_fields": [RECORD_FIELD], "_source": False}
 
     def _contents(self, hits: Iterable[Mapping[str, Any]]) -> dict[bytes, bytes]:
-        """Return the contents of hits, by key; hits without content, or with another id, are left out."""
+        """Return the contents of hits by key, without hits of other programs."""
         contents: dict[bytes, bytes] = {}
         for hit in hits:
             with suppress(TypeError, ValueError):  # another program wrote it
@@ -125,47 +122,53 @@ class RecordRequests(NamedTuple):
         return {key: content for key, content in contents.items() if content}
 
     def _content(self, hit: Mapping[str, Any]) -> bytes:
-        """Return the content of a document of a side index; it is empty if another program wrote the document."""
+        """Return the content of a hit, or empty bytes if another program wrote the document."""
         fields = hit.get("_source") if self.engine.is_embedded else hit.get("fields")
-        value = (fields or {}).get(FIELD, "")
+        value = (fields or {}).get(RECORD_FIELD, "")
         try:
             encoded: str = value[0] if isinstance(value, list) else value
-            padded = encoded + "=" * (-len(encoded) % 4)  # clusters leave the padding of doc values out
+            padded = encoded + "=" * (-len(encoded) % 4)  # clusters omit the padding of doc values
             return base64.b64decode(padded, validate=True)
         except (AttributeError, IndexError, TypeError, ValueError):
             return b""
 
 
-def write_report(side: str, number: int, counts: Sequence[tuple[tuple[str, str], int]]) -> str:
-    """Return the body of a bulk request that writes a report of documents without vectors, for builders.
+def report_body(side: str, number: int, counts: Sequence[tuple[tuple[str, str], int]]) -> str:
+    """Return the body of a bulk request that writes a report of documents without vectors.
 
-    The engine refuses the request while the last report with this number exists, because no builder has taken it.
+    The engine rejects the request with status 409 if no build has read the previous report with this number.
 
     Args:
         side: the side index.
         number: the number of the report, below `MAX_REPORTS`.
-        counts: index and id of a document, and the number of searches in which it lacked a vector.
+        counts: documents and numbers of searches, as the items of `LackingCounts`.
     """
-    action = {"create": {"_index": side, "_id": f"{REPORT}{number}"}}
+    action = {"create": {"_index": side, "_id": f"{REPORT_PREFIX}{number}"}}
     content = json.dumps([[index, doc_id, count] for (index, doc_id), count in counts])
-    return f"{json.dumps(action)}\n{json.dumps({FIELD: base64.b64encode(content.encode()).decode()})}\n"
+    return f"{json.dumps(action)}\n{json.dumps({RECORD_FIELD: base64.b64encode(content.encode()).decode()})}\n"
 
 
 def _parse_report(content: bytes) -> LackingCounts:
-    """Parse a report's counts; return no counts if another program wrote the report."""
+    """Parse the counts of a report; return no counts if another program wrote it."""
     try:
         return Counter({(str(index), str(doc_id)): int(count) for index, doc_id, count in json.loads(content)})
     except (ValueError, TypeError):
         return Counter()
 
 
-def write_records(index: str, records: Mapping[bytes, bytes], model: str) -> Iterator[str]:
-    """Yield the bodies of bulk requests that write a model's records to a side index."""
+def record_bodies(side: str, records: Mapping[bytes, bytes], model: str) -> Iterator[str]:
+    """Yield the bodies of bulk requests that write records to a side index.
+
+    Args:
+        side: the side index.
+        records: the records, by key.
+        model: the label of the model.
+    """
     lines: list[str] = []
     size = 0
     for key, record in records.items():
-        action = {"index": {"_index": index, "_id": key.hex()}}
-        document = {FIELD: base64.b64encode(record).decode(), MODEL: model}
+        action = {"index": {"_index": side, "_id": key.hex()}}
+        document = {RECORD_FIELD: base64.b64encode(record).decode(), MODEL_FIELD: model}
         lines.append(f"{json.dumps(action)}\n{json.dumps(document)}\n")
         size += len(record)
         if size >= BULK_BYTES:
@@ -175,17 +178,16 @@ def write_records(index: str, records: Mapping[bytes, bytes], model: str) -> Ite
         yield "".join(lines)
 
 
-def refusal(response: Mapping[str, Any], action: str = "index") -> str:
-    """Return the reason why a bulk request refused records, without quoting them; empty if it accepted all records.
+def bulk_failure(response: Mapping[str, Any], action: str = "index") -> str:
+    """Return why the engine rejected records of a bulk request, without quoting them; empty if it rejected none.
 
     Args:
-        response: the response to the request.
-        action: the action of the request; deleting a record that does not exist is not a refusal.
+        response: the response to the bulk request.
+        action: the action of its items. A record that is to be deleted and does not exist is not a failure.
     """
-    entries = [item[action] for item in response["items"]]
-    accepted_statuses = (404,) if action == "delete" else ()
-    refused = [entry for entry in entries if entry["status"] >= 300 and entry["status"] not in accepted_statuses]
-    if not refused:
+    items = [item[action] for item in response["items"]]
+    failed = [item for item in items if item["status"] >= 300 and not (action == "delete" and item["status"] == 404)]
+    if not failed:
         return ""
-    error_type = (refused[0].get("error") or {}).get("type", "unknown")
-    return f"{len(refused)} of {len(entries)} records were refused: {error_type}"
+    error_type = (failed[0].get("error") or {}).get("type", "unknown")
+    return f"{len(failed)} of {len(items)} records were refused: {error_type}"

@@ -1,8 +1,7 @@
-"""Store records in a bounded part of a Redis that machines share.
+"""Store document vectors in a Redis that several machines share, within a maximum size and age.
 
-The records are in two hashes: the young and the old generation. New records go to the young generation. When it has
-half of the bytes allowed, or is half as old as records may get, the old generation is dropped and the young one takes
-its place. So reading writes nothing, and the bound holds without an eviction policy of the server.
+The records are in two hashes, the young and the old generation. Writes go to the young generation. When it reaches half
+of the maximum size or age, it replaces the old one. So reads write nothing, and Redis needs no eviction policy.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -16,19 +15,19 @@ from osrerank._redis import open_redis
 from osrerank.vectors.store import PAUSE_S, Guard, Size
 
 PREFIX = "{osrerank:vectors:1}:"
-"""The prefix of all keys. Its number changes with the format of the entries; its braces keep all keys in one slot."""
+"""The prefix of all keys. The number is the version of the format; the braces put all keys in one slot of a cluster."""
 YOUNG, OLD, YOUNG_BYTES, OLD_BYTES = (PREFIX + name for name in ("young", "old", "young-bytes", "old-bytes"))
-KEPT, KEPT_BYTES = (PREFIX + name for name in ("kept", "kept-bytes"))
-"""The records that pruning has copied so far, and their size."""
-CONNECT_S, ANSWER_S = 0.2, 0.5
-"""The timeouts of a connection and of a response, in seconds."""
+"""The keys of the two generations, and of their sizes in bytes."""
+PRUNED, PRUNED_BYTES = (PREFIX + name for name in ("kept", "kept-bytes"))
+"""The keys of the copies that pruning keeps, and of their size in bytes."""
+CONNECT_TIMEOUT_S, RESPONSE_TIMEOUT_S = 0.2, 0.5
 BATCH_BYTES = 1 << 20
-"""The approximate limit of a reply and of a request, in bytes."""
-RECORD_OVERHEAD = 100
-"""The approximate overhead of Redis for each record, in bytes."""
-FIRST_RECORD_BYTES = 10_000
-"""The assumed size of a record until one is read, in bytes."""
-WRITE = """
+"""The approximate maximum size of a request and of a response, in bytes."""
+RECORD_OVERHEAD_BYTES = 100
+"""The approximate memory that Redis uses for a record in addition to its bytes."""
+INITIAL_RECORD_BYTES = 10_000
+"""The assumed size of a record until one was read, in bytes."""
+WRITE_SCRIPT = """
 for i = 4, #ARGV, 2 do
   if redis.call('HSET', KEYS[1], ARGV[i], ARGV[i + 1]) == 1 then
     redis.call('INCRBY', KEYS[3], #ARGV[i + 1] + tonumber(ARGV[3]))
@@ -47,27 +46,28 @@ if tonumber(redis.call('GET', KEYS[3]) or 0) >= tonumber(ARGV[1]) or left < tonu
 end
 return 1
 """
-"""A script that writes records, and makes the young generation the old one when it is large or old enough."""
+"""Writes records to the young generation, and replaces the old one if the young one is large or old enough."""
 
 
 class RedisStore:
-    """A store in Redis, with one round trip to read and one to write. An absent, slow or full Redis only costs time.
+    """A store in Redis that reads or writes a batch in one round trip.
 
     Args:
-        redis: a URL, or a client made with ``decode_responses=False``.
-        max_bytes: the maximum memory that records may take, in bytes.
-        ttl_s: how long a record is kept at most, in seconds.
+        redis: a URL, or a client with ``decode_responses=False``.
+        max_bytes: the maximum memory of the records, in bytes.
+        ttl_s: the maximum age of a record, in seconds.
         pause_s: the pause after a failure, in seconds.
     """
 
     name = "redis"
 
     def __init__(self, redis: str | Any, *, max_bytes: int, ttl_s: float, pause_s: float = PAUSE_S) -> None:
-        is_url = isinstance(redis, str)
-        self._redis: Any = open_redis(redis, connect_s=CONNECT_S, response_s=ANSWER_S) if is_url else redis
+        if isinstance(redis, str):
+            redis = open_redis(redis, connect_s=CONNECT_TIMEOUT_S, response_s=RESPONSE_TIMEOUT_S)
+        self._redis: Any = redis
         self._max_bytes = max_bytes
         self._ttl_ms = int(ttl_s * 1000)
-        self._record_bytes = FIRST_RECORD_BYTES
+        self._record_bytes = INITIAL_RECORD_BYTES
         self._guard = Guard(self.name, "Redis", pause_s)
 
     def read(self, keys: Sequence[bytes]) -> dict[bytes, bytes]:
@@ -96,11 +96,13 @@ class RedisStore:
         batch_size = max(1, BATCH_BYTES // self._record_bytes)
         records: dict[bytes, bytes] = {}
         for generation in (YOUNG, OLD):
-            batches = list(_split([key for key in keys if key not in records], batch_size))
+            batches = list(_batches([key for key in keys if key not in records], batch_size))
+            if not batches:
+                break
             pipeline = self._redis.pipeline(transaction=False)
             for batch in batches:
                 pipeline.hmget(generation, batch)
-            for batch, values in zip(batches, pipeline.execute() if batches else (), strict=True):
+            for batch, values in zip(batches, pipeline.execute(), strict=True):
                 records |= {key: value for key, value in zip(batch, values, strict=True) if isinstance(value, bytes)}
         if records:
             self._record_bytes = max(1, sum(map(len, records.values())) // len(records))
@@ -109,11 +111,11 @@ class RedisStore:
     def _write(self, records: Mapping[bytes, bytes]) -> int:
         largest_bytes = max(map(len, records.values()))
         try:
-            for batch in _split(list(records.items()), max(1, BATCH_BYTES // largest_bytes)):
-                arguments = [value for pair in batch for value in pair]
+            for batch in _batches(list(records.items()), max(1, BATCH_BYTES // largest_bytes)):
                 keys = (YOUNG, OLD, YOUNG_BYTES, OLD_BYTES)
-                bounds = (self._max_bytes // 2, self._ttl_ms, RECORD_OVERHEAD)
-                self._redis.eval(WRITE, len(keys), *keys, *bounds, *arguments)
+                limits = (self._max_bytes // 2, self._ttl_ms, RECORD_OVERHEAD_BYTES)
+                pairs = [value for pair in batch for value in pair]
+                self._redis.eval(WRITE_SCRIPT, len(keys), *keys, *limits, *pairs)
         except (OutOfMemoryError, ResponseError) as error:
             if "OOM" not in str(error) and not isinstance(error, OutOfMemoryError):
                 raise
@@ -122,10 +124,10 @@ class RedisStore:
         return len(records)
 
     def _free_memory(self) -> None:
-        """Drop the old generation, and make the young one the old one, because other programs need the memory."""
+        """Replace the old generation by the young one, because Redis is full."""
         self._redis.unlink(OLD, OLD_BYTES)
         for young, old in ((YOUNG, OLD), (YOUNG_BYTES, OLD_BYTES)):
-            with suppress(ResponseError):  # the young generation does not exist
+            with suppress(ResponseError):  # raised if the young generation does not exist
                 self._redis.rename(young, old)
 
     def _size(self) -> Size:
@@ -137,39 +139,38 @@ class RedisStore:
         return Size(young + old, int(young_bytes or 0) + int(old_bytes or 0), self._max_bytes)
 
     def _prune(self, keys_to_keep: Iterable[Sequence[bytes]]) -> int:
-        """Copy the records to keep, and drop all others; the copies expire when the oldest record would have."""
-        times_ms = [self._redis.pttl(generation) for generation in (YOUNG, OLD)]
-        left_ms = min((time_ms for time_ms in times_ms if time_ms > 0), default=self._ttl_ms)
-        self._redis.unlink(KEPT, KEPT_BYTES)
+        """Copy the records to keep, then replace both generations; the copies expire with the older generation."""
+        ttls_ms = [self._redis.pttl(generation) for generation in (YOUNG, OLD)]
+        ttl_ms = min((ttl_ms for ttl_ms in ttls_ms if ttl_ms > 0), default=self._ttl_ms)
+        self._redis.unlink(PRUNED, PRUNED_BYTES)
         try:
             for keys in keys_to_keep:
                 if records := self._read(keys):
-                    copies = self._redis.hmget(KEPT, list(records))
-                    pairs = zip(records.values(), copies, strict=True)
-                    size = sum(len(record) + RECORD_OVERHEAD for record, copy in pairs if copy is None)
-                    self._redis.hset(KEPT, mapping=records)
-                    self._redis.incrby(KEPT_BYTES, size)
-            count = int(self._redis.hlen(KEPT))
+                    copies = self._redis.hmget(PRUNED, list(records))
+                    new = [record for record, copy in zip(records.values(), copies, strict=True) if copy is None]
+                    self._redis.hset(PRUNED, mapping=records)
+                    self._redis.incrby(PRUNED_BYTES, sum(len(record) + RECORD_OVERHEAD_BYTES for record in new))
+            count = int(self._redis.hlen(PRUNED))
             pipeline = self._redis.pipeline(transaction=True)
             pipeline.unlink(YOUNG, OLD, YOUNG_BYTES, OLD_BYTES)
-            for source, target in ((KEPT, YOUNG), (KEPT_BYTES, YOUNG_BYTES)) if count else ():
-                pipeline.rename(source, target)
-                pipeline.pexpire(target, left_ms)
+            if count:
+                for source, target in ((PRUNED, YOUNG), (PRUNED_BYTES, YOUNG_BYTES)):
+                    pipeline.rename(source, target)
+                    pipeline.pexpire(target, ttl_ms)
             pipeline.execute()
         except BaseException:
             with suppress(RedisError):
-                self._redis.unlink(KEPT, KEPT_BYTES)
+                self._redis.unlink(PRUNED, PRUNED_BYTES)
             raise
         return count
 
     def _drop(self) -> int:
         count = self._size().records
-        self._redis.unlink(YOUNG, OLD, YOUNG_BYTES, OLD_BYTES, KEPT, KEPT_BYTES)
+        self._redis.unlink(YOUNG, OLD, YOUNG_BYTES, OLD_BYTES, PRUNED, PRUNED_BYTES)
         return count
 
 
-def _split(values: Sequence[Any], size: int) -> Iterator[list[Any]]:
-    """Yield values in lists of at most ``size``."""
+def _batches(values: Sequence[Any], size: int) -> Iterator[list[Any]]:
     remaining = iter(values)
     while batch := list(islice(remaining, size)):
         yield batch

@@ -56,7 +56,7 @@ class RemoteEncoder:
         """
         if side == "query":
             return self._encoder.encode(texts, side, deadline=deadline)
-        record_size = record_bytes(self._bits, self.dimensions, self._encoder.max_rows)
+        record_size = record_bytes(self._bits, self.dimensions, self._encoder.max_token_vectors)
         encoded = self._workers.encode_documents(
             texts, identity=self.identity, bits=self._bits, max_bytes=record_size, deadline=deadline
         )

@@ -73,7 +73,7 @@ STUCK = """
 import os, signal, sys, threading
 from pathlib import Path
 from osrerank import _platform
-from osrerank.vectors.file import IN_LMDB, FileStore
+from osrerank.vectors.file import LMDB_GATE, FileStore
 
 _platform.FORK_TIMEOUT_S = 0.1
 store = FileStore(Path(sys.argv[1]), max_bytes=4_000_000, ttl_s=3600)
@@ -81,7 +81,7 @@ store.write({bytes(16): b"a record"})
 inside, leave = threading.Event(), threading.Event()
 
 def writing():
-    with IN_LMDB, store._generations[0].environment.begin(write=True) as transaction:
+    with LMDB_GATE, store._generations[0].environment.begin(write=True) as transaction:
         transaction.put(bytes(17), b"another")
         inside.set()
         leave.wait()
