@@ -1,1 +1,1 @@
-"""Rerankers for other frameworks, each with a module and an extra of its own."""
+"""Rerankers for other frameworks; each module needs the extra of its framework."""

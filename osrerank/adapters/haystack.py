@@ -19,16 +19,16 @@ __all__ = ["OsrerankRanker"]
 
 @component
 class OsrerankRanker:
-    """Reranks documents, and returns copies, best first, with the model's probability as their score.
+    """Returns copies of the documents, best first, with the model's probability of relevance as their score.
 
-    A document that was not scored comes last and has no score.
+    Documents that could not be scored come last and have no score.
 
     Args:
         model: the model's directory, hub id or shipped name; None uses the settings' model.
-        top_k: how many documents to return; None returns all.
-        score_threshold: the minimum probability of a returned document; it leaves out documents without a score.
-        options: the search options, fields of ``osrerank.Rerank`` such as ``deadline_ms`` and ``on_failure``.
-        scorer: the scorer to use instead of a model; it is not serialised.
+        top_k: the maximum number of documents to return; None returns all.
+        score_threshold: the minimum probability of a returned document. Documents without a score are left out, too.
+        options: search options, the fields of ``osrerank.Rerank``, such as ``deadline_ms`` and ``on_failure``.
+        scorer: a scorer to use instead of a model; it is not serialised.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class OsrerankRanker:
         options: dict[str, Any] | None = None,
         scorer: Scorer | None = None,
     ) -> None:
-        _check(top_k)
+        _validate_top_k(top_k)
         self.model = model
         self.top_k = top_k
         self.score_threshold = score_threshold
@@ -67,15 +67,15 @@ class OsrerankRanker:
     def run(self, query: str, documents: list[Document], top_k: int | None = None) -> dict[str, list[Document]]:
         """Return the documents, best first.
 
-        Of documents with the same id, the one with the highest score is ranked, as by Haystack's own rankers.
+        If several documents have the same id, only the one with the highest score is ranked, as in Haystack's rankers.
 
         Args:
             query: the text of the query.
-            documents: the documents, with or without scores; one without content counts as an empty text.
-            top_k: how many documents to return, instead of the component's ``top_k``.
+            documents: the documents. A document without content counts as an empty text.
+            top_k: the maximum number of documents to return, in place of the component's ``top_k``.
         """
-        _check(top_k)
-        documents = _unique(documents)
+        _validate_top_k(top_k)
+        documents = _remove_duplicates(documents)
         ranked = self._ranker.rank(query, [document.content or "" for document in documents])
         if self.score_threshold is not None:
             ranked = [hit for hit in ranked if hit.probability is not None and hit.probability >= self.score_threshold]
@@ -90,19 +90,18 @@ class OsrerankRanker:
         return await asyncio.to_thread(self.run, query, documents, top_k)
 
 
-def _unique(documents: list[Document]) -> list[Document]:
-    """Return the document with the highest score for each id, the first of equals; no score counts as the lowest."""
+def _remove_duplicates(documents: list[Document]) -> list[Document]:
+    """Return the first document with the highest score for each id; no score is the lowest score."""
+
+    def sort_key(document: Document) -> float:
+        return -math.inf if document.score is None else document.score
+
     best: dict[str, Document] = {}
     for document in documents:
-        if document.id not in best or _score(document) > _score(best[document.id]):
-            best[document.id] = document
+        best[document.id] = max(best.get(document.id, document), document, key=sort_key)
     return list(best.values())
 
 
-def _score(document: Document) -> float:
-    return -math.inf if document.score is None else document.score
-
-
-def _check(top_k: int | None) -> None:
+def _validate_top_k(top_k: int | None) -> None:
     if top_k is not None and top_k < 1:
-        raise ValueError(f"top_k is {top_k}; it must be at least 1, or None for all")
+        raise ValueError(f"top_k is {top_k}; it must be at least 1, or None to return all")

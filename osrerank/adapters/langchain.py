@@ -22,8 +22,8 @@ SCORE = "relevance_score"
 class OsrerankRerank(BaseDocumentCompressor):
     """Reranks retrieved documents, for a ``ContextualCompressionRetriever``.
 
-    It returns copies, best first, with the model's probability in ``metadata["relevance_score"]``. A document that was
-    not scored has no such entry, even if it came with one.
+    It returns copies of the documents, best first, with the model's probability of relevance in
+    ``metadata["relevance_score"]``. Documents that could not be scored come last and have no such entry.
     """
 
     model_config = ConfigDict(arbitrary_types_allowed=True, extra="forbid")
@@ -31,7 +31,7 @@ class OsrerankRerank(BaseDocumentCompressor):
     model: str | None = Field(
         None, description="The model's directory, hub id or shipped name; None uses the settings' model."
     )
-    top_n: int | None = Field(None, ge=1, description="How many documents to return; None returns all.")
+    top_n: int | None = Field(None, ge=1, description="The maximum number of documents to return; None returns all.")
     options: dict[str, Any] = Field(default_factory=dict, description="Fields of osrerank.Rerank, such as deadline_ms.")
     scorer: Scorer | None = Field(None, exclude=True, description="The scorer to use instead of a model.")
     _ranker: Reranker = PrivateAttr()
@@ -49,11 +49,11 @@ class OsrerankRerank(BaseDocumentCompressor):
     ) -> Sequence[Document]:
         """Return the documents, best first."""
         ranked = self._ranker.rank(query, [document.page_content for document in documents])
-        return [_scored(documents[placed.doc_id], placed.probability) for placed in ranked[: self.top_n]]
+        return [_with_score(documents[hit.doc_id], hit.probability) for hit in ranked[: self.top_n]]
 
 
-def _scored(document: Document, probability: float | None) -> Document:
-    """Return a copy with the probability as its score; another reranker's score is removed in any case."""
+def _with_score(document: Document, probability: float | None) -> Document:
+    """Return a copy with the probability as its score, and without a score of another reranker."""
     metadata = {name: value for name, value in document.metadata.items() if name != SCORE}
     if probability is not None:
         metadata[SCORE] = probability

@@ -10,7 +10,7 @@ from osrerank.types import Scorer
 require("llama_index.core", extra="llama-index")
 
 from llama_index.core.bridge.pydantic import Field, PrivateAttr  # noqa: E402 - only with the extra
-from llama_index.core.instrumentation import (  # type: ignore[attr-defined] # noqa: E402 - exported without saying so
+from llama_index.core.instrumentation import (  # type: ignore[attr-defined] # noqa: E402 - not in its module's __all__
     get_dispatcher,
 )
 from llama_index.core.instrumentation.events.rerank import ReRankEndEvent, ReRankStartEvent  # noqa: E402 - likewise
@@ -23,15 +23,15 @@ dispatcher = get_dispatcher(__name__)
 
 
 class OsrerankRerank(BaseNodePostprocessor):
-    """Reranks retrieved nodes, and returns them best first, with the model's probability as their score.
+    """Returns retrieved nodes, best first, with the model's probability of relevance as their score.
 
-    A node that was not scored comes last and has no score.
+    Nodes that could not be scored come last and have no score.
     """
 
     model: str | None = Field(
         None, description="The model's directory, hub id or shipped name; None uses the settings' model."
     )
-    top_n: int | None = Field(None, ge=1, description="How many nodes to return; None returns all.")
+    top_n: int | None = Field(None, ge=1, description="The maximum number of nodes to return; None returns all.")
     keep_retrieval_score: bool = Field(
         default=False, description='Whether to keep the retriever\'s score in metadata["retrieval_score"].'
     )
@@ -61,11 +61,11 @@ class OsrerankRerank(BaseNodePostprocessor):
         dispatcher.event(start)
         texts = [node.node.get_content(metadata_mode=MetadataMode.EMBED) for node in nodes]
         ranked = self._ranker.rank(query_bundle.query_str, texts)
-        reranked = [self._scored(nodes[placed.doc_id], placed.probability) for placed in ranked[:top_n]]
+        reranked = [self._with_score(nodes[hit.doc_id], hit.probability) for hit in ranked[:top_n]]
         dispatcher.event(ReRankEndEvent(nodes=reranked))
         return reranked
 
-    def _scored(self, node: NodeWithScore, probability: float | None) -> NodeWithScore:
+    def _with_score(self, node: NodeWithScore, probability: float | None) -> NodeWithScore:
         if not self.keep_retrieval_score:
             return NodeWithScore(node=node.node, score=probability)
         metadata = {**node.node.metadata, "retrieval_score": node.score}

@@ -17,14 +17,14 @@ __all__ = ["OsrerankReRanker"]
 class OsrerankReRanker(pt.Transformer):  # type: ignore[misc] # pyterrier has no types
     """Reranks a result frame, as in ``bm25 >> OsrerankReRanker()``.
 
-    It reads the columns ``qid``, ``query``, ``docno`` and ``text``, and ``title`` if there is one. It returns a frame
-    with each query's documents in the new order, with the model's ``score`` and a ``rank`` from 0. If the retriever
-    returns no texts, put ``pt.text.get_text(dataset)`` between both.
+    The input has the columns ``qid``, ``query``, ``docno``, ``text`` and optionally ``title``. The output has each
+    query's documents in the new order, with the model's ``score`` and a ``rank`` from 0. If the retriever returns no
+    texts, insert ``pt.text.get_text(dataset)`` before the reranker.
 
     Args:
         model: the model's directory, hub id or shipped name; None uses the settings' model.
-        scorer: the scorer or encoder of your own to use instead of a model.
-        options: the search options, fields of ``osrerank.Rerank`` such as ``pipeline`` and ``blend``.
+        scorer: a scorer or encoder to use instead of a model.
+        options: search options, the fields of ``osrerank.Rerank``, such as ``pipeline`` and ``blend``.
     """
 
     def __init__(
@@ -33,7 +33,7 @@ class OsrerankReRanker(pt.Transformer):  # type: ignore[misc] # pyterrier has no
         super().__init__()
         self.model = model
         self.options = options
-        self._shown = repr(model) if scorer is None else f"scorer={type(scorer).__name__}"
+        self._argument = repr(model) if scorer is None else f"scorer={type(scorer).__name__}"
         self._ranker = Reranker(model, scorer=scorer, **cast("RerankOptions", options or {}))
 
     def transform(self, inp: Any) -> Any:
@@ -48,4 +48,4 @@ class OsrerankReRanker(pt.Transformer):  # type: ignore[misc] # pyterrier has no
         return self._ranker.rank_frame(inp)
 
     def __repr__(self) -> str:
-        return f"OsrerankReRanker({self._shown})"
+        return f"OsrerankReRanker({self._argument})"

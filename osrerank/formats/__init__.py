@@ -1,1 +1,1 @@
-"""Read and write the field's files: topics, judgments, runs, candidates, JSON lines, archives; each in one place."""
+"""Read and write query sets, judgments, runs and candidates, also from archives and compressed files."""

@@ -7,12 +7,12 @@ FLAGS = os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_BINARY", 0)
 
 
 class AppendedLines:
-    """A file to which several processes append whole lines, up to a size; it may be renamed or removed at any time.
+    """A file to which several processes append whole lines; it may be renamed or removed at any time.
 
-    Each line opens the file again and is written by one call; local Unix file systems do not interleave such writes.
+    For each line, the file is opened and written by one call. Local Unix file systems do not interleave such writes.
 
     Args:
-        path: the file; the first line creates it and its folder, readable only by its owner.
+        path: the file. The first line creates it and its folder; only its owner can read the file.
         max_bytes: the maximum size of the file, in bytes.
     """
 
@@ -30,9 +30,10 @@ class AppendedLines:
         file = os.open(self.path, FLAGS, 0o600)
         try:
             if os.fstat(file).st_size + len(content) > self._max_bytes:
-                raise OSError(f"the file is full ({self._max_bytes / 1e6:g} MB): move it away")
-            if (written := os.write(file, content)) < len(content):
-                os.write(file, b"\n")  # so that the next line begins on its own
+                raise OSError(f"the file is full ({self._max_bytes / 1e6:g} MB); move it away")
+            written = os.write(file, content)
+            if written < len(content):
+                os.write(file, b"\n")  # ends the incomplete line
                 raise OSError(f"{written} of {len(content)} bytes were written")
         finally:
             os.close(file)

@@ -1,4 +1,4 @@
-"""Read the published formats of candidates with texts; an entry has line, query id, query and documents."""
+"""Parse each published format of candidates with texts to entries; an entry is a query with its documents."""
 
 import json
 import math
@@ -13,35 +13,31 @@ from osrerank.formats.tables import DOCNO, QID, QUERY, SCORE, TEXT, table_rows
 
 Fields = Mapping[str, Any]
 Entry = tuple[int, str, Any, tuple[Fields, ...]]
-"""An entry: line, query id, query text, and documents with ``id``, ``text`` and perhaps ``title`` and ``score``."""
-_TEXTS = ("text", "segment", "contents", "content", "body", "passage")
-"""The fields in which rank_llm looks for a document's text, in its order."""
+"""Line number, query id, query text, and documents with ``id``, ``text`` and optionally ``title`` and ``score``."""
+_TEXT_FIELDS = ("text", "segment", "contents", "content", "body", "passage")
+"""The fields that may have a document's text in rank_llm's files, in order of preference."""
 
 
 def line_entry(source: SourceFile, number: int, value: Fields) -> Entry:
-    """Return the entry of a JSON line in our format or in rank_llm's.
+    """Return the entry of a JSON line in osrerank's or rank_llm's format.
 
     Raises:
         FormatError: the line has neither format.
     """
     try:
-        if isinstance(value["query"], Mapping):
-            query, candidates = value["query"], value["candidates"]
-            return (
-                number,
-                str(query["qid"]),
-                query["text"],
-                tuple(_of_rank_llm(candidate, candidate["doc"]) for candidate in candidates),
-            )
+        query = value["query"]
+        if isinstance(query, Mapping):
+            documents = tuple(_parse_rank_llm(candidate, candidate["doc"]) for candidate in value["candidates"])
+            return number, str(query["qid"]), query["text"], documents
         documents = tuple(make_document(candidate["doc_id"], candidate) for candidate in value["candidates"])
-        return number, str(value["query_id"]), value["query"], documents
+        return number, str(value["query_id"]), query, documents
     except (KeyError, TypeError) as error:
         expected = "expected query_id, query and candidates with doc_id, or rank_llm's query, docid and doc"
         raise record_error(source, f"{expected}: {error}", line=number) from None
 
 
 def array_entries(source: SourceFile) -> Iterator[Entry]:
-    """Yield the entries of the JSON array that older versions of rank_llm wrote; the line is the entry's number.
+    """Yield the entries of a JSON array from older versions of rank_llm, with their numbers as line numbers.
 
     Raises:
         FormatError: the file is not such an array.
@@ -49,11 +45,11 @@ def array_entries(source: SourceFile) -> Iterator[Entry]:
     try:
         values = json.loads(source.stream.read())
     except ValueError as error:
-        raise record_error(source, f"not a JSON array: {error}") from None
+        raise record_error(source, f"is not a JSON array: {error}") from None
     for number, value in enumerate(values, start=1):
         try:
             hits = value["hits"]
-            documents = tuple(_of_rank_llm(hit, hit) for hit in hits)
+            documents = tuple(_parse_rank_llm(hit, hit) for hit in hits)
             yield number, str(hits[0]["qid"]) if hits else "", value["query"], documents
         except (KeyError, TypeError) as error:
             reason = f"entry {number}: expected rank_llm's query and hits with content, qid and docid: {error}"
@@ -61,55 +57,56 @@ def array_entries(source: SourceFile) -> Iterator[Entry]:
 
 
 def table_entries(source: SourceFile) -> Iterator[Entry]:
-    """Yield the entries of a PyTerrier table, with documents in the order of their scores.
+    """Yield the entries of a PyTerrier table, with documents sorted by score.
 
     Raises:
         FormatError: a column is missing, or a score is not a number.
     """
     rows = table_rows(source, (QID, QUERY, DOCNO, TEXT))
     for query_id, group in groupby(rows, key=lambda row: row[1][QID]):
-        numbered = list(group)
-        number, first = numbered[0]
-        documents = [_of_row(source, *pair) for pair in numbered]
-        yield number, query_id, first[QUERY], tuple(sorted(documents, key=_by_score))
+        numbered_rows = list(group)
+        first_line, first_row = numbered_rows[0]
+        documents = [_parse_row(source, line, row) for line, row in numbered_rows]
+        yield first_line, query_id, first_row[QUERY], tuple(sorted(documents, key=_score_key))
 
 
 def dataset_entries(name: str) -> Iterator[Entry]:
-    """Yield the entries of an ir_datasets collection, with documents by score; the line is the query's number.
+    """Yield the entries of an ir_datasets collection, with documents sorted by score; queries are numbered from 1.
 
     Raises:
         LoaderError: the collection has no candidates, queries or documents.
     """
-    scored = load_dataset(name, "scoreddocs")
+    candidates = load_dataset(name, "scoreddocs").scoreddocs_iter()
     queries = {query.query_id: query.default_text() for query in load_dataset(name, "queries").queries_iter()}
     store = load_dataset(name, "docs").docs_store()
-    for number, (query_id, group) in enumerate(
-        groupby(scored.scoreddocs_iter(), key=lambda scored_document: scored_document.query_id), 1
-    ):
-        scores = {scored_document.doc_id: scored_document.score for scored_document in group}
+    for number, (query_id, group) in enumerate(groupby(candidates, key=lambda candidate: candidate.query_id), 1):
+        scores = {candidate.doc_id: candidate.score for candidate in group}
         stored = store.get_many(list(scores))
         documents = [
-            make_document(doc_id, {**_texts_of(document_fields(stored[doc_id])), SCORE: score})
+            make_document(doc_id, {**_parse_texts(document_fields(stored[doc_id])), SCORE: score})
             for doc_id, score in scores.items()
         ]
-        yield number, query_id, queries.get(query_id), tuple(sorted(documents, key=_by_score))
+        yield number, query_id, queries.get(query_id), tuple(sorted(documents, key=_score_key))
 
 
 def make_document(doc_id: object, fields: Fields) -> dict[str, Any]:
-    """Return a document with id, text, title and score; absent fields and None are left out."""
+    """Return a document with id, text, title and score; fields that are absent or None are left out."""
     present = {name: fields[name] for name in (TEXT, "title", SCORE) if fields.get(name) is not None}
     return {"id": str(doc_id), **present}
 
 
-def _of_rank_llm(candidate: Fields, document: Fields) -> dict[str, Any]:
-    return make_document(candidate["docid"], {**_texts_of(document), SCORE: candidate.get("score")})
+def _parse_rank_llm(candidate: Fields, document: Fields) -> dict[str, Any]:
+    return make_document(candidate["docid"], {**_parse_texts(document), SCORE: candidate.get("score")})
 
 
-def _texts_of(document: Fields) -> dict[str, Any]:
-    return {TEXT: next((document[name] for name in _TEXTS if name in document), None), "title": document.get("title")}
+def _parse_texts(document: Fields) -> dict[str, Any]:
+    return {
+        TEXT: next((document[name] for name in _TEXT_FIELDS if name in document), None),
+        "title": document.get("title"),
+    }
 
 
-def _of_row(source: SourceFile, number: int, row: Mapping[str, str]) -> dict[str, Any]:
+def _parse_row(source: SourceFile, number: int, row: Mapping[str, str]) -> dict[str, Any]:
     try:
         score = float(row[SCORE]) if row.get(SCORE) else None
     except ValueError:
@@ -117,6 +114,6 @@ def _of_row(source: SourceFile, number: int, row: Mapping[str, str]) -> dict[str
     return make_document(row[DOCNO], {TEXT: row[TEXT], "title": row.get("title") or None, SCORE: score})
 
 
-def _by_score(document: Fields) -> float:
-    """Return a key that sorts documents by score, with those without a score last."""
+def _score_key(document: Fields) -> float:
+    """Return a key that sorts documents by falling score; documents without a score come last."""
     return -float(document[SCORE]) if SCORE in document else math.inf

@@ -1,4 +1,4 @@
-"""Candidates to rerank without a search engine: files with texts, or a run file with its corpus and queries."""
+"""Read candidates to rerank without a search engine: files with texts, or a run with its corpus and queries."""
 
 import hashlib
 import json
@@ -35,7 +35,7 @@ class CandidateList:
 
     Attributes:
         query: the query.
-        documents: the candidates in first-pass order, each with ``id``, ``text`` and perhaps ``title`` and ``score``.
+        documents: the candidates in first-pass order, with ``id``, ``text`` and optionally ``title`` and ``score``.
     """
 
     query: Query
@@ -44,10 +44,10 @@ class CandidateList:
 
 @dataclass(frozen=True, slots=True)
 class CandidateLists:
-    """Candidate lists in order; each iteration reads them again, so that they need not fit into memory.
+    """An iterable of candidate lists, which are read again on each iteration, so that they need not fit into memory.
 
     Attributes:
-        read: function that reads the lists from the beginning.
+        read: a function that reads the lists from the beginning.
     """
 
     read: Callable[[], Iterator[CandidateList]]
@@ -57,28 +57,28 @@ class CandidateLists:
 
 
 class CandidatesByQuery:
-    """Checks all candidate lists, then returns the candidates of one query at a time; usable from any thread.
+    """Returns the candidates of one query at a time, from lists that need not fit into memory; thread-safe.
 
     Args:
-        lists: the candidate lists. They are read once here, to check them. They are read a second time if the callers
-            of `documents` follow the order of the queries, and more often in another order.
+        lists: the candidate lists. The constructor reads and checks all of them. `documents` reads them once more if
+            the queries are requested in the lists' order, and repeatedly in another order.
 
     Attributes:
         queries: the queries, in the lists' order.
-        digest: a digest of all ids and candidates, which shows whether they have changed.
+        digest: a digest of all queries' ids and candidates, by which changes are noticed.
 
     Raises:
         FormatError: a list is malformed.
     """
 
     def __init__(self, lists: CandidateLists) -> None:
-        self._lists, self._next = lists, iter(lists)
-        self._reading = threading.Lock()
+        self._lists, self._remaining = lists, iter(lists)
+        self._lock = threading.Lock()
         queries, content = [], hashlib.sha256(b"[")
         self._digests: dict[str, bytes] = {}
         for index, candidate_list in enumerate(lists):
             queries.append(candidate_list.query)
-            line = _line(candidate_list)
+            line = _serialise(candidate_list)
             self._digests[candidate_list.query.query_id] = _digest(line)
             content.update(f"{', ' if index else ''}{line}".encode())
         content.update(b"]")
@@ -86,25 +86,25 @@ class CandidatesByQuery:
         self.digest = content.hexdigest()[:16]
 
     def documents(self, query_id: str) -> Sequence[Mapping[str, Any]]:
-        """Return a query's candidates, as `CandidateList` has them.
+        """Return a query's candidates.
 
         Raises:
-            KeyError: there is no such query.
-            FormatError: the candidates have changed since they were checked.
+            KeyError: the lists do not have the query.
+            FormatError: the candidates were changed after the constructor read them.
         """
         expected_digest = self._digests[query_id]
-        with self._reading:
-            for _turn in ("from here on", "from the beginning"):
-                candidate_list = next((listed for listed in self._next if listed.query.query_id == query_id), None)
-                if candidate_list is not None and _digest(_line(candidate_list)) == expected_digest:
+        with self._lock:
+            for _attempt in range(2):  # first from the current position, then from the beginning
+                candidate_list = next((each for each in self._remaining if each.query.query_id == query_id), None)
+                if candidate_list is not None and _digest(_serialise(candidate_list)) == expected_digest:
                     return candidate_list.documents
                 if candidate_list is not None:
                     break
-                self._next = iter(self._lists)
-        raise FormatError(f"the candidates of query {query_id} were changed while they were read; start again")
+                self._remaining = iter(self._lists)
+        raise FormatError(f"the candidates of query {query_id} were changed while they were being read; start again")
 
 
-def _line(candidate_list: CandidateList) -> str:
+def _serialise(candidate_list: CandidateList) -> str:
     return json.dumps([candidate_list.query.query_id, list(candidate_list.documents)], sort_keys=True)
 
 
@@ -113,7 +113,7 @@ def _digest(line: str) -> bytes:
 
 
 def read_candidates(path: Path | str) -> tuple[CandidateList, ...]:
-    """Read a file of candidates with their texts, in any format that `candidate_lists` knows.
+    """Read a file of candidates with texts, in any format of `candidate_lists`.
 
     Raises:
         FormatError: a line is malformed, a query appears twice, a query has a document twice, or the file is empty.
@@ -122,18 +122,18 @@ def read_candidates(path: Path | str) -> tuple[CandidateList, ...]:
 
 
 def candidate_lists(path: Path | str) -> CandidateLists:
-    """Return the candidate lists of a file with texts; the file's beginning shows its format.
+    """Return the candidate lists of a file with texts, whose format is detected.
 
     - JSON lines ``{"query_id", "query", "candidates": [{"doc_id", "text", "title"?, "score"?}]}``
     - rank_llm's JSON lines ``{"query": {"text", "qid"}, "candidates": [{"docid", "score", "doc": {...}}]}``, and the
       JSON array of its earlier files, ``[{"query", "hits": [{"content", "qid", "docid", "score"}]}]``
-    - PyTerrier's table as CSV: ``qid``, ``query``, ``docno``, ``text``, and perhaps ``title`` and ``score``
-    - ``ir_datasets:NAME``: the candidates that a collection comes with
+    - PyTerrier's table as CSV: ``qid``, ``query``, ``docno``, ``text``, and optionally ``title`` and ``score``
+    - ``ir_datasets:NAME``: the candidates published with a collection
 
-    Candidates are in the order of the file; candidates of tables and of ir_datasets are sorted by score.
+    Candidates keep the order of the file, but those of tables and ir_datasets are sorted by score.
 
     Iteration raises `FormatError` if a line is malformed, a query appears twice, a query has a document twice, or the
-    file has no candidates. A pipe can be read only once, so this function reads it into memory, and raises its errors.
+    file has no candidates. A pipe can be read only once, so it is read into memory at once, with the same errors.
     """
     path = Path(path)
     if path.is_file() or is_dataset(path):
@@ -146,13 +146,13 @@ def _read_lists(path: Path) -> Iterator[CandidateList]:
     query_ids: set[str] = set()
     for number, query_id, text, documents in _entries(path):
         if query_id in query_ids:
-            raise bad_line(path, number, f"query {query_id} appears twice, or its rows are not together; remove one")
-        if problem := _entry_problem(query_id, text, documents):
-            raise bad_line(path, number, problem)
+            raise bad_line(path, number, f"query {query_id} appears twice, or its rows are not adjacent; remove one")
+        if reason := _invalid_entry_reason(query_id, text, documents):
+            raise bad_line(path, number, reason)
         query_ids.add(query_id)
         yield CandidateList(Query(query_id, text), documents)
     if not query_ids:
-        raise FormatError(f"{path}: no candidates", file=str(path))
+        raise FormatError(f"{path} has no candidates", file=str(path))
 
 
 def _entries(path: Path) -> Iterator[Entry]:
@@ -170,26 +170,25 @@ def _entries(path: Path) -> Iterator[Entry]:
 
 
 Texts = Callable[[AbstractSet[str]], Iterable[Mapping[str, Any]]]
-"""A function that yields the documents with given ids, each with ``id``, ``text`` and perhaps ``title``; it skips ids
-without a document."""
+"""A function from ids to documents, each with ``id``, ``text`` and optionally ``title``; missing ids are skipped."""
 
 
 def assemble(run: Path | str, corpus: Path | str | Texts, queries: Path | str) -> CandidateLists:
-    """Make candidate lists from a run, its queries, and the texts of its documents, which go to a temporary file.
+    """Assemble candidate lists from a run, a corpus and a query set; the texts are stored in a temporary file.
 
     Args:
-        run: a run file that `trec.read_run` can read.
-        corpus: a file of JSON lines with ``id`` (or ``_id``, ``doc_id``), ``text`` and perhaps ``title``; or a function
-            that reads the documents from an index.
-        queries: a query set that `topics.read_queries` can read.
+        run: a run file, in a format of `trec.read_run`.
+        corpus: a file of JSON lines with ``id`` (or ``_id``, ``doc_id``), ``text`` and optionally ``title``, or a
+            function that reads the documents from an index.
+        queries: a query set, in a format of `topics.read_queries`.
 
     Raises:
         FormatError: a file is malformed.
-        EvaluationError: the corpus lacks a document of the run, or the query set a query.
-        LoaderError: the disk has no room for the texts.
+        EvaluationError: the corpus lacks a document of the run, or the query set lacks a query.
+        LoaderError: the disk is full.
     """
     rankings = read_run(run).rankings
-    texts = {query.query_id: query for query in read_queries(queries)}
+    queries_by_id = {query.query_id: query for query in read_queries(queries)}
     missing = {document.doc_id for ranking in rankings.values() for document in ranking}
     if callable(corpus):
         rows, corpus_name = _rows_from_index(corpus(frozenset(missing)), missing), "the index"
@@ -198,18 +197,21 @@ def assemble(run: Path | str, corpus: Path | str | Texts, queries: Path | str) -
     documents = IdTable.create_temporary(rows)
     if missing:
         raise EvaluationError(f"{corpus_name} lacks {len(missing)} documents of {run}, {min(missing)} among them")
-    if no_text := rankings.keys() - texts.keys():
-        raise EvaluationError(f"{queries} lacks {len(no_text)} queries of {run}, {min(no_text)} among them")
+    if missing_queries := rankings.keys() - queries_by_id.keys():
+        example = min(missing_queries)
+        raise EvaluationError(f"{queries} lacks {len(missing_queries)} queries of {run}, {example} among them")
     return CandidateLists(
         lambda: (
-            CandidateList(texts[query_id], tuple(_with_score(documents, *scored) for scored in rankings[query_id]))
+            CandidateList(
+                queries_by_id[query_id], tuple(_with_score(documents, *scored) for scored in rankings[query_id])
+            )
             for query_id in rankings
         )
     )
 
 
 def read_texts(corpus: Path, doc_ids: AbstractSet[str]) -> dict[str, str]:
-    """Return id -> title and text of documents in a file of JSON lines; if an id is repeated, its last line counts.
+    """Return document id -> title and text, from a file of JSON lines; the last line with an id counts.
 
     Raises:
         FormatError: a line is malformed.
@@ -235,7 +237,7 @@ def _rows_from_index(documents: Iterable[Mapping[str, Any]], missing: set[str]) 
 def _rows_from_file(path: Path, doc_ids: AbstractSet[str], missing: set[str]) -> Iterator[IdRow]:
     """Yield documents as JSON, and remove their ids from ``missing``.
 
-    Row numbers are negative, so that of several lines with an id, the last one comes first in the table.
+    Row numbers are negative line numbers, so that the table returns the last line with an id.
     """
     for number, value in numbered_objects(path):
         doc_id = next((str(value[name]) for name in ("id", "_id", "doc_id") if name in value), None)
@@ -250,21 +252,22 @@ def _rows_from_file(path: Path, doc_ids: AbstractSet[str], missing: set[str]) ->
 
 def _with_score(documents: IdTable, doc_id: str, score: float) -> dict[str, Any]:
     row = documents.get(doc_id)
-    assert row is not None  # every document of the run was found
+    assert row is not None  # `assemble` checked that no document is missing
     return {**json.loads(str(row.value)), "score": score}
 
 
-def _entry_problem(query_id: str, text: object, documents: Sequence[Mapping[str, Any]]) -> str:
-    """Return a sentence about the first problem of an entry; "" if the entry is valid."""
+def _invalid_entry_reason(query_id: str, text: object, documents: Sequence[Mapping[str, Any]]) -> str:
+    """Return why an entry is invalid; "" if it is valid."""
     if not isinstance(text, str) or not text.strip():
         return f"query {query_id} has no text"
-    problems = (
-        invalid_id_reason(query_id, of_query=True),
-        *(invalid_id_reason(document["id"]) for document in documents),
-    )
-    if problem := next(filter(None, problems), ""):
-        return problem
+    if reason := invalid_id_reason(query_id, of_query=True):
+        return reason
+    for document in documents:
+        if reason := invalid_id_reason(document["id"]):
+            return reason
     if len({document["id"] for document in documents}) != len(documents):
         return f"query {query_id} has a document twice; remove one"
-    incomplete = next((document for document in documents if not isinstance(document.get("text"), str)), None)
-    return "" if incomplete is None else f"document {incomplete['id']} of query {query_id} has no text"
+    for document in documents:
+        if not isinstance(document.get("text"), str):
+            return f"document {document['id']} of query {query_id} has no text"
+    return ""

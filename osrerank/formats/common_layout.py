@@ -1,4 +1,4 @@
-"""Write the common layout: ``corpus.jsonl``, ``queries.tsv`` (query_id TAB text) and ``qrels.txt`` (TREC)."""
+"""Write the layout to which all collections are converted: ``corpus.jsonl``, ``queries.tsv`` and ``qrels.txt``."""
 
 import json
 from collections.abc import Iterable, Iterator
@@ -10,7 +10,7 @@ from osrerank.types import Document, Qrels, Query
 
 
 class Judgment(NamedTuple):
-    """One line of a qrels file."""
+    """A line of a qrels file."""
 
     query_id: str
     doc_id: str
@@ -18,13 +18,13 @@ class Judgment(NamedTuple):
 
 
 def flatten_qrels(qrels: Qrels) -> Iterator[Judgment]:
-    """Yield the judgments one by one, each query's together."""
+    """Yield all judgments, grouped by query."""
     for query_id, judged in qrels.judgments.items():
         yield from (Judgment(query_id, doc_id, relevance) for doc_id, relevance in judged.items())
 
 
 def write_corpus(documents: Iterable[Document], path: Path) -> int:
-    """Write documents as JSON lines; return how many."""
+    """Write documents as JSON lines; return their number."""
     rows = (
         {"id": document.doc_id, "title": document.title, "text": document.text, **document.metadata}
         for document in documents
@@ -33,25 +33,25 @@ def write_corpus(documents: Iterable[Document], path: Path) -> int:
 
 
 def write_queries(queries: Iterable[Query], path: Path) -> int:
-    """Write ``query_id TAB text`` lines, in which white space within a text is one space; return how many."""
+    """Write ``query_id TAB text`` lines, with white space in texts replaced by single spaces; return their number."""
     return write_lines((f"{query.query_id}\t{' '.join(query.text.split())}" for query in queries), path)
 
 
 def write_qrels(judgments: Iterable[Judgment], path: Path) -> int:
-    """Write ``query_id 0 doc_id relevance`` lines; return how many."""
+    """Write ``query_id 0 doc_id relevance`` lines; return their number."""
     return write_lines(
         (f"{judgment.query_id} 0 {judgment.doc_id} {judgment.relevance}" for judgment in judgments), path
     )
 
 
 def write_lines(lines: Iterable[str], path: Path) -> int:
-    """Write lines to a file, whole or not at all, or to a pipe or device line by line; return how many."""
+    """Write lines atomically to a file, or one by one to a pipe or device; return their number."""
     count = 0
 
-    def counted() -> Iterator[str]:
+    def count_lines() -> Iterator[str]:
         nonlocal count
-        for count, line in enumerate(lines, 1):  # noqa: B007 - counted here, read below
+        for count, line in enumerate(lines, 1):  # noqa: B007 - the enclosing function returns the count
             yield line + "\n"
 
-    write_atomically(path, counted())
+    write_atomically(path, count_lines())
     return count

@@ -1,4 +1,4 @@
-"""Write text files whole or not at all, and make the error for a bad line."""
+"""Write text files atomically, and create the error for a bad line of a file."""
 
 import gzip
 import os
@@ -11,16 +11,16 @@ from osrerank.errors import FormatError
 STDOUT = Path("/dev/stdout")
 
 
-def bad_line(path: Path, line: int, problem: str) -> FormatError:
+def bad_line(path: Path, line: int, reason: str) -> FormatError:
     """Return the error for a bad line; its message starts with file and line."""
-    return FormatError(f"{path}, line {line}: {problem}", file=str(path), line=line)
+    return FormatError(f"{path}, line {line}: {reason}", file=str(path), line=line)
 
 
 def write_atomically(path: Path, lines: Iterable[str]) -> None:
-    """Write lines to a temporary file beside ``path``, then rename it; a reader never sees half a file.
+    """Write lines to a temporary file beside ``path``, then rename it, so that readers never see an incomplete file.
 
-    Lines for a pipe or device are written as they come. So are lines for standard output, because a file that is
-    renamed to ``/dev/stdout`` would replace that link itself.
+    Pipes, devices and standard output are written to directly. A file that is renamed to ``/dev/stdout`` would replace
+    that link.
     """
     if path == STDOUT:
         sys.stdout.buffer.writelines(line.encode() for line in lines)
@@ -33,7 +33,7 @@ def write_atomically(path: Path, lines: Iterable[str]) -> None:
     temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         with temporary.open("wb") as raw:
-            if path.suffix == ".gz":  # the header has no name or time, so that equal runs write equal files
+            if path.suffix == ".gz":  # without name and time in the header, equal lines give equal files
                 with gzip.GzipFile(filename="", mode="wb", fileobj=raw, mtime=0) as stream:
                     stream.writelines(line.encode() for line in lines)
             else:

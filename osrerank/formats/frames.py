@@ -1,6 +1,6 @@
-"""Read DataFrames with PyTerrier's columns and make new ones, without importing pandas.
+"""Read DataFrames with PyTerrier's columns and create new ones, without importing pandas.
 
-``qid`` and ``query`` describe a query; ``docno``, ``text``, ``title`` and ``score`` a document; ``label`` a judgment.
+Queries have ``qid`` and ``query``, documents ``docno``, ``text``, ``title`` and ``score``, and judgments ``label``.
 """
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
@@ -29,46 +29,48 @@ def read_frame_rows(frame: Any, columns: Sequence[str]) -> list[dict[Hashable, A
     Raises:
         ConfigError: the frame lacks one of the columns.
     """
-    if lacking := [name for name in columns if name not in frame.columns]:
-        columns_found = ", ".join(map(str, frame.columns)) or "none"
-        raise frame_error(f"the DataFrame lacks the column {lacking[0]}; it has {columns_found}")
+    if missing := [name for name in columns if name not in frame.columns]:
+        present = ", ".join(map(str, frame.columns)) or "none"
+        raise frame_error(f"the DataFrame lacks the column {missing[0]}; it has {present}")
     rows: list[dict[Hashable, Any]] = frame.astype(object).where(frame.notna(), None).to_dict("records")
     return rows
 
 
 def group_by_query(frame: Any) -> dict[Any, list[tuple[int, dict[str, Any]]]]:
-    """Return query id -> rows with their numbers in the frame, highest scores first.
+    """Return query id -> numbers in the frame and rows, by falling score.
 
-    Rows without scores are sorted by rank; without ranks, they stay in the order of the frame.
+    Rows without scores come last, by rank. Rows without ranks stay in the order of the frame.
 
     Raises:
         ConfigError: a column is missing, or a row has no query, document id or text.
     """
+
+    def sort_key(numbered_row: tuple[int, dict[str, Any]]) -> tuple[int, Any]:
+        row = numbered_row[1]
+        return (0, -row[SCORE]) if SCORE in row else (1, row.get(RANK, 0))
+
     groups: dict[Any, list[tuple[int, dict[str, Any]]]] = {}
-    needed = (QID, QUERY, DOCNO, TEXT)
-    for number, row in _whole_rows(frame, needed):
+    for number, row in _complete_rows(frame, (QID, QUERY, DOCNO, TEXT)):
         groups.setdefault(row[QID], []).append((number, drop_missing_values(row)))
     for rows in groups.values():
-        rows.sort(
-            key=lambda numbered: (0, -numbered[1][SCORE]) if SCORE in numbered[1] else (1, numbered[1].get(RANK, 0))
-        )
+        rows.sort(key=sort_key)
     return groups
 
 
 def with_scores(frame: Any, order: Sequence[int], scores: Sequence[float], ranks: Sequence[int]) -> Any:
-    """Return a new frame with the rows of ``order``, new scores and new ranks; other columns stay."""
+    """Return a new frame with the rows numbered in ``order``, and with new scores and ranks."""
     new_columns = {SCORE: np.array(scores, dtype=np.float64), RANK: np.array(ranks, dtype=np.int64)}
     return frame.iloc[list(order)].assign(**new_columns).reset_index(drop=True)
 
 
 def frame_to_run(frame: Any, name: str) -> Run:
-    """Return the run in a frame with ``qid``, ``docno`` and ``score``; documents come in trec_eval's order.
+    """Return the run in a frame with ``qid``, ``docno`` and ``score``, with documents in trec_eval's order.
 
     Raises:
         ConfigError: a column or value is missing, or a query has a document twice.
     """
     rankings: dict[str, dict[str, float]] = {}
-    for query_id, doc_id, score in _values(frame, SCORE):
+    for query_id, doc_id, score in _column_values(frame, SCORE):
         documents = rankings.setdefault(query_id, {})
         if doc_id in documents:
             raise frame_error(f"the DataFrame has document {doc_id} twice for query {query_id}; remove one")
@@ -83,33 +85,34 @@ def frame_to_qrels(frame: Any) -> Qrels:
         ConfigError: a column or value is missing.
     """
     judgments: dict[str, dict[str, int]] = {}
-    for query_id, doc_id, label in _values(frame, LABEL):
+    for query_id, doc_id, label in _column_values(frame, LABEL):
         judgments.setdefault(query_id, {})[doc_id] = int(label)
     return Qrels(judgments)
 
 
-def _values(frame: Any, column: str) -> Iterator[tuple[str, str, Any]]:
-    for _, row in _whole_rows(frame, (QID, DOCNO, column)):
+def _column_values(frame: Any, column: str) -> Iterator[tuple[str, str, Any]]:
+    """Yield query id, document id and the value of a column."""
+    for _, row in _complete_rows(frame, (QID, DOCNO, column)):
         yield str(row[QID]), str(row[DOCNO]), row[column]
 
 
-def _whole_rows(frame: Any, columns: Sequence[str]) -> Iterator[tuple[int, dict[Hashable, Any]]]:
-    """Yield the rows of a frame with their numbers.
+def _complete_rows(frame: Any, columns: Sequence[str]) -> Iterator[tuple[int, dict[Hashable, Any]]]:
+    """Yield the numbers and rows of a frame.
 
     Raises:
-        ConfigError: the frame lacks one of the columns, or a row has no value in it.
+        ConfigError: a column is missing, or a row has no value in it.
     """
     for number, row in enumerate(read_frame_rows(frame, columns)):
-        if (lacking := next((name for name in columns if row[name] is None), None)) is not None:
-            raise frame_error(f"row {number} of the DataFrame has no {lacking}")
+        if missing := [name for name in columns if row[name] is None]:
+            raise frame_error(f"row {number} of the DataFrame has no {missing[0]}")
         yield number, row
 
 
 def frame_error(reason: str) -> ConfigError:
-    """Return the error for a frame that cannot be used."""
+    """Return the error for an invalid frame."""
     return ConfigError(reason, setting="frame", source="argument")
 
 
 def drop_missing_values(row: Mapping[Hashable, Any]) -> dict[str, Any]:
-    """Return a row without missing values, with column names as text."""
+    """Return a row without missing values, and with column names as strings."""
     return {str(name): value for name, value in row.items() if value is not None}

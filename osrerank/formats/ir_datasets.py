@@ -1,7 +1,7 @@
-"""Read collections of the package ir_datasets like files: ``ir_datasets:NAME`` stands for a path.
+"""Read collections of the package ir_datasets like files, under the path ``ir_datasets:NAME``.
 
 MacAvaney et al.: Simplified data wrangling with ir_datasets, SIGIR 2021, arXiv 2103.02280. The package downloads a
-collection on first use. Its records become lines in formats that osrerank's readers accept.
+collection on first use. Records are converted to lines in formats that osrerank's readers accept.
 """
 
 import io
@@ -24,7 +24,7 @@ _PART_NAMES: dict[Part, str] = {
     "qrels": "judgments",
     "scoreddocs": "candidates",
 }
-_TEXTS = ("text", "body", "contents")
+_TEXT_FIELDS = ("text", "body", "contents")
 
 
 def is_dataset(name: object) -> bool:
@@ -33,7 +33,7 @@ def is_dataset(name: object) -> bool:
 
 
 def load_dataset(name: str, part: Part) -> Any:
-    """Return the ir_datasets object of a collection that has this part.
+    """Load a collection that has a part.
 
     Raises:
         LoaderError: ir_datasets has no such collection, or the collection lacks the part.
@@ -44,7 +44,7 @@ def load_dataset(name: str, part: Part) -> Any:
     try:
         dataset = library.load(collection)
     except KeyError:
-        reason = f"{name}: ir_datasets has no collection {collection}; its list: https://ir-datasets.com"
+        reason = f"{name}: ir_datasets has no collection {collection}; see https://ir-datasets.com for its collections"
         raise LoaderError(reason, file=name) from None
     if not getattr(dataset, f"has_{part}")():
         raise LoaderError(f"{name}: the collection {collection} of ir_datasets has no {_PART_NAMES[part]}", file=name)
@@ -52,31 +52,33 @@ def load_dataset(name: str, part: Part) -> Any:
 
 
 def open_part(name: str, part: Part) -> IO[bytes]:
-    """Return a part of a collection as a stream of lines: JSON for texts, TREC's columns for ids.
+    """Open a part of a collection as a stream of lines: documents and queries as JSON, other parts in TREC's columns.
 
     Raises:
         LoaderError, MissingDependencyError: as `load_dataset`.
     """
-    return cast("IO[bytes]", io.BufferedReader(_LineStream(_encoded_lines(name, part, load_dataset(name, part)))))
+    return cast("IO[bytes]", io.BufferedReader(_LineStream(_encode_lines(name, part, load_dataset(name, part)))))
 
 
 def document_fields(document: Any) -> dict[str, Any]:
-    """Return a document's fields; ``text`` is the main text field or, without one, all of the document's text."""
-    fields = {name: value for name, value in document._asdict().items() if _is_plain(value)}
-    main = next((name for name in _TEXTS if isinstance(fields.get(name), str)), None)
-    text = document.default_text() if main is None else fields.pop(main)
-    return {**fields, "text": text}
+    """Return a document's fields, with ``text`` from its main text field, or all its text if it has none."""
+    fields = {name: value for name, value in document._asdict().items() if _is_json_value(value)}
+    for name in _TEXT_FIELDS:
+        if isinstance(fields.get(name), str):
+            text = fields.pop(name)
+            return {**fields, "text": text}
+    return {**fields, "text": document.default_text()}
 
 
-def _encoded_lines(name: str, part: Part, dataset: Any) -> Iterator[bytes]:
+def _encode_lines(name: str, part: Part, dataset: Any) -> Iterator[bytes]:
     try:
-        yield from (f"{line}\n".encode() for line in _records(part, dataset))
+        yield from (f"{line}\n".encode() for line in _format_records(part, dataset))
     except (OSError, RuntimeError, ValueError) as error:
         reason = " ".join(str(error).split())
         raise LoaderError(f"{name}: ir_datasets cannot read the collection: {reason}", file=name) from error
 
 
-def _records(part: Part, dataset: Any) -> Iterator[str]:
+def _format_records(part: Part, dataset: Any) -> Iterator[str]:
     if part == "docs":
         yield from (json.dumps(document_fields(document)) for document in dataset.docs_iter())
     elif part == "queries":
@@ -93,7 +95,7 @@ def _records(part: Part, dataset: Any) -> Iterator[str]:
         )
 
 
-def _is_plain(value: object) -> bool:
+def _is_json_value(value: object) -> bool:
     return isinstance(value, str | int | float) or (
         isinstance(value, list | tuple) and all(isinstance(element, str) for element in value)
     )
@@ -111,6 +113,7 @@ class _LineStream(io.RawIOBase):
     def readinto(self, buffer: "WriteableBuffer", /) -> int:
         view = memoryview(buffer).cast("B")
         chunk = self._remainder or next(self._lines, b"")
-        copied, self._remainder = chunk[: len(view)], chunk[len(view) :]
-        view[: len(copied)] = copied
-        return len(copied)
+        self._remainder = chunk[len(view) :]
+        chunk = chunk[: len(view)]
+        view[: len(chunk)] = chunk
+        return len(chunk)

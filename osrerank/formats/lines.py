@@ -1,4 +1,4 @@
-"""Read numbered lines of text and of JSON; for a bad line, the readers yield an error."""
+"""Read numbered lines of text and JSON. For a bad line, `text_lines` and `json_lines` yield an error and go on."""
 
 import json
 import re
@@ -11,17 +11,17 @@ from osrerank.errors import FormatError
 from osrerank.formats.sources import SourceFile, file_errors, open_paths, record_error
 
 Content = TypeVar("Content")
-ONLY_CR = "its lines end with CR alone; convert it first: tr '\\r' '\\n'"
+ONLY_CR = "lines end with CR alone; convert the file first: tr '\\r' '\\n'"
 WORD = re.compile(r"\S+", re.ASCII)
-"""A word as trec_eval splits a line, at ASCII white space; an id may contain a no-break space."""
-_WHOLE = re.compile(r"[+-]?[0-9]+")
-_SHOWN = 60
+"""A word in trec_eval's sense: words are separated by ASCII white space, so a word may contain a no-break space."""
+_INTEGER = re.compile(r"[+-]?[0-9]+")
+_EXCERPT_CHARACTERS = 60
 
 
 def text_lines(source: SourceFile) -> Iterator[tuple[int, str | FormatError]]:
-    """Yield each line's number, from 1, and its text without LF or CR LF; other white space stays.
+    """Yield each line's number, from 1, and its text without LF or CR LF.
 
-    A byte order mark is removed from every line, because concatenated files have one in the middle.
+    Byte order marks are removed from all lines, because concatenated files may have them in the middle.
     """
     for number, raw in enumerate(source.stream, 1):
         try:
@@ -54,7 +54,7 @@ def json_lines(source: SourceFile) -> Iterator[tuple[int, dict[str, Any] | Forma
 
 
 def raise_errors(lines: Iterable[tuple[int, Content | FormatError]]) -> Iterator[tuple[int, Content]]:
-    """Yield lines until the first bad line, and raise its error.
+    """Yield lines, and raise the error of the first bad line.
 
     Raises:
         FormatError: a line is bad.
@@ -78,7 +78,7 @@ def column_lines(source: SourceFile) -> Iterator[tuple[int, str]]:
 
 
 def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield the lines of a file, compressed or not, with their numbers from 1 and without line ends.
+    """Yield the numbers, from 1, and texts of a file's lines, compressed or not.
 
     Raises:
         FormatError: a line is not UTF-8, or the file is truncated or damaged.
@@ -89,7 +89,7 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def numbered_objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield the objects of a JSON lines file, compressed or not, with their line numbers; blank lines are skipped.
+    """Yield the line numbers and objects of a file of JSON lines, compressed or not; blank lines are skipped.
 
     Raises:
         FormatError: a line is not a JSON object in UTF-8, or the file is truncated or damaged.
@@ -116,19 +116,19 @@ def whole_number(text: str) -> int:
     """Parse a whole number of ASCII digits with an optional sign.
 
     Raises:
-        ValueError: the text has another form. Python's ``int`` would accept ``1_0`` and digits of other scripts.
+        ValueError: the text has another form, such as ``1_0`` or digits of other scripts, which ``int`` accepts.
     """
-    if not _WHOLE.fullmatch(text):
+    if not _INTEGER.fullmatch(text):
         raise ValueError(text)
     return int(text)
 
 
 def invalid_id_reason(text: str, *, of_query: bool = False) -> str:
-    """Return why runs and judgments cannot have an id, or "" if they can; trec_eval splits at ASCII white space."""
+    """Return why an id is invalid in runs and judgments; "" if it is valid."""
     if not WORD.fullmatch(text):
-        return f"the id {text!r} must be one word: runs and judgments separate by white space"
+        return f"the id {text!r} must be one word, because columns of runs and judgments are separated by white space"
     if of_query and text.startswith("#"):
-        return f"the query id {text!r} begins with '#', as comments in runs and judgments do; change it"
+        return f"the query id {text!r} begins with '#', like a comment in runs and judgments; change it"
     return ""
 
 
@@ -143,4 +143,4 @@ def excerpt(raw: bytes | str) -> str:
     """Return the beginning of a record, short enough for a message."""
     text = raw.decode(errors="replace") if isinstance(raw, bytes) else raw
     text = text.rstrip("\n")
-    return repr(text if len(text) <= _SHOWN else f"{text[:_SHOWN]}...")
+    return repr(text if len(text) <= _EXCERPT_CHARACTERS else f"{text[:_EXCERPT_CHARACTERS]}...")

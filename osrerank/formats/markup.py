@@ -3,18 +3,18 @@
 import html
 import re
 
-# A tag begins with a letter after '<' or '</'. A bare '<', as in "n < 7 and m > 3", is text: a pattern for anything
-# between angle brackets would remove the text after it.
+# A tag has a letter after '<' or '</'. A pattern for anything between angle brackets would remove text from
+# "n < 7 and m > 3".
 _TAG = re.compile(r"<!--.*?-->|<[!?][^>]*>|</?[A-Za-z][^>]*>", re.DOTALL)
 
 
 def strip_tags(markup: str) -> str:
-    """Return the text between the tags, with character references resolved; a tag becomes a space."""
+    """Replace each tag by a space, and resolve character references."""
     return html.unescape(_TAG.sub(" ", markup))
 
 
 def elements(markup: str, *names: str) -> list[str]:
-    """Return the text of every element with one of these names, in order; case and attributes do not matter."""
+    """Return the texts of all elements with these names, in order; case and attributes are ignored."""
     pattern = rf"<({'|'.join(names)})(?:\s[^>]*)?>(.*?)</\1\s*>"
     matches = re.findall(pattern, markup, re.DOTALL | re.IGNORECASE)
     return [strip_tags(content).strip() for _name, content in matches]

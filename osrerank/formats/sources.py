@@ -1,7 +1,7 @@
 """Open files, folders, archives and standard input, compressed or not, without unpacking them to disk.
 
-The first bytes decide the compression, never the name. Memory stays constant, however large the archive. A UTF-8 byte
-order mark is removed, and UTF-16 is refused, so that no reader has to deal with either.
+Compression is detected by a file's first bytes, not by its name. Memory use does not depend on the size of an archive.
+Readers get bytes without a UTF-8 byte order mark, and an error for UTF-16.
 """
 
 import bz2
@@ -19,7 +19,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, cast
+from typing import IO, TYPE_CHECKING, Any, cast
 
 from osrerank._optional import require
 from osrerank.errors import FormatError, LoaderError
@@ -34,30 +34,30 @@ ANY_NAME: Patterns = ("*",)
 BUFFER_BYTES = 1 << 20
 HEAD_BYTES = 512
 _SUFFIXES = (".gz", ".xz", ".zst", ".bz2", ".z", ".Z", ".0z", ".1z", ".2z")
-_EXCLUDED = ("*readme*", "*readchg*", "license*", "*.dtd")
+_EXCLUDED_NAMES = ("*readme*", "*readchg*", "license*", "*.dtd")
 PACKED_PREFIXES = (b"\x1f\x8b", b"\x1f\x9d", b"\xfd7zXZ\x00", b"BZh", b"\x28\xb5\x2f\xfd", b"PK\x03\x04")
 """The first bytes of compressed files and of ZIP archives."""
 _UTF16 = re.compile(rb"\xff\xfe|\xfe\xff|(?:[\t-~]\0){4}|(?:\0[\t-~]){4}")
-"""The first bytes of a text in UTF-16 or UTF-32: a byte order mark, or ASCII characters with zeros in between."""
+"""The first bytes of a text in UTF-16 or UTF-32: a byte order mark, or ASCII characters separated by zeros."""
 
 
 @dataclass(frozen=True, slots=True)
 class SourceFile:
-    """A file to read records from, already unpacked.
+    """An unpacked file that records can be read from.
 
     Attributes:
         name: the path as the user named it; a member of an archive is ``archive.tar!member``.
-        stream: the decompressed bytes, without the byte order mark that some editors write.
-        refused: the error for a file that cannot be read, such as a text in UTF-16; `file_errors` raises it.
+        stream: the decompressed bytes, without a byte order mark.
+        encoding_error: the error for a text in UTF-16 or UTF-32, which `file_errors` raises; else None.
     """
 
     name: str
     stream: io.BufferedReader
-    refused: FormatError | None = None
+    encoding_error: FormatError | None = None
 
 
 def record_error(source: SourceFile, reason: str, *, line: int | None = None, byte: int | None = None) -> FormatError:
-    """Return the error for a bad record; its message starts with file, line and byte."""
+    """Return the error for a bad record; the message starts with file, line and byte."""
     location = source.name
     if line is not None:
         location += f", line {line}"
@@ -67,7 +67,7 @@ def record_error(source: SourceFile, reason: str, *, line: int | None = None, by
 
 
 def wide_encoding_error(name: str, head: bytes) -> FormatError | None:
-    """Return the error for a text in UTF-16 or UTF-32, recognised by its first bytes; None for other files."""
+    """Return the error for a text in UTF-16 or UTF-32, detected by its first bytes; None for other files."""
     if not (_UTF16.match(head) or head.startswith(codecs.BOM_UTF32_BE)):
         return None
     wide = "UTF-32" if b"\0\0" in head[:8] else "UTF-16"
@@ -76,13 +76,13 @@ def wide_encoding_error(name: str, head: bytes) -> FormatError | None:
 
 @contextlib.contextmanager
 def file_errors(source: SourceFile) -> Iterator[None]:
-    """Convert errors of the decompressors to errors that name the file.
+    """Convert decompression errors to errors that name the file.
 
     Raises:
-        FormatError: the file is refused, truncated or damaged.
+        FormatError: the file is in UTF-16 or UTF-32, truncated or damaged.
     """
-    if source.refused is not None:
-        raise source.refused
+    if source.encoding_error is not None:
+        raise source.encoding_error
     try:
         yield
     except (EOFError, zlib.error, lzma.LZMAError, tarfile.TarError, zipfile.BadZipFile) as error:
@@ -94,19 +94,19 @@ def file_errors(source: SourceFile) -> Iterator[None]:
 
 
 class ByteCounter:
-    """Counts the bytes read from disk, so that progress can be shown before decompression."""
+    """Counts the bytes read from disk, to show progress as a share of the files' sizes."""
 
     def __init__(self) -> None:
         self.bytes_read = 0
 
 
-class _Raw(io.RawIOBase):
-    """A stream with its first bytes put back; a meter counts its bytes."""
+class _PrefixedStream(io.RawIOBase):
+    """A stream after ``head``, bytes that were already read from it; a counter counts all bytes."""
 
-    def __init__(self, stream: IO[bytes], head: bytes = b"", meter: ByteCounter | None = None) -> None:
+    def __init__(self, stream: IO[bytes], head: bytes = b"", counter: ByteCounter | None = None) -> None:
         self._stream = stream
         self._head = head
-        self._meter = meter
+        self._counter = counter
 
     def readable(self) -> bool:
         return True
@@ -116,8 +116,8 @@ class _Raw(io.RawIOBase):
         chunk = self._head[: len(view)] or self._stream.read(len(view))
         self._head = self._head[len(view) :]
         view[: len(chunk)] = chunk
-        if self._meter is not None:
-            self._meter.bytes_read += len(chunk)
+        if self._counter is not None:
+            self._counter.bytes_read += len(chunk)
         return len(chunk)
 
     def close(self) -> None:
@@ -125,8 +125,8 @@ class _Raw(io.RawIOBase):
         super().close()
 
 
-class _Zstandard(io.RawIOBase):
-    """Decompresses a zstd stream; unlike the library's own reader, it notices a truncated frame."""
+class _ZstandardReader(io.RawIOBase):
+    """Decompresses a zstd stream, and raises an error for a truncated frame, which the library's reader ignores."""
 
     def __init__(self, stream: IO[bytes]) -> None:
         self._library = require("zstandard", extra="loaders")
@@ -170,25 +170,27 @@ class _Zstandard(io.RawIOBase):
 
 
 def list_files(paths: Sequence[str], patterns: Patterns = ANY_NAME) -> tuple[str, ...]:
-    """List the files to read, in reading order, with the files of each folder sorted.
+    """List the files to read, in the order of the paths; the files of a folder are sorted.
 
-    Hidden files and files of other formats are left out. Standard input and collections of ir_datasets keep their
-    names.
+    In folders, hidden files and files that match no pattern are left out. Standard input and collections of
+    ir_datasets are listed by their names.
 
     Raises:
-        LoaderError: a path does not exist, or a folder has no file of these names.
+        LoaderError: a path does not exist, or no file in a folder matches a pattern.
     """
     files: list[str] = []
     for path in paths:
-        if not is_virtual_path(path) and not Path(path).exists():
+        if not is_virtual_path(path) and Path(path).is_dir():
+            files += _files_in_folder(Path(path), patterns)
+        elif is_virtual_path(path) or Path(path).exists():
+            files.append(path)
+        else:
             raise LoaderError(f"{path}: no such file or folder", file=path)
-        is_folder = not is_virtual_path(path) and Path(path).is_dir()
-        files += _files_in_folder(Path(path), patterns) if is_folder else [path]
     return tuple(files)
 
 
 def is_virtual_path(path: str) -> bool:
-    """Return whether a name means standard input or a collection of ir_datasets."""
+    """Return whether a path is not on disk: standard input, or a collection of ir_datasets."""
     return path == STDIN or is_dataset(path)
 
 
@@ -197,18 +199,16 @@ def _files_in_folder(folder: Path, patterns: Patterns) -> list[str]:
         str(path) for path in folder.rglob("*") if path.is_file() and _matches(path.name, patterns, archive=True)
     )
     if not files:
-        wanted = ", ".join(patterns)
-        raise LoaderError(
-            f"{folder}: no file in this folder is named {wanted}; name the files themselves", file=str(folder)
-        )
+        reason = f"{folder} has no file named {', '.join(patterns)}; pass the paths of the files"
+        raise LoaderError(reason, file=str(folder))
     return files
 
 
 def _matches(name: str, patterns: Patterns, *, archive: bool = False) -> bool:
-    """Return whether a file in a folder or archive is wanted, by its name without the suffix of the compression."""
+    """Return whether a file name matches a pattern, without the suffix of a compression."""
     for suffix in _SUFFIXES:
         name = name.removesuffix(suffix)
-    if name.startswith(".") or any(fnmatch.fnmatch(name.lower(), pattern) for pattern in _EXCLUDED):
+    if name.startswith(".") or any(fnmatch.fnmatch(name.lower(), pattern) for pattern in _EXCLUDED_NAMES):
         return False
     return any(fnmatch.fnmatch(name, pattern) for pattern in patterns) or (
         archive and name.endswith((".tar", ".tgz", ".zip"))
@@ -218,15 +218,15 @@ def _matches(name: str, patterns: Patterns, *, archive: bool = False) -> bool:
 def open_paths(
     paths: Path | str | Sequence[str], patterns: Patterns = ANY_NAME, *, part: Part = "docs"
 ) -> Iterator[SourceFile]:
-    """Open a file, or several files, folders and archives, one source after the other.
+    """Open files one after the other.
 
     Args:
         paths: a file of any name, or a list of files, folders and archives.
-        patterns: names of the wanted files within folders and archives.
-        part: the kind of records to read from a collection of ir_datasets.
+        patterns: the names of the files to read from folders and archives.
+        part: the part to read from a collection of ir_datasets.
 
     Raises:
-        LoaderError: one of several paths does not exist, or a folder has no file of these names.
+        LoaderError: a path in a list does not exist, or no file in a folder matches a pattern.
         FileNotFoundError: the single path does not exist.
     """
     files = (str(paths),) if isinstance(paths, str | Path) else list_files(paths, patterns)
@@ -236,60 +236,63 @@ def open_paths(
 def open_sources(
     files: Sequence[str],
     patterns: Patterns = ANY_NAME,
-    meter: ByteCounter | None = None,
+    counter: ByteCounter | None = None,
     *,
     first_bytes: bytes = b"",
     part: Part = "docs",
 ) -> Iterator[SourceFile]:
-    """Open the files one after the other, archives member by member; each is closed before the next is opened.
+    """Open files and members of archives one after the other; each is closed before the next is opened.
 
     Args:
-        files: the files, as `list_files` lists them.
-        patterns: names of the wanted files within archives.
-        meter: counts the bytes read from disk.
-        first_bytes: bytes that were already read from standard input; they are put back in front.
-        part: the kind of records to read from a collection of ir_datasets.
+        files: the files, from `list_files`.
+        patterns: the names of the files to read from archives.
+        counter: counts the bytes read from disk.
+        first_bytes: bytes that were already read from standard input.
+        part: the part to read from a collection of ir_datasets.
     """
     for name in files:
         if is_dataset(name):
             with open_part(name, part) as lines:
-                yield from _unpack(name, lines, patterns, meter)
+                yield from _unpack(name, lines, patterns, counter)
             continue
         if name == STDIN:
-            stdin = cast("IO[bytes]", _Raw(sys.stdin.buffer, first_bytes)) if first_bytes else sys.stdin.buffer
-            yield from _unpack("standard input", stdin, patterns, meter)
+            stdin: Any = _PrefixedStream(sys.stdin.buffer, first_bytes) if first_bytes else sys.stdin.buffer
+            yield from _unpack("standard input", stdin, patterns, counter)
             continue
         with Path(name).open("rb", buffering=0) as stream:
-            yield from _unpack(name, cast("IO[bytes]", stream), patterns, meter)
+            yield from _unpack(name, cast("IO[bytes]", stream), patterns, counter)
 
 
-def _unpack(name: str, stream: IO[bytes], patterns: Patterns, meter: ByteCounter | None = None) -> Iterator[SourceFile]:
-    """Unpack compressions and archives, one inside the other, down to the files themselves."""
+def _unpack(
+    name: str, stream: IO[bytes], patterns: Patterns, counter: ByteCounter | None = None
+) -> Iterator[SourceFile]:
+    """Decompress a stream and unpack archives, also nested ones, and yield the files."""
     try:
-        head = _head(stream)
-        buffered = io.BufferedReader(_Raw(stream, head, meter), BUFFER_BYTES)
+        head = _read_head(stream)
+        buffered = io.BufferedReader(_PrefixedStream(stream, head, counter), BUFFER_BYTES)
         if head.startswith(b"PK\x03\x04") and stream.seekable():
             yield from _zip_members(name, stream, patterns)
-        elif (inner := _decompressed(head, buffered)) is not None:
+        elif (inner := _open_decompressor(head, buffered)) is not None:
             yield from _unpack(name, inner, patterns)
         elif head[257:262] == b"ustar":
             yield from _tar_members(name, buffered, patterns)
         else:
-            text = io.BufferedReader(_Raw(stream, head.removeprefix(codecs.BOM_UTF8), meter), BUFFER_BYTES)
+            text = io.BufferedReader(_PrefixedStream(stream, head.removeprefix(codecs.BOM_UTF8), counter), BUFFER_BYTES)
             yield SourceFile(name, cast("io.BufferedReader", text), wide_encoding_error(name, head))
     except (EOFError, gzip.BadGzipFile, lzma.LZMAError, tarfile.TarError, zipfile.BadZipFile) as error:
         raise FormatError(f"{name}: is truncated or damaged ({error}); fetch it again", file=name) from error
 
 
-def _head(stream: IO[bytes]) -> bytes:
-    """Read the first bytes; a pipe may return them in pieces."""
+def _read_head(stream: IO[bytes]) -> bytes:
+    """Read the first bytes, in several reads from a pipe if necessary."""
     head = b""
     while len(head) < HEAD_BYTES and (chunk := stream.read(HEAD_BYTES - len(head))):
         head += chunk
     return head
 
 
-def _decompressed(head: bytes, stream: IO[bytes]) -> IO[bytes] | None:
+def _open_decompressor(head: bytes, stream: IO[bytes]) -> IO[bytes] | None:
+    """Return a stream of decompressed bytes; None if the stream is not compressed."""
     if head.startswith(b"\x1f\x8b"):
         return cast("IO[bytes]", gzip.GzipFile(fileobj=stream))
     if head.startswith(b"\xfd7zXZ\x00"):
@@ -297,14 +300,14 @@ def _decompressed(head: bytes, stream: IO[bytes]) -> IO[bytes] | None:
     if head.startswith(b"BZh"):
         return bz2.BZ2File(stream)
     if head.startswith(b"\x28\xb5\x2f\xfd"):
-        return cast("IO[bytes]", _Zstandard(stream))
+        return cast("IO[bytes]", _ZstandardReader(stream))
     if head.startswith(b"\x1f\x9d"):
-        return io.BytesIO(_without_lzw(stream))
+        return io.BytesIO(_decompress_lzw(stream))
     return None
 
 
-def _without_lzw(stream: IO[bytes]) -> bytes:
-    """Return the bytes that the Unix program ``compress`` packed, all at once: TREC's files have a megabyte or two.
+def _decompress_lzw(stream: IO[bytes]) -> bytes:
+    """Decompress a file of the Unix program ``compress`` in memory; TREC's files have one or two megabytes.
 
     Raises:
         EOFError: the bytes are truncated or damaged.
@@ -321,12 +324,12 @@ def _tar_members(name: str, stream: IO[bytes], patterns: Patterns) -> Iterator[S
     has_members = False
     with tarfile.open(fileobj=stream, mode="r|") as archive:
         for member in archive:
-            archive.members = []  # type: ignore[attr-defined]  # tarfile keeps every member: memory would grow
+            archive.members = []  # type: ignore[attr-defined]  # else tarfile keeps all members in memory
             if not member.isfile() or not _matches(Path(member.name).name, patterns):
                 continue
             has_members = True
             unpacked = archive.extractfile(member)
-            assert unpacked is not None  # a regular file has content
+            assert unpacked is not None  # None only if the member is not a regular file
             yield from _unpack(f"{name}!{member.name}", unpacked, patterns)
     if not has_members:
         raise _no_member_error(name, patterns)
@@ -343,4 +346,4 @@ def _zip_members(name: str, stream: IO[bytes], patterns: Patterns) -> Iterator[S
 
 
 def _no_member_error(name: str, patterns: Patterns) -> FormatError:
-    return FormatError(f"{name}: nothing in this archive is named {', '.join(patterns)}", file=name)
+    return FormatError(f"{name} has no member named {', '.join(patterns)}", file=name)

@@ -1,7 +1,7 @@
-"""Read PyTerrier's tables from CSV, as ``frame.to_csv`` writes it; the header line has the column ``qid``.
+"""Read PyTerrier's tables from CSV files, as ``frame.to_csv`` writes them.
 
-A run has the columns ``qid``, ``docno`` and ``score``; candidates with texts also have ``query`` and ``text``. A
-query set has ``qid`` and ``query``, and judgments have ``qid``, ``docno`` and ``label``. Other columns are ignored.
+All tables have the column ``qid``. Runs also have ``docno`` and ``score``, candidates ``query``, ``docno`` and
+``text``, query sets ``query``, and judgments ``docno`` and ``label``. Other columns are ignored.
 """
 
 import csv
@@ -14,18 +14,18 @@ QID, QUERY, DOCNO, TEXT, SCORE, LABEL = "qid", "query", "docno", "text", "score"
 
 
 def is_table(source: SourceFile) -> bool:
-    """Return whether the first line of a file is a table's header; the stream's position stays at its start."""
+    """Return whether the first line of a file is a table's header, without consuming it."""
     first = source.stream.peek(HEAD_BYTES)[:HEAD_BYTES].splitlines()[:1]
     names = [name.strip(b'" ') for line in first for name in line.split(b",")]
     return QID.encode() in names and len(names) > 1
 
 
 def table_rows(source: SourceFile, columns: Sequence[str]) -> Iterator[tuple[int, dict[str, str]]]:
-    """Yield the last line number and the fields of each row.
+    """Yield the number of each row's last line, and the row as column -> value.
 
     Args:
         source: a file for which `is_table` is true.
-        columns: the columns that the table must have.
+        columns: the required columns.
 
     Raises:
         FormatError: a column is missing, a row has too few or too many fields, or the text is not UTF-8.
@@ -33,14 +33,14 @@ def table_rows(source: SourceFile, columns: Sequence[str]) -> Iterator[tuple[int
     reader = csv.DictReader(io.TextIOWrapper(source.stream, "utf-8", newline=""), strict=True)
     try:
         if missing := [name for name in columns if name not in (reader.fieldnames or ())]:
-            columns_found = ", ".join(filter(None, reader.fieldnames or ()))
-            raise record_error(source, f"the table lacks the column {missing[0]}; it has {columns_found}", line=1)
+            present = ", ".join(filter(None, reader.fieldnames or ()))
+            raise record_error(source, f"the table lacks the column {missing[0]}; it has {present}", line=1)
         for row in reader:
             if None in row or None in row.values():
                 expected = f"expected {len(reader.fieldnames or ())} fields, as in the header line"
                 raise record_error(source, expected, line=reader.line_num)
             yield reader.line_num, row
     except csv.Error as error:
-        raise record_error(source, f"not CSV: {error}", line=reader.line_num) from None
+        raise record_error(source, f"is not CSV: {error}", line=reader.line_num) from None
     except UnicodeDecodeError:
-        raise record_error(source, "not UTF-8; convert the file to UTF-8 first", line=reader.line_num + 1) from None
+        raise record_error(source, "is not UTF-8; convert the file to UTF-8 first", line=reader.line_num + 1) from None

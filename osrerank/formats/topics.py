@@ -1,4 +1,4 @@
-"""Read query sets: TSV, JSON lines, TREC topics, CACM documents or TREC-CAR ids, distinguished by their first bytes."""
+"""Read query sets in several formats, which are detected by a file's first bytes."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -14,52 +14,62 @@ from osrerank.formats.tables import QID, QUERY, is_table, table_rows
 from osrerank.types import Query
 
 TopicField = Literal["title", "desc", "narr"]
-FILES: Patterns = ("queries*", "*topics*", "*.tsv", "*.jsonl")
-"""Name patterns of the files with queries in folders and archives."""
-# Topics are parsed by their tags: some topics close <num> and <title>, some do not.
+FILE_PATTERNS: Patterns = ("queries*", "*topics*", "*.tsv", "*.jsonl")
+"""Names of files with queries in folders and archives."""
+# A topic extends to the next topic, because closing tags are optional.
 _TOPIC = re.compile(r"<(top|DOC)(?:\s[^>]*)?>(.*?)(?=<\1(?:\s[^>]*)?>|\Z)", re.DOTALL | re.IGNORECASE)
 _NUMBER = re.compile(r"<num>\s*(?:Number:)?\s*([^\s<]+)|<DOCNO>\s*([^\s<]+)\s*</DOCNO>", re.IGNORECASE)
 _LABEL = re.compile(r"^\s*(?:Topic|Description|Narrative)\b\s*:?", re.IGNORECASE)
 _TAGS = r"</?(?:num|title|query|querytime|querytweettime|desc|narr|top|smry|con|dom)\b"
-_NAMES: dict[TopicField, str] = {"title": "title|query", "desc": "desc", "narr": "narr"}  # Microblog's title is <query>
-_CAR_SOURCE = re.compile(r"^(?:enwiki|tqa\d*):")
-_CAR_FILE = re.compile(rb"\A(?:enwiki|tqa\d*):|%[0-9A-Fa-f]{2}|[^\s:/]/[^\s/]")
-"""What distinguishes a file of TREC-CAR's ids, which has no spaces or tabs: a source, an escape, or a heading."""
+_TAG_NAMES: dict[TopicField, str] = {
+    "title": "title|query",
+    "desc": "desc",
+    "narr": "narr",
+}  # Microblog's title is <query>
+_CAR_PREFIX = re.compile(r"^(?:enwiki|tqa\d*):")
+_CAR_SIGN = re.compile(rb"\A(?:enwiki|tqa\d*):|%[0-9A-Fa-f]{2}|[^\s:/]/[^\s/]")
+"""A sign of a file of TREC-CAR's ids: a prefix, an escape or a heading."""
 
 
 def read_queries(paths: Path | str | Sequence[str], *, field: TopicField = "title") -> tuple[Query, ...]:
-    """Read a query set in the order of the file; files may be compressed, or archives.
+    """Read a query set, in the order of the file.
 
-    Formats: ``id<TAB>text``; JSON lines with ``query_id`` (or ``id``, ``_id``) and ``text`` (or ``query``); TREC
-    topics; ``<DOC><DOCNO>id</DOCNO> text</DOC>``; TREC-CAR's ids, one a line, whose decoded title and headings are the
-    text; PyTerrier's table as CSV (``qid``, ``query``); ``ir_datasets:NAME``. Leading zeros of a topic's number are
-    removed, because TREC's qrels have none.
+    The formats are:
+
+    - ``id<TAB>text``
+    - JSON lines with ``query_id`` (or ``id``, ``_id``) and ``text`` (or ``query``)
+    - TREC topics, whose numbers lose leading zeros, because TREC's qrels have none
+    - ``<DOC><DOCNO>id</DOCNO> text</DOC>``
+    - TREC-CAR's ids, one per line, whose decoded title and headings are the text
+    - PyTerrier's table as CSV (``qid``, ``query``)
+    - ``ir_datasets:NAME``
 
     Args:
-        paths: a file, or files, folders and archives.
-        field: the part of a TREC topic that is the query.
+        paths: a file, or a list of files, folders and archives; all may be compressed.
+        field: the part of a TREC topic to use as the query.
 
     Raises:
-        FormatError: a line or topic is malformed, an id appears twice, a text is blank, or the set is empty.
-        LoaderError: one of several paths does not exist, or has no file with queries.
+        FormatError: a line or topic is malformed, an id is repeated, a text is blank, or the set is empty.
+        LoaderError: a path in a list does not exist, or a folder has no file with queries.
     """
     queries = tuple(query for _line, query in numbered_queries(paths, field=field))
     if not queries:
         source = paths if isinstance(paths, str | Path) else ", ".join(paths)
-        raise FormatError(f"{source}: no queries; expected `id<TAB>text`, JSON lines or TREC topics", file=str(source))
+        reason = f"{source} has no queries; expected `id<TAB>text`, JSON lines or TREC topics"
+        raise FormatError(reason, file=str(source))
     return queries
 
 
 def numbered_queries(paths: Path | str | Sequence[str], *, field: TopicField = "title") -> Iterator[tuple[int, Query]]:
-    """Yield the queries of `read_queries`, each with the number of its first line.
+    """Yield the number of each query's first line, and the query, as `read_queries` reads them.
 
     Raises:
-        FormatError: as `read_queries`, except that the set may be empty.
+        FormatError: as `read_queries`, but an empty set is allowed.
     """
     query_ids: set[str] = set()
-    for source in open_paths(paths, FILES, part="queries"):
+    for source in open_paths(paths, FILE_PATTERNS, part="queries"):
         with file_errors(source):
-            for line, query_id, text in _queries(source, field):
+            for line, query_id, text in _parse_queries(source, field):
                 if query_id in query_ids:
                     raise record_error(source, f"query {query_id} appears twice; remove one", line=line)
                 if not query_id:
@@ -72,20 +82,20 @@ def numbered_queries(paths: Path | str | Sequence[str], *, field: TopicField = "
                 yield line, Query(query_id, text)
 
 
-def _queries(source: SourceFile, field: TopicField) -> Iterator[tuple[int, str, str]]:
-    """Detect the file's format, and yield line number, id and text of each query."""
+def _parse_queries(source: SourceFile, field: TopicField) -> Iterator[tuple[int, str, str]]:
+    """Detect a file's format, and yield line number, id and text of each query."""
     head = source.stream.peek(512)[:512].lstrip()
     if head.startswith(b"<"):
-        return _tagged(source, field)
+        return _parse_tagged(source, field)
     if head.startswith(b"{"):
-        return _json(source)
+        return _parse_json(source)
     if is_table(source):
         return ((number, row[QID], row[QUERY]) for number, row in table_rows(source, (QID, QUERY)))
-    is_car = _CAR_FILE.search(head) and not re.search(rb"[ \t]|://", head)
-    return _car_ids(source) if is_car else _tsv(source)
+    is_car = _CAR_SIGN.search(head) and not re.search(rb"[ \t]|://", head)
+    return _parse_car_ids(source) if is_car else _parse_tsv(source)
 
 
-def _tsv(source: SourceFile) -> Iterator[tuple[int, str, str]]:
+def _parse_tsv(source: SourceFile) -> Iterator[tuple[int, str, str]]:
     for number, line in column_lines(source):
         if not line.strip():
             continue
@@ -95,20 +105,20 @@ def _tsv(source: SourceFile) -> Iterator[tuple[int, str, str]]:
         yield number, query_id.strip(), text
 
 
-def _car_ids(source: SourceFile) -> Iterator[tuple[int, str, str]]:
+def _parse_car_ids(source: SourceFile) -> Iterator[tuple[int, str, str]]:
     for number, line in raise_errors(text_lines(source)):
         query_id = line.strip()
         if len(query_id.split()) > 1:
             raise record_error(source, f"expected one TREC-CAR id, found {excerpt(line)}", line=number)
         try:
-            text = unquote(_CAR_SOURCE.sub("", query_id).replace("/", " "), errors="strict")
+            text = unquote(_CAR_PREFIX.sub("", query_id).replace("/", " "), errors="strict")
         except UnicodeDecodeError:
             raise record_error(source, f"the escapes of {excerpt(line)} are not UTF-8", line=number) from None
         if query_id:
             yield number, query_id, text
 
 
-def _json(source: SourceFile) -> Iterator[tuple[int, str, str]]:
+def _parse_json(source: SourceFile) -> Iterator[tuple[int, str, str]]:
     for number, fields in raise_errors(json_lines(source)):
         query_id = next((fields[name] for name in ("query_id", "id", "_id") if name in fields), None)
         text = next((fields[name] for name in ("text", "query") if name in fields), None)
@@ -118,32 +128,33 @@ def _json(source: SourceFile) -> Iterator[tuple[int, str, str]]:
         yield number, str(query_id), text
 
 
-def _tagged(source: SourceFile, field: TopicField) -> Iterator[tuple[int, str, str]]:
+def _parse_tagged(source: SourceFile, field: TopicField) -> Iterator[tuple[int, str, str]]:
     try:
         content = source.stream.read().decode()
-        content = content if "\n" in content else content.replace("\r", "\n")
     except UnicodeDecodeError as error:
-        raise record_error(source, "not UTF-8; convert the file to UTF-8 first", byte=error.start) from error
+        raise record_error(source, "is not UTF-8; convert the file to UTF-8 first", byte=error.start) from error
+    if "\n" not in content:
+        content = content.replace("\r", "\n")
     for topic in _TOPIC.finditer(content):
         line = content.count("\n", 0, topic.start()) + 1
         numbers = list(_NUMBER.finditer(topic[2]))
         if len(numbers) != 1:
-            problem = "two topics in one <top> or <DOC>" if numbers else "a topic without <num> or <DOCNO>"
+            problem = "a <top> or <DOC> has two topics" if numbers else "a topic has no <num> or <DOCNO>"
             raise record_error(source, problem, line=line)
         number = numbers[0]
-        query_id = _topic_id(number[1] or number[2])
-        text = _field(topic[2], field) if topic[1].lower() == "top" else strip_tags(topic[2][number.end() :])
+        query_id = _normalise_topic_id(number[1] or number[2])
+        text = _extract_field(topic[2], field) if topic[1].lower() == "top" else strip_tags(topic[2][number.end() :])
         if not text.strip():
             raise record_error(source, f"topic {query_id} has no {field}", line=line)
         yield line, query_id, " ".join(text.split())
 
 
-def _field(topic: str, field: TopicField) -> str:
-    """Return the text between a field's tag and the next tag of the topic, without its label."""
-    match = re.search(rf"<(?:{_NAMES[field]})>(.*?)(?={_TAGS}|\Z)", topic, re.DOTALL | re.IGNORECASE)
+def _extract_field(topic: str, field: TopicField) -> str:
+    """Return the text from a field's tag to the next tag, without a label such as ``Description:``."""
+    match = re.search(rf"<(?:{_TAG_NAMES[field]})>(.*?)(?={_TAGS}|\Z)", topic, re.DOTALL | re.IGNORECASE)
     return _LABEL.sub("", strip_tags(match[1])) if match else ""
 
 
-def _topic_id(number: str) -> str:
-    """Return a topic's number as TREC's qrels write it: `051` is `51`."""
+def _normalise_topic_id(number: str) -> str:
+    """Return a topic's number as TREC's qrels have it: ``051`` becomes ``51``."""
     return str(int(number)) if number.isascii() and number.isdecimal() else number

@@ -1,7 +1,7 @@
-"""Read TREC's and MS MARCO's runs and judgments strictly, and write runs that every tool sorts in the same order.
+"""Read runs and judgments of TREC and MS MARCO strictly, and write runs that all tools sort in the same order.
 
-``trec_eval`` ignores the rank column. It sorts by score, ties by document id, both descending, and versions up to 9.0.8
-hold scores in 32 bits. Runs written here therefore have strictly decreasing scores, which stay distinct in 32 bits.
+``trec_eval`` ignores the rank column. It sorts by score and breaks ties by document id, both descending; versions up to
+9.0.8 store scores in 32 bits. Runs written here therefore have scores that strictly decrease in 32 bits.
 """
 
 import logging
@@ -22,9 +22,9 @@ from osrerank.types import Qrels, Run, ScoredDocument
 logger = logging.getLogger(__name__)
 Duplicates = Literal["refuse", "first"]
 RunForm = Literal["trec", "msmarco"]
-"""TREC's six columns, or the three columns of MS MARCO's submissions."""
+"""TREC's six columns, or MS MARCO's three: query id, document id and rank."""
 _GRADES = range(-(1 << 31), 1 << 31)
-"""The grades that programs for measures can hold, in 32 bits."""
+"""The grades that evaluation programs accept, which store them in 32 bits."""
 _QUERY_ID = "a query id"
 _FLOAT32_MAX = float(np.finfo(np.float32).max)
 
@@ -33,13 +33,13 @@ class RunLine(NamedTuple):
     """A line of a run.
 
     Attributes:
-        file: the run's path.
-        number: the number of the line, from 1.
-        query_id: the id of the query.
-        doc_id: the id of the document.
-        score: the document's score; 1/rank in MS MARCO's form, which has no scores.
+        file: the path of the run.
+        number: the line's number, from 1.
+        query_id: the query's id.
+        doc_id: the document's id.
+        score: the document's score; 1 / rank in MS MARCO's form, which has no scores.
         rank: the document's rank, from 1; None in TREC's form, whose rank column is ignored.
-        tag: the run's name; "" in MS MARCO's form.
+        tag: the name of the run; "" in MS MARCO's form.
     """
 
     file: str
@@ -50,28 +50,26 @@ class RunLine(NamedTuple):
     rank: int | None
     tag: str
 
-    def error(self, problem: str) -> FormatError:
-        """Return the error for a problem in this line."""
-        return bad_line(Path(self.file), self.number, problem)
+    def error(self, reason: str) -> FormatError:
+        """Return the error for this line."""
+        return bad_line(Path(self.file), self.number, reason)
 
 
 def read_run(path: Path | str, *, duplicates: Duplicates = "refuse") -> Run:
-    """Read a run: TREC's six columns or MS MARCO's three (``query_id doc_id rank``), spaces or tabs, plain or ``.gz``.
+    """Read a run, compressed or not.
 
-    The run may also be PyTerrier's table as CSV (``qid``, ``docno``, ``score``), or the candidates of
-    ``ir_datasets:NAME``.
+    A run has TREC's six columns or MS MARCO's three (``query_id doc_id rank``), separated by spaces or tabs. It may
+    also be PyTerrier's table as CSV (``qid``, ``docno``, ``score``), or the candidates of ``ir_datasets:NAME``.
 
-    Documents are sorted as by trec_eval: by score, then document id, both descending. A three-column run gets the
-    scores 1/rank. As in trec_eval, text after the sixth column is ignored, and a line that starts with ``#`` is a
-    comment.
+    Documents are sorted as by trec_eval: by score, then document id, both descending. In a three-column run, scores are
+    1 / rank. As in trec_eval, text after the sixth column is ignored, and lines that start with ``#`` are comments.
 
     Args:
         path: the run file.
-        duplicates: what to do if a query has a document twice: refuse the file, or keep the first line.
+        duplicates: ``refuse`` raises an error if a query has a document twice; ``first`` keeps the first line.
 
     Raises:
-        FormatError: a line is malformed, a score is not finite, a document or rank is repeated, or the run has no
-            lines.
+        FormatError: a line is malformed, a score is not finite, a document or rank is repeated, or the run is empty.
     """
     path = Path(path)
     rankings: dict[str, dict[str, float]] = {}
@@ -85,21 +83,21 @@ def read_run(path: Path | str, *, duplicates: Duplicates = "refuse") -> Run:
         documents[line.doc_id] = line.score
         tag = tag or line.tag
     if not rankings:
-        reason = f"{path}: the run is empty; expected lines such as `query_id Q0 doc_id rank score tag`"
+        reason = f"{path} is empty; expected lines such as `query_id Q0 doc_id rank score tag`"
         raise FormatError(reason, file=str(path))
     if not tag and any(len(set(documents.values())) != len(documents) for documents in rankings.values()):
-        raise _repeated_rank(path)
+        raise _find_repeated_rank(path)
     ordered = {query_id: trec_order(documents) for query_id, documents in rankings.items()}
     return Run(ordered, name=tag or path.stem, by_rank=not tag)
 
 
 def run_lines(paths: Path | str | Sequence[str]) -> Iterator[RunLine]:
-    """Yield the lines of a run, without blank lines and comments; a log line counts the comments.
+    """Yield the lines of a run, without blank lines and comments, and log the number of comments.
 
-    The first line of a file decides its form: TREC's six columns, or the three columns of MS MARCO's submissions.
+    The first line of a file decides between TREC's and MS MARCO's form.
 
     Args:
-        paths: a file, or files, folders and archives.
+        paths: a file, or a list of files, folders and archives.
 
     Raises:
         FormatError: a line is malformed, or has another form than the first line.
@@ -108,80 +106,79 @@ def run_lines(paths: Path | str | Sequence[str]) -> Iterator[RunLine]:
         is_trec: bool | None = None
         with file_errors(source):
             if is_table(source):
-                yield from _run_rows(source)
+                yield from _parse_table(source)
                 continue
-            for number, fields in _records(source):
+            for number, fields in _split_lines(source):
                 is_trec = len(fields) > 3 if is_trec is None else is_trec
-                yield _run_line(source, number, fields, is_trec=is_trec)
+                yield _parse_run_line(source, number, fields, is_trec=is_trec)
 
 
 def read_qrels(paths: Path | str | Sequence[str]) -> Qrels:
-    """Read judgments: ``query_id iteration doc_id relevance``, or BEIR's ``query-id corpus-id score`` under a heading.
+    """Read judgments, compressed or not.
 
-    Columns are separated by spaces or tabs; files may be compressed, or archives. PyTerrier's table as CSV (``qid``,
-    ``docno``, ``label``) and ``ir_datasets:NAME`` are also accepted. A judgment that is repeated with the same grade
-    counts once, and a log line counts the repetitions.
+    The columns are TREC's ``query_id iteration doc_id relevance``, or BEIR's ``query-id corpus-id score`` with a header
+    line, separated by spaces or tabs. PyTerrier's table as CSV (``qid``, ``docno``, ``label``) and ``ir_datasets:NAME``
+    are also accepted. A judgment that is repeated with the same grade counts once, and is logged.
 
     Args:
-        paths: a file, or files, folders and archives.
+        paths: a file, or a list of files, folders and archives.
 
     Raises:
         FormatError: a line is malformed, a document has two grades for a query, or there are no judgments.
-        LoaderError: one of several paths does not exist.
+        LoaderError: a path in a list does not exist.
     """
     judgments: dict[str, dict[str, int]] = {}
     for source in open_paths(paths, part="qrels"):
         repeated: list[int] = []
         with file_errors(source):
-            for number, query_id, doc_id, relevance in _judgments(source):
+            for number, query_id, doc_id, relevance in _parse_judgments(source):
                 judged = judgments.setdefault(query_id, {})
-                if (earlier := judged.get(doc_id, relevance)) != relevance:
-                    reason = f"query {query_id} has document {doc_id} with grades {earlier} and {relevance}; remove one"
-                    raise record_error(source, reason, line=number)
                 if doc_id in judged:
                     repeated.append(number)
-                judged[doc_id] = relevance
+                previous = judged.setdefault(doc_id, relevance)
+                if previous != relevance:
+                    grades = f"{previous} and {relevance}"
+                    reason = f"query {query_id} has document {doc_id} with the grades {grades}; remove one"
+                    raise record_error(source, reason, line=number)
         if repeated:
             logger.warning(
-                "%s: %d judgments come twice with the same grade, and count once; the first in line %d",
+                "%s repeats %d judgments with the same grade, which count once; the first in line %d",
                 source.name,
                 len(repeated),
                 repeated[0],
             )
     if not judgments:
         source_name = paths if isinstance(paths, str | Path) else ", ".join(paths)
-        reason = f"{source_name}: no judgments; expected lines such as `query_id 0 doc_id relevance`"
+        reason = f"{source_name} has no judgments; expected lines such as `query_id 0 doc_id relevance`"
         raise FormatError(reason, file=str(source_name))
     return Qrels(judgments)
 
 
-def _judgments(source: SourceFile) -> Iterator[tuple[int, str, str, int]]:
-    """Yield (line, query id, document id, relevance)."""
+def _parse_judgments(source: SourceFile) -> Iterator[tuple[int, str, str, int]]:
+    """Yield line number, query id, document id and relevance of each judgment."""
     if is_table(source):
         for number, row in table_rows(source, (QID, DOCNO, LABEL)):
-            _check_ids(source, number, row)
-            yield number, row[QID], row[DOCNO], _grade(source, number, row[LABEL])
+            _validate_ids(source, number, row)
+            yield number, row[QID], row[DOCNO], _parse_grade(source, number, row[LABEL])
         return
     columns = 4
-    for number, fields in _records(source):
+    for number, fields in _split_lines(source):
         if number == 1 and fields[0] == "query-id":
             columns = 3
             continue
         if len(fields) != columns:
             expected = "`query_id 0 doc_id relevance`" if columns == 4 else "`query-id corpus-id score`"
             raise record_error(source, f"expected {expected}, found {len(fields)} columns", line=number)
-        yield number, fields[0], fields[-2], _grade(source, number, fields[-1])
+        yield number, fields[0], fields[-2], _parse_grade(source, number, fields[-1])
 
 
-def _grade(source: SourceFile, number: int, text: str) -> int:
+def _parse_grade(source: SourceFile, number: int, text: str) -> int:
     try:
         relevance = whole_number(text)
     except ValueError:
         raise record_error(source, f"the relevance {text!r} is not a whole number", line=number) from None
     if relevance not in _GRADES:
-        raise record_error(
-            source, f"the relevance {text} does not fit in 32 bits, as the measures need it", line=number
-        )
+        raise record_error(source, f"the relevance {text} does not fit in 32 bits, as measures require", line=number)
     return relevance
 
 
@@ -192,21 +189,23 @@ def trec_order(
 
     Args:
         scores: document id -> score, or scored documents.
-        single_precision: compare the scores as 32-bit floats, as trec_eval up to 9.0.8 does.
+        single_precision: whether to compare scores as 32-bit floats, as trec_eval up to 9.0.8 does.
     """
+
+    def sort_key(document: ScoredDocument) -> tuple[float, str]:
+        score = _round_to_float32(document.score) if single_precision else document.score
+        return score, document.doc_id
+
     pairs = scores.items() if isinstance(scores, Mapping) else scores
-    documents = (ScoredDocument(doc_id, score) for doc_id, score in pairs)
-    if single_precision:
-        return tuple(sorted(documents, key=lambda document: (_float32(document.score), document.doc_id), reverse=True))
-    return tuple(sorted(documents, key=lambda document: (document.score, document.doc_id), reverse=True))
+    return tuple(sorted((ScoredDocument(doc_id, score) for doc_id, score in pairs), key=sort_key, reverse=True))
 
 
 def write_run(path: Path | str, run: Run, *, form: RunForm = "trec") -> None:
-    """Write a run in the order of its rankings, atomically, and gzipped if its name ends in ``.gz``.
+    """Write a run atomically in the order of its rankings, gzipped if its name ends in ``.gz``.
 
-    TREC's form has scores, written as the shortest decimals of 32-bit floats. A score that is not below its predecessor
-    becomes the next lower 32-bit float, so that every tool sorts the run in the same order. MS MARCO's form has only
-    query id, document id and rank, separated by tabs.
+    In TREC's form, scores are written as 32-bit floats with the fewest decimals. A score that is not below the previous
+    score becomes the next lower float, so that all tools sort the run in the same order. MS MARCO's form has query id,
+    document id and rank, separated by tabs.
 
     Raises:
         EvaluationError: a score does not fit in 32 bits, or an id or the tag is blank or contains white space.
@@ -217,7 +216,7 @@ def write_run(path: Path | str, run: Run, *, form: RunForm = "trec") -> None:
 def write_rankings(
     path: Path | str, name: str, rankings: Iterable[tuple[str, Sequence[ScoredDocument]]], *, form: RunForm = "trec"
 ) -> None:
-    """Write a run as `write_run` does, from rankings that are read one after the other.
+    """Write a run as `write_run` does, from rankings that need not be in memory at the same time.
 
     Args:
         path: the run file.
@@ -228,45 +227,49 @@ def write_rankings(
     Raises:
         EvaluationError: as `write_run`.
     """
-    write_atomically(Path(path), _run_lines(name, rankings) if form == "trec" else _submission_lines(rankings))
+    lines = _format_trec(name, rankings) if form == "trec" else _format_msmarco(rankings)
+    write_atomically(Path(path), lines)
 
 
-def _run_lines(name: str, rankings: Iterable[tuple[str, Sequence[ScoredDocument]]]) -> Iterator[str]:
-    """Yield the lines of a run in TREC's form, with their line ends."""
-    _check_token("the run's tag", name)
+def _format_trec(name: str, rankings: Iterable[tuple[str, Sequence[ScoredDocument]]]) -> Iterator[str]:
+    _validate_word("the run's tag", name)
     for query_id, documents in rankings:
-        _check_token(_QUERY_ID, query_id)
+        _validate_word(_QUERY_ID, query_id)
         scores = strictly_decreasing([document.score for document in documents])
         for rank, (document, score) in enumerate(zip(documents, scores, strict=True), start=1):
-            _check_token(f"query {query_id}: a document id", document.doc_id)
+            _validate_word(f"query {query_id}: a document id", document.doc_id)
             yield f"{query_id} Q0 {document.doc_id} {rank} {score!s} {name}\n"
 
 
-def _submission_lines(rankings: Iterable[tuple[str, Sequence[ScoredDocument]]]) -> Iterator[str]:
+def _format_msmarco(rankings: Iterable[tuple[str, Sequence[ScoredDocument]]]) -> Iterator[str]:
     for query_id, documents in rankings:
-        _check_token(_QUERY_ID, query_id)
+        _validate_word(_QUERY_ID, query_id)
         for rank, document in enumerate(documents, start=1):
-            _check_token(f"query {query_id}: a document id", document.doc_id)
+            _validate_word(f"query {query_id}: a document id", document.doc_id)
             yield f"{query_id}\t{document.doc_id}\t{rank}\n"
 
 
 def strictly_decreasing(scores: Iterable[float]) -> list[np.float32]:
-    """Return scores ``(n,)`` as 32-bit floats; each is lowered, if necessary, to stay below its predecessor."""
+    """Return scores ``(n,)`` as 32-bit floats, each lowered if necessary to be below the previous one.
+
+    Raises:
+        EvaluationError: a score does not fit in 32 bits.
+    """
     lowered: list[np.float32] = []
-    ceiling = np.float32(np.inf)
-    with np.errstate(over="ignore"):  # a score below the minimum float becomes -inf, which is refused at the end
+    previous = np.float32(np.inf)
+    with np.errstate(over="ignore"):  # below the minimum float, scores become -inf, for which an error is raised below
         for score in scores:
             if not abs(score) <= _FLOAT32_MAX:
-                raise EvaluationError(f"the score {score} does not fit in a run's 32 bits; rescale the scores")
-            ceiling = min(np.float32(score), np.nextafter(ceiling, np.float32(-np.inf)))
-            lowered.append(ceiling)
+                raise EvaluationError(f"the score {score} does not fit in 32 bits; rescale the scores")
+            previous = min(np.float32(score), np.nextafter(previous, np.float32(-np.inf)))
+            lowered.append(previous)
     if lowered and not np.isfinite(lowered[-1]):
         raise EvaluationError("the scores cannot be made strictly decreasing in 32 bits; rescale them")
     return lowered
 
 
-def _records(source: SourceFile) -> Iterator[tuple[int, list[str]]]:
-    """Yield the fields of each line, without blank lines and comments; log the number of comments."""
+def _split_lines(source: SourceFile) -> Iterator[tuple[int, list[str]]]:
+    """Yield the number and fields of each line, without blank lines and comments; log the number of comments."""
     comments = 0
     for number, line in column_lines(source):
         if line.startswith("#"):
@@ -274,51 +277,52 @@ def _records(source: SourceFile) -> Iterator[tuple[int, list[str]]]:
         elif fields := WORD.findall(line):
             yield number, fields
     if comments:
-        logger.warning("%s: %d lines begin with '#' and were left out as comments", source.name, comments)
+        logger.warning("%s has %d lines that begin with '#', which are ignored as comments", source.name, comments)
 
 
-def _run_line(source: SourceFile, number: int, fields: list[str], *, is_trec: bool) -> RunLine:
-    if len(fields) < 6 if is_trec else len(fields) != 3:
+def _parse_run_line(source: SourceFile, number: int, fields: list[str], *, is_trec: bool) -> RunLine:
+    has_valid_length = len(fields) >= 6 if is_trec else len(fields) == 3
+    if not has_valid_length:
         forms = ["`query_id Q0 doc_id rank score tag`", "`query_id doc_id rank`"]
         expected = " or, in every line, ".join(forms if is_trec else reversed(forms))
         raise record_error(source, f"expected {expected}, found {len(fields)} columns", line=number)
     if is_trec:
-        query_id, _q0, doc_id, _rank, text, tag = fields[:6]
-        return RunLine(source.name, number, query_id, doc_id, _score(source, number, text), None, tag)
-    query_id, doc_id, text = fields
+        query_id, _q0, doc_id, _rank, score, tag = fields[:6]
+        return RunLine(source.name, number, query_id, doc_id, _parse_score(source, number, score), None, tag)
+    query_id, doc_id, rank_text = fields
     try:
-        rank = whole_number(text)
+        rank = whole_number(rank_text)
     except ValueError:
-        raise record_error(source, f"the rank {text!r} is not a whole number", line=number) from None
+        raise record_error(source, f"the rank {rank_text!r} is not a whole number", line=number) from None
     if rank < 1:
-        raise record_error(source, f"rank {text} is below 1", line=number)
+        raise record_error(source, f"rank {rank_text} is below 1", line=number)
     return RunLine(source.name, number, query_id, doc_id, 1 / rank, rank, "")
 
 
-def _run_rows(source: SourceFile) -> Iterator[RunLine]:
-    """Yield the rows of a PyTerrier table; the run gets the file's name."""
-    name = Path(source.name).stem
+def _parse_table(source: SourceFile) -> Iterator[RunLine]:
+    """Yield the rows of a PyTerrier table; the run's name is that of the file."""
+    tag = Path(source.name).stem
     for number, row in table_rows(source, (QID, DOCNO, SCORE)):
-        _check_ids(source, number, row)
-        yield RunLine(source.name, number, row[QID], row[DOCNO], _score(source, number, row[SCORE]), None, name)
+        _validate_ids(source, number, row)
+        yield RunLine(source.name, number, row[QID], row[DOCNO], _parse_score(source, number, row[SCORE]), None, tag)
 
 
-def _check_ids(source: SourceFile, number: int, row: Mapping[str, str]) -> None:
+def _validate_ids(source: SourceFile, number: int, row: Mapping[str, str]) -> None:
     if problem := invalid_id_reason(row[QID], of_query=True) or invalid_id_reason(row[DOCNO]):
         raise record_error(source, problem, line=number)
 
 
-def _repeated_rank(path: Path) -> FormatError:
-    """Return the error for the first line of a three-column run with the rank of another document of its query."""
+def _find_repeated_rank(path: Path) -> FormatError:
+    """Return the error for the first repeated rank of a query in a three-column run."""
     ranks: set[tuple[str, int | None]] = set()
     for line in run_lines(path):
         if (line.query_id, line.rank) in ranks:
             return line.error(f"two documents of query {line.query_id} have the same rank; number them 1, 2, 3, ...")
         ranks.add((line.query_id, line.rank))
-    return FormatError(f"{path} was changed while it was read; start again", file=str(path))
+    return FormatError(f"{path} was changed while it was being read; start again", file=str(path))
 
 
-def _score(source: SourceFile, number: int, text: str) -> float:
+def _parse_score(source: SourceFile, number: int, text: str) -> float:
     try:
         score = float(text if text.isascii() and "_" not in text else "")
     except ValueError:
@@ -328,12 +332,12 @@ def _score(source: SourceFile, number: int, text: str) -> float:
     return score
 
 
-def _float32(score: float) -> float:
+def _round_to_float32(score: float) -> float:
     return math.copysign(math.inf, score) if abs(score) > _FLOAT32_MAX else float(np.float32(score))
 
 
-def _check_token(label: str, text: str) -> None:
+def _validate_word(label: str, text: str) -> None:
     if not WORD.fullmatch(text):
-        raise EvaluationError(f"{label} is {text!r}: a run separates by white space, so it must be one word")
+        raise EvaluationError(f"{label} is {text!r}; it must be one word, because white space separates columns")
     if label == _QUERY_ID and text.startswith("#"):
-        raise EvaluationError(f"{label} is {text!r}: a line of a run that begins with '#' is a comment")
+        raise EvaluationError(f"{label} is {text!r}; it must not begin with '#', which marks comments")

@@ -15,7 +15,7 @@ from osrerank.search.step import Computation
 from osrerank.service import RerankService
 from osrerank.settings import Settings
 from osrerank.thresholds.calibration import (
-    FIX,
+    RECALIBRATE,
     IndexCalibration,
     calibration_file,
     mapping_digest,
@@ -86,11 +86,11 @@ class Calibrations:
         identity: Mapping[str, object] = yield Computation(partial(service.identity, options))
         if "scorer" not in identity or model_digest(identity, options) != calibration.model:
             reason = "was made for another model or other options"
-            raise _unusable(f"the calibration of {name} {reason}: {FIX.format(index=name)}", self.file)
+            raise _unusable(f"the calibration of {name} {reason}: {RECALIBRATE.format(index=name)}", self.file)
         mappings = yield from self._mapping(name)
         if mapping_digest(mappings, options) != calibration.mapping:
             reason = "was made with another mapping of its fields"
-            raise _unusable(f"the calibration of {name} {reason}: {FIX.format(index=name)}", self.file)
+            raise _unusable(f"the calibration of {name} {reason}: {RECALIBRATE.format(index=name)}", self.file)
         return calibration
 
     def _mapping(self, name: str) -> Generator[SideRequest, Any, Mapping[str, Any]]:

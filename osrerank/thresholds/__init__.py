@@ -1,1 +1,1 @@
-"""Decide where a reranked list ends, by probabilities fitted to an index's judgments or by gaps between them."""
+"""Cut off reranked lists at a probability or precision, by calibrations that are fitted to an index's judgments."""

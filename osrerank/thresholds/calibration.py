@@ -1,4 +1,7 @@
-"""The calibration of an index: its map and evidence, its file, and digests that show whether it still applies."""
+"""The calibration of an index: a map from a stage's score to the probability of relevance, stored in a file.
+
+Digests of the model, the options and the mapping show whether a stored calibration still applies.
+"""
 
 import hashlib
 import json
@@ -20,21 +23,21 @@ from osrerank.types import Candidate
 
 VERSION = 1
 SUFFIX = ".calibration.json"
-FIX = "run osrerank calibrate --index {index} again"
+RECALIBRATE = "run osrerank calibrate --index {index} again"
 
 
 @dataclass(frozen=True, slots=True)
 class IndexCalibration:
-    """The map from a stage's score to the probability of relevance, fitted to the judgments of an index.
+    """A map from a stage's score to the probability of relevance, fitted to the judgments of an index.
 
     Attributes:
-        stage: the stage whose score is mapped.
-        map: the map from that score to the probability.
-        model: the digest of the models and options that made the scores (`model_digest`).
-        mapping: the digest of the fields that are searched and read (`mapping_digest`).
-        precisions: pairs ``(minimum probability, precision of the hits that reach it)``, by rising probability. Each
-            precision is the lower end of a 95% interval, measured on judgments that the map was not fitted to.
-        evidence: numbers for a reader: queries, hits, relevant hits, expected calibration errors.
+        stage: the name of the stage whose score is mapped.
+        map: the map.
+        model: the digest of the models and options that determine the score (`model_digest`).
+        mapping: the digest of the mappings of the fields that are searched or used as model input (`mapping_digest`).
+        precisions: pairs ``(probability threshold, precision at or above it)``, by rising threshold. Each precision is
+            the lower end of a 95% interval on held-out judgments.
+        evidence: the numbers of queries, hits and relevant hits, and the expected calibration errors.
     """
 
     stage: str
@@ -47,12 +50,11 @@ class IndexCalibration:
     def probability(self, candidate: Candidate) -> float | None:
         """Return a candidate's probability of relevance; None if the stage did not score it."""
         scores = [entry.score for entry in candidate.trace if entry.stage == self.stage]
-        return float(self.map.apply(np.array(scores[-1:]))[0]) if scores else None
+        return float(self.map.apply(np.array([scores[-1]]))[0]) if scores else None
 
     def threshold_for(self, precision: float) -> float | None:
         """Return the lowest probability threshold that reaches a precision; None if no threshold reaches it."""
-        thresholds = (threshold for threshold, reached_precision in self.precisions if reached_precision >= precision)
-        return next(thresholds, None)
+        return next((threshold for threshold, reached in self.precisions if reached >= precision), None)
 
     @property
     def highest_precision(self) -> float:
@@ -66,27 +68,27 @@ class IndexCalibration:
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> Self:
-        """Return the calibration that an index's entry in the file holds.
+        """Return the calibration from an index's entry in the calibration file.
 
         Raises:
             KeyError, TypeError, ValueError: the entry is not a calibration.
         """
         pairs = tuple((float(threshold), float(precision)) for threshold, precision in content["precisions"])
         if not all(math.isfinite(value) for pair in pairs for value in pair):
-            raise ValueError("precisions has a value that is not a number")
+            raise ValueError("precisions has a value that is not finite")
         return cls(**{**content, "map": map_from_json(content["map"]), "precisions": pairs})
 
 
 def calibration_file(settings: Settings) -> Path:
-    """Return the path of all indices' calibrations: beside the settings file, or where `osrerank init` writes one."""
+    """Return the path of the calibration file: beside the settings file, or where `osrerank init` would write it."""
     return (settings.find_settings_file() or SETTINGS_FILE).with_suffix(SUFFIX)
 
 
 def read_calibrations(file: Path) -> dict[str, IndexCalibration]:
-    """Read the calibrations of all indices, by index name; the result is empty if there is no file.
+    """Return index name -> calibration; empty if the file does not exist.
 
     Raises:
-        ConfigError: the file cannot be read.
+        ConfigError: the file cannot be read or is invalid.
     """
     if not file.is_file():
         return {}
@@ -96,18 +98,16 @@ def read_calibrations(file: Path) -> dict[str, IndexCalibration]:
             raise ValueError(f"version {content['version']}; this osrerank reads {VERSION}")  # noqa: TRY301 - as others
         return {index: IndexCalibration.from_json(entry) for index, entry in content["indexes"].items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        reason = (
-            f"{file} is not a valid calibration file ({type(error).__name__}: {error}): delete it and run osrerank "
-            "calibrate again"
-        )
-        raise ConfigError(reason, setting="calibration", source=str(file)) from None
+        invalid = f"{file} is not a valid calibration file ({type(error).__name__}: {error})"
+        fix = "delete it and run osrerank calibrate again"
+        raise ConfigError(f"{invalid}; {fix}", setting="calibration", source=str(file)) from None
 
 
 def write_calibration(file: Path, index: str, calibration: IndexCalibration) -> None:
-    """Write an index's calibration in place of its old one, and keep the other indices' calibrations.
+    """Write an index's calibration to the file, which keeps those of other indices.
 
     Raises:
-        ConfigError: the file exists and cannot be read.
+        ConfigError: the file exists and is invalid.
     """
     calibrations = {**read_calibrations(file), index: calibration}
     content = {"version": VERSION, "indexes": {name: calibrations[name].as_json() for name in sorted(calibrations)}}
@@ -118,8 +118,8 @@ def model_digest(identity: Mapping[str, object], options: Rerank) -> str:
     """Return a digest of the models and options that the calibrated score depends on.
 
     Args:
-        identity: the models and blend, as `RerankService.identity` returns them.
-        options: the search's options, with fields.
+        identity: the models and blend, from `RerankService.identity`.
+        options: the search's options, including fields.
     """
     names = ("fields", "query_fields", "separator", "passages", "sentences", "rm3")
     option_values = {name: repr(getattr(options, name)) for name in names}
@@ -131,31 +131,27 @@ def mapping_digest(mappings: Mapping[str, Any], options: Rerank) -> str:
     """Return a digest of the mappings of the fields that a search queries or uses as model input.
 
     Args:
-        mappings: the engine's response to ``_mapping``. Index names are ignored, so that an alias may move to another
-            index.
-        options: the search's options, with fields.
+        mappings: the engine's response to ``_mapping``. Index names are ignored, so an alias may move to another index.
+        options: the search's options, including fields.
     """
     names = {name.partition("^")[0] for name in (*(options.fields or ()), *(options.query_fields or ()))}
-    mappings_searched = [
-        {
-            path: definition
-            for path, definition in _flat(mapping["mappings"].get("properties", {})).items()
-            if any(fnmatchcase(path, name) for name in names)
-        }
-        for mapping in mappings.values()
-    ]
-    return _digest(sorted(json.dumps(definitions, sort_keys=True) for definitions in mappings_searched))
+    used_fields = []
+    for mapping in mappings.values():
+        definitions = _flatten(mapping["mappings"].get("properties", {}))
+        used = {path: value for path, value in definitions.items() if any(fnmatchcase(path, name) for name in names)}
+        used_fields.append(json.dumps(used, sort_keys=True))
+    return _digest(sorted(used_fields))
 
 
-def _flat(properties: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def _flatten(properties: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Return field path -> definition, for all fields and sub-fields."""
-    flat: dict[str, Any] = {}
+    definitions: dict[str, Any] = {}
     for name, definition in properties.items():
         path = f"{prefix}{name}"
-        flat[path] = {key: value for key, value in definition.items() if key not in ("properties", "fields")}
+        definitions[path] = {key: value for key, value in definition.items() if key not in ("properties", "fields")}
         for key in ("properties", "fields"):
-            flat |= _flat(definition.get(key, {}), f"{path}.")
-    return flat
+            definitions |= _flatten(definition.get(key, {}), f"{path}.")
+    return definitions
 
 
 def _digest(content: Any) -> str:

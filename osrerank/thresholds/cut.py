@@ -1,4 +1,4 @@
-"""Cut a reranked list at a least probability, or so that it reaches a precision."""
+"""Cut off a reranked list at a minimum probability, or at the threshold that reaches a precision."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,36 +11,42 @@ from osrerank.types import Candidate, StageReport
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """What a threshold removed: an entry of ``response["rerank"]["cuts"]``.
+    """The effect of a cutoff, an entry of ``response["rerank"]["cuts"]``.
 
     Attributes:
-        by: the option that sets the threshold, ``min_probability`` or ``precision``.
+        option: the option that sets the cutoff, ``min_probability`` or ``precision``.
         value: the option's value.
-        hits: the number of reranked hits that it removed.
-        least: the least probability with which a hit stays; None if the threshold sets none.
-        reason: why the threshold was not applied; empty if it was.
+        hits: the number of reranked hits that were removed.
+        threshold: the minimum probability of a remaining hit; None if the cutoff was not applied.
+        reason: why the cutoff was not applied; empty if it was applied.
     """
 
-    by: str
+    option: str
     value: float
     hits: int = 0
-    least: float | None = None
+    threshold: float | None = None
     reason: str = ""
 
     def as_json(self) -> dict[str, Any]:
-        rest = {"by": self.by, "value": self.value, "hits": self.hits, "least_probability": self.least}
-        return {**rest, "applied": not self.reason, "reason": self.reason or None}
+        return {
+            "by": self.option,
+            "value": self.value,
+            "hits": self.hits,
+            "least_probability": self.threshold,
+            "applied": not self.reason,
+            "reason": self.reason or None,
+        }
 
 
 @dataclass(frozen=True, slots=True)
 class Thresholds:
-    """The thresholds of a search, and the index's calibration.
+    """The cutoffs of a search, and the index's calibration.
 
     Attributes:
-        min_probability: the least calibrated probability with which a hit stays; None to keep all hits.
-        cutoff: the precision that the list must keep; None for no cutoff.
-        calibration: the index's calibration; None if it has no valid one.
-        refusal: the reason why the index has no valid calibration; empty if it has one.
+        min_probability: the minimum calibrated probability of a remaining hit; None keeps all hits.
+        cutoff: the precision that the list must reach; None keeps all hits.
+        calibration: the index's calibration; None if there is no valid calibration.
+        refusal: why there is no valid calibration; empty if there is one.
     """
 
     min_probability: float | None = None
@@ -51,101 +57,108 @@ class Thresholds:
     def cut(
         self, candidates: Sequence[Candidate], reports: Sequence[StageReport] = ()
     ) -> tuple[list[Candidate], list[Cut]]:
-        """Return the candidates that stay, in their order, and what each threshold removed.
+        """Return the remaining candidates, in their order, and the effect of each cutoff.
 
         Args:
-            candidates: the reranked candidates, in their new order.
+            candidates: the reranked candidates, best first.
             reports: the stages' reports.
         """
         remaining, cuts = list(candidates), []
         if self.min_probability is not None:
-            remaining, cut = self._at_least(
+            remaining, cut = self._cut_at(
                 remaining, reports, "min_probability", self.min_probability, self.min_probability
             )
             cuts.append(cut)
         if self.cutoff is not None:
-            remaining, cut = self._precise(remaining, reports, self.cutoff.precision)
+            remaining, cut = self._cut_by_precision(remaining, reports, self.cutoff.precision)
             cuts.append(cut)
         return remaining, cuts
 
     def probability(self, candidate: Candidate) -> float | None:
-        """Return a candidate's calibrated probability; None without a calibration."""
+        """Return a candidate's calibrated probability; None if it has none."""
         return None if self.calibration is None else self.calibration.probability(candidate)
 
-    def _precise(
+    def _cut_by_precision(
         self, candidates: list[Candidate], reports: Sequence[StageReport], precision: float
     ) -> tuple[list[Candidate], Cut]:
         if self.calibration is None:
             return candidates, Cut("precision", precision, reason=self.refusal)
-        least = self.calibration.threshold_for(precision)
-        if least is None:
-            most = self.calibration.highest_precision
-            reason = f"no threshold reaches this precision on the index's judgments; the highest is {most:.3f}"
+        threshold = self.calibration.threshold_for(precision)
+        if threshold is None:
+            highest = self.calibration.highest_precision
+            reason = f"no threshold reaches this precision on the index's judgments; the highest is {highest:.3f}"
             return candidates, Cut("precision", precision, reason=reason)
-        return self._at_least(candidates, reports, "precision", precision, least)
+        return self._cut_at(candidates, reports, "precision", precision, threshold)
 
-    def _at_least(
-        self, candidates: list[Candidate], reports: Sequence[StageReport], by: str, value: float, least: float
+    def _cut_at(
+        self, candidates: list[Candidate], reports: Sequence[StageReport], option: str, value: float, threshold: float
     ) -> tuple[list[Candidate], Cut]:
         if self.calibration is None:
-            return candidates, Cut(by, value, reason=self.refusal)
+            return candidates, Cut(option, value, reason=self.refusal)
         probabilities = [self.calibration.probability(candidate) for candidate in candidates]
         if candidates and all(probability is None for probability in probabilities):
             reason = f"the stage {self.calibration.stage}, for which the index is calibrated, scored no hit"
-            return candidates, Cut(by, value, reason=reason)
-        remaining, count = _at_or_above(candidates, probabilities, least, self.calibration.stage, reports)
-        return remaining, Cut(by, value, count, least)
+            return candidates, Cut(option, value, reason=reason)
+        remaining, count = _remove_below(candidates, probabilities, threshold, self.calibration.stage, reports)
+        return remaining, Cut(option, value, count, threshold)
 
 
 def filter_by_probability(
-    candidates: Sequence[Candidate], least: float, reports: Sequence[StageReport] = ()
+    candidates: Sequence[Candidate], threshold: float, reports: Sequence[StageReport] = ()
 ) -> tuple[list[Candidate], int]:
-    """Return the candidates with at least this probability, by the last stage that gives one, and how many have less.
+    """Remove the candidates below a probability; return the remaining candidates and the number of removed ones.
+
+    The probability is that of the last stage that returns probabilities.
 
     Args:
-        candidates: the reranked candidates, in their new order.
-        least: the least probability with which a candidate stays.
+        candidates: the reranked candidates, best first.
+        threshold: the minimum probability of a remaining candidate.
         reports: the stages' reports.
     """
-    scored_entries = [[entry for entry in candidate.trace if "probability" in entry.parts] for candidate in candidates]
-    last = max((entry.level for entries in scored_entries for entry in entries), default=0)
-    entries = [next((entry for entry in entries if entry.level == last), None) for entries in scored_entries]
-    probabilities = [None if entry is None else entry.parts["probability"] for entry in entries]
-    stage = next((entry.stage for entry in entries if entry is not None), "")
-    return _at_or_above(candidates, probabilities, least, stage, reports)
+    entries_by_candidate = [[entry for entry in each.trace if "probability" in entry.parts] for each in candidates]
+    last_level = max((entry.level for entries in entries_by_candidate for entry in entries), default=0)
+    last_entries = [
+        next((entry for entry in entries if entry.level == last_level), None) for entries in entries_by_candidate
+    ]
+    probabilities = [None if entry is None else entry.parts["probability"] for entry in last_entries]
+    stage = next((entry.stage for entry in last_entries if entry is not None), "")
+    return _remove_below(candidates, probabilities, threshold, stage, reports)
 
 
-def _at_or_above(
+def _remove_below(
     candidates: Sequence[Candidate],
     probabilities: Sequence[float | None],
-    least: float,
+    threshold: float,
     stage: str,
     reports: Sequence[StageReport],
 ) -> tuple[list[Candidate], int]:
-    """Return the candidates that stay, and how many of the reranked ones do not.
+    """Remove the candidates below a probability; return the remaining candidates and the number of removed ones.
 
-    A candidate stays if its probability is high enough, or if the stage had no time to score it. Candidates below the
-    depth do not stay, and are not counted, because their number depends on the page.
+    Candidates that the stage had no time to score remain. Candidates below the depth are removed but not counted,
+    because their number depends on the page.
 
     Args:
-        candidates: the reranked candidates, in their new order.
+        candidates: the reranked candidates, best first.
         probabilities: each candidate's probability; None if the stage did not score it.
-        least: the least probability with which a candidate stays.
-        stage: the stage that gives the probabilities.
+        threshold: the minimum probability of a remaining candidate.
+        stage: the stage that returns the probabilities.
         reports: the stages' reports.
     """
     depth = max((report.candidates for report in reports), default=len(candidates))
-    timed = max((report.candidates for report in reports if report.name == stage), default=0)
-    remaining = [
-        candidate
-        for candidate, probability in zip(candidates, probabilities, strict=True)
-        if (probability >= least if probability is not None else candidate.rank <= timed and not candidate.failure)
-    ]
-    reranked = sum(candidate.rank <= depth for candidate in candidates)
-    return remaining, reranked - sum(candidate.rank <= depth for candidate in remaining)
+    stage_depth = max((report.candidates for report in reports if report.name == stage), default=0)
+    remaining = []
+    for candidate, probability in zip(candidates, probabilities, strict=True):
+        if probability is None:
+            was_skipped = candidate.rank <= stage_depth and not candidate.failure  # at the deadline
+            if was_skipped:
+                remaining.append(candidate)
+        elif probability >= threshold:
+            remaining.append(candidate)
+    n_reranked = sum(candidate.rank <= depth for candidate in candidates)
+    return remaining, n_reranked - sum(candidate.rank <= depth for candidate in remaining)
 
 
 def last_probability(candidate: Candidate) -> float | None:
-    """Return the probability of relevance from the last stage that gives one; None if none does."""
+    """Return the probability of relevance from the last stage that returns one; None if no stage does."""
     probabilities = [entry.parts["probability"] for entry in candidate.trace if "probability" in entry.parts]
     return probabilities[-1] if probabilities else None

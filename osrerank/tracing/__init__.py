@@ -1,1 +1,1 @@
-"""Trace searches, requests and chunks with OpenTelemetry's API; the application sets up the SDK, if it wants one."""
+"""Trace searches, requests and chunks with OpenTelemetry's API; the application may set up an SDK to export spans."""

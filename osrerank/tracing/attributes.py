@@ -1,7 +1,7 @@
-"""Set the attributes of spans, by OpenTelemetry's semantic conventions for databases, HTTP and reranking.
+"""Attributes of spans, named by OpenTelemetry's semantic conventions for databases, HTTP and reranking.
 
-The conventions for reranking, ``gen_ai.operation.name`` "rerank" and ``gen_ai.rerank.*``, are a proposal, which may
-change. Names with ``osrerank.`` are osrerank's own.
+The conventions for reranking, ``gen_ai.operation.name`` "rerank" and ``gen_ai.rerank.*``, are a proposal, and may
+change. Names that begin with ``osrerank.`` are in no convention.
 """
 
 from collections.abc import Mapping, Sequence
@@ -33,11 +33,11 @@ def db_attributes(engine: Engine, hosts: Sequence[Mapping[str, Any]], operation:
 
     Args:
         engine: the search engine.
-        hosts: the cluster's hosts; none for the embedded engine.
+        hosts: the cluster's hosts; empty for the embedded engine.
         operation: the name of the operation, such as ``search``.
-        index: the name of an index, a list of names, or None for all.
+        index: the name of an index, a list of names, or None for all indices.
     """
-    host = hosts[0] if len(hosts) == 1 else {}  # the transport picks one of several
+    host = hosts[0] if len(hosts) == 1 else {}  # of several hosts, the transport chooses one
     return {
         "db.system.name": "osrerank.embedded" if engine.is_embedded else engine.value.lower(),
         "db.operation.name": operation,
@@ -53,18 +53,17 @@ def join_names(index: Any) -> str | None:
 
 
 def describe_request(method: str, path: str) -> tuple[str, str | None]:
-    """Return the operation and indices of a request: for a GET of ``/notes/_mapping``, "get_mapping" and "notes"."""
+    """Return operation and index names of a request: "get_mapping" and "notes" for a GET of ``/notes/_mapping``."""
     parts = [unquote(part) for part in path.split("/") if part]
     if not parts:
         return "info", None
-    action = next((part for part in parts if part.startswith("_")), "")
-    names = parts[0] if parts and not parts[0].startswith("_") else None
-    kind = action.lstrip("_") or "index"
-    return (kind if method == "POST" else f"{method.lower()}_{kind}"), names
+    names = None if parts[0].startswith("_") else parts[0]
+    action = next((part for part in parts if part.startswith("_")), "").lstrip("_") or "index"
+    return (action if method == "POST" else f"{method.lower()}_{action}"), names
 
 
 def http_span(method: str, url: str) -> AbstractContextManager[Span]:
-    """Begin the span of an HTTP request to another server."""
+    """Create the span of an HTTP request to another server."""
     if not is_recording():
         return UNRECORDED
     parts = urlsplit(url)
@@ -78,14 +77,14 @@ def http_span(method: str, url: str) -> AbstractContextManager[Span]:
 
 
 def set_http_status(span: Span, status: int) -> None:
-    """Set the HTTP status of an answer; the span fails if it is 400 or above."""
+    """Set the HTTP status of a response on its span; mark the span as failed from 400 on."""
     set_attributes(span, {"http.response.status_code": status})
     if status >= HTTPStatus.BAD_REQUEST:
         mark_failed(span, str(status))
 
 
 def set_stage_attributes(span: Span, report: StageReport) -> None:
-    """Set a stage's attributes on its span, which is the current one; add an event if it was not wholly applied."""
+    """Set a stage's attributes on its span, and add an event to the current span if it was not completely applied."""
     attributes: Attributes = {
         "gen_ai.operation.name": "rerank",
         "gen_ai.request.model": report.model or None,
@@ -112,9 +111,9 @@ def set_search_outcome(*, applied: bool | str, reason: str | None, code: str | N
 
 
 def reason_attributes(reason: str, code: str | None) -> Attributes:
-    """Return a reason's attributes: its code, and its sentence only if the trace may contain queries.
+    """Return a reason's attributes: its code and, if the trace may contain queries, its sentence.
 
-    The sentence may quote another program's message, which may quote a query or a document.
+    The sentence may quote another program's message, and this may quote a query or a document.
     """
     attributes: Attributes = {"osrerank.reason.code": code and str(code)}
     return {**attributes, "osrerank.reason": reason or None} if may_record_queries() else attributes

@@ -1,7 +1,6 @@
 """Set up OpenTelemetry's SDK from ``OTEL_*`` variables, for ``osrerank serve`` and ``osrerank worker``.
 
-In all other processes, the application does this. The SDK's resource, sampler, batches and exporters read their
-variables themselves.
+In other processes, the application sets up the SDK. The SDK's own classes read most of the variables.
 """
 
 import logging
@@ -20,20 +19,21 @@ INSTALL_COMMAND = "pip install opentelemetry-sdk opentelemetry-exporter-otlp-pro
 
 
 def export_traces(service: str) -> bool:
-    """Set up a tracer provider if ``OTEL_*`` variables ask for traces; return whether it was set up.
+    """Set up a tracer provider if an ``OTEL_*`` variable requests traces; return whether it was set up.
 
-    The variables ask for traces with an endpoint or with ``OTEL_TRACES_EXPORTER``. If the SDK or the exporter is
-    missing, a log line says what to install, and nothing is traced.
+    An endpoint or ``OTEL_TRACES_EXPORTER`` requests traces. If the SDK or the exporter is not installed, the log says
+    what to install, and nothing is traced.
 
     Args:
-        service: the name of the service, unless a variable sets another.
+        service: the name of the service, unless a variable sets another name.
     """
-    if not (names := _exporter_names()):
+    names = _exporter_names()
+    if not names:
         return False
     try:
-        from opentelemetry.sdk.resources import Resource  # noqa: PLC0415 - only where traces are asked for
-        from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415 - only where traces are asked for
-        from opentelemetry.sdk.trace.export import BatchSpanProcessor  # noqa: PLC0415 - only where traces are asked for
+        from opentelemetry.sdk.resources import Resource  # noqa: PLC0415 - only if traces are requested
+        from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415 - only if traces are requested
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor  # noqa: PLC0415 - only if traces are requested
 
         exporters = [_create_exporter(name) for name in names]
     except ImportError as error:
@@ -49,16 +49,16 @@ def export_traces(service: str) -> bool:
 
 
 def _exporter_names() -> list[str]:
-    """Return the names of the exporters that the variables ask for."""
+    """Return the names of the requested exporters."""
     if os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
         return []
     default = "otlp" if any(map(os.environ.get, ENDPOINTS)) else "none"
-    names = os.environ.get("OTEL_TRACES_EXPORTER") or default
-    return [name for part in names.split(",") if (name := part.strip()) not in ("", "none")]
+    names = (os.environ.get("OTEL_TRACES_EXPORTER") or default).split(",")
+    return [name.strip() for name in names if name.strip() not in ("", "none")]
 
 
 def _create_exporter(name: str) -> Any:
-    """Return an exporter from any installed package, by its name in ``OTEL_TRACES_EXPORTER``.
+    """Create an exporter from an installed package, by its name in ``OTEL_TRACES_EXPORTER``.
 
     Raises:
         ImportError: no package has such an exporter.
@@ -72,5 +72,6 @@ def _create_exporter(name: str) -> Any:
 
 
 def _service_attributes(service: str) -> dict[str, str]:
+    """Return the attribute with the service's name; empty if a variable sets it."""
     is_named = os.environ.get("OTEL_SERVICE_NAME") or "service.name=" in os.environ.get("OTEL_RESOURCE_ATTRIBUTES", "")
     return {} if is_named else {"service.name": service}

@@ -1,8 +1,8 @@
-"""Begin and end OpenTelemetry's spans; in a process without the SDK, the API's own spans record nothing.
+"""Create OpenTelemetry spans, which record nothing unless the process sets up OpenTelemetry's SDK.
 
-`trace` begins the span of a search, a request or a chunk; `span` begins a span inside it, which is recorded only if the
-outer one is sampled. A trace's context is sent as W3C's ``traceparent`` and ``tracestate``; baggage, which may contain
-anything, is neither sent nor read.
+`trace` creates the span of a search, a request or a chunk. `span` creates a span inside it, which is recorded only if
+the outer span is sampled. The trace context is sent as W3C's ``traceparent`` and ``tracestate``. Baggage is neither
+sent nor read, because it may contain anything.
 """
 
 import functools
@@ -18,17 +18,17 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from osrerank._version import __version__
 
 Attributes = Mapping[str, str | bool | int | float | Sequence[str] | None]
-"""Name -> value of an attribute; an attribute that is None is left out."""
+"""Name -> value; attributes that are None are not recorded."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
-MAX_CHARACTERS = 2_000
-"""The maximum number of characters of an attribute."""
+MAX_VALUE_CHARACTERS = 2_000
+"""The maximum number of characters of an attribute's value."""
 PROPAGATOR = TraceContextTextMapPropagator()
 UNRECORDED = nullcontext(INVALID_SPAN)
 """A span that records nothing."""
-_queries: ContextVar[bool | None] = ContextVar("osrerank_queries", default=None)
+_may_record_queries: ContextVar[bool | None] = ContextVar("osrerank_queries", default=None)
 """Whether this context's trace may contain queries; None outside of `trace`."""
 
 
@@ -41,42 +41,42 @@ def trace(
     kind: SpanKind = SpanKind.INTERNAL,
     parent: Mapping[str, str] | None = None,
 ) -> Iterator[Span]:
-    """Begin the span of a search, a request or a chunk, inside the application's current span or else ``parent``'s.
+    """Create the span of a search, a request or a chunk, as a child of the current span, or else of ``parent``.
 
     Args:
-        name: the name of the span.
-        attributes: the attributes of the span.
-        queries: whether the span and those inside it may contain queries (the setting ``trace_queries``).
-        kind: the kind of the span.
-        parent: the headers of the request or message that caused it.
+        name: the span's name.
+        attributes: the span's attributes.
+        queries: whether this span and the spans inside it may contain queries (the setting ``trace_queries``).
+        kind: the span's kind.
+        parent: the headers of the request or message, which identify its sender's span.
     """
-    token = _queries.set(queries)
+    token = _may_record_queries.set(queries)
     try:
         with _start_span(name, attributes, kind, parent) as new_span:
             yield new_span
     finally:
-        _queries.reset(token)
+        _may_record_queries.reset(token)
 
 
 def span(
     name: str, attributes: Attributes | None = None, *, kind: SpanKind = SpanKind.INTERNAL
 ) -> AbstractContextManager[Span]:
-    """Begin a span inside the current trace; it does nothing if no trace is recorded."""
+    """Create a span inside the current trace; return a span without effect if no trace is recorded."""
     return _start_span(name, attributes or {}, kind) if is_recording() else UNRECORDED
 
 
 def is_recording() -> bool:
-    """Return whether `span` would record a span in this context; ask before collecting costly attributes."""
-    return _queries.get() is not None and api.get_current_span().is_recording()
+    """Return whether `span` would record a span in this context; check it before computing costly attributes."""
+    return _may_record_queries.get() is not None and api.get_current_span().is_recording()
 
 
 def may_record_queries() -> bool:
     """Return whether this context's trace may contain queries."""
-    return bool(_queries.get())
+    return bool(_may_record_queries.get())
 
 
 def set_attributes(span: Span, attributes: Attributes) -> None:
-    """Set a span's attributes."""
+    """Set attributes of a span."""
     if span.is_recording():
         span.set_attributes(_clean_attributes(attributes))
 
@@ -87,9 +87,9 @@ def add_event(name: str, attributes: Attributes) -> None:
         api.get_current_span().add_event(name, _clean_attributes(attributes))
 
 
-def mark_failed(span: Span, kind: str) -> None:
-    """Mark a span as failed, with the kind of the error."""
-    span.set_attribute("error.type", kind)
+def mark_failed(span: Span, error_type: str) -> None:
+    """Mark a span as failed, with the value of its attribute ``error.type``."""
+    span.set_attribute("error.type", error_type)
     span.set_status(StatusCode.ERROR)
 
 
@@ -101,26 +101,26 @@ def trace_headers() -> dict[str, str]:
 
 
 def bind_trace(function: Callable[P, T]) -> Callable[P, T]:
-    """Bind a function to the current trace, for a single call in another thread."""
+    """Bind a function to the current trace, for one call in another thread."""
     return functools.partial(copy_context().run, function)
 
 
 def error_type(error: BaseException) -> str:
-    """Return the value of ``error.type`` for an error: its class, or the status that a server answered."""
+    """Return the value of ``error.type`` for an error: its HTTP status if it has one, else its class."""
     status = getattr(error, "status_code", None)
     if isinstance(status, int):
         return str(status)
-    kind = type(error)
-    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+    cls = type(error)
+    return cls.__qualname__ if cls.__module__ == "builtins" else f"{cls.__module__}.{cls.__qualname__}"
 
 
 @contextmanager
 def _start_span(
     name: str, attributes: Attributes, kind: SpanKind, parent: Mapping[str, str] | None = None
 ) -> Iterator[Span]:
-    """Begin a span, make it the current one, and end it; of an error that leaves it, only the class is recorded."""
-    is_within = api.get_current_span().get_span_context().is_valid
-    context = None if is_within or not parent else PROPAGATOR.extract(parent)
+    """Create a span and make it the current span; of an error inside it, only the type is recorded."""
+    has_current_span = api.get_current_span().get_span_context().is_valid
+    context = None if has_current_span or not parent else PROPAGATOR.extract(parent)
     new_span = api.get_tracer("osrerank", __version__).start_span(name, context, kind, _clean_attributes(attributes))
     with api.use_span(new_span, end_on_exit=True, record_exception=False, set_status_on_exception=False):
         try:
@@ -131,9 +131,9 @@ def _start_span(
 
 
 def _clean_attributes(attributes: Attributes) -> dict[str, Any]:
-    """Return the attributes that are not None, with texts cut to `MAX_CHARACTERS`."""
+    """Return the attributes that are not None, with strings truncated to `MAX_VALUE_CHARACTERS`."""
     return {
-        name: value[:MAX_CHARACTERS] if isinstance(value, str) else value
+        name: value[:MAX_VALUE_CHARACTERS] if isinstance(value, str) else value
         for name, value in attributes.items()
         if value is not None
     }

@@ -97,8 +97,8 @@ def read_records(loader: Loader, sources: Iterable[SourceFile], *, contents: boo
 def _records(loader: Loader, sources: Iterable[SourceFile], *, contents: bool) -> Iterator[Record]:
     read = loader.read_contents or add_contents(loader.read, title_and_text) if contents else loader.read
     for source in sources:
-        if source.refused is not None:
-            yield source.refused
+        if source.encoding_error is not None:
+            yield source.encoding_error
             continue
         is_empty = True
         with file_errors(source):

@@ -97,7 +97,7 @@ def test_candidates_that_change_while_they_are_read_are_noticed(tmp_path: Path) 
     path.write_bytes(lines(2))
     found = CandidatesByQuery(candidate_lists(path))
     path.write_bytes(lines(2).replace(b'"0 0', b'"1 0'))
-    with pytest.raises(FormatError, match="the candidates of query q0 were changed while they were read"):
+    with pytest.raises(FormatError, match="the candidates of query q0 were changed while they were being read"):
         found.documents("q0")
     found = CandidatesByQuery(candidate_lists(path))
     path.write_bytes(lines(1))

@@ -68,5 +68,5 @@ def test_a_damaged_id_table_is_named(tmp_path: Path) -> None:
     path.write_bytes(content)
     table = IdTable.open_existing(path, "key")
     assert table is not None
-    with pytest.raises(LoaderError, match=r"ids: the sorted ids cannot be read \(.*\); delete the file"):
+    with pytest.raises(LoaderError, match=r"the sorted ids in .*ids cannot be read \(.*\); delete the file"):
         table.get("02500")

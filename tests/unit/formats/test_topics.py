@@ -89,14 +89,17 @@ def test_the_format_of_topics_is_recognised(tmp_path: Path, content: str, expect
         (f"{'enwiki:A%20B/C' * 60}\nenwiki:A\ttext\n", "line 2: expected one TREC-CAR id"),
         ("1\t \n", "line 1: query '1' has no text"),
         ("\tone\n", "line 1: a query has no id"),
-        ("1\tone\r2\ttwo\n3\tthree\n", "line 1: its lines end with CR alone"),
-        ("\n<top>\n<num> 1\n<title> a\n</top>\n<num> 2\n<title> b\n</top>\n", "line 2: two topics in one <top>"),
+        ("1\tone\r2\ttwo\n3\tthree\n", "line 1: lines end with CR alone"),
+        (
+            "\n<top>\n<num> 1\n<title> a\n</top>\n<num> 2\n<title> b\n</top>\n",
+            "a <top> or <DOC> has two topics",
+        ),
         ("1\tone\n#2\ttwo\n", "line 2: the query id '#2' begins with '#'"),
         ('{"_id": "two words", "text": "x"}\n', "line 1: the id 'two words' must be one word"),
         ('{"query_id": 1}\n', "line 1: expected the fields query_id and text"),
         ('{"query_id": 1\n', "line 1: not a JSON object"),
         ("\n<top>\n<num> Number: 1\n</top>", "line 2: topic 1 has no title"),
-        ("<top>\n<title> x\n</top>", "line 1: a topic without <num>"),
+        ("<top>\n<title> x\n</top>", "line 1: a topic has no <num>"),
     ],
 )
 def test_malformed_topics_are_refused_with_their_line(tmp_path: Path, content: str, message: str) -> None:

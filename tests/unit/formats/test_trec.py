@@ -43,8 +43,8 @@ def test_scores_in_32_bits_tie_when_read_and_strictly_decrease_when_written() ->
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "the run is empty"),
-        ("# only a comment\n", "the run is empty"),
+        ("", "is empty; expected lines"),
+        ("# only a comment\n", "is empty; expected lines"),
         ("q Q0 a 1 0.5 t\nq Q0 b\t2 nan t\n", "line 2: the score is nan"),
         ("q Q0 a 1 high t\n", "line 1: the score 'high' is not a number"),
         ("q Q0 a 1\n", "line 1: expected"),
@@ -73,7 +73,7 @@ def test_bad_run_is_refused_with_file_and_line(tmp_path: Path, text: str | bytes
         ("", "no judgments"),
         ("q 0 a\n", "line 1: expected `query_id 0 doc_id relevance`, found 3 columns"),
         ("q 0 a 1.5\n", "line 1: the relevance '1.5' is not a whole number"),
-        ("q 0 a 1\nq 0 a 0\n", "line 2: query q has document a with grades 1 and 0; remove one"),
+        ("q 0 a 1\nq 0 a 0\n", "line 2: query q has document a with the grades 1 and 0; remove one"),
         ("q 0 a 1\nq 0 b 4294967297\n", "line 2: the relevance 4294967297 does not fit in 32 bits"),
         ("q 0 a 1_0\n", "line 1: the relevance '1_0' is not a whole number"),
     ],
@@ -89,14 +89,14 @@ def test_bad_judgments_are_refused_with_file_and_line(tmp_path: Path, text: str,
 def test_a_repeated_judgment_counts_once_and_is_logged(tmp_path, caplog, text):
     path = written(tmp_path / "qrels", text)
     assert read_qrels(path).judgments == {"q": {"a": 1, "b": 0}}
-    said = f"{path}: 1 judgments come twice with the same grade, and count once; the first in line 3"
+    said = f"{path} repeats 1 judgments with the same grade, which count once; the first in line 3"
     assert caplog.messages == [said]
 
 
 def test_comment_lines_are_counted_and_logged(tmp_path, caplog):
     read_qrels(written(tmp_path / "qrels", "# judged by hand\n#1 0 a 1\nq 0 a 1\n"))
-    assert caplog.messages == [f"{tmp_path / 'qrels'}: 2 lines begin with '#' and were left out as comments"]
-    with pytest.raises(EvaluationError, match="a query id is '#1': a line of a run that begins with '#' is a comment"):
+    assert caplog.messages == [f"{tmp_path / 'qrels'} has 2 lines that begin with '#', which are ignored as comments"]
+    with pytest.raises(EvaluationError, match="a query id is '#1'; it must not begin with '#'"):
         write_run(tmp_path / "run", Run({"#1": (ScoredDocument("a", 1.0),)}))
 
 
