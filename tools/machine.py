@@ -1,4 +1,4 @@
-"""Describe the machine beside the figures that were measured on it."""
+"""Describe the machine of a measurement."""
 
 import os
 
@@ -9,6 +9,6 @@ LIBRARIES = ("onnxruntime", "torch", "transformers", "numpy", "tokenizers")
 
 
 def machine() -> str:
-    """Return the processor, usable cores, load average of the last minute, and versions of libraries, in a line."""
-    listed = ", ".join(f"{name} {number}" for name, number in installed_versions(LIBRARIES).items())
-    return f"{cpu_name()}, {usable_cores()} cores, load {os.getloadavg()[0]:.1f}; {listed}"
+    """Return the processor, its usable cores, the load average of the last minute, and versions of libraries."""
+    versions = ", ".join(f"{name} {version}" for name, version in installed_versions(LIBRARIES).items())
+    return f"{cpu_name()}, {usable_cores()} cores, load {os.getloadavg()[0]:.1f}; {versions}"

@@ -1,4 +1,4 @@
-"""The pairs of a race, this library as a contender, and contenders that take turns."""
+"""Race libraries that score the same pairs: the pairs, this library as a contender, and the race itself."""
 
 import random
 import statistics
@@ -17,8 +17,10 @@ from osrerank.scoring.card_file import read_card
 from osrerank.scoring.inputs import InputBuilder
 from osrerank.scoring.registry import load_scorer
 
-Values = npt.NDArray[np.float64]
-TOP, SEED, QUERY_WORDS = 10, 1, 6
+FloatArray = npt.NDArray[np.float64]
+TOP = 10
+SEED = 1
+QUERY_WORDS = 6
 SYLLABLES = ("low", "blood", "press", "ure", "heart", "rate", "wing", "flow", "salt", "bed", "rest", "north", "sea")
 
 
@@ -30,40 +32,41 @@ class BenchQuery(NamedTuple):
 
 
 class Contender(Protocol):
-    """Scores the documents of a query."""
+    """A library that scores the documents of a query."""
 
     @property
     def name(self) -> str:
-        """Begins with the library's name."""
+        """The contender's name, which begins with the library's."""
 
     @property
     def version(self) -> str:
-        """The library's, and its engine's."""
+        """The versions of the library and its engine."""
 
-    def score(self, query: str, documents: Sequence[str]) -> Values:
+    def score(self, query: str, documents: Sequence[str]) -> FloatArray:
         """Return scores ``(n,)``, higher is better, on any scale."""
 
     def cpu_s(self) -> float:
-        """Return the processor time that it took so far, in seconds, all threads together; only differences count."""
+        """Return the processor time of all threads so far, in seconds, from any origin."""
 
     def close(self) -> None:
         """Release the model."""
 
 
-class Ours:
+class OsrerankContender:
     """This library with an exported model.
 
     Args:
-        directory: the model's.
-        threads: CPU threads.
+        directory: the directory of the model.
+        threads: the number of CPU threads.
     """
 
     def __init__(self, directory: Path, threads: int) -> None:
         self._scorer = load_scorer(str(directory), backend="onnx", threads=threads)
-        self.name, self.version = f"osrerank {directory.name}", __version__
+        self.name = f"osrerank {directory.name}"
+        self.version = __version__
 
-    def score(self, query: str, documents: Sequence[str]) -> Values:
-        scores = self._scorer.score(query, documents, [(at,) for at in range(len(documents))])
+    def score(self, query: str, documents: Sequence[str]) -> FloatArray:
+        scores = self._scorer.score(query, documents, [(index,) for index in range(len(documents))])
         if scores.failures:
             raise InferenceError(f"{self.name}: {next(iter(scores.failures.values()))}", model=self.name)
         return scores.values.astype(np.float64)
@@ -75,74 +78,77 @@ class Ours:
         self._scorer.close()
 
 
-class Timings(NamedTuple):
-    """What a contender took and found.
+class RaceResult(NamedTuple):
+    """The times and scores of a contender.
 
     Attributes:
-        seconds: of each round.
-        cpu_seconds: processor time of each round, all threads together; other load distorts it less.
-        values: its scores, one array for each query.
+        seconds: the time of each round, in seconds.
+        cpu_seconds: the processor time of all threads in each round, in seconds. Other load distorts it less.
+        scores: an array ``(n_documents,)`` for each query.
     """
 
     seconds: list[float]
     cpu_seconds: list[float]
-    values: list[Values]
+    scores: list[FloatArray]
 
 
-def take_turns(contenders: Sequence[Contender], tasks: Sequence[BenchQuery], rounds: int) -> Mapping[str, Timings]:
-    """Score all tasks ``rounds`` times with each contender in turn, after one task to warm each up."""
-    found = {contender.name: Timings([], [], []) for contender in contenders}
+def race(contenders: Sequence[Contender], queries: Sequence[BenchQuery], rounds: int) -> Mapping[str, RaceResult]:
+    """Score all queries ``rounds`` times with each contender in turn, after one query as a warm-up."""
+    results = {contender.name: RaceResult([], [], []) for contender in contenders}
     for contender in contenders:
-        contender.score(*tasks[0])
+        contender.score(*queries[0])
     for _round in range(rounds):
         for contender in contenders:
-            seconds, cpu_seconds, values = found[contender.name]
-            began, cpu_began = time.perf_counter(), contender.cpu_s()
-            values[:] = [contender.score(*task) for task in tasks]
-            seconds.append(time.perf_counter() - began)
-            cpu_seconds.append(contender.cpu_s() - cpu_began)
-    return found
+            seconds, cpu_seconds, scores = results[contender.name]
+            start_s, cpu_start_s = time.perf_counter(), contender.cpu_s()
+            scores[:] = [contender.score(*query) for query in queries]
+            seconds.append(time.perf_counter() - start_s)
+            cpu_seconds.append(contender.cpu_s() - cpu_start_s)
+    return results
 
 
-def shared_top(values: Sequence[Values], reference: Sequence[Values]) -> float:
-    """Return the mean share of the reference's first ten that are among the first ten."""
-    tops = [(_top(own), _top(other)) for own, other in zip(values, reference, strict=True)]
-    return statistics.mean(len(own & other) / len(other) for own, other in tops)
+def top_overlap(scores: Sequence[FloatArray], reference: Sequence[FloatArray]) -> float:
+    """Return the mean share of the reference's first ten documents that are among the first ten here."""
+    tops = [(_top(values), _top(others)) for values, others in zip(scores, reference, strict=True)]
+    return statistics.mean(len(top & other) / len(other) for top, other in tops)
 
 
-def from_candidates(path: Path, *, queries: int, depth: int) -> list[BenchQuery]:
-    """Read the first ``depth`` documents of the first ``queries`` queries of a candidate file."""
+def read_queries(path: Path, *, n_queries: int, depth: int) -> list[BenchQuery]:
+    """Read the first queries of a candidate file, with their first ``depth`` documents."""
     return [
         BenchQuery(
-            one.query.text,
-            [f"{entry.get('title') or ''} {entry['text']}".strip() for entry in one.documents[:depth]],
+            candidates.query.text,
+            [f"{entry.get('title') or ''} {entry['text']}".strip() for entry in candidates.documents[:depth]],
         )
-        for one in tuple(candidate_lists(path))[:queries]
+        for candidates in tuple(candidate_lists(path))[:n_queries]
     ]
 
 
-def synthetic(words: int, *, queries: int, depth: int) -> list[BenchQuery]:
-    """Return queries of invented words with documents of 0.5 to 1.5 times ``words`` words."""
-    draw = random.Random(SEED)
-    lexicon = [first + second for first in SYLLABLES for second in SYLLABLES]
+def generate_queries(n_words: int, *, n_queries: int, depth: int) -> list[BenchQuery]:
+    """Return queries of invented words, with documents of 0.5 to 1.5 times ``n_words`` words."""
+    generator = random.Random(SEED)
+    vocabulary = [first + second for first in SYLLABLES for second in SYLLABLES]
+    min_words, max_words = max(1, n_words // 2), max(1, 3 * n_words // 2)
 
-    def text(size: int) -> str:
-        return " ".join(draw.choices(lexicon, k=size))
+    def generate_text(size: int) -> str:
+        return " ".join(generator.choices(vocabulary, k=size))
 
-    sizes = max(1, words // 2), max(1, 3 * words // 2)
+    def generate_document() -> str:
+        return generate_text(generator.randint(min_words, max_words))
+
     return [
-        BenchQuery(text(QUERY_WORDS), [text(draw.randint(*sizes)) for _ in range(depth)]) for _query in range(queries)
+        BenchQuery(generate_text(QUERY_WORDS), [generate_document() for _ in range(depth)]) for _ in range(n_queries)
     ]
 
 
-def mean_tokens(directory: Path, tasks: Sequence[BenchQuery]) -> float:
-    """Return the mean number of tokens of a pair."""
+def mean_tokens(directory: Path, queries: Sequence[BenchQuery]) -> float:
+    """Return the mean number of tokens of a pair of query and document."""
     builder, lengths = InputBuilder.load(directory, read_card(directory)), []
-    for task in tasks:
+    for task in queries:
         query = builder.query(task.query)
         lengths += [len(builder.mono(query, document).ids) for document in builder.documents(task.documents, query)]
     return statistics.mean(lengths)
 
 
-def _top(values: Values) -> set[int]:
-    return set(np.argsort(-values, kind="stable")[:TOP].tolist())
+def _top(scores: FloatArray) -> set[int]:
+    return set(np.argsort(-scores, kind="stable")[:TOP].tolist())

@@ -1,12 +1,11 @@
-"""Render the chart's defaults as plain manifests: ``python -m tools.deploy.manifests`` (``make manifests``).
+"""Render the Helm chart as plain manifests: ``python -m tools.deploy.manifests`` (``make manifests``).
 
-What KEDA's custom resource needs is in a file of its own, so that the rest can be applied without KEDA.
+KEDA's custom resource gets a file of its own, so that the others can be applied without KEDA.
 """
 
 import re
 import subprocess
-import sys
-from collections.abc import Sequence
+from collections.abc import Iterable
 from pathlib import Path
 
 from tools.deploy.helm import find_helm
@@ -15,38 +14,33 @@ ROOT = Path(__file__).parents[2]
 CHART = ROOT / "docker" / "chart"
 FOLDER = ROOT / "docker" / "kubernetes"
 HEADER = "# Rendered from docker/chart by `make manifests`: change the chart, not this file. More: docs/deploy.md.\n"
-OF_HELM = re.compile(r"^ *(helm\.sh/chart|app\.kubernetes\.io/managed-by):.*\n|^# Source: .*\n", re.MULTILINE)
+HELM_LINES = re.compile(r"^ *(helm\.sh/chart|app\.kubernetes\.io/managed-by):.*\n|^# Source: .*\n", re.MULTILINE)
 
 
 def render(*options: str, helm: str | None = None, release: str = "osrerank", namespace: str = "osrerank") -> str:
-    """Return what Helm renders, as YAML documents.
+    """Render the chart, and return its YAML documents.
 
     Raises:
-        subprocess.CalledProcessError: it renders nothing; ``stderr`` says why.
-        FileNotFoundError: there is no Helm.
+        subprocess.CalledProcessError: Helm failed, for the reason in ``stderr``.
+        FileNotFoundError: Helm is not installed.
     """
     command = [helm or find_helm(), "template", release, str(CHART), "--namespace", namespace, *options]
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout  # noqa: S603 - our own words
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout  # noqa: S603 - our own chart
 
 
 def manifests() -> dict[str, str]:
-    """Return the plain manifests by their file's name."""
-    documents = [part for part in re.split(r"^---\n", OF_HELM.sub("", render()), flags=re.MULTILINE) if part.strip()]
-    scaled = [document for document in documents if "kind: ScaledObject" in document]
-    rest = [document for document in documents if document not in scaled]
-    return {"osrerank.yaml": _joined(rest), "autoscaling.yaml": _joined(scaled)}
+    """Return the plain manifests, by file name."""
+    text = HELM_LINES.sub("", render())
+    documents = [document for document in re.split(r"^---\n", text, flags=re.MULTILINE) if document.strip()]
+    keda_documents = [document for document in documents if "kind: ScaledObject" in document]
+    other_documents = [document for document in documents if "kind: ScaledObject" not in document]
+    return {"osrerank.yaml": _join(other_documents), "autoscaling.yaml": _join(keda_documents)}
 
 
-def _joined(documents: Sequence[str]) -> str:
+def _join(documents: Iterable[str]) -> str:
     return HEADER + "---\n".join(document.rstrip() + "\n" for document in documents)
 
 
-def main() -> int:
-    """Write the manifests."""
+if __name__ == "__main__":
     for name, text in manifests().items():
         (FOLDER / name).write_text(text, encoding="utf-8")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,11 +1,10 @@
-"""Measure what shadow mode costs the searches that are answered: an open loop at half of the machine's load.
+"""Measure how shadow mode, which repeats searches with reranking in the background, slows the searches of users.
 
 python tools/load/shadow.py --seconds 20 --url http://localhost:9200
 
-The default model runs in this process, over documents of the demo's sample. Without an address, the embedded engine
-does, too: then first passes and reranking share one interpreter, which is the worst case. The load is half of the first
-passes that the machine does at most. Latencies count from when a search was due, so that one that waits for a thread is
-late.
+The default model runs in this process, on documents of the demo's sample. Without --url, the embedded engine also runs
+in this process, which is the worst case. Searches are sent at half of the maximum rate of first passes. A latency is
+measured from the time at which the search was due, even if no thread was free then.
 """
 
 import argparse
@@ -48,18 +47,19 @@ def fill(client: Client, documents: int) -> None:
     build_vectors(client, INDEX)
 
 
-def capacity(search: Callable[[int], object], seconds: float) -> float:
-    """Return how many searches a second the machine does at most, from as many threads as it has cores."""
-    ends_at, counts = time.monotonic() + seconds, []
+def measure_capacity(search: Callable[[int], object], seconds: float) -> float:
+    """Return the maximum number of searches per second, from one thread per core."""
+    end_s = time.monotonic() + seconds
+    counts: list[int] = []
 
     def work(first: int) -> None:
-        done = 0
-        while time.monotonic() < ends_at:
-            search(first + done)
-            done += 1
-        counts.append(done)
+        count = 0
+        while time.monotonic() < end_s:
+            search(first + count)
+            count += 1
+        counts.append(count)
 
-    threads = [threading.Thread(target=work, args=(1000 * at,)) for at in range(os.cpu_count() or 1)]
+    threads = [threading.Thread(target=work, args=(1000 * number,)) for number in range(os.cpu_count() or 1)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -67,36 +67,36 @@ def capacity(search: Callable[[int], object], seconds: float) -> float:
     return sum(counts) / seconds
 
 
-def open_loop(search: Callable[[int], object], rate: float, seconds: float) -> list[float]:
-    """Return the latencies of searches that come at a rate, in milliseconds from when each was due."""
-    latencies: list[float] = []
-    begins = time.monotonic()
+def run_open_loop(search: Callable[[int], object], rate: float, seconds: float) -> list[float]:
+    """Search at a constant rate; return the latencies in milliseconds from the time at which each search was due."""
+    latencies_ms: list[float] = []
+    start_s = time.monotonic()
 
-    def one(number: int, due_at: float) -> None:
+    def run(number: int, due_s: float) -> None:
         search(number)
-        latencies.append((time.monotonic() - due_at) * 1000)
+        latencies_ms.append((time.monotonic() - due_s) * 1000)
 
     with ThreadPoolExecutor(THREADS) as pool:
         for number in range(int(rate * seconds)):
-            due_at = begins + number / rate
-            time.sleep(max(0.0, due_at - time.monotonic()))
-            pool.submit(one, number, due_at)
-    return latencies
+            due_s = start_s + number / rate
+            time.sleep(max(0.0, due_s - time.monotonic()))
+            pool.submit(run, number, due_s)
+    return latencies_ms
 
 
-def compare(client: Client, rerank: Any, records: Path, load: Callable[[Callable[[int], object]], list[float]]) -> str:
-    """Return what a mode's searches took, and what became of those in shadow, as a line."""
+def measure_mode(client: Client, rerank: Any, shadow_file: Path, rate: float, seconds: float) -> str:
+    """Return a line with the latencies of a mode, and the number of recorded and dropped shadow searches."""
     client.warm_up()
-    records.unlink(missing_ok=True)
-    loaded = load(lambda number: search(client, number, rerank))
+    shadow_file.unlink(missing_ok=True)
+    latencies_ms = run_open_loop(lambda number: search(client, number, rerank), rate, seconds)
     client.searcher.shadows.close()
-    said = ", ".join(f"{percentile} {value:.1f} ms" for percentile, value in percentiles(loaded).items())
-    row = f"{len(loaded):6,} answered, {said}"
-    if records.exists():
-        report = read_report([records])
-        again = percentiles(report.ms)
-        row += f"; {report.searches:,} recorded, {report.dropped:,} dropped, run again p50 {again['p50']:.0f} ms"
-    return row
+    latencies = ", ".join(f"{percentile} {ms:.1f} ms" for percentile, ms in percentiles(latencies_ms).items())
+    line = f"{len(latencies_ms):6,} searches, {latencies}"
+    if shadow_file.exists():
+        report = read_report([shadow_file])
+        median_ms = percentiles(report.ms)["p50"]
+        line += f"; {report.searches:,} recorded, {report.dropped:,} dropped, repeated searches p50 {median_ms:.0f} ms"
+    return line
 
 
 def search(client: Client, number: int, rerank: Any) -> Any:
@@ -105,27 +105,29 @@ def search(client: Client, number: int, rerank: Any) -> Any:
 
 
 def main() -> None:
-    """Print a row for each mode."""
+    """Print a line for each mode."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--url", help="the index sample of an OpenSearch, which is made anew")
+    parser.add_argument("--url", help="an OpenSearch, whose index sample is deleted and created")
     parser.add_argument("--seconds", type=float, default=20.0)
     parser.add_argument("--documents", type=int, default=400)
-    parser.add_argument("--rate", type=float, default=0.0, help="searches a second; 0 for half of what is possible")
+    parser.add_argument("--rate", type=float, default=0.0, help="searches a second; 0: half of the maximum")
     parser.add_argument("--rounds", type=int, default=1)
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        records, url = Path(folder) / "shadow.jsonl", arguments.url or f"embedded:{folder}/engine"
-        os.environ |= {"OSRERANK_VECTORS_FOLDER": f"{folder}/vectors", "OSRERANK_SHADOW_FILE": str(records)}
+        shadow_file, url = Path(folder) / "shadow.jsonl", arguments.url or f"embedded:{folder}/engine"
+        os.environ |= {"OSRERANK_VECTORS_FOLDER": f"{folder}/vectors", "OSRERANK_SHADOW_FILE": str(shadow_file)}
         with connect(url) as client:
             client.indices.delete(index=f"{INDEX},osrerank-vectors-{INDEX}", ignore=[404])
             fill(client, arguments.documents)
-            most = capacity(lambda number: search(client, number, MODES[PLAIN]), 5.0)
-        rate = arguments.rate or most / 2
-        print(f"load {os.getloadavg()[0]:.1f}; {most:.0f} first passes a second at most; {rate:.0f} a second come")
+            max_rate = measure_capacity(lambda number: search(client, number, MODES[PLAIN]), 5.0)
+        rate = arguments.rate or max_rate / 2
+        print(
+            f"load {os.getloadavg()[0]:.1f}; maximum {max_rate:.0f} first passes a second; sending {rate:.0f} a second"
+        )
         for name, rerank in list(MODES.items()) * arguments.rounds:
             with connect(url) as client:
-                row = compare(client, rerank, records, lambda one: open_loop(one, rate, arguments.seconds))
-            print(f"{name:18} {row}; load {os.getloadavg()[0]:.1f}", flush=True)
+                line = measure_mode(client, rerank, shadow_file, rate, arguments.seconds)
+            print(f"{name:18} {line}; load {os.getloadavg()[0]:.1f}", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,9 @@
-"""Write docs/cli.md from the commands' own help.
+"""Generate docs/cli.md from the help of the commands.
 
 python tools/pages/cli_page.py > docs/cli.md
 """
+
+from collections.abc import Iterator
 
 import click
 
@@ -14,30 +16,28 @@ command. Exit codes: 0 done, 1 failed, 2 bad usage; errors are one sentence, `--
 """
 
 
-def page() -> str:
-    """Return the page."""
-    context = click.Context(cli, info_name="osrerank", max_content_width=110)
-    parts = [INTRODUCTION, _block("osrerank", cli.get_help(context))]
-    for name in cli.list_commands(context):
-        command = cli.get_command(context, name)
-        if command is None:
-            continue
-        below = click.Context(command, info_name=name, parent=context, max_content_width=110)
-        parts.append(_block(f"osrerank {name}", command.get_help(below)))
-        if isinstance(command, click.Group):
-            for sub in command.list_commands(below):
-                child = command.get_command(below, sub)
-                if child is not None:
-                    inner = click.Context(child, info_name=sub, parent=below, max_content_width=110)
-                    parts.append(_block(f"osrerank {name} {sub}", child.get_help(inner)))
-    return "\n".join(parts)
+def render_page() -> str:
+    """Return the page as Markdown."""
+    return "\n".join([INTRODUCTION, *_sections(cli, "osrerank", None)])
 
 
-def _block(heading: str, text: str) -> str:
-    own, _, below = text.rpartition("  --help ")
-    shown = (own + below.partition("\n")[2]).removesuffix("Options:\n").rstrip()
-    return f"## {heading}\n\n```text\n{shown}\n```\n"
+def _sections(command: click.Command, name: str, parent: click.Context | None) -> Iterator[str]:
+    """Yield the section of a command, then those of its subcommands."""
+    context = click.Context(command, info_name=name, parent=parent, max_content_width=110)
+    yield _section(context.command_path, command.get_help(context))
+    if isinstance(command, click.Group):
+        for child_name in command.list_commands(context):
+            child = command.get_command(context, child_name)
+            if child is not None:
+                yield from _sections(child, child_name, context)
+
+
+def _section(heading: str, help_text: str) -> str:
+    """Return a section with a command's help, without the option ``--help``."""
+    before, _, after = help_text.rpartition("  --help ")
+    text = (before + after.partition("\n")[2]).removesuffix("Options:\n").rstrip()
+    return f"## {heading}\n\n```text\n{text}\n```\n"
 
 
 if __name__ == "__main__":
-    print(page(), end="")
+    print(render_page(), end="")

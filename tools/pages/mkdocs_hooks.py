@@ -1,4 +1,4 @@
-"""A hook of mkdocs: links to files outside ``docs`` lead to the repository."""
+"""A hook for mkdocs that makes links to files outside ``docs`` lead to the repository."""
 
 import posixpath
 import re
@@ -7,11 +7,11 @@ from typing import Any
 LINK = re.compile(r"\]\((\.\./[^)\s]+)\)")
 
 
-def on_page_markdown(markdown: str, *, page: Any, config: Any, **_rest: Any) -> str:
-    """Return a page whose links to sources are absolute; in the repository they are relative."""
+def on_page_markdown(markdown: str, *, page: Any, config: Any, **_arguments: Any) -> str:
+    """Return a page's Markdown with absolute links to source files."""
 
-    def absolute(link: re.Match[str]) -> str:
+    def make_absolute(link: re.Match[str]) -> str:
         target = posixpath.normpath(posixpath.join("docs", posixpath.dirname(page.file.src_uri), link.group(1)))
         return link.group(0) if target.startswith("docs/") else f"]({config.repo_url}/blob/main/{target})"
 
-    return LINK.sub(absolute, markdown)
+    return LINK.sub(make_absolute, markdown)

@@ -1,15 +1,14 @@
-"""Write docs/reference.md from the docstrings and defaults of the options and settings.
+"""Generate docs/reference.md from the docstrings and defaults of the options and settings.
 
 python tools/pages/reference_page.py > docs/reference.md
 """
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, SecretStr
-from pydantic_settings import BaseSettings
 
 from osrerank.options.descriptions import read_descriptions
 from osrerank.options.rerank import GROUPS, Rerank
@@ -39,50 +38,52 @@ The [rerank server](rerank-servers.md) of the backend `http`.
 """
 
 
-def page() -> str:
-    """Return the page."""
-    parts = [INTRODUCTION, _table("option", _options(Rerank))]
-    for name, (part, *_) in GROUPS.items():
-        meaning = (part.__doc__ or "").partition("\n")[0]
-        parts += [f"### `{name}`\n\n{meaning}\n", _table("option", _options(part))]
-    parts += [SETTINGS, _table("variable", _settings(Settings))]
-    return "\n".join([*parts, HTTP, _table("key", _entries(HttpSettings))])
+Row = tuple[str, str, str]
+"""A name, a default value and a description."""
 
 
-def _options(one: Any) -> Iterator[tuple[str, str, str]]:
-    """Yield the name, default and description of each field.
+def render_page() -> str:
+    """Return the page as Markdown."""
+    parts = [INTRODUCTION, _table("option", _dataclass_rows(Rerank))]
+    for name, (group, *_) in GROUPS.items():
+        summary = (group.__doc__ or "").partition("\n")[0]
+        parts += [f"### `{name}`\n\n{summary}\n", _table("option", _dataclass_rows(group))]
+    variables = ((f"{PREFIX}{name.upper()}", default, meaning) for name, default, meaning in _model_rows(Settings))
+    parts += [SETTINGS, _table("variable", variables)]
+    return "\n".join([*parts, HTTP, _table("key", _model_rows(HttpSettings))])
+
+
+def _dataclass_rows(options_class: Any) -> Iterator[Row]:
+    """Yield a row for each field of a dataclass.
 
     Raises:
         KeyError: the docstring does not describe a field.
     """
-    said = read_descriptions(one)
-    for entry in dataclasses.fields(one):
-        default = entry.default
-        if entry.default_factory is not dataclasses.MISSING:
-            default = entry.default_factory()
-        shown = f"{type(default).__name__}()" if dataclasses.is_dataclass(default) else repr(default)
-        yield entry.name, shown, said[entry.name]
+    descriptions = read_descriptions(options_class)
+    for field in dataclasses.fields(options_class):
+        default = field.default
+        if field.default_factory is not dataclasses.MISSING:
+            default = field.default_factory()
+        text = f"{type(default).__name__}()" if dataclasses.is_dataclass(default) else repr(default)
+        yield field.name, text, descriptions[field.name]
 
 
-def _settings(one: type[BaseSettings]) -> Iterator[tuple[str, str, str]]:
-    yield from ((f"{PREFIX}{name.upper()}", default, said) for name, default, said in _entries(one))
-
-
-def _entries(one: type[BaseModel]) -> Iterator[tuple[str, str, str]]:
-    said = read_descriptions(one)
-    for name, entry in one.model_fields.items():
-        default = entry.get_default(call_default_factory=True)
+def _model_rows(model: type[BaseModel]) -> Iterator[Row]:
+    """Yield a row for each field of a pydantic model."""
+    descriptions = read_descriptions(model)
+    for name, field in model.model_fields.items():
+        default = field.get_default(call_default_factory=True)
         if isinstance(default, SecretStr):
             default = default.get_secret_value()
         if isinstance(default, str | Path):
             default = str(default).replace(str(Path.home()), "~")
-        yield name, repr(default), said[name]
+        yield name, repr(default), descriptions[name]
 
 
-def _table(what: str, rows: Iterator[tuple[str, str, str]]) -> str:
-    lines = [f"| `{name}` | `{default}` | {said} |" for name, default, said in rows]
-    return "\n".join([f"| {what} | default | meaning |", "|---|---|---|", *lines, ""])
+def _table(heading: str, rows: Iterable[Row]) -> str:
+    lines = [f"| `{name}` | `{default}` | {description} |" for name, default, description in rows]
+    return "\n".join([f"| {heading} | default | meaning |", "|---|---|---|", *lines, ""])
 
 
 if __name__ == "__main__":
-    print(page(), end="")
+    print(render_page(), end="")

@@ -11,9 +11,9 @@ import pytest
 from osrerank.errors import InferenceError
 from osrerank.scoring.registry import load_scorer
 from tests.servers import ROOT
-from tools.bench.peers import PeerProcess, make_peers
-from tools.bench.race import BenchQuery, from_candidates, shared_top, synthetic, take_turns
-from tools.bench.runner.table import BATCH_SIZES, positive
+from tools.bench.peers import PeerProcess, load_peers
+from tools.bench.race import BenchQuery, generate_queries, race, read_queries, top_overlap
+from tools.bench.runner.table import BATCH_SIZES, to_scores
 
 TINY = ROOT / "tests" / "data" / "tiny-bert-one-label"
 QUERY, DOCUMENTS = "low pressure", ["blood pressure is low", "wing flow", "heat " * 30]
@@ -44,7 +44,7 @@ def like_an_environment(folder: Path) -> Path:
 def test_each_compared_library_scores_as_the_model_for_any_batch_size(exported: Path) -> None:
     pytest.importorskip("onnx")
     wanted = {"ONNX Runtime fp32", "ONNX Runtime int8 dynamic"}
-    made, missing = make_peers(TINY, exported, threads=1, max_tokens=64, wanted=lambda name: name in wanted)
+    made, missing = load_peers(TINY, exported, threads=1, max_tokens=64, is_selected=lambda name: name in wanted)
     assert missing == {}
     assert [one.name for one in made] == sorted(wanted)
     expected = load_scorer(str(TINY), backend="torch").score(QUERY, DOCUMENTS, [(0,), (1,), (2,)]).values
@@ -53,7 +53,7 @@ def test_each_compared_library_scores_as_the_model_for_any_batch_size(exported: 
         assert plain.score(QUERY, DOCUMENTS) == pytest.approx(expected, abs=1e-4)
     assert int8.score(QUERY, DOCUMENTS) == pytest.approx(expected, abs=0.3)
     assert plain.cpu_s() > 0
-    plain.choose_batch(BenchQuery(QUERY, DOCUMENTS))
+    plain.choose_batch_size(BenchQuery(QUERY, DOCUMENTS))
     assert plain.batch in BATCH_SIZES
     assert plain.version.endswith(f"batches of {plain.batch}")
     plain.close()
@@ -64,8 +64,8 @@ def test_each_compared_library_scores_as_the_model_for_any_batch_size(exported: 
 def test_an_ended_benchmark_process_is_reported_with_its_output(environment: Path, tmp_path: Path) -> None:
     (environment / "bin" / "python").write_text("#!/bin/sh\necho no such library >&2\nexit 3\n")
     one = PeerProcess(environment / "bin" / "python", tmp_path / "log", 1)
-    with pytest.raises(InferenceError, match=r"ended with code 3; .*log has what it printed: no such library"):
-        one.ask(do="load", peer="OpenVINO fp32")
+    with pytest.raises(InferenceError, match=r"code 3; .*log has its output, which ends: no such library"):
+        one.request(do="load", peer="OpenVINO fp32")
     one.close()
 
 
@@ -78,15 +78,15 @@ def test_missing_libraries_of_a_benchmark_are_named(environment: Path) -> None:
     (blocked / "sitecustomize.py").write_text(hidden)
     lines = f'#!/bin/sh\nPYTHONPATH="{blocked}" exec "{sys.executable}" "$@"\n'
     (environment / "bin" / "python").write_text(lines)
-    only = {"wanted": lambda name: name == "OpenVINO fp32"}
-    made, missing = make_peers(TINY, environment, threads=1, max_tokens=64, **only)
+    only = {"is_selected": lambda name: name == "OpenVINO fp32"}
+    made, missing = load_peers(TINY, environment, threads=1, max_tokens=64, **only)
     assert made == []
     assert "openvino" in missing["OpenVINO fp32"]
 
 
 def test_two_logits_become_their_difference() -> None:
-    assert positive(np.array([[1.0, 3.0], [2.0, 1.0]])).tolist() == [2.0, -1.0]
-    assert positive(np.array([[4.0], [5.0]])).tolist() == positive([4.0, 5.0]).tolist() == [4.0, 5.0]
+    assert to_scores(np.array([[1.0, 3.0], [2.0, 1.0]])).tolist() == [2.0, -1.0]
+    assert to_scores(np.array([[4.0], [5.0]])).tolist() == to_scores([4.0, 5.0]).tolist() == [4.0, 5.0]
 
 
 def test_the_benchmark_pins_torch_as_constraints_do() -> None:
@@ -97,14 +97,14 @@ def test_the_benchmark_pins_torch_as_constraints_do() -> None:
 
 
 def test_benchmark_texts_are_drawn_reproducibly_and_cut_to_the_options(tmp_path: Path) -> None:
-    tasks = synthetic(40, queries=3, depth=30)
-    assert tasks == synthetic(40, queries=3, depth=30)
+    tasks = generate_queries(40, n_queries=3, depth=30)
+    assert tasks == generate_queries(40, n_queries=3, depth=30)
     sizes = [len(text.split()) for task in tasks for text in task.documents]
     assert len(sizes) == 90
     assert 20 <= min(sizes) < 30
     assert 50 < max(sizes) <= 60
     (tmp_path / "c.jsonl").write_text("\n".join(line(str(n), 4) for n in range(3)))
-    tasks = from_candidates(tmp_path / "c.jsonl", queries=2, depth=3)
+    tasks = read_queries(tmp_path / "c.jsonl", n_queries=2, depth=3)
     assert [task.documents for task in tasks] == [["low blood 0", "low blood 1", "low blood 2"]] * 2
 
 
@@ -135,11 +135,11 @@ class ByLength:
 def test_contenders_run_in_turn_and_their_orders_are_compared() -> None:
     calls: list[str] = []
     both = [ByLength("up", 1, calls), ByLength("down", -1, calls)]
-    found = take_turns(both, [BenchQuery("q", ["x" * (n + 1) for n in range(20)])], rounds=3)
+    found = race(both, [BenchQuery("q", ["x" * (n + 1) for n in range(20)])], rounds=3)
     assert calls == ["up", "down"] * 4
     assert (len(found["up"].seconds), found["up"].cpu_seconds) == (3, [2.0] * 3)
-    up, down = found["up"].values, found["down"].values
-    assert (shared_top(up, up), shared_top(down, up)) == (1.0, 0.0)
+    up, down = found["up"].scores, found["down"].scores
+    assert (top_overlap(up, up), top_overlap(down, up)) == (1.0, 0.0)
 
 
 @pytest.mark.long

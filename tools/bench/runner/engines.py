@@ -1,4 +1,4 @@
-"""ONNX Runtime and OpenVINO by themselves, with the plain graph: documents in order of length, batches padded."""
+"""Load ONNX Runtime and OpenVINO without another library; batches hold documents of similar length, padded."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -8,18 +8,18 @@ from typing import Any
 
 import numpy as np
 
-from .table import LoadedPeer, Maker, PeerRequest, positive
+from .table import LoadedPeer, PeerLoader, PeerRequest, to_scores
 
-CALIBRATION = 100
-"""Pairs that the static quantisation sees."""
+CALIBRATION_PAIRS = 100
+"""The number of pairs for static quantisation."""
 
 
 class GraphInputs:
-    """Pairs of texts as a graph's inputs.
+    """Converts pairs of texts to inputs of a graph.
 
     Args:
-        request: has the tokenizer and the most tokens of a pair.
-        names: the graph's inputs.
+        request: the request of the peer, with the tokenizer and the maximum number of tokens.
+        names: the names of the graph's inputs.
     """
 
     def __init__(self, request: PeerRequest, names: Sequence[str]) -> None:
@@ -33,124 +33,127 @@ class GraphInputs:
 
     def batches(self, query: str, documents: Sequence[str], size: int) -> Iterator[tuple[list[int], dict[str, Any]]]:
         """Yield the documents' indices and the inputs of each batch, the longest documents first."""
-        made = self._tokenizer.encode_batch([(query, document) for document in documents])
-        order = sorted(range(len(made)), key=lambda index: -len(made[index].ids))
+        encodings = self._tokenizer.encode_batch([(query, document) for document in documents])
+        order = sorted(range(len(encodings)), key=lambda index: -len(encodings[index].ids))
         for start in range(0, len(order), size):
             indices = order[start : start + size]
-            yield indices, self._padded([made[index] for index in indices])
+            yield indices, self._pad([encodings[index] for index in indices])
 
     def calibration(self) -> list[dict[str, Any]]:
-        """Return the inputs of the pairs for static quantisation, one pair each."""
-        rows = [json.loads(line) for line in self._calibration.read_text("utf-8").splitlines()[:CALIBRATION]]
+        """Return the inputs for static quantisation, one pair each."""
+        rows = [json.loads(line) for line in self._calibration.read_text("utf-8").splitlines()[:CALIBRATION_PAIRS]]
         return [next(self.batches(row["query"], [row["document"]], 1))[1] for row in rows]
 
-    def _padded(self, made: Sequence[Any]) -> dict[str, Any]:
-        shape = len(made), max(len(one.ids) for one in made)
+    def _pad(self, encodings: Sequence[Any]) -> dict[str, Any]:
+        shape = len(encodings), max(len(encoding.ids) for encoding in encodings)
         arrays = {name: np.zeros(shape, dtype=np.int64) for name in ("input_ids", "token_type_ids", "attention_mask")}
-        for row, one in enumerate(made):
-            arrays["input_ids"][row, : len(one.ids)] = one.ids
-            arrays["token_type_ids"][row, : len(one.ids)] = one.type_ids
-            arrays["attention_mask"][row, : len(one.ids)] = 1
+        for row, encoding in enumerate(encodings):
+            arrays["input_ids"][row, : len(encoding.ids)] = encoding.ids
+            arrays["token_type_ids"][row, : len(encoding.ids)] = encoding.type_ids
+            arrays["attention_mask"][row, : len(encoding.ids)] = 1
         return {name: array for name, array in arrays.items() if name in self._names}
 
 
-def _onnxruntime(*, is_int8: bool) -> Maker:
-    """Return ONNX Runtime with the plain graph, or with its own dynamic int8 of it."""
+def _onnxruntime_loader(*, is_int8: bool) -> PeerLoader:
+    """Return the loader of ONNX Runtime, in fp32 or with its own dynamic int8."""
 
-    def make(request: PeerRequest) -> LoadedPeer:
+    def load(request: PeerRequest) -> LoadedPeer:
         import onnxruntime  # noqa: PLC0415 - slow
 
-        def opened(path: Path) -> Any:
+        def open_session(path: Path) -> Any:
             options = onnxruntime.SessionOptions()
             options.intra_op_num_threads = request.threads
             options.log_severity_level = 3
             return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
 
         graph = request.padded / "onnx" / "model.onnx"
-        texts = GraphInputs(request, [entry.name for entry in opened(graph).get_inputs()])
+        graph_inputs = GraphInputs(request, [entry.name for entry in open_session(graph).get_inputs()])
         if is_int8:
-            graph = _quantised(graph, request.folder / "onnxruntime-dynamic.onnx")
-        session = opened(graph)
+            graph = _quantise_dynamically(graph, request.folder / "onnxruntime-dynamic.onnx")
+        session = open_session(graph)
 
-        def scoring(query: str, documents: Sequence[str], batch: int) -> Any:
-            found = np.empty(len(documents))
-            for indices, inputs in texts.batches(query, documents, batch):
-                found[indices] = positive(session.run(None, inputs)[0])
-            return found
+        def score(query: str, documents: Sequence[str], batch: int) -> Any:
+            scores = np.empty(len(documents))
+            for indices, inputs in graph_inputs.batches(query, documents, batch):
+                scores[indices] = to_scores(session.run(None, inputs)[0])
+            return scores
 
-        return LoadedPeer(version("onnxruntime"), scoring)
+        return LoadedPeer(version("onnxruntime"), score)
 
-    return make
+    return load
 
 
-def _quantised(graph: Path, target: Path) -> Path:
-    """Return the dynamic int8 form of a graph; it is written, whole or not at all, unless it is there."""
+def _quantise_dynamically(graph: Path, target: Path) -> Path:
+    """Write the dynamic int8 form of a graph atomically, unless it exists; return its path."""
     if not target.exists():
         from onnxruntime import quantization  # noqa: PLC0415 - slow
 
         temporary = target.with_name(f"new-{target.name}")
-        shared = {"op_types_to_quantize": ["MatMul", "Gemm"], "per_channel": True}
-        quantization.quantize_dynamic(graph, temporary, weight_type=quantization.QuantType.QInt8, **shared)
+        options = {"op_types_to_quantize": ["MatMul", "Gemm"], "per_channel": True}
+        quantization.quantize_dynamic(graph, temporary, weight_type=quantization.QuantType.QInt8, **options)
         temporary.rename(target)
     return target
 
 
-def _openvino(precision: str, form: str = "") -> Maker:
-    """Return OpenVINO with one stream for each thread, in fp32 or bf16, with the plain graph or NNCF's static int8."""
+def _openvino_loader(precision: str, *, is_int8: bool) -> PeerLoader:
+    """Return the loader of OpenVINO with one stream per thread.
 
-    def make(request: PeerRequest) -> LoadedPeer:
+    Args:
+        precision: the precision of computation, ``f32`` or ``bf16``.
+        is_int8: whether the weights are in NNCF's static int8.
+    """
+
+    def load(request: PeerRequest) -> LoadedPeer:
         import openvino  # noqa: PLC0415 - slow
 
         core = openvino.Core()
-        graph = request.padded / "onnx" / "model.onnx"
-        plain = core.read_model(graph)
-        texts = GraphInputs(request, [name for port in plain.inputs for name in port.get_names()])
-        if form:
+        model = core.read_model(request.padded / "onnx" / "model.onnx")
+        graph_inputs = GraphInputs(request, [name for port in model.inputs for name in port.get_names()])
+        if is_int8:
             target = request.folder / "openvino-int8.xml"
-            _write_int8(core, plain, target, texts)
-            plain = core.read_model(target)
+            if not target.exists():
+                _quantise_statically(model, target, graph_inputs)
+            model = core.read_model(target)
         streams = {"INFERENCE_NUM_THREADS": request.threads, "NUM_STREAMS": str(request.threads)}
         hints = {"PERFORMANCE_HINT": "THROUGHPUT", "INFERENCE_PRECISION_HINT": precision}
-        compiled = core.compile_model(plain, "CPU", {**hints, **streams})
+        compiled = core.compile_model(model, "CPU", {**hints, **streams})
 
-        def scoring(query: str, documents: Sequence[str], batch: int) -> Any:
-            found = np.empty(len(documents))
+        def score(query: str, documents: Sequence[str], batch: int) -> Any:
+            scores = np.empty(len(documents))
 
-            def done(request: Any, indices: list[int]) -> None:
-                found[indices] = positive(request.get_output_tensor(0).data)
+            def set_scores(request: Any, indices: list[int]) -> None:
+                scores[indices] = to_scores(request.get_output_tensor(0).data)
 
             queue = openvino.AsyncInferQueue(compiled)
-            queue.set_callback(done)
-            for indices, inputs in texts.batches(query, documents, batch):
+            queue.set_callback(set_scores)
+            for indices, inputs in graph_inputs.batches(query, documents, batch):
                 queue.start_async(inputs, indices)
             queue.wait_all()
-            return found
+            return scores
 
-        return LoadedPeer(version("openvino"), scoring)
+        return LoadedPeer(version("openvino"), score)
 
-    return make
+    return load
 
 
-def _write_int8(core: Any, plain: Any, target: Path, texts: GraphInputs) -> None:
-    """Write NNCF's static int8 of a model, unless it is there; the weights beside the description come first."""
-    if target.exists():
-        return
+def _quantise_statically(model: Any, target: Path, graph_inputs: GraphInputs) -> None:
+    """Write NNCF's static int8 form of a model; the weights are renamed before the description that refers to them."""
     import nncf  # noqa: PLC0415 - slow
     import openvino  # noqa: PLC0415 - slow
 
-    inputs = texts.calibration()
-    made = nncf.quantize(plain, nncf.Dataset(inputs), model_type=nncf.ModelType.TRANSFORMER, subset_size=len(inputs))
+    inputs = graph_inputs.calibration()
+    options = {"model_type": nncf.ModelType.TRANSFORMER, "subset_size": len(inputs)}
+    quantised = nncf.quantize(model, nncf.Dataset(inputs), **options)
     temporary = target.with_name("new.xml")
-    openvino.save_model(made, temporary, compress_to_fp16=False)
+    openvino.save_model(quantised, temporary, compress_to_fp16=False)
     temporary.with_suffix(".bin").rename(target.with_suffix(".bin"))
     temporary.rename(target)
-    core.read_model(target)
 
 
-MAKERS: dict[str, Maker] = {
-    "ONNX Runtime fp32": _onnxruntime(is_int8=False),
-    "ONNX Runtime int8 dynamic": _onnxruntime(is_int8=True),
-    "OpenVINO fp32": _openvino("f32"),
-    "OpenVINO int8": _openvino("f32", "int8"),
-    "OpenVINO int8 and bf16": _openvino("bf16", "int8"),
+LOADERS: dict[str, PeerLoader] = {
+    "ONNX Runtime fp32": _onnxruntime_loader(is_int8=False),
+    "ONNX Runtime int8 dynamic": _onnxruntime_loader(is_int8=True),
+    "OpenVINO fp32": _openvino_loader("f32", is_int8=False),
+    "OpenVINO int8": _openvino_loader("f32", is_int8=True),
+    "OpenVINO int8 and bf16": _openvino_loader("bf16", is_int8=True),
 }

@@ -1,4 +1,4 @@
-"""FlashRank and fastembed, which read a plain ONNX graph in place of a downloaded one."""
+"""Load FlashRank and fastembed with an ONNX graph of the checkpoint in place of a downloaded one."""
 
 import json
 import os
@@ -10,49 +10,49 @@ from typing import Any
 
 import numpy as np
 
-from .table import LoadedPeer, Maker, PeerRequest
+from .table import LoadedPeer, PeerLoader, PeerRequest
 
 
-def flashrank(request: PeerRequest) -> LoadedPeer:
-    """Return FlashRank, which has no batches of its own: each call gets so many documents."""
+def load_flashrank(request: PeerRequest) -> LoadedPeer:
+    """Load FlashRank, which has no batch size: each call gets a batch of documents."""
     from flashrank import Ranker, RerankRequest  # noqa: PLC0415 - slow
 
-    known = "ms-marco-TinyBERT-L-2-v2"
-    folder = _described(request, f"flashrank-{request.max_tokens}/{known}", "flashrank-TinyBERT-L-2-v2.onnx")
-    if hasattr(os, "sched_setaffinity"):  # FlashRank takes every core that it may use
+    model_name = "ms-marco-TinyBERT-L-2-v2"
+    folder = _copy_model(request, f"flashrank-{request.max_tokens}/{model_name}", "flashrank-TinyBERT-L-2-v2.onnx")
+    if hasattr(os, "sched_setaffinity"):  # FlashRank has no option for threads, and uses all cores
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: request.threads])
-    ranker = Ranker(known, cache_dir=str(folder.parent), max_length=request.max_tokens, log_level="ERROR")
+    ranker = Ranker(model_name, cache_dir=str(folder.parent), max_length=request.max_tokens, log_level="ERROR")
 
-    def scoring(query: str, documents: Sequence[str], batch: int) -> Any:
-        found = np.empty(len(documents))
+    def score(query: str, documents: Sequence[str], batch: int) -> Any:
+        scores = np.empty(len(documents))
         for start in range(0, len(documents), batch):
             part = documents[start : start + batch]
             passages = [{"id": start + index, "text": document} for index, document in enumerate(part)]
             for passage in ranker.rerank(RerankRequest(query=query, passages=passages)):
-                found[passage["id"]] = passage["score"]
-        return found
+                scores[passage["id"]] = passage["score"]
+        return scores
 
-    return LoadedPeer(f"{version('flashrank')}, onnxruntime {version('onnxruntime')}", scoring)
+    return LoadedPeer(f"{version('flashrank')}, onnxruntime {version('onnxruntime')}", score)
 
 
-def fastembed(request: PeerRequest) -> LoadedPeer:
-    """Return fastembed with the graph as a custom model."""
+def load_fastembed(request: PeerRequest) -> LoadedPeer:
+    """Load fastembed, with the graph as a custom model."""
     from fastembed.common.model_description import ModelSource  # noqa: PLC0415 - slow
     from fastembed.rerank.cross_encoder import TextCrossEncoder  # noqa: PLC0415 - slow
 
-    folder = _described(request, f"fastembed-{request.max_tokens}", "onnx/model.onnx")
+    folder = _copy_model(request, f"fastembed-{request.max_tokens}", "onnx/model.onnx")
     name = f"osrerank-bench/{folder.parent.name}"
     TextCrossEncoder.add_custom_model(name, ModelSource(hf=name), model_file="onnx/model.onnx")
     model = TextCrossEncoder(name, specific_model_path=str(folder), threads=request.threads, local_files_only=True)
 
-    def scoring(query: str, documents: Sequence[str], batch: int) -> Any:
+    def score(query: str, documents: Sequence[str], batch: int) -> Any:
         return list(model.rerank(query, list(documents), batch_size=batch))
 
-    return LoadedPeer(f"{version('fastembed')}, onnxruntime {version('onnxruntime')}", scoring)
+    return LoadedPeer(f"{version('fastembed')}, onnxruntime {version('onnxruntime')}", score)
 
 
-def _described(request: PeerRequest, name: str, graph: str) -> Path:
-    """Return a folder with the tokenizer's files, which say where pairs are cut, and the graph under a name."""
+def _copy_model(request: PeerRequest, name: str, graph: str) -> Path:
+    """Copy the graph, and the tokenizer's files with the maximum number of tokens, into a folder; return its path."""
     target = request.folder / name
     if not target.exists():
         new = request.folder / "new"
@@ -71,4 +71,4 @@ def _described(request: PeerRequest, name: str, graph: str) -> Path:
     return target
 
 
-MAKERS: dict[str, Maker] = {"FlashRank onnx fp32": flashrank, "fastembed onnx fp32": fastembed}
+LOADERS: dict[str, PeerLoader] = {"FlashRank onnx fp32": load_flashrank, "fastembed onnx fp32": load_fastembed}

@@ -1,4 +1,4 @@
-"""The peers by name, and the modules that make them."""
+"""The table of peers: the name of each, and the module that loads it."""
 
 import importlib
 from collections.abc import Callable, Mapping, Sequence
@@ -9,20 +9,20 @@ from typing import Any
 import numpy as np
 
 BATCH_SIZES = (1, 4, 8, 16, 32, 64)
-"""Those that are tried for each peer."""
+"""The batch sizes that are tried for each peer."""
 
 
 @dataclass(frozen=True, slots=True)
 class PeerRequest:
-    """What a peer is made of.
+    """The model and the limits of a peer.
 
     Attributes:
         checkpoint: a directory with config, tokenizer and safetensors of a classifier.
-        padded: the same as a plain ONNX graph, for libraries that cannot export: ``onnx/model.onnx`` and tokenizer.
-        folder: for the files that the peer writes; what is there from an earlier run is used.
-        calibration: JSON lines with ``query`` and ``document``, for static quantisation.
-        threads: CPU threads.
-        max_tokens: of a pair; what is longer is cut.
+        padded: a directory with the same model as an ONNX graph for padded batches, for libraries that cannot export.
+        folder: the folder for the peer's exported models, which later runs use again.
+        calibration: a file of JSON lines with ``query`` and ``document``, for static quantisation.
+        threads: the number of CPU threads.
+        max_tokens: the maximum number of tokens of a pair; longer pairs are truncated.
     """
 
     checkpoint: Path
@@ -35,18 +35,18 @@ class PeerRequest:
 
 @dataclass(frozen=True, slots=True)
 class LoadedPeer:
-    """A peer that is ready.
+    """A peer with a loaded model.
 
     Attributes:
-        version: of the library and its engine.
-        scoring: query, documents, batch size -> scores in the order of the documents.
+        version: the versions of the library and its engine.
+        score: a function of query, documents and batch size that returns the scores in the order of the documents.
     """
 
     version: str
-    scoring: Callable[[str, Sequence[str], int], Any]
+    score: Callable[[str, Sequence[str], int], Any]
 
 
-Maker = Callable[[PeerRequest], LoadedPeer]
+PeerLoader = Callable[[PeerRequest], LoadedPeer]
 
 SENTENCE, ENGINES, SMALL = "sentence", "engines", "small"
 PEERS: Mapping[str, str] = {
@@ -67,17 +67,17 @@ PEERS: Mapping[str, str] = {
     "OpenVINO int8": ENGINES,
     "OpenVINO int8 and bf16": ENGINES,
 }
-"""Name -> the module that makes it, which is also the process that it runs in."""
+"""The name of a peer -> the module that loads it. The peers of a module share a process."""
 
 
 def load(name: str, request: PeerRequest) -> LoadedPeer:
-    """Make a peer; whatever its library raises passes through."""
-    makers: Mapping[str, Maker] = importlib.import_module(f"{__package__}.{PEERS[name]}").MAKERS
+    """Load a peer; the exceptions of its library pass through."""
+    loaders: Mapping[str, PeerLoader] = importlib.import_module(f"{__package__}.{PEERS[name]}").LOADERS
     request.folder.mkdir(parents=True, exist_ok=True)
-    return makers[name](request)
+    return loaders[name](request)
 
 
-def positive(logits: Any) -> Any:
-    """Return one number for each row of logits ``(n,)``, ``(n, 1)`` or ``(n, 2)``."""
+def to_scores(logits: Any) -> Any:
+    """Convert logits ``(n,)``, ``(n, 1)`` or ``(n, 2)`` to scores ``(n,)``."""
     rows = np.asarray(logits, dtype=np.float64).reshape(len(logits), -1)
     return rows[:, 0] if rows.shape[1] == 1 else rows[:, 1] - rows[:, 0]
