@@ -1,4 +1,4 @@
-"""An OpenSearch-shaped search engine over tantivy and SQLite, reached as an opensearch-py transport.
+"""A search engine over tantivy and SQLite that imitates OpenSearch, reached as an opensearch-py transport.
 
-``docs/compatibility.md`` has its features, its storage and its limits.
+``docs/compatibility.md`` describes its features, its storage and its limits.
 """

@@ -5,23 +5,23 @@ from typing import Any
 
 from opensearchpy import AsyncTransport
 
-from osrerank.embedded.transport import EmbeddedConnection, Reply, decoding
+from osrerank.embedded.transport import EmbeddedConnection, HttpResponse, with_serializers
 
 
 class AsyncEmbeddedConnection(EmbeddedConnection):
     """The connection for ``AsyncOpenSearch``: requests run in a worker thread."""
 
-    async def perform_request(self, *args: Any, **options: Any) -> Reply:  # type: ignore[override] # as opensearch-py's own
+    async def perform_request(self, *args: Any, **options: Any) -> HttpResponse:  # type: ignore[override] # as in opensearch-py
         return await asyncio.to_thread(super().perform_request, *args, **options)
 
-    async def close(self) -> None:  # type: ignore[override] # as opensearch-py's own
+    async def close(self) -> None:  # type: ignore[override] # as in opensearch-py
         await asyncio.to_thread(super().close)
 
 
 class AsyncEmbeddedTransport(AsyncTransport):
     """opensearch-py's asynchronous transport over ``AsyncEmbeddedConnection``."""
 
-    DEFAULT_CONNECTION_CLASS = AsyncEmbeddedConnection  # type: ignore[assignment] # it need not be aiohttp's
+    DEFAULT_CONNECTION_CLASS = AsyncEmbeddedConnection  # type: ignore[assignment] # declared as aiohttp's connection
 
     def __init__(self, *hosts: Any, **options: Any) -> None:
-        super().__init__(*hosts, **decoding(options))
+        super().__init__(*hosts, **with_serializers(options))

@@ -1,4 +1,4 @@
-"""opensearch-py connections that call the engine instead of sending HTTP."""
+"""The connection and transport by which opensearch-py calls the embedded engine instead of sending HTTP."""
 
 import json
 import logging
@@ -17,17 +17,16 @@ from osrerank.embedded.rest.endpoints import router
 from osrerank.embedded.rest.routing import Response
 from osrerank.embedded.storage.engine import Engine
 
-JSON = "application/json; charset=UTF-8"
-LOGS = [logging.getLogger(name) for name in ("opensearch", "opensearchpy.trace")]
+LOGGERS = [logging.getLogger(name) for name in ("opensearch", "opensearchpy.trace")]
 """opensearch-py's loggers, which log whole responses at DEBUG."""
 DECODED = "application/x-osrerank-decoded"
-"""The content type of a body that is passed on as Python objects, so that hits are not turned to JSON and back."""
-Reply = tuple[int, dict[str, str], Any]
+"""The content type of a body of Python objects, which is not converted to JSON and back."""
+HttpResponse = tuple[int, dict[str, str], Any]
 """Status, headers and body of an HTTP response."""
 
 
-class AsItIs(Serializer):
-    """opensearch-py's serializer of `DECODED` bodies."""
+class PassThroughSerializer(Serializer):
+    """opensearch-py's serializer for `DECODED` bodies, which it returns unchanged."""
 
     mimetype = DECODED
 
@@ -35,19 +34,16 @@ class AsItIs(Serializer):
         return s
 
 
-SERIALIZERS = {DECODED: AsItIs()}
-
-
-def decoding(options: dict[str, Any]) -> dict[str, Any]:
-    """Return a transport's options, with the serializer of `DECODED` bodies added to the caller's own."""
-    return {**options, "serializers": {**SERIALIZERS, **(options.get("serializers") or {})}}
+def with_serializers(options: dict[str, Any]) -> dict[str, Any]:
+    """Return a transport's options with a serializer for `DECODED` bodies."""
+    return {**options, "serializers": {DECODED: PassThroughSerializer(), **(options.get("serializers") or {})}}
 
 
 class EmbeddedConnection(Connection):
-    """A connection to the engine of a folder; errors, retries and decoding are opensearch-py's own.
+    """A connection to the engine of a folder; opensearch-py handles errors, retries and decoding.
 
     Args:
-        embedded_path: the folder; created at the first request if absent.
+        embedded_path: the folder; the first request creates it if it is missing.
     """
 
     def __init__(self, *, embedded_path: Path, **options: Any) -> None:
@@ -69,37 +65,38 @@ class EmbeddedConnection(Connection):
         url: str,
         params: Mapping[str, Any] | None = None,
         body: bytes | None = None,
-        timeout: float | None = None,  # noqa: ARG002 - opensearch-py's signature; what runs in this process cannot be left waiting
+        timeout: float | None = None,  # noqa: ARG002 - opensearch-py's signature; the engine has no timeouts
         ignore: Collection[int] = (),
         headers: Mapping[str, str] | None = None,  # noqa: ARG002 - opensearch-py's signature
-    ) -> Reply:
-        began = time.perf_counter()
-        response = self._answer(method, url, params or {}, body)
-        if response.is_own and not any(log.isEnabledFor(logging.DEBUG) for log in LOGS):
-            self.log_request_success(method, f"{self.host}{url}", url, None, 200, "", time.perf_counter() - began)
+    ) -> HttpResponse:
+        started_s = time.perf_counter()
+        response = self._handle(method, url, params or {}, body)
+        full_url = f"{self.host}{url}"
+        if response.is_unshared and not any(logger.isEnabledFor(logging.DEBUG) for logger in LOGGERS):
+            self.log_request_success(method, full_url, url, None, 200, "", time.perf_counter() - started_s)
             return 200, {"content-type": DECODED}, response.body
         is_text = isinstance(response.body, str)
         text = response.body if is_text else json.dumps(response.body, ensure_ascii=False)
-        kind = "text/plain; charset=UTF-8" if is_text else JSON
-        passed = time.perf_counter() - began
-        full = f"{self.host}{url}"
+        content_type = "text/plain" if is_text else "application/json"
+        took_s = time.perf_counter() - started_s
         if not 200 <= response.status < 300 and response.status not in ignore:
-            self.log_request_fail(method, full, url, body, passed, response.status, text)
-            self._raise_error(response.status, text, kind.partition(";")[0])
-        self.log_request_success(method, full, url, body, response.status, text, passed)
+            self.log_request_fail(method, full_url, url, body, took_s, response.status, text)
+            self._raise_error(response.status, text, content_type)
+        self.log_request_success(method, full_url, url, body, response.status, text, took_s)
         self._raise_warnings(response.warnings)
-        return response.status, {"content-type": kind}, text
+        return response.status, {"content-type": f"{content_type}; charset=UTF-8"}, text
 
-    def _answer(self, method: str, url: str, params: Mapping[str, Any], body: bytes | None) -> Response:
+    def _handle(self, method: str, url: str, params: Mapping[str, Any], body: bytes | None) -> Response:
+        """Return the engine's response, or the error response of its fault."""
         try:
             text = body.decode("utf-8", "surrogatepass") if body else ""
             with NATIVE_CODE:
-                return router.answer(self.engine, method, url, params, text)
+                return router.handle(self.engine, method, url, params, text)
         except Fault as fault:
-            return Response(fault.body(), fault.status)
+            return Response(fault.response_body(), fault.status)
 
     def close(self) -> None:
-        """Release the engine; the last connection of the process commits pending writes and closes it."""
+        """Release the engine; the last connection of the process commits pending writes and closes the engine."""
         engine, self._engine = self._engine, None
         if engine is not None:
             engine.release()
@@ -111,4 +108,4 @@ class EmbeddedTransport(Transport):
     DEFAULT_CONNECTION_CLASS = EmbeddedConnection
 
     def __init__(self, *hosts: Any, **options: Any) -> None:
-        super().__init__(*hosts, **decoding(options))
+        super().__init__(*hosts, **with_serializers(options))

@@ -1,7 +1,7 @@
 """Stem words of many languages as Lucene's ``snowball`` filter does, with PyStemmer.
 
-Both are generated from the Snowball project's algorithms (Porter, https://snowballstem.org), but from different
-releases. PyStemmer 3 has another Dutch algorithm, and removes -et from German and Swedish words; Lucene 10 keeps it.
+Both are generated from the algorithms of the Snowball project (Porter, https://snowballstem.org), but from different
+releases: PyStemmer 3 has another Dutch algorithm, and removes -et from German and Swedish words, unlike Lucene 10.
 """
 
 from collections.abc import Callable, Mapping
@@ -10,8 +10,8 @@ from types import MappingProxyType
 
 import Stemmer
 
-_UNMARKED = str.maketrans({"ä": "a", "ö": "o", "ü": "u", "ß": "ss"})
-_GERMAN_ENDS = frozenset({"", "e", "en", "em", "ern", "er", "es", "s", "est", "st"})
+_UMLAUTS = str.maketrans({"ä": "a", "ö": "o", "ü": "u", "ß": "ss"})
+_GERMAN_ENDINGS = frozenset({"", "e", "en", "em", "ern", "er", "es", "s", "est", "st"})
 
 
 @cache
@@ -23,53 +23,38 @@ def _stem(algorithm: str, word: str) -> str:
     return str(_stemmer(algorithm).stemWord(word))
 
 
-def german(word: str) -> str:
+def stem_german(word: str) -> str:
     """Stem a German word, but keep its ending -et."""
     stem = _stem("german", word)
-    unmarked = word.translate(_UNMARKED)
-    if unmarked.startswith(f"{stem}et") and unmarked[len(stem) + 2 :] in _GERMAN_ENDS:
+    without_umlauts = word.translate(_UMLAUTS)
+    if without_umlauts.startswith(f"{stem}et") and without_umlauts[len(stem) + 2 :] in _GERMAN_ENDINGS:
         return f"{stem}et"
     return stem
 
 
-def swedish(word: str) -> str:
+def stem_swedish(word: str) -> str:
     """Stem a Swedish word, but keep its ending -et, except in -andet and -het."""
-    bare = word.removesuffix("s") if word.endswith("ets") else word
-    if bare.endswith("et") and not bare.endswith(("andet", "het")):
-        return bare
+    base = word.removesuffix("s") if word.endswith("ets") else word
+    if base.endswith("et") and not base.endswith(("andet", "het")):
+        return base
     return _stem("swedish", word)
 
 
-def dutch(word: str) -> str:
-    """Stem a Dutch word by Porter's algorithm, which older releases call ``dutch``."""
+def stem_dutch(word: str) -> str:
+    """Stem a Dutch word by Porter's algorithm, which PyStemmer before version 3 calls ``dutch``."""
     return _stem("dutch_porter" if "dutch_porter" in Stemmer.algorithms() else "dutch", word)
 
 
-_SAME = (
-    "Arabic",
-    "Basque",
-    "Catalan",
-    "Danish",
-    "Estonian",
-    "Finnish",
-    "French",
-    "Greek",
-    "Hungarian",
-    "Indonesian",
-    "Italian",
-    "Norwegian",
-    "Portuguese",
-    "Romanian",
-    "Russian",
-    "Spanish",
-    "Turkish",
+_UNADAPTED_LANGUAGES = (
+    "Arabic Basque Catalan Danish Estonian Finnish French Greek Hungarian Indonesian Italian Norwegian Portuguese"
+    " Romanian Russian Spanish Turkish"
 )
 SNOWBALL: Mapping[str, Callable[[str], str]] = MappingProxyType(
     {
-        **{language: partial(_stem, language.lower()) for language in _SAME},
-        "Dutch": dutch,
-        "German": german,
-        "Swedish": swedish,
+        **{language: partial(_stem, language.lower()) for language in _UNADAPTED_LANGUAGES.split()},
+        "Dutch": stem_dutch,
+        "German": stem_german,
+        "Swedish": stem_swedish,
     }
 )
-"""Stemming functions by the language names that Lucene's filter uses."""
+"""Language, as Lucene's filter names it -> stemming function."""

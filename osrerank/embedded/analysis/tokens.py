@@ -1,8 +1,8 @@
 """Turn text into words and words into index terms, as Lucene's analyzers do.
 
-A tokenizer finds words; every filter maps one word to one term or drops it. So a whole chain is one function of a word,
-and its results are cached. The standard tokenizer follows Unicode Standard Annex 29 with Lucene's additions: a Han or
-Hiragana character is a word of its own, a run of a script without spaces is one word, an emoji sequence is one word.
+A tokenizer splits a text into words. Each filter maps a word to a term or drops it, so that all filters of an analyzer
+are one function of a word, whose results are cached. The standard tokenizer follows Unicode Standard Annex 29 with
+Lucene's additions: a Han or Hiragana character is a word, and so is a run of a script without spaces, or an emoji.
 """
 
 import re
@@ -15,7 +15,7 @@ import Stemmer
 import tantivy
 
 GAP = "\x00"
-"""Placeholder for a word that a filter dropped: it keeps the word's position."""
+"""The placeholder of a word that a filter dropped, which keeps the word's position."""
 MAX_TOKEN_CHARS = 255
 STOP_WORDS = frozenset(
     ["a", "an", "and", "are", "as", "at", "be", "but", "by", "for", "if", "in", "into", "is", "it", "no", "not", "of",
@@ -24,8 +24,7 @@ STOP_WORDS = frozenset(
 """Lucene's 33 English stop words."""
 
 _EXTEND = r"[\p{wb=Extend}\p{wb=Format}\p{wb=ZWJ}]*"
-# The scripts of line break class SA.
-_SPACELESS = "".join(
+_SPACELESS = "".join(  # the scripts of line break class SA
     rf"\p{{sc={script}}}"
     for script in ("Thai", "Lao", "Khmer", "Myanmar", "Tai_Le", "New_Tai_Lue", "Tai_Tham", "Tai_Viet", "Ahom")
 )
@@ -34,8 +33,8 @@ _WHITESPACE = re.compile(r"[^\s\x1c-\x1f]+")
 _POSSESSIVE = ("'s", "'S", "\u2019s", "\u2019S", "\uff07s", "\uff07S")
 
 
-def _uax29() -> str:
-    """Return the standard tokenizer as one expression for Rust's regex crate, which has the word-break classes."""
+def _standard_pattern() -> str:
+    """Return the expression of the standard tokenizer for Rust's regex crate, which has the word-break classes."""
 
     def unit(characters: str) -> str:
         return f"(?:{characters}{_EXTEND})"
@@ -68,7 +67,12 @@ def _uax29() -> str:
 
 
 class Token(NamedTuple):
-    """A term of a text with its position among the words and the characters."""
+    """A term of a text.
+
+    Attributes:
+        position: the number of words before it.
+        start, end: the offsets of its word, in characters.
+    """
 
     term: str
     position: int
@@ -78,7 +82,7 @@ class Token(NamedTuple):
 
 @lru_cache(maxsize=1)
 def _unicode_tokenizer() -> tantivy.TextAnalyzer:
-    return tantivy.TextAnalyzerBuilder(tantivy.Tokenizer.regex(_uax29())).build()
+    return tantivy.TextAnalyzerBuilder(tantivy.Tokenizer.regex(_standard_pattern())).build()
 
 
 def standard_words(text: str) -> list[str]:
@@ -89,17 +93,17 @@ def standard_words(text: str) -> list[str]:
             words = [word for word in words if word.strip("_")]
     else:
         words = _unicode_tokenizer().analyze(text)
-    return _cut(words, standard_words) if len(text) > MAX_TOKEN_CHARS else words
+    return _split_long_words(words, standard_words) if len(text) > MAX_TOKEN_CHARS else words
 
 
-def _cut(words: list[str], tokenizer: Callable[[str], list[str]]) -> list[str]:
-    """Cut words that are too long for Lucene's tokens; the rest is tokenised again."""
+def _split_long_words(words: list[str], tokenizer: Callable[[str], list[str]]) -> list[str]:
+    """Split words that are too long for Lucene's tokens; the last part of a word is tokenised again."""
     if max(map(len, words), default=0) <= MAX_TOKEN_CHARS:
         return words
-    return [token for word in words for token in _split_long(word, tokenizer)]
+    return [token for word in words for token in _split_long_word(word, tokenizer)]
 
 
-def _split_long(word: str, tokenizer: Callable[[str], list[str]]) -> list[str]:
+def _split_long_word(word: str, tokenizer: Callable[[str], list[str]]) -> list[str]:
     tokens = []
     while len(word) > MAX_TOKEN_CHARS:
         head = word[:MAX_TOKEN_CHARS].rstrip(".,:;'")
@@ -110,25 +114,25 @@ def _split_long(word: str, tokenizer: Callable[[str], list[str]]) -> list[str]:
 
 def whitespace_words(text: str) -> list[str]:
     """Split a text at white space."""
-    return _cut(_WHITESPACE.findall(text), whitespace_words)
+    return _split_long_words(_WHITESPACE.findall(text), whitespace_words)
 
 
 def lowercase(word: str) -> str:
-    """Lower-case each character by itself, as Java does: no final sigma, no combining dot."""
+    """Lower-case each character separately, as Java does: without a final sigma or a combining dot."""
     if "\u0130" in word or "\u03a3" in word:
         word = word.replace("\u0130", "i").replace("\u03a3", "\u03c3")
     return word.lower()
 
 
-def possessive(word: str) -> str:
+def strip_possessive(word: str) -> str:
     """Remove a final 's."""
     return word[:-2] if word.endswith(_POSSESSIVE) else word
 
 
-def porter(word: str) -> str:
-    """Stem as Lucene's PorterStemmer does: Porter (1980) with its author's two later rules, -bli and -logi.
+def porter_stem(word: str) -> str:
+    """Stem a word as Lucene's PorterStemmer does: Porter (1980) with the author's two later rules, -bli and -logi.
 
-    PyStemmer's ``porter`` is the published algorithm, so the two rules are applied to its result.
+    PyStemmer's ``porter`` is the published algorithm, so these rules are applied to its result.
     """
     if len(word) <= 2:
         return word
@@ -146,51 +150,52 @@ def _published_porter() -> Stemmer.Stemmer:
 
 
 def _measure(stem: str) -> int:
-    """Count vowel-consonant changes, Porter's m."""
+    """Return Porter's m: the number of consonants after a vowel, with runs of each counted as one."""
     shape = ""
     for letter in stem:
-        vowel = letter in "aeiou" or (letter == "y" and shape.endswith("c"))
-        shape += "v" if vowel else "c"
+        is_vowel = letter in "aeiou" or (letter == "y" and shape.endswith("c"))
+        shape += "v" if is_vowel else "c"
     return shape.count("vc")
 
 
 @dataclass(frozen=True, slots=True)
 class Analyzer:
-    """A tokenizer and its filters, as one chain.
+    """A tokenizer and its filters.
 
     Attributes:
-        words: finds the words of a text.
-        term: maps a word to its term, or to ``GAP``; its results are cached.
+        split: the tokenizer, which returns the words of a text.
+        filter: all filters, as a function of a word that returns its term, or `GAP`; its results are cached.
     """
 
-    words: Callable[[str], list[str]]
-    term: Callable[[str], str]
+    split: Callable[[str], list[str]]
+    filter: Callable[[str], str]
 
     def terms(self, text: str) -> list[str]:
-        """Return the terms in order, ``GAP`` where a word was dropped."""
-        return list(map(self.term, self.words(text)))
+        """Return the term of each word, or `GAP` for a dropped word."""
+        return list(map(self.filter, self.split(text)))
 
     def tokens(self, text: str) -> list[Token]:
-        """Return the terms with their positions; character offsets count code points."""
+        """Return the terms with their positions and offsets, without dropped words."""
         tokens = []
         offset = 0
-        for position, word in enumerate(self.words(text)):
+        for position, word in enumerate(self.split(text)):
             offset = text.index(word, offset)
-            if (term := self.term(word)) != GAP:
+            term = self.filter(word)
+            if term != GAP:
                 tokens.append(Token(term, position, offset, offset + len(word)))
             offset += len(word)
         return tokens
 
 
-def chain(words: Callable[[str], list[str]], filters: Sequence[Callable[[str], str]]) -> Analyzer:
+def build_analyzer(split: Callable[[str], list[str]], filters: Sequence[Callable[[str], str]]) -> Analyzer:
     """Return the analyzer of a tokenizer and its filters, in order."""
 
-    @lru_cache(maxsize=200_000)  # a word's letters and its term: about 30 MB when full
-    def term(word: str) -> str:
-        for step in filters:
+    @lru_cache(maxsize=200_000)  # words and their terms: about 30 MB when full
+    def apply_filters(word: str) -> str:
+        for apply_filter in filters:
             if word == GAP:
                 return GAP
-            word = step(word)
+            word = apply_filter(word)
         return word
 
-    return Analyzer(words, term)
+    return Analyzer(split, apply_filters)

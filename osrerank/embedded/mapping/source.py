@@ -1,22 +1,22 @@
-"""Choose which parts of a document are returned: ``_source`` filters and ``fields``."""
+"""Select the parts of a document that a search returns: ``_source`` filters and ``fields``."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from osrerank.embedded.errors import Json, as_name, parsing, reject_unknown_keys
+from osrerank.embedded.errors import Json, parsing_fault, reject_unknown_keys, require_string
 from osrerank.embedded.mapping import values
 from osrerank.embedded.mapping.fields import IndexFields, leaves
 
 
 @dataclass(frozen=True, slots=True)
 class SourceFilter:
-    """Which parts of a document's source a search returns.
+    """Selects the parts of a document's source that a search returns.
 
     Attributes:
-        is_returned: whether the source is returned at all.
-        includes: path patterns with ``*`` of the parts to return; empty for all.
-        excludes: path patterns of the parts to leave out.
+        is_returned: whether the search returns a source.
+        includes: the path patterns, with ``*``, of the parts to return; if empty, all parts are returned.
+        excludes: the path patterns of the parts to leave out.
     """
 
     is_returned: bool = True
@@ -27,39 +27,43 @@ class SourceFilter:
         """Return the parts of a source that the filter selects."""
         if not (self.includes or self.excludes):
             return source
-        selection = self._keep("", source, inside=not self.includes)
+        selection = self._select("", source, is_included=not self.includes)
         return selection if isinstance(selection, dict) else {}
 
-    def _keep(self, path: str, value: Any, *, inside: bool) -> Any:
-        """Return what remains of a value, ``_NOTHING`` if nothing does.
+    def _select(self, path: str, value: Any, *, is_included: bool) -> Any:
+        """Return the selected parts of a value; ``_NOTHING`` if no part is selected.
 
-        ``inside`` is true below a path that an included pattern matches.
+        Args:
+            path: the path of the value; empty for the whole source.
+            value: the value.
+            is_included: whether ``includes`` selects the path, or an object around it.
         """
         if isinstance(value, dict):
+            inner_paths = {key: f"{path}.{key}" if path else key for key in value}
             selection = {
-                key: remaining
+                key: self._select_property(inner_paths[key], inner, is_included=is_included)
                 for key, inner in value.items()
-                if (remaining := self._enter(f"{path}.{key}" if path else key, inner, inside=inside)) is not _NOTHING
             }
-            return selection if selection or (inside and not value) or not path else _NOTHING
+            selection = {key: inner for key, inner in selection.items() if inner is not _NOTHING}
+            return selection if selection or (is_included and not value) or not path else _NOTHING
         if isinstance(value, list):
-            elements = [self._keep(path, element, inside=inside) for element in value]
+            elements = [self._select(path, element, is_included=is_included) for element in value]
             elements = [element for element in elements if element is not _NOTHING]
-            return elements if elements or (inside and not value) else _NOTHING
-        return value if inside else _NOTHING
+            return elements if elements or (is_included and not value) else _NOTHING
+        return value if is_included else _NOTHING
 
-    def _enter(self, path: str, value: Any, *, inside: bool) -> Any:
-        if any(values.wildcard(pattern).fullmatch(path) for pattern in self.excludes):
+    def _select_property(self, path: str, value: Any, *, is_included: bool) -> Any:
+        if any(values.compile_wildcard(pattern).fullmatch(path) for pattern in self.excludes):
             return _NOTHING
-        included = inside or any(values.wildcard(pattern).fullmatch(path) for pattern in self.includes)
-        return self._keep(path, value, inside=included)
+        matches = any(values.compile_wildcard(pattern).fullmatch(path) for pattern in self.includes)
+        return self._select(path, value, is_included=is_included or matches)
 
 
 _NOTHING: Any = object()
 
 
 def source_filter(body_filter: Any, params: Mapping[str, str] | None = None) -> SourceFilter:
-    """Return the filter that a body's ``_source`` and the URL's parameters ask for; the URL's win.
+    """Return the filter for a body's ``_source`` and the URL parameters, which override it.
 
     Raises:
         Fault: 400; ``_source`` is not a boolean, pattern, list of patterns, or object with includes and excludes.
@@ -68,13 +72,13 @@ def source_filter(body_filter: Any, params: Mapping[str, str] | None = None) -> 
     if "_source" in params:
         text = params["_source"]
         body_filter = {"true": True, "false": False}.get(text, text.split(","))
-    includes, excludes = _from_body(body_filter)
+    includes, excludes = _read_patterns(body_filter)
     includes = params["_source_includes"].split(",") if "_source_includes" in params else includes
     excludes = params["_source_excludes"].split(",") if "_source_excludes" in params else excludes
     return SourceFilter(body_filter is not False, tuple(includes), tuple(excludes))
 
 
-def _from_body(body_filter: Any) -> tuple[list[str], list[str]]:
+def _read_patterns(body_filter: Any) -> tuple[list[str], list[str]]:
     if body_filter is None or isinstance(body_filter, bool):
         return [], []
     if isinstance(body_filter, dict):
@@ -88,18 +92,19 @@ def _patterns(patterns: Any) -> list[str]:
         return [patterns]
     if isinstance(patterns, list) and all(isinstance(pattern, str) for pattern in patterns):
         return patterns
-    raise parsing(f"[_source] takes true, false, a pattern or a list of patterns, found {patterns!r:.100}")
+    raise parsing_fault(f"[_source] takes true, false, a pattern or a list of patterns, found {patterns!r:.100}")
 
 
 def field_values(source: Json, patterns: list[Any], fields: IndexFields) -> dict[str, list[Any]]:
-    """Return field path -> list of a document's values, for the fields that the names and patterns match."""
+    """Return field path -> a document's values, for the fields that match names and patterns."""
     by_source: dict[str, list[Any]] = {}
     for path, value in leaves(source, disabled=fields.disabled):
         by_source.setdefault(path, []).append(value)
-    shown: dict[str, list[Any]] = {}
+    selected: dict[str, list[Any]] = {}
     for pattern in patterns:
-        for field in fields.matching(as_name(pattern, "fields")):
+        for field in fields.matching(require_string(pattern, "fields")):
             converted = [field.convert(value) for value in by_source.get(field.source, [])]
-            if shown_values := [values.shown(field.kind, value) for value in converted if value is not None]:
-                shown[field.path] = shown_values
-    return shown
+            formatted = [values.format_value(field.kind, value) for value in converted if value is not None]
+            if formatted:
+                selected[field.path] = formatted
+    return selected

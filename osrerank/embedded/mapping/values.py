@@ -1,4 +1,4 @@
-"""Values as OpenSearch reads them: numbers from strings, dates as milliseconds, wildcards in names."""
+"""Convert values as OpenSearch does: numbers from strings, dates to milliseconds, patterns to expressions."""
 
 import json
 import math
@@ -9,21 +9,21 @@ from datetime import UTC, datetime, timedelta
 from functools import lru_cache, partial
 from typing import Any
 
-RANGES = {"long": 63, "integer": 31}
-"""The bits of each kind of whole number, without its sign."""
-UNITS_MS = (86_400_000, 86_400_000, 86_400_000, 3_600_000, 60_000, 1000)
-"""How long dates of one to six parts last, in milliseconds; a year or a month means its first day, as in OpenSearch."""
+INTEGER_BITS = {"long": 63, "integer": 31}
+"""Type -> the number of bits of a whole number, without its sign."""
+DURATIONS_MS = (86_400_000, 86_400_000, 86_400_000, 3_600_000, 60_000, 1000)
+"""The durations of dates with one to six parts, in milliseconds; a year or month means its first day."""
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _TIME = r"(?:(\d{2})(?::(\d{2})(?::(\d{2})(?:[.,](\d{1,9}))?)?)?)?"
 _DATE = re.compile(rf"(\d{{4}})(?:-(\d{{2}})(?:-(\d{{2}})(?:T{_TIME}(Z|[+-]\d{{2}}(?::?\d{{2}})?)?)?)?)?")
 """OpenSearch's ``strict_date_optional_time``."""
 SLASHED_DATE = re.compile(r"\d{4}/\d{2}/\d{2}(?: \d{2}:\d{2}:\d{2})?")
-"""Dates with slashes, which OpenSearch maps as dates of another format."""
+"""Matches a date with slashes, for which OpenSearch has another date format."""
 
 
 @lru_cache(maxsize=1000)
-def wildcard(pattern: str) -> re.Pattern[str]:
-    """Return the regular expression of a name pattern with ``*`` for anything."""
+def compile_wildcard(pattern: str) -> re.Pattern[str]:
+    """Return the regular expression of a pattern in which ``*`` matches any text."""
     return re.compile(".*".join(map(re.escape, pattern.split("*"))), re.DOTALL)
 
 
@@ -33,20 +33,20 @@ def as_text(value: Any) -> str:
 
 
 def as_long(value: Any, kind: str = "long") -> int:
-    """Return a whole number; strings and floats are coerced, a fraction is cut off.
+    """Return a whole number from a number or string; a fraction is dropped.
 
     Raises:
         OverflowError: the number is out of the kind's range.
     """
     if isinstance(value, bool):
         raise TypeError("a boolean is not a number")
-    number = value if isinstance(value, int) else int(float(value)) if isinstance(value, float) else _long_of(value)
-    if not -(2 ** RANGES[kind]) <= number < 2 ** RANGES[kind]:
+    number = int(value) if isinstance(value, int | float) else _parse_long(value)
+    if not -(2 ** INTEGER_BITS[kind]) <= number < 2 ** INTEGER_BITS[kind]:
         raise OverflowError(f"out of range for {kind}")
     return number
 
 
-def _long_of(text: str) -> int:
+def _parse_long(text: str) -> int:
     try:
         return int(text)
     except ValueError:
@@ -69,7 +69,7 @@ def as_float(value: Any) -> float:
 
 
 def as_boolean(value: Any) -> int:
-    """Return 1 or 0 for true or false; OpenSearch also takes their names, and the empty string for false."""
+    """Return 1 or 0 for true or false, or for their names; an empty string means false."""
     booleans = {True: 1, False: 0, "true": 1, "false": 0, "": 0}
     if isinstance(value, bool | str) and value in booleans:
         return booleans[value]
@@ -77,14 +77,14 @@ def as_boolean(value: Any) -> int:
 
 
 def as_millis(value: Any) -> int:
-    """Return milliseconds since 1970 in UTC from a number or an ISO date or time."""
-    return next(iter(date_range(value)))
+    """Return the milliseconds since 1970, in UTC, of a number or an ISO date or time."""
+    return date_range(value)[0]
 
 
 def date_range(value: Any) -> tuple[int, int]:
-    """Return the first and last millisecond of a date; a day without a time is the whole day.
+    """Return the first and last millisecond of a date, which is a whole day if it has no time.
 
-    Numbers are read as text, as OpenSearch reads them: four digits are a year, others milliseconds since 1970.
+    As in OpenSearch, a number of four digits is a year; others are milliseconds since 1970.
     """
     if isinstance(value, bool):
         raise TypeError("a boolean is not a date")
@@ -98,43 +98,42 @@ def date_range(value: Any) -> tuple[int, int]:
     *digits, fraction, zone = match.groups()
     numbers = [int(group) for group in digits if group]
     year, month, day, hour, minute, second = [*numbers, *(1, 1, 1, 0, 0, 0)[len(numbers) :]]
-    start = datetime(year, month, day, hour, minute, second, tzinfo=UTC) - _offset(zone)
+    start = datetime(year, month, day, hour, minute, second, tzinfo=UTC) - _utc_offset(zone)
     first = (start - EPOCH) // timedelta(milliseconds=1) + int(((fraction or "") + "000")[:3])
-    return first, first + (1 if fraction else UNITS_MS[len(numbers) - 1]) - 1
+    return first, first + (1 if fraction else DURATIONS_MS[len(numbers) - 1]) - 1
 
 
-def _offset(zone: str | None) -> timedelta:
-    if zone in (None, "Z"):
+def _utc_offset(zone: str | None) -> timedelta:
+    if zone is None or zone == "Z":
         return timedelta()
-    assert zone is not None
     digits = zone[1:].replace(":", "")
-    size = timedelta(hours=int(digits[:2]), minutes=int(digits[2:] or 0))
-    return -size if zone[0] == "-" else size
+    offset = timedelta(hours=int(digits[:2]), minutes=int(digits[2:] or 0))
+    return -offset if zone[0] == "-" else offset
 
 
-def millis_text(millis: int) -> str:
-    """Return a date column's value as OpenSearch prints it."""
+def format_millis(millis: int) -> str:
+    """Return a date in milliseconds as OpenSearch prints it."""
     return (EPOCH + timedelta(milliseconds=millis)).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def looks_like_date(value: str) -> bool:
-    """Return whether OpenSearch would map a new property with this string as a date."""
+    """Return whether OpenSearch would map a new property with this value as a date."""
     try:
         return not value.isdigit() and _DATE.fullmatch(value) is not None and bool(date_range(value))
     except ValueError:
         return False
 
 
-def shown(kind: str, value: Any) -> Any:
-    """Return a column's value as OpenSearch shows it among a hit's ``fields``."""
+def format_value(kind: str, value: Any) -> Any:
+    """Return a column's value as OpenSearch returns it in the ``fields`` of a hit."""
     if kind == "date":
-        return millis_text(value)
+        return format_millis(value)
     if kind == "float":
-        return shortest(value)
+        return shortest_float(value)
     return bool(value) if kind == "boolean" else value
 
 
-def shortest(number: float) -> float:
+def shortest_float(number: float) -> float:
     """Return the 64-bit float with the fewest digits that rounds to this 32-bit float."""
     return next(short for digits in range(1, 18) if as_float(short := float(f"{number:.{digits}g}")) == number)
 

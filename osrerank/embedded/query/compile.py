@@ -1,4 +1,4 @@
-"""Compile OpenSearch's query DSL to a tantivy query whose scores are Lucene's."""
+"""Compile queries of OpenSearch's query DSL to tantivy queries with the scores of Lucene."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -6,14 +6,14 @@ from typing import Any
 from tantivy import Occur
 from tantivy import Query as TQuery
 
-from osrerank.embedded.errors import Json, parsing, reject_unknown_keys
+from osrerank.embedded.errors import Json, parsing_fault, reject_unknown_keys
 from osrerank.embedded.query.clauses import as_clauses
 from osrerank.embedded.query.leaf_queries import LeafQueries
 from osrerank.embedded.storage.index import Snapshot
 
 
 class Compiler(LeafQueries):
-    """Compiles queries for one snapshot of an index: leaf queries and compound ones."""
+    """Compiles leaf and compound queries for one snapshot of an index."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         super().__init__(snapshot)
@@ -37,16 +37,16 @@ class Compiler(LeafQueries):
             Fault: 400; the reason names the clause or parameter that is wrong or not supported.
         """
         if not isinstance(query, dict) or len(query) != 1:
-            keys = sorted(query) if isinstance(query, dict) else query
-            raise parsing(f"a query is an object with one key, the name of its clause; found {keys!r:.200}")
+            content = sorted(query) if isinstance(query, dict) else query
+            raise parsing_fault(f"a query is an object with one key, the name of its clause; found {content!r:.200}")
         ((name, body),) = query.items()
         if name not in self._clauses:
-            raise parsing(
+            raise parsing_fault(
                 f"unknown query [{name}] for the embedded engine; it knows {sorted(self._clauses)},"
                 " an OpenSearch server knows more"
             )
         if not isinstance(body, dict):
-            raise parsing(f"[{name}] query malformed, no start_object after query name")
+            raise parsing_fault(f"[{name}] query malformed, no start_object after query name")
         return self._clauses[name](body)
 
     def _bool(self, body: Json) -> TQuery:
@@ -57,15 +57,15 @@ class Compiler(LeafQueries):
             for clause in as_clauses(body.get("filter"))
         ]
         should = [(Occur.Should, self.compile(clause)) for clause in as_clauses(body.get("should"))]
-        must_not = [(Occur.MustNot, self._silent(clause)) for clause in as_clauses(body.get("must_not"))]
+        must_not = [(Occur.MustNot, self._compile_unhighlighted(clause)) for clause in as_clauses(body.get("must_not"))]
         if not (must or should or must_not):
             return TQuery.all_query()
         if not (must or should):
             must = [(Occur.Must, TQuery.const_score_query(TQuery.all_query(), 0.0))]
         return TQuery.boolean_query([*must, *should, *must_not])
 
-    def _silent(self, query: Json) -> TQuery:
-        """Compile a clause without keeping its terms for highlighting."""
+    def _compile_unhighlighted(self, query: Json) -> TQuery:
+        """Compile a clause whose terms are not highlighted."""
         terms_before = {path: set(terms) for path, terms in self.terms.items()}
         compiled = self.compile(query)
         self.terms = terms_before

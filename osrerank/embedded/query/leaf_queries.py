@@ -1,4 +1,4 @@
-"""Compile leaf queries, which look for values in fields: full text, exact values, ranges. Scores are Lucene's."""
+"""Compile leaf queries, which search fields for values: full text, exact values and ranges, scored as in Lucene."""
 
 import contextlib
 import math
@@ -11,22 +11,30 @@ from tantivy import Occur
 from tantivy import Query as TQuery
 
 from osrerank.embedded.analysis.tokens import GAP
-from osrerank.embedded.errors import Fault, Json, as_name, as_number, parsing, reject_unknown_keys, unsupported
+from osrerank.embedded.errors import (
+    Fault,
+    Json,
+    parse_number,
+    parsing_fault,
+    reject_unknown_keys,
+    require_string,
+    unsupported_fault,
+)
 from osrerank.embedded.mapping import values
 from osrerank.embedded.mapping.fields import METADATA, Field
 from osrerank.embedded.query.clauses import (
     K1,
-    TF_OF_ONE,
+    SINGLE_OCCURRENCE_TF,
     as_clauses,
-    best_of,
-    boost_of,
+    best_clause,
     idf,
-    is_within,
+    is_in_range,
+    read_boost,
     saturation,
     single_field,
 )
 from osrerank.embedded.storage.index import Snapshot
-from osrerank.embedded.storage.shard import EVERY, ID, JOIN, PRESENT, SEQ, FieldTotals
+from osrerank.embedded.storage.shard import ALL_DOCUMENTS, ID, JOIN, PRESENT, SEQ, FieldTotals
 
 INDEX = "_index"
 
@@ -35,7 +43,7 @@ class LeafQueries:
     """Compiles leaf queries for one snapshot of an index.
 
     Attributes:
-        terms: field path -> the terms of the compiled queries, for a highlighter to mark.
+        terms: field path -> the terms of the compiled queries, for highlighting.
     """
 
     def __init__(self, snapshot: Snapshot) -> None:
@@ -48,114 +56,112 @@ class LeafQueries:
 
     def _match(self, body: Json) -> TQuery:
         path, options = single_field("match", body, "query", frozenset({"query", "lenient"}))
-        return self._match_field(path, options["query"], 1.0, lenient=_flag(options, "lenient"))
+        return self._match_field(path, options["query"], 1.0, lenient=_read_flag(options, "lenient"))
 
     def _match_field(self, path: str, query: Any, boost: float, *, lenient: bool) -> TQuery:
         field = self._snapshot.fields.by_path.get(path)
         if field is None or path not in self._names:
-            return self._unknown(path, field)
+            return self._match_nothing(path, field)
         if field.column != "text":
             return self._exact_or_none(field, query, boost, lenient=lenient)
-        terms = [term for _, term in self._analysed(field, query)]
-        if not terms:
-            return TQuery.empty_query()
-        self._note(path, terms)
-        clauses = [self._text_term(path, term, boost * count) for term, count in Counter(terms).items()]
-        return TQuery.boolean_query([(Occur.Should, clause) for clause in clauses])
+        terms = [term for _, term in self._analyse(field, query)]
+        self._add_highlight_terms(path, terms)
+        return _any_of([self._text_term(path, term, boost * count) for term, count in Counter(terms).items()])
 
-    def _analysed(self, field: Field, query: Any) -> list[tuple[int, str]]:
-        """Return a query's terms with their positions."""
+    def _analyse(self, field: Field, query: Any) -> list[tuple[int, str]]:
+        """Return the position and the term of each word of a query."""
         terms = self._snapshot.analyzer(field).terms(values.as_text(query))
         return [(position, term) for position, term in enumerate(terms) if term != GAP]
 
     def _text_term(self, path: str, term: str, boost: float) -> TQuery:
         """Return the query for a term of a text field, scored by Lucene's BM25.
 
-        tantivy's BM25 has the factor k1 + 1 in addition, and is right if every document has a term in the field. If
-        some have none, tantivy takes the field for shorter than Lucene does. Then the query has a constant score for
-        each pair of frequency and length.
+        If all documents have the field, this is tantivy's BM25 without its factor k1 + 1. Otherwise tantivy computes a
+        lower average length than Lucene. The query then has a constant score for each pair of frequency and length.
         """
         totals = self._snapshot.searcher.totals(path)
-        if totals.documents == self._snapshot.present(EVERY):
+        if totals.documents == self._snapshot.count_documents(ALL_DOCUMENTS):
             query = TQuery.term_query(self._schema, self._names[path], term)
             return TQuery.boost_query(query, boost / (K1 + 1))
-        weight = boost * idf(totals.documents, self._snapshot.frequency(path, term))
-        name, scored = self._snapshot.shard.exact[path], []
+        weight = boost * idf(totals.documents, self._snapshot.document_frequency(path, term))
+        name, clauses = self._snapshot.shard.exact[path], []
         for token, _ in self._snapshot.searcher.terms_with_prefix(name, term + JOIN):
             frequency, length = map(int, token[len(term) + 1 :].split(JOIN))
             score = weight * frequency / (frequency + saturation(length, totals))
-            scored.append(TQuery.const_score_query(TQuery.term_query(self._schema, name, token, "basic"), score))
-        return TQuery.boolean_query([(Occur.Should, query) for query in scored]) if scored else TQuery.empty_query()
+            clauses.append(TQuery.const_score_query(TQuery.term_query(self._schema, name, token, "basic"), score))
+        return _any_of(clauses)
 
     def _match_phrase(self, body: Json) -> TQuery:
         path, options = single_field("match_phrase", body, "query", frozenset({"query"}))
         field = self._snapshot.fields.by_path.get(path)
         if field is None or field.column != "text" or path not in self._names:
             return self._match_field(path, options["query"], 1.0, lenient=False)
-        positions = self._analysed(field, options["query"])
-        if len(positions) < 2:
+        words = self._analyse(field, options["query"])
+        if len(words) < 2:
             return self._match_field(path, options["query"], 1.0, lenient=False)
-        terms = [term for _, term in positions]
-        self._note(path, terms)
-        first = positions[0][0]
-        words: list[str | tuple[int, str]] = [(position - first, term) for position, term in positions]
-        phrase = TQuery.phrase_query(self._schema, self._names[path], words)
+        terms = [term for _, term in words]
+        self._add_highlight_terms(path, terms)
+        first_position = words[0][0]
+        offsets: list[str | tuple[int, str]] = [(position - first_position, term) for position, term in words]
+        phrase = TQuery.phrase_query(self._schema, self._names[path], offsets)
         totals = self._snapshot.searcher.totals(path)
-        if totals.documents == self._snapshot.present(EVERY):
+        if totals.documents == self._snapshot.count_documents(ALL_DOCUMENTS):
             return TQuery.boost_query(phrase, 1 / (K1 + 1))
         return self._scored_phrase(path, phrase, terms, totals)
 
     def _scored_phrase(self, path: str, phrase: TQuery, terms: list[str], totals: FieldTotals) -> TQuery:
-        """Return the query for a phrase, scored by Lucene's BM25, if some documents lack the field.
+        """Return the query for a phrase, scored by Lucene's BM25, in an index where some documents lack the field.
 
-        The phrase's frequency in a document follows from tantivy's score and the document's length. From that frequency
-        Lucene's score is computed, and the query gives it to the document as a constant score.
+        It searches the phrase, and derives its frequency in each document from tantivy's score and the document's
+        length. Lucene's score follows from the frequency; the returned query has it as a constant score.
         """
-        searcher, shard, document_count = self._snapshot.searcher, self._snapshot.shard, self._snapshot.present(EVERY)
-        counts = [self._snapshot.frequency(path, term) for term in terms]
-        greatest, weight = (
-            sum(idf(documents, count) for count in counts) for documents in (document_count, totals.documents)
-        )
+        searcher, shard = self._snapshot.searcher, self._snapshot.shard
+        tantivy_totals = totals._replace(documents=self._snapshot.count_documents(ALL_DOCUMENTS))
+        counts = [self._snapshot.document_frequency(path, term) for term in terms]
+        tantivy_idf = sum(idf(tantivy_totals.documents, count) for count in counts)
+        lucene_idf = sum(idf(totals.documents, count) for count in counts)
         hits = searcher.search(phrase, max(1, searcher.num_docs), count=False).hits
         addresses = [address for _, address in hits]
         lengths = searcher.fast_field_values(shard.lengths[path], addresses) if hits else []
-        having: dict[float, list[int]] = {}
-        for (score, _), length, seq in zip(hits, lengths, shard.numbers(searcher, addresses), strict=True):
-            share = score / (greatest * (K1 + 1))
-            theirs = saturation(length, totals._replace(documents=document_count))
-            frequency = max(1, round(share * theirs / (1 - share)))
-            exact = weight * frequency / (frequency + saturation(length, totals))
-            having.setdefault(exact, []).append(seq)
-        scored = [
-            TQuery.const_score_query(TQuery.term_set_query(self._schema, SEQ, numbers), score)
-            for score, numbers in having.items()
-        ]
-        return TQuery.boolean_query([(Occur.Should, query) for query in scored]) if scored else TQuery.empty_query()
+        seqs_by_score: dict[float, list[int]] = {}
+        for (score, _), length, seq in zip(hits, lengths, shard.sequence_numbers(searcher, addresses), strict=True):
+            share = score / (tantivy_idf * (K1 + 1))
+            frequency = max(1, round(share * saturation(length, tantivy_totals) / (1 - share)))
+            lucene_score = lucene_idf * frequency / (frequency + saturation(length, totals))
+            seqs_by_score.setdefault(lucene_score, []).append(seq)
+        return _any_of(
+            [
+                TQuery.const_score_query(TQuery.term_set_query(self._schema, SEQ, seqs), score)
+                for score, seqs in seqs_by_score.items()
+            ]
+        )
 
     def _multi_match(self, body: Json) -> TQuery:
         reject_unknown_keys("multi_match", body, frozenset({"query", "fields", "type", "tie_breaker", "lenient"}))
         if body.get("query") is None or isinstance(body["query"], dict | list):
-            raise parsing("No text specified for multi_match query")
+            raise parsing_fault("No text specified for multi_match query")
         if body.get("type", "best_fields") != "best_fields":
-            raise unsupported(f"[multi_match] of type [{body['type']}]", "use best_fields")
-        names = [as_name(name, "multi_match.fields") for name in as_clauses(body.get("fields")) or ["*"]]
-        lenient = _flag(body, "lenient", default=any(name.partition("^")[0] == "*" for name in names))
+            raise unsupported_fault(f"[multi_match] of type [{body['type']}]", "use best_fields")
+        names = [require_string(name, "multi_match.fields") for name in as_clauses(body.get("fields")) or ["*"]]
+        lenient = _read_flag(body, "lenient", default=any(name.partition("^")[0] == "*" for name in names))
         queries = [
             self._match_field(path, body["query"], boost, lenient=lenient)
             for path, boost in self._weighted_fields(names).items()
         ]
-        return best_of(queries, as_number(body.get("tie_breaker", 0.0), "tie_breaker"))
+        return best_clause(queries, parse_number(body.get("tie_breaker", 0.0), "tie_breaker"))
 
     def _weighted_fields(self, names: list[str]) -> dict[str, float]:
-        """Return the fields that the names and patterns of a multi_match stand for, with their boosts."""
+        """Return field path -> boost, for the fields that the names and patterns of a multi_match stand for."""
         boosts: dict[str, float] = {}
         for name in names:
             pattern, _, factor = name.partition("^")
-            boosts[pattern] = boost_of({"boost": factor or 1})
+            boosts[pattern] = read_boost({"boost": factor or 1})
         weighted: dict[str, float] = {}
         for pattern, boost in boosts.items():
             paths = [
-                field.path for field in self._snapshot.fields.matching(pattern) if "*" not in pattern or field.indexed
+                field.path
+                for field in self._snapshot.fields.matching(pattern)
+                if "*" not in pattern or field.is_indexed
             ]
             for path in paths or ([] if "*" in pattern else [pattern]):
                 weighted[path] = weighted.get(path, 1.0) * boost
@@ -165,22 +171,22 @@ class LeafQueries:
 
     def _term(self, body: Json) -> TQuery:
         path, options = single_field("term", body, "value", frozenset({"value", "boost"}))
-        boost = boost_of(options)
+        boost = read_boost(options)
         if path == ID:
             return self._with_ids([options["value"]], boost)
         if path == INDEX:
             return self._index_is_among([options["value"]], boost)
         field = self._snapshot.fields.by_path.get(path)
         if field is None or path not in self._names:
-            return self._unknown(path, field)
+            return self._match_nothing(path, field)
         if field.column == "text":
             term = values.as_text(options["value"])
-            self._note(path, [term])
+            self._add_highlight_terms(path, [term])
             return self._text_term(path, term, boost)
         return self._exact(field, options["value"], boost)
 
     def _exact(self, field: Field, value: Any, boost: float) -> TQuery:
-        """Return the query for an exact value: booleans score by rarity, as in OpenSearch 3, others score the boost."""
+        """Return the query for an exact value. It scores its boost; a boolean's score also depends on its rarity."""
         if field.kind == "date":
             return self._range_query(field, {"gte": value, "lte": value}, boost)
         term = self._query_value(field, value)
@@ -188,10 +194,10 @@ class LeafQueries:
             return TQuery.empty_query()
         query = TQuery.term_query(self._schema, self._names[field.path], term)
         if field.kind == "keyword":
-            self._note(field.path, [term])
+            self._add_highlight_terms(field.path, [term])
         if field.kind == "boolean":
-            frequency = self._snapshot.frequency(field.path, term)
-            boost *= TF_OF_ONE * idf(self._snapshot.present(field.path), frequency)
+            frequency = self._snapshot.document_frequency(field.path, term)
+            boost *= SINGLE_OCCURRENCE_TF * idf(self._snapshot.count_documents(field.path), frequency)
         return TQuery.const_score_query(query, boost)
 
     def _exact_or_none(self, field: Field, value: Any, boost: float, *, lenient: bool) -> TQuery:
@@ -203,11 +209,11 @@ class LeafQueries:
             raise
 
     def _query_value(self, field: Field, value: Any) -> Any:
-        """Return a query's value in the type of the field's column; None if no document can have it."""
+        """Return the value of a query in the type of the field's column; None if no document can have the value."""
         if field.kind == "keyword":
             return values.as_text(value)
         try:
-            if field.kind in values.RANGES and values.has_fraction(value):
+            if field.kind in values.INTEGER_BITS and values.has_fraction(value):
                 return None
             is_blank = field.kind == "boolean" and value == ""  # false in a document, refused in a query
             return values.CONVERTERS[field.kind](None if is_blank else value)
@@ -218,22 +224,22 @@ class LeafQueries:
 
     def _terms(self, body: Json) -> TQuery:
         if len(body) != 1:
-            raise parsing(f"[terms] query takes one field with its list of terms, found {sorted(body)}")
+            raise parsing_fault(f"[terms] query takes one field with its list of terms, found {sorted(body)}")
         ((path, requested),) = body.items()
         if not isinstance(requested, list):
-            raise unsupported(f"[terms] of [{path}] without a list", "pass the list of terms")
+            raise unsupported_fault(f"[terms] of [{path}] without a list", "pass the list of terms")
         if any(value is None or isinstance(value, dict | list) for value in requested):
-            raise parsing(f"No value specified for terms query on [{path}]")
+            raise parsing_fault(f"No value specified for terms query on [{path}]")
         if path == ID:
             return self._with_ids(requested, 1.0)
         if path == INDEX:
             return self._index_is_among(requested, 1.0)
         field = self._snapshot.fields.by_path.get(path)
         if field is None or path not in self._names:
-            return self._unknown(path, field)
+            return self._match_nothing(path, field)
         if field.column in ("text", "keyword"):
             terms = [values.as_text(value) for value in requested]
-            self._note(path, terms)
+            self._add_highlight_terms(path, terms)
             return TQuery.const_score_query(TQuery.term_set_query(self._schema, self._names[path], terms), 1.0)
         clauses = [(Occur.Should, self._exact(field, value, 1.0)) for value in requested]
         if len(clauses) < 2:  # a single boolean scores by its rarity
@@ -249,39 +255,40 @@ class LeafQueries:
         return TQuery.const_score_query(TQuery.term_set_query(self._schema, ID, doc_ids), boost)
 
     def _index_is_among(self, requested: list[Any], boost: float) -> TQuery:
-        """Return a query that matches all documents if this index is a requested one, and otherwise no document."""
+        """Return a query that matches all documents if this index is among the requested ones, else none."""
         is_named = self._snapshot.name in requested
         return TQuery.const_score_query(TQuery.all_query() if is_named else TQuery.empty_query(), boost)
 
     def _exists(self, body: Json) -> TQuery:
         reject_unknown_keys("exists", body, frozenset({"field"}))
         if "field" not in body:
-            raise parsing("[exists] must be provided with a [field]")
-        path = as_name(body["field"], "exists.field")
-        inside = [name for name in self._snapshot.fields.by_path if name == path or name.startswith(f"{path}.")]
+            raise parsing_fault("[exists] must be provided with a [field]")
+        path = require_string(body["field"], "exists.field")
+        names = [name for name in self._snapshot.fields.by_path if name == path or name.startswith(f"{path}.")]
         if path in METADATA:
-            raise unsupported(f"[{path}] in [exists]", "use a field of the mapping")
-        return TQuery.const_score_query(TQuery.term_set_query(self._schema, PRESENT, inside or [path]), 1.0)
+            raise unsupported_fault(f"[{path}] in [exists]", "use a field of the mapping")
+        return TQuery.const_score_query(TQuery.term_set_query(self._schema, PRESENT, names or [path]), 1.0)
 
     def _range(self, body: Json) -> TQuery:
         path, options = single_field("range", body, None, frozenset({"gte", "gt", "lte", "lt"}))
-        if wrong := [name for name, bound in options.items() if isinstance(bound, dict | list)]:
-            raise parsing(f"[{wrong[0]}] in [range] on [{path}] is not one value")
+        for name, bound in options.items():
+            if isinstance(bound, dict | list):
+                raise parsing_fault(f"[{name}] in [range] on [{path}] is not one value")
         for inclusive, exclusive in (("gte", "gt"), ("lte", "lt")):
             if inclusive in options and exclusive in options:
-                raise unsupported(f"[{inclusive}] together with [{exclusive}] in [range]", "pass one of them")
+                raise unsupported_fault(f"[{inclusive}] together with [{exclusive}] in [range]", "pass one of them")
         if path == "_seq_no":
             return self._sequence_range(options)
         field = self._snapshot.fields.by_path.get(path)
         if field is None or path not in self._names:
-            return self._unknown(path, field)
+            return self._match_nothing(path, field)
         return self._range_query(field, options, 1.0)
 
     def _sequence_range(self, options: Json) -> TQuery:
-        """Return the documents with these sequence numbers, which the store counts from 1."""
+        """Return the query for a range of sequence numbers, which count from 0 in requests and from 1 in the store."""
         if options.keys() != {"gte", "lte"}:
-            raise unsupported(f"[range] on [_seq_no] with {sorted(options)}", "pass [gte] and [lte]")
-        low, high = (math.floor(as_number(options[name], name)) for name in ("gte", "lte"))
+            raise unsupported_fault(f"[range] on [_seq_no] with {sorted(options)}", "pass [gte] and [lte]")
+        low, high = (math.floor(parse_number(options[name], name)) for name in ("gte", "lte"))
         if high < 0 or low > high:
             return TQuery.empty_query()
         bounds = max(0, low) + 1, high + 1
@@ -290,7 +297,7 @@ class LeafQueries:
 
     def _range_query(self, field: Field, options: Json, boost: float) -> TQuery:
         if field.kind in ("text", "boolean"):
-            raise unsupported(
+            raise unsupported_fault(
                 f"[range] on the {field.kind} field [{field.path}]", "map a keyword or number field for it"
             )
         if field.column == "keyword":
@@ -304,60 +311,67 @@ class LeafQueries:
         return TQuery.const_score_query(query, boost)
 
     def _bounds(self, field: Field, options: Json) -> tuple[Any, Any]:
-        """Return the bounds in the type of the column; a date without a time is a whole day."""
+        """Return the lower and upper bound in the type of the column; None for an open end."""
         bounds: list[Any] = []
-        for names, rounding in ((("gte", "gt"), {"gt"}), (("lte", "lt"), {"lte"})):
+        for names in (("gte", "gt"), ("lte", "lt")):
             name = next((key for key in names if options.get(key) is not None), None)
             value = None if name is None else options[name]
             if value is not None and field.kind == "date":
-                value = self._date_bound(field, value, last=name in rounding)
+                value = self._date_bound(field, value, last=name in ("gt", "lte"))
             elif value is not None:
                 value = self._number_bound(field, value, up=name in ("gte", "lt"))
             bounds.append(value)
         return bounds[0], bounds[1]
 
     def _number_bound(self, field: Field, value: Any, *, up: bool) -> Any:
-        if field.kind in values.RANGES:
+        """Return a bound; a fraction is rounded up or down if the field has whole numbers."""
+        if field.kind in values.INTEGER_BITS:
             with contextlib.suppress(ValueError, OverflowError):  # `_query_value` below raises them with the reason
                 if values.has_fraction(value):
                     value = math.ceil(float(value)) if up else math.floor(float(value))
         return self._query_value(field, value)
 
     def _date_bound(self, field: Field, value: Any, *, last: bool) -> int:
+        """Return the first or the last millisecond of a date; one without a time is a whole day."""
         if isinstance(value, str) and ("now" in value or "||" in value):
-            raise unsupported(f"date mathematics ([{value}]) in [range]", "pass the date itself")
+            raise unsupported_fault(f"date mathematics ([{value}]) in [range]", "pass the date itself")
         try:
             return values.date_range(value)[last]
         except (ValueError, TypeError, OverflowError):
             reason = f"failed to parse date field [{value}] of [{field.path}]: pass an ISO date or milliseconds"
-            raise parsing(reason) from None
+            raise parsing_fault(reason) from None
 
     def _keyword_range(self, field: Field, options: Json) -> TQuery:
         name = self._names[field.path]
         terms = (term for term, _ in self._snapshot.searcher.terms_with_prefix(name, ""))
-        matching = [term for term in terms if is_within(term, options)]
-        self._note(field.path, matching)
+        matching = [term for term in terms if is_in_range(term, options)]
+        self._add_highlight_terms(field.path, matching)
         return TQuery.term_set_query(self._schema, name, matching)
 
     # Shared
 
-    def _unknown(self, path: str, field: Field | None) -> TQuery:
-        """Return a query without matches for an unknown field; raise if the field cannot be searched."""
+    def _match_nothing(self, path: str, field: Field | None) -> TQuery:
+        """Return a query without matches for a field that is not mapped; raise if the field cannot be searched."""
         if path in METADATA:
-            raise unsupported(
+            raise unsupported_fault(
                 f"[{path}] in this clause", "use [term], [terms] or [ids] for _id, and [term] or [terms] for _index"
             )
-        if field is not None and not field.indexed:
+        if field is not None and not field.is_indexed:
             reason = f"failed to create query: Cannot search on field [{field.path}] since it is not indexed."
             raise Fault(400, "query_shard_exception", reason, {"index": self._snapshot.name})
         return TQuery.empty_query()
 
-    def _note(self, path: str, terms: Iterable[str]) -> None:
+    def _add_highlight_terms(self, path: str, terms: Iterable[str]) -> None:
         self.terms.setdefault(path, set()).update(terms)
 
 
-def _flag(options: Json, name: str, *, default: bool = False) -> bool:
+def _any_of(clauses: list[TQuery]) -> TQuery:
+    """Return a query that matches at least one of the clauses."""
+    return TQuery.boolean_query([(Occur.Should, clause) for clause in clauses]) if clauses else TQuery.empty_query()
+
+
+def _read_flag(options: Json, name: str, *, default: bool = False) -> bool:
     flag = options.get(name, default)
     if not isinstance(flag, bool):
-        raise parsing(f"[{name}] is true or false, found {flag!r:.50}")
+        raise parsing_fault(f"[{name}] is true or false, found {flag!r:.50}")
     return flag

@@ -1,1 +1,1 @@
-"""OpenSearch's REST API: the paths and their endpoints."""
+"""OpenSearch's REST API: its paths and their endpoints."""

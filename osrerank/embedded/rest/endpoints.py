@@ -1,8 +1,8 @@
-"""Register the endpoints: each takes the request to a REST path of OpenSearch and returns its response."""
+"""Register an endpoint for each supported REST path of OpenSearch: a function from a request to its response."""
 
 from osrerank.embedded import admin, documents
-from osrerank.embedded.errors import Fault, Json, illegal, parsing, reject_unknown_keys
-from osrerank.embedded.rest.routing import Response, RestRequest, Router, understood
+from osrerank.embedded.errors import Fault, Json, argument_fault, parsing_fault, reject_unknown_keys
+from osrerank.embedded.rest.routing import Response, RestRequest, Router, translate_errors
 from osrerank.embedded.search import execute, term_vectors
 
 router = Router()
@@ -12,13 +12,13 @@ router = Router()
 
 @router.route("GET HEAD", "/")
 def _information(request: RestRequest) -> Response:
-    return Response(admin.information(request.engine))
+    return Response(admin.describe_engine(request.engine))
 
 
 @router.route("GET", "/_cat/indices", params="format")
 def _cat_indices(request: RestRequest) -> Response:
     if request.params.get("format") != "json":
-        raise illegal("[/_cat/indices] needs the parameter [format=json] in the embedded engine")
+        raise argument_fault("[/_cat/indices] needs the parameter [format=json] in the embedded engine")
     return Response(admin.cat_indices(request.engine))
 
 
@@ -33,41 +33,43 @@ def _cat_indices(request: RestRequest) -> Response:
     " filter_path",
 )
 def _search(request: RestRequest) -> Response:
-    answer = execute.search(request.engine, _existing(request), request.json(), request.params)
-    return Response(answer, is_own=True)
+    body = execute.search(request.engine, _index_expression(request), request.json(), request.params)
+    return Response(body, is_unshared=True)
 
 
-def _existing(request: RestRequest) -> str | None:
-    """Return the index expression, without unknown names if ``ignore_unavailable`` is set."""
+def _index_expression(request: RestRequest) -> str | None:
+    """Return the index expression; with ``ignore_unavailable``, without the names of missing indices."""
     if request.index is None or not request.flag("ignore_unavailable"):
         return request.index
-    return ",".join(request.engine.without_missing(request.index.split(","))) or "no*such*index"
+    return ",".join(request.engine.drop_missing(request.index.split(","))) or "no*such*index"
 
 
 @router.route("GET POST", "/_msearch", "/{index}/_msearch")
 def _msearch(request: RestRequest) -> Response:
     lines = [line for line in request.body.split("\n") if line.strip()]
     if not lines or len(lines) % 2 or not request.body.endswith("\n"):
-        raise illegal(
+        raise argument_fault(
             "Validation Failed: an msearch body is pairs of lines, a header and a search, each with a newline"
         )
-    heads = [RestRequest(request.engine, "POST", {}, {}, line).json() for line in lines[::2]]
-    for head in heads:
-        reject_unknown_keys("msearch header", head, frozenset({"index"}))
-    answers = [_one_search(request, head, body) for head, body in zip(heads, lines[1::2], strict=True)]
-    return Response({"took": sum(answer.get("took", 0) for answer in answers), "responses": answers}, is_own=True)
+    headers = [RestRequest(request.engine, "POST", {}, {}, line).json() for line in lines[::2]]
+    for header in headers:
+        reject_unknown_keys("msearch header", header, frozenset({"index"}))
+    responses = [_search_once(request, header, body) for header, body in zip(headers, lines[1::2], strict=True)]
+    took_ms = sum(response.get("took", 0) for response in responses)
+    return Response({"took": took_ms, "responses": responses}, is_unshared=True)
 
 
-def _one_search(request: RestRequest, head: Json, body: str) -> Json:
+def _search_once(request: RestRequest, header: Json, body: str) -> Json:
+    """Return the response to one search of a multi-search, or its error."""
     try:
-        with understood(request.engine, "search"):
-            index = head.get("index", request.index)
+        with translate_errors(request.engine, "search"):
+            index = header.get("index", request.index)
             expression = ",".join(index) if isinstance(index, list) else index
             search_body = RestRequest(request.engine, "POST", {}, {}, body).json()
-            answer = execute.search(request.engine, expression, search_body, {})
+            response = execute.search(request.engine, expression, search_body, {})
     except Fault as fault:
-        return fault.body()
-    return {**answer, "status": 200}
+        return fault.response_body()
+    return {**response, "status": 200}
 
 
 @router.route("GET POST", "/_count", "/{index}/_count")
@@ -104,10 +106,11 @@ def _index(request: RestRequest) -> Response:
     def write(batch: documents.WriteBatch) -> Json:
         return batch.index(str(request.index), request.path.get("id"), request.body)
 
-    return _status(documents.write_one(request.engine, write, request.refresh))
+    return _write_response(documents.write_one(request.engine, write, request.refresh))
 
 
-def _status(body: Json) -> Response:
+def _write_response(body: Json) -> Response:
+    """Return the response to a write, whose status is in the body."""
     return Response({key: value for key, value in body.items() if key != "status"}, body["status"])
 
 
@@ -116,7 +119,7 @@ def _delete(request: RestRequest) -> Response:
     def write(batch: documents.WriteBatch) -> Json:
         return batch.delete(str(request.index), request.path["id"])
 
-    return _status(documents.write_one(request.engine, write, request.refresh))
+    return _write_response(documents.write_one(request.engine, write, request.refresh))
 
 
 @router.route("GET HEAD", "/{index}/_doc/{id}")
@@ -130,9 +133,9 @@ def _get(request: RestRequest) -> Response:
 
 @router.route("POST GET", "/_refresh", "/{index}/_refresh", params="ignore_unavailable")
 def _refresh(request: RestRequest) -> Response:
-    names = request.engine.names(_existing(request))
+    names = request.engine.resolve_names(_index_expression(request))
     for name in names:
-        request.engine.refresh(request.engine.live(name))
+        request.engine.refresh(request.engine.open_index(name))
     return Response({"_shards": execute.shards(len(names))})
 
 
@@ -143,14 +146,14 @@ def _forcemerge(request: RestRequest) -> Response:
 
 @router.route("GET", "/_mapping", "/{index}/_mapping", params="ignore_unavailable")
 def _get_mapping(request: RestRequest) -> Response:
-    names = request.engine.names(_existing(request))
-    return Response({name: {"mappings": request.engine.live(name).row.mappings} for name in names})
+    names = request.engine.resolve_names(_index_expression(request))
+    return Response({name: {"mappings": request.engine.open_index(name).row.mappings} for name in names})
 
 
 @router.route("PUT POST", "/{index}/_mapping")
 def _put_mapping(request: RestRequest) -> Response:
     if not request.body.strip():
-        raise parsing("request body is required")
+        raise parsing_fault("request body is required")
     return Response(admin.put_mapping(request.engine, str(request.index), request.json()))
 
 
@@ -161,7 +164,7 @@ def _put_settings(request: RestRequest) -> Response:
 
 @router.route("GET", "/_alias/{name}")
 def _get_alias(request: RestRequest) -> Response:
-    aliases = admin.indices_of(request.engine, request.path["name"])
+    aliases = admin.describe_alias(request.engine, request.path["name"])
     if not aliases:
         return Response({"error": f"alias [{request.path['name']}] missing", "status": 404}, 404)
     return Response(aliases)
@@ -189,16 +192,14 @@ def _create_index(request: RestRequest) -> Response:
 
 @router.route("DELETE", "/{index}", params="ignore_unavailable")
 def _delete_index(request: RestRequest) -> Response:
-    unavailable = request.flag("ignore_unavailable")
-    return Response(admin.delete_indices(request.engine, str(request.index), ignore_unavailable=unavailable))
+    ignores_missing = request.flag("ignore_unavailable")
+    return Response(admin.delete_indices(request.engine, str(request.index), ignore_unavailable=ignores_missing))
 
 
 @router.route("GET HEAD", "/{index}", params="ignore_unavailable expand_wildcards")
 def _get_index(request: RestRequest) -> Response:
-    if request.params.get("expand_wildcards", "all") != "all":
-        raise illegal(
-            f"[expand_wildcards] takes [all] in the embedded engine, found [{request.params['expand_wildcards']}]"
-        )
-    return Response(
-        admin.describe(request.engine, str(_existing(request)), hidden="expand_wildcards" in request.params)
-    )
+    wildcards = request.params.get("expand_wildcards")
+    if wildcards not in (None, "all"):
+        raise argument_fault(f"[expand_wildcards] takes [all] in the embedded engine, found [{wildcards}]")
+    expression = str(_index_expression(request))
+    return Response(admin.describe_indices(request.engine, expression, hidden=wildcards is not None))

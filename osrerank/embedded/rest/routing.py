@@ -1,4 +1,4 @@
-"""Route requests to their endpoints, as OpenSearch's REST layer does."""
+"""Route requests to their endpoints, as the REST layer of OpenSearch does, and turn errors into faults."""
 
 import contextlib
 import logging
@@ -8,23 +8,29 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote
 
-from osrerank.embedded.errors import Fault, Json, illegal, parsed_json, parsing, unsupported
+from osrerank.embedded.errors import Fault, Json, argument_fault, parse_json, parsing_fault, unsupported_fault
 from osrerank.embedded.mapping import values
 from osrerank.embedded.storage.engine import Engine
 from osrerank.embedded.storage.shard import Panic
 from osrerank.embedded.storage.store import storage_fault
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
-MISSHAPEN = (TypeError, LookupError, AttributeError, ValueError, ArithmeticError, RecursionError, re.error)
-"""Python's errors for a value of an unexpected type in a request."""
-_PARTS = {"index": r"(?P<index>_all|[^/_][^/]*)"}
-"""Patterns for parts of a path; no index name begins with an underscore, since paths of other APIs do."""
+REQUEST_ERRORS = (TypeError, LookupError, AttributeError, ValueError, ArithmeticError, RecursionError, re.error)
+"""The exceptions that a value of an unexpected type in a request may raise."""
+_INDEX_PATTERN = r"(?P<index>_all|[^/_][^/]*)"
+"""Matches the index in a path. It cannot begin with an underscore, as the names of other APIs do."""
 
 
 @dataclass(frozen=True, slots=True)
 class RestRequest:
-    """A request to the engine, with its parameters as text."""
+    """A request to the engine.
+
+    Attributes:
+        path: the variable parts of the path, such as ``index``.
+        params: the URL parameters, as text.
+        body: the body, as text.
+    """
 
     engine: Engine
     method: str
@@ -37,31 +43,32 @@ class RestRequest:
         return self.path.get("index")
 
     def json(self) -> Json:
-        """Return the body as an object; an absent one is empty."""
+        """Return the body as an object; an empty one without a body."""
         if not self.body.strip():
             return {}
         try:
-            parsed = parsed_json(self.body)
+            parsed = parse_json(self.body)
         except ValueError as error:
-            raise parsing(f"the body is not JSON: {error}") from None
+            raise parsing_fault(f"the body is not JSON: {error}") from None
         if not isinstance(parsed, dict):
-            raise parsing("the body is not a JSON object")
+            raise parsing_fault("the body is not a JSON object")
         return parsed
 
     def flag(self, name: str) -> bool:
-        """Return whether a boolean parameter is true; a parameter without a value is."""
-        return self._chosen(name, {"true": "true", "": "true", "false": "false"}) == "true"
+        """Return whether a boolean parameter is true or has an empty value."""
+        return self._choice(name, "true", "false") == "true"
 
     @property
     def refresh(self) -> str:
         """The parameter ``refresh``: ``true``, ``false`` or ``wait_for``."""
-        return self._chosen("refresh", {"true": "true", "": "true", "false": "false", "wait_for": "wait_for"})
+        return self._choice("refresh", "true", "false", "wait_for")
 
-    def _chosen(self, name: str, choices: Mapping[str, str]) -> str:
-        value = self.params.get(name, "false")
+    def _choice(self, name: str, *choices: str) -> str:
+        """Return a parameter's value: ``false`` by default, ``true`` if the value is empty."""
+        value = self.params.get(name, "false") or "true"
         if value not in choices:
-            raise illegal(f"Unknown value for [{name}]: [{value}]; pass one of {sorted(filter(None, choices))}")
-        return choices[value]
+            raise argument_fault(f"Unknown value for [{name}]: [{value}]; pass one of {sorted(choices)}")
+        return value
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,38 +79,45 @@ class Response:
         body: a value of JSON's types, or a text, which is sent as plain text.
         status: the HTTP status.
         warnings: the texts of ``Warning`` headers.
-        is_own: whether the engine keeps no reference to the body, so that the caller can get it without a copy.
+        is_unshared: whether only the caller has the body, so that it needs no copy.
     """
 
     body: Any
     status: int = 200
     warnings: list[str] = field(default_factory=list)
-    is_own: bool = False
+    is_unshared: bool = False
 
 
 Endpoint = Callable[[RestRequest], Response]
 
 
 class Router:
-    """Finds the endpoint for a request; the first one registered that matches answers."""
+    """Passes a request to the first registered endpoint that matches it."""
 
     def __init__(self) -> None:
         self._routes: list[tuple[frozenset[str], re.Pattern[str], frozenset[str], Endpoint]] = []
 
     def route(self, methods: str, *templates: str, params: str = "") -> Callable[[Endpoint], Endpoint]:
-        """Register an endpoint for methods and paths; requests with parameters not named in ``params`` are refused."""
+        """Return a decorator that registers an endpoint.
+
+        Args:
+            methods: the HTTP methods, separated by spaces.
+            templates: the paths, with variable parts in braces, such as ``{index}``.
+            params: the URL parameters, separated by spaces; requests with others are refused.
+        """
 
         def register(endpoint: Endpoint) -> Endpoint:
             for template in templates:
-                pattern = re.sub(r"\{(\w+)\}", lambda match: _PARTS.get(match[1], rf"(?P<{match[1]}>[^/]+)"), template)
+                pattern = template.replace("{index}", _INDEX_PATTERN)
+                pattern = re.sub(r"\{(\w+)\}", r"(?P<\1>[^/]+)", pattern)
                 known_params = frozenset(params.split())
                 self._routes.append((frozenset(methods.split()), re.compile(pattern), known_params, endpoint))
             return endpoint
 
         return register
 
-    def answer(self, engine: Engine, method: str, url: str, params: Mapping[str, Any], body: str) -> Response:
-        """Answer a request.
+    def handle(self, engine: Engine, method: str, url: str, params: Mapping[str, Any], body: str) -> Response:
+        """Return the response to a request.
 
         Raises:
             Fault: OpenSearch would refuse the request, or the engine does not support it.
@@ -111,26 +125,23 @@ class Router:
         for methods, pattern, known_params, endpoint in self._routes:
             match = pattern.fullmatch(url)
             if match and method in methods:
-                texts = {key: _text(value) for key, value in params.items()}
+                texts = {key: _format_parameter(value) for key, value in params.items()}
                 for name in texts:
                     if name not in known_params:
-                        raise illegal(
+                        raise argument_fault(
                             f"request [{url}] contains unrecognized parameter for the embedded engine: [{name}]"
                             f"; it knows {sorted(known_params)} here"
                         )
                 path = {key: unquote(value) for key, value in match.groupdict().items()}
-                return _filtered(_answered(endpoint, RestRequest(engine, method, path, texts, body)), texts)
-        raise illegal(f"the embedded engine does not support [{method} {url}]: use an OpenSearch server")
-
-
-def _answered(endpoint: Endpoint, request: RestRequest) -> Response:
-    with understood(request.engine, endpoint.__name__.strip("_")):
-        return endpoint(request)
+                with translate_errors(engine, endpoint.__name__.strip("_")):
+                    response = endpoint(RestRequest(engine, method, path, texts, body))
+                return _apply_filter_path(response, texts)
+        raise argument_fault(f"the embedded engine does not support [{method} {url}]: use an OpenSearch server")
 
 
 @contextlib.contextmanager
-def understood(engine: Engine, name: str) -> Iterator[None]:
-    """Turn Python's errors over an unexpected body into a 400, and the folder's errors into the engine's faults."""
+def translate_errors(engine: Engine, name: str) -> Iterator[None]:
+    """Turn exceptions into faults: a 400 for those of an unexpected request, others for those of the folder."""
     try:
         yield
     except OSError as error:
@@ -138,49 +149,53 @@ def understood(engine: Engine, name: str) -> Iterator[None]:
     except Panic as error:
         reason = f"the search index in {engine.folder} failed ({error}): try again"
         raise Fault(500, "search_engine_exception", reason) from error
-    except MISSHAPEN as error:
-        log.debug("the request to [%s] cannot be read", name, exc_info=True)
+    except REQUEST_ERRORS as error:
+        logger.debug("the request to [%s] cannot be read", name, exc_info=True)
         reason = f"the request to [{name}] has a value of a kind or range that cannot be used: {error!s:.200}"
         raise Fault(400, "x_content_parse_exception", reason) from error
 
 
-def _text(value: Any) -> str:
+def _format_parameter(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, list | tuple):
-        return ",".join(map(_text, value))
+        return ",".join(map(_format_parameter, value))
     return value.decode() if isinstance(value, bytes) else str(value)
 
 
-def _filtered(response: Response, params: Mapping[str, str]) -> Response:
-    """Return the parts of the response that ``filter_path`` names, or all of it."""
+def _apply_filter_path(response: Response, params: Mapping[str, str]) -> Response:
+    """Return the response with only the parts that ``filter_path`` names, if it is set."""
     paths = params.get("filter_path")
     if not paths or not isinstance(response.body, dict):
         return response
     patterns = paths.split(",")
-    if wrong := [pattern for pattern in patterns if "**" in pattern or pattern.startswith("-")]:
-        raise unsupported(f"[{wrong[0]}] in [filter_path]", "name the paths that you want, with single *")
-    return Response(_pick(response.body, patterns), response.status, response.warnings)
+    for pattern in patterns:
+        if "**" in pattern or pattern.startswith("-"):
+            raise unsupported_fault(f"[{pattern}] in [filter_path]", "name the paths that you want, with single *")
+    return Response(_select(response.body, patterns), response.status, response.warnings)
 
 
-def _pick(body: Json, patterns: list[str], path: str = "") -> Json:
-    picked: Json = {}
+def _select(body: Json, patterns: list[str], path: str = "") -> Json:
+    """Return the parts of an object whose paths match a pattern."""
+    selected: Json = {}
     for key, value in body.items():
         inner_path = f"{path}.{key}" if path else key
-        if any(_segments_match(pattern, inner_path) for pattern in patterns):
-            picked[key] = value
+        if any(_matches(pattern, inner_path) for pattern in patterns):
+            selected[key] = value
         elif isinstance(value, dict):
-            if inside := _pick(value, patterns, inner_path):
-                picked[key] = inside
+            inner = _select(value, patterns, inner_path)
+            if inner:
+                selected[key] = inner
         elif isinstance(value, list):
-            picked_objects = [_pick(element, patterns, inner_path) for element in value if isinstance(element, dict)]
-            if any(picked_objects):
-                picked[key] = [picked_object for picked_object in picked_objects if picked_object]
-    return picked
+            objects = [_select(element, patterns, inner_path) for element in value if isinstance(element, dict)]
+            if any(objects):
+                selected[key] = [element for element in objects if element]
+    return selected
 
 
-def _segments_match(pattern: str, path: str) -> bool:
-    expected, segments = pattern.split("."), path.split(".")
-    return len(expected) == len(segments) and all(
-        values.wildcard(wildcard).fullmatch(segment) for wildcard, segment in zip(expected, segments, strict=True)
+def _matches(pattern: str, path: str) -> bool:
+    wildcards, segments = pattern.split("."), path.split(".")
+    return len(wildcards) == len(segments) and all(
+        values.compile_wildcard(wildcard).fullmatch(segment)
+        for wildcard, segment in zip(wildcards, segments, strict=True)
     )

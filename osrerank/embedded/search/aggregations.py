@@ -1,4 +1,4 @@
-"""Answer terms aggregations: how many of the matching documents have each value of a field."""
+"""Compute terms aggregations: the number of matching documents for each value of a field."""
 
 import re
 from typing import Any
@@ -7,14 +7,14 @@ import tantivy
 
 from osrerank.embedded.errors import (
     Json,
-    as_name,
-    as_object,
-    as_whole,
-    illegal,
-    no_field_data,
-    parsing,
+    argument_fault,
+    no_field_data_fault,
+    parse_count,
+    parsing_fault,
     reject_unknown_keys,
-    unsupported,
+    require_object,
+    require_string,
+    unsupported_fault,
 )
 from osrerank.embedded.mapping import values
 from osrerank.embedded.mapping.fields import METADATA, Field
@@ -23,66 +23,69 @@ from osrerank.embedded.storage.index import Snapshot
 MAX_BUCKETS = 65_000
 
 
-def count_terms(aggregations: Json, snapshots: list[tuple[Snapshot, tantivy.Query]]) -> Json:
+def count_terms(aggregations: Json, queries: list[tuple[Snapshot, tantivy.Query]]) -> Json:
     """Return the ``aggregations`` of a response, over the documents that each index's query matches.
 
     Raises:
-        Fault: 400 naming an aggregation other than ``terms``, one with sub-aggregations, or a field without values.
+        Fault: 400; the reason names an aggregation other than ``terms``, sub-aggregations, or a field without values.
     """
-    return {name: _counted(name, body, snapshots) for name, body in aggregations.items()}
+    return {name: _aggregate(name, body, queries) for name, body in aggregations.items()}
 
 
-def _counted(name: str, body: Json, snapshots: list[tuple[Snapshot, tantivy.Query]]) -> Json:
+def _aggregate(name: str, body: Json, queries: list[tuple[Snapshot, tantivy.Query]]) -> Json:
+    """Return the buckets of one aggregation."""
     if not re.fullmatch(r"[^\[\]>]+", name):
-        raise parsing(f"Invalid aggregation name [{name}]: it cannot be empty, nor have [, ] or >")
-    for key in as_object(body, f"aggs.{name}"):
+        raise parsing_fault(f"Invalid aggregation name [{name}]: it cannot be empty, nor have [, ] or >")
+    for key in require_object(body, f"aggs.{name}"):
         if key in ("aggs", "aggregations"):
-            raise unsupported(f"sub-aggregations ([{key}] in [{name}])")
+            raise unsupported_fault(f"sub-aggregations ([{key}] in [{name}])")
         if key != "terms":
-            raise unsupported(f"the aggregation [{key}] (in [{name}])", "it knows [terms]")
+            raise unsupported_fault(f"the aggregation [{key}] (in [{name}])", "it knows [terms]")
     options = body.get("terms")
     if not isinstance(options, dict) or "field" not in options:
-        raise parsing(f"aggregation [{name}] needs a [terms] object with a [field]")
+        raise parsing_fault(f"aggregation [{name}] needs a [terms] object with a [field]")
     reject_unknown_keys("terms", options, frozenset({"field", "size"}))
-    path = as_name(options["field"], f"aggs.{name}.terms.field")
-    size = as_whole(options.get("size", 10), "terms.size")
+    path = require_string(options["field"], f"aggs.{name}.terms.field")
+    size = parse_count(options.get("size", 10), "terms.size")
     if not 0 < size <= MAX_BUCKETS:
-        raise illegal(f"[size] must be greater than 0 in [terms], and at most {MAX_BUCKETS}")
+        raise argument_fault(f"[size] must be greater than 0 in [terms], and at most {MAX_BUCKETS}")
     counts: dict[Any, int] = {}
-    uncounted = 0
+    other_count = 0
     field: Field | None = None
-    for snapshot, query in snapshots:
+    for snapshot, query in queries:
         field = snapshot.fields.by_path.get(path) or field
-        bucket_counts, beyond = _count(snapshot, query, path)
-        uncounted += beyond
-        for key, count in bucket_counts.items():
+        index_counts, index_other_count = _count_values(snapshot, query, path)
+        other_count += index_other_count
+        for key, count in index_counts.items():
             counts[key] = counts.get(key, 0) + count
     keys = sorted(counts, key=lambda key: (-counts[key], key))
-    uncounted += sum(counts[key] for key in keys[size:])
-    shown = [{**_key(key, field), "doc_count": counts[key]} for key in keys[:size]]
-    return {"doc_count_error_upper_bound": 0, "sum_other_doc_count": uncounted, "buckets": shown}
+    other_count += sum(counts[key] for key in keys[size:])
+    buckets = [{**_bucket_key(key, field), "doc_count": counts[key]} for key in keys[:size]]
+    return {"doc_count_error_upper_bound": 0, "sum_other_doc_count": other_count, "buckets": buckets}
 
 
-def _count(snapshot: Snapshot, query: tantivy.Query, path: str) -> tuple[dict[Any, int], int]:
-    """Return value -> number of documents, and how many documents have values beyond the largest buckets."""
+def _count_values(snapshot: Snapshot, query: tantivy.Query, path: str) -> tuple[dict[Any, int], int]:
+    """Return value -> number of documents, for the most frequent values; and the total count of the others."""
     field = snapshot.fields.by_path.get(path)
     if path in METADATA:
-        raise unsupported(f"[{path}] in [terms]", "use a field of the mapping")
+        raise unsupported_fault(f"[{path}] in [terms]", "use a field of the mapping")
     if field is not None and not field.has_doc_values:
-        raise no_field_data(path)
+        raise no_field_data_fault(path)
     if field is None or path not in snapshot.shard.names:
         return {}, 0
     column = snapshot.shard.names[path]
     terms = {"field": column, "size": MAX_BUCKETS, "segment_size": MAX_BUCKETS}
     response = snapshot.searcher.aggregate(query, {"it": {"terms": terms}})["it"]
-    cast = int if field.column == "long" else float if field.column == "double" else str
-    bucket_counts = {cast(bucket["key"]): bucket["doc_count"] for bucket in response["buckets"]}
-    return bucket_counts, int(response.get("sum_other_doc_count") or 0)
+    casts = {"long": int, "double": float}
+    cast = casts.get(field.column, str)
+    counts = {cast(bucket["key"]): bucket["doc_count"] for bucket in response["buckets"]}
+    return counts, int(response.get("sum_other_doc_count") or 0)
 
 
-def _key(key: Any, field: Field | None) -> Json:
+def _bucket_key(key: Any, field: Field | None) -> Json:
+    """Return the ``key`` of a bucket, and its text for a boolean or a date."""
     if field is not None and field.kind == "boolean":
         return {"key": key, "key_as_string": "true" if key else "false"}
     if field is not None and field.kind == "date":
-        return {"key": key, "key_as_string": values.millis_text(key)}
+        return {"key": key, "key_as_string": values.format_millis(key)}
     return {"key": key}

@@ -1,4 +1,4 @@
-"""Answer ``_mtermvectors`` and ``_analyze``, which list the terms of texts."""
+"""Handle ``_mtermvectors`` and ``_analyze``, which list the terms of texts."""
 
 import json
 import re
@@ -6,14 +6,23 @@ from collections import Counter
 
 from osrerank.embedded.analysis.analyzers import Analyzers
 from osrerank.embedded.analysis.tokens import GAP, Analyzer
-from osrerank.embedded.errors import Fault, Json, as_list, as_name, as_object, illegal, reject_unknown_keys, unsupported
+from osrerank.embedded.errors import (
+    Fault,
+    Json,
+    argument_fault,
+    reject_unknown_keys,
+    require_list,
+    require_object,
+    require_string,
+    unsupported_fault,
+)
 from osrerank.embedded.storage.engine import Engine
 from osrerank.embedded.storage.index import Snapshot, field_analyzer
 from osrerank.embedded.storage.shard import JOIN
 
-_DETAILS = ("positions", "offsets", "payloads")
-"""Details of each occurrence that OpenSearch lists unless a request turns them off."""
-_TYPES = (
+_OCCURRENCE_DETAILS = ("positions", "offsets", "payloads")
+"""Details of each occurrence of a term that OpenSearch lists unless a request turns them off."""
+_SCRIPT_TYPES = (
     (
         re.compile(r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u1950-\u19ff\u1a20-\u1aaf\uaa80-\uaadf]+"),
         "SOUTHEAST_ASIAN",
@@ -29,52 +38,56 @@ _TYPES = (
 
 
 def many_term_vectors(engine: Engine, body: Json) -> Json:
-    """Answer ``_mtermvectors``: the terms of documents' text fields with their frequencies."""
+    """Return the response to ``_mtermvectors``: the terms of documents' text fields, with their frequencies."""
     reject_unknown_keys("mtermvectors", body, frozenset({"docs"}))
-    requests = [as_object(entry, "docs") for entry in as_list(body.get("docs"), "docs")]
+    requests = [require_object(entry, "docs") for entry in require_list(body.get("docs"), "docs")]
     for request in requests:
-        reject_unknown_keys(
-            "mtermvectors docs", request, frozenset({"_index", "_id", "fields", "term_statistics", *_DETAILS})
-        )
-        if listed := [key for key in _DETAILS if request.get(key, True) is not False]:
-            raise unsupported(f"[{listed[0]}] in [mtermvectors]", f"set {listed[0]} to false")
+        allowed = frozenset({"_index", "_id", "fields", "term_statistics", *_OCCURRENCE_DETAILS})
+        reject_unknown_keys("mtermvectors docs", request, allowed)
+        for key in _OCCURRENCE_DETAILS:
+            if request.get(key, True) is not False:
+                raise unsupported_fault(f"[{key}] in [mtermvectors]", f"set {key} to false")
         if not isinstance(request.get("term_statistics", False), bool):
-            raise illegal(f"[term_statistics] must be true or false, found [{request['term_statistics']}]")
-    return {"docs": [_document(engine, request) for request in requests]}
+            raise argument_fault(f"[term_statistics] must be true or false, found [{request['term_statistics']}]")
+    return {"docs": [_document_vectors(engine, request) for request in requests]}
 
 
-def _document(engine: Engine, request: Json) -> Json:
-    name, doc_id = as_name(request.get("_index"), "_index"), as_name(request.get("_id"), "_id")
+def _document_vectors(engine: Engine, request: Json) -> Json:
+    """Return the term vectors of one document, or the error of its index."""
+    name, doc_id = require_string(request.get("_index"), "_index"), require_string(request.get("_id"), "_id")
     try:
-        (snapshot,) = [live.snapshot() for live in engine.searchable(engine.single(name))]
+        (snapshot,) = [live.snapshot() for live in engine.searchable_indices(engine.resolve_single(name))]
     except Fault as fault:
-        return {"_index": name, "_id": doc_id, "error": fault.body()["error"]}
-    row = engine.store.get(engine.live(snapshot.name).row, doc_id)
+        return {"_index": name, "_id": doc_id, "error": fault.response_body()["error"]}
+    row = engine.store.get(engine.open_index(snapshot.name).row, doc_id)
     identity: Json = {"_index": snapshot.name, "_id": doc_id, "_version": row.version if row else 0, "took": 0}
     if row is None or row.source is None:
         return {**identity, "found": False}
     texts = snapshot.fields.extract(json.loads(row.source))
     vectors = {}
-    for path in as_list(request.get("fields"), "fields"):
+    for path in require_list(request.get("fields"), "fields"):
         field = snapshot.fields.by_path.get(path)
         if field is None:
             continue
         if field.column != "text":
-            raise unsupported(f"the field [{path}] in [mtermvectors]", "use text fields")
+            raise unsupported_fault(f"the field [{path}] in [mtermvectors]", "use text fields")
         analyzer = snapshot.analyzer(field)
-        if counts := Counter(term for text in texts.get(path, ()) for term in analyzer.terms(text) if term != GAP):
-            vectors[path] = _vector(snapshot, path, counts, statistics=request.get("term_statistics", False))
+        counts = Counter(term for text in texts.get(path, ()) for term in analyzer.terms(text) if term != GAP)
+        if counts:
+            has_statistics = request.get("term_statistics", False)
+            vectors[path] = _field_vector(snapshot, path, counts, has_statistics=has_statistics)
     return {**identity, "found": True, "term_vectors": vectors}
 
 
-def _vector(snapshot: Snapshot, path: str, counts: Counter[str], *, statistics: bool) -> Json:
+def _field_vector(snapshot: Snapshot, path: str, counts: Counter[str], *, has_statistics: bool) -> Json:
+    """Return the terms of a field with their counts and, if requested, their frequencies in the index."""
     terms: dict[str, Json] = {}
     for term, count in sorted(counts.items()):
         terms[term] = {"term_freq": count}
-        if statistics:
+        if has_statistics:
             tokens = snapshot.searcher.terms_with_prefix(snapshot.shard.exact[path], term + JOIN)
             total = sum(int(token[len(term) + 1 :].partition(JOIN)[0]) * documents for token, documents in tokens)
-            terms[term] |= {"doc_freq": snapshot.frequency(path, term), "ttf": total}
+            terms[term] |= {"doc_freq": snapshot.document_frequency(path, term), "ttf": total}
     totals = snapshot.searcher.totals(path)
     return {
         "field_statistics": {"sum_doc_freq": totals.pairs, "doc_count": totals.documents, "sum_ttf": totals.tokens},
@@ -83,18 +96,18 @@ def _vector(snapshot: Snapshot, path: str, counts: Counter[str], *, statistics: 
 
 
 def analyze(engine: Engine, name: str | None, body: Json) -> Json:
-    """Answer ``_analyze``: the tokens of a text, with their types and offsets."""
+    """Return the response to ``_analyze``: the tokens of a text, with their types and offsets."""
     reject_unknown_keys("analyze", body, frozenset({"text", "field", "tokenizer", "filter"}))
-    text = as_name(body.get("text"), "text")
+    text = require_string(body.get("text"), "text")
     tokens = _request_analyzer(engine, name, body).tokens(text)
     has_one_type = body.get("tokenizer", "standard") != "standard"
     return {
         "tokens": [
             {
                 "token": token.term,
-                "start_offset": _offset(text, token.start),
-                "end_offset": _offset(text, token.end),
-                "type": "word" if has_one_type else _type(text[token.start : token.end]),
+                "start_offset": _utf16_offset(text, token.start),
+                "end_offset": _utf16_offset(text, token.end),
+                "type": "word" if has_one_type else _token_type(text[token.start : token.end]),
                 "position": token.position,
             }
             for token in tokens
@@ -102,14 +115,14 @@ def analyze(engine: Engine, name: str | None, body: Json) -> Json:
     }
 
 
-def _offset(text: str, offset: int) -> int:
-    """Return an offset as OpenSearch counts it, in UTF-16 units."""
+def _utf16_offset(text: str, offset: int) -> int:
+    """Return an offset in UTF-16 units, as in OpenSearch."""
     return len(text[:offset].encode("utf-16-le", "surrogatepass")) // 2
 
 
-def _type(word: str) -> str:
-    """Return the type that Lucene's standard tokenizer gives a word."""
-    for pattern, name in _TYPES:
+def _token_type(word: str) -> str:
+    """Return the type that Lucene's standard tokenizer gives to a word."""
+    for pattern, name in _SCRIPT_TYPES:
         if pattern.fullmatch(word):
             return f"<{name}>"
     if not any(letter.isalnum() for letter in word) or "\u20e3" in word:
@@ -118,13 +131,14 @@ def _type(word: str) -> str:
 
 
 def _request_analyzer(engine: Engine, name: str | None, body: Json) -> Analyzer:
+    """Return the analyzer of a field of the index, or the one that the request composes."""
     if "field" not in body:
-        analyzers = engine.live(engine.single(name)).analyzers if name else Analyzers()
-        return analyzers.composed(body.get("tokenizer"), body.get("filter", []))
+        analyzers = engine.open_index(engine.resolve_single(name)).analyzers if name else Analyzers()
+        return analyzers.compose(body.get("tokenizer"), body.get("filter", []))
     if name is None or {"tokenizer", "filter"} & body.keys():
-        raise illegal("[field] in [analyze] needs an index, and neither [tokenizer] nor [filter]")
-    live = engine.live(engine.single(name))
-    field = live.fields.by_path.get(as_name(body["field"], "field"))
+        raise argument_fault("[field] in [analyze] needs an index, and neither [tokenizer] nor [filter]")
+    live = engine.open_index(engine.resolve_single(name))
+    field = live.fields.by_path.get(require_string(body["field"], "field"))
     if field is None or field.column != "text":
-        raise unsupported(f"[field: {body['field']}] in [analyze]", "use a text field of the index")
+        raise unsupported_fault(f"[field: {body['field']}] in [analyze]", "use a text field of the index")
     return field_analyzer(live.analyzers, field)

@@ -1,4 +1,4 @@
-"""The engine of a folder: it holds the folder's indices, its only writer, and the thread that refreshes."""
+"""The engine of a folder: its open indices, the lock of its only writer, and the thread that refreshes indices."""
 
 import atexit
 import contextlib
@@ -12,29 +12,38 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from osrerank._platform import fork_safe_lock
-from osrerank.embedded.errors import Fault, Json, illegal, index_exists, no_such_index, unsupported
+from osrerank.embedded.errors import (
+    Fault,
+    Json,
+    argument_fault,
+    index_exists_fault,
+    missing_index_fault,
+    unsupported_fault,
+)
 from osrerank.embedded.mapping import values
 from osrerank.embedded.mapping.fields import IndexFields, merge
-from osrerank.embedded.storage.index import LiveIndex, check_mappings, layout_of
+from osrerank.embedded.storage.index import LiveIndex, build_layout, check_mappings
 from osrerank.embedded.storage.lock import WriterLock
-from osrerank.embedded.storage.shard import BROKEN
+from osrerank.embedded.storage.shard import TANTIVY_ERRORS
 from osrerank.embedded.storage.store import IndexRow, SqliteStore, StoredDocument
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 REFRESH_S = 1.0
+"""The default interval between refreshes, in seconds."""
 MAX_WRITERS = 4
-"""The most search-index writers that are open at a time; each takes a thread and up to 64 MB."""
+"""The maximum number of open search-index writers; each takes a thread and up to 64 MB."""
 _UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
-_open: dict[tuple[int, Path], "Engine"] = {}
-_open_lock = fork_safe_lock()
+_engines: dict[tuple[int, Path], "Engine"] = {}
+"""Process id and folder -> the open engine."""
+_engines_lock = fork_safe_lock()
 
 
 class Engine:
-    """The engine of a folder; safe to use from any thread.
+    """The engine of a folder. Safe to use from many threads.
 
-    Use ``Engine.shared``: the clients of a process with the same folder share one engine.
+    ``Engine.shared`` returns it, because the clients of a process with the same folder share one engine.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -51,25 +60,25 @@ class Engine:
 
     @classmethod
     def shared(cls, folder: Path) -> "Engine":
-        """Return the folder's engine, and count one more user; each user calls ``release`` at the end."""
+        """Return the folder's engine for one more user, who calls ``release`` at the end."""
         key = (os.getpid(), folder.resolve())
-        with _open_lock:
-            if key not in _open:
-                _open[key] = cls(key[1])
-            _open[key].users += 1
-            return _open[key]
+        with _engines_lock:
+            if key not in _engines:
+                _engines[key] = cls(key[1])
+            _engines[key].users += 1
+            return _engines[key]
 
     def release(self) -> None:
-        """End one use; the last one closes the engine."""
-        with _open_lock:
+        """Release the engine; the last user's release closes it."""
+        with _engines_lock:
             self.users -= 1
             if self.users > 0:
                 return
-            _open.pop((os.getpid(), self.folder), None)
+            _engines.pop((os.getpid(), self.folder), None)
         self.close()
 
     def close(self) -> None:
-        """Commit pending writes, stop the refresh thread and let others write."""
+        """Commit pending writes, stop the refresh thread, and release the write lock."""
         if self._closed:
             return
         self._closed = True
@@ -81,7 +90,7 @@ class Engine:
 
     def _close_writing(self) -> None:
         for live in self._live.values():
-            # The store has what cannot be committed now; the next writer commits it.
+            # The store has all documents; the next writer commits those that fail now.
             with contextlib.suppress(Fault):
                 if live.dirty_since is not None and live.row.name in self.store.indices():
                     live.refresh()
@@ -90,76 +99,78 @@ class Engine:
 
     # Reading
 
-    def names(self, expression: str | None, *, hidden: bool = False, aliases: bool = True) -> list[str]:
+    def resolve_names(self, expression: str | None, *, hidden: bool = False, aliases: bool = True) -> list[str]:
         """Return the indices that an expression matches, in the order of its parts, sorted within a part.
 
-        An expression has names, aliases and patterns with ``*``, separated by commas. After a pattern, a part that
-        begins with a minus excludes a name or a pattern.
+        An expression is a list of names, aliases and patterns with ``*``, separated by commas. After a pattern, a part
+        that begins with a minus excludes a name or a pattern.
 
         Args:
-            expression: None for all indices.
+            expression: the expression; None for all indices.
             hidden: whether patterns match hidden indices.
             aliases: whether patterns match aliases.
 
         Raises:
             Fault: 404 for a name that is neither an index nor an alias; 400 for date mathematics.
         """
-        rows, aliases_of_indices = self.store.indices(), self.store.aliases()
+        rows, index_ids_by_alias = self.store.indices(), self.store.aliases()
         by_id = {row.id: name for name, row in rows.items()}
         names: dict[str, None] = {}
         segments = (expression or "_all").split(",")
         for index, segment in enumerate(segments):
             if segment.startswith("<"):
-                raise unsupported(f"[{segment}] as a name of indices", "pass names, aliases and patterns with *")
+                raise unsupported_fault(f"[{segment}] as a name of indices", "pass names, aliases and patterns with *")
             excludes = segment.startswith("-") and any("*" in earlier for earlier in segments[:index])
             name_or_pattern = "*" if segment == "_all" else segment[excludes:]
             if "*" in name_or_pattern:
-                pattern = values.wildcard(name_or_pattern)
-                hit = [name for name, row in rows.items() if pattern.fullmatch(name) and (hidden or not row.is_hidden)]
+                pattern = values.compile_wildcard(name_or_pattern)
+                matches = [
+                    name for name, row in rows.items() if pattern.fullmatch(name) and (hidden or not row.is_hidden)
+                ]
                 if aliases:
-                    hit += [
+                    matches += [
                         by_id[index_id]
-                        for alias, index_ids in aliases_of_indices.items()
+                        for alias, index_ids in index_ids_by_alias.items()
                         if pattern.fullmatch(alias)
                         for index_id in index_ids
                     ]
             elif name_or_pattern in rows:
-                hit = [name_or_pattern]
-            elif name_or_pattern in aliases_of_indices:
-                hit = [] if excludes else [by_id[index_id] for index_id in aliases_of_indices[name_or_pattern]]
+                matches = [name_or_pattern]
+            elif name_or_pattern in index_ids_by_alias:
+                matches = [] if excludes else [by_id[index_id] for index_id in index_ids_by_alias[name_or_pattern]]
             else:
-                raise no_such_index(name_or_pattern)
+                raise missing_index_fault(name_or_pattern)
             if excludes:
-                names = {name: None for name in names if name not in hit}
+                names = {name: None for name in names if name not in matches}
             else:
-                names.update(dict.fromkeys(sorted(hit)))
+                names.update(dict.fromkeys(sorted(matches)))
         return list(names)
 
-    def without_missing(self, segments: list[str]) -> list[str]:
-        """Return the parts of an expression, without names of indices and aliases that do not exist."""
+    def drop_missing(self, segments: list[str]) -> list[str]:
+        """Return the parts of an expression without the names of missing indices and aliases."""
         names = {*self.store.indices(), *self.store.aliases(), "_all"}
         return [segment for segment in segments if segment in names or "*" in segment or segment.startswith(("-", "<"))]
 
-    def single(self, name: str) -> str:
-        """Return the one index that has this name or alias.
+    def resolve_single(self, name: str) -> str:
+        """Return the only index with this name or alias.
 
         Raises:
             Fault: 404 if the index does not exist; 400 if the alias has several indices.
         """
         if "*" in name or "," in name:
-            raise no_such_index(name)
-        indices = self.names(name)
+            raise missing_index_fault(name)
+        indices = self.resolve_names(name)
         if len(indices) != 1:
-            raise illegal(
+            raise argument_fault(
                 f"alias [{name}] has more than one index associated with it {indices}, can't execute a single index op"
             )
         return indices[0]
 
-    def live(self, name: str) -> LiveIndex:
-        """Return an index by its name, which is not an alias; raise the 404 if it does not exist."""
+    def open_index(self, name: str) -> LiveIndex:
+        """Return the open index of this name; raise a 404 if the index does not exist."""
         row = self.store.indices().get(name)
         if row is None:
-            raise no_such_index(name)
+            raise missing_index_fault(name)
         with self._live_lock:
             live = self._live.get(row.id)
             if live is None:
@@ -167,29 +178,29 @@ class Engine:
         live.sync()
         return live
 
-    def searchable(self, expression: str | None) -> list[LiveIndex]:
-        """Return the indices to search; each is refreshed if its interval has passed and this process may write."""
-        indices = [self.live(name) for name in self.names(expression)]
+    def searchable_indices(self, expression: str | None) -> list[LiveIndex]:
+        """Return the indices to search; each is refreshed if its interval has passed and this process is the writer."""
+        indices = [self.open_index(name) for name in self.resolve_names(expression)]
         for live in indices:
-            self._freshen(live)
+            self._refresh_if_due(live)
         return indices
 
-    def _freshen(self, live: LiveIndex) -> None:
+    def _refresh_if_due(self, live: LiveIndex) -> None:
         """Refresh an index whose interval has passed, and rebuild a damaged one."""
         if not live.is_usable:
             with self.writing():
                 if not live.is_usable:
-                    log.warning("building the search index of [%s] again from the store", live.row.name)
+                    logger.warning("building the search index of [%s] again from the store", live.row.name)
                     live.rebuild()
         elif self._writer.is_held:
-            if self._due(live):
+            if self._is_due(live):
                 with self.writing():
                     live.refresh()
         else:
             self._recover_if_behind(live)
 
     def _recover_if_behind(self, live: LiveIndex) -> None:
-        """Make searchable what a writer that died left uncommitted, then release the write lock."""
+        """Commit the stored documents that a writer left uncommitted when it died, then release the write lock."""
         if not live.is_behind or self.store.read_only:
             return
         with self._write_lock:
@@ -200,7 +211,7 @@ class Engine:
             live.close_writer()
             self._writer.release()
 
-    def _due(self, live: LiveIndex) -> bool:
+    def _is_due(self, live: LiveIndex) -> bool:
         interval = refresh_interval_s(live.row.settings)
         since = live.dirty_since
         return since is not None and interval is not None and time.monotonic() - since >= interval
@@ -226,21 +237,23 @@ class Engine:
             yield
 
     def _read_foreign_writes(self) -> None:
-        """Read what other processes wrote while this one did not hold the lock."""
+        """Load the documents that other processes wrote while this one did not have the lock."""
         for name in self.store.indices():
-            self.live(name).settle()
+            self.open_index(name).load_foreign_writes()
 
-    def target(self, name: str) -> LiveIndex:
+    def write_target(self, name: str) -> LiveIndex:
         """Return the index for a write to a name or alias; create it if it does not exist."""
         rows, aliases = self.store.indices(), self.store.aliases()
         if name in aliases:
             targets = [row.name for row in rows.values() if row.id in aliases[name]]
             if len(targets) > 1:
-                raise illegal(f"no write index is defined for alias [{name}]: it points to several indices {targets}")
-            return self.live(targets[0])
+                raise argument_fault(
+                    f"no write index is defined for alias [{name}]: it points to several indices {targets}"
+                )
+            return self.open_index(targets[0])
         if name not in rows:
             self.create(name, {}, {})
-        return self.live(name)
+        return self.open_index(name)
 
     def create(self, name: str, mappings: Json, settings: Json) -> IndexRow:
         """Create an index."""
@@ -248,18 +261,18 @@ class Engine:
         with self.writing():
             existing = self.store.indices().get(name)
             if existing is not None:
-                raise index_exists(name, existing.uuid)
+                raise index_exists_fault(name, existing.uuid)
             if name in self.store.aliases():
                 reason = f"Invalid index name [{name}], already exists as alias"
                 raise Fault(400, "invalid_index_name_exception", reason, {"index": name, "index_uuid": "_na_"})
             fields, _ = check_mappings(merge({}, mappings), settings)
             with self.store.transaction():
-                return self.store.create(name, fields.mappings, settings, layout_of(fields))
+                return self.store.create(name, fields.mappings, settings, build_layout(fields))
 
     def delete(self, name: str) -> None:
         """Remove an index with its documents."""
         with self.writing():
-            live = self.live(name)
+            live = self.open_index(name)
             live.close_writer()
             with self.store.transaction():
                 self.store.drop(live.row)
@@ -267,36 +280,36 @@ class Engine:
                 self._live.pop(live.row.id, None)
             shutil.rmtree(live.folder, ignore_errors=True)
 
-    def merged_fields(self, live: LiveIndex, mappings: Json) -> IndexFields:
-        """Return an index's fields with these mappings added, or raise the fault that says why that is impossible."""
+    def merge_fields(self, live: LiveIndex, mappings: Json) -> IndexFields:
+        """Return an index's fields with these mappings added; raise the fault if they conflict."""
         return check_mappings(merge(live.row.mappings, mappings), live.row.settings)[0]
 
     def change(self, live: LiveIndex, *, mappings: Json | None = None, settings: Json | None = None) -> None:
         """Add fields to an index, or set its dynamic settings; new fields become searchable at the next refresh."""
         with self.writing():
-            fields = self.merged_fields(live, mappings or {})
+            fields = self.merge_fields(live, mappings or {})
             changed = {"mappings": fields.mappings, "settings": settings or live.row.settings}
             with self.store.transaction():
                 row = self.store.update(live.row, **changed)
             live.sync()
-            if row.layout != layout_of(live.fields):
+            if row.layout != build_layout(live.fields):
                 live.dirty_since = live.dirty_since or time.monotonic()
                 self._start_refresher()
 
     def write(self, batches: Mapping[LiveIndex, list[StoredDocument]]) -> None:
-        """Make documents durable, then pass them to the search index; returning acknowledges the write."""
+        """Make documents durable, then add them to their search indices; returning acknowledges the write."""
         with self.writing():
             with self.store.transaction():
                 for live, rows in batches.items():
                     self.store.put(live.row, rows)
             for live, rows in batches.items():
-                live.note_stored(rows)
+                live.record_stored(rows)
             for live, rows in batches.items():
                 self._limit_writers(live)
                 try:
                     live.feed(rows)
                 except Fault as fault:  # the store has the documents; the next refresh tries again
-                    log.warning(
+                    logger.warning(
                         "stored documents of [%s] are not searchable until a refresh succeeds: %s",
                         live.row.name,
                         fault.reason,
@@ -309,21 +322,21 @@ class Engine:
             self._recover_if_behind(live)
             if live.dirty_since is None:
                 return
-        if live.dirty_since is None and live.row.layout == layout_of(live.fields):
+        if live.dirty_since is None and live.row.layout == build_layout(live.fields):
             return
         with self.writing():
             self._limit_writers(live)
             live.refresh()
 
     def _limit_writers(self, target: LiveIndex) -> None:
-        """Close another index's writer if too many are open; its errors do not concern this index."""
+        """Close another index's writer if too many are open; its errors are logged."""
         open_indices = [live for live in self._live.values() if live.has_writer and live is not target]
         if not target.has_writer and len(open_indices) >= MAX_WRITERS:
             try:
                 open_indices[0].refresh()
                 open_indices[0].close_writer()
-            except (Fault, *BROKEN) as error:  # its documents are in the store; its next refresh tries again
-                log.warning(
+            except (Fault, *TANTIVY_ERRORS) as error:  # its documents are in the store; its next refresh tries again
+                logger.warning(
                     "stored documents of [%s] are not searchable until a refresh succeeds: %s",
                     open_indices[0].row.name,
                     error,
@@ -332,14 +345,14 @@ class Engine:
 
     def _start_refresher(self) -> None:
         if self._refresher is None:
-            self._refresher = threading.Thread(target=self._keep_fresh, name="osrerank-refresh", daemon=True)
+            self._refresher = threading.Thread(target=self._refresh_loop, name="osrerank-refresh", daemon=True)
             self._refresher.start()
 
-    def _keep_fresh(self) -> None:
+    def _refresh_loop(self) -> None:
         """Refresh indices whose interval has passed, until the engine closes."""
         while not self._wake.wait(REFRESH_S / 4):
             with self._live_lock:
-                due = [live for live in self._live.values() if self._due(live)]
+                due = [live for live in self._live.values() if self._is_due(live)]
             for live in due:
                 try:
                     with self._write_lock:
@@ -347,7 +360,7 @@ class Engine:
                             self.refresh(live)
                 except Exception as error:  # noqa: BLE001 - the next turn tries again; the other indices need this thread
                     if not isinstance(error, Fault):
-                        log.warning(
+                        logger.warning(
                             "stored documents of [%s] are not searchable until a refresh succeeds: %s",
                             live.row.name,
                             error,
@@ -355,7 +368,7 @@ class Engine:
 
 
 def refresh_interval_s(settings: Json) -> float | None:
-    """Return the seconds after which writes become visible; None if they do on request only."""
+    """Return the seconds after which writes become visible; None if only a request for a refresh makes them visible."""
     text = str(settings.get("index", {}).get("refresh_interval", "1s"))
     if text == "-1":
         return None
@@ -385,6 +398,6 @@ def _check_name(name: str) -> None:
 @atexit.register
 def _close_all() -> None:
     """Commit the writes of clients that were never closed."""
-    for (process, _), engine in list(_open.items()):
+    for (process, _), engine in list(_engines.items()):
         if process == os.getpid():
             engine.close()

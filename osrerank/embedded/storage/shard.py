@@ -1,11 +1,11 @@
-"""The search index of an index: a tantivy index that can always be rebuilt from the store.
+"""The tantivy index that searches one index. It can always be rebuilt from the store (`storage/store.py`).
 
-Our analyzers turn a text into terms, and tantivy gets the terms joined by a separator. Its own analysis only splits at
-the separator and drops ``GAP``, the placeholder that keeps the positions of removed stop words.
+Our analyzers turn a text into terms, and tantivy receives them joined by a separator. Its own analysis only splits at
+the separator and drops `GAP`, the placeholder of a removed stop word, whose position it thereby keeps.
 
-tantivy's BM25 averages a field's length over all documents, Lucene's over the documents that have a term in the field.
-So a text field has two more columns, from which Lucene's score is computed if some documents lack the field. One has
-tokens made of a term, its frequency in the document and the document's length; the other has the length alone.
+tantivy's BM25 averages a field's length over all documents, Lucene's over the documents with a term in the field.
+Therefore a text field has two more columns, from which Lucene's score is computed if some documents lack the field: one
+with tokens of a term, its frequency and the length of the document's field, and one with the length only.
 """
 
 import contextlib
@@ -24,46 +24,46 @@ from osrerank.embedded.storage.store import StoredDocument
 ID, SOURCE, SEQ, PRESENT = "_id", "_source", "_seq", "_present"
 SEPARATOR = "\x1f"
 LENGTH, DISTINCT = SEPARATOR + "length", SEPARATOR + "distinct"
-"""Parts of a token in ``PRESENT``: a text field's path, `LENGTH` and its number of terms, or `DISTINCT` and its number
-of different terms."""
+"""Parts of tokens in `PRESENT`: after a text field's path, they precede its number of terms, or of distinct terms."""
 JOIN = "\x1e"
-"""Separates a term, its frequency and the length of its document in a token."""
-EVERY = "*"
-"""The token of every document in ``PRESENT``. Its frequency is BM25's document count, with deleted documents."""
+"""The separator between a term, its frequency and the field's length in a token."""
+ALL_DOCUMENTS = "*"
+"""The token that all documents have in `PRESENT`; its frequency is BM25's document count, with deleted documents."""
 WRITER_BYTES = 64_000_000
+"""The memory of a writer, in bytes."""
 VALUE_GAP = [GAP] * 100
-"""Separates a text field's values, so that no phrase matches across two (OpenSearch's position_increment_gap)."""
+"""The gap between the values of a text field, so that no phrase matches across two (``position_increment_gap``)."""
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 Panic: type[BaseException] = next(
     (kind for kind in BaseException.__subclasses__() if kind.__name__ == "PanicException"), RuntimeError
 )
 """The exception of a failed assertion inside tantivy, for instance on a truncated file."""
-BROKEN = (ValueError, OSError, RuntimeError, Panic)
-"""tantivy's errors when its files cannot be read or written."""
+TANTIVY_ERRORS = (ValueError, OSError, RuntimeError, Panic)
+"""The exceptions that tantivy raises if its files cannot be read or written."""
 
 
 @contextlib.contextmanager
-def reading(folder: Path | None) -> Iterator[None]:
-    """Turn tantivy's errors over missing or damaged files into the engine's 500."""
+def translate_tantivy_errors(folder: Path | None) -> Iterator[None]:
+    """Turn the exceptions that tantivy raises for missing or damaged files into the engine's 500."""
     try:
         yield
     except UnicodeError:
         raise  # the error is in the request, not in the files
-    except BROKEN as error:
+    except TANTIVY_ERRORS as error:
         cause = f"{type(error).__name__}: {error}"
         reason = f"the search index in {folder} failed ({cause}): try again"
         raise Fault(500, "search_engine_exception", reason) from error
 
 
 class FieldTotals(NamedTuple):
-    """Lucene's statistics of a text field, over the documents that have a term in it, including deleted ones.
+    """Lucene's statistics of a text field, over the documents with a term in it, including deleted ones.
 
     Attributes:
         documents: the number of documents.
-        tokens: the total number of terms that these documents have in the field.
-        pairs: the number of pairs of a document and one of its different terms.
+        tokens: the total number of terms in the field, with repetitions.
+        pairs: the total number of distinct terms of each document.
     """
 
     documents: int
@@ -72,7 +72,7 @@ class FieldTotals(NamedTuple):
 
 
 def encode_length(length: int) -> int:
-    """Return a length as Lucene stores it in a byte: exact up to 24; of the excess, the four highest bits."""
+    """Return a length as Lucene stores it in a byte: exact up to 24, and with four significant bits of the excess."""
     excess = length - 24
     dropped_bits = max(0, excess.bit_length() - 4)
     return length if excess <= 0 else 24 + (excess >> dropped_bits << dropped_bits)
@@ -89,17 +89,19 @@ class CheckedSearcher:
     def totals(self, path: str) -> FieldTotals:
         """Return the statistics of a text field."""
         if path not in self._totals:
-            lengths, distinct = self._marks(path + LENGTH), self._marks(path + DISTINCT)
+            lengths, distinct = self._count_numbers(path + LENGTH), self._count_numbers(path + DISTINCT)
             self._totals[path] = FieldTotals(
-                sum(lengths.values()),
-                *(sum(n * count for n, count in counts.items()) for counts in (lengths, distinct)),
+                documents=sum(lengths.values()),
+                tokens=sum(number * count for number, count in lengths.items()),
+                pairs=sum(number * count for number, count in distinct.items()),
             )
         return self._totals[path]
 
-    def _marks(self, mark: str) -> dict[int, int]:
-        """Return number -> how many documents have the mark followed by this number."""
-        with reading(self._folder):
-            return {int(token[len(mark) :]): count for token, count in self._searcher.terms_with_prefix(PRESENT, mark)}
+    def _count_numbers(self, prefix: str) -> dict[int, int]:
+        """Return number -> the number of documents with a token of this prefix and number in `PRESENT`."""
+        with translate_tantivy_errors(self._folder):
+            tokens = self._searcher.terms_with_prefix(PRESENT, prefix)
+            return {int(token[len(prefix) :]): count for token, count in tokens}
 
     @property
     def num_docs(self) -> int:
@@ -107,15 +109,15 @@ class CheckedSearcher:
 
     def docs(self, addresses: Iterable[tantivy.DocAddress]) -> list[tantivy.Document]:
         """Return stored documents."""
-        with reading(self._folder):
+        with translate_tantivy_errors(self._folder):
             return [self._searcher.doc(address) for address in addresses]
 
     def __getattr__(self, name: str) -> Any:
-        """Return a method of tantivy's searcher, with its errors turned into faults."""
+        """Return a method of tantivy's searcher that raises faults."""
         method = getattr(self._searcher, name)
 
         def guarded(*args: Any, **options: Any) -> Any:
-            with reading(self._folder):
+            with translate_tantivy_errors(self._folder):
                 return method(*args, **options)
 
         return guarded
@@ -125,8 +127,13 @@ class Shard:
     """A tantivy index in its own folder.
 
     Args:
-        folder: the folder, created if absent; None for an index in memory.
-        layout: field path -> the column's type.
+        folder: the folder, which is created if it is missing; None for an index in memory.
+        layout: field path -> the type of its column.
+
+    Attributes:
+        names: field path -> the name of its column.
+        exact: path of a text field -> the name of the column with terms, frequencies and lengths.
+        lengths: path of a text field -> the name of the column with lengths.
 
     Raises:
         ValueError, OSError: the files in the folder are damaged.
@@ -138,15 +145,15 @@ class Shard:
         self.names = {path: f"f{number}" for number, path in enumerate(layout)}
         self.exact = {path: f"{name}_exact" for path, name in self.names.items()}
         self.lengths = {path: f"{name}_length" for path, name in self.names.items()}
-        self.schema = self._schema()
-        self._index = self._opened(folder)
+        self.schema = self._build_schema()
+        self._index = self._open(folder)
         self._index.config_reader("manual")
-        cut = tantivy.TextAnalyzerBuilder(tantivy.Tokenizer.regex(f"[^{SEPARATOR}]+"))
-        self._index.register_tokenizer("terms", cut.filter(tantivy.Filter.custom_stopword([GAP])).build())
+        splitter = tantivy.TextAnalyzerBuilder(tantivy.Tokenizer.regex(f"[^{SEPARATOR}]+"))
+        self._index.register_tokenizer("terms", splitter.filter(tantivy.Filter.custom_stopword([GAP])).build())
         self._writer: tantivy.IndexWriter | None = None
         self.reload()
 
-    def _opened(self, folder: Path | None) -> tantivy.Index:
+    def _open(self, folder: Path | None) -> tantivy.Index:
         if folder is None:
             return tantivy.Index(self.schema)
         if (folder / "meta.json").exists():
@@ -154,7 +161,7 @@ class Shard:
         folder.mkdir(parents=True, exist_ok=True)
         return tantivy.Index(self.schema, path=str(folder))
 
-    def _schema(self) -> tantivy.Schema:
+    def _build_schema(self) -> tantivy.Schema:
         builder = tantivy.SchemaBuilder()
         builder.add_text_field(ID, stored=True, tokenizer_name="raw", index_option="basic")
         builder.add_bytes_field(SOURCE, stored=True)
@@ -180,7 +187,7 @@ class Shard:
         self.searcher = CheckedSearcher(self._index.searcher(), self.folder)
 
     @staticmethod
-    def numbers(searcher: CheckedSearcher, addresses: list[tantivy.DocAddress]) -> list[int]:
+    def sequence_numbers(searcher: CheckedSearcher, addresses: list[tantivy.DocAddress]) -> list[int]:
         """Return the sequence numbers of the documents at these addresses."""
         return [int(number or 0) for number in searcher.fast_field_values(SEQ, addresses)]
 
@@ -190,7 +197,7 @@ class Shard:
         return self._writer is not None
 
     def open_writer(self) -> None:
-        """Open the writer if it is closed; changes that an earlier writer did not commit are lost."""
+        """Open the writer if it is closed; uncommitted changes of an earlier writer are lost."""
         if self._writer is None:
             # One thread: documents keep the order of their sequence numbers within a segment.
             self._writer = self._index.writer(WRITER_BYTES, num_threads=1)
@@ -202,15 +209,15 @@ class Shard:
 
         Args:
             row: the stored document, with its source.
-            fields: field path -> values.
-            analyzer: returns the analyzer of a field path.
+            fields: field path -> the values of the document.
+            analyzer: a function that returns the analyzer of a field path.
         """
         assert row.source is not None
         document = tantivy.Document()
         document.add_text(ID, row.doc_id)
         document.add_bytes(SOURCE, row.source.encode())
         document.add_unsigned(SEQ, row.seq)
-        document.add_text(PRESENT, EVERY)
+        document.add_text(PRESENT, ALL_DOCUMENTS)
         for path, values in fields.items():
             document.add_text(PRESENT, path)
             if self.layout[path] == "text":
@@ -225,6 +232,7 @@ class Shard:
         self._writer.add_document(document)
 
     def _add_terms(self, document: tantivy.Document, path: str, texts: list[list[str]]) -> None:
+        """Add the terms of a text field's values, and the tokens from which Lucene's score is computed."""
         terms = texts[0]
         for text_terms in texts[1:]:
             terms = [*terms, *VALUE_GAP, *text_terms]
@@ -253,7 +261,7 @@ class Shard:
             add(self.names[path], value)
 
     def delete(self, doc_ids: Iterable[str]) -> None:
-        """Remove documents by id; unknown ids are ignored."""
+        """Delete documents by id; unknown ids are ignored."""
         assert self._writer is not None
         for doc_id in doc_ids:
             self._writer.delete_documents_by_term(ID, doc_id)
@@ -264,8 +272,8 @@ class Shard:
         self._writer.commit()
 
     def close_writer(self, *, wait: bool = True) -> None:
-        """Close the writer; uncommitted changes are lost. ``wait`` waits until its merges end."""
+        """Close the writer; uncommitted changes are lost. With ``wait``, return when its merges have ended."""
         writer, self._writer = self._writer, None
         if writer is not None and wait:
-            with reading(self.folder):
+            with translate_tantivy_errors(self.folder):
                 writer.wait_merging_threads()

@@ -1,7 +1,7 @@
-"""The engine's durable store: one SQLite file with every index, alias and document.
+"""The engine's durable store: a SQLite file with all indices, aliases and documents of a folder.
 
 A write is acknowledged when its transaction is on disk (write-ahead log, ``synchronous=FULL``). Each write of a
-document gets the next sequence number of its index; a deleted document stays as a row without source until the search
+document gets the next sequence number of its index. A deleted document remains as a row without source until the search
 index has removed it.
 """
 
@@ -22,9 +22,9 @@ from osrerank.embedded.errors import Fault, Json
 
 FORMAT = 2
 """The version of the folder's layout; a folder of another version is refused."""
-FILE = "store.sqlite"
-BATCH = 1000
-"""How many rows a query reads at a time."""
+FILE_NAME = "store.sqlite"
+BATCH_SIZE = 1000
+"""The number of rows that a query reads at a time."""
 _SCHEMA = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL);
 CREATE TABLE indices (
@@ -43,9 +43,9 @@ class IndexRow:
     """An index in the store.
 
     Attributes:
-        layout: field path -> column of the search index when it was last built.
-        generation: counts the rebuilds of the search index.
-        indexed_seq: documents up to this sequence number are committed in the search index.
+        layout: field path -> the column's type in the search index, as it was last built.
+        generation: the number of times that the search index was built.
+        indexed_seq: the sequence number up to which the search index has committed the documents.
     """
 
     id: int
@@ -60,12 +60,12 @@ class IndexRow:
 
     @property
     def is_hidden(self) -> bool:
-        """Whether patterns leave the index out."""
+        """Whether patterns do not match the index."""
         return str(self.settings.get("index", {}).get("hidden", False)).lower() == "true"
 
 
 class StoredDocument(NamedTuple):
-    """A document; ``source`` is its JSON text, None once deleted."""
+    """A document; ``source`` is its JSON text, or None after a deletion."""
 
     seq: int
     doc_id: str
@@ -74,7 +74,7 @@ class StoredDocument(NamedTuple):
 
 
 class SqliteStore:
-    """The SQLite file of a folder; every method may be called from any thread.
+    """The SQLite file of a folder. Safe to use from many threads.
 
     Raises:
         Fault: the folder cannot be written (403), the disk is full (429), the file is damaged or of another version
@@ -84,13 +84,13 @@ class SqliteStore:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.lock = threading.RLock()
-        with self._border():
-            self._db, self.read_only = _open(folder)
+        with self._translate_errors():
+            self._db, self.read_only = _open_database(folder)
             self._prepare()
         self._catalog: dict[str, IndexRow] = {}
         self._alias_rows: dict[str, set[int]] = {}
-        self._seen: tuple[int, int] | None = None
-        self._own_changes = 0
+        self._loaded_version: tuple[int, int] | None = None
+        self._change_count = 0
 
     def close(self) -> None:
         with self.lock:
@@ -98,8 +98,8 @@ class SqliteStore:
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:
-        """Make all changes inside durable together, or undo them."""
-        with self.lock, self._border():
+        """Commit all changes in the block in one transaction; undo them after an exception."""
+        with self.lock, self._translate_errors():
             self._db.execute("BEGIN IMMEDIATE")
             try:
                 yield
@@ -110,13 +110,13 @@ class SqliteStore:
 
     def indices(self) -> dict[str, IndexRow]:
         """Return the indices by name, as of the last transaction of any process."""
-        with self.lock, self._border():
+        with self.lock, self._translate_errors():
             self._reload()
             return self._catalog
 
     def aliases(self) -> dict[str, set[int]]:
-        """Return alias -> ids of its indices."""
-        with self.lock, self._border():
+        """Return alias -> the ids of its indices."""
+        with self.lock, self._translate_errors():
             self._reload()
             return self._alias_rows
 
@@ -134,15 +134,15 @@ class SqliteStore:
             f"CREATE TABLE docs_{cursor.lastrowid:d}"
             " (seq INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, version INTEGER NOT NULL, source TEXT)"
         )
-        self._own_changes += 1
+        self._change_count += 1
         return self.indices()[name]
 
     def drop(self, index: IndexRow) -> None:
-        """Remove an index with its documents and from its aliases; call it in a transaction."""
+        """Remove an index with its documents and aliases; call it in a transaction."""
         self._db.execute(f"DROP TABLE docs_{index.id:d}")
         self._db.execute("DELETE FROM aliases WHERE index_id = ?", (index.id,))
         self._db.execute("DELETE FROM indices WHERE id = ?", (index.id,))
-        self._own_changes += 1
+        self._change_count += 1
 
     def update(self, index: IndexRow, **changes: Any) -> IndexRow:
         """Change an index's row; call it in a transaction."""
@@ -151,22 +151,22 @@ class SqliteStore:
             "UPDATE indices SET mappings = ?, settings = ?, layout = ?, generation = ?, indexed_seq = ? WHERE id = ?",
             (*map(json.dumps, (row.mappings, row.settings, row.layout)), row.generation, row.indexed_seq, row.id),
         )
-        self._own_changes += 1
+        self._change_count += 1
         return row
 
     def put_alias(self, alias: str, index: IndexRow) -> None:
         """Add an alias; call it in a transaction."""
         self._db.execute("INSERT OR REPLACE INTO aliases VALUES (?, ?)", (alias, index.id))
-        self._own_changes += 1
+        self._change_count += 1
 
     def drop_alias(self, alias: str, index: IndexRow) -> None:
         """Remove an alias; call it in a transaction."""
         self._db.execute("DELETE FROM aliases WHERE alias = ? AND index_id = ?", (alias, index.id))
-        self._own_changes += 1
+        self._change_count += 1
 
     def get(self, index: IndexRow, doc_id: str) -> StoredDocument | None:
-        """Return a document's latest row, also if the document is deleted; None if there is no row."""
-        with self.lock, self._border():
+        """Return a document's latest row, even if the document is deleted; None if it has no row."""
+        with self.lock, self._translate_errors():
             query = f"SELECT seq, id, version, source FROM docs_{index.id:d} WHERE id = ?"
             row = self._db.execute(query, (doc_id,)).fetchone()
             return StoredDocument(*row) if row else None
@@ -174,23 +174,24 @@ class SqliteStore:
     def put(self, index: IndexRow, rows: Iterable[StoredDocument]) -> None:
         """Write documents, replacing those with the same ids; call it in a transaction."""
         self._db.executemany(
-            # Only the id may exist already: a repeated sequence number would replace another document.
+            # The id may exist, but not the sequence number, which would replace another document.
             f"INSERT INTO docs_{index.id:d} (seq, id, version, source) VALUES (?, ?, ?, ?) ON CONFLICT (id)"
             " DO UPDATE SET seq = excluded.seq, version = excluded.version, source = excluded.source",
             rows,
         )
 
     def last_seq(self, index: IndexRow) -> int:
-        """Return the highest sequence number so far."""
-        with self.lock, self._border():
+        """Return the highest sequence number of an index's writes."""
+        with self.lock, self._translate_errors():
             highest = self._db.execute(f"SELECT max(seq) FROM docs_{index.id:d}").fetchone()[0]
             return max(highest or 0, index.indexed_seq)
 
-    def since(self, index: IndexRow, seq: int) -> Iterator[list[StoredDocument]]:
+    def read_since(self, index: IndexRow, seq: int) -> Iterator[list[StoredDocument]]:
         """Yield batches of the rows after a sequence number, in ascending order."""
-        query = f"SELECT seq, id, version, source FROM docs_{index.id:d} WHERE seq > ? ORDER BY seq LIMIT {BATCH:d}"
+        table = f"docs_{index.id:d}"
+        query = f"SELECT seq, id, version, source FROM {table} WHERE seq > ? ORDER BY seq LIMIT {BATCH_SIZE:d}"
         while True:
-            with self.lock, self._border():
+            with self.lock, self._translate_errors():
                 rows = [StoredDocument(*row) for row in self._db.execute(query, (seq,))]
             if not rows:
                 return
@@ -198,10 +199,11 @@ class SqliteStore:
             seq = rows[-1].seq
 
     def forget_deleted(self, index: IndexRow, up_to: int) -> None:
-        """Remove the rows of deleted documents that the search index has removed; call it in a transaction."""
+        """Drop the rows of documents that the search index has deleted; call it in a transaction."""
         self._db.execute(f"DELETE FROM docs_{index.id:d} WHERE source IS NULL AND seq <= ?", (up_to,))
 
     def _prepare(self) -> None:
+        """Create the tables in a new file; refuse a file of another version."""
         if not self._db.execute("SELECT 1 FROM sqlite_master WHERE name = 'meta'").fetchone():
             with contextlib.suppress(sqlite3.OperationalError):  # another process has just done the same
                 self._db.executescript(
@@ -210,18 +212,19 @@ class SqliteStore:
         version = int(self._db.execute("SELECT value FROM meta WHERE key = 'format'").fetchone()[0])
         if version != FORMAT:
             self._db.close()
-            age, kind, fix = (
-                ("a later", "index_format_too_new_exception", "upgrade osrerank, or index into another folder")
-                if version > FORMAT
-                else ("an earlier", "index_format_too_old_exception", "delete the folder and index again")
-            )
-            reason = f"the folder {self.folder} was written by {age} osrerank (format {version}, not {FORMAT}): {fix}"
+            if version > FORMAT:
+                kind, writer = "index_format_too_new_exception", "a later osrerank"
+                fix = "upgrade osrerank, or index into another folder"
+            else:
+                kind, writer = "index_format_too_old_exception", "an earlier osrerank"
+                fix = "delete the folder and index again"
+            reason = f"the folder {self.folder} was written by {writer} (format {version}, not {FORMAT}): {fix}"
             raise Fault(500, kind, reason)
 
     def _reload(self) -> None:
-        """Read the catalog again if this or another process has changed it."""
-        now = (int(self._db.execute("PRAGMA data_version").fetchone()[0]), self._own_changes)
-        if now == self._seen:
+        """Read the indices and aliases again if this or another process has changed them."""
+        version = (int(self._db.execute("PRAGMA data_version").fetchone()[0]), self._change_count)
+        if version == self._loaded_version:
             return
         rows = self._db.execute(
             "SELECT id, name, uuid, created_ms, mappings, settings, layout, generation, indexed_seq FROM indices"
@@ -231,12 +234,12 @@ class SqliteStore:
         for alias, index_id in self._db.execute("SELECT alias, index_id FROM aliases"):
             aliases.setdefault(alias, set()).add(index_id)
         self._alias_rows = aliases
-        # Our own transaction may still be undone, so the next call must read again.
-        self._seen = None if self._db.in_transaction else now
+        # An open transaction may still be undone, so the next call must read again.
+        self._loaded_version = None if self._db.in_transaction else version
 
     @contextlib.contextmanager
-    def _border(self) -> Iterator[None]:
-        """Turn SQLite's errors into the engine's."""
+    def _translate_errors(self) -> Iterator[None]:
+        """Turn SQLite's exceptions into faults."""
         try:
             yield
         except sqlite3.Error as error:
@@ -244,23 +247,19 @@ class SqliteStore:
 
 
 def storage_fault(folder: Path, message: str) -> Fault:
-    """Return the fault for a failure of the disk, the folder's rights or the files in it."""
+    """Return the fault for an error message about the disk, the folder's permissions or the files in it."""
     lower = message.lower()
-    if any(
-        sign in lower
-        for sign in ("is full", "disk i/o error", "no space", "file too large", "os error 28", "os error 27")
-    ):
+    disk_messages = ("is full", "disk i/o error", "no space", "file too large", "os error 28", "os error 27")
+    if any(part in lower for part in disk_messages):
         reason = f"the disk of the embedded folder {folder} is full or failing ({message}): free space and try again"
         return Fault(429, "cluster_block_exception", reason)
-    if any(sign in lower for sign in ("readonly", "read-only", "unable to open", "permission denied")):
-        reason = (
-            f"the embedded folder {folder} cannot be written ({message}): check its permissions, or use another folder"
-        )
+    if any(part in lower for part in ("readonly", "read-only", "unable to open", "permission denied")):
+        fix = "check its permissions, or use another folder"
+        reason = f"the embedded folder {folder} cannot be written ({message}): {fix}"
         return Fault(403, "cluster_block_exception", reason)
-    if any(sign in lower for sign in ("malformed", "not a database")):
-        reason = (
-            f"{folder / FILE} is damaged ({message}): restore it from a backup, or delete the folder and index again"
-        )
+    if any(part in lower for part in ("malformed", "not a database")):
+        fix = "restore it from a backup, or delete the folder and index again"
+        reason = f"{folder / FILE_NAME} is damaged ({message}): {fix}"
         return Fault(500, "corrupt_index_exception", reason)
     if "locked" in lower:
         reason = f"the embedded folder {folder} is being written by another process ({message}): try again"
@@ -268,13 +267,13 @@ def storage_fault(folder: Path, message: str) -> Fault:
     return Fault(500, "storage_exception", f"the embedded folder {folder}: {message}")
 
 
-def _open(folder: Path) -> tuple[sqlite3.Connection, bool]:
-    """Open the file for writing, or for reading if the folder is read-only."""
+def _open_database(folder: Path) -> tuple[sqlite3.Connection, bool]:
+    """Open the file for writing, or else for reading; return the connection, and whether it is read-only."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise storage_fault(folder, f"unable to open: {error.strerror}") from error
-    path = folder / FILE
+    path = folder / FILE_NAME
     try:
         db = _connect(f"{path.resolve().as_uri()}")
         db.execute("PRAGMA journal_mode = WAL")

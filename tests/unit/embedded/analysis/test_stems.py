@@ -19,13 +19,13 @@ STEMS = {
 @pytest.mark.parametrize("language", STEMS)
 def test_stems_of_languages_are_lucenes(language):
     pairs = [pair.split(":") for pair in STEMS[language].split()]
-    analyzer = Analyzers().composed("standard", ["lowercase", {"type": "snowball", "language": language}])
+    analyzer = Analyzers().compose("standard", ["lowercase", {"type": "snowball", "language": language}])
     assert analyzer.terms(" ".join(word for word, _ in pairs)) == [stem for _, stem in pairs]
 
 
 def test_a_language_without_a_stemmer_is_named():
     with pytest.raises(Fault, match=r"has the language \[Polish\]; the embedded engine knows \['Arabic', 'Basque'"):
-        Analyzers().composed("standard", [{"type": "snowball", "language": "Polish"}])
+        Analyzers().compose("standard", [{"type": "snowball", "language": "Polish"}])
 
 
 @pytest.mark.parametrize("language", LANGUAGES)

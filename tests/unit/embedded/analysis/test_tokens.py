@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from osrerank.embedded.analysis.analyzers import BUILT_IN, Analyzers, built_in
-from osrerank.embedded.analysis.tokens import GAP, MAX_TOKEN_CHARS, porter, standard_words
+from osrerank.embedded.analysis.tokens import GAP, MAX_TOKEN_CHARS, porter_stem, standard_words
 from osrerank.embedded.errors import Fault
 
 
@@ -29,7 +29,7 @@ def test_the_standard_tokenizer_gives_lucenes_tokens(text: str, words: list[str]
 def test_porters_stems_and_the_positions_of_stop_words() -> None:
     words = "possibly psychology biology technologies ably generalizations oscillators is doubly skies happy"
     stems = "possibl psycholog biologi technolog abli gener oscil is doubli ski happi"
-    assert [porter(word) for word in words.split()] == stems.split()
+    assert [porter_stem(word) for word in words.split()] == stems.split()
     assert built_in("english").terms("The fox's of Dogs") == [GAP, "fox", GAP, "dog"]
 
 

@@ -17,11 +17,11 @@ def test_a_mapping_extracts_the_values_of_a_document() -> None:
     made = [{"year": "1999"}, {"year": 2000.0}]
     source = {"title": ["short", "too long"], "made": made, "hidden": {"a": 1}, "stored": "x"}
     assert fields.extract(source) == {"title": ["short", "too long"], "title.raw": ["short"], "made.year": [1999, 2000]}
-    assert fields.additions(source) == {}
-    assert fields.additions({"new": {"a": 1}}) == {"properties": {"new": {"properties": {"a": {"type": "long"}}}}}
+    assert fields.new_mappings(source) == {}
+    assert fields.new_mappings({"new": {"a": 1}}) == {"properties": {"new": {"properties": {"a": {"type": "long"}}}}}
     for clash in ({"title": {"inner": 1}}, {"made": 3}, {"made": {"year": "x"}}):
         with pytest.raises(Fault) as caught:
-            assert fields.additions(clash) or fields.extract(clash)
+            assert fields.new_mappings(clash) or fields.extract(clash)
         assert caught.value.kind == "mapper_parsing_exception"
 
 
