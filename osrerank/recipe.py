@@ -11,7 +11,7 @@ from osrerank.pipeline import Pipeline, with_failure
 from osrerank.scoring.card import ENCODERS
 from osrerank.scoring.loaded import Ready
 from osrerank.stages.duo import DuoStage
-from osrerank.stages.interpolate import BLENDED, BlendStage, blend_of
+from osrerank.stages.interpolate import BLENDED, BlendStage, make_blend_stage
 from osrerank.stages.language_guard import unreadable_reason
 from osrerank.stages.mono import MonoStage
 from osrerank.stages.passages import PassageStage, passage_options
@@ -43,8 +43,8 @@ class Recipe:
         pipeline: the stages.
         depth: how many candidates the first stage reranks, at least.
         max_depth: how many it reranks at most: below ``depth``, as long as candidates have stored vectors.
-        compares: the first stage, if it compares vectors; else None.
-        reads: the first stage's model, if candidates that it cannot read keep their order; else None.
+        vector_stage: the first stage, if it vector_stage vectors; else None.
+        guarded_model: the first stage's model, if candidates that it cannot read keep their order; else None.
         warnings: where the stages differ from what was asked for.
         models: the models of the stages, in order, without those that cannot be loaded.
         at_depth: returns the pipeline for another depth of the first stage.
@@ -54,8 +54,8 @@ class Recipe:
     pipeline: StagePipeline
     depth: int
     max_depth: int
-    compares: VectorStage | None = None
-    reads: Scorer | Encoder | None = None
+    vector_stage: VectorStage | None = None
+    guarded_model: Scorer | Encoder | None = None
     warnings: tuple[SearchWarning, ...] = ()
     models: tuple[Ready, ...] = ()
     at_depth: Callable[[int], StagePipeline] | None = None
@@ -75,13 +75,13 @@ class Recipe:
             deadline: the call's deadline.
             on_failure: what happens if a stage fails, as in `osrerank.pipeline.Pipeline.rerank`.
         """
-        if self.reads is not None and (reason := unreadable_reason(ranking, self.reads)):
-            return ranking.with_report(unread(reason))
+        if self.guarded_model is not None and (reason := unreadable_reason(ranking, self.guarded_model)):
+            return ranking.with_report(language_report(reason))
         pipeline = self.pipeline
-        if self.compares is not None and self.at_depth is not None and self.max_depth > self.depth:
+        if self.vector_stage is not None and self.at_depth is not None and self.max_depth > self.depth:
             if ranking.vectors is None:
-                ranking = replace(ranking, vectors=self.compares.read_vectors(ranking, self.max_depth, deadline))
-            pipeline = self.at_depth(self.compares.known_depth(ranking, self.depth, self.max_depth))
+                ranking = replace(ranking, vectors=self.vector_stage.read_vectors(ranking, self.max_depth, deadline))
+            pipeline = self.at_depth(self.vector_stage.known_depth(ranking, self.depth, self.max_depth))
         try:
             ranked = pipeline.rerank(ranking, deadline=deadline, on_failure=on_failure)
         except Exception as error:
@@ -106,7 +106,7 @@ class Recipe:
         if not self.models:
             return {}
         first, *later = self.models
-        blend = blend_of(self.options, first.model)
+        blend = make_blend_stage(self.options, first.model)
         scorer = first.model.identity
         identity: dict[str, Any] = {}
         identity["scorer"] = scorer if first.vectors is None else f"{scorer}/{first.vectors.records.bits}"
@@ -158,11 +158,11 @@ class GuardedStage:
 
     def rerank(self, ranking: Ranking, *, deadline: Deadline = NEVER) -> Ranking:
         if reason := unreadable_reason(ranking, self.model):
-            return ranking.with_report(unread(reason))
+            return ranking.with_report(language_report(reason))
         return self.stage.rerank(ranking, deadline=deadline)
 
 
-def recipe_of(options: Rerank, models: Sequence[Loaded]) -> Recipe:
+def make_recipe(options: Rerank, models: Sequence[Loaded]) -> Recipe:
     """Return the recipe for options and loaded models.
 
     Args:
@@ -177,15 +177,15 @@ def recipe_of(options: Rerank, models: Sequence[Loaded]) -> Recipe:
     checked_model = later[0] if options.pipeline in VECTORS_MONO else first
     warning = ""
     if options.pipeline != AUTO_PIPELINE and not isinstance(checked_model, Exception):
-        _, warning = resolved(options, checked_model)
+        _, warning = resolve_pipeline(options, checked_model)
     at_depth = partial(_pipeline, options, first, later)
     pipeline = at_depth(options.min_depth)
-    compares = stage if isinstance(stage := pipeline.stages[0], VectorStage) else None
+    vector_stage = stage if isinstance(stage := pipeline.stages[0], VectorStage) else None
     return Recipe(
         pipeline,
         options.min_depth,
-        options.max_depth if compares is not None else options.min_depth,
-        compares,
+        options.max_depth if vector_stage is not None else options.min_depth,
+        vector_stage,
         first.model if options.language_guard else None,
         (SearchWarning(warning, WarningCode.PIPELINE_CHANGED),) if warning else (),
         tuple(ready for ready in models if isinstance(ready, Ready)),
@@ -199,8 +199,8 @@ def failed_recipe(options: Rerank, error: Exception) -> Recipe:
     return Recipe(Pipeline((FailedStage(str(options.pipeline), error),)), options.min_depth, options.min_depth)
 
 
-def resolved(options: Rerank, ready: Ready) -> tuple[str, str]:
-    """Return the pipeline that fits a model's kind, and a warning if it compares vectors where mono was requested for.
+def resolve_pipeline(options: Rerank, ready: Ready) -> tuple[str, str]:
+    """Return the pipeline that fits a model's kind, and a warning if it compares vectors although mono was requested.
 
     Raises:
         ConfigError: a pipeline that needs a cross-encoder was requested, and the model is an encoder.
@@ -221,11 +221,11 @@ def resolved(options: Rerank, ready: Ready) -> tuple[str, str]:
 
 
 def stage_name(model: Scorer | Encoder) -> str:
-    """Return the name of the stage that compares each document with the query by a model of this kind."""
+    """Return the name of the stage that vector_stage each document with the query by a model of this kind."""
     return "vectors" if model.advice.kind in ENCODERS else "mono"
 
 
-def unread(reason: str) -> StageReport:
+def language_report(reason: str) -> StageReport:
     """Return the report of candidates that were left alone, because the model does not read their language."""
     return StageReport("language", applied=False, reason=reason, code=ReasonCode.LANGUAGE)
 
@@ -237,7 +237,7 @@ def _pipeline(options: Rerank, first: Ready, later: Sequence[Loaded], depth: int
         stages: list[Stage] = [VectorStage(first.vectors, passages, depth, options.separator)]
     else:
         stages = [_scorer_stage(options, first.scorer, depth)]
-    if (blend := blend_of(options, first.model, depth)) is not None:
+    if (blend := make_blend_stage(options, first.model, depth)) is not None:
         stages.append(blend)
     if options.pipeline in VECTORS_MONO:
         stages += _stages_after_vectors(options, later[0], min(options.mono_depth, depth))

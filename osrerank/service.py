@@ -11,7 +11,7 @@ from cachetools import LRUCache
 from osrerank._caches import SharedCache
 from osrerank.errors import ConfigError, MissingDependencyError, ModelLoadError, WorkerError
 from osrerank.options.rerank import NO_STAGES, VECTORS, VECTORS_MONO, Rerank
-from osrerank.recipe import Loaded, Recipe, failed_recipe, recipe_of, resolved, stage_name
+from osrerank.recipe import Loaded, Recipe, failed_recipe, make_recipe, resolve_pipeline, stage_name
 from osrerank.scoring.card import DUO, ENCODERS, POINTWISE
 from osrerank.scoring.loaded import LoadedModel
 from osrerank.scoring.names import AUTO, HTTP
@@ -40,7 +40,7 @@ SERVER_MS = 3_000.0
 """How long callers that can do without a rerank server wait for it at startup, in milliseconds."""
 MAX_RECIPES = 100
 """How many recipes are kept."""
-DECISIVE = (
+RECIPE_OPTIONS = (
     "pipeline", "depth", "mono_depth", "duo_depth", "pairs", "separator", "language_guard", "blend", "blend_weight",
     "passages", "sentences",
 )  # fmt: skip
@@ -96,7 +96,7 @@ class RerankService:
         self._duo = LoadedModel(settings.duo_model or "", DUO, settings, duo_scorer, fix, clock)
         self._recipes: SharedCache[LRUCache[Any, Recipe]] = SharedCache(lambda: LRUCache(MAX_RECIPES))
 
-    def also_read(self, stores: Sequence[VectorStore]) -> None:
+    def add_vector_stores(self, stores: Sequence[VectorStore]) -> None:
         """Read these stores, too, for vectors of texts outside a search; called before a model is loaded."""
         self.first.sides = self.encoder.sides = stores
 
@@ -152,7 +152,7 @@ class RerankService:
         except Exception as error:  # noqa: BLE001 - whatever a model raises, the search goes on without it
             return failed_recipe(options, error)
 
-    def kept_recipe(self, options: Rerank) -> Recipe | None:
+    def cached_recipe(self, options: Rerank) -> Recipe | None:
         """Return the stages that the options ask for, if their models are loaded in this process; else None.
 
         Raises:
@@ -160,7 +160,7 @@ class RerankService:
         """
         if not isinstance(options.pipeline, str):
             return Recipe(options.pipeline, options.pipeline.depth, options.pipeline.depth)
-        key = tuple(getattr(options, name) for name in DECISIVE)
+        key = tuple(getattr(options, name) for name in RECIPE_OPTIONS)
         with self._recipes as recipes:
             kept: Recipe | None = recipes.get(key)
         if kept is not None or self.first.ready_now is None:
@@ -169,7 +169,7 @@ class RerankService:
         loaded = [model for model in ready if model is not None and not isinstance(model.model, NeedsWorkers)]
         if len(loaded) < len(ready):
             return None
-        recipe = recipe_of(options, loaded)
+        recipe = make_recipe(options, loaded)
         with self._recipes as recipes:
             recipes[key] = recipe
         return recipe
@@ -182,7 +182,7 @@ class RerankService:
             StillLoading: the first stage's model is not loaded by the deadline.
             ModelLoadError, MissingDependencyError, WorkerError: it cannot be used.
         """
-        if (recipe := self.kept_recipe(options)) is not None:
+        if (recipe := self.cached_recipe(options)) is not None:
             return recipe
         if options.pipeline not in VECTORS_MONO:
             self.first.ready(deadline)  # its kind decides which models the stages need
@@ -195,7 +195,7 @@ class RerankService:
                 loaded.append(error)
         for model in models:
             model.find_workers(deadline)
-        return self.kept_recipe(options) or recipe_of(options, loaded)  # what workers have may change
+        return self.cached_recipe(options) or make_recipe(options, loaded)  # what workers have may change
 
     def begin(self, options: Rerank) -> None:
         """Begin to load the models that the options need, in other threads."""
@@ -242,8 +242,8 @@ class RerankService:
             ModelLoadError, MissingDependencyError, WorkerError: the model cannot be loaded.
         """
         recipe = self.usable_recipe(options)
-        if recipe.compares is not None:
-            return recipe.compares
+        if recipe.vector_stage is not None:
+            return recipe.vector_stage
         if self.vectors_of(options) is None:
             raise no_vectors(self.model.model)
         raise ConfigError("vectors cannot be built for sentences, nor for a pipeline of your own")
@@ -321,7 +321,7 @@ class RerankService:
             ModelLoadError, MissingDependencyError, WorkerError: the model cannot be loaded.
         """
         try:
-            return resolved(options, self.first.ready())
+            return resolve_pipeline(options, self.first.ready())
         except (ModelLoadError, MissingDependencyError, WorkerError):
             if options.pipeline not in VECTORS_MONO:
                 raise

@@ -177,7 +177,7 @@ def _read_stored_vectors(reranker: Any, client: Any, indexes: tuple[str, ...]) -
     """
     from osrerank.indexing.side_index import side_stores
 
-    reranker.also_read(side_stores(client, indexes))
+    reranker.add_vector_stores(side_stores(client, indexes))
 
 
 def _warn_if_open(reranker: Any, host: str) -> None:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from osrerank.errors import EvaluationError
 from osrerank.evaluation.records import QueryRecord
-from osrerank.stages.sentences import KEPT, interpolate
+from osrerank.stages.sentences import REPORTED_SENTENCES, interpolate
 from osrerank.types import Qrels, Run, ScoredDocument
 from osrerank.types.values import BM25
 
@@ -77,10 +77,10 @@ class SentenceScores:
         doc_ids = tuple(candidate["doc_id"] for candidate in candidates)
         first_pass = [candidate["first_pass"] for candidate in candidates]
         first_scores = np.array([entry.get(BM25, entry["score"]) for entry in first_pass], dtype=np.float64)
-        names = [scores, *(f"{scores}_{number}" for number in range(2, KEPT + 1))]
+        names = [scores, *(f"{scores}_{number}" for number in range(2, REPORTED_SENTENCES + 1))]
         entries = [candidate["stages"].get(STAGE, {}) for candidate in candidates]
         best = np.array([[entry.get(name, np.nan) for name in names] for entry in entries])
-        return cls(record.query_id, doc_ids, first_scores, best.reshape(len(candidates), KEPT))
+        return cls(record.query_id, doc_ids, first_scores, best.reshape(len(candidates), REPORTED_SENTENCES))
 
     def order(self, weights: Weights) -> npt.NDArray[np.intp]:
         """Return document indices, best first; documents without sentence scores come last, in first-pass order."""

@@ -11,7 +11,7 @@ from osrerank.scoring.card_file import read_card
 from osrerank.scoring.locate import locate_offline
 from osrerank.scoring.names import MULTILINGUAL_LANGUAGES
 from osrerank.scoring.registry import is_local
-from osrerank.stages.language_guard import is_read, languages_of, use_multilingual
+from osrerank.stages.language_guard import count_languages, is_model_language, use_multilingual
 
 MIN_SHARE = 0.2
 """The minimum share of a language among the texts with a clear language; a rarer one may be a detection error."""
@@ -47,7 +47,7 @@ class Languages:
     @classmethod
     def detect(cls, client: Client, index: str, texts: Sequence[str]) -> Self:
         """Return the languages of an index's documents, detected in a sample of their texts."""
-        counts: Counter[str] = languages_of(texts)
+        counts: Counter[str] = count_languages(texts)
         common = {name: count for name, count in counts.most_common() if count >= MIN_SHARE * counts.total()}
         with client.searcher.serving(index) as service:
             settings = service.settings
@@ -66,12 +66,12 @@ class Languages:
     def unsupported(self) -> tuple[str, ...]:
         """The languages of the documents that the index's model does not support."""
         supported = self.model_languages
-        return tuple(name for name in self.counts if supported and not is_read(name, supported))
+        return tuple(name for name in self.counts if supported and not is_model_language(name, supported))
 
     @property
     def needs_multilingual(self) -> bool:
         """Whether the multilingual model supports a language that the index's model does not support."""
-        return any(is_read(name, MULTILINGUAL_LANGUAGES) for name in self.unsupported)
+        return any(is_model_language(name, MULTILINGUAL_LANGUAGES) for name in self.unsupported)
 
     @property
     def sentences(self) -> tuple[str, ...]:

@@ -302,13 +302,13 @@ def _find_recipe_and_deadline(
     if options is None or options.is_first_pass or call.exclusion is not None:
         return None, Deadline.after_ms(None, clock)
     rankings = [ranking for ranking in options.rankings if ranking.pipeline != NO_STAGES]
-    recipes = [service.kept_recipe(ranking) for ranking in rankings]
+    recipes = [service.cached_recipe(ranking) for ranking in rankings]
     duration_ms, may_be_timed = options.explicit_deadline_ms, all(ranking.may_end_with_vectors for ranking in rankings)
     if options.deadline_ms == "auto" and searcher.deadline_ms is not None and may_be_timed:
         for number, ranking in enumerate(rankings):
             if recipes[number] is None:
                 recipes[number] = yield Computation(partial(service.recipe, ranking))
-        is_vectors = all(recipe is not None and recipe.compares is not None for recipe in recipes)
+        is_vectors = all(recipe is not None and recipe.vector_stage is not None for recipe in recipes)
         duration_ms = searcher.deadline_ms * (call.position or 1) if is_vectors else None
     deadline = Deadline.after_ms(duration_ms, clock)
     for ranking, recipe in zip(rankings, recipes, strict=True):
@@ -339,7 +339,7 @@ def _with_first_pass(plan: Plan, pipeline: SearchPipeline, thresholds: Threshold
     if options.interleave is None:
         return plan
     options_a, options_b = options.rankings
-    recipe = None if options_b.pipeline == NO_STAGES else plan.service.kept_recipe(options_b)
+    recipe = None if options_b.pipeline == NO_STAGES else plan.service.cached_recipe(options_b)
     return replace(plan, options=options_a, team_b=replace(plan, options=options_b, recipe=recipe))
 
 

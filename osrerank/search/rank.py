@@ -110,9 +110,9 @@ def _read_vectors(
 
     This machine's file is read first. Vectors that it lacks are read from the side indices.
     """
-    if plan.recipe is None or plan.recipe.compares is None or plan.deadline.passed:
+    if plan.recipe is None or plan.recipe.vector_stage is None or plan.deadline.passed:
         return ranking
-    stage = plan.recipe.compares
+    stage = plan.recipe.vector_stage
     ranking = yield Computation(partial(_read_local_vectors, ranking, plan.recipe.max_depth, stage, plan.deadline))
     if searcher.vectors is None or ranking.vectors is None:
         return ranking

@@ -209,8 +209,8 @@ def _write_vectors(reranked: Ranking, plan: Plan, hits: Hits, searcher: Searcher
     hits_by_id = dict(zip(candidate_ids(hits), hits, strict=True))
     if vectors.new_records:
         assert plan.recipe is not None
-        assert plan.recipe.compares is not None
-        source = plan.recipe.compares.vectors
+        assert plan.recipe.vector_stage is not None
+        source = plan.recipe.vector_stage.vectors
         index_of = {key: str(hits_by_id[doc_id].get("_index")) for doc_id, key in vectors.keys.items()}
         writes = sides.writing(source.records.to_contents(vectors.new_records), index_of, source.label)
         if writes is not None:

@@ -27,7 +27,7 @@ from osrerank.stages.pairs import PairPlan, aggregate
 from osrerank.types import NEVER, Candidate, Deadline, PairProbabilities, Ranking, Scorer, Scores, StageReport
 from osrerank.types.reasons import ReasonCode
 
-STRANDED = "every candidate to compare it with failed"
+ALL_RIVALS_FAILED = "every candidate to compare it with failed"
 """The reason why a candidate has no score if only the candidates that it was compared with failed."""
 Matrix = npt.NDArray[np.float64]
 
@@ -38,11 +38,11 @@ class DuoStage:
 
     p_ij and p_ji are two forward passes and need not add up to 1. Fewer than two candidates have no pair and keep their
     order. If a candidate's pairs cannot be scored, the candidate stays below the others with its ``failure`` set. If
-    the deadline cuts the stage short, only the leading candidates that were all compared with each other are reordered,
-    as with a smaller depth; with Sample, only those whose whole sample was scored.
+    the deadline ends the stage early, only the leading candidates that were all compared with each other are reordered,
+    as with a smaller depth. With Sample, only candidates whose whole sample was scored are reordered.
 
     Attributes:
-        scorer: the model; it gives the logit of p_ij for a tuple ``(i, j)``.
+        scorer: the model, which returns the logit of p_ij for a tuple ``(i, j)``.
         depth: the number of candidates that are compared (k1).
         pairs: the options for choosing pairs and aggregating their probabilities.
         name: the stage's name in traces and reports.
@@ -77,7 +77,7 @@ class DuoStage:
         reasons = []
         if scores.reached < len(plan.tuples):
             ordered = f"the first {attempt.reached} candidates were compared"
-            reasons.append(deadline_reason(f"after {_share(scores, plan)}: {ordered}"))
+            reasons.append(deadline_reason(f"after {_pair_counts(scores, plan)}: {ordered}"))
         return StageOutcome(attempt, scores.counts(), reasons, PairProbabilities(plan.doc_ids, _rows(probabilities)))
 
     @property
@@ -88,10 +88,10 @@ class DuoStage:
     def _without_pairs(self, block: Sequence[Candidate], readable: Sequence[Candidate]) -> StageReport:
         failed = len(block) - len(readable)
         reason = no_text_reason([candidate for candidate in block if lacks_text(candidate)]) if failed else ""
-        done = not failed or ("partial" if readable else False)
+        compared = not failed or ("partial" if readable else False)
         code = ReasonCode.NO_TEXT if failed else None
         return StageReport(
-            self.name, done, reason, code, model=self.model, kind="duo", candidates=len(block), failed=failed
+            self.name, compared, reason, code, model=self.model, kind="duo", candidates=len(block), failed=failed
         )
 
     def _score(self, query: str, readable: Sequence[Candidate], plan: PairPlan, deadline: Deadline) -> Scores:
@@ -99,8 +99,8 @@ class DuoStage:
             raise DeadlineExceeded(f"the deadline passed before stage {self.name} began", stage=self.name)
         texts = [model_text(candidate) for candidate in readable]
         scores = self.scorer.score(query, texts, plan.tuples, deadline=deadline)
-        if plan.done(scores.reached) < 2:
-            raise DeadlineExceeded(f"the deadline passed after {_share(scores, plan)}", stage=self.name)
+        if plan.count_compared(scores.reached) < 2:
+            raise DeadlineExceeded(f"the deadline passed after {_pair_counts(scores, plan)}", stage=self.name)
         return scores
 
     def _probabilities(self, scores: Scores, plan: PairPlan) -> Matrix:
@@ -124,30 +124,35 @@ class DuoStage:
         scores: Scores,
         probabilities: Matrix,
     ) -> StageAttempt:
-        done = plan.done(scores.reached)
-        failures = _failures(scores, plan, done)
-        judged = self._judge(readable[:done], plan, probabilities, failures)
+        compared = plan.count_compared(scores.reached)
+        failures = _choose_failed(scores, plan, compared)
+        scored_candidates = self._score_candidates(readable[:compared], plan, probabilities, failures)
         cut = {readable[index].doc_id for index in scores.cut_documents(plan.tuples)}
-        judged = [scored._replace(cut=scored.candidate.doc_id in cut) for scored in judged]
-        if len(judged) < 2:
+        scored_candidates = [scored._replace(cut=scored.candidate.doc_id in cut) for scored in scored_candidates]
+        if len(scored_candidates) < 2:
             reason = next(iter(scores.failures.values()))
             raise InferenceError(f"no two candidates could be compared: {reason}", stage=self.name, model=self.model)
-        reasons = {candidate.doc_id: failures.get(index, STRANDED) for index, candidate in enumerate(readable[:done])}
-        return StageAttempt(block, readable, judged, done, reasons)
+        reasons = {
+            candidate.doc_id: failures.get(index, ALL_RIVALS_FAILED)
+            for index, candidate in enumerate(readable[:compared])
+        }
+        return StageAttempt(block, readable, scored_candidates, compared, reasons)
 
-    def _judge(
+    def _score_candidates(
         self, candidates: Sequence[Candidate], plan: PairPlan, probabilities: Matrix, failures: Mapping[int, str]
     ) -> list[ScoredCandidate]:
         """Return the scores of the candidates that did not fail and have at least one rival that did not fail."""
-        judged = []
+        scored_candidates = []
         for index, candidate in enumerate(candidates):
-            rivals = [rival for rival in plan.rivals[index] if rival < plan.reach(len(candidates))]
+            rivals = [rival for rival in plan.rivals[index] if rival < plan.count_rivals(len(candidates))]
             scored_rivals = [rival for rival in rivals if rival not in failures]
             if scored_rivals and index not in failures:
-                judged.append(self._judged(candidate, probabilities[index, scored_rivals].tolist(), len(rivals)))
-        return judged
+                scored_candidates.append(
+                    self._score_candidate(candidate, probabilities[index, scored_rivals].tolist(), len(rivals))
+                )
+        return scored_candidates
 
-    def _judged(self, candidate: Candidate, probabilities: list[float], sample_size: int) -> ScoredCandidate:
+    def _score_candidate(self, candidate: Candidate, probabilities: list[float], sample_size: int) -> ScoredCandidate:
         aggregation = self.pairs.aggregation
         score = aggregate(probabilities, aggregation)
         highest = 1 if aggregation in ("min", "max") else len(probabilities)
@@ -158,7 +163,7 @@ class DuoStage:
         return ScoredCandidate(candidate, score=score, unit=unit, parts=parts)
 
 
-def _failures(scores: Scores, plan: PairPlan, done: int) -> dict[int, str]:
+def _choose_failed(scores: Scores, plan: PairPlan, compared: int) -> dict[int, str]:
     """Choose the candidates to leave out so that no failed pair remains; return index -> why one of its pairs failed.
 
     The candidate with the most failed pairs is left out first (of equals the lower one), and so on. So if all pairs of
@@ -168,7 +173,7 @@ def _failures(scores: Scores, plan: PairPlan, done: int) -> dict[int, str]:
     reasons: dict[int, str] = {}
     for position, reason in scores.failures.items():
         pair = plan.tuples[position]
-        if max(pair) < plan.reach(done):
+        if max(pair) < plan.count_rivals(compared):
             failed[pair] = 1
             reasons |= {index: reason for index in pair if index not in reasons}
     left_out: dict[int, str] = {}
@@ -182,7 +187,7 @@ def _failures(scores: Scores, plan: PairPlan, done: int) -> dict[int, str]:
     return left_out
 
 
-def _share(scores: Scores, plan: PairPlan) -> str:
+def _pair_counts(scores: Scores, plan: PairPlan) -> str:
     return f"{scores.reached} of {len(plan.tuples)} pairs"
 
 

@@ -15,7 +15,7 @@ from itertools import islice
 from osrerank.types import Candidate, Section
 from osrerank.types.values import is_blank
 
-CLOSING = 3
+MIN_CLOSING_TAGS = 3
 """The number of closing tags that make any text HTML."""
 _NAMES = (
     "a|abbr|address|article|aside|audio|b|blockquote|body|button|caption|center|cite|code|dd|del|details|dfn|div|dl|dt"
@@ -39,7 +39,7 @@ def is_html(text: str) -> bool:
     """Return whether a text is HTML, by the rule in the module's docstring."""
     if "</" not in text:
         return False
-    minimum = 1 if _BEGIN.match(text) else CLOSING
+    minimum = 1 if _BEGIN.match(text) else MIN_CLOSING_TAGS
     return sum(1 for _ in islice(_CLOSING.finditer(text), minimum)) == minimum
 
 
@@ -98,6 +98,6 @@ def without_html(candidate: Candidate) -> Candidate:
 
 
 def model_text(candidate: Candidate) -> str:
-    """Return a candidate's whole text as a model reads it; HTML loses its markup and character references."""
+    """Return a candidate's whole text as a model gets it, without markup and character references."""
     plain = without_html(candidate)
     return (candidate.text or "") if plain is candidate else " ".join(unescape(plain.text or "").split())

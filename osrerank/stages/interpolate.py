@@ -26,19 +26,19 @@ Method = Literal["linear", "rrf", "before"]
 
 @dataclass(frozen=True, slots=True)
 class BlendStage:
-    """Reorders the candidates that the previous stage scored, by its scores and those of the first pass.
+    """Reorders the candidates that the previous stage scored, by that stage's scores and the first pass's.
 
-    It runs no model. The score of a candidate with first-pass score s and previous score z is:
+    It needs no model. The score of a candidate with first-pass score s and previous score z is:
 
-    - ``linear``: z + weight * s / (the best s of the ranking). Neither the depth nor a constant factor in BM25 changes
-      it. Its unit is logistic(score - weight), which is logistic(z) for the candidate with the best s.
+    - ``linear``: z + weight * s / (the best s of the ranking). It depends neither on the depth nor on a constant factor
+      of BM25. Its unit is logistic(score - weight), which is logistic(z) for the candidate with the best s.
     - ``rrf``: 1 / (60 + rank by s) + 1 / (60 + rank by z), scaled so that rank 1 in both gives 1.
     - ``before``: z + weight * y, where y is the candidate's score before the previous stage; z and y are logits.
       ``vectors-mono`` uses this; there, y includes s.
 
     Attributes:
         method: the formula.
-        weight: the amount that the best s adds to z; for ``before``, the weight of y.
+        weight: the summand for the best s; for ``before``, the weight of y.
         depth: the number of candidates that are blended, from the top.
         name: the stage's name in traces and reports.
     """
@@ -54,15 +54,15 @@ class BlendStage:
         passed = len(ranking.candidates[0].trace) if ranking.candidates else 0
         scored = [candidate for candidate in ranking.candidates[: self.depth] if len(candidate.trace) == passed]
         below = ranking.candidates[len(scored) :]
-        keys = np.array(self._keys(scored, ranking), dtype=np.float64)
-        units = units_of(keys, self._units(keys))
-        judged = [ScoredCandidate(*values) for values in zip(scored, keys.tolist(), units, strict=True)]
+        scores = np.array(self._blended_scores(scored, ranking), dtype=np.float64)
+        units = units_of(scores, self._units(scores))
+        scored_candidates = [ScoredCandidate(*values) for values in zip(scored, scores.tolist(), units, strict=True)]
         took_ms = (time.perf_counter() - started) * 1000
         report = StageReport(self.name, applied=True, candidates=len(scored), took_ms=took_ms)
-        candidates = reorder(ranking, self.name, judged, below, counts=False)
+        candidates = reorder(ranking, self.name, scored_candidates, below, counts=False)
         return ranking.reordered(candidates, report)
 
-    def _keys(self, scored: Sequence[Candidate], ranking: Ranking) -> list[float]:
+    def _blended_scores(self, scored: Sequence[Candidate], ranking: Ranking) -> list[float]:
         if self.method == "linear":
             additions = _first_pass_parts(scored, ranking, self.weight)
             return [candidate.score + addition for candidate, addition in zip(scored, additions, strict=True)]
@@ -70,16 +70,16 @@ class BlendStage:
             return _fuse(scored, ranking)
         return [candidate.score + self.weight * candidate.trace[-2].score for candidate in scored]
 
-    def _units(self, keys: Floats) -> Floats:
+    def _units(self, scores: Floats) -> Floats:
         if self.method == "rrf":
-            return keys
+            return scores
         middle = self.weight if self.method == "linear" else 0.0
-        units: Floats = 1 / (1 + np.exp(np.minimum(middle - keys, 700.0)))
+        units: Floats = 1 / (1 + np.exp(np.minimum(middle - scores, 700.0)))
         return units
 
 
 def _first_pass_parts(candidates: Sequence[Candidate], ranking: Ranking, weight: float) -> list[float]:
-    """Return what a linear blend adds to each candidate's score: ``weight`` for the best first-pass score."""
+    """Return each candidate's summand in a linear blend: ``weight`` for the best first-pass score, else less."""
     best = max([candidate.text_score for candidate in ranking.candidates], default=0.0)
     if not weight or best <= 0:
         return [0.0] * len(candidates)
@@ -98,8 +98,8 @@ def _fuse(scored: Sequence[Candidate], ranking: Ranking) -> list[float]:
     ]
 
 
-def blend_of(options: Rerank, model: Scorer | Encoder, depth: int = 0) -> BlendStage | None:
-    """Return the stage that blends in the first pass; None if the model alone decides the order."""
+def make_blend_stage(options: Rerank, model: Scorer | Encoder, depth: int = 0) -> BlendStage | None:
+    """Return the stage that blends in the first pass; None if the model's scores alone decide the order."""
     if options.sentences is not None:  # the stage for sentences includes the first pass
         return None
     if options.blend == "replace" or (options.blend == "card" and model.advice.first_pass_weight == 0):

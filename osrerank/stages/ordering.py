@@ -1,4 +1,4 @@
-"""Turn a stage's scores into a ranking: sort the scored candidates, keep the others below, set the ranks."""
+"""Turn a stage's scores into a ranking: scored candidates by score, and the other ones below in their old order."""
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -18,22 +18,22 @@ from osrerank.types.values import BLANK_TEXT, MAX_UNIT, NO_PARTS
 
 NO_TEXT = "no text in the fields that were asked for"
 SPREAD = 1e-6
-"""The distance from 0 or 1 within which a unit follows the score, not the probability, so that hits do not tie."""
+"""The distance from 0 or 1 within which a unit is computed from the score, because probabilities may be equal there."""
 
 
 Floats = npt.NDArray[np.float64]
 
 
 class ScoredCandidate(NamedTuple):
-    """A candidate with the score that a stage gave it.
+    """A candidate with its score from a stage.
 
     Attributes:
         candidate: the candidate before the stage.
         score: the value to sort by, finite, on the stage's scale; higher is better.
         unit: ``score`` mapped to [0, 1) by a non-decreasing function.
-        parts: name -> another value of the stage, such as the probability.
-        passage: the passage with the decisive score, if passages were scored.
-        cut: whether the model read only a part of the text.
+        parts: further values of the stage by name, such as the probability.
+        passage: the span of the passage that decided the score; None if the text was not split.
+        cut: whether the text was truncated to the model's window.
     """
 
     candidate: Candidate
@@ -48,21 +48,21 @@ class ScoredCandidate(NamedTuple):
 class StageAttempt:
     """The candidates that a stage scored, those that failed, and how many it reached before the deadline.
 
-    Only the longest prefix without a gap is put in order. Scored candidates below it keep their rank. Otherwise a few
-    candidates from far below, whose vectors are known, would rank above the first pass's best.
+    Only the longest prefix without a gap is reordered. Scored candidates below it keep their rank. Otherwise a few
+    candidates from far below, whose vectors are stored, would rank above the first pass's best.
 
     Attributes:
         block: the candidates that the stage was to order.
         readable: the block's candidates whose text is not blank, in order.
-        judged: the scored candidates.
-        reached: the number of leading readable candidates that were attempted before the deadline; later ones may be
-            scored, too.
+        scored: the scored candidates.
+        reached: the number of leading readable candidates that were attempted before the deadline. Candidates after
+            them may be scored as well.
         failures: doc_id -> the reason why the candidate could not be scored.
     """
 
     block: Sequence[Candidate]
     readable: Sequence[Candidate]
-    judged: Sequence[ScoredCandidate]
+    scored: Sequence[ScoredCandidate]
     reached: int
     failures: Mapping[str, str]
 
@@ -75,16 +75,16 @@ class StageAttempt:
     def ordered(self) -> list[ScoredCandidate]:
         """The scored candidates of that prefix."""
         depth = self.depth
-        return [scored for scored in self.judged if scored.candidate.rank <= depth]
+        return [entry for entry in self.scored if entry.candidate.rank <= depth]
 
     @property
     def unscored(self) -> list[Candidate]:
         """The candidates of that prefix without a score, with their ``failure`` set."""
-        judged = {scored.candidate.doc_id for scored in self.judged}
+        scored_ids = {entry.candidate.doc_id for entry in self.scored}
         return [
-            candidate._replace(failure=self.failures.get(candidate.doc_id) or _why_unscored(candidate))
+            candidate._replace(failure=self.failures.get(candidate.doc_id) or _unscored_reason(candidate))
             for candidate in self.block[: self.depth]
-            if candidate.doc_id not in judged
+            if candidate.doc_id not in scored_ids
         ]
 
 
@@ -93,10 +93,10 @@ class StageOutcome(NamedTuple):
 
     Attributes:
         attempt: the scored and failed candidates.
-        counts: the scorer's counts, as `osrerank.types.Counts.counts` returns them.
-        reasons: the reasons why not all candidates were attempted.
-        pairs: the probabilities of the compared pairs; None except for a duo stage.
-        vectors: the candidates' vectors, with new ones; None except for a stage that compares vectors.
+        counts: the model's counts, as `osrerank.types.Counts.counts` returns them.
+        reasons: the reasons why not all candidates were scored.
+        pairs: the probabilities of the compared pairs, from a duo stage; else None.
+        vectors: the candidates' vectors, from a stage that compares vectors; else None.
     """
 
     attempt: StageAttempt
@@ -114,13 +114,13 @@ def rank_block(
     stage: str,
     depth: int,
 ) -> Ranking:
-    """Score the top ``depth`` of a ranking and put them in order; return the new ranking with the stage's report.
+    """Score and reorder the top ``depth`` of a ranking; return the new ranking with the stage's report.
 
     Args:
-        model: the model; the report has its name and kind.
-        ranking: the ranking so far.
-        score: the scoring function; its arguments are the top candidates, and those of them whose text is not blank (at
-            least one).
+        model: the stage's model; the report has its name and kind.
+        ranking: the ranking before the stage.
+        score: a function that scores candidates. Its arguments are the top candidates, and those of them whose text is
+            not blank (at least one).
         stage: the stage's name.
         depth: the number of candidates that are scored.
     """
@@ -158,7 +158,7 @@ def rank_block(
 
 
 def deadline_reason(how_far: str) -> Reason:
-    """Return the reason for a stage that the deadline ended; ``how_far`` such as "after 2 pairs"."""
+    """Return the reason for a stage that the deadline ended; ``how_far`` is a text such as "after 2 pairs"."""
     return Reason(ReasonCode.DEADLINE, f"the deadline passed {how_far}")
 
 
@@ -167,12 +167,12 @@ def not_scored_reason(what: str) -> Reason:
     return Reason(ReasonCode.SCORING, f"{what} could not be scored")
 
 
-def _why_unscored(candidate: Candidate) -> str:
+def _unscored_reason(candidate: Candidate) -> str:
     return NO_TEXT if candidate.text is None else BLANK_TEXT
 
 
 def no_text_reason(block: Sequence[Candidate]) -> str:
-    """Return the reason why none of these candidates, which lack text, is scored."""
+    """Return the reason for candidates without text, none of which can be scored."""
     return NO_TEXT if all(candidate.text is None for candidate in block) else "the texts of all candidates are blank"
 
 
@@ -191,10 +191,10 @@ def units_of(scores: Floats, probabilities: Floats) -> list[float]:
 def nothing_scored_error(
     model: Scorer | Encoder, failures: Mapping[Any, str], *, stage: str
 ) -> DeadlineExceeded | InferenceError:
-    """Return the error to raise if a stage scored no candidate at all.
+    """Return the error of a stage that scored no candidate.
 
     Args:
-        model: the model that the error names.
+        model: the stage's model.
         failures: an attempted item -> the reason why it could not be scored; empty if none was attempted in time.
         stage: the stage's name.
     """
@@ -205,32 +205,34 @@ def nothing_scored_error(
 
 
 def reorder(
-    ranking: Ranking, stage: str, judged: Iterable[ScoredCandidate], below: Sequence[Candidate], *, counts: bool = True
+    ranking: Ranking, stage: str, scored: Iterable[ScoredCandidate], below: Sequence[Candidate], *, counts: bool = True
 ) -> tuple[Candidate, ...]:
-    """Return the judged candidates by score, ties by their rank so far, and below them the others in their order.
+    """Return the scored candidates by score, ties by their previous rank, and then the other candidates in their order.
 
     Args:
         ranking: the ranking before the stage.
         stage: the stage's name.
-        judged: the scored candidates.
+        scored: the scored candidates.
         below: all other candidates.
-        counts: whether the stage adds 1 to a hit's ``_score``; a blend does not, as a part of the stage before it.
+        counts: whether the stage adds 1 to a hit's ``_score``. A blend does not; it belongs to the stage before it.
 
     Raises:
-        ValueError: ``judged`` and ``below`` together have another number of candidates than the ranking.
+        ValueError: the number of candidates differs from the ranking's.
     """
-    by_rank = sorted(judged, key=lambda scored: scored.candidate.rank)
-    ordered = sorted(by_rank, key=attrgetter("score"), reverse=True)  # a reverse sort keeps the order of ties, too
-    level = counts + max([candidate.trace[-1].level for candidate in ranking.candidates if candidate.trace], default=0)
-    top = [_ranked(scored, stage, rank, level) for rank, scored in enumerate(ordered, start=1)]
+    by_rank = sorted(scored, key=lambda entry: entry.candidate.rank)
+    ordered = sorted(by_rank, key=attrgetter("score"), reverse=True)  # a reverse sort keeps the order of ties
+    last_level = max([candidate.trace[-1].level for candidate in ranking.candidates if candidate.trace], default=0)
+    level = last_level + 1 if counts else last_level
+    top = [_with_score(entry, stage, rank, level) for rank, entry in enumerate(ordered, start=1)]
     tail = [candidate._replace(rank=rank) for rank, candidate in enumerate(below, start=len(top) + 1)]
     if len(top) + len(tail) != len(ranking.candidates):
         raise ValueError(f"stage {stage} returned {len(top) + len(tail)} of {len(ranking.candidates)} candidates")
     return (*top, *tail)
 
 
-def _ranked(scored: ScoredCandidate, stage: str, rank: int, level: int) -> Candidate:
-    entry = StageScore(stage, scored.score, rank, scored.unit, scored.parts, scored.passage, level, scored.cut)
-    before = scored.candidate
-    trace = (*before.trace, entry)
-    return Candidate(before.doc_id, before.text, scored.score, rank, trace, "", before.sections)
+def _with_score(scored: ScoredCandidate, stage: str, rank: int, level: int) -> Candidate:
+    """Return a candidate with a stage's score added to its trace."""
+    score = StageScore(stage, scored.score, rank, scored.unit, scored.parts, scored.passage, level, scored.cut)
+    candidate = scored.candidate
+    trace = (*candidate.trace, score)
+    return Candidate(candidate.doc_id, candidate.text, scored.score, rank, trace, "", candidate.sections)

@@ -41,15 +41,15 @@ class PairPlan:
         """The number of candidates."""
         return len(self.rivals)
 
-    def done(self, reached: int) -> int:
+    def count_compared(self, reached: int) -> int:
         """Return the number of leading candidates that are completely compared after ``reached`` pairs."""
         if self.is_whole:
             return (1 + math.isqrt(1 + 4 * reached)) // 2  # the greatest r with r(r - 1) pairs
         return reached // len(self.rivals[0])
 
-    def reach(self, done: int) -> int:
-        """Return the number of leading candidates that count as rivals of the first ``done`` candidates."""
-        return done if self.is_whole else self.size
+    def count_rivals(self, compared: int) -> int:
+        """Return the number of leading candidates that count as rivals of the first ``compared`` candidates."""
+        return compared if self.is_whole else self.size
 
 
 def _all_pairs(size: int) -> Iterator[tuple[int, int]]:

@@ -22,15 +22,15 @@ from osrerank.options.rerank import Rerank
 from osrerank.stages.html import has_html, lacks_text, model_text, without_html
 from osrerank.stages.ordering import ScoredCandidate, units_of
 from osrerank.stages.slices import rank_by_slices, score_slices
-from osrerank.stages.splitting import has_fewer_words, is_dense, leaves_out, passage_spans, readable
+from osrerank.stages.splitting import has_fewer_words, is_dense, leaves_out, normalize_spaces, passage_spans
 from osrerank.types import NEVER, Candidate, Deadline, Encoder, LongText, Ranking, Scorer, Scores, Section, Span
 from osrerank.types.values import BLANK_TEXT
 
 DIGEST_BYTES = 16
-OTHER_CUT = "html, dense"
-"""A part of the digest of HTML and dense texts, because earlier versions cut these texts in another way."""
-WINDOWS_VALUES = attrgetter(*(part.name for part in fields(Windows)))
-"""Return the values of all fields like `dataclasses.astuple`, but without a deep copy."""
+NEW_SPLITTING = "html, dense"
+"""A part of the digest of HTML and dense texts, because earlier versions split these texts differently."""
+window_values = attrgetter(*(part.name for part in fields(Windows)))
+"""Return the values of all fields of `Windows`, like `dataclasses.astuple` without a deep copy."""
 ABOVE_ZERO, BELOW_ONE = np.finfo(np.float64).tiny, math.nextafter(1.0, 0.0)
 
 
@@ -80,12 +80,12 @@ class PassageStage:
     """Orders the top ``depth`` candidates by their passages' scores (ICIP), and scores all passages in one call.
 
     A hit's ``passage`` is the one with the highest score. The first passages of all candidates are scored before the
-    second ones. If the deadline cuts the stage short, it orders the candidates before the first one without a scored
-    passage.
+    second ones. If the deadline ends the stage early, only the candidates before the first one without a scored passage
+    are reordered.
 
     Attributes:
         scorer: the model; it scores ``(i,)`` tuples.
-        options: the options for cutting documents and aggregating their passages' scores.
+        options: the options for splitting documents and aggregating the scores of passages.
         depth: the number of candidates that are scored (k0).
         name: the stage's name in traces and reports.
         separator: the text between the title and a passage.
@@ -107,8 +107,8 @@ class PassageStage:
         return rank_by_slices(
             self.scorer,
             ranking,
-            self.passages_of,
-            self._judge,
+            self.split_into_passages,
+            self._score_candidate,
             stage=self.name,
             depth=self.depth,
             unit="passages",
@@ -116,15 +116,15 @@ class PassageStage:
             leaves_out=self.leaves_out,
         )
 
-    def passages_of(self, candidate: Candidate) -> list[tuple[str, Span | None]]:
-        """Return a candidate's passages, cut by this stage's options."""
-        return passages_of(candidate, self.options, self.separator)
+    def split_into_passages(self, candidate: Candidate) -> list[tuple[str, Span | None]]:
+        """Return a candidate's passages."""
+        return split_into_passages(candidate, self.options, self.separator)
 
     def leaves_out(self, candidate: Candidate, spans: Sequence[Span | None]) -> bool:
         """Return whether a candidate has words that are in none of these passages."""
         return lacks_words(candidate, spans, self.options)
 
-    def _judge(
+    def _score_candidate(
         self,
         candidate: Candidate,
         spans: Sequence[Span | None],
@@ -151,11 +151,11 @@ def lacks_words(candidate: Candidate, spans: Sequence[Span | None], options: Pas
 
 
 def text_to_encode(candidate: Candidate, options: Passages, separator: str = " ") -> str | LongText:
-    """Return what a model encodes for a document: its text, or a `LongText` if it is cut into passages.
+    """Return the text to encode for a document, or a `LongText` if the text is split into passages.
 
     Args:
         candidate: the document.
-        options: the options for cutting a long document.
+        options: the options for splitting a long document.
         separator: the text between the title and a passage.
     """
     is_html = has_html(candidate)
@@ -163,26 +163,26 @@ def text_to_encode(candidate: Candidate, options: Passages, separator: str = " "
         return candidate.text or ""
     windows, sections, titles = options.windows, _sections(candidate), options.title_fields
     seed_of = candidate.doc_id if windows.policy == "sampled" else ""
-    key = [*WINDOWS_VALUES(windows), seed_of, separator, len(titles), *titles]
+    key = [*window_values(windows), seed_of, separator, len(titles), *titles]
     parts = [*key, *chain.from_iterable(sections)]
     if is_html or any(is_dense(section.text) for section in sections if section.field not in titles):
-        parts.append(OTHER_CUT)
+        parts.append(NEW_SPLITTING)
     content = hashlib.blake2b(digest_size=DIGEST_BYTES)
-    for value in parts:  # its length goes in, too, so that the same characters in other parts give another digest
+    for value in parts:  # with its length, so that the same characters in other parts have another digest
         encoded = str(value).encode("utf-8", "surrogatepass")
         content.update(len(encoded).to_bytes(8, "little") + encoded)
-    return LongText(content.digest(), partial(passages_of, candidate, options, separator))
+    return LongText(content.digest(), partial(split_into_passages, candidate, options, separator))
 
 
-def passages_of(candidate: Candidate, options: Passages, separator: str = " ") -> list[tuple[str, Span | None]]:
-    """Return a document's passages, at least one, as a model reads them in search, training and evaluation.
+def split_into_passages(candidate: Candidate, options: Passages, separator: str = " ") -> list[tuple[str, Span | None]]:
+    """Return a document's passages, at least one, as a model gets them in search, training and evaluation.
 
-    Each passage begins with the whole title, and comes with its span in the source. A document that is too short to be
-    cut is one passage without a span.
+    Each passage begins with the whole title, and has its span in the source. A document that is too short to be split
+    is one passage without a span.
 
     Args:
         candidate: the document; without sections, it has no title.
-        options: the options for cutting it.
+        options: the options for splitting it.
         separator: the text between the title and a passage.
     """
     plain = without_html(candidate)
@@ -200,8 +200,9 @@ def passages_of(candidate: Candidate, options: Passages, separator: str = " ") -
     prefix = f"{title}{separator}" if title else ""
     texts = [section.text[span.start : span.end] for section, span in passages]
     if plain is not candidate:
-        texts, prefix = list(map(unescape, texts)), readable(unescape(prefix)) + separator if prefix else ""
-    return [(f"{prefix}{readable(text)}", span) for text, (_, span) in zip(texts, passages, strict=True)]
+        texts = [unescape(text) for text in texts]
+        prefix = f"{normalize_spaces(unescape(prefix))}{separator}" if prefix else ""
+    return [(f"{prefix}{normalize_spaces(text)}", span) for text, (_, span) in zip(texts, passages, strict=True)]
 
 
 def score_by_passages(
@@ -213,7 +214,7 @@ def score_by_passages(
         scorer: the model; it scores ``(i,)`` tuples.
         query: the query's text.
         documents: the documents' texts, at least one.
-        options: the options for cutting texts; scores are always aggregated as ``maxp``.
+        options: the options for splitting texts; scores are always aggregated as ``maxp``.
         deadline: as for ``Scorer.score``. ``reached`` counts the leading documents with an attempted passage; it is
             below the number of documents unless all passages were attempted.
 
@@ -223,7 +224,7 @@ def score_by_passages(
     """
     stage = PassageStage(scorer, options)
     candidates = [Candidate("", document, 0.0, 1) for document in documents]
-    parts, name = stage.passages_of, stage.name
+    parts, name = stage.split_into_passages, stage.name
     passage_scores = score_slices(
         scorer, query, candidates, parts, stage=name, deadline=deadline, leaves_out=stage.leaves_out
     )
@@ -255,7 +256,7 @@ def score_texts(scorer: Scorer, query: str, documents: Sequence[str], *, deadlin
 
 
 def passage_options(options: Rerank, model: Scorer | Encoder) -> Passages | None:
-    """Return the options for cutting long documents, of the model or of the search; None if they are not cut."""
+    """Return the options for splitting long documents, from the search or the model; None if they are not split."""
     advised = AUTO_PASSAGES if model.advice.passages else None
     return advised if options.passages == "auto" else options.passages
 

@@ -1,6 +1,6 @@
 """Clean texts and split them into sentences, each with its span in the original text.
 
-The cleaning is that of Birch (Akkalyoncu Yilmaz et al., EMNLP 2019, released code): blanks replace markup and line
+Texts are cleaned as in Birch (Akkalyoncu Yilmaz et al., EMNLP 2019, released code): blanks replace markup and line
 ends. Birch splits by NLTK's Punkt (Kiss and Strunk: Unsupervised multilingual sentence boundary detection,
 Computational Linguistics 32(4), 2006). Our default is sentencex; Punkt is an option.
 """
@@ -25,7 +25,7 @@ MARKUP = re.compile(
 )
 WORD = re.compile(r"\S+")
 BLOCK, BATCH_SIZE = 20_000, 128
-"""The characters that Punkt splits at a time, and the sentences in a batch, so that a deadline can stop a long text."""
+"""The number of characters that Punkt splits at a time, and of sentences in a batch; deadlines can end either."""
 
 
 def blank_markup(text: str) -> str:
@@ -36,9 +36,9 @@ def blank_markup(text: str) -> str:
 def sentence_blocks(clean: str, options: Sentences, size: int = BLOCK) -> Iterator[list[tuple[int, int]]]:
     """Yield blocks of sentences, each sentence as its start and end offset; a block is split when it is requested.
 
-    Long sentences are split by words if the options say so. sentencex is fast and gets the text as a whole, because a
-    quotation may have any length. Punkt gets blocks of characters; it looks no further than the next word, so the last
-    two sentences of a block begin the next one.
+    Long sentences are split by words if the options say so. sentencex is fast and gets the whole text, because a
+    quotation may have any length. Punkt gets blocks of characters. It needs the text up to the next word, so the last
+    two sentences of a block are split again with the next block.
 
     Args:
         clean: the text, as `blank_markup` returns it.
@@ -73,7 +73,7 @@ def _punkt_blocks(clean: str, language: str, size: int) -> Iterator[list[tuple[i
 
 
 def is_ready(options: Sentences, deadline: Deadline) -> bool:
-    """Wait for the splitter until the deadline; return whether it is loaded. Loading continues after the deadline."""
+    """Wait until the splitter is loaded or the deadline passes; return whether it is loaded. Loading continues."""
     if options.splitter == "sentencex" or deadline.at_s is None:
         return True
     return deadline.wait(_loading(options.language))
@@ -120,7 +120,7 @@ def _punkt(language: str) -> Any:
 
 
 def _chunks(text: str, start: int, end: int, max_words: int | None, *, drop_tail: bool) -> Iterator[tuple[int, int]]:
-    """Yield a sentence without surrounding blanks, split if it has more words than ``most``."""
+    """Yield a sentence without surrounding blanks, split into parts of at most ``max_words`` words."""
     words = [match.span() for match in WORD.finditer(text, start, end)]
     count = len(words)
     max_words = max_words or count

@@ -20,12 +20,12 @@ from osrerank.scoring.passages import split_into_chunks
 from osrerank.stages.ordering import ScoredCandidate
 from osrerank.stages.sentence_splitting import blank_markup, is_ready, sentence_blocks
 from osrerank.stages.slices import rank_by_slices
-from osrerank.stages.splitting import readable
+from osrerank.stages.splitting import normalize_spaces
 from osrerank.types import NEVER, Candidate, Deadline, Ranking, Scorer, Section, Span
 from osrerank.types.values import BM25, MAX_UNIT, is_blank
 
-KEPT = 3
-"""The number of best sentences whose logits and probabilities are reported, as many as Birch weighs."""
+REPORTED_SENTENCES = 3
+"""The number of best sentences whose logits and probabilities are reported; Birch weights three."""
 Floats = npt.NDArray[np.float64]
 
 
@@ -79,7 +79,7 @@ class SentenceStage:
             self.scorer,
             ranking,
             partial(self.sentences_of, query=ranking.query.text),
-            self._judge,
+            self._score_candidate,
             stage=self.name,
             depth=self.depth,
             unit="sentences",
@@ -100,7 +100,7 @@ class SentenceStage:
             for block in sentence_blocks(clean, self.options):
                 for start, end in self._chunks(clean, block, query):
                     if not is_blank(clean[start:end]):
-                        yield readable(clean[start:end]), Span(section.field, start, end, section.value)
+                        yield normalize_spaces(clean[start:end]), Span(section.field, start, end, section.value)
 
     def _chunks(self, clean: str, spans: Sequence[tuple[int, int]], query: str) -> Sequence[tuple[int, int]]:
         """Return the spans of sentences; long sentences are split by tokens if the options say so."""
@@ -113,7 +113,7 @@ class SentenceStage:
             for first, last in chunk_spans
         ]
 
-    def _judge(
+    def _score_candidate(
         self,
         candidate: Candidate,
         spans: Sequence[Span | None],
@@ -122,14 +122,14 @@ class SentenceStage:
     ) -> ScoredCandidate:
         scored = np.flatnonzero(~np.isnan(logits))
         order, by_odds = (scored[np.argsort(-scores[scored], kind="stable")] for scores in (logits, log_odds))
-        count = max(KEPT, len(self.options.weights))
+        count = max(REPORTED_SENTENCES, len(self.options.weights))
         best, probabilities = logits[order[:count]], self.scorer.probabilities(log_odds[by_odds[:count]])
         is_logit = self.options.scores == "logit"
         values = best.astype(np.float64) if is_logit else probabilities
         first_pass = np.array([candidate.trace[0].parts.get(BM25, candidate.text_score)])
         key = float(interpolate(first_pass, values[None, :], self.options.a, self.options.weights)[0])
         parts = {}
-        for index in range(min(KEPT, len(best))):
+        for index in range(min(REPORTED_SENTENCES, len(best))):
             number = f"_{index + 1}" if index else ""
             parts[f"logit{number}"] = float(best[index])
             parts[f"probability{number}"] = float(probabilities[index])

@@ -20,19 +20,21 @@ from osrerank.types import Candidate, Deadline, PassageScores, Ranking, Scorer, 
 from osrerank.types.reasons import Reason
 from osrerank.types.vectors import Part
 
-PartsOf = Callable[[Candidate], Iterable[Part]]
-"""Maps a candidate to its parts, at least one; it may yield them one by one."""
-Judge = Callable[[Candidate, Sequence[Span | None], npt.NDArray[np.float32], npt.NDArray[np.float32]], ScoredCandidate]
-"""Maps a candidate and the spans, logits and log-odds of its parts (NaN if not scored) to the candidate's score."""
+SplitCandidate = Callable[[Candidate], Iterable[Part]]
+"""Returns the parts of a candidate, at least one; it may be a generator."""
+ScoreCandidate = Callable[
+    [Candidate, Sequence[Span | None], npt.NDArray[np.float32], npt.NDArray[np.float32]], ScoredCandidate
+]
+"""Returns a candidate's score from the spans, logits and log-odds of its parts; NaN for parts that were not scored."""
 LeavesOut = Callable[[Candidate, Sequence[Span | None]], bool]
-"""Maps a candidate and the spans of its parts to whether some of its text is in none of them."""
+"""Returns whether a candidate has text that is in none of its parts, from the parts' spans."""
 
 
 def rank_by_slices(
     scorer: Scorer,
     ranking: Ranking,
-    parts_of: PartsOf,
-    judge: Judge,
+    parts_of: SplitCandidate,
+    score_candidate: ScoreCandidate,
     *,
     stage: str,
     depth: int,
@@ -45,31 +47,31 @@ def rank_by_slices(
     Args:
         scorer: the model; it scores ``(i,)`` tuples.
         ranking: the ranking so far.
-        parts_of: the function that cuts a candidate into its parts.
-        judge: the function that turns the scores of the parts into the candidate's score.
+        parts_of: the function that splits a candidate into parts.
+        score_candidate: the function that aggregates the scores of a candidate's parts.
         stage: the stage's name.
         depth: the number of candidates that are scored.
         unit: the word for the parts in messages: ``passages`` or ``sentences``.
         deadline: as for ``Scorer.score``.
-        leaves_out: the function that tells which candidates count as truncated although no part was cut.
+        leaves_out: the function that decides whether a candidate counts as truncated although its parts were not.
 
     Raises:
         DeadlineExceeded: nothing was scored in time.
         InferenceError: no candidate could be scored at all, or a score is not a number.
     """
 
-    def score(block: Sequence[Candidate], present: Sequence[Candidate]) -> StageOutcome:
+    def score(block: Sequence[Candidate], readable: Sequence[Candidate]) -> StageOutcome:
         scores = score_slices(
-            scorer, ranking.query.text, present, parts_of, stage=stage, deadline=deadline, leaves_out=leaves_out
+            scorer, ranking.query.text, readable, parts_of, stage=stage, deadline=deadline, leaves_out=leaves_out
         )
-        judged = [
-            judge(present[index], scores.spans[index], scores.logits[index], scores.log_odds[index])
+        scored_candidates = [
+            score_candidate(readable[index], scores.spans[index], scores.logits[index], scores.log_odds[index])
             for index in scores.scored
         ]
-        cut = {present[index].doc_id for index in scores.cut}
-        judged = [scored._replace(cut=scored.candidate.doc_id in cut) for scored in judged]
-        failures = {present[index].doc_id: reason for index, reason in scores.failed.items()}
-        attempt = StageAttempt(block, present, judged, scores.reached, failures)
+        cut = {readable[index].doc_id for index in scores.cut}
+        scored_candidates = [scored._replace(cut=scored.candidate.doc_id in cut) for scored in scored_candidates]
+        failures = {readable[index].doc_id: reason for index, reason in scores.failed.items()}
+        attempt = StageAttempt(block, readable, scored_candidates, scores.reached, failures)
         return StageOutcome(attempt, scores.counts(), _reasons(scores, unit))
 
     return rank_block(scorer, ranking, score, stage=stage, depth=depth)
@@ -79,7 +81,7 @@ def score_slices(
     scorer: Scorer,
     query: str,
     candidates: Sequence[Candidate],
-    parts_of: PartsOf,
+    parts_of: SplitCandidate,
     *,
     stage: str,
     deadline: Deadline,
@@ -91,16 +93,16 @@ def score_slices(
         scorer: the model; it scores ``(i,)`` tuples.
         query: the query's text.
         candidates: candidates with text.
-        parts_of: the function that cuts a candidate into its parts.
+        parts_of: the function that splits a candidate into parts.
         stage: the stage's name, for errors.
         deadline: as for ``Scorer.score``.
-        leaves_out: the function that tells which candidates count as truncated although no part was cut.
+        leaves_out: the function that decides whether a candidate counts as truncated although its parts were not.
 
     Raises:
         DeadlineExceeded: nothing was attempted in time.
         InferenceError: none of the attempted parts could be scored, or a score is not a number.
     """
-    parts = [_later(parts_of, candidate) for candidate in candidates]
+    parts = [_split_lazily(parts_of, candidate) for candidate in candidates]
     scores = score_parts(scorer, query, parts, deadline=deadline, stage=stage)
     if scores.scored:
         incomplete = {
@@ -111,8 +113,8 @@ def score_slices(
     raise nothing_scored_error(scorer, scores.failures, stage=stage)
 
 
-def _later(parts_of: PartsOf, candidate: Candidate) -> Iterator[Part]:
-    """Yield a candidate's parts; it is not cut before the first part is requested."""
+def _split_lazily(parts_of: SplitCandidate, candidate: Candidate) -> Iterator[Part]:
+    """Yield a candidate's parts; the candidate is split when the first part is requested."""
     yield from parts_of(candidate)
 
 

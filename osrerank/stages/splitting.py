@@ -1,4 +1,4 @@
-"""Cut long documents into passages of whole words; in dense texts, a passage may begin or end inside a word.
+"""Split long documents into passages of whole words; in dense texts, a passage may begin or end inside a word.
 
 Windows follow Dai, Callan: Deeper text understanding for IR with contextual neural language modeling, SIGIR 2019,
 arXiv:1905.09217, section 3. Their sizes follow Chen et al.: ICIP at TREC-2020 Deep Learning Track, section 2.
@@ -102,7 +102,7 @@ def window_spans(text: str, words: int, stride: int, at_most: int | None = None)
         text: the text; `words_of` yields its words.
         words: the number of words in a window.
         stride: the number of words from the start of one window to the start of the next.
-        at_most: the most windows; the text beyond them is not read. None for no limit.
+        at_most: the maximum number of windows; None for no limit.
     """
     end = None if at_most is None else (at_most - 1) * stride + words
     spans = list(islice(words_of(text), end))
@@ -113,12 +113,12 @@ def window_spans(text: str, words: int, stride: int, at_most: int | None = None)
 def passage_spans(sections: Iterable[Section], windows: Windows, doc_id: str) -> list[tuple[Section, Span]]:
     """Return a document's passages in order, each with its section.
 
-    The only value of a field is cut into windows. If a field has several values, each value is a passage, and is cut
-    only if it has more words than a window. Blank passages are left out.
+    The only value of a field is split into windows. If a field has several values, each value is a passage, and is
+    split only if it has more words than a window. Blank passages are left out.
 
     Args:
         sections: the document's texts.
-        windows: the options for cutting them.
+        windows: the options for splitting them.
         doc_id: the document's id; with the seed, it determines the sample.
     """
     at_most = windows.limit if windows.policy == "first" else None
@@ -155,8 +155,8 @@ def leaves_out(sections: Iterable[Section], spans: Iterable[Span]) -> bool:
     return False
 
 
-def readable(text: str) -> str:
-    """Return a passage as a model reads it, with single spaces and at most three hyphens in a row."""
+def normalize_spaces(text: str) -> str:
+    """Return a passage as a model gets it, with single spaces and at most three hyphens in a row."""
     return LONG_HYPHENS.sub("---", " ".join(text.split()))
 
 

@@ -1,4 +1,4 @@
-"""Rerank by stored vectors: encode the query, and compare its vector with the vectors of the documents."""
+"""Rerank by document vectors: encode the query, and compare its vector with the stored vectors of the documents."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -47,12 +47,12 @@ WHOLE = Passages()
 class VectorStage:
     """Orders the top ``depth`` candidates by their similarity to the query; long documents are compared by passages.
 
-    Documents without vectors are encoded: the first passages of all documents, then the second ones, and so on. If the
-    deadline cuts the stage short, it orders the candidates before the first one without a vector.
+    Documents without stored vectors are encoded: the first passages of all documents, then the second ones, and so on.
+    If the deadline ends the stage early, only the candidates before the first one without a vector are reordered.
 
     Attributes:
         vectors: the source of the documents' vectors.
-        passages: the options to split long documents and to aggregate their passages' scores; None to split none.
+        passages: the options to split long documents and to aggregate the scores of passages; None to split none.
         depth: the number of candidates that are compared (k0).
         separator: the text between the title and a passage.
         name: the stage's name in traces and reports.
@@ -82,12 +82,12 @@ class VectorStage:
         return rank_block(self.vectors.encoder, ranking, compare, stage=self.name, depth=self.depth)
 
     def read_vectors(self, ranking: Ranking, depth: int, deadline: Deadline = NEVER) -> CandidateVectors:
-        """Return the texts to encode for a ranking's top candidates, their keys, and the records in the local store.
+        """Return the texts of the top candidates, the keys of their records, and the records in the local store.
 
         Args:
-            ranking: the ranking so far.
+            ranking: the ranking before the stage.
             depth: the number of candidates.
-            deadline: the search's deadline; once half of the time before it is used, no more texts are prepared.
+            deadline: the search's deadline; after half of the remaining time, no more texts are prepared.
         """
         block = ranking.candidates[:depth]
         readable = (candidate for candidate in block if not lacks_text(candidate))
@@ -107,7 +107,7 @@ class VectorStage:
         return minimum + sum(1 for _ in takewhile(bool, is_known))
 
     def text_of(self, candidate: Candidate) -> str | LongText:
-        """Return what the model encodes for a candidate: its text, or a `LongText` if it is cut into passages."""
+        """Return the text to encode for a candidate, or a `LongText` if the text is split into passages."""
         if self.passages is None:
             return model_text(candidate)
         return text_to_encode(candidate, self.passages, self.separator)

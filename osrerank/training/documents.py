@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from osrerank.errors import FormatError
 from osrerank.options.passages import Passages
-from osrerank.stages.passages import passages_of
+from osrerank.stages.passages import split_into_passages
 from osrerank.training.examples.lists import Example
 from osrerank.types import Scorer
 
@@ -65,7 +65,7 @@ def split_document(example: Example, index: int, options: Passages) -> list[str]
     if options.policy == "sampled" and not example.doc_ids:
         fix = "read candidates or a run, whose documents have ids, or set policy=first"
         raise FormatError(f"{example.location}: policy=sampled draws by document ids, and there are none; {fix}")
-    return [passage for passage, _span in passages_of(example.candidate(index), options)]
+    return [passage for passage, _span in split_into_passages(example.candidate(index), options)]
 
 
 def best_passages(scorer: Scorer, query: str, passages: Sequence[str], keep: int) -> list[str]:

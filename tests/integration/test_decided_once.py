@@ -18,13 +18,13 @@ from tests.articles import fill
 PACKAGE = str(Path(osrerank.__file__).parent)
 NOTES = [{"title": f"Note {number}", "text": f"note {number} on the pressure of air"} for number in range(20)]
 ONCE = (
-    "search", "make_plan", "plan_first_pass", "SearchPipelines.find", "FieldFinder.find", "RerankService.kept_recipe",
+    "search", "make_plan", "plan_first_pass", "SearchPipelines.find", "FieldFinder.find", "RerankService.cached_recipe",
     "perform", "read_ranking", "candidates_of", "with_vectors", "VectorStage.read_vectors", "Records.compute_keys",
     "Records.read_stored", "run_stages", "Recipe.rerank", "Pipeline.rerank", "unreadable_reason",
     "VectorStage.rerank", "BlendStage.rerank", "make_report", "page_of", "write_report",
 )  # fmt: skip
 """Functions, by their qualified names."""
-NEVER = ("recipe_of", "RerankService.models_of", "LoadedModel.ready", "LoadedModel.model")
+NEVER = ("make_recipe", "RerankService.models_of", "LoadedModel.ready", "LoadedModel.model")
 
 
 class Calls:

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from osrerank.options.rerank import Rerank
-from osrerank.service import DECISIVE, RerankService
+from osrerank.service import RECIPE_OPTIONS, RerankService
 from osrerank.settings import Settings
 from osrerank.testing import FunctionScorer
 from osrerank.types import NEVER, Advice, Ranking
@@ -82,5 +82,5 @@ def test_each_option_either_decides_the_stages_or_is_read_elsewhere_in_a_search(
         "min_score", "min_probability", "cutoff", "interleave", "boosts",
     }  # fmt: skip
     options = {option.name for option in dataclasses.fields(Rerank)}
-    assert options == read_elsewhere | {*DECISIVE}  # a kept recipe would serve other values of an option in neither
-    assert not read_elsewhere & {*DECISIVE}
+    assert options == read_elsewhere | {*RECIPE_OPTIONS}  # else a cached recipe would ignore an option
+    assert not read_elsewhere & {*RECIPE_OPTIONS}

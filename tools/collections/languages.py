@@ -18,7 +18,13 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 from osrerank.formats.lines import numbered_objects
-from osrerank.stages.language_guard import MAX_CHARACTERS, MIN_CHARACTERS, language_of, unreadable, unreadable_reason
+from osrerank.stages.language_guard import (
+    MAX_CHARACTERS,
+    MIN_CHARACTERS,
+    detect_language,
+    unreadable_reason,
+    unreadable_script,
+)
 from osrerank.testing import FunctionScorer
 from osrerank.types import Advice, Candidate, Query, Ranking
 
@@ -79,7 +85,7 @@ def is_alarm(query: str, texts: Sequence[str]) -> bool:
 def row(name: str, texts: Sequence[str]) -> str:
     """Return the row of single texts: how many there are, are long enough, are told and are called foreign."""
     long = [text for text in texts if len(text) >= MIN_CHARACTERS]
-    told = [language for text in long if (language := language_of(text[:MAX_CHARACTERS]))]
+    told = [language for text in long if (language := detect_language(text[:MAX_CHARACTERS]))]
     foreign = sum(language not in ENGLISH for language in told)
     return f"| {name} | {len(texts):,} | {len(long):,} | {len(told):,} | {foreign:,} | {foreign / len(long):.2%} |"
 
@@ -124,7 +130,7 @@ def main() -> None:
             alarms = sum(is_alarm("", drawn.sample(some, HITS)) for _ in range(SEARCHES))
             print(f"| guide, {language}{name} | {SEARCHES} | | {alarms} |")
     for name, asked in searches(arguments.sets):
-        refused = sum(bool(unreadable(query, ENGLISH)) for query in asked)
+        refused = sum(bool(unreadable_script(query, ENGLISH)) for query in asked)
         alarms = sum(is_alarm(query, texts) for query, texts in asked.items())
         print(f"| {name} | {len(asked):,} | {refused} | {alarms} |")
 

@@ -11,7 +11,7 @@ from tokenizers import Tokenizer
 
 import osrerank
 from osrerank.options.passages import AUTO_PASSAGES, Passages, Windows
-from osrerank.stages.passages import passages_of, text_to_encode
+from osrerank.stages.passages import split_into_passages, text_to_encode
 from osrerank.stages.splitting import WORD, is_dense, leaves_out, passage_spans, words_of
 from osrerank.types import Candidate, LongText, Section
 
@@ -52,7 +52,7 @@ def test_text_after_a_dense_run_is_in_a_passage_that_fits_the_model(seed):
     draw = random.Random(seed)
     text = f"{drawn_head(draw, draw.randint(1500, 3000))} {END}"
     options = draw.choice([AUTO_PASSAGES, Passages()])
-    passages = passages_of(Candidate("d", text, 1.0, 1), options)
+    passages = split_into_passages(Candidate("d", text, 1.0, 1), options)
     assert (
         max(len(encoding.ids) for encoding in TOKENIZER.encode_batch([passage for passage, _span in passages])) <= 512
     )
@@ -101,7 +101,9 @@ def test_keys_and_passages_of_ordinary_texts_are_unchanged():
         for options in (AUTO_PASSAGES, Passages(), Passages(aggregation="firstp"), Passages(policy="sampled", limit=3)):
             key = text_to_encode(candidate, options)
             digest.update((key.content.hex() if isinstance(key, LongText) else key).encode())
-            digest.update(json.dumps([(part, str(span)) for part, span in passages_of(candidate, options)]).encode())
+            digest.update(
+                json.dumps([(part, str(span)) for part, span in split_into_passages(candidate, options)]).encode()
+            )
     assert digest.hexdigest() == KEYS
 
 

@@ -8,7 +8,7 @@ import pytest
 from osrerank.options.passages import AUTO_PASSAGES, Passages
 from osrerank.reranker import Reranker
 from osrerank.stages.html import is_html, model_text, without_html, without_markup
-from osrerank.stages.passages import lacks_words, passages_of, text_to_encode
+from osrerank.stages.passages import lacks_words, split_into_passages, text_to_encode
 from osrerank.testing import FunctionScorer
 from osrerank.types import Candidate, LongText, Section
 
@@ -52,7 +52,7 @@ def test_a_model_reads_the_visible_words_of_html(seed):
     assert is_html(text)
     assert len(without_markup(text)) == len(text)
     assert model_text(candidate_of(text)) == words
-    (passage, span), *further = passages_of(candidate_of(text), AUTO_PASSAGES)
+    (passage, span), *further = split_into_passages(candidate_of(text), AUTO_PASSAGES)
     assert (passage, span, further) == (words, None, [])
 
 
@@ -61,7 +61,7 @@ def test_passages_of_html_have_their_spans_in_the_source(seed):
     draw = random.Random(seed)
     text, words = drawn_html(draw, draw.randint(400, 700))
     candidate = candidate_of(text, title="Blood pressure")
-    passages = passages_of(candidate, AUTO_PASSAGES)
+    passages = split_into_passages(candidate, AUTO_PASSAGES)
     assert " ".join(passage.removeprefix("Blood pressure ") for passage, _span in passages) == words
     for passage, span in passages:
         within = without_markup(text)[span.start : span.end]
@@ -92,7 +92,7 @@ def test_html_and_its_text_have_different_cache_keys():
 
 def test_a_title_stands_without_markup_before_each_passage():
     candidate = candidate_of("<p>" + "word " * 200 + "</p>", title="<b>Salt &amp; blood</b>")
-    assert {passage[:17] for passage, _span in passages_of(candidate, Passages())} == {"Salt & blood word"}
+    assert {passage[:17] for passage, _span in split_into_passages(candidate, Passages())} == {"Salt & blood word"}
 
 
 @pytest.mark.parametrize("part", ["<!--", "<a ", "</", "<a b='", "<script>", "<script ", "<a b=\"'", "<!", "<!-- > ",

@@ -5,7 +5,7 @@ import logging
 import pytest
 
 from osrerank.errors import ConfigError
-from osrerank.stages.language_guard import language_of, unreadable, unreadable_reason
+from osrerank.stages.language_guard import detect_language, unreadable_reason, unreadable_script
 from osrerank.testing import FunctionScorer
 from osrerank.types import Advice, Candidate, Query, Ranking
 from tests.rankings import client_for, ids
@@ -48,7 +48,7 @@ class Reads(FunctionScorer):
     ],
 )
 def test_the_scripts_of_a_text_are_recognised(query, languages, script):
-    assert unreadable(query, languages) == script
+    assert unreadable_script(query, languages) == script
 
 
 def search(**options):
@@ -154,9 +154,9 @@ def test_response_and_log_name_the_language_of_unread_documents(caplog):
 
 
 def test_the_language_of_a_text_is_detected_once():
-    before = language_of.cache_info()
+    before = detect_language.cache_info()
     for _ in range(3):
         reason_for(GERMAN, "en")
-    after = language_of.cache_info()
+    after = detect_language.cache_info()
     assert after.misses - before.misses <= 5
     assert after.hits - before.hits >= 10

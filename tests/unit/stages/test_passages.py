@@ -13,7 +13,7 @@ from osrerank.response import hits_of, parse
 from osrerank.stages.mono import MonoStage
 from osrerank.stages.passages import PassageStage, k_max_avg_p, max_p, score_by_passages, sum_p
 from osrerank.stages.sentences import SentenceStage
-from osrerank.stages.splitting import passage_spans, readable, window_spans
+from osrerank.stages.splitting import normalize_spaces, passage_spans, window_spans
 from osrerank.testing import FunctionScorer, ManualClock
 from osrerank.types import Candidate, Deadline, Query, Ranking, Section
 from tests.letters import Letters
@@ -108,7 +108,7 @@ def test_documents_without_a_body_are_one_passage():
     response["hits"]["hits"][0]["_source"] = {"title": "only title"}
     ranking = parse(hits_of(response), Query("q", "title"), ("title", "text"))
     stage = PassageStage(FunctionScorer(), Passages())
-    texts = [stage.passages_of(candidate) for candidate in ranking.candidates]
+    texts = [stage.split_into_passages(candidate) for candidate in ranking.candidates]
     assert [[text for text, _span in passages] for passages in texts] == [["only title"], [""], [""]]
     report = stage.rerank(ranking).reports[0]
     assert (report.inferences, report.failed) == (1, 2)
@@ -205,7 +205,7 @@ def test_documents_of_few_words_are_scored_whole():
     assert ranking.candidates[0].trace[-1].passage is None
     assert ranking.candidates[1].trace[-1].passage is not None
     assert ranking.reports[0].inferences == 20 + 1
-    assert PassageStage(COUNT, Passages(least_words=4)).passages_of(ranking.candidates[0]) == [(texts[1], None)]
+    assert PassageStage(COUNT, Passages(least_words=4)).split_into_passages(ranking.candidates[0]) == [(texts[1], None)]
 
 
 def numbered(count):
@@ -267,4 +267,4 @@ def test_values_of_a_list_are_passages_and_long_ones_are_cut():
     assert [(span.value, span.start, span.end) for span in spans] == [(0, 0, 13), (2, 0, 7), (2, 4, 11), (2, 8, 11)]
     sections = [Section("a", numbered(5)), Section("b", numbered(5))]
     assert [span.field for span in spans_of(sections, words=2, stride=2, limit=4)] == ["a", "a", "a", "b"]
-    assert readable("a  b\n-----\tc--d") == "a b --- c--d"
+    assert normalize_spaces("a  b\n-----\tc--d") == "a b --- c--d"

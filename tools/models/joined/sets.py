@@ -19,7 +19,7 @@ from osrerank.formats.sources import open_paths
 from osrerank.formats.topics import read_queries
 from osrerank.formats.trec import read_qrels, read_run
 from osrerank.options.passages import Windows
-from osrerank.stages.splitting import passage_spans, readable
+from osrerank.stages.splitting import normalize_spaces, passage_spans
 from osrerank.training.examples.first_pass import temporary_search
 from osrerank.training.examples.lists import join_title
 from osrerank.types import Document, Query, Section
@@ -42,7 +42,7 @@ def passages(title: str, body: str) -> list[str]:
     if len(body.split()) < LONG:
         return [f"{title} {body}".strip()]
     cut = passage_spans([Section("text", body)], WINDOWS, "")
-    return [f"{title} {readable(body[span.start : span.end])}".strip() for _, span in cut]
+    return [f"{title} {normalize_spaces(body[span.start : span.end])}".strip() for _, span in cut]
 
 
 def beginning(title: str, body: str) -> str:
