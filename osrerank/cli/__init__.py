@@ -1,4 +1,4 @@
-"""The command line. Each command is a module of its own, which is imported when the command is used."""
+"""The command line: the group of all commands, and the handling of errors. Each command is a module in this folder."""
 
 import importlib
 import re
@@ -14,63 +14,46 @@ from osrerank._signals import end_as_first_process
 from osrerank.errors import ConfigError, OsrerankError
 from osrerank.scoring.names import DTYPES, NAMES
 
-# name -> "module:attribute". Importing a module must stay cheap: heavy libraries are imported inside the command.
-COMMANDS = {
-    "advise": "osrerank.cli.advise:advise",
-    "calibrate": "osrerank.cli.calibrate:calibrate",
-    "demo": "osrerank.cli.demo:demo",
-    "distill": "osrerank.cli.distill:distill",
-    "doctor": "osrerank.cli.doctor:doctor",
-    "evaluate": "osrerank.cli.evaluate:evaluate",
-    "export": "osrerank.cli.export:export",
-    "init": "osrerank.cli.init:init",
-    "interleave": "osrerank.cli.interleave:interleave",
-    "pipeline": "osrerank.cli.pipeline:pipeline",
-    "pretrain": "osrerank.cli.pretrain:pretrain",
-    "reproduce": "osrerank.cli.reproduce:reproduce",
-    "rerank": "osrerank.cli.rerank:rerank",
-    "run": "osrerank.cli.run:run",
-    "search": "osrerank.cli.search:search",
-    "serve": "osrerank.cli.serve:serve",
-    "shadow": "osrerank.cli.shadow:shadow",
-    "vectors": "osrerank.cli.vectors:vectors",
-    "tradeoff": "osrerank.cli.tradeoff:tradeoff",
-    "train": "osrerank.cli.train:train",
-    "tune": "osrerank.cli.tune:tune",
-}
-GROUP = "osrerank.commands"
-FAILED, BAD_USAGE = 1, 2
+COMMANDS = (
+    "advise", "calibrate", "demo", "distill", "doctor", "evaluate", "export", "init", "interleave", "pipeline",
+    "pretrain", "reproduce", "rerank", "run", "search", "serve", "shadow", "tradeoff", "train", "tune", "vectors",
+)  # fmt: skip
+"""The commands. Each is a module of this package, which imports heavy libraries only inside the command."""
+ENTRY_POINT_GROUP = "osrerank.commands"
+EXIT_FAILURE = 1
+EXIT_USAGE = 2
+EXIT_INTERRUPTED = 130
 
 
 class LazyGroup(click.Group):
-    """A group whose commands are imported when used; other packages add commands as entry points."""
+    """A group that imports a command when it is used. Other packages add commands as entry points."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
-        return sorted({*COMMANDS, *(entry.name for entry in entry_points(group=GROUP))})
+        return sorted({*COMMANDS, *(entry.name for entry in entry_points(group=ENTRY_POINT_GROUP))})
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse the group's options; refuse any option that is set twice, also among the options of the command."""
+        """Parse the group's options, after checking that no option of the group or the command is set twice."""
         arguments = list(args)
         remaining = super().parse_args(ctx, args)
         if not ctx.resilient_parsing:
-            _refuse_repeated(self, ctx, arguments)
+            _refuse_repeated_options(self, ctx, arguments)
         return remaining
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name in COMMANDS:
-            module, _, attribute = COMMANDS[cmd_name].partition(":")
-            command: click.Command = getattr(importlib.import_module(module), attribute)
+            command: click.Command = getattr(importlib.import_module(f"osrerank.cli.{cmd_name}"), cmd_name)
             return command
-        for entry in entry_points(group=GROUP, name=cmd_name):
+        for entry in entry_points(group=ENTRY_POINT_GROUP, name=cmd_name):
             loaded: click.Command = entry.load()
             return loaded
-        if fix := replacement_for(f"osrerank {cmd_name}"):
+        fix = replacement_for(f"osrerank {cmd_name}")
+        if fix:
             raise click.UsageError(f"There is no command {cmd_name!r}; {fix}", ctx)
         return None
 
 
-def _refuse_repeated(command: click.Command, context: click.Context, arguments: list[str]) -> None:
-    """Refuse an option of a command or subcommand that is set twice; click would silently use the last value."""
+def _refuse_repeated_options(command: click.Command, context: click.Context, arguments: list[str]) -> None:
+    """Refuse options of a command and its subcommands that are set twice. click would silently use the last value."""
     try:
         _values, remaining, order = command.make_parser(context).parse_args(arguments)
     except click.UsageError:
@@ -78,19 +61,21 @@ def _refuse_repeated(command: click.Command, context: click.Context, arguments: 
     for option, times in Counter(order).items():
         if times == 1 or not isinstance(option, click.Option) or option.multiple or option.count:
             continue
-        if option.secondary_opts or not option.is_flag:  # a repeated flag contradicts nothing
+        is_plain_flag = option.is_flag and not option.secondary_opts  # repeating --debug contradicts nothing
+        if not is_plain_flag:
             names = "/".join([*option.opts, *option.secondary_opts])
             raise click.UsageError(f"{names} is set {times} times; set it once", context)
     if isinstance(command, click.Group) and remaining:
-        subcommand = command.get_command(context, remaining[0])
+        name, *arguments = remaining
+        subcommand = command.get_command(context, name)
         if subcommand is not None:
-            _refuse_repeated(subcommand, click.Context(subcommand, context, info_name=remaining[0]), remaining[1:])
+            _refuse_repeated_options(subcommand, click.Context(subcommand, context, info_name=name), arguments)
 
 
-def _checked(backend: str) -> str:
+def _validate_backend(_context: click.Context, _option: click.Parameter, backend: str | None) -> str | None:
     from osrerank.scoring.registry import check_backend
 
-    return check_backend(backend)
+    return backend and check_backend(backend)
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
@@ -101,9 +86,7 @@ def _checked(backend: str) -> str:
 @click.option("--vector-model", help="Bi-encoder, if --model is a cross-encoder.  [env: OSRERANK_VECTOR_MODEL]")
 @click.option("--duo-model", help="Model that compares pairs, in mono-duo and vectors-duo.  [env: OSRERANK_DUO_MODEL]")
 @click.option(
-    "--backend",
-    callback=lambda _context, _option, value: value and _checked(value),
-    help=f"Scoring backend: {', '.join(NAMES)}.  [env: OSRERANK_BACKEND]",
+    "--backend", callback=_validate_backend, help=f"Scoring backend: {', '.join(NAMES)}.  [env: OSRERANK_BACKEND]"
 )
 @click.option("--dtype", help=f"Number type of the torch backend: {', '.join(DTYPES)}.  [env: OSRERANK_DTYPE]")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
@@ -115,69 +98,77 @@ def cli(ctx: click.Context, /, **options: Any) -> None:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run the command line; print an error as one sentence, and exit with 1 after a failure or 2 after wrong usage."""
+    """Run the command line. Errors are printed as one sentence; the exit code is 1, or 2 for wrong usage."""
     end_as_first_process()
     arguments = sys.argv[1:] if arguments is None else arguments
     try:
         code = cli.main(arguments, standalone_mode=False)
     except click.ClickException as error:
-        _with_fix(error).show()
-        sys.exit(BAD_USAGE)
-    except click.exceptions.Exit as stop:
-        sys.exit(stop.exit_code)
+        _name_replacement(error).show()
+        sys.exit(EXIT_USAGE)
+    except click.exceptions.Exit as exit_:
+        sys.exit(exit_.exit_code)
     except (KeyboardInterrupt, click.Abort):
         click.echo("Interrupted.", err=True)
-        sys.exit(130)
+        sys.exit(EXIT_INTERRUPTED)
     except Exception as error:
         if "--debug" in arguments:
             raise
-        click.echo(f"Error: {_sentence(error)}", err=True)
-        sys.exit(BAD_USAGE if isinstance(error, ConfigError) else FAILED)
+        click.echo(f"Error: {_describe_error(error)}", err=True)
+        sys.exit(EXIT_USAGE if isinstance(error, ConfigError) else EXIT_FAILURE)
     if isinstance(code, int) and code:  # the code that a command passed to ctx.exit
         sys.exit(code)
 
 
-def _with_fix(error: click.ClickException) -> click.ClickException:
-    """Return the error; if the option or command was removed, return an error that says what to use instead."""
+def _name_replacement(error: click.ClickException) -> click.ClickException:
+    """If an error is about a removed option or command, return an error that says what to use instead."""
     if not isinstance(error, click.UsageError) or error.ctx is None:
         return error
     command = error.ctx.command_path.removeprefix(error.ctx.find_root().command_path).strip()
-    if isinstance(error, click.NoSuchOption) and (fix := replacement_for(f"osrerank {command} {error.option_name}")):
-        return click.UsageError(f"No such option {error.option_name}; {fix}.", error.ctx)
-    _, _, name = error.message.partition("No such command ")
-    if fix := replacement_for(f"osrerank {command} {name.strip(chr(39) + '.')}"):
-        return click.UsageError(f"No such command {name.rstrip('.')}; {fix}.", error.ctx)
-    return error
+    if isinstance(error, click.NoSuchOption):
+        fix = replacement_for(f"osrerank {command} {error.option_name}")
+        return click.UsageError(f"No such option {error.option_name}; {fix}.", error.ctx) if fix else error
+    name = error.message.partition("No such command ")[2].rstrip(".")
+    fix = replacement_for(f"osrerank {command} {name.strip(chr(39))}")
+    return click.UsageError(f"No such command {name}; {fix}.", error.ctx) if fix else error
 
 
-def _extra_of(module: str) -> str:
-    """Return the smallest extra of osrerank that installs a module; "" if none does."""
+def _find_extra(module: str) -> str:
+    """Return the extra of osrerank with the fewest packages that installs a module; empty if there is no such extra."""
     from importlib.metadata import requires
 
-    distribution, extras = module.partition(".")[0].replace("_", "-").lower(), Counter[str]()
-    installing = set()
+    distribution = module.partition(".")[0].replace("_", "-").lower()
+    sizes = Counter[str]()
+    candidates = set()
     for requirement in requires("osrerank") or ():
         name = re.split(r"[^\w.-]", requirement.replace("_", "-").lower(), maxsplit=1)[0]
         for extra in re.findall(r"extra == ['\"]([\w-]+)", requirement):
-            extras[extra] += 1
-            installing |= {extra} if name == distribution else set()
-    return min(installing, key=lambda extra: (extras[extra], extra), default="")
+            sizes[extra] += 1
+            if name == distribution:
+                candidates.add(extra)
+    return min(candidates, key=lambda extra: (sizes[extra], extra), default="")
 
 
-def _sentence(error: Exception) -> str:
-    """Describe an error in one line for people; the class of another library's error comes first."""
+def _describe_error(error: Exception) -> str:
+    """Describe an error in one line. For errors of other libraries, the line begins with the class."""
     if isinstance(error, OsrerankError):
         return str(error)
-    if isinstance(error, ModuleNotFoundError) and (extra := _extra_of(error.name or "")):
-        return f"this needs the Python package {error.name}, which is not installed: pip install 'osrerank[{extra}]'"
+    if isinstance(error, ModuleNotFoundError):
+        extra = _find_extra(error.name or "")
+        if extra:
+            return (
+                f"this needs the Python package {error.name}, which is not installed: pip install 'osrerank[{extra}]'"
+            )
     if isinstance(error, OSError) and error.filename is not None:
         return f"{error.filename}: {error.strerror}"
-    first_line = str(error).strip().splitlines()[0] if str(error).strip() else "no message"
+    hint = "(run with --debug for the traceback)"
+    message = str(error).strip()
+    first_line = message.splitlines()[0] if message else "no message"
     name = type(error).__name__
-    if first_line.startswith(f"{name}("):  # opensearch-py's errors start with their own name and end with their cause
-        from osrerank.doctor import engine_fix
+    if not first_line.startswith(f"{name}("):
+        return f"{name}: {first_line} {hint}"
+    from osrerank.doctor import engine_fix
 
-        fix = engine_fix(error, not_found_fix="")
-        cause_left_out = f"{first_line.partition(' caused by: ')[0]}{f': {fix}' if fix else ''}"
-        return f"{cause_left_out} (run with --debug for the traceback)"
-    return f"{name}: {first_line} (run with --debug for the traceback)"
+    description = first_line.partition(" caused by: ")[0]  # opensearch-py's errors end with their cause
+    fix = engine_fix(error, not_found_fix="")
+    return f"{description}: {fix} {hint}" if fix else f"{description} {hint}"

@@ -3,37 +3,31 @@
 import json
 from contextlib import ExitStack, closing, suppress
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from osrerank.cli.options import open_client, wants_json
+from osrerank.cli.path_types import FILE, OUTPUT_FILE, SOURCE
 from osrerank.cli.settings_file import refuse_existing, write_index_settings
-from osrerank.cli.sources import SOURCE
 from osrerank.options.passages import Passages
 from osrerank.settings import SETTINGS_FILE
 
 if TYPE_CHECKING:
     from osrerank.decision.advice.advise import IndexAdvice
 
-OUTPUT = click.Path(dir_okay=False, path_type=Path)
 NO_CACHE = {"cache_mb": 0, "cache_local_mb": 0}
-"""The settings under which scoring is timed: caches are off."""
-ENCODERS = ("osrerank/e5-small", "osrerank/minilm-l6")
-COMPUTED_HERE = ("auto", "onnx", "torch")
+"""The settings that turn the score caches off, so that scoring times are real."""
+SHIPPED_MODELS = ("osrerank/e5-small", "osrerank/minilm-l6")
+LOCAL_BACKENDS = ("auto", "onnx", "torch")
 
 
 @click.command()
 @click.option("--index", "-i", required=True, help="Index to search.")
 @click.option("--queries", required=True, type=SOURCE, help="Queries, in any format that `osrerank run` reads.")
-@click.option(
-    "--qrels", required=True, type=SOURCE, help="Judgments; queries without a relevant document are left out."
-)
-@click.option(
-    "--measure", "-m", default="nDCG@10", show_default=True, help="Measure to compare, by its name in ir-measures."
-)
-@click.option("--html", type=OUTPUT, help="HTML report to write, in one file.")
+@click.option("--qrels", required=True, type=SOURCE, help="Judgments; queries without relevant documents are left out.")
+@click.option("--measure", "-m", default="nDCG@10", show_default=True, help="Measure, by its name in ir-measures.")
+@click.option("--html", type=OUTPUT_FILE, help="HTML report to write, in one file.")
 @click.option(
     "--fields",
     multiple=True,
@@ -49,12 +43,12 @@ COMPUTED_HERE = ("auto", "onnx", "torch")
 )
 @click.option(
     "--template",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Query of your own to compare: a search body in JSON, with {{query}} in place of the text.",
+    type=FILE,
+    help="Your own query to compare: a search body in JSON, with {{query}} for the text.",
 )
 @click.option("--quick", is_flag=True, help="Compare only depths and weights, and what --fields and --models name.")
 @click.option("--exclude-query-ids", is_flag=True, help="Leave out the hit that has the query's id, as BEIR does.")
-@click.option("--output", "-o", type=OUTPUT, default=SETTINGS_FILE, show_default=True, help="Settings file to write.")
+@click.option("--output", "-o", type=OUTPUT_FILE, default=SETTINGS_FILE, show_default=True, help="Settings file.")
 @click.option("--force", is_flag=True, help="Change the index's part of the file if it exists; comments are lost.")
 @click.pass_context
 def advise(context: click.Context, /, **options: Any) -> None:
@@ -64,15 +58,15 @@ def advise(context: click.Context, /, **options: Any) -> None:
     osrerank advise --index articles --queries queries.tsv --qrels qrels.txt --html advice.html
     osrerank advise --index articles --queries queries.tsv --qrels qrels.txt --template my-query.json
 
-    Every judged query is searched with the index's options, and once more with each other choice of fields, with each
-    model and with your own query. A paired t-test shows whether reranking with the current settings helps or hurts, or
+    Every judged query is searched with the index's options, and again with each alternative: other fields, other
+    models, and your own query. A paired t-test shows whether reranking with the current settings helps or hurts, or
     how many more queries would decide it. Other settings are chosen by cross-validation, so that the reported value
-    holds for new queries. They replace the current ones only if they are significantly better, or if the current ones
-    hurt. Only a change is written to the settings file, which `connect` reads.
+    holds for new queries. They replace the current settings only if they are significantly better, or if the current
+    settings hurt. Only a change is written to the settings file, which `connect` reads.
     """
     from osrerank.cli.batch import progress
     from osrerank.decision.advice import report
-    from osrerank.decision.advice.advise import advise as advice_on
+    from osrerank.decision.advice.advise import advise as compare_settings
     from osrerank.decision.advice.advise import judged_queries
     from osrerank.formats.files import write_atomically
     from osrerank.formats.topics import read_queries
@@ -82,14 +76,14 @@ def advise(context: click.Context, /, **options: Any) -> None:
     refuse_existing(output, force=options["force"])
     judgments = read_qrels(options["qrels"])
     queries = judged_queries(read_queries(options["queries"]), judgments)
-    with ExitStack() as opened:
-        client = opened.enter_context(closing(open_client(context, settings=NO_CACHE)))
+    with ExitStack() as stack:
+        client = stack.enter_context(closing(open_client(context, settings=NO_CACHE)))
         _report_missing_vectors(client, index)
-        alternatives = _alternatives(context, client, options, opened)
+        alternatives = _choose_alternatives(context, client, options, stack)
         if alternatives and not options["quick"]:
-            click.echo(f"{len(alternatives)} alternatives are compared, too; --quick leaves them out", err=True)
+            click.echo(f"{len(alternatives)} alternatives are also compared; --quick leaves them out", err=True)
         with progress(len(queries) * (1 + len(alternatives)), 0) as advance:
-            advice = advice_on(
+            advice = compare_settings(
                 client,
                 index,
                 queries,
@@ -100,25 +94,30 @@ def advise(context: click.Context, /, **options: Any) -> None:
                 advance=advance,
             )
     notes = f"Made by osrerank advise from {len(advice.sampled)} queries: {report.headline(advice)}."
-    settings, written = "Nothing to change.", "nothing to change"
+    file_text = "Nothing to change."
+    changes = "nothing to change"
     if advice.recommended:
         model = advice.recommended.get("model")
-        settings = write_index_settings(output, notes, index, settings_table(advice), model)
-        written = ", ".join(f"{name} = {value}" for name, value in advice.recommended.items())
+        file_text = write_index_settings(output, notes, index, settings_table(advice), model)
+        changes = ", ".join(f"{name} = {value}" for name, value in advice.recommended.items())
     if options["html"]:
-        write_atomically(options["html"], [report.html_page(advice, judgments, settings)])
+        write_atomically(options["html"], [report.html_page(advice, judgments, file_text)])
     if wants_json(context):
         click.echo(json.dumps(report.as_json(advice)))
         return
-    click.echo("\n".join([*report.lines(advice), *report.extreme_lines(advice), f"{output}: {written}"]))
+    click.echo("\n".join([*report.lines(advice), *report.extreme_lines(advice), f"{output}: {changes}"]))
     if advice.recommended and advice.best.sample != advice.current.sample:
         click.echo(
-            f"the stored vectors are those of other texts or another model: osrerank vectors build --index {index}"
+            f"the stored vectors are of other texts or another model: run osrerank vectors build --index {index}"
         )
 
 
-def _alternatives(context: click.Context, client: Any, options: dict[str, Any], opened: ExitStack) -> Any:
-    """Return the fields, models and query to compare: those that are named, else, without --quick, all there are."""
+def _choose_alternatives(context: click.Context, client: Any, options: dict[str, Any], stack: ExitStack) -> Any:
+    """Return the fields, models and query to compare with the current ones.
+
+    Without ``--fields`` or ``--models``, these are all fields or shipped models, unless ``--quick`` is set. The clients
+    are closed by ``stack``.
+    """
     from osrerank.decision.advice.advise import Alternatives
     from osrerank.decision.advice.template import QueryTemplate
 
@@ -127,20 +126,20 @@ def _alternatives(context: click.Context, client: Any, options: dict[str, Any], 
     models = list(options["models"])
     if not options["quick"]:
         fields = fields or field_choices(current)
-        models = models or _shipped(client)
+        if not models and client.searcher.service.settings.backend in LOCAL_BACKENDS:
+            models = list(SHIPPED_MODELS)
     settings = client.searcher.service.settings
-    settings_apart = {
-        **NO_CACHE,
-        "vectors": "off" if settings.vectors == "off" else "file",
-    }  # vectors of alternatives are not written to a side index
+    # alternatives store their vectors in the file, not in a side index on the cluster
+    store = "off" if settings.vectors == "off" else "file"
 
-    def client_with(model: str) -> Any:
-        return opened.enter_context(closing(open_client(context, settings=settings_apart, model=model)))
+    def open_alternative(model: str) -> Any:
+        alternative = open_client(context, settings={**NO_CACHE, "vectors": store}, model=model)
+        return stack.enter_context(closing(alternative))
 
     fields = [choice for choice in dict.fromkeys(fields) if choice != current]
-    clients = [client_with(name) for name in dict.fromkeys(models) if name != settings.model]
+    clients = [open_alternative(name) for name in dict.fromkeys(models) if name != settings.model]
     template = None if options["template"] is None else QueryTemplate.read(options["template"])
-    return Alternatives(fields, clients, template, client_with(settings.model) if fields else None)
+    return Alternatives(fields, clients, template, open_alternative(settings.model) if fields else None)
 
 
 def field_choices(current: tuple[str, ...]) -> list[tuple[str, ...]]:
@@ -150,13 +149,8 @@ def field_choices(current: tuple[str, ...]) -> list[tuple[str, ...]]:
     return [*((name,) for name in current), *(current[:count] for count in range(2, len(current)))]
 
 
-def _shipped(client: Any) -> list[str]:
-    """Return the names of the shipped bi-encoders; none if the client's models run elsewhere."""
-    return list(ENCODERS) if client.searcher.service.settings.backend in COMPUTED_HERE else []
-
-
 def _report_missing_vectors(client: Any, index: str) -> None:
-    """Say on standard error how many vectors are missing, if any: the searches will compute them."""
+    """Print how many vectors are missing, if any, and how to build them."""
     from osrerank.errors import ConfigError
     from osrerank.indexing.estimate import estimate
 
@@ -169,7 +163,7 @@ def _report_missing_vectors(client: Any, index: str) -> None:
 
 
 def settings_table(advice: "IndexAdvice") -> dict[str, Any]:
-    """Return the recommended options, with the index's fields and query fields, as a settings file has them."""
+    """Return the options to write to the settings file: the recommended ones, and the fields of the index."""
     options = advice.options
     table = {"fields": options.fields, **advice.recommended, "query_fields": options.query_fields}
     table.pop("model", None)

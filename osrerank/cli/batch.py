@@ -1,4 +1,7 @@
-"""Run a query set, for ``osrerank run`` and ``rerank``: show progress, write checkpoints and the run, list failures."""
+"""Run a query set, for the commands ``run``, ``rerank`` and ``reproduce``.
+
+While it runs, a side file (``OUTPUT.jsonl``) collects a record of each query, from which an interrupted run is resumed.
+"""
 
 import contextlib
 import hashlib
@@ -22,43 +25,48 @@ from osrerank.service import RerankService
 from osrerank.types import Query, ScoredDocument
 from osrerank.types.vectors import NeedsServer
 
-SHOWN_FAILURES = 10
+MAX_SHOWN_FAILURES = 10
 
 
 @dataclass(frozen=True, slots=True)
 class QuerySetRun:
-    """A query set and the search that each query runs.
+    """A query set and the search to run for each query.
 
     Attributes:
         queries: the queries, in order.
-        search: a function that takes a query and its start time and returns its record; several threads call it.
-        depends_on: the options that determine the rankings; a checkpoint with other options is refused.
-        reranked: whether a query that is not completely reranked counts as failed.
+        search: a function that takes a query and its start time and returns its record. Several threads call it.
+        ranking_options: the options that determine the rankings. A side file with other options is not resumed.
+        reranked: whether a query that was not completely reranked counts as failed.
         workers: the number of threads.
     """
 
     queries: Sequence[Query]
     search: Callable[[Query, float], QueryRecord]
-    depends_on: Mapping[str, Any]
+    ranking_options: Mapping[str, Any]
     reranked: bool
     workers: int = 1
 
 
-def run_batch(
-    batch: QuerySetRun, output: Path, *, tag: str, form: RunForm, skip_failed: bool, allow_partial: bool = False
-) -> None:
-    """Run the batch and write the run and its side file.
+def run_batch(batch: QuerySetRun, options: Mapping[str, Any]) -> None:
+    """Search for all queries of a batch that its side file lacks, then write the run.
+
+    Args:
+        batch: the query set and its search.
+        options: the options of `osrerank.cli.options.run_options`.
 
     Raises:
-        EvaluationError: queries failed, or were reranked only in part without ``allow_partial``; stderr lists them.
+        EvaluationError: queries failed. They are listed on standard error.
     """
+    output: Path = options["output"]
+    allow_partial = options["allow_partial"]
+    skip_failed = options.get("skip_failed", False)
     side_file = output.with_name(f"{output.name}.jsonl")
     ids = [query.query_id for query in batch.queries]
-    with SideFile(side_file, {**batch.depends_on, "queries": digest(batch.queries)}) as checkpoint:
-        resumed = len(checkpoint)
-        if resumed:
-            click.echo(f"{side_file}: going on after {resumed} of {len(ids)} queries", err=True)
-        with progress(len(ids), resumed) as advance:
+    with SideFile(side_file, {**batch.ranking_options, "queries": digest(batch.queries)}) as checkpoint:
+        n_resumed = len(checkpoint)
+        if n_resumed:
+            click.echo(f"{side_file}: resuming after {n_resumed} of {len(ids)} queries", err=True)
+        with progress(len(ids), n_resumed) as advance:
             failures = run_queries(
                 batch.queries,
                 batch.search,
@@ -68,30 +76,32 @@ def run_batch(
                 allow_partial=allow_partial,
                 advance=advance,
             )
-        partial_before = sum(record.is_partial for record in checkpoint.records(ids))
-        if partial_before and not allow_partial:
-            reason = f"{side_file} has {partial_before} partly reranked queries from a run with --allow-partial"
+        n_partial = sum(record.is_partial for record in checkpoint.records(ids))
+        if n_partial and not allow_partial:
+            reason = f"{side_file} has {n_partial} partly reranked queries from a run with --allow-partial"
             raise EvaluationError(f"{reason}: pass --allow-partial again, or delete the file")
         if not failures or skip_failed:
-            have_hits = _write(output, tag, form, checkpoint, batch.queries)
+            tag = options.get("tag") or output.stem
+            have_hits = _write_run(output, tag, options.get("form", "trec"), checkpoint, batch.queries)
             checkpoint.finish(ids)
-            without_hits = f", {have_hits.count(False)} of them found nothing" if not all(have_hits) else ""
-            partly = f", {partial_before} of them only partly reranked" if partial_before else ""
-            click.echo(
-                f"{output}: {len(have_hits)} queries{without_hits}{partly}; scores and timings in {side_file}", err=True
-            )
+            counts = f"{len(have_hits)} queries"
+            if not all(have_hits):
+                counts += f", {have_hits.count(False)} of them without hits"
+            if n_partial:
+                counts += f", {n_partial} of them only partly reranked"
+            click.echo(f"{output}: {counts}; scores and timings in {side_file}", err=True)
     if failures:
-        _list(failures)
+        _print_failures(failures)
+        counts = f"{len(failures)} queries failed"
+        n_partly_failed = sum(failure.is_partial for failure in failures)
+        if n_partly_failed:
+            counts += f", {n_partly_failed} of them only partly reranked (--allow-partial keeps these)"
         outcome = f"{output} was written without them" if skip_failed else f"{output} was not written"
-        partial = sum(failure.is_partial for failure in failures)
-        partly_failed = f", {partial} of them only partly reranked (--allow-partial keeps these)" if partial else ""
-        raise EvaluationError(
-            f"{len(failures)} queries failed{partly_failed}; {outcome}; run the same command to retry them"
-        )
+        raise EvaluationError(f"{counts}; {outcome}; run the same command to retry them")
 
 
-def _write(output: Path, tag: str, form: RunForm, checkpoint: SideFile, queries: Sequence[Query]) -> list[bool]:
-    """Write the run; return for each of its queries, in order, whether it has any hits."""
+def _write_run(output: Path, tag: str, form: RunForm, checkpoint: SideFile, queries: Sequence[Query]) -> list[bool]:
+    """Write the run; return for each of its queries, in order, whether it has hits."""
     have_hits: list[bool] = []
 
     def rankings() -> Iterator[tuple[str, tuple[ScoredDocument, ...]]]:
@@ -118,11 +128,8 @@ def refuse_overwriting(output: Path, *inputs: Path | None) -> None:
     """
     for file in inputs:
         if file is not None and file.exists() and output.exists() and file.samefile(output):
-            raise ConfigError(
-                f"{output} is also an input; choose another output",
-                setting="output",
-                source="argument",
-            )
+            reason = f"{output} is also an input; choose another output"
+            raise ConfigError(reason, setting="output", source="argument")
 
 
 def digest(queries: Sequence[Query]) -> str:
@@ -131,19 +138,18 @@ def digest(queries: Sequence[Query]) -> str:
     return hashlib.sha256(content.encode(errors="surrogatepass")).hexdigest()[:16]
 
 
-def ranking_options(arguments: RerankArgument, defaults: Rerank, reranker: RerankService) -> dict[str, Any]:
-    """Return all options and settings that determine an order, by name, including those of the settings file.
+def resolve_ranking_options(arguments: RerankArgument, defaults: Rerank, reranker: RerankService) -> dict[str, Any]:
+    """Return the options, settings and model identities that determine the rankings of a run, by name.
 
-    This loads the model, because another model may have the same name; its identity distinguishes them.
+    This loads the models, because the name of a model does not identify it.
     """
     options = Rerank.of(arguments, defaults)
     if options is None:
         return {"rerank": False, "rerank.query_fields": defaults.query_fields}
-    named = {f"rerank.{name}": value for name, value in asdict(options).items()}
     settings = reranker.settings
     return {
         "rerank": True,
-        **named,
+        **{f"rerank.{name}": value for name, value in asdict(options).items()},
         "rerank.deadline_ms": options.explicit_deadline_ms,
         "model": settings.model,
         "backend": settings.backend,
@@ -153,7 +159,10 @@ def ranking_options(arguments: RerankArgument, defaults: Rerank, reranker: Reran
 
 @contextlib.contextmanager
 def progress(total: int, done: int) -> Iterator[Callable[[], None]]:
-    """Yield a function to call after each query; it shows the progress, as a bar on a terminal, else in lines."""
+    """Show progress over ``total`` queries, of which ``done`` are done; yield a function to call after each query.
+
+    Progress is a bar on a terminal, else lines.
+    """
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 
     from osrerank.cli.tables import console
@@ -162,17 +171,18 @@ def progress(total: int, done: int) -> Iterator[Callable[[], None]]:
     columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=screen, disable=not screen.is_terminal) as bar:
         task = bar.add_task("queries", total=total, completed=done)
-        lines, finished = ProgressLines(), itertools.count(1)
+        lines = ProgressLines()
+        numbers = itertools.count(1)
 
         def advance() -> None:
             bar.advance(task)
-            lines.report(next(finished), total - done, "queries")
+            lines.report(next(numbers), total - done, "queries")
 
         yield advance
 
 
-def _list(failures: Sequence[Failure]) -> None:
-    for failure in failures[:SHOWN_FAILURES]:
+def _print_failures(failures: Sequence[Failure]) -> None:
+    for failure in failures[:MAX_SHOWN_FAILURES]:
         click.echo(f"query {failure.query_id}: {failure.reason}", err=True)
-    if len(failures) > SHOWN_FAILURES:
-        click.echo(f"... and {len(failures) - SHOWN_FAILURES} more", err=True)
+    if len(failures) > MAX_SHOWN_FAILURES:
+        click.echo(f"... and {len(failures) - MAX_SHOWN_FAILURES} more", err=True)

@@ -1,30 +1,28 @@
-"""``osrerank calibrate``: fit probabilities of relevance to judgments on an index."""
+"""``osrerank calibrate``: fit the model's probabilities of relevance to judgments on an index."""
 
 import json
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from osrerank.cli.options import open_client, wants_json
+from osrerank.cli.path_types import FILE, OUTPUT_FILE
 
 if TYPE_CHECKING:
     from osrerank.decision.calibrate import CalibrationFit
-
-FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
-OUTPUT = click.Path(dir_okay=False, path_type=Path)
 
 
 @click.command()
 @click.option("--index", "-i", required=True, help="Index to search with the judged queries.")
 @click.option("--queries", required=True, type=FILE, help="Queries, in any format that `osrerank run` reads.")
 @click.option("--qrels", required=True, type=FILE, help="Judgments; a hit without one counts as not relevant.")
-@click.option("--plot", type=OUTPUT, help="Draw the reliability diagram to a .svg, .png or .pdf.")
+@click.option("--plot", type=OUTPUT_FILE, help="Draw the reliability diagram to a .svg, .png or .pdf.")
 @click.option(
     "--output",
     "-o",
-    type=OUTPUT,
+    type=OUTPUT_FILE,
     help="File to write.  [default: beside the settings file, ending in .calibration.json]",
 )
 @click.pass_context
@@ -37,11 +35,12 @@ def calibrate(
     osrerank calibrate --index articles --queries queries.tsv --qrels qrels.txt --plot reliability.svg
     client.search(text, index="articles", rerank={"cutoff": {"precision": 0.9}})
 
-    The queries are searched with the index's options. The map is Platt's or an isotonic one, whichever fits held-out
-    queries better. It is valid only for this model, these options and these fields; a search with others is not cut
-    off, and its response reports that.
+    The queries are searched with the index's options. The calibration is Platt's or isotonic, whichever fits held-out
+    queries better. It holds only for the same model, options and fields. A search with others is not cut off, and its
+    response reports that.
     """
-    from osrerank.decision.calibrate import calibrate as fitted_to
+    from osrerank.cli.tables import track
+    from osrerank.decision.calibrate import calibrate as fit_calibration
     from osrerank.evaluation.plots import check_plot, plot_reliability
     from osrerank.formats.topics import read_queries
     from osrerank.formats.trec import read_qrels
@@ -49,41 +48,30 @@ def calibrate(
 
     if plot:
         check_plot(plot)
-    queries_read, judged = read_queries(queries), read_qrels(qrels)
+    query_set, judgments = read_queries(queries), read_qrels(qrels)
     with closing(open_client(context)) as client:
-        fitted = fitted_to(client, index, queries_read, judged, advance=_tracked)
+        fitted = fit_calibration(client, index, query_set, judgments, advance=track)
         file = output or client.searcher.calibrations.file
     write_calibration(file, index, fitted.calibration)
     if plot:
-        bins_by_name = {"the model's own": fitted.before, "calibrated, on held-out queries": fitted.after}
+        bins_by_label = {"not calibrated": fitted.before, "calibrated, on held-out queries": fitted.after}
         curves = {
-            name: [(bin_.predicted, bin_.measured) for bin_ in bins if bin_.hits] for name, bins in bins_by_name.items()
+            label: [(bin_.predicted, bin_.measured) for bin_ in bins if bin_.hits]
+            for label, bins in bins_by_label.items()
         }
         plot_reliability(plot, curves)
-    _say(file, index, fitted, as_json=wants_json(context))
+    _print_report(file, index, fitted, as_json=wants_json(context))
 
 
-def _tracked(queries: Any) -> Any:
-    """Return the queries; show on a terminal how many have been taken."""
-    from rich.progress import track
-
-    from osrerank.cli.tables import console
-
-    screen = console(stderr=True)
-    return track(queries, "Searching", console=screen, disable=not screen.is_terminal)
-
-
-def _say(file: Path, index: str, fitted: "CalibrationFit", *, as_json: bool) -> None:
+def _print_report(file: Path, index: str, fitted: "CalibrationFit", *, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps({"file": str(file), "index": index, **fitted.as_json()}))
         return
     evidence = fitted.calibration.evidence
-    click.echo(f"{file}: {index}, {fitted.calibration.map.name}, by " + _COUNTS.format(**evidence))
+    counts = "{queries:,} queries with {relevant:,} relevant hits among {hits:,}".format(**evidence)
+    click.echo(f"{file}: {index}, {fitted.calibration.map.name}, by {counts}")
     click.echo("expected calibration error {ece_before:.4f} before, {ece_after:.4f} after".format(**evidence))
     for precision in (0.5, 0.7, 0.9):
-        least = fitted.calibration.threshold_for(precision)
-        threshold = "not reached" if least is None else f"hits with a probability of at least {least:.3f}"
-        click.echo(f"precision {precision:g}: {threshold}")
-
-
-_COUNTS = "{queries:,} queries with {relevant:,} relevant hits among {hits:,}"
+        threshold = fitted.calibration.threshold_for(precision)
+        hits = "not reached" if threshold is None else f"hits with a probability of at least {threshold:.3f}"
+        click.echo(f"precision {precision:g}: {hits}")

@@ -13,8 +13,8 @@ from osrerank.cli.train import print_output, training_options, training_request
 @training_options
 @click.option(
     "--layers",
-    callback=lambda _context, _option, value: None if value is None else _layers(value),
-    help="Layers of the teacher that the student starts with: how many, or a list such as 1,2,5,6.",
+    callback=lambda _context, _option, value: None if value is None else _parse_layers(value),
+    help="Layers of the teacher that the student starts with: their number, or a list such as 1,2,5,6.",
 )
 @click.option("--student", type=MODEL, help="Model that the student starts from, instead of layers of the teacher.")
 def distill(layers: int | tuple[int, ...] | None, student: Path | None, **options: Any) -> None:
@@ -32,19 +32,18 @@ def distill(layers: int | tuple[int, ...] | None, student: Path | None, **option
         raise click.UsageError("pass --layers or --student")
     if isinstance(layers, int) and student is not None:
         raise click.UsageError(
-            "a --student has its own layers; list in --layers those of the teacher to learn from, such as 1,2,5,6"
+            "with --student, --layers must list layers of the teacher to learn from, such as 1,2,5,6"
         )
     request = training_request(options, "simplified-tinybert")
     print_output(fit(request, layers=layers or 0, student=student))
 
 
-def _layers(value: str) -> int | tuple[int, ...]:
+def _parse_layers(value: str) -> int | tuple[int, ...]:
+    """Parse ``--layers``: a number of layers, or the numbers of several layers."""
     try:
         layers = tuple(int(part) for part in value.split(","))
     except ValueError as error:
-        raise click.BadParameter(
-            f"{value!r} is neither a number of layers nor a list of them such as 1,2,5,6"
-        ) from error
+        raise click.BadParameter(f"{value!r} is neither a number of layers nor a list such as 1,2,5,6") from error
     if layers[0] < 1 or list(layers) != sorted(set(layers)):
-        raise click.BadParameter(f"{value!r}: name layers by their numbers from 1, in rising order")
+        raise click.BadParameter(f"{value!r} must list layers by their numbers, from 1, in ascending order")
     return layers if len(layers) > 1 else layers[0]

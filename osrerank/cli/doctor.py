@@ -1,4 +1,4 @@
-"""``osrerank doctor``: check a deployment, and show the settings that osrerank chose for it."""
+"""``osrerank doctor``: check a deployment and its settings, and say how to fix what fails."""
 
 import dataclasses
 import json
@@ -11,7 +11,7 @@ MARKS = {"ok": "✓", "failed": "✗", "absent": "-"}
 
 
 @click.command()
-@click.option("--index", default="", help="Check this index's text fields, too.")
+@click.option("--index", default="", help="Also check the text fields of this index.")
 @click.pass_context
 def doctor(context: click.Context, /, *, index: str) -> None:
     """Check the software, processor, model, engine, Redis and workers, and say how to fix what fails.
@@ -34,7 +34,6 @@ def doctor(context: click.Context, /, *, index: str) -> None:
                 click.echo(f"    fix: {finding.fix}")
     healthy = all(finding.status != "failed" for finding in findings)
     if wants_json(context):
-        click.echo(
-            json.dumps({"ok": healthy, "findings": [dataclasses.asdict(finding) for finding in findings]}, indent=2)
-        )
+        content = {"ok": healthy, "findings": [dataclasses.asdict(finding) for finding in findings]}
+        click.echo(json.dumps(content, indent=2))
     context.exit(0 if healthy else 1)

@@ -1,4 +1,4 @@
-"""The tables of ``osrerank evaluate``."""
+"""The tables that ``osrerank evaluate`` prints."""
 
 from rich.table import Table
 
@@ -8,18 +8,19 @@ from osrerank.evaluation.significance import run_letter
 
 # Unicode has no superscript q.
 SUPERSCRIPTS = str.maketrans("abcdefghijklmnoprstuvwxyz", "ᵃᵇᶜᵈᵉᶠᵍʰⁱʲᵏˡᵐⁿᵒᵖʳˢᵗᵘᵛʷˣʸᶻ")
-MIN_P = 0.0001  # the smallest that four decimals can show
-COUNTS = ("NumQ", "NumRel", "NumRet")
+MIN_SHOWN_P = 0.0001
+COUNT_MEASURES = ("NumQ", "NumRel", "NumRet")
+"""The prefixes of the names of measures whose values are whole numbers."""
 
 
 def summary_table(report: Report) -> Table:
-    """Return a table with a row per run; letters after a value name the runs that it differs from significantly."""
+    """Return a table with a row for each run. Letters after a value name runs from which it differs significantly."""
     measures = list(report.evaluations[0].overall)
     rows = []
     for index, evaluation in enumerate(report.evaluations):
         name = f"({run_letter(index)}) {evaluation.run}" if report.comparisons else evaluation.run
         values = [
-            _value(measure, evaluation.overall[measure])
+            _format_value(measure, evaluation.overall[measure])
             + report.letters.get((evaluation.run, measure), "").translate(SUPERSCRIPTS)
             for measure in measures
         ]
@@ -28,48 +29,40 @@ def summary_table(report: Report) -> Table:
 
 
 def summary_note(report: Report, *, test: str, alpha: float) -> str:
-    """Return a note that says which queries the summary averages, and what its letters mean."""
-    note = "averaged over " + (
-        "all judged queries" if report.averaging.complete else "the queries of run and judgments"
-    )
-    if report.comparisons:
-        test_name = "paired t-test" if test == "t" else "randomisation test"
-        raw = report.marks == "raw"
-        means = "significantly better or worse than" if raw else "significantly better than"
-        note += (
-            f"; letters: {means} that run ({test_name}, two-tailed, {'raw' if raw else 'Holm-corrected'} p < {alpha:g})"
+    """Return the line below the summary: which queries are averaged, and what the letters mean."""
+    queries = "all judged queries" if report.averaging.complete else "the judged queries of each run"
+    note = f"averaged over {queries}"
+    if not report.comparisons:
+        return note
+    test_name = "paired t-test" if test == "t" else "randomisation test"
+    if report.marks == "raw":
+        return (
+            f"{note}; letters: significantly better or worse than that run ({test_name}, two-tailed, raw p < {alpha:g})"
         )
-    return note
+    return (
+        f"{note}; letters: significantly better than that run ({test_name}, two-tailed, Holm-corrected p < {alpha:g})"
+    )
 
 
 def per_query_table(report: Report) -> Table:
-    """Return a table with a row per query and run."""
+    """Return a table with a row for each query of each run."""
     measures = list(report.evaluations[0].overall)
     rows = []
     for evaluation in report.evaluations:
-        for query_id in dict.fromkeys(query_id for values in evaluation.per_query.values() for query_id in values):
-            by_measure = [evaluation.per_query[measure].get(query_id) for measure in measures]
-            values = [
-                "" if value is None else _value(name, value) for name, value in zip(measures, by_measure, strict=True)
-            ]
-            rows.append([query_id, evaluation.run, *values])
+        query_ids = dict.fromkeys(query_id for values in evaluation.per_query.values() for query_id in values)
+        for query_id in query_ids:
+            cells = []
+            for measure in measures:
+                value = evaluation.per_query[measure].get(query_id)
+                cells.append("" if value is None else _format_value(measure, value))
+            rows.append([query_id, evaluation.run, *cells])
     return table(["query", "run", *measures], rows)
 
 
 def comparison_table(report: Report) -> Table:
-    """Return a table with a row per comparison."""
-    columns = [
-        "measure",
-        "run",
-        "against",
-        "difference",
-        "d_z",
-        "wins/ties/losses",
-        "p (t)",
-        "Holm",
-        "p (rand.)",
-        "Holm",
-    ]
+    """Return a table with a row for each comparison of two runs by a measure."""
+    columns = ["measure", "run", "against", "difference", "d_z", "wins/ties/losses", "p (t)", "Holm"]
+    columns += ["p (rand.)", "Holm"]
     rows = [
         [
             comparison.measure,
@@ -78,24 +71,19 @@ def comparison_table(report: Report) -> Table:
             f"{comparison.difference:+.4f}",
             f"{comparison.effect_size:+.2f}",
             f"{comparison.wins}/{comparison.ties}/{comparison.losses}",
-            *(
-                _p_value(p_value)
-                for p_value in (
-                    comparison.p_t,
-                    comparison.p_t_holm,
-                    comparison.p_randomisation,
-                    comparison.p_randomisation_holm,
-                )
-            ),
+            _format_p(comparison.p_t),
+            _format_p(comparison.p_t_holm),
+            _format_p(comparison.p_randomisation),
+            _format_p(comparison.p_randomisation_holm),
         ]
         for comparison in report.comparisons
     ]
     return table(columns, rows)
 
 
-def _value(measure: str, value: float) -> str:
-    return f"{value:.0f}" if measure.startswith(COUNTS) else f"{value:.4f}"
+def _format_value(measure: str, value: float) -> str:
+    return f"{value:.0f}" if measure.startswith(COUNT_MEASURES) else f"{value:.4f}"
 
 
-def _p_value(p_value: float) -> str:
-    return f"{p_value:.4f}" if p_value >= MIN_P else f"<{MIN_P}"
+def _format_p(p_value: float) -> str:
+    return f"{p_value:.4f}" if p_value >= MIN_SHOWN_P else f"<{MIN_SHOWN_P}"

@@ -6,15 +6,13 @@ import click
 
 from osrerank._removed import replacement_for
 from osrerank.cli.options import CHECKPOINT
+from osrerank.cli.path_types import FILE, FOLDER
 from osrerank.settings import Settings
 
-FOLDER = click.Path(path_type=Path, file_okay=False)
-FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
 
-
-def _kind(value: str | None) -> str | None:
+def _validate_kind(_context: click.Context, _parameter: click.Parameter, value: str | None) -> str | None:
     if value not in (None, "duo"):
-        fix = replacement_for(f"osrerank export --kind {value}") or "leave it out for SOURCE's own kind"
+        fix = replacement_for(f"osrerank export --kind {value}") or "leave --kind out to keep the kind of SOURCE"
         raise click.BadParameter(f"{value!r} is not 'duo'; {fix}.")
     return value
 
@@ -22,12 +20,12 @@ def _kind(value: str | None) -> str | None:
 @click.command()
 @click.argument("source", type=CHECKPOINT)
 @click.argument("output", type=FOLDER)
-@click.option("--name", default="", help="Name in the model card.  [default: the output folder's]")
+@click.option("--name", default="", help="Name in the model card.  [default: the name of OUTPUT]")
 @click.option(
     "--kind",
     metavar="[duo]",
-    callback=lambda _context, _option, value: _kind(value),
-    help="Turn a cross-encoder into a duo model, which compares two documents.  [default: SOURCE's own kind]",
+    callback=_validate_kind,
+    help="Turn a cross-encoder into a duo model, which compares two documents.  [default: the kind of SOURCE]",
 )
 @click.option(
     "--head",
@@ -57,7 +55,7 @@ def _kind(value: str | None) -> str | None:
     "--token-pooling",
     "pool_factor",
     type=click.FloatRange(min=1),
-    help="late interaction: merge about this many of a document's token vectors into one.  [default: SOURCE's, else 1]",
+    help="late interaction: divide the number of a document's token vectors by this.  [default: SOURCE's, else 1]",
 )
 @click.option(
     "--precision",
@@ -67,23 +65,17 @@ def _kind(value: str | None) -> str | None:
 @click.option(
     "--first-pass-weight",
     type=click.FloatRange(min=0),
-    help="Logits that the best first-pass score adds in a blend, for the card.  [default: SOURCE's, or fitted]",
+    help="Weight of the first pass in a blend, in logits for its best hit.  [default: SOURCE's, or fitted]",
 )
 @click.option("--keep-weights", is_flag=True, help="Also copy the safetensors, for the torch backend.")
 @click.option(
     "--self-check/--no-self-check",
     default=True,
     show_default=True,
-    help="Refuse a checkpoint of another program that ranks no better than an untrained one.",
+    help="Refuse a checkpoint of another program that ranks no better than an untrained model.",
 )
-@click.option(
-    "--candidates", type=FILE, help="Development set, JSON lines as `osrerank rerank` reads them; with --qrels."
-)
-@click.option(
-    "--qrels",
-    type=FILE,
-    help="TREC judgments of --candidates, to which the card's probabilities and weights are fitted.",
-)
+@click.option("--candidates", type=FILE, help="Development set, JSON lines as for `osrerank rerank`; with --qrels.")
+@click.option("--qrels", type=FILE, help="TREC judgments of --candidates, to fit the card's probabilities and weights.")
 def export(
     source: Path,
     output: Path,
@@ -109,11 +101,10 @@ def export(
     from osrerank.export.export_model import ExportOptions, export_model
 
     if (candidates is None) != (qrels is None):
-        raise click.UsageError("--candidates and --qrels go together; pass both or neither")
+        raise click.UsageError("--candidates and --qrels belong together; pass both or neither")
     development_set = None if candidates is None or qrels is None else (candidates, qrels)
     options["vector_model"] = click.get_current_context().obj["vector_model"] or Settings.load().vector_model
     export_options = ExportOptions(head=head or "", precision=precision or "", **options)  # type: ignore[arg-type] # click's choices are checked
     card = export_model(source, output, export_options, development_set=development_set, report=click.echo)
-    fitted = card.calibration
-    model = f"{card.kind} with the head {card.head}"
-    click.echo(f"{output}: {model}, logit = {fitted.scale:.4g} * raw + {fitted.offset:.4g}")
+    calibration = f"logit = {card.calibration.scale:.4g} * raw + {card.calibration.offset:.4g}"
+    click.echo(f"{output}: {card.kind} with the head {card.head}, {calibration}")

@@ -1,4 +1,4 @@
-"""Read documents' texts from an index, for candidates of which only the ids are known."""
+"""Read the texts of documents from an index, for runs, which contain only document ids."""
 
 from collections.abc import Iterator, Mapping
 from collections.abc import Set as AbstractSet
@@ -13,30 +13,31 @@ if TYPE_CHECKING:
     from osrerank.client import Client
     from osrerank.formats.candidates import Texts
 
-AT_ONCE = 500
-"""How many documents are requested at a time."""
-TITLE = "title"
+BATCH_SIZE = 500
+"""The number of documents per request."""
+TITLE_FIELD = "title"
 
 
 @contextmanager
 def open_index_texts(context: click.Context, index: str | None) -> "Iterator[Texts | None]":
-    """Yield a function that reads documents from an index by their ids; None if no index is named."""
+    """Yield a function that reads documents from an index by their ids; None if ``index`` is None."""
     if index is None:
         yield None
         return
     with closing(open_client(context)) as client:
-        yield lambda doc_ids: _documents(client, index, doc_ids)
+        yield lambda doc_ids: _read_documents(client, index, doc_ids)
 
 
-def _documents(client: "Client", index: str, doc_ids: AbstractSet[str]) -> Iterator[Mapping[str, Any]]:
-    """Yield those documents that the index has, with the texts of the fields that models read."""
+def _read_documents(client: "Client", index: str, doc_ids: AbstractSet[str]) -> Iterator[Mapping[str, Any]]:
+    """Yield the documents that the index has, with the texts of the fields that the model reads."""
     from osrerank.response import hit_text
 
     fields = tuple(client.options_of(index).fields or ())
-    body, ordered = [name for name in fields if name != TITLE], sorted(doc_ids)
-    for start in range(0, len(ordered), AT_ONCE):
-        ids = ordered[start : start + AT_ONCE]
+    body_fields = [name for name in fields if name != TITLE_FIELD]
+    sorted_ids = sorted(doc_ids)
+    for start in range(0, len(sorted_ids), BATCH_SIZE):
+        ids = sorted_ids[start : start + BATCH_SIZE]
         request = {"query": {"ids": {"values": ids}}, "size": len(ids), "_source": list(fields)}
         for hit in client.search(index=index, body=request)["hits"]["hits"]:
-            title = hit_text(hit, (TITLE,)) if TITLE in fields else None
-            yield {"id": hit["_id"], "text": hit_text(hit, body) or "", "title": title}
+            title = hit_text(hit, (TITLE_FIELD,)) if TITLE_FIELD in fields else None
+            yield {"id": hit["_id"], "text": hit_text(hit, body_fields) or "", "title": title}

@@ -1,4 +1,4 @@
-"""``osrerank interleave``: find out which of two interleaved rankings users prefer."""
+"""``osrerank interleave``: report which of two interleaved rankings users prefer, by their clicks."""
 
 import json
 from contextlib import closing
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from osrerank.cli.options import open_client, wants_json
+from osrerank.cli.path_types import FILE
 
 if TYPE_CHECKING:
     from osrerank.decision.use.clicks import ShownPage
@@ -20,7 +21,7 @@ def interleave() -> None:
 
 
 @interleave.command()
-@click.argument("clicks", required=False, type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("clicks", required=False, type=FILE)
 @click.option("--queries-index", "queries", default="ubi_queries", show_default=True, help="UBI's index of queries.")
 @click.option("--events-index", "events", default="ubi_events", show_default=True, help="UBI's index of events.")
 @click.option(
@@ -29,9 +30,9 @@ def interleave() -> None:
     multiple=True,
     default=("click", "click_through"),
     show_default=True,
-    help="action_name of an event that counts as a click; may be repeated.",
+    help="action_name of events that count as clicks; may be repeated.",
 )
-@click.option("--application", default="", help="Application whose searches count.  [default: all]")
+@click.option("--application", default="", help="Only count the searches of this application.")
 @click.option("--since", default="", help="ISO 8601 time of the first search and event that count.")
 @click.option("--until", default="", help="ISO 8601 time of the last search and event that count.")
 @click.option("--confidence", type=click.FloatRange(0.5, 1, max_open=True), default=0.95, show_default=True)
@@ -40,36 +41,36 @@ def interleave() -> None:
     type=click.FloatRange(0.5, 1, min_open=True),
     default=0.55,
     show_default=True,
-    help="Smallest share of preferences to detect; the report says how many sessions that takes.",
+    help="Smallest share of preferences to detect; the report says how many sessions that requires.",
 )
 @click.pass_context
 def report(
     context: click.Context, /, *, clicks: Path | None, confidence: float, least_share: float, **ubi: Any
 ) -> None:
-    """Say which ranking users prefer: A, the search's own options, or B, those of "with".
+    """Report which ranking users prefer: A, by the options of the search, or B, by the options in "with".
 
     \b
     osrerank --url https://localhost:9200 interleave report
     osrerank interleave report clicks.jsonl
 
-    The clicks come from UBI's indexes, or from a file with one JSON object per page. Decide beforehand how many
-    sessions to collect: whoever checks every day and stops at the first winner declares winners too often.
+    The clicks come from UBI's indices, or from a file with one JSON object per page. Decide beforehand how many
+    sessions to collect: if you check every day and stop at the first winner, you declare winners too often.
     """
     from osrerank.decision.use.interleaving import preferences
 
-    pages, unmatched = _shown_pages(context, clicks, ubi)
+    pages, n_unmatched = _read_pages(context, clicks, ubi)
     rows = preferences(pages, confidence=confidence, least_share=least_share)
     if wants_json(context):
-        click.echo(json.dumps({"unmatched": unmatched, "experiments": [row.as_json() for row in rows]}))
+        click.echo(json.dumps({"unmatched": n_unmatched, "experiments": [row.as_json() for row in rows]}))
         return
     for row in rows:
-        click.echo(_sentences(row, confidence))
-    if unmatched:
-        click.echo(f"{unmatched:,} clicks belong to no page that was read")
+        click.echo(_describe(row, confidence))
+    if n_unmatched:
+        click.echo(f"{n_unmatched:,} clicks belong to pages that were not read")
 
 
-def _shown_pages(context: click.Context, clicks: Path | None, ubi: dict[str, Any]) -> "tuple[list[ShownPage], int]":
-    """Read the pages from a file or UBI's indexes; return them with the number of clicks on none of them."""
+def _read_pages(context: click.Context, clicks: Path | None, ubi: dict[str, Any]) -> "tuple[list[ShownPage], int]":
+    """Return the pages from a file or from UBI's indices, and the number of clicks that belong to other pages."""
     if clicks is not None:
         from osrerank.decision.use.clicks import read_clicks
 
@@ -81,12 +82,13 @@ def _shown_pages(context: click.Context, clicks: Path | None, ubi: dict[str, Any
     return list(shown.pages), shown.unmatched
 
 
-def _sentences(row: "Preference", confidence: float) -> str:
+def _describe(row: "Preference", confidence: float) -> str:
     name = f"{row.experiment}: " if row.experiment else ""
     verdict = f"{row.winner} wins" if row.winner else "undecided"
-    share = f"B has {row.share_b:.1%} of the preferences ({confidence:.0%} interval {row.low:.1%} to {row.high:.1%}"
+    interval = f"{confidence:.0%} interval {row.low:.1%} to {row.high:.1%}, p = {row.p_value:.3g}"
+    share = f"B has {row.share_b:.1%} of the preferences ({interval})."
     counts = f"{row.sessions:,} sessions: A {row.wins_a:,}, B {row.wins_b:,}, ties {row.ties:,}"
-    lines = [f"{name}{verdict}. {share}, p = {row.p_value:.3g}).", f"{counts}, without a click {row.silent:,}."]
+    lines = [f"{name}{verdict}. {share}", f"{counts}, without a click {row.silent:,}."]
     if row.needed is not None:
         lines.append(f"To detect a share of {row.least_share:.0%} takes about {row.needed:,} sessions.")
     if not row.winner and row.needed_as_seen is not None:

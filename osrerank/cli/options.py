@@ -1,4 +1,4 @@
-"""The options that several commands share, and the client that follows from them."""
+"""The options that several commands share: the search options, and `open_client`, which applies the global ones."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import fields
@@ -9,6 +9,7 @@ from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hin
 import click
 
 from osrerank._removed import replacement_for
+from osrerank.cli.path_types import OUTPUT_FILE
 from osrerank.client import Client, connection_options
 from osrerank.errors import ConfigError
 from osrerank.options.defaults import Defaults
@@ -25,20 +26,20 @@ MODEL_SETTINGS = ("redis_url", "model", "vector_model", "duo_model", "backend", 
 RANKING = ("pipeline", "depth", "mono_depth", "duo_depth", "pairs", "blend", "blend_weight", "passages", "sentences")
 """The search options that determine how candidates are ranked."""
 SEARCHING = (*RANKING, "fields", "query_fields", "separator", "rm3", "deadline_ms", "on_failure")
-"""The options in `RANKING`, those of the first pass and those of the whole search."""
+"""All options of a search: `RANKING`, the first pass's options, and those of the whole search."""
 CHOICES = {"pipeline": PIPELINES, "blend": BLENDS, "on_failure": get_args(FailurePolicy)}
-NAMES = ("fields", "query_fields")
-SWITCHES = ("sentences", "rm3")
-"""The groups of options that may be named without a value."""
+NAME_LISTS = ("fields", "query_fields")
+VALUE_OPTIONAL = ("sentences", "rm3")
+"""The groups of options that may be set without a value, such as ``--rm3``."""
 
 
 class CheckpointParam(click.ParamType[Path]):
-    """The type of a parameter that names a model with weights in any format, as ``--model`` does."""
+    """The type of a parameter that names a model: a directory, a hub id or a shipped model, in any weight format."""
 
     name = "checkpoint"
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Path:  # noqa: ARG002 - click's
-        """Return the model's directory, after a download if the model is on the hub."""
+        """Return the directory of the model. A model on the hub is downloaded."""
         from osrerank.scoring.locate import locate
         from osrerank.scoring.registry import weights_for
 
@@ -46,26 +47,27 @@ class CheckpointParam(click.ParamType[Path]):
         return locate(str(value), weights=weights_for("torch"), extra_files=("README.md",))
 
 
-class Model(CheckpointParam):
-    """The type of a parameter that names a model to train; pickled or TensorFlow weights are converted first."""
+class ModelParam(CheckpointParam):
+    """The type of a parameter that names a model to train. Pickled and TensorFlow weights are converted first."""
 
     name = "model"
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Path:
-        """Return the directory of the model, converted if need be."""
+        """Return the directory of the model, after a conversion if necessary."""
         from osrerank.scoring.checkpoints.convert import convert_if_needed
 
         return convert_if_needed(super().convert(value, param, ctx)).directory
 
 
-CHECKPOINT, MODEL = CheckpointParam(), Model()
+CHECKPOINT = CheckpointParam()
+MODEL = ModelParam()
 
 
-def option_parser(first: str) -> Callable[..., dict[str, Any] | None]:
-    """Return a click callback that reads a group of options from ``VALUE,NAME=VALUE``.
+def option_parser(default_name: str) -> Callable[..., dict[str, Any] | None]:
+    """Return a click callback that parses a group of options, such as ``maxp,limit=5``.
 
     Args:
-        first: the name of the option that a first value without a name sets.
+        default_name: the option that the first value sets if it has no name.
     """
 
     def parse(_context: click.Context, _parameter: click.Parameter, value: str | None) -> dict[str, Any] | None:
@@ -75,64 +77,69 @@ def option_parser(first: str) -> Callable[..., dict[str, Any] | None]:
         for index, part in enumerate(value.split(",")):
             name, equals, content = part.strip().partition("=")
             if not equals and index == 0:
-                name, content = first, name
+                name, content = default_name, name
             elif not (equals and name and content):
                 raise click.BadParameter(f"{part!r} is not NAME=VALUE")
             if name in values:
                 raise click.BadParameter(f"{name} is set twice; set it once")
-            values[name] = _number_or_text(content)
+            values[name] = _parse_value(content)
         return values
 
     return parse
 
 
-def _number_or_text(content: str) -> Any:
-    """Parse a value: true or false, a number, a list with slashes between its values, or else a text."""
+def _parse_value(content: str) -> Any:
+    """Parse true, false, a number, or a list separated by slashes. Anything else is a text."""
     if content in ("true", "false"):
         return content == "true"
     if "/" in content:
-        return [_number_or_text(part) for part in content.split("/")]
-    for kind in (int, float):
+        return [_parse_value(part) for part in content.split("/")]
+    for number_type in (int, float):
         try:
-            return kind(content)
+            return number_type(content)
         except ValueError:
             continue
     return content
 
 
 class SearchOption(click.ParamType[Any]):
-    """The type of a command-line option that is a search option; `Rerank` checks its values.
+    """The type of a parameter that sets an option of ``rerank``. `Rerank` checks the values.
 
     Args:
-        option: the name of the option in ``rerank``.
+        option: the name of the option.
     """
 
+    name = "text"
+
     def __init__(self, option: str) -> None:
-        self.option, self.name = option, "text"
+        self.option = option
         self.group = GROUPS[option][0] if option in GROUPS else None
-        self.first = fields(self.group)[0].name if self.group else ""
-        self.hint = get_type_hints(Rerank)[option]
+        self.default_name = fields(self.group)[0].name if self.group else ""
+        self.annotation = get_type_hints(Rerank)[option]
 
     def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:  # noqa: ARG002 - click's signature
-        """Describe the values by the types that the option may have, such as ``INTEGER|auto``."""
+        """Describe the possible values, such as ``INTEGER|auto``."""
         if self.group:
-            return f"{self.first.upper()},NAME=VALUE" if fields(self.group)[1:] else self.first.upper()
-        kinds = {int: "INTEGER", float: "NUMBER", str: "TEXT", tuple[str, ...]: "NAME,NAME"}
-        parts = get_args(self.hint) if get_origin(self.hint) in (Union, UnionType) else (self.hint,)
-        return "|".join(kinds.get(part) or "|".join(get_args(part)) for part in parts if part is not type(None))
+            name = self.default_name.upper()
+            return f"{name},NAME=VALUE" if len(fields(self.group)) > 1 else name
+        labels = {int: "INTEGER", float: "NUMBER", str: "TEXT", tuple[str, ...]: "NAME,NAME"}
+        is_union = get_origin(self.annotation) in (Union, UnionType)
+        types = get_args(self.annotation) if is_union else (self.annotation,)
+        return "|".join(labels.get(type_) or "|".join(get_args(type_)) for type_ in types if type_ is not type(None))
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Parse the option's value, or reject it and say what it must be."""
-        if fix := replacement_for(f"rerank.{self.option}.{value}"):
-            self.fail(f"{value!r} is gone; {fix}", param, ctx)
+        """Parse and check the value."""
+        fix = replacement_for(f"rerank.{self.option}.{value}")
+        if fix:
+            self.fail(f"{value!r} was removed; {fix}", param, ctx)
         if self.group is not None and value not in ("true", "false"):
-            parsed: Any = option_parser(self.first)(ctx, param, value)
-        elif self.hint is str:
+            parsed: Any = option_parser(self.default_name)(ctx, param, value)
+        elif self.annotation is str:
             parsed = value
-        elif self.option in NAMES:
+        elif self.option in NAME_LISTS:
             parsed = tuple(name.strip() for name in value.split(","))
         else:
-            parsed = _number_or_text(value)
+            parsed = _parse_value(value)
         try:
             Rerank.of({self.option: parsed}, Rerank())
         except ConfigError as error:
@@ -141,62 +148,78 @@ class SearchOption(click.ParamType[Any]):
 
 
 def search_options(*names: str) -> Callable[[Command], Command]:
-    """Return a decorator that adds search options, as `Rerank` describes them; `rerank_arguments` reads them."""
-    texts = read_descriptions(Rerank)
+    """Return a decorator that adds search options to a command. Their help is the docstrings of `Rerank`.
+
+    The command passes its options to `rerank_arguments`.
+    """
+    help_texts = read_descriptions(Rerank)
     defaults = {field.name: field.default for field in fields(Rerank)}
 
-    def add(command: Command) -> Command:
+    def decorate(command: Command) -> Command:
         for name in reversed(names):
-            text, flag = first_sentence(texts.get(name, "")), f"--{name.replace('_', '-')}"
+            flag = f"--{name.replace('_', '-')}"
+            text = first_sentence(help_texts.get(name, ""))
+            default = defaults[name]
             if name in GROUPS:
-                text += _shown(GROUPS[name][0])
-            elif defaults[name] is not None and not isinstance(defaults[name], bool):
-                text += f"  [default: {defaults[name] if str(defaults[name]).strip() else repr(defaults[name])}]"
-            if isinstance(defaults[name], bool):
+                text += _describe_group(GROUPS[name][0])
+            elif default is not None and not isinstance(default, bool):
+                text += f"  [default: {default if str(default).strip() else repr(default)}]"
+            if isinstance(default, bool):
                 option = click.option(flag, is_flag=True, default=None, help=text)
             elif name in CHOICES:
                 option = click.option(flag, type=click.Choice(CHOICES[name]), help=text)
-            elif name in GROUPS and name in SWITCHES:
+            elif name in VALUE_OPTIONAL:
                 option = click.option(flag, type=SearchOption(name), is_flag=False, flag_value="true", help=text)
             else:
                 option = click.option(flag, type=SearchOption(name), help=text)
             command = option(command)
         return command
 
-    return add
+    return decorate
 
 
-def _shown(group: type) -> str:
-    """Return a sentence for the help with a group's options and their defaults; "" for a group of one option."""
-    defaults = ((field.name, field.default) for field in fields(group))
-    values = ((name, "/".join(map(str, value)) if isinstance(value, tuple) else value) for name, value in defaults)
-    shown = ", ".join(f"{name}={value}" for name, value in values if value is not None)
-    return f" Options: {shown}." if fields(group)[1:] else ""
+def _describe_group(group: type) -> str:
+    """Return a sentence with the options of a group and their defaults; empty for a group of one option."""
+    if len(fields(group)) == 1:
+        return ""
+    defaults = []
+    for field in fields(group):
+        value = field.default
+        if isinstance(value, tuple):
+            value = "/".join(map(str, value))
+        if value is not None:
+            defaults.append(f"{field.name}={value}")
+    return f" Options: {', '.join(defaults)}."
 
 
-allow_partial = click.option(
-    "--allow-partial",
-    is_flag=True,
-    help="Keep queries that were reranked only in part, because of a deadline or of documents without a score.",
+FORMS = click.Choice(["trec", "msmarco"])
+FORM_HELP = "Six columns as TREC, or three as MS MARCO's submissions: query id, document id, rank."
+PARTIAL_HELP = "Keep queries that were reranked only in part, because of a deadline or documents without a score."
+allow_partial = click.option("--allow-partial", is_flag=True, help=PARTIAL_HELP)
+RUN_OPTIONS = (
+    click.option("--output", "-o", required=True, type=OUTPUT_FILE, help="Run to write."),
+    click.option("--format", "form", type=FORMS, default="trec", show_default=True, help=FORM_HELP),
+    click.option("--tag", help="The run's tag.  [default: the output's name]"),
+    click.option("--skip-failed", is_flag=True, help="Write the run without the queries that failed."),
+    allow_partial,
 )
-run_form = click.option(
-    "--format",
-    "form",
-    type=click.Choice(["trec", "msmarco"]),
-    default="trec",
-    show_default=True,
-    help="TREC's six columns, or the three of MS MARCO's submissions: query id, document id, rank.",
-)
+
+
+def run_options(command: Command) -> Command:
+    """Add the options for writing a run to a command, which passes them to `osrerank.cli.batch.run_batch`."""
+    for option in reversed(RUN_OPTIONS):
+        command = option(command)
+    return command
 
 
 def rerank_options(command: Command) -> Command:
-    """Add the options of a reranked search to a command; `rerank_arguments` reads them."""
+    """Add all options of a search to a command, which passes them to `rerank_arguments`."""
     switch = click.option("--rerank/--no-rerank", "do_rerank", default=True, help="Rerank, or keep BM25's order.")
     return switch(search_options(*SEARCHING)(command))
 
 
 def rerank_arguments(options: Mapping[str, Any]) -> RerankOptions | bool:
-    """Return the ``rerank`` argument of a search: the options of the command line, or False for none."""
+    """Return the ``rerank`` argument of a search from the options of a command; False with ``--no-rerank``."""
     arguments = {field.name: options[field.name] for field in fields(Rerank) if options.get(field.name) is not None}
     if not options["do_rerank"]:
         arguments = {name: arguments[name] for name in ("rm3", "query_fields") if name in arguments}
@@ -212,27 +235,27 @@ def open_client(
     model: str | None = None,
     **options: Any,
 ) -> Client:
-    """Return a client with the global options; it reranks all its searches and has no default deadline.
+    """Return a client for a command. It reranks all searches, without a default deadline.
 
     Args:
-        context: the command's context, which has the global options.
+        context: the context of the command, with the global options.
         warm: whether to load the models now.
-        settings: the settings that the command itself determines.
-        model: the model to use instead of that of the global option.
+        settings: settings of the command.
+        model: the model to use instead of the global option ``--model``.
         options: further arguments of `Client`.
     """
     global_options = {**context.obj, "model": model or context.obj["model"]}
-    all_settings = Settings.load(
-        **{name: global_options[name] for name in ("url", *MODEL_SETTINGS)}, **(settings or {})
-    )
+    values = {name: global_options[name] for name in ("url", *MODEL_SETTINGS)}
+    all_settings = Settings.load(**values, **(settings or {}))
     defaults = Defaults.load(all_settings, model=global_options["model"]).without_traffic()
     models = RerankService(all_settings, has_index=True)
     client = Client(models=models, defaults=defaults, **{**connection_options(all_settings), **options})
     client.searcher.deadline_ms = None
-    if (named := context.obj["model"]) and model is None and (own_models := Defaults.load(all_settings).models):
-        click.echo(
-            f"--model {named} is used instead of the settings file's models of {', '.join(own_models)}", err=True
-        )
+    if context.obj["model"] and model is None:
+        file_models = Defaults.load(all_settings).models
+        if file_models:
+            message = f"is used instead of the settings file's models of {', '.join(file_models)}"
+            click.echo(f"--model {context.obj['model']} {message}", err=True)
     if warm:
         client.warm_up()
     return client

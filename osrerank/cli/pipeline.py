@@ -1,4 +1,8 @@
-"""``osrerank pipeline``: the engine itself reranks, by calling ``osrerank serve``."""
+"""``osrerank pipeline``: let OpenSearch or Elasticsearch rerank by itself, by calling ``osrerank serve``.
+
+On OpenSearch, this installs a search pipeline (`osrerank.server.opensearch.install`), on Elasticsearch an inference
+endpoint (`osrerank.server.elasticsearch.install`). Both modules have an ``Installer`` with the same methods.
+"""
 
 import json
 from contextlib import closing
@@ -15,10 +19,11 @@ name_option = click.option(
     show_default=True,
     help="The search pipeline's name; on Elasticsearch, the inference endpoint's.",
 )
-yes_option = click.option("--yes", is_flag=True, help="Do not ask before what is installed is changed or removed.")
+yes_option = click.option("--yes", is_flag=True, help="Change or remove an installation without asking.")
 SECONDS = click.IntRange(1, 600)
-OF_OPENSEARCH = ("oversample", "connect_timeout", "read_timeout", "retries", "connections", "template")
-"""Options of ``install`` that only OpenSearch has."""
+CALL_LIMITS = ("connect_timeout", "read_timeout", "retries", "connections")
+OPENSEARCH_OPTIONS = ("oversample", *CALL_LIMITS, "template")
+"""The options of ``install`` that Elasticsearch does not have."""
 
 
 @click.group()
@@ -27,43 +32,37 @@ def pipeline() -> None:
 
 
 @pipeline.command()
-@click.option("--server", required=True, help="osrerank serve, as the cluster's nodes reach it: http://host:port.")
+@click.option("--server", required=True, help="Address of osrerank serve for the cluster's nodes: http://host:port.")
 @name_option
-@click.option("--index", help="Index, alias or pattern whose mapping shows which fields the model reads.")
-@click.option("--fields", help="Fields that the model reads, comma-separated.  [default: those found in --index]")
+@click.option("--index", help="Index, alias or pattern from whose mapping the fields are chosen.")
+@click.option("--fields", help="Fields that the model reads, comma-separated.  [default: the text fields of --index]")
 @click.option(
     "--oversample",
     default=1.0,
     show_default=True,
     type=click.FloatRange(min=1),
-    help="Rerank this many times the page's size.",
+    help="Rerank this many times the page size.",
 )
 @click.option("--connect-timeout", default=2, show_default=True, type=SECONDS, help="Seconds to connect to the server.")
-@click.option(
-    "--read-timeout", default=8, show_default=True, type=SECONDS, help="Seconds to wait for the server's answer."
-)
-@click.option(
-    "--retries", default=0, show_default=True, type=click.IntRange(0, 10), help="Repeat calls answered 429 or 5xx."
-)
-@click.option(
-    "--connections", default=30, show_default=True, type=click.IntRange(1), help="Open connections of each node."
-)
-@click.option("--template", metavar="NAME", help="Make a search template that searches and reranks by a text alone.")
-@click.option("--dry-run", is_flag=True, help="Only show what would be made.")
+@click.option("--read-timeout", default=8, show_default=True, type=SECONDS, help="Seconds to wait for a response.")
+@click.option("--retries", default=0, show_default=True, type=click.IntRange(0, 10), help="Retries after 429 or 5xx.")
+@click.option("--connections", default=30, show_default=True, type=click.IntRange(1), help="Connections of each node.")
+@click.option("--template", metavar="NAME", help="Also create a search template that needs only a text.")
+@click.option("--dry-run", is_flag=True, help="Only show what would be created.")
 @yes_option
 @click.pass_context
 def install(context: click.Context, /, *, dry_run: bool, yes: bool, **options: Any) -> None:
-    """Set up model and search pipeline in the cluster of --url; again to change them.
+    """Install a model and a search pipeline on the cluster of --url, or change them.
 
-    No cluster setting is changed: the request that sets what is missing is shown, and must be sent first. A server with
-    a token is called with the one in OSRERANK_SERVER_TOKEN.
+    Cluster settings are not changed. If some are missing, the command prints the request that sets them, and stops. If
+    the server needs a token, set OSRERANK_SERVER_TOKEN to it.
 
-    On Elasticsearch, an inference endpoint is set up, and the search that uses it is shown. There, only --server,
-    --name, --index, --fields (with one field), --dry-run and --yes can be used.
+    On Elasticsearch, an inference endpoint is installed instead, and the search that uses it is printed. There, only
+    --server, --name, --index, --fields (with one field), --dry-run and --yes can be used.
     """
-    engine = _engine(context)
-    installer = _installer(context, engine, options["name"])
-    spec = _spec_of(context, engine, options)
+    engine = _find_engine(context)
+    installer = _create_installer(context, engine, options["name"])
+    spec = _create_spec(context, engine, options)
     steps = installer.plan(spec)
     settings = installer.required_settings(spec) if steps else {}
     if settings:
@@ -81,24 +80,26 @@ def install(context: click.Context, /, *, dry_run: bool, yes: bool, **options: A
     if steps and installer.find() is not None:
         _confirm(context, f"Change the {installer.kind} {options['name']}?", yes=yes)
     installer.install(spec)
-    click.echo(f"{'' if steps else 'Nothing to do: '}The {installer.kind} {options['name']} works. A search with it:")
+    prefix = "" if steps else "Nothing to do: "
+    click.echo(f"{prefix}The {installer.kind} {options['name']} works. A search with it:")
     click.echo(installer.search(spec))
 
 
 @pipeline.command()
 @name_option
-@click.option("--index", default="", help="Index or alias that must have the fields.  [default: the installation's]")
+@click.option("--index", default="", help="Index or alias whose fields are checked.  [default: the --index of install]")
 @click.pass_context
 def status(context: click.Context, /, name: str, index: str) -> None:
-    """Show what is installed and whether it scores a pair; exit code 1 when it does not, or fields are missing."""
-    found = _installer(context, _engine(context), name).status(index)
+    """Show what is installed, and whether it works. The exit code is 1 if it does not, or if fields are missing."""
+    installation = _create_installer(context, _find_engine(context), name).status(index)
     if wants_json(context):
-        click.echo(json.dumps(found, indent=2))
+        click.echo(json.dumps(installation, indent=2))
     else:
-        for key, value in found.items():
+        for key, value in installation.items():
             click.echo(f"{key}: {value}")
-    is_well = found["installed"] and found["failure"] is None
-    context.exit(0 if is_well and not (found.get("drifted") or found.get("missing_fields")) else 1)
+    works = installation["installed"] and installation["failure"] is None
+    has_faults = installation.get("drifted") or installation.get("missing_fields")
+    context.exit(0 if works and not has_faults else 1)
 
 
 @pipeline.command()
@@ -106,8 +107,8 @@ def status(context: click.Context, /, name: str, index: str) -> None:
 @yes_option
 @click.pass_context
 def remove(context: click.Context, /, name: str, *, yes: bool) -> None:
-    """Remove pipeline, model and templates, or the endpoint, and what an interrupted installation left."""
-    installer = _installer(context, _engine(context), name)
+    """Remove pipeline, model and templates, or the endpoint, and the remains of interrupted installations."""
+    installer = _create_installer(context, _find_engine(context), name)
     if installer.find() is not None:
         _confirm(context, f"Remove the {installer.kind} {name}?", yes=yes)
     for step in installer.remove() or [f"There is no {installer.kind} {name}."]:
@@ -115,14 +116,14 @@ def remove(context: click.Context, /, name: str, *, yes: bool) -> None:
 
 
 def _confirm(context: click.Context, question: str, *, yes: bool) -> None:
-    """Ask before what is installed is changed; end the command with exit code 1 if the answer is no."""
+    """Ask whether to change or remove an installation. If not, end the command with exit code 1."""
     if not yes and not click.confirm(question):
         click.echo("Nothing was changed.", err=True)
         context.exit(1)
 
 
-def _engine(context: click.Context) -> Engine:
-    """Return the engine behind --url, which must be a server's."""
+def _find_engine(context: click.Context) -> Engine:
+    """Return the engine behind ``--url``, which must not be the embedded engine."""
     from osrerank.client import embedded_folder
     from osrerank.errors import ConfigError
     from osrerank.settings import Settings
@@ -133,7 +134,7 @@ def _engine(context: click.Context) -> Engine:
         return client.engine
 
 
-def _installer(context: click.Context, engine: Engine, name: str) -> Any:
+def _create_installer(context: click.Context, engine: Engine, name: str) -> Any:
     from opensearchpy import OpenSearch
 
     from osrerank.client import server_options
@@ -145,7 +146,8 @@ def _installer(context: click.Context, engine: Engine, name: str) -> Any:
     return (elasticsearch if engine.reranks_by_endpoint else opensearch).Installer(client, name)
 
 
-def _spec_of(context: click.Context, engine: Engine, options: dict[str, Any]) -> Any:
+def _create_spec(context: click.Context, engine: Engine, options: dict[str, Any]) -> Any:
+    """Check the options, and return what to install: a `PipelineSpec` or an `EndpointSpec`."""
     from urllib.parse import urlsplit
 
     from osrerank.errors import ConfigError
@@ -155,10 +157,12 @@ def _spec_of(context: click.Context, engine: Engine, options: dict[str, Any]) ->
     from osrerank.server.opensearch.ml_commons import CallLimits
     from osrerank.settings import Settings
 
-    for name in OF_OPENSEARCH if engine.reranks_by_endpoint else ():
-        if context.get_parameter_source(name) is not click.core.ParameterSource.DEFAULT:
-            reason = f"leave out --{name.replace('_', '-')}: Elasticsearch's inference endpoints have no such setting"
-            raise ConfigError(reason, setting=name, source="flag")
+    if engine.reranks_by_endpoint:
+        for name in OPENSEARCH_OPTIONS:
+            if context.get_parameter_source(name) is not click.core.ParameterSource.DEFAULT:
+                flag = f"--{name.replace('_', '-')}"
+                reason = f"leave out {flag}: Elasticsearch's inference endpoints have no such setting"
+                raise ConfigError(reason, setting=name, source="flag")
     server = options["server"].rstrip("/")
     if urlsplit(server).scheme not in ("http", "https") or not urlsplit(server).hostname:
         raise ConfigError(f"--server is {server!r}; it must be http(s)://host:port", setting="server", source="flag")
@@ -166,7 +170,7 @@ def _spec_of(context: click.Context, engine: Engine, options: dict[str, Any]) ->
     if options["fields"] is not None and not fields:
         raise ConfigError("--fields names no field", setting="fields", source="flag")
     if not fields and not options["index"]:
-        reason = "which fields is the model to read? name them with --fields, or their index with --index"
+        reason = "the fields are missing: name them with --fields, or an index with --index"
         raise ConfigError(reason, setting="fields", source="flag")
     if options["index"]:
         with closing(open_client(context)) as client:
@@ -174,9 +178,15 @@ def _spec_of(context: click.Context, engine: Engine, options: dict[str, Any]) ->
     token = Settings.load().server_token
     secret = None if token is None else token.get_secret_value()
     if not engine.reranks_by_endpoint:
-        bounds = CallLimits(*(options[name] for name in ("connect_timeout", "read_timeout", "retries", "connections")))
-        rest = (options["oversample"], secret, bounds, options["template"], options["index"] or "")
-        return opensearch.PipelineSpec(server, fields, *rest)
+        return opensearch.PipelineSpec(
+            server,
+            fields,
+            oversample=options["oversample"],
+            token=secret,
+            limits=CallLimits(*(options[name] for name in CALL_LIMITS)),
+            template=options["template"],
+            index=options["index"] or "",
+        )
     if len(fields) > 1:
         reason = f"Elasticsearch's retriever reads one field, not {', '.join(fields)}: name one with --fields"
         raise ConfigError(reason, setting="fields", source="flag")

@@ -6,7 +6,8 @@ from typing import Any
 import click
 
 from osrerank.cli.options import MODEL, option_parser
-from osrerank.cli.train import FILE, FOLDER, print_progress, recipe_option, time_option
+from osrerank.cli.path_types import FILE, FOLDER
+from osrerank.cli.train import print_output, print_progress, recipe_option, time_option
 
 
 @click.command()
@@ -15,13 +16,13 @@ from osrerank.cli.train import FILE, FOLDER, print_progress, recipe_option, time
     required=True,
     multiple=True,
     type=FILE,
-    help="Texts: JSON lines with a field text, or one text per line.",
+    help="Texts: JSON lines with a field text, or plain lines.",
 )
 @click.option("--init-from", "source", type=MODEL, help="Model to start from: a directory or a hub id.")
 @click.option(
     "--new",
     callback=option_parser("layers"),
-    help="Start from a new BERT: layers=2,hidden=128,heads=4,vocabulary=8000.",
+    help="Size of a new BERT to start from: layers=2,hidden=128,heads=4,vocabulary=8000.",
 )
 @recipe_option
 @click.option("--output", "-o", required=True, type=FOLDER, help="Directory to write.")
@@ -41,16 +42,15 @@ def pretrain(source: Path | None, new: dict[str, Any] | None, **options: Any) ->
     if (source is None) == (new is None):
         raise click.UsageError("pass one of --init-from and --new")
     recipe = Recipe.of(options["recipe"], "masked")
-    start = source or _new_start(new or {}, options)
+    start = source or _create_encoder(new or {}, options)
     directory = fit(
         start, options["output"], options["corpus"], recipe, max_minutes=options["max_minutes"], report=print_progress
     )
-    done = f"{directory}: done; osrerank train starts from it"
-    click.echo("stopped: the time is up; the same command resumes" if directory is None else done)
+    print_output(directory, "use it as --init-from of osrerank train")
 
 
-def _new_start(new: dict[str, Any], options: dict[str, Any]) -> Path:
-    """Return an untrained encoder beside the output: that of an interrupted call, else a new one."""
+def _create_encoder(new: dict[str, Any], options: dict[str, Any]) -> Path:
+    """Create an untrained encoder beside the output, unless an interrupted call has created it."""
     from osrerank.errors import ConfigError
     from osrerank.training.pretrain import EncoderSize, create_encoder
 

@@ -1,4 +1,4 @@
-"""``osrerank reproduce``: compare a model with published values on the same candidates."""
+"""``osrerank reproduce``: rerank the candidates of a publication, and compare the model with the published values."""
 
 import json
 from dataclasses import replace
@@ -9,13 +9,11 @@ import click
 
 from osrerank.cli.index_texts import open_index_texts
 from osrerank.cli.options import MODEL_SETTINGS, RANKING, allow_partial, rerank_arguments, search_options, wants_json
+from osrerank.cli.path_types import FILE, FOLDER, OUTPUT_FILE
 from osrerank.evaluation.published import COLLECTIONS, DEPTHS, MEASURE
 
 if TYPE_CHECKING:
     from osrerank.evaluation.reproduce import Reproduction
-
-FOLDER = click.Path(file_okay=False, path_type=Path)
-FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
 @click.command()
@@ -23,9 +21,9 @@ FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 @click.argument("folder", required=False, type=FOLDER)
 @click.option("--candidates", "deep", type=click.Choice(list(map(str, DEPTHS))), default="100", show_default=True,
     help="Rerank BM25's top 100 or top 1,000.")  # fmt: skip
-@click.option("--index", help="Index with the texts of BM25.txt's documents, instead of corpus.jsonl.")
-@click.option("--against", type=FILE, multiple=True, help="Run to compare with, besides BM25; repeat for more.")
-@click.option("--output", "-o", type=click.Path(dir_okay=False, path_type=Path),
+@click.option("--index", help="Index with the documents of BM25.txt, instead of corpus.jsonl.")
+@click.option("--against", type=FILE, multiple=True, help="Run to compare with, in addition to BM25; repeat for more.")
+@click.option("--output", "-o", type=OUTPUT_FILE,
     help="Run to write.  [default: COLLECTION-MODEL.run]")  # fmt: skip
 @allow_partial
 @search_options(*RANKING)
@@ -38,9 +36,9 @@ def reproduce(context: click.Context, /, **options: Any) -> None:
     osrerank reproduce dl19
     osrerank --model osrerank/minilm-l6 reproduce dl19 dl19 --against dl19-e5-small.run
 
-    FOLDER, by default the collection's name, has the judgments and candidates; if a file is missing, an error names its
-    address and checksum. The candidates are rank_llm's file, or BM25.txt (a run, such as Anserini's) with queries.tsv
-    and either corpus.jsonl or --index. The same command resumes an interrupted run.
+    FOLDER has the judgments and candidates; its default is the name of the collection. If a file is missing, an error
+    names its address and checksum. The candidates are rank_llm's file, or BM25.txt (a run, such as Anserini's) with
+    queries.tsv and either corpus.jsonl or --index. The same command resumes an interrupted run.
     """
     from osrerank.cli.batch import run_batch
     from osrerank.cli.rerank import create_batch
@@ -49,7 +47,8 @@ def reproduce(context: click.Context, /, **options: Any) -> None:
     from osrerank.service import RerankService
     from osrerank.settings import Settings
 
-    collection, depth = COLLECTIONS[options["collection"]], int(options["deep"])
+    collection = COLLECTIONS[options["collection"]]
+    depth = int(options["deep"])
     with open_index_texts(context, options["index"]) as texts:
         inputs = steps.find_materials(options["folder"] or Path(collection.name), collection, depth, texts)
     bm25, candidates = steps.truncate_candidates(inputs.candidates, depth)
@@ -60,21 +59,19 @@ def reproduce(context: click.Context, /, **options: Any) -> None:
         output = options["output"] or Path(f"{collection.name}-{Path(name).name}.run")
         arguments = rerank_arguments({**options, "depth": options["depth"] or depth, "do_rerank": True})
         batch = create_batch(reranker, candidates, arguments)
-        run_batch(
-            batch, output, tag=output.stem, form="trec", skip_failed=False, allow_partial=options["allow_partial"]
-        )
+        run_batch(batch, {"output": output, "allow_partial": options["allow_partial"]})
     finally:
         reranker.close()
-    ours = replace(read_run(output), name=name)
-    reproduction = steps.compare_with_published(collection, depth, inputs.qrels, bm25, ours, other_runs)
+    model_run = replace(read_run(output), name=name)
+    reproduction = steps.compare_with_published(collection, depth, inputs.qrels, bm25, model_run, other_runs)
     if wants_json(context):
         click.echo(json.dumps(reproduction.as_json(), indent=2))
     else:
-        _show(reproduction)
+        _print_report(reproduction)
 
 
-def _show(reproduction: "Reproduction") -> None:
-    """Print the table of values, and how the model's run differs from BM25 and the other runs."""
+def _print_report(reproduction: "Reproduction") -> None:
+    """Print the table of values, and how the model differs from BM25 and from the other runs."""
     from osrerank.cli.tables import console, table
 
     collection = reproduction.collection
@@ -91,8 +88,8 @@ def _show(reproduction: "Reproduction") -> None:
     bm25 = collection.bm25
     if not reproduction.is_published:
         click.echo(
-            f"These are not the published candidates, for which BM25 has {bm25.value:.4f} over "
-            f"{collection.queries} queries ({bm25.source}): published values are left out."
+            f"These candidates are not the published ones, for which BM25 has {bm25.value:.4f} over "
+            f"{collection.queries} queries ({bm25.source}), so published values are left out."
         )
     elif not reproduction.published:
         click.echo(f"No values are published for these candidates, only for the top {min(DEPTHS)}.")

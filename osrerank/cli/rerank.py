@@ -6,8 +6,8 @@ from typing import Any
 import click
 
 from osrerank.cli.index_texts import open_index_texts
-from osrerank.cli.options import MODEL_SETTINGS, RANKING, allow_partial, rerank_arguments, run_form, search_options
-from osrerank.cli.sources import SOURCE
+from osrerank.cli.options import MODEL_SETTINGS, RANKING, rerank_arguments, run_options, search_options
+from osrerank.cli.path_types import SOURCE
 from osrerank.errors import ConfigError
 
 
@@ -18,14 +18,10 @@ from osrerank.errors import ConfigError
     help="JSON lines (osrerank's or rank_llm's), PyTerrier's CSV with texts, or ir_datasets:NAME.",
 )
 @click.option("--run", type=SOURCE, help="TREC or MS MARCO run to rerank, with --queries and --corpus or --index.")
-@click.option("--corpus", type=SOURCE, help="Texts for --run: JSON lines with id, title and text.")
-@click.option("--index", help="Texts for --run: an index with its documents.")
+@click.option("--corpus", type=SOURCE, help="Documents of --run, as JSON lines with id, title and text.")
+@click.option("--index", help="Index with the documents of --run.")
 @click.option("--queries", type=SOURCE, help="Queries of --run.")
-@click.option("--output", "-o", required=True, type=click.Path(dir_okay=False, path_type=Path), help="Run to write.")
-@run_form
-@click.option("--tag", help="The run's tag.  [default: the output's name]")
-@click.option("--skip-failed", is_flag=True, help="Write the run without the queries that failed.")
-@allow_partial
+@run_options
 @search_options(*RANKING, "deadline_ms")
 @click.pass_context
 def rerank(context: click.Context, /, **options: Any) -> None:
@@ -48,29 +44,22 @@ def rerank(context: click.Context, /, **options: Any) -> None:
     try:
         arguments = rerank_arguments({**options, "do_rerank": True})
         with open_index_texts(context, options["index"]) as texts:
-            candidates = _read({**options, "corpus": options["corpus"] or texts})
+            candidates = _read_candidates({**options, "corpus": options["corpus"] or texts})
         batch = create_batch(reranker, candidates, arguments)
-        run_batch(
-            batch,
-            options["output"],
-            tag=options["tag"] or options["output"].stem,
-            form=options["form"],
-            skip_failed=options["skip_failed"],
-            allow_partial=options["allow_partial"],
-        )
+        run_batch(batch, options)
     finally:
         reranker.close()
 
 
 def create_batch(reranker: Any, candidates: Any, arguments: Any) -> Any:
-    """Return the queries of candidate lists, with the function that reranks each.
+    """Return a `QuerySetRun` that reranks candidate lists.
 
     Args:
         reranker: the service with the models.
-        candidates: the candidate lists that `formats.candidates` reads.
-        arguments: the ranking options of the command line.
+        candidates: the candidate lists, from `osrerank.formats.candidates`.
+        arguments: the ``rerank`` argument.
     """
-    from osrerank.cli.batch import QuerySetRun, ranking_options, wait_for_busy_server
+    from osrerank.cli.batch import QuerySetRun, resolve_ranking_options, wait_for_busy_server
     from osrerank.evaluation.records import QueryRecord
     from osrerank.formats.candidates import CandidatesByQuery
     from osrerank.options.defaults import Defaults
@@ -83,19 +72,24 @@ def create_batch(reranker: Any, candidates: Any, arguments: Any) -> Any:
         ranking = rank_texts(reranker, defaults, query.text, by_query.documents(query.query_id), rerank=arguments)
         return QueryRecord.from_ranking(query.query_id, ranking, started_s)
 
-    depends_on = {"candidates": by_query.digest, **ranking_options(arguments, defaults, reranker)}
+    ranking_options = {"candidates": by_query.digest, **resolve_ranking_options(arguments, defaults, reranker)}
     wait_for_busy_server(reranker)
-    return QuerySetRun(by_query.queries, search, depends_on, reranked=True)
+    return QuerySetRun(by_query.queries, search, ranking_options, reranked=True)
 
 
-def _read(options: dict[str, Any]) -> Any:
+def _read_candidates(options: dict[str, Any]) -> Any:
+    """Return the candidate lists of ``--candidates``, or of a run with its queries and documents.
+
+    Raises:
+        ConfigError: the options name neither, or both.
+    """
     from osrerank.formats.candidates import assemble, candidate_lists
 
-    parts_of_run = [options["run"], options["corpus"], options["queries"]]
-    has_one_corpus = options["index"] is None or not isinstance(options["corpus"], Path)
-    if options["candidates"] and not any(parts_of_run):
+    run_inputs = [options["run"], options["corpus"], options["queries"]]
+    has_two_corpora = options["index"] is not None and isinstance(options["corpus"], Path)
+    if options["candidates"] and not any(run_inputs):
         return candidate_lists(options["candidates"])
-    if all(parts_of_run) and not options["candidates"] and has_one_corpus:
-        return assemble(*parts_of_run)
+    if all(run_inputs) and not options["candidates"] and not has_two_corpora:
+        return assemble(*run_inputs)
     reason = "pass either --candidates, or --run with --queries and one of --corpus and --index"
     raise ConfigError(reason, setting="candidates", source="flag")

@@ -1,4 +1,4 @@
-"""``osrerank search``: search an index once, and print the hits as a table or as JSON."""
+"""``osrerank search``: search an index, and print the hits as a table or as JSON."""
 
 import json
 from collections.abc import Sequence
@@ -9,8 +9,7 @@ import click
 from osrerank.cli.options import open_client, rerank_arguments, rerank_options, search_options, wants_json
 from osrerank.response import hit_text
 
-SNIPPET = 160
-"""Maximum number of characters shown of a text."""
+MAX_SNIPPET_CHARACTERS = 160
 
 
 @click.command()
@@ -33,50 +32,62 @@ def search(context: click.Context, /, query: str, index: str, **options: Any) ->
     if options["as_json"] or wants_json(context):
         click.echo(json.dumps(response, ensure_ascii=False, indent=2))
     else:
-        _show(response, options["offset"])
+        _print_hits(response, options["offset"])
 
 
-def _show(response: dict[str, Any], offset: int) -> None:
+def _print_hits(response: dict[str, Any], offset: int) -> None:
     from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
 
-    fields = (response.get("rerank") or {}).get("fields") or ()
+    report = response.get("rerank") or {}
+    fields = report.get("fields") or ()
     table = Table("rank", "was", "_score", "id", "text", box=None, header_style="bold")
     for rank, hit in enumerate(response["hits"]["hits"], start=offset + 1):
-        marks = hit.get("_rerank")
-        before = str(marks["first_pass"]["rank"]) if marks else ""
-        lines = [escape(_snippet(hit, fields)), *(escape(line) for line in (marks or {}).get("explanation", []))]
-        table.add_row(str(rank), before, f"{hit['_score'] or 0:.4f}", escape(hit["_id"]), "\n".join(lines))
+        trace = hit.get("_rerank") or {}
+        first_pass_rank = str(trace["first_pass"]["rank"]) if trace else ""
+        lines = [_snippet(hit, fields), *trace.get("explanation", [])]
+        text = "\n".join(map(escape, lines))
+        table.add_row(str(rank), first_pass_rank, f"{hit['_score'] or 0:.4f}", escape(hit["_id"]), text)
     console = Console()
     console.print(table)
-    console.print(escape(_status(response)), style="dim", highlight=False)
-    for warning in (response.get("rerank") or {}).get("warnings", ()):
+    console.print(escape(_summarize(response)), style="dim", highlight=False)
+    for warning in report.get("warnings", ()):
         console.print(f"warning: {escape(warning)}", style="yellow", highlight=False)
 
 
 def _snippet(hit: dict[str, Any], fields: Sequence[str]) -> str:
     text = hit_text(hit, fields) or json.dumps(hit.get("_source") or {}, ensure_ascii=False)
-    return text if len(text) <= SNIPPET else f"{text[:SNIPPET].rstrip()}…"
+    return text if len(text) <= MAX_SNIPPET_CHARACTERS else f"{text[:MAX_SNIPPET_CHARACTERS].rstrip()}…"
 
 
-def _status(response: dict[str, Any]) -> str:
-    total = response["hits"].get("total", {})
-    count = f"{total['value']:,}{'+' if total.get('relation') == 'gte' else ''} hits" if total else "hits"
-    marks = response.get("rerank")
-    if marks is None:
-        return f"{count} in {response['took']} ms, first pass only"
-    if marks["applied"] is False:
-        return f"{count} in {response['took']} ms, not reranked: {marks['reason']}"
-    stages = ", ".join(
-        f"{stage['name']} {stage['inferences']} inferences in {stage['took_ms']:.0f} ms by {stage['model']}"
-        if stage["model"]
-        else stage["name"]
-        for stage in marks["stages"]
-    )
-    note = f" ({marks['reason']})" if marks["reason"] else ""
-    below = marks.get("below_min_score")
-    removed = f"; {below:,} of them below --min-score" if below else ""
-    for cut in marks.get("cuts", []):
-        removed += f"; {cut['hits']:,} removed by {cut['by']}" if cut["applied"] else f"; {cut['by']}: {cut['reason']}"
-    return f"{count} in {response['took']} ms{removed}; {stages}{note}"
+def _summarize(response: dict[str, Any]) -> str:
+    """Describe a search in one line: the number of hits, the time, and how they were reranked."""
+    summary = f"{_count_hits(response)} in {response['took']} ms"
+    report = response.get("rerank")
+    if report is None:
+        return f"{summary}, first pass only"
+    if report["applied"] is False:
+        return f"{summary}, not reranked: {report['reason']}"
+    below_min_score = report.get("below_min_score")
+    if below_min_score:
+        summary += f"; {below_min_score:,} of them below --min-score"
+    for cut in report.get("cuts", []):
+        if cut["applied"]:
+            summary += f"; {cut['hits']:,} removed by {cut['by']}"
+        else:
+            summary += f"; {cut['by']}: {cut['reason']}"
+    stages = []
+    for stage in report["stages"]:
+        work = f" {stage['inferences']} inferences in {stage['took_ms']:.0f} ms by {stage['model']}"
+        stages.append(stage["name"] + (work if stage["model"] else ""))
+    reason = f" ({report['reason']})" if report["reason"] else ""
+    return f"{summary}; {', '.join(stages)}{reason}"
+
+
+def _count_hits(response: dict[str, Any]) -> str:
+    total = response["hits"].get("total")
+    if not total:
+        return "hits"
+    at_least = "+" if total.get("relation") == "gte" else ""
+    return f"{total['value']:,}{at_least} hits"

@@ -1,4 +1,4 @@
-"""``osrerank serve``: serve the rerank API over HTTP, and the comparison page."""
+"""``osrerank serve``: serve the rerank API and the comparison page over HTTP."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
@@ -10,11 +10,11 @@ import click
 
 from osrerank._optional import require
 from osrerank._signals import end_on_signals
-from osrerank.cli.options import DURATION
+from osrerank.cli.options import DURATION, MODEL_SETTINGS, open_client
+from osrerank.cli.path_types import FOLDER
 from osrerank.errors import ConfigError
 from osrerank.options.rerank import MAX_MS
 
-NAMES = ("redis_url", "model", "vector_model", "duo_model", "backend", "dtype")
 PAGE_OPTIONS = ("hosts", "queries", "qrels", "save_judgments")
 FILE = click.Path(exists=True, dir_okay=False)
 
@@ -22,18 +22,12 @@ FILE = click.Path(exists=True, dir_okay=False)
 @click.command()
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on; 0.0.0.0 for all.")
 @click.option("--port", default=8088, show_default=True, type=click.IntRange(1, 65535), help="Port to listen on.")
-@click.option(
-    "--max-documents", type=click.IntRange(1), help="Maximum number of documents in a request.  [default: 10000]"
-)
+@click.option("--max-documents", type=click.IntRange(1), help="Maximum documents of a request.  [default: 10000]")
 @click.option("--max-body-mb", type=click.IntRange(1), help="Maximum size of a request in megabytes.  [default: 32]")
 @click.option(
-    "--max-queue", type=click.IntRange(1), help="Maximum number of documents waiting or being scored.  [default: 20000]"
+    "--max-queue", type=click.IntRange(1), help="Maximum documents waiting or being scored.  [default: 20000]"
 )
-@click.option(
-    "--timeout-ms",
-    type=DURATION,
-    help="Time limit of a request; clients may set a shorter one.  [default: 30000]",
-)
+@click.option("--timeout-ms", type=DURATION, help="Time limit; clients may set a shorter one.  [default: 30000]")
 @click.option(
     "--max-wait",
     type=click.FloatRange(0, MAX_MS / 1000),
@@ -46,56 +40,55 @@ FILE = click.Path(exists=True, dir_okay=False)
     multiple=True,
     help="Web site whose pages may call this server, such as https://example.org; may be repeated.",
 )
-@click.option(
-    "--allow-host", "hosts", multiple=True, help="With --ui: another host name of this server; may be repeated."
-)
+@click.option("--allow-host", "hosts", multiple=True, help="With --ui: another host name of the server; repeatable.")
 @click.option("--access-log", metavar="FILE", help="Write a JSON line for each request; - for standard output.")
-@click.option("--log-texts", is_flag=True, help="With --access-log: write queries and documents, too.")
+@click.option("--log-texts", is_flag=True, help="With --access-log: also write queries and documents.")
 @click.option("--ui", is_flag=True, help="Also serve the comparison page, for the engine at --url.")
 @click.option(
     "--index",
     "-i",
     "indexes",
     multiple=True,
-    help="Index at --url whose stored vectors are read; with --ui, the only one to search; may be repeated.",
+    help="Index at --url whose stored vectors are read; with --ui, an index to offer; may be repeated.",
 )
 @click.option("--queries", type=FILE, help="With --ui: queries to choose from, as TSV, JSON lines or TREC topics.")
-@click.option("--qrels", type=FILE, help="With --ui and --queries: TREC judgments, which are marked on the page.")
+@click.option("--qrels", type=FILE, help="With --ui and --queries: TREC judgments to show on the page.")
 @click.option(
     "--save-judgments",
-    type=click.Path(file_okay=False, path_type=Path),
+    type=FOLDER,
     help="With --ui: let users judge documents, and write qrels.txt and queries.tsv into this folder.",
 )
 @click.pass_context
 @end_on_signals()
 def serve(context: click.Context, /, host: str, port: int, **options: Any) -> None:
-    """Answer rerank requests over HTTP, in the dialects of Cohere, Voyage, Mixedbread, vLLM, TEI and others.
+    """Serve rerank requests over HTTP, in the dialects of Cohere, Voyage, Mixedbread, vLLM, TEI and others.
 
     If OSRERANK_SERVER_TOKEN is set, clients must send it as a bearer token. After SIGTERM, SIGINT or SIGHUP, the server
     finishes the requests that it has accepted.
 
-    With --ui, http://HOST:PORT/ui shows the hits of a search in BM25's order and in the model's, side by side. Everyone
-    who may use the server may then read the engine's indexes: name those to show with --index.
+    With --ui, http://HOST:PORT/ui shows the hits of a search in BM25's order and in the model's order, side by side.
+    Everyone who may use the server can then read the indices at --url; --index restricts them.
 
-    With --index, the server reads the vectors that "osrerank vectors build --index" has stored on the cluster, and need
-    not encode those documents again. Use it for a server that an index's search pipeline calls.
+    With --index, the server reads the vectors that "osrerank vectors build --index" has stored on the cluster, instead
+    of encoding those documents again. Use it for a server that the search pipeline of an index calls.
     """
     require("fastapi", extra="server")
     require("uvicorn", extra="server")
-    if not options["ui"] and (page_options := [name for name in PAGE_OPTIONS if options[name]]):
-        option = "allow-host" if page_options[0] == "hosts" else page_options[0].replace("_", "-")
-        raise ConfigError(f"--{option} belongs to the comparison page: add --ui", setting=option, source="flag")
     if options["ui"]:
-        judgments = _judgments(options["queries"], options["qrels"], options["save_judgments"])
-        limits, access = _limits(options), _access(options)
+        judgments = _read_judgments(options["queries"], options["qrels"], options["save_judgments"])
+        limits, access = _create_limits(options), _create_access(options)
         serve_page(context, options["indexes"], judgments, host=host, port=port, limits=limits, access=access)
         return
+    for name in PAGE_OPTIONS:
+        if options[name]:
+            option = "allow-host" if name == "hosts" else name.replace("_", "-")
+            raise ConfigError(f"--{option} belongs to the comparison page: add --ui", setting=option, source="flag")
     from osrerank.server.run import bind, run
 
-    with bind(host, port) as listener, _reranker(context, host, options["indexes"]) as reranker:
+    with bind(host, port) as listener, _open_reranker(context, host, options["indexes"]) as reranker:
         _warm_up(reranker)
-        _announce(reranker, host, port, listener)
-        run(reranker, _limits(options), host=host, listener=listener, access=_access(options))
+        _listen(reranker, host, port, listener)
+        run(reranker, _create_limits(options), host=host, listener=listener, access=_create_access(options))
 
 
 def serve_page(
@@ -111,15 +104,14 @@ def serve_page(
     """Serve the rerank API and the comparison page.
 
     Args:
-        context: the command's context.
-        indexes: the indexes that may be searched; empty for all.
-        judgments: the queries to choose from and their judgments, as ``Judgments``.
+        context: the context of the command.
+        indexes: the indices that the page offers; empty for all.
+        judgments: the `Judgments`: the queries that the page offers, and their judgments.
         host: the address to listen on.
         port: the port to listen on.
-        limits: the limits of the API.
-        access: the rules for callers, as ``Access``.
+        limits: the `ServerLimits`.
+        access: the `Access`: who may call the server, and the access log.
     """
-    from osrerank.cli.options import open_client
     from osrerank.server.api.limits import ServerLimits
     from osrerank.server.page.routes import ComparisonPage, check_pipelines
     from osrerank.server.run import bind, run, server_url
@@ -131,13 +123,13 @@ def serve_page(
         _warn_if_open(service, host)
         _warm_up(service)
         comparison = ComparisonPage(client, check_pipelines(service), indexes, judgments)
-        _announce(service, host, port, listener)
+        _listen(service, host, port, listener)
         click.echo(f"The comparison page is on {server_url(host, port)}/ui", err=True)
         run(service, limits or ServerLimits(), host=host, listener=listener, access=access, comparison=comparison)
 
 
-def _judgments(queries: str | None, qrels: str | None, folder: Path | None = None) -> Any:
-    """Read the queries to choose from and their judgments, including those that users made on the page.
+def _read_judgments(queries: str | None, qrels: str | None, folder: Path | None = None) -> Any:
+    """Return the `Judgments` of files, and those that users have saved in a folder.
 
     Raises:
         ConfigError: judgments are given without queries.
@@ -150,30 +142,28 @@ def _judgments(queries: str | None, qrels: str | None, folder: Path | None = Non
     if qrels is not None and queries is None:
         message = "--qrels has only query ids: pass the query texts with --queries"
         raise ConfigError(message, setting="qrels", source="flag")
-    choices, judged = read_queries(queries) if queries else (), read_qrels(qrels) if qrels else None
-    return Judgments(choices, judged, folder)
+    return Judgments(read_queries(queries) if queries else (), read_qrels(qrels) if qrels else None, folder)
 
 
 @contextmanager
-def _reranker(context: click.Context, host: str, indexes: tuple[str, ...] = ()) -> Iterator[Any]:
-    from osrerank.cli.options import open_client
+def _open_reranker(context: click.Context, host: str, indexes: tuple[str, ...] = ()) -> Iterator[Any]:
     from osrerank.service import RerankService
     from osrerank.settings import Settings
 
-    with ExitStack() as opened:
-        reranker = RerankService(Settings.load(**{name: context.obj[name] for name in NAMES}))
-        opened.callback(reranker.close)
+    with ExitStack() as stack:
+        reranker = RerankService(Settings.load(**{name: context.obj[name] for name in MODEL_SETTINGS}))
+        stack.callback(reranker.close)
         if indexes:
-            _read_stored_vectors(reranker, opened.enter_context(closing(open_client(context))), indexes)
+            _read_stored_vectors(reranker, stack.enter_context(closing(open_client(context))), indexes)
         _warn_if_open(reranker, host)
         yield reranker
 
 
 def _read_stored_vectors(reranker: Any, client: Any, indexes: tuple[str, ...]) -> None:
-    """Let the reranker read the vectors that are stored on the cluster for these indexes.
+    """Let the reranker read the vectors that are stored on the cluster for these indices.
 
     Raises:
-        NotFoundError: there is no such index.
+        NotFoundError: an index does not exist.
     """
     from osrerank.indexing.side_index import side_stores
 
@@ -185,8 +175,8 @@ def _warn_if_open(reranker: Any, host: str) -> None:
         click.echo(f"Anyone who reaches {host} can use this server: set OSRERANK_SERVER_TOKEN.", err=True)
 
 
-def _announce(reranker: Any, host: str, port: int, listener: Any) -> None:
-    """Start to listen, and print the address."""
+def _listen(reranker: Any, host: str, port: int, listener: Any) -> None:
+    """Start to accept connections, and print the address."""
     from osrerank.server.run import listen, server_url
 
     listen(listener)
@@ -195,7 +185,7 @@ def _announce(reranker: Any, host: str, port: int, listener: Any) -> None:
 
 
 def _warm_up(reranker: Any) -> None:
-    """Load the model, so that an unusable one is reported at once; workers or a remote server may start later."""
+    """Load the model, so that errors are reported at the start. Workers and rerank servers may start later."""
     from osrerank._platform import freeze_objects
     from osrerank.errors import DeadlineExceeded, ScoringError, WorkerError
     from osrerank.service import SERVER_MS
@@ -207,7 +197,7 @@ def _warm_up(reranker: Any) -> None:
         if not (error.retryable or isinstance(error, WorkerError | DeadlineExceeded)):
             raise
         scorer = "a worker" if isinstance(error, WorkerError) else "that server"
-        click.echo(f"The server cannot score yet ({error}); it answers 503 until {scorer} is ready.", err=True)
+        click.echo(f"The server cannot score yet ({error}); it responds with 503 until {scorer} is ready.", err=True)
 
 
 def _is_loopback(host: str) -> bool:
@@ -217,8 +207,8 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def _limits(options: dict[str, Any]) -> Any:
-    """Return the server's limits: the defaults, changed by the command's options."""
+def _create_limits(options: dict[str, Any]) -> Any:
+    """Return the `ServerLimits` that the options set."""
     from osrerank.server.api.limits import ServerLimits
 
     limits = {name: options[name] for name in ("max_documents", "timeout_ms") if options[name] is not None}
@@ -231,11 +221,11 @@ def _limits(options: dict[str, Any]) -> Any:
     return ServerLimits(**limits)
 
 
-def _access(options: dict[str, Any]) -> Any:
-    """Return the rules for callers of the server.
+def _create_access(options: dict[str, Any]) -> Any:
+    """Return the `Access` that the options describe.
 
     Raises:
-        ConfigError: an origin is not a scheme with a host, or --log-texts comes without --access-log.
+        ConfigError: an origin is not a scheme with a host, or --log-texts is set without --access-log.
     """
     from urllib.parse import urlsplit
 

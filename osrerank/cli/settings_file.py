@@ -34,11 +34,11 @@ def settings_text(
     """Return the content of a settings file.
 
     Args:
-        notes: the lines of a comment at the beginning.
-        base: the options of every index.
-        by_index: the options of each index, which override those in ``base``.
-        models: index -> its model, for indices with a model of their own.
-        http: the table ``[http]``; empty for none.
+        notes: the comment at the beginning.
+        base: the options of all indices.
+        by_index: index -> the options that override ``base``.
+        models: index -> the model, for indices that do not use the default model.
+        http: the table ``[http]``; left out if empty.
     """
     lines = [f"# {line}" for line in notes.splitlines()]
     if base:
@@ -54,16 +54,16 @@ def settings_text(
 
 
 def write_index_settings(output: Path, notes: str, index: str, table: Table, model: str | None = None) -> str:
-    """Write the options of an index to a settings file, keep the rest of the file, and return its new content.
+    """Write the options of an index to a settings file, and return the content of the file.
 
-    The comments of an existing file are lost.
+    All other options in the file are kept, but its comments are lost.
 
     Args:
         output: the settings file.
-        notes: the lines of a comment at the beginning.
+        notes: the comment at the beginning.
         index: the name of the index.
-        table: the options of the index.
-        model: the index's model; None to keep the one in the file.
+        table: the options of the index, which are merged into those in the file.
+        model: the model of the index; None to keep the one in the file.
 
     Raises:
         ConfigError: the file exists and is not TOML.
@@ -80,25 +80,20 @@ def write_index_settings(output: Path, notes: str, index: str, table: Table, mod
     models = {name: settings["model"] for name, settings in tables.items() if "model" in settings}
     if model is not None:
         models[index] = model
-    changed = {index: {**by_index.get(index, {}), **table}}
-    options = {**changed, **_without(by_index, index)}
-    text = settings_text(notes, content.get("rerank", {}), options, models, content.get("http", {}))
+    merged = {**by_index.pop(index, {}), **table}
+    text = settings_text(notes, content.get("rerank", {}), {index: merged, **by_index}, models, content.get("http", {}))
     write_atomically(output, [text])
     return text
 
 
-def _without(tables: Mapping[str, Table], index: str) -> dict[str, Table]:
-    return {name: table for name, table in tables.items() if name != index}
-
-
 def _entries(table: Table) -> list[str]:
-    return [f"{name} = {_value(value)}" for name, value in table.items()]
+    return [f"{name} = {_format_value(value)}" for name, value in table.items()]
 
 
-def _value(value: Any) -> str:
+def _format_value(value: Any) -> str:
     """Return a value as TOML, which is like JSON except for inline tables."""
     if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{name} = {_value(content)}" for name, content in value.items()) + "}"
+        return "{" + ", ".join(_entries(value)) + "}"
     if isinstance(value, list | tuple):
-        return "[" + ", ".join(_value(item) for item in value) + "]"
+        return "[" + ", ".join(map(_format_value, value)) + "]"
     return f"{value:g}" if isinstance(value, float) else json.dumps(value)

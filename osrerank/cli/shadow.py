@@ -6,22 +6,21 @@ from pathlib import Path
 import click
 
 from osrerank.cli.options import wants_json
-
-FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+from osrerank.cli.path_types import FILE, OUTPUT_FILE
 
 
 @click.group()
 def shadow() -> None:
-    """Shadow mode: searches return the first pass, and are run again with reranking (option traffic)."""
+    """Shadow mode: searches return the first pass, and run again with reranking (option traffic)."""
 
 
 @shadow.command()
 @click.argument("files", nargs=-1, required=True, type=FILE)
-@click.option("--html", type=click.Path(dir_okay=False, path_type=Path), help="HTML report to write, in one file.")
+@click.option("--html", type=OUTPUT_FILE, help="HTML report to write, in one file.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 @click.pass_context
 def report(context: click.Context, /, *, files: tuple[Path, ...], html: Path | None, as_json: bool) -> None:
-    """Say what reranking would have changed in the searches recorded in OSRERANK_SHADOW_FILE.
+    """Report what reranking would have changed in the searches recorded in OSRERANK_SHADOW_FILE.
 
     \b
     osrerank shadow report shadow.jsonl --html shadow.html

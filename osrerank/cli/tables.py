@@ -1,25 +1,35 @@
-"""Print tables for people, with rich."""
+"""Tables for the terminal, with rich."""
 
 from collections.abc import Iterable, Sequence
+from typing import TypeVar
 
+from rich import progress
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-WIDE = 240  # width of output to a file or pipe, where no table may be cut
+Item = TypeVar("Item")
+FILE_WIDTH = 240
+"""The width of output to a file or a pipe, in characters: enough for every table."""
 
 
 def console(*, stderr: bool = False) -> Console:
-    """Return a console that cuts no table if the output goes to a file or a pipe."""
+    """Return a console. Output to a file or a pipe is not truncated to the width of a terminal."""
     terminal = Console(stderr=stderr)
-    return terminal if terminal.is_terminal else Console(stderr=stderr, width=WIDE)
+    return terminal if terminal.is_terminal else Console(stderr=stderr, width=FILE_WIDTH)
+
+
+def track(items: Iterable[Item]) -> Iterable[Item]:
+    """Iterate over items with a progress bar, if standard error is a terminal."""
+    screen = console(stderr=True)
+    return progress.track(items, "Searching", console=screen, disable=not screen.is_terminal)
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
-    """Return a table; its first column is left-aligned text, the others are right-aligned numbers."""
-    drawn = Table(box=SIMPLE_HEAD)
+    """Return a table whose first column is left-aligned text. The other columns are right-aligned numbers."""
+    rich_table = Table(box=SIMPLE_HEAD)
     for index, column in enumerate(columns):
-        drawn.add_column(column, justify="right" if index else "left", no_wrap=index > 0)
+        rich_table.add_column(column, justify="right" if index else "left", no_wrap=index > 0)
     for row in rows:
-        drawn.add_row(*row)
-    return drawn
+        rich_table.add_row(*row)
+    return rich_table

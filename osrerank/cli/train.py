@@ -1,4 +1,4 @@
-"""``osrerank train``: fine-tune rerankers, and write training data."""
+"""``osrerank train``: fine-tune rerankers, average models, and write training data."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -7,21 +7,19 @@ from typing import Any, TypeVar
 import click
 
 from osrerank.cli.options import MODEL, open_client, option_parser
+from osrerank.cli.path_types import FILE, FOLDER, OUTPUT_FILE
 
 Command = TypeVar("Command", bound=Callable[..., Any])
-FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
-FOLDER = click.Path(path_type=Path, file_okay=False)
-_read = option_parser("name")
 
 
-def source_options(_context: click.Context, _parameter: click.Parameter, value: Any) -> Any:
-    """Parse `KIND=FILE,OPTION=VALUE,...`, one or several."""
-    if value is None or isinstance(value, str):
-        return None if value is None else _split(value)
-    return [_split(text) for text in value]
+def parse_sources(_context: click.Context, _parameter: click.Parameter, value: Any) -> Any:
+    """Parse the value of ``--dev``, or the values of ``--data``, each ``KIND=FILE,OPTION=VALUE,...``."""
+    if value is None:
+        return None
+    return _parse_source(value) if isinstance(value, str) else [_parse_source(text) for text in value]
 
 
-def _split(text: str) -> dict[str, str]:
+def _parse_source(text: str) -> dict[str, str]:
     options = {}
     for part in text.split(","):
         name, equals, content = part.strip().partition("=")
@@ -33,8 +31,8 @@ def _split(text: str) -> dict[str, str]:
     return options
 
 
-def passage_options(context: click.Context, parameter: click.Parameter, value: str | None) -> Any:
-    """Parse how documents are cut into passages, as for `osrerank rerank --passages`; None if they are not."""
+def _parse_passages(context: click.Context, parameter: click.Parameter, value: str | None) -> Any:
+    """Parse how to split documents into passages, as for ``osrerank rerank --passages``; None to leave them whole."""
     from osrerank.options.passages import AUTO, Passages
 
     passages = option_parser("aggregation")(context, parameter, value)
@@ -44,69 +42,46 @@ def passage_options(context: click.Context, parameter: click.Parameter, value: s
 
 
 def passages_option(name: str, text: str) -> Callable[[Command], Command]:
-    """Return a click option that cuts documents into passages; its value, which says how, may be left out."""
+    """Return a click option for splitting documents into passages. Without a value, it means ``maxp``."""
     return click.option(
-        name, is_flag=False, flag_value="maxp", callback=passage_options, metavar="[OPTIONS]", help=text
+        name, is_flag=False, flag_value="maxp", callback=_parse_passages, metavar="[OPTIONS]", help=text
     )
-
-
-def training_options(command: Command) -> Command:
-    """Add the options that all training commands share."""
-    for option in reversed(
-        (
-            click.option(
-                "--init-from",
-                "source",
-                required=True,
-                type=MODEL,
-                help="Model to start from: a directory with safetensors, a shipped model or a hub id.",
-            ),
-            click.option(
-                "--data",
-                required=True,
-                multiple=True,
-                callback=source_options,
-                help="Training data, KIND=FILE,OPTION=VALUE; may be repeated.",
-            ),
-            click.option(
-                "--dev",
-                callback=source_options,
-                help="Development set, as for --data, by which the best weights are chosen; takes a tenth of the time.",
-            ),
-            click.option(
-                "--dev-depth",
-                default=100,
-                show_default=True,
-                type=click.IntRange(1),
-                help="Candidates of a development query to rerank.",
-            ),
-            passages_option(
-                "--dev-passages",
-                "Score development candidates by passages, such as kmaxavgp,k=2; maxp without a value.",
-            ),
-            recipe_option,
-            click.option("--output", "-o", required=True, type=FOLDER, help="Model directory to write."),
-            time_option,
-        )
-    ):
-        command = option(command)
-    return command
 
 
 recipe_option = click.option(
     "--recipe",
-    callback=_read,
-    help="Preset with changes, such as monobert,steps=1000,rate=1e-5.  [default: see above]",
+    callback=option_parser("name"),
+    help="Recipe, with changes such as monobert,steps=1000,rate=1e-5.  [default: see above]",
 )
 time_option = click.option(
-    "--max-minutes",
-    type=click.FloatRange(min=0, min_open=True),
-    help="Stop after this time; the same command resumes.",
+    "--max-minutes", type=click.FloatRange(0, min_open=True), help="Stop after this time; the same command resumes."
+)
+MODEL_HELP = "Model to start from: a directory with safetensors, a shipped model or a hub id."
+DATA_HELP = "Training data, KIND=FILE,OPTION=VALUE; may be repeated."
+DEV_HELP = "Development set, as for --data, to choose the best weights; takes a tenth of the time."
+DEPTH_HELP = "Candidates of each development query."
+PASSAGES_HELP = "Score development candidates by passages, such as kmaxavgp,k=2.  [default without a value: maxp]"
+TRAINING_OPTIONS = (
+    click.option("--init-from", "source", required=True, type=MODEL, help=MODEL_HELP),
+    click.option("--data", required=True, multiple=True, callback=parse_sources, help=DATA_HELP),
+    click.option("--dev", callback=parse_sources, help=DEV_HELP),
+    click.option("--dev-depth", default=100, show_default=True, type=click.IntRange(1), help=DEPTH_HELP),
+    passages_option("--dev-passages", PASSAGES_HELP),
+    recipe_option,
+    click.option("--output", "-o", required=True, type=FOLDER, help="Model directory to write."),
+    time_option,
 )
 
 
-def training_request(options: dict[str, Any], preset: str) -> Any:
-    """Return the request for a training, as the command's options describe it."""
+def training_options(command: Command) -> Command:
+    """Add the options that all training commands share."""
+    for option in reversed(TRAINING_OPTIONS):
+        command = option(command)
+    return command
+
+
+def training_request(options: dict[str, Any], default_recipe: str) -> Any:
+    """Return the `TrainingRequest` that the options of a command describe."""
     from osrerank.training.examples.sources import open_source
     from osrerank.training.fit import TrainingRequest
     from osrerank.training.recipes import Recipe
@@ -114,7 +89,7 @@ def training_request(options: dict[str, Any], preset: str) -> Any:
     return TrainingRequest(
         source=options["source"],
         output=options["output"],
-        recipe=Recipe.of(options["recipe"], preset),
+        recipe=Recipe.of(options["recipe"], default_recipe),
         data=[open_source(option) for option in options["data"]],
         development=open_source(options["dev"]) if options["dev"] else None,
         depth=options["dev_depth"],
@@ -129,21 +104,23 @@ def print_progress(line: str) -> None:
     click.echo(line, err=True)
 
 
-def print_output(directory: Path | None) -> None:
-    """Print the model's directory, or, for None, that the same command resumes the training."""
-    done = f"{directory}: done; osrerank export writes an ONNX graph of it"
-    click.echo("stopped: the time is up; the same command resumes" if directory is None else done)
+def print_output(directory: Path | None, hint: str = "osrerank export writes an ONNX graph of it") -> None:
+    """Print the directory of the trained model and a hint; without a directory, print how to resume the training."""
+    if directory is None:
+        click.echo("stopped: the time is up; run the same command to resume")
+    else:
+        click.echo(f"{directory}: done; {hint}")
 
 
 @click.group()
 def train() -> None:
-    """Fine-tune rerankers by the recipes of monoBERT, duoBERT, ICIP and Birch, and by a modern one.
+    """Fine-tune rerankers by the recipes of monoBERT, duoBERT, ICIP and Birch, or by a modern recipe.
 
     Training data is KIND=FILE, with further options after commas:
 
     \b
     examples=F                          what `osrerank train data` writes
-    triples=F                           MS MARCO's query, relevant text, other text
+    triples=F                           MS MARCO's query, relevant text, irrelevant text
     id-triples=F,corpus=F,queries=F     the same triples, as ids
     candidates=F,qrels=F                candidates as for `osrerank rerank`, with judgments
     run=F,corpus=F,queries=F,qrels=F    a first-pass run with judgments; depth=1000, inject=true
@@ -179,14 +156,14 @@ def duo(**options: Any) -> None:
     \b
     osrerank train duo --init-from bert-large --data triples=triples.tsv --output duobert
 
-    The recipe is duobert unless another is given.
+    Recipes: duobert (the default).
     """
     from osrerank.training.fit import train as fit
 
     print_output(fit(training_request(options, "duobert"), "duo"))
 
 
-def _shares(_context: click.Context, _parameter: click.Parameter, value: str | None) -> list[float] | None:
+def _parse_shares(_context: click.Context, _parameter: click.Parameter, value: str | None) -> list[float] | None:
     try:
         return [float(share) for share in value.split(",")] if value else None
     except ValueError:
@@ -195,12 +172,10 @@ def _shares(_context: click.Context, _parameter: click.Parameter, value: str | N
 
 @train.command()
 @click.argument("models", nargs=-1, required=True, type=MODEL)
-@click.option(
-    "--shares", callback=_shares, help="Share of each model in the average, such as 0.6,0.4.  [default: equal shares]"
-)
+@click.option("--shares", callback=_parse_shares, help="Share of each model, such as 0.6,0.4.  [default: equal]")
 @click.option("--output", "-o", required=True, type=FOLDER, help="Model directory to write.")
 def average(models: tuple[Path, ...], shares: list[float] | None, output: Path) -> None:
-    """Average the weights of MODELS: a trained model and the one it started from, or several with one start.
+    """Average the weights of MODELS: a trained model and its start, or several models with the same start.
 
     \b
     osrerank train average trained minilm --shares 0.6,0.4 --output mono
@@ -208,40 +183,32 @@ def average(models: tuple[Path, ...], shares: list[float] | None, output: Path) 
     The card and the tokenizer are the first model's. The average of a trained model and its start often keeps most of
     what the training taught, and forgets less of what the start knew.
     """
-    from osrerank.training.weights.averaging import average as mean
+    from osrerank.training.weights.averaging import average as average_weights
 
-    print_output(mean(models, shares or [1.0] * len(models), output))
+    print_output(average_weights(models, shares or [1.0] * len(models), output))
 
 
 @train.command()
-@click.argument("output", type=click.Path(path_type=Path, dir_okay=False))
-@click.option("--data", multiple=True, callback=source_options, help="Examples to change, as for train mono.")
+@click.argument("output", type=OUTPUT_FILE)
+@click.option("--data", multiple=True, callback=parse_sources, help="Examples to change, as for train mono.")
 @click.option("--index", "-i", help="Search this index for each query's documents.")
 @click.option("--queries", type=FILE, help="Queries to search for, with --index.")
 @click.option("--qrels", type=FILE, help="Judgments of the queries, with --index.")
 @click.option("--squad", type=FILE, help="Questions in SQuAD's format; BM25 finds the irrelevant paragraphs.")
-@click.option(
-    "--questions",
-    type=click.IntRange(1),
-    help="With --squad: how many questions to draw at random.  [default: all]",
-)
-@click.option(
-    "--depth", default=30, show_default=True, type=click.IntRange(1, 1000), help="Documents to retrieve for each query."
-)
-@click.option(
-    "--inject/--no-inject", default=True, show_default=True, help="Add relevant documents that were not retrieved."
-)
+@click.option("--questions", type=click.IntRange(1), help="With --squad: number of questions.  [default: all]")
+@click.option("--depth", default=30, show_default=True, type=click.IntRange(1, 1000), help="Documents per query.")
+@click.option("--inject/--no-inject", default=True, show_default=True, help="Add relevant documents not retrieved.")
 @passages_option(
-    "--passages", "Cut documents into passages, and write triples of passages (ICIP), such as maxp,limit=50."
+    "--passages", "Split documents into passages, and write triples of passages (ICIP), such as maxp,limit=50."
 )
 @click.option("--filter", "judge", help="With --passages: model that chooses the passages of each relevant document.")
-@click.option("--hardest", help="Model that ranks the irrelevant documents; the highest, hardest ones are kept.")
+@click.option("--hardest", help="Model that ranks the irrelevant documents; the top ones, the hardest, are kept.")
 @click.option(
     "--keep",
     type=click.IntRange(1),
-    help="How many passages or hard documents to keep.  [default: 5 passages, 30 documents]",
+    help="Number of passages or hard documents to keep.  [default: 5 passages, 30 documents]",
 )
-@click.option("--score", help="Teacher whose scores are written, too, for recipes with soft=true.")
+@click.option("--score", help="Teacher whose scores are added, for recipes with soft=true.")
 @click.option("--seed", default=1, show_default=True, help="Seed of every sample.")
 @click.pass_context
 def data(context: click.Context, /, output: Path, **options: Any) -> None:
@@ -252,8 +219,8 @@ def data(context: click.Context, /, output: Path, **options: Any) -> None:
     osrerank train data scifact.jsonl --index scifact --queries queries.tsv --qrels qrels.txt
     osrerank train data passages.jsonl --data candidates=c.jsonl,qrels=qrels.txt --passages --filter passage-model
     """
-    from osrerank.cli.train_data import read_examples
+    from osrerank.cli.train_data import create_examples
     from osrerank.training.examples.lists import write_examples
 
-    count = write_examples(output, read_examples(options, lambda: open_client(context)))
+    count = write_examples(output, create_examples(options, lambda: open_client(context)))
     print_progress(f"{output}: {count} examples")

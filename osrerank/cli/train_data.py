@@ -1,4 +1,4 @@
-"""Make the examples of ``osrerank train data`` from files, an index or questions; filter and score them."""
+"""Create the examples of ``osrerank train data`` from files, an index or questions; filter and score them."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -14,10 +14,10 @@ from osrerank.training.examples.first_pass import Search, examples_from_index, e
 from osrerank.training.examples.lists import Example
 from osrerank.training.examples.sources import open_source
 
-HARDEST = 30
+DEFAULT_HARD_DOCUMENTS = 30
 
 
-def read_examples(options: dict[str, Any], client: Callable[[], Client]) -> Iterator[Example]:
+def create_examples(options: dict[str, Any], open_client: Callable[[], Client]) -> Iterator[Example]:
     """Yield the examples that the command's options describe.
 
     Raises:
@@ -28,35 +28,36 @@ def read_examples(options: dict[str, Any], client: Callable[[], Client]) -> Iter
     if options["index"] and not (options["queries"] and options["qrels"]):
         raise click.UsageError("--index needs --queries and --qrels")
     if options["judge"] and not options["passages"]:
-        raise click.UsageError("--filter chooses passages: pass --passages too")
-    return _changed(_read(options, client), options)
+        raise click.UsageError("--filter chooses passages: pass --passages, too")
+    return _transform_examples(_read_examples(options, open_client), options)
 
 
-def _read(options: dict[str, Any], client: Callable[[], Client]) -> Iterator[Example]:
+def _read_examples(options: dict[str, Any], open_client: Callable[[], Client]) -> Iterator[Example]:
     if options["squad"]:
         yield from examples_from_questions(
             options["squad"], depth=options["depth"], questions=options["questions"], seed=options["seed"]
         )
     elif options["index"]:
-        opened = client()
+        client = open_client()
         try:
-            search = Search(opened, options["index"], options["depth"])
+            search = Search(client, options["index"], options["depth"])
             queries, qrels = read_queries(options["queries"]), read_qrels(options["qrels"])
             yield from examples_from_index(search, queries, qrels, inject=options["inject"])
         finally:
-            opened.close()
+            client.close()
     else:
         for option in options["data"]:
             yield from open_source(option).read()
 
 
-def _changed(examples: Iterator[Example], options: dict[str, Any]) -> Iterator[Example]:
+def _transform_examples(examples: Iterator[Example], options: dict[str, Any]) -> Iterator[Example]:
+    """Split documents into passages, keep only hard documents, and add a teacher's scores, as the options say."""
     if options["passages"]:
         scorer = load_scorer(options["judge"]) if options["judge"] else None
         keep = options["keep"] or DEFAULT_KEEP
         examples = passage_triples(examples, options["passages"], keep=keep, scorer=scorer, seed=options["seed"])
     if options["hardest"]:
-        examples = keep_hardest(examples, load_scorer(options["hardest"]), options["keep"] or HARDEST)
+        examples = keep_hardest(examples, load_scorer(options["hardest"]), options["keep"] or DEFAULT_HARD_DOCUMENTS)
     if options["score"]:
         examples = add_scores(examples, load_scorer(options["score"]))
     return examples

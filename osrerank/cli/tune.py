@@ -1,18 +1,17 @@
-"""``osrerank tune``: learn by cross-validation how Birch weights the best sentences and the first pass."""
+"""``osrerank tune``: learn Birch's weights of the best sentences and of the first pass by cross-validation."""
 
 import json
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from osrerank.cli.path_types import FILE, OUTPUT_FILE
+
 if TYPE_CHECKING:
     from osrerank.evaluation.tune import Fold, SentenceScores, Weights
 
-FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
-OUTPUT = click.Path(dir_okay=False, path_type=Path)
-STEPS = 10
+GRID_STEPS = 10
 
 
 @click.command()
@@ -22,33 +21,31 @@ STEPS = 10
     "--output",
     "-o",
     required=True,
-    type=OUTPUT,
-    help="TREC run to write; each query is ranked with weights that were learned without it.",
+    type=OUTPUT_FILE,
+    help="TREC run to write. Each query is ranked with weights that were learned without it.",
 )
 @click.option("--folds", type=FILE, help="Folds in JSON: lists of query ids, or Capreolus' format.")
-@click.option(
-    "--k", default=5, show_default=True, type=click.IntRange(2), help="Number of folds if --folds is not given."
-)
+@click.option("--k", default=5, show_default=True, type=click.IntRange(2), help="Number of folds without --folds.")
 @click.option(
     "--sentences",
     default=3,
     show_default=True,
     type=click.IntRange(1, 3),
-    help="How many of a document's best sentences count.",
+    help="Number of best sentences of a document that count.",
 )
 @click.option(
     "--scores",
     default="logit",
     show_default=True,
     type=click.Choice(["logit", "probability"]),
-    help="Sentence scores to sum: Birch's code sums logits, the paper probabilities.",
+    help="Sentence scores to sum: logits, as Birch's code, or probabilities, as the paper.",
 )
 @click.option(
     "--released-grid",
     is_flag=True,
-    help="Try values of 0 to .9 for a and the weights, as Birch's code does, instead of 0 to 1.",
+    help="Try 0 to .9 for a and the weights, as Birch's code, instead of 0 to 1.",
 )
-@click.option("--plot", type=OUTPUT, help="Plot AP against a, the weight of the first pass, to a .svg, .png or .pdf.")
+@click.option("--plot", type=OUTPUT_FILE, help="Plot AP against a, the first pass's weight, to a .svg, .png or .pdf.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
 @click.pass_obj
 def tune(obj: dict[str, Any], /, **options: Any) -> None:
@@ -66,28 +63,28 @@ def tune(obj: dict[str, Any], /, **options: Any) -> None:
     from osrerank.formats.files import write_atomically
     from osrerank.formats.trec import write_run
 
-    evidence = read_sentence_scores(read_records(options["run"]), scores=options["scores"])
-    folds = _learn_weights(evidence, options)
+    sentence_scores = read_sentence_scores(read_records(options["run"]), scores=options["scores"])
+    folds = _learn_weights(sentence_scores, options)
     output = options["output"]
-    write_run(output, build_held_out_run(evidence, folds, output.stem))
+    write_run(output, build_held_out_run(sentence_scores, folds, output.stem))
     summary = json.dumps(_summary(folds), indent=2)
     write_atomically(output.with_name(f"{output.name}.weights.json"), [f"{summary}\n"])
     if options["as_json"] or obj["as_json"]:
         click.echo(summary)
     else:
-        _show(folds)
+        _print_folds(folds)
 
 
-def _learn_weights(evidence: "Sequence[SentenceScores]", options: dict[str, Any]) -> "list[Fold[Weights]]":
+def _learn_weights(sentence_scores: "Sequence[SentenceScores]", options: dict[str, Any]) -> "list[Fold[Weights]]":
     """Learn the weights of each fold; with ``--plot``, also plot AP against a, the weight of the first pass."""
     from osrerank.errors import EvaluationError
     from osrerank.evaluation.folds import block_folds, read_folds
     from osrerank.evaluation.tune import average_precisions, best_by_a, cross_validate, grid
     from osrerank.formats.trec import read_qrels
 
-    shares = tuple(step / STEPS for step in range(STEPS if options["released_grid"] else STEPS + 1))
-    settings = grid(options["sentences"], shares)
-    by_query = average_precisions(evidence, read_qrels(options["qrels"]), settings)
+    n_values = GRID_STEPS if options["released_grid"] else GRID_STEPS + 1
+    settings = grid(options["sentences"], tuple(step / GRID_STEPS for step in range(n_values)))
+    by_query = average_precisions(sentence_scores, read_qrels(options["qrels"]), settings)
     if not options["folds"] and len(by_query) < options["k"]:
         reason = f"{len(by_query)} judged queries are too few for {options['k']} folds; set a lower --k"
         raise EvaluationError(reason)
@@ -119,16 +116,12 @@ def _summary(folds: "Sequence[Fold[Weights]]") -> dict[str, Any]:
     }
 
 
-def _show(folds: "Sequence[Fold[Weights]]") -> None:
+def _print_folds(folds: "Sequence[Fold[Weights]]") -> None:
     from osrerank.cli.tables import console, table
 
-    rows = [
-        [str(number), *(f"{share:g}" for share in (fold.setting.a, *fold.setting.sentences[1:])), *_outcome(fold)]
-        for number, fold in enumerate(folds, start=1)
-    ]
+    rows = []
+    for number, fold in enumerate(folds, start=1):
+        weights = [f"{weight:g}" for weight in (fold.setting.a, *fold.setting.sentences[1:])]
+        rows.append([str(number), *weights, f"{fold.training:.4f}", f"{fold.test:.4f}", str(len(fold.held_out))])
     console().print(table(["fold", "a", "w2", "w3", "AP training", "AP held out", "queries"], rows))
     click.echo(f"AP {_summary(folds)['AP']:.4f} over all held-out queries")
-
-
-def _outcome(fold: "Fold[Weights]") -> tuple[str, str, str]:
-    return f"{fold.training:.4f}", f"{fold.test:.4f}", str(len(fold.held_out))

@@ -1,4 +1,7 @@
-"""``osrerank vectors``: compute document vectors beforehand, count them, prune them or drop them."""
+"""``osrerank vectors``: compute document vectors beforehand, count them, prune them or drop them.
+
+Vectors are stored in a file on this machine, in Redis, or on the cluster in a side index of each index.
+"""
 
 import json
 import signal
@@ -17,8 +20,8 @@ if TYPE_CHECKING:
     from osrerank.vectors.store import VectorStore
 
 
-BY_NUMBER = "_seq_no"
-"""The value of ``--follow`` without a field: changes are followed by the sequence numbers of writes."""
+SEQUENCE_NUMBER = "_seq_no"
+"""The value of ``--follow`` without a date field: changes are followed by the sequence numbers of writes."""
 
 
 @click.group()
@@ -31,102 +34,109 @@ def vectors() -> None:
 @click.option(
     "--to",
     type=click.Choice(["file", "redis", "index"]),
-    help="Store to fill.  [default: the side index if OSRERANK_VECTORS is index, else the store that it names]",
+    help="Store to fill.  [default: the store that OSRERANK_VECTORS names]",
 )
 @click.option(
     "--follow",
     is_flag=False,
-    flag_value=BY_NUMBER,
+    flag_value=SEQUENCE_NUMBER,
     metavar="[DATE_FIELD]",
-    help="Then follow the index's changes until Ctrl-C. If the service gives no sequence numbers, name a date field"
+    help="Then follow the changes of the index until Ctrl-C. If the service has no sequence numbers, name a date field"
     " that every change sets.",
 )
 @click.pass_context
 def build(context: click.Context, /, *, index: str, to: Any, follow: str | None) -> None:
-    """Compute the vectors of an index's documents, so that searches need not.
+    """Compute the vectors of an index's documents, so that searches do not have to.
 
     \b
     osrerank --url https://localhost:9200 --model ./reranker vectors build --index articles
     osrerank --url https://localhost:9200 vectors build --index articles --follow
 
-    Only documents that changed since the last build are read. An interrupted build can be started again, and builds on
-    several machines share an index.
+    Only documents that changed since the last build are read. An interrupted build can be started again. Builds on
+    several machines can share an index.
     """
     from osrerank.indexing.build import Builder, build_on_screen, follow_vectors
 
-    field = "" if follow in (None, BY_NUMBER) else follow
+    date_field = "" if follow in (None, SEQUENCE_NUMBER) else follow
     client = open_client(context)
     try:
         if follow:
             signal.signal(signal.SIGTERM, signal.default_int_handler)
-            if not field:
+            if not date_field:
                 Builder(client, index, to).read_heads()  # raises if the index cannot be followed
-        done = build_on_screen(client, index, to=to, date_field=field)
+        result = build_on_screen(client, index, to=to, date_field=date_field)
         if follow:
-            click.echo(f"{index}: {done}", err=True)
+            click.echo(f"{index}: {result}", err=True)
             follow_vectors(
-                client, index, to=to, date_field=field, report=lambda built: click.echo(f"{index}: {built}", err=True)
+                client,
+                index,
+                to=to,
+                date_field=date_field,
+                report=lambda update: click.echo(f"{index}: {update}", err=True),
             )
-        to_index = to == "index" or (to is None and client.searcher.vectors is not None)
-        sizes = _summary(_stores_of(client, index, has_side_index=to_index))
+        to_side_index = to == "index" or (to is None and client.searcher.vectors is not None)
+        sizes = _sum_sizes(_find_stores(client, index, has_side_index=to_side_index))
     finally:
         client.close()
     if wants_json(context):
-        click.echo(json.dumps({"documents": done.documents, "texts": done.texts, "encoded": done.encoded, **sizes}))
+        counts = {"documents": result.documents, "texts": result.texts, "encoded": result.encoded}
+        click.echo(json.dumps({**counts, **sizes}))
         return
-    click.echo(f"{index}: {done}")
+    click.echo(f"{index}: {result}")
 
 
 @vectors.command()
-@click.option("--index", "-i", help="Index whose documents are checked, too; on a cluster, its side index is shown.")
+@click.option("--index", "-i", help="Also check this index's documents; on a cluster, show its side index.")
 @click.option(
     "--at-least",
     type=click.FloatRange(0, 1),
-    help="With --index: exit with 1 if a smaller share of its documents has vectors; the time is not estimated.",
+    help="With --index: exit with 1 if a smaller share of its documents has vectors; do not estimate the time.",
 )
 @click.pass_context
 def status(context: click.Context, /, *, index: str | None, at_least: float | None) -> None:
-    """Show where vectors are stored and how many; with --index, also how many are missing and how long they take.
+    """Show where and how many vectors are stored; with --index, also how many are missing and how long they take.
 
     \b
     osrerank --model ./new vectors build --index articles &
     osrerank --model ./new vectors status --index articles --at-least .99 && switch
 
-    This example builds a new model's vectors while the old model serves, and switches when almost all are there.
+    This example builds the vectors of a new model while the old model serves, and switches when almost all are stored.
     """
     if index is None and at_least is not None:
         raise click.UsageError("--at-least needs an index: set --index")
-    sizes, build = _status(context, index, measured=at_least is None)
+    sizes, estimate = _find_status(context, index, estimates_time=at_least is None)
     if wants_json(context):
-        click.echo(json.dumps({**sizes, **({} if build is None else build.as_json())}))
+        click.echo(json.dumps({**sizes, **({} if estimate is None else estimate.as_json())}))
     else:
-        _show(sizes)
-        if build is not None:
-            click.echo(f"{build}" if at_least is None else f"{index}: {build.coverage}")
-    if build is not None and at_least is not None and build.coverage.share < at_least:
+        _print_sizes(sizes)
+        if estimate is not None:
+            click.echo(f"{estimate}" if at_least is None else f"{index}: {estimate.coverage}")
+    if estimate is not None and at_least is not None and estimate.coverage.share < at_least:
         context.exit(1)
 
 
-def _status(context: click.Context, index: str | None, *, measured: bool) -> "tuple[dict[str, Any], Estimate | None]":
-    """Return the size of the stores, and for an index an estimate of the missing vectors."""
+def _find_status(
+    context: click.Context, index: str | None, *, estimates_time: bool
+) -> "tuple[dict[str, Any], Estimate | None]":
+    """Return the sizes of the stores, and for an index an estimate of the missing vectors."""
     from osrerank.errors import ConfigError
     from osrerank.indexing.estimate import Estimate, estimate
 
     if index is None:
-        with _stores(context, None) as stores:
-            return _summary(stores), None
+        with _open_stores(context, None) as stores:
+            return _sum_sizes(stores), None
     with closing(open_client(context)) as client:
-        sizes = _summary(_stores_of(client, index, has_side_index=client.searcher.vectors is not None))
+        sizes = _sum_sizes(_find_stores(client, index, has_side_index=client.searcher.vectors is not None))
         try:
-            return sizes, estimate(client, index) if measured else Estimate(client.coverage(index))
+            return sizes, estimate(client, index) if estimates_time else Estimate(client.coverage(index))
         except ConfigError as error:
-            if not measured:
+            if not estimates_time:
                 raise
             click.echo(f"{index}: {error}", err=True)
             return sizes, None
 
 
-def _show(sizes: dict[str, Any]) -> None:
+def _print_sizes(sizes: dict[str, Any]) -> None:
     limit = f" of at most {sizes['most'] / 1e6:,.0f} MB" if sizes["most"] else ""
     click.echo(f"{sizes['store']}: {sizes['records']:,} records, {sizes['stored'] / 1e6:,.1f} MB{limit}")
     for model, count in sizes["models"].items():
@@ -135,7 +145,7 @@ def _show(sizes: dict[str, Any]) -> None:
 
 @vectors.command()
 @click.option("--index", "-i", "indexes", multiple=True, help="Index whose side index is pruned; may be repeated.")
-@click.option("--all", "all_indexes", is_flag=True, help="Prune all side indices, and this machine's file or Redis.")
+@click.option("--all", "all_indexes", is_flag=True, help="Prune all side indices, and the file or Redis.")
 @click.pass_context
 def prune(context: click.Context, /, *, indexes: tuple[str, ...], all_indexes: bool) -> None:
     """Delete the vectors that no document needs: vectors of deleted and changed texts, and of other models.
@@ -144,7 +154,7 @@ def prune(context: click.Context, /, *, indexes: tuple[str, ...], all_indexes: b
     osrerank --url https://localhost:9200 vectors prune --index articles
     osrerank --url https://localhost:9200 vectors prune --all
 
-    With --all, vectors in a file or Redis are deleted, too, unless an index of this cluster with a side index needs
+    With --all, vectors in the file or Redis are also deleted, unless an index of this cluster with a side index needs
     them. Other clusters that share the file or Redis lose their vectors.
     """
     from osrerank.indexing.prune import prune_everything, prune_indices
@@ -153,23 +163,27 @@ def prune(context: click.Context, /, *, indexes: tuple[str, ...], all_indexes: b
         raise click.UsageError("set --index, or pass --all")
     with closing(open_client(context)) as client:
         count = prune_everything(client) if all_indexes else prune_indices(client, indexes)
-    click.echo(json.dumps({"records": count}) if wants_json(context) else f"{count:,} records are left")
+    click.echo(json.dumps({"records": count}) if wants_json(context) else f"{count:,} records remain")
 
 
 @vectors.command()
-@click.option("--index", "-i", help="Index whose side index is dropped, instead of the store.")
+@click.option("--index", "-i", help="Drop the side index of this index, instead of the file or Redis.")
 @click.confirmation_option(prompt="Drop all document vectors?")
 @click.pass_context
 def drop(context: click.Context, /, *, index: str | None) -> None:
-    """Delete all vectors; searches will compute them again."""
-    with _stores(context, index) as stores:
+    """Delete all vectors. Searches compute them again."""
+    with _open_stores(context, index) as stores:
         count = sum(store.drop() for store in stores)
     click.echo(json.dumps({"dropped": count}) if wants_json(context) else f"{count:,} records dropped")
 
 
 @contextmanager
-def _stores(context: click.Context, index: str | None) -> "Iterator[Sequence[VectorStore]]":
-    """Yield the store of the settings, or the side indices of an index, even if searches do not use them."""
+def _open_stores(context: click.Context, index: str | None) -> "Iterator[Sequence[VectorStore]]":
+    """Yield the store in the settings, or the side indices of an index, even if searches do not use them.
+
+    Raises:
+        ConfigError: ``index`` is None, and the settings turn vectors off.
+    """
     from osrerank.errors import ConfigError
     from osrerank.indexing.side_index import side_stores
     from osrerank.settings import Settings
@@ -178,7 +192,7 @@ def _stores(context: click.Context, index: str | None) -> "Iterator[Sequence[Vec
         with closing(open_client(context)) as client:
             yield side_stores(client, [index])
         return
-    store = _store_of(Settings.load())
+    store = _open_store(Settings.load())
     if store is None:
         raise ConfigError(
             "vectors are off: set OSRERANK_VECTORS=file, index or redis", setting="vectors", source="environment"
@@ -187,22 +201,22 @@ def _stores(context: click.Context, index: str | None) -> "Iterator[Sequence[Vec
         yield [store]
 
 
-def _stores_of(client: Any, index: str, *, has_side_index: bool) -> "Sequence[VectorStore]":
-    """Return the stores of an index's vectors: the side indices, or the store of the settings."""
+def _find_stores(client: Any, index: str, *, has_side_index: bool) -> "Sequence[VectorStore]":
+    """Return the stores of an index's vectors: the side indices, or the store in the settings."""
     from osrerank.indexing.side_index import side_stores
 
-    store = _store_of(client.searcher.service.settings)
+    store = _open_store(client.searcher.service.settings)
     return side_stores(client, [index]) if has_side_index or store is None else [store]
 
 
-def _store_of(settings: Any) -> "VectorStore | None":
+def _open_store(settings: Any) -> "VectorStore | None":
     from osrerank.vectors.configured import VectorStorage
 
     return VectorStorage.from_settings(settings).store
 
 
-def _summary(stores: "Sequence[VectorStore]") -> dict[str, Any]:
-    """Add up the sizes of stores of one kind."""
+def _sum_sizes(stores: "Sequence[VectorStore]") -> dict[str, Any]:
+    """Return the total size of stores of the same kind: records, bytes, maximum bytes, and records of each model."""
     sizes = [store.size() for store in stores]
     records, stored, most = map(sum, zip(*sizes, strict=True)) if sizes else (0, 0, 0)
     totals = {"store": stores[0].name if stores else "index", "records": records, "stored": stored, "most": most}

@@ -9,46 +9,32 @@ from opensearchpy import TransportError
 from osrerank.errors import InstallError
 
 MAX_REASON_CHARACTERS = 500
+SERVER_HINT = "; check that the cluster's nodes reach osrerank serve, and that OSRERANK_SERVER_TOKEN is its token"
 
 
 @contextmanager
-def explain_failures(step: str) -> Iterator[None]:
+def explain_failures(step: str, *, calls_server: bool = False) -> Iterator[None]:
     """Raise the errors of the requests in the ``with`` block as `InstallError`.
 
     Args:
         step: what the requests do, such as "read the licence".
+        calls_server: whether they make the cluster call the rerank server, which may be the cause of an error.
 
     Raises:
         InstallError: a request failed.
     """
+    hint = SERVER_HINT if calls_server else ""
     try:
         yield
     except Unreachable as error:
-        raise InstallError(f"cannot {step}: the cluster does not respond ({error.error})", step=step) from error
+        raise InstallError(f"cannot {step}: the cluster does not respond ({error.error}){hint}", step=step) from error
     except TransportError as error:
-        reason = _describe_error(error)
+        message = f"cannot {step}: {_describe_error(error)}"
         # "status_exception" has the rerank server's status, so it does not mean a missing right on the cluster
         if error.status_code in (401, 403) and error.error != "status_exception":
             fix = "use a user who has the role osrerank_setup (docs/operations.md)"
-            raise InstallError(f"not allowed to {step} ({reason}): {fix}", step=step) from error
-        raise InstallError(f"cannot {step}: {reason}", step=step) from error
-
-
-@contextmanager
-def explain_server_failures(step: str) -> Iterator[None]:
-    """Like `explain_failures`, for requests that make the cluster call the rerank server.
-
-    The message also says what to check about that server.
-
-    Raises:
-        InstallError: a request failed.
-    """
-    try:
-        with explain_failures(step):
-            yield
-    except InstallError as error:
-        fix = "check that the cluster's nodes reach osrerank serve, and that OSRERANK_SERVER_TOKEN is its token"
-        raise InstallError(f"{error}; {fix}", step=step) from error
+            message = f"not allowed to {step} ({_describe_error(error)}): {fix}"
+        raise InstallError(message + hint, step=step) from error
 
 
 def _describe_error(error: TransportError) -> str:

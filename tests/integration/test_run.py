@@ -70,7 +70,7 @@ def test_a_killed_and_resumed_run_equals_an_uninterrupted_run(url: str, tmp_path
     assert 3 <= done < N_QUERIES
     partial.write_bytes(partial.read_bytes() + b'{"query_id":"torn","candi')
     resumed = subprocess.run(command(url, killed), check=True, capture_output=True, text=True)
-    assert f"going on after {done} of {N_QUERIES} queries" in resumed.stderr
+    assert f"resuming after {done} of {N_QUERIES} queries" in resumed.stderr
     assert killed.read_bytes() == whole.read_bytes()
     assert side_file(killed) == side_file(whole)
     assert len(read_run(killed).rankings) == N_QUERIES

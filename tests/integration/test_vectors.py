@@ -126,7 +126,7 @@ def test_the_vectors_commands_build_count_prune_and_drop(
 
     assert "150 documents, 150 texts, 150 of them encoded now" in said("build", "--index", index_name)
     assert "file: 150 records" in said("status")
-    assert "150 records are left" in said("prune", "--all")
+    assert "150 records remain" in said("prune", "--all")
     assert "150" in said("drop", "--yes")
     assert "file: 0 records" in said("status")
     monkeypatch.setenv("OSRERANK_VECTORS", "off")

@@ -54,13 +54,7 @@ _STATUS_BY_CLASS: tuple[tuple[type[Exception], int], ...] = (
     (InferenceError, 500),
     (OsrerankError, 500),
 )
-_TYPE_BY_STATUS = {
-    401: "Authentication",
-    429: "Overloaded",
-    500: "Backend",
-    503: "Unhealthy",
-    504: "Timeout",
-}
+_TYPE_BY_STATUS = {401: "Authentication", 429: "Overloaded", 500: "Backend", 503: "Unhealthy", 504: "Timeout"}
 ERROR_RESPONSES: Mapping[int | str, dict[str, Any]] = {
     status: {"model": ErrorBody, "description": description}
     for status, description in (

@@ -3,7 +3,7 @@
 Unlike FastAPI's own page, it loads nothing from the internet.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from importlib.resources import files
 
 from fastapi import FastAPI
@@ -28,11 +28,15 @@ def add_explorer(app: FastAPI) -> None:
     """Add the page to the rerank API."""
     for path, (name, media_type) in FILES.items():
         content = (files("osrerank.server.api") / "static" / name).read_bytes()
-        app.add_api_route(path, _file_endpoint(content, media_type), methods=["GET"], include_in_schema=False)
+        app.add_api_route(path, file_endpoint(content, media_type, HEADERS), methods=["GET"], include_in_schema=False)
 
 
-def _file_endpoint(content: bytes, media_type: str) -> Callable[[], Awaitable[Response]]:
+def file_endpoint(
+    content: bytes, media_type: str, headers: Mapping[str, str] | None = None
+) -> Callable[[], Awaitable[Response]]:
+    """Return an endpoint that responds with a file."""
+
     async def respond() -> Response:
-        return Response(content, media_type=media_type, headers=HEADERS)
+        return Response(content, media_type=media_type, headers=headers)
 
     return respond

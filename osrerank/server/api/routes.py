@@ -41,78 +41,70 @@ TRUNCATED_HEADER = "X-Rerank-Truncated"
 dialects = APIRouter(responses={**ERROR_RESPONSES}, tags=["rerank"], route_class=DialectRoute)
 checks = APIRouter(tags=["checks"])
 
-TimeoutHeader = Header(None, alias=TIMEOUT_HEADER, gt=0, allow_inf_nan=False, description="The same as timeout_ms.")
+Timeout = Annotated[
+    float | None, Header(alias=TIMEOUT_HEADER, gt=0, allow_inf_nan=False, description="The same as timeout_ms.")
+]
 
 
 @dialects.post("/v1/rerank", response_model=CohereResponse)
 @dialects.post("/v2/rerank", response_model=CohereResponse)
-async def rerank_cohere(
-    http: HttpRequest, request: CohereRequest, timeout_ms: float | None = TimeoutHeader
-) -> Response:
+async def rerank_cohere(http: HttpRequest, request: CohereRequest, timeout_ms: Timeout = None) -> Response:
     """Rerank documents as Cohere, Jina and Together do."""
     return await _respond(http, request, timeout_ms)
 
 
 @dialects.post("/voyage/v1/rerank", response_model=VoyageResponse)
-async def rerank_voyage(
-    http: HttpRequest, request: VoyageRequest, timeout_ms: float | None = TimeoutHeader
-) -> Response:
+async def rerank_voyage(http: HttpRequest, request: VoyageRequest, timeout_ms: Timeout = None) -> Response:
     """Rerank documents as Voyage does: its clients' base URL is ``http://HOST:PORT/voyage/v1``."""
     return await _respond(http, request, timeout_ms)
 
 
 @dialects.post("/v1/reranking", response_model=MixedbreadResponse)
-async def rerank_mixedbread(
-    http: HttpRequest, request: MixedbreadRequest, timeout_ms: float | None = TimeoutHeader
-) -> Response:
+async def rerank_mixedbread(http: HttpRequest, request: MixedbreadRequest, timeout_ms: Timeout = None) -> Response:
     """Rerank documents as Mixedbread does."""
     return await _respond(http, request, timeout_ms)
 
 
 @dialects.post("/infinity/rerank", response_model=InfinityResponse)
 @dialects.post("/infinity/v1/rerank", response_model=InfinityResponse)
-async def rerank_infinity(
-    http: HttpRequest, request: InfinityRequest, timeout_ms: float | None = TimeoutHeader
-) -> Response:
+async def rerank_infinity(http: HttpRequest, request: InfinityRequest, timeout_ms: Timeout = None) -> Response:
     """Rerank documents as Infinity does: LiteLLM's ``api_base`` is ``http://HOST:PORT/infinity``."""
     return await _respond(http, request, timeout_ms)
 
 
 @dialects.post("/rerank", response_model=RerankResponse)
-async def rerank(http: HttpRequest, request: RerankRequest, timeout_ms: float | None = TimeoutHeader) -> Response:
+async def rerank(http: HttpRequest, request: RerankRequest, timeout_ms: Timeout = None) -> Response:
     """Rerank in the dialect of the body: ``texts`` is TEI's key, ``property`` Weaviate's, ``documents`` vLLM's."""
     return await _respond(http, request, timeout_ms)
 
 
 @dialects.post("/", response_model=list[TeiResult])
-async def rerank_tei(http: HttpRequest, request: TeiRequest, timeout_ms: float | None = TimeoutHeader) -> Response:
+async def rerank_tei(http: HttpRequest, request: TeiRequest, timeout_ms: Timeout = None) -> Response:
     """Rerank texts as text-embeddings-inference does."""
     return await _respond(http, request, timeout_ms)
 
 
 @dialects.post("/hf/rerank", response_model=list[TeiResult])
-async def rerank_hugging_face(
-    http: HttpRequest, request: HuggingFaceRequest, timeout_ms: float | None = TimeoutHeader
-) -> Response:
+async def rerank_hugging_face(http: HttpRequest, request: HuggingFaceRequest, timeout_ms: Timeout = None) -> Response:
     """Rerank for Elasticsearch's service ``hugging_face``."""
     return await _respond(http, request, timeout_ms)
 
 
 @dialects.post("/invocations", response_model=InvocationResponse)
-async def invoke(http: HttpRequest, request: InvocationRequest, timeout_ms: float | None = TimeoutHeader) -> Response:
+async def invoke(http: HttpRequest, request: InvocationRequest, timeout_ms: Timeout = None) -> Response:
     """Respond as a SageMaker endpoint does, to pairs in ``inputs`` or to any dialect of ``/rerank``."""
     return await _respond(http, request, timeout_ms)
 
 
 @dialects.post("/predict", response_model=list[Label])
-async def classify(http: HttpRequest, request: ClassifyRequest, timeout_ms: float | None = TimeoutHeader) -> Response:
+async def classify(http: HttpRequest, request: ClassifyRequest, timeout_ms: Timeout = None) -> Response:
     """Score pairs as a text classifier does."""
     return await _respond(http, request, timeout_ms)
 
 
 @dialects.post("/v1/score", response_model=ScoreResponse)
 @dialects.post("/score", response_model=ScoreResponse)
-async def score(http: HttpRequest, request: ScoreRequest, timeout_ms: float | None = TimeoutHeader) -> Response:
+async def score(http: HttpRequest, request: ScoreRequest, timeout_ms: Timeout = None) -> Response:
     """Score pairs as vLLM does."""
     return await _respond(http, request, timeout_ms)
 

@@ -64,13 +64,7 @@ class TextTooLong(ScoringError):  # noqa: N818 - a refusal, not a defect
 
 
 class _RequestContext(NamedTuple):
-    """What all tasks of a request share.
-
-    Attributes:
-        deadline: the deadline of the response.
-        scored_counts: the numbers of scored documents; each task appends its own.
-        whole: whether to refuse texts that the model would truncate.
-    """
+    """What the tasks of a request share. Each appends its number of scored documents to ``scored_counts``."""
 
     deadline: Deadline
     scored_counts: list[int]
@@ -210,11 +204,7 @@ class ApiService:
         return "" if identity else "the model has no identity"
 
     def _admit(self, count: int, tokens: int, deadline: Deadline) -> None:
-        """Refuse a request whose response would come too late. An idle server accepts every request.
-
-        Raises:
-            Busy: the request is refused.
-        """
+        """Refuse a request whose response would come too late. An idle server accepts every request."""
         if not self._held_documents:
             return
         timeout_s = self.limits.timeout_ms / 1000
@@ -232,13 +222,7 @@ class ApiService:
     async def _score_all(
         self, questions: Sequence[Question], context: _RequestContext, *, task_tokens: int = 0
     ) -> list[Judgement]:
-        """Score questions in tasks, and return their judgements.
-
-        Args:
-            questions: the questions of one request.
-            context: what the tasks share.
-            task_tokens: the maximum number of tokens of a task; 0 for the queue's choice.
-        """
+        """Score questions in tasks of at most ``task_tokens`` tokens; 0 is for the queue's choice."""
         max_tokens = task_tokens or self._queue.task_tokens
         parts_by_question = [_split(question, max_tokens) for question in questions]
         tasks = [
@@ -259,14 +243,9 @@ class ApiService:
         ]
 
     def _score(self, question: Question, context: _RequestContext) -> Scores | InferenceError:
-        """Return the scores of a task's documents, or the error if no document could be scored.
-
-        Raises:
-            DeadlineExceeded: the deadline passed before all documents were scored; `judge` writes the message.
-            TextTooLong: the model truncated a text, and the client does not allow that.
-        """
+        """Return the scores of a task's documents, or the error if no document could be scored."""
         if context.deadline.passed:
-            raise DeadlineExceeded("")
+            raise DeadlineExceeded("")  # `judge` writes the message
         n_documents = len(question.documents)
         attributes: Attributes = {"gen_ai.operation.name": "rerank", "gen_ai.rerank.candidate.count": n_documents}
         cached = not context.whole  # cached scores do not record whether a text was truncated

@@ -18,7 +18,7 @@ from typing import Any
 from opensearchpy import NotFoundError, OpenSearch
 
 from osrerank.errors import ConfigError, InstallError
-from osrerank.server.failures import explain_failures, explain_server_failures
+from osrerank.server.failures import explain_failures
 
 ROOT = "/_inference/rerank"
 RERANK_PATH = "/v2/rerank"
@@ -55,12 +55,7 @@ class EndpointSpec:
     def settings(self) -> dict[str, Any]:
         """Return the endpoint's settings as Elasticsearch shows them, without the token."""
         headers = {} if self.token is None else {"headers": {"Authorization": "Bearer ${token}"}}
-        return {
-            "url": self.server + RERANK_PATH,
-            "request": REQUEST,
-            "response": {"json_parser": PARSER},
-            **headers,
-        }
+        return {"url": self.server + RERANK_PATH, "request": REQUEST, "response": {"json_parser": PARSER}, **headers}
 
     def endpoint(self) -> dict[str, Any]:
         """Return the request body that creates the endpoint; Elasticsearch keeps the token secret."""
@@ -248,7 +243,7 @@ class Installer:
 
     def _create(self, name: str, spec: EndpointSpec) -> None:
         """Create an endpoint. Elasticsearch checks it by calling the server."""
-        with explain_server_failures("create the inference endpoint"):
+        with explain_failures("create the inference endpoint", calls_server=True):
             self._request("PUT", name, spec.endpoint())
 
     def _probe(self, name: str) -> None:
@@ -258,7 +253,7 @@ class Installer:
             InstallError: the cluster cannot reach the server, or the server's response is wrong.
         """
         step = "score texts through Elasticsearch"
-        with explain_server_failures(step):
+        with explain_failures(step, calls_server=True):
             scores = self._request("POST", name, PROBE)["rerank"]
         if len(scores) != len(PROBE["input"]):
             raise InstallError(f"the rerank server returned {len(scores)} scores for two texts", step=step)

@@ -13,7 +13,7 @@ from typing import Any
 from opensearchpy import ConflictError, NotFoundError, OpenSearch, RequestError
 
 from osrerank.errors import InstallError
-from osrerank.server.failures import explain_failures, explain_server_failures
+from osrerank.server.failures import explain_failures
 from osrerank.server.opensearch.cluster import RERANK_PATH
 
 ROOT = "/_plugins/_ml"
@@ -183,7 +183,7 @@ class Models:
             InstallError: the cluster cannot reach the server, or the server's response is wrong.
         """
         step = "score texts through OpenSearch"
-        with explain_server_failures(step):
+        with explain_failures(step, calls_server=True):
             response = self._request("POST", f"_predict/text_similarity/{model_id}", PROBE)
         outputs = response["inference_results"][0]["output"]
         if len(outputs) != len(PROBE["text_docs"]):

@@ -9,7 +9,7 @@ import anyio.to_thread
 from fastapi import APIRouter, FastAPI
 from fastapi import Query as Parameter
 from fastapi import Request as HttpRequest
-from fastapi.responses import RedirectResponse, Response
+from fastapi.responses import RedirectResponse
 from opensearchpy import (
     AuthenticationException,
     AuthorizationException,
@@ -28,6 +28,7 @@ from osrerank.retrieval.requests import engine_label
 from osrerank.scoring.names import HTTP
 from osrerank.server.api.dialect_route import media_type
 from osrerank.server.api.errors import ERROR_RESPONSES, INDEX_PATTERN, ErrorBody, RefusedRequest
+from osrerank.server.api.explorer import file_endpoint
 from osrerank.server.page.comparison import ComparedSearch, compare, highlighting
 from osrerank.server.page.judgments import Judgments
 from osrerank.server.page.vector_shares import VectorShares
@@ -369,18 +370,10 @@ def add_page(app: FastAPI, comparison: ComparisonPage) -> None:
     app.add_api_route("/", _redirect_to_page, methods=["GET"], include_in_schema=False)
     for name, asset_type in ASSETS.items():
         path = PATH if name == "page.html" else f"{PATH}/{name}"
-        app.add_api_route(path, _asset_endpoint(name, asset_type), methods=["GET"], include_in_schema=False)
+        content = (files("osrerank.server.page") / "static" / name).read_bytes()
+        app.add_api_route(path, file_endpoint(content, asset_type), methods=["GET"], include_in_schema=False)
     app.add_middleware(PageHeaders)
 
 
 async def _redirect_to_page() -> RedirectResponse:
     return RedirectResponse(PATH)
-
-
-def _asset_endpoint(name: str, asset_type: str) -> Callable[[], Awaitable[Response]]:
-    content = (files("osrerank.server.page") / "static" / name).read_bytes()
-
-    async def respond() -> Response:
-        return Response(content, media_type=asset_type)
-
-    return respond

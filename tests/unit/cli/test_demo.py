@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from rich.console import Console
 
 from osrerank.cli import cli
-from osrerank.cli.demo import LABELS, summary
+from osrerank.cli.demo import LABELS, summary_table
 from osrerank.errors import ModelLoadError
 from tests.servers import ROOT
 
@@ -75,7 +75,7 @@ def test_the_quickstart_shows_what_the_demo_prints_and_the_readme_its_measures()
         figures[name] = {"nDCG@10": float(ndcg), "RR@10": float(rank), **counts}
     console = Console(width=100)
     with console.capture() as capture:
-        console.print(summary(figures))
+        console.print(summary_table(figures))
     assert [line.rstrip() for line in capture.get().splitlines()] == printed.splitlines()
     bm25, *_, known = ((row[1].removeprefix("0"), row[2].removeprefix("0")) for row in rows)
     readme = (ROOT / "README.md").read_text("utf-8")

@@ -32,7 +32,7 @@ def test_evaluate_says_how_many_queries_it_averaged_and_warns_of_different_queri
     shown = evaluated(folder, "-m", "RR", "--complete").output
     assert "averaged over all judged queries" in shown
     assert ["good", "6", "0.8333"] in [line.split() for line in shown.splitlines()]
-    assert "averaged over the queries of run and judgments" in " ".join(evaluated(folder).output.split())
+    assert "averaged over the judged queries of each run" in " ".join(evaluated(folder).output.split())
     assert evaluated(folder).stderr == ""
     good = folder / "good.run"
     good.write_text("".join(line for line in good.read_text().splitlines(keepends=True) if not line.startswith("q4")))
@@ -90,7 +90,7 @@ def test_uncorrected_significance_is_marked_at_both_runs(folder: Path) -> None:
     assert "0.0000ᵇ" in shown
     assert "significantly better or worse than that run (paired t-test, two-tailed, raw p < 0.05)" in shown
     refused = CliRunner().invoke(cli, ["evaluate", *[str(folder / "qrels")] * 2, "--marks", "raw"])
-    assert "--marks raw goes with --compare or --all-pairs" in refused.output
+    assert "--marks raw needs --compare or --all-pairs" in refused.output
 
 
 def test_runs_with_equal_file_names_are_distinguished_in_the_table(folder: Path) -> None:

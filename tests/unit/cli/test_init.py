@@ -9,7 +9,7 @@ from click.testing import CliRunner, Result
 
 from osrerank import connect
 from osrerank.cli import cli
-from osrerank.cli.init import _depth
+from osrerank.cli.init import _choose_depth
 from osrerank.errors import ConfigError
 from osrerank.stages.language_guard import is_installed
 from tests.articles import ARTICLES, fill
@@ -110,7 +110,7 @@ def test_the_settings_file_is_chosen_by_argument_variable_working_directory_and_
 def test_init_chooses_the_depth_that_takes_half_of_the_deadline(
     pairs_per_s: float, deadline_ms: float, depth: int
 ) -> None:
-    assert _depth(pairs_per_s, deadline_ms) == depth
+    assert _choose_depth(pairs_per_s, deadline_ms) == depth
 
 
 @pytest.mark.long

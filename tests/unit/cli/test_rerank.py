@@ -35,7 +35,7 @@ def test_rerank_writes_the_candidates_in_the_models_order(candidates: Path, tmp_
     output = tmp_path / "mono.run"
     outcome = reranked("--candidates", candidates, "-o", output, "--depth", 3)
     assert outcome.exit_code == 0, outcome.output
-    assert "5 queries, 1 of them found nothing" in outcome.stderr
+    assert "5 queries, 1 of them without hits" in outcome.stderr
     run = read_run(output)
     assert run.name == "mono"
     assert sorted(run.rankings) == ["q0", "q1", "q2", "q3"]
@@ -52,7 +52,7 @@ def test_a_submission_file_is_written_without_scoring_again(candidates: Path, tm
     reranked("--candidates", candidates, "-o", output)
     trec, side_file = read_run(output), output.with_name("mono.run.jsonl").read_bytes()
     outcome = reranked("--candidates", candidates, "-o", output, "--format", "msmarco")
-    assert "going on after 5 of 5 queries" in outcome.stderr
+    assert "resuming after 5 of 5 queries" in outcome.stderr
     lines = [line.split("\t") for line in output.read_text().splitlines()]
     assert lines == [
         [query_id, document.doc_id, str(rank)]
@@ -184,7 +184,7 @@ def test_rerank_fails_if_a_query_was_reranked_only_in_part_unless_allowed(candid
         assert not output.exists()
         outcome = CliRunner().invoke(cli, [*arguments, "--allow-partial"])
     assert outcome.exit_code == 0, outcome.output
-    assert "5 queries, 1 of them found nothing, 1 of them only partly reranked" in outcome.stderr
+    assert "5 queries, 1 of them without hits, 1 of them only partly reranked" in outcome.stderr
     assert sorted(read_run(output).rankings) == ["q0", "q1", "q2", "q3"]
     measured = CliRunner().invoke(cli, ["evaluate", str(qrels), str(output)])
     assert measured.exit_code == 0

@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from osrerank.cli import cli
-from osrerank.cli.serve import _judgments, _warm_up
+from osrerank.cli.serve import _read_judgments, _warm_up
 from osrerank.errors import ConfigError, EndpointError
 from osrerank.service import RerankService
 from osrerank.settings import Settings
@@ -62,10 +62,10 @@ def test_serve_prints_an_ipv6_address_in_brackets():
 
 def test_serve_reads_queries_and_judgments_together(tmp_path):
     with pytest.raises(ConfigError, match="--queries"):
-        _judgments(None, str(tmp_path / "qrels"))
+        _read_judgments(None, str(tmp_path / "qrels"))
     (tmp_path / "queries.tsv").write_text("7\twhere does a duck sleep\n")
     (tmp_path / "qrels").write_text("7 0 a 2\n")
-    judgments = _judgments(str(tmp_path / "queries.tsv"), str(tmp_path / "qrels"))
+    judgments = _read_judgments(str(tmp_path / "queries.tsv"), str(tmp_path / "qrels"))
     assert judgments.find("Where does a duck sleep") == ("7", {"a": 2})
 
 
@@ -78,7 +78,7 @@ def test_serve_starts_although_the_scoring_server_behind_is_busy_or_away(status,
     answer = Reply(None) if status is None else Reply({"error": "later"}, status, (("Retry-After", "60"),))
     with answering(lambda _received: answer) as behind, contextlib.closing(served(tmp_path, behind.url)) as reranker:
         _warm_up(reranker)
-    assert "it answers 503 until that server is ready" in capsys.readouterr().err
+    assert "it responds with 503 until that server is ready" in capsys.readouterr().err
 
 
 def test_serve_does_not_start_if_the_scoring_server_behind_refuses_the_key(tmp_path):

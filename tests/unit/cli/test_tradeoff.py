@@ -80,7 +80,7 @@ def test_several_sample_sizes_are_a_curve_each(tmp_path: Path) -> None:
             (f"duoBERT Sample of {size}, k0 = 4", 4 + 4 * size) for size in (1, 2, 3)
         ]
     assert points[-1]["quality"] == 1.0  # all three others: Sum
-    assert "the smallest allowed number is 1" in shown(tmp_path, "--sample-size", "0,5").output
+    assert "has a number below 1" in shown(tmp_path, "--sample-size", "0,5").output
 
 
 def write_run(path: Path, first: list[str], mono: list[str], pairs: list[str], **options: object) -> None:
@@ -133,4 +133,4 @@ def test_pairs_after_a_blend_are_derived_after_the_blend(tmp_path: Path) -> None
 def test_a_run_with_a_blend_that_is_gone_is_refused(tmp_path: Path) -> None:
     write_run(tmp_path / "run.jsonl", ["a", "b"], ["b", "a"], ["a", "b"], blend=["weighted", 1.0])
     (tmp_path / "qrels").write_text("q 0 a 1\n")
-    assert 'was blended with weighted, which is gone; use "linear"' in str(shown(tmp_path).exception)
+    assert 'was blended with weighted, which was removed; use "linear"' in str(shown(tmp_path).exception)

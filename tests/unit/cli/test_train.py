@@ -68,7 +68,7 @@ def test_train_prepares_a_teachers_scores(examples: Path, tmp_path: Path) -> Non
     [
         ("data OUT", "pass one of --data, --index and --squad"),
         ("data OUT --index notes", "--index needs --queries and --qrels"),
-        ("data OUT --data examples=IN --filter m", "pass --passages too"),
+        ("data OUT --data examples=IN --filter m", "pass --passages, too"),
         ("data OUT --data examples=IN --passages auto", "auto works only in searches"),
         ("mono --init-from MODEL --data examples=IN --output OUT --recipe monobart", "monobart"),
         ("mono --init-from MODEL --data tripels=IN --output OUT", "is not a kind of data"),
@@ -90,9 +90,9 @@ def test_distill_and_pretrain_need_exactly_one_start(examples, tmp_path, capsys)
     assert run(*command) == 2
     assert "pass --layers or --student" in capsys.readouterr().err
     assert run(*command, "--layers", 1, "--student", MODEL) == 2
-    assert "a --student has its own layers" in capsys.readouterr().err
+    assert "--layers must list layers of the teacher" in capsys.readouterr().err
     assert run(*command, "--layers", "2,1") == 2
-    assert "name layers by their numbers from 1, in rising order" in capsys.readouterr().err
+    assert "must list layers by their numbers, from 1, in ascending order" in capsys.readouterr().err
     assert run(*command, "--layers", "all") == 2
     assert "'all' is neither a number of layers" in capsys.readouterr().err
     command = ("pretrain", "--corpus", examples, "--output", tmp_path / "out")

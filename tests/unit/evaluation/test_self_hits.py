@@ -54,8 +54,8 @@ def test_a_run_leaves_a_querys_own_document_out(folder: Path) -> None:
     assert [candidate["first_pass"]["rank"] for candidate in record.fields["candidates"]] == [1, 2]
     said = command("evaluate", "qrels.txt", "with.run", "without.run", "-m", "RR").stderr
     assert said == (
-        "Warning: in with, 1 of 1 queries have a document with the query's own id on top; BEIR leaves it out: osrerank "
-        "run --exclude-query-ids\n"
+        "Warning: in with, the top document of 1 of 1 queries has the query's id; to leave it out, as BEIR does, use "
+        "osrerank run --exclude-query-ids\n"
     )
 
 

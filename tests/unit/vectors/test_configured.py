@@ -13,7 +13,8 @@ from click.testing import CliRunner
 
 from osrerank import Rerank, Reranker, connect
 from osrerank.cli import cli
-from osrerank.cli.serve import NAMES, _reranker
+from osrerank.cli.options import MODEL_SETTINGS
+from osrerank.cli.serve import _open_reranker
 from osrerank.errors import ConfigError
 from osrerank.settings import Settings
 from osrerank.vectors.background import Background
@@ -79,9 +80,9 @@ def test_without_a_side_index_a_configured_redis_keeps_vectors() -> None:
 
 def test_only_clients_of_a_cluster_have_a_side_index() -> None:
     url = "redis://127.0.0.1:1"
-    context = Context(cli, obj={**dict.fromkeys(NAMES), "model": str(TINY), "redis_url": url})
+    context = Context(cli, obj={**dict.fromkeys(MODEL_SETTINGS), "model": str(TINY), "redis_url": url})
     client = connect("http://localhost:9", scorer=Letters(), redis_url=url)
-    with Reranker(scorer=Letters(), redis_url=url) as reranker, _reranker(context, "localhost") as served:
+    with Reranker(scorer=Letters(), redis_url=url) as reranker, _open_reranker(context, "localhost") as served:
         services = reranker._service, served, client.searcher.service
         stores = [type(service.vectors_of(Rerank()).store) for service in services]
     assert stores == [RedisStore, RedisStore, FileStore]

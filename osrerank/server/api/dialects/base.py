@@ -32,8 +32,7 @@ class DialectRequest(BaseModel, ABC):
         None, gt=0, allow_inf_nan=False, description="Time limit of the response, in milliseconds."
     )
     truncate: bool | Literal["END", "NONE"] | None = Field(
-        None,
-        description="Texts longer than the model reads are truncated; false or NONE refuses them (422).",
+        None, description="Texts longer than the model reads are truncated; false or NONE refuses them (422)."
     )
     truncation: bool | None = Field(None, description="Voyage's name for truncate.")
     truncation_side: Literal["right"] | None = Field(None, description="Texts are truncated at the end; vLLM's name.")

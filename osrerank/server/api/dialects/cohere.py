@@ -33,8 +33,7 @@ class CohereRequest(RankFieldsRequest):
     model: str | None = Field(None, description="Ignored: the server has one model, which the response names.")
     top_n: int | None = Field(None, ge=1, description="How many results to return; all if absent.")
     return_documents: bool | None = Field(
-        None,
-        description="Whether results contain their documents; by default, if the model's name is one of Jina's.",
+        None, description="Whether results contain their documents; by default, if the model's name is one of Jina's."
     )
 
     def texts(self) -> tuple[str, ...]:
