@@ -116,11 +116,7 @@ class BiEncoder(LocalModel):
     def _encode_documents(
         self, texts: Sequence[str], deadline: Deadline
     ) -> tuple[list[Tokens], BatcherOutput, frozenset[int]]:
-        """Encode documents until the deadline.
-
-        Returns:
-            The inputs of the model, its outputs, and the indices of the truncated documents.
-        """
+        """Encode documents until the deadline; return the model's inputs and outputs, and the truncated indices."""
         truncated: list[int] = []
         sequences: list[Tokens] = []
         with self._batcher.call(deadline) as call:

@@ -18,10 +18,7 @@ from osrerank.errors import (
 
 
 class ReasonCode(StrEnum):
-    """Why a search was not fully reranked.
-
-    Responses have the code in ``response["rerank"]["reason_code"]``, and metrics in the label ``reason``.
-    """
+    """Why a search was not fully reranked: ``reason_code`` in responses, and the label ``reason`` of metrics."""
 
     NOT_ASKED = "not_asked"
     """The pipeline is ``none``."""

@@ -10,7 +10,7 @@ from osrerank._log_throttle import LogThrottle
 from osrerank.errors import ConfigError
 from osrerank.settings import Settings, expand_home
 from osrerank.vectors.file import file_store
-from osrerank.vectors.record import EXACT, PROFILES, Bits
+from osrerank.vectors.record import EXACT_BITS, PROFILES, Bits
 from osrerank.vectors.store import VectorStore
 
 MEGABYTE = 1_000_000
@@ -19,7 +19,7 @@ LOCAL_HOSTS = frozenset({None, "localhost", "127.0.0.1", "::1"})
 """Hosts to which unencrypted connections are safe; None is a Unix socket."""
 
 logger = logging.getLogger(__name__)
-due = LogThrottle()
+log_throttle = LogThrottle()
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class VectorStorage:
     """
 
     store: VectorStore | None = None
-    bits: Bits = EXACT
+    bits: Bits = EXACT_BITS
     secret: bytes = b""
 
     @classmethod
@@ -66,7 +66,7 @@ def _file_store(settings: Settings) -> VectorStore | None:
     try:
         folder = expand_home(settings.vectors_folder, "vectors_folder")
     except ConfigError as error:
-        if due.is_due("home"):
+        if log_throttle.is_due("home"):
             logger.warning("[vectors-away] document vectors are not stored: %s; or set OSRERANK_VECTORS=off", error)
         return None
     return file_store(folder, max_bytes=int(settings.vectors_mb * MEGABYTE), ttl_s=settings.vectors_ttl_s)

@@ -114,7 +114,7 @@ class DocumentVectors:
 
     @property
     def label(self) -> str:
-        """The model's name and the beginning of its `Records.model_key`, for users to tell models apart."""
+        """The model's name and the beginning of its `Records.model_key`, for reports to users."""
         return f"{self.encoder.model} {self.records.model_key[:4].hex()}"
 
     def prefetch_query(self, query: str) -> None:
@@ -127,7 +127,7 @@ class DocumentVectors:
         """Encode a query in another thread, or return the future that `prefetch_query` started.
 
         Raises:
-            InferenceError: the vectors are closed.
+            InferenceError: `close` was called.
         """
         with self._lock:
             future = self._prefetched_queries.pop(query, None)
@@ -237,12 +237,12 @@ class DocumentVectors:
         new_records, encoded = self._compute_records(new_texts, deadline)
         added_records = {**local_records, **new_records}
         if added_records and not self.records.write(store, added_records):
-            raise OsrerankError(
-                f"no document vector could be written to the store {store.name!r}; the log has the error"
-            )
+            raise OsrerankError(f"could not write document vectors to the store {store.name!r}; the log has the error")
         if new_records and self.store is not None and store is not self.store:
             self.records.write(self.store, new_records)  # a later build of a new index with the same texts reads them
-        return BuildCounts(sum(map(_count_passages, {**stored_records, **added_records}.values())), encoded)
+        records = [*stored_records.values(), *added_records.values()]
+        text_count = sum(len(record.passages) if isinstance(record, LongRecord) else 1 for record in records)
+        return BuildCounts(text_count, encoded)
 
     def close(self) -> None:
         """Stop encoding in the background, wait for pending writes, and close the store."""
@@ -251,9 +251,7 @@ class DocumentVectors:
         self._threads.close()
         self.records.close()
 
-    def _encode_documents(
-        self, documents: "Sequence[DocumentRecords]", deadline: Deadline, *, raise_error: bool
-    ) -> int:
+    def _encode_documents(self, documents: "list[DocumentRecords]", deadline: Deadline, *, raise_error: bool) -> int:
         """Encode documents until the deadline; return the number of encoded passages.
 
         Documents are split and encoded in groups, so that splitting does not use up the time to the deadline.
@@ -269,7 +267,7 @@ class DocumentVectors:
             encoded += self._encode_passages(group, deadline, raise_error=raise_error and not encoded)
         return encoded
 
-    def _encode_passages(self, documents: "Sequence[DocumentRecords]", deadline: Deadline, *, raise_error: bool) -> int:
+    def _encode_passages(self, documents: "list[DocumentRecords]", deadline: Deadline, *, raise_error: bool) -> int:
         """Encode the passages of split documents, equal passages only once; return how many were encoded.
 
         The first passages of all documents come first, so that a deadline leaves few documents without any vector.
@@ -410,7 +408,3 @@ def take_half_the_time(items: Iterable[Item], deadline: Deadline) -> Iterator[It
         yield item
         if half_time.passed:
             return
-
-
-def _count_passages(record: TextRecord) -> int:
-    return len(record.passages) if isinstance(record, LongRecord) else 1

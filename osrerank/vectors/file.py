@@ -32,9 +32,7 @@ CREATED_KEY = b"created"
 POSITION_PREFIX = b"position-"
 """The prefix of the keys of build positions (`osrerank.vectors.position`)."""
 MOUNTS = Path("/proc/self/mounts")
-NETWORK_FILE_SYSTEMS = frozenset(
-    {"nfs", "nfs4", "cifs", "smb3", "9p", "fuse.sshfs", "glusterfs", "ceph", "lustre", "afs"}
-)
+NETWORK_FILE_SYSTEMS = ("nfs", "nfs4", "cifs", "smb3", "9p", "fuse.sshfs", "glusterfs", "ceph", "lustre", "afs")
 """File systems on which LMDB does not work, because several machines could map the same file."""
 
 LMDB_GATE = ForkGate()
@@ -90,10 +88,8 @@ class FileStore:
         pause_s: float = PAUSE_S,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self.folder = folder
-        self._clock = clock
-        self._max_bytes = max_bytes
-        self._ttl_s = ttl_s
+        self.folder, self._clock = folder, clock
+        self._max_bytes, self._ttl_s = max_bytes, ttl_s
         self._guard = Guard(self.name, str(folder), pause_s)
         self._generations: tuple[_Generation, ...] = ()
         self._changed_ns = -1

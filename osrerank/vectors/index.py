@@ -139,7 +139,7 @@ def report_body(side: str, number: int, counts: Sequence[tuple[tuple[str, str], 
     The engine rejects the request with status 409 if no build has read the previous report with this number.
 
     Args:
-        side: the side index.
+        side: the name of the side index.
         number: the number of the report, below `MAX_REPORTS`.
         counts: documents and numbers of searches, as the items of `LackingCounts`.
     """
@@ -157,13 +157,7 @@ def _parse_report(content: bytes) -> LackingCounts:
 
 
 def record_bodies(side: str, records: Mapping[bytes, bytes], model: str) -> Iterator[str]:
-    """Yield the bodies of bulk requests that write records to a side index.
-
-    Args:
-        side: the side index.
-        records: the records, by key.
-        model: the label of the model.
-    """
+    """Yield the bodies of bulk requests that write records to a side index, with the label of their model."""
     lines: list[str] = []
     size = 0
     for key, record in records.items():

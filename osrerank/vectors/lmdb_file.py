@@ -74,11 +74,6 @@ def check_length(environment: lmdb.Environment, page_bytes: int, file: Path) -> 
 
     LMDB always writes the last page of a file, unless records are deleted one by one, which osrerank never does.
 
-    Args:
-        environment: the open file.
-        page_bytes: the size of its pages.
-        file: the path of the file.
-
     Raises:
         lmdb.CorruptedError: the file is too short.
     """

@@ -104,10 +104,7 @@ class Position:
         return set(self.files) <= set(existing_files)
 
     def with_shards(self, heads: Mapping[str, Head]) -> Self:
-        """Update the position to the index's current shards.
-
-        A shard starts again at zero if it is new, if its history changed, or if it lost writes.
-        """
+        """Adapt the position to the current shards; shards with another history or lost writes start again at zero."""
         unchanged = {
             number: shard
             for number, shard in self.shards.items()
@@ -122,18 +119,13 @@ class Position:
         return replace(self, shards={**self.shards, shard: ShardPosition(self.shards[shard].history)}, leases=leases)
 
     def unbuilt_ranges(self, shard: str, last: int) -> list[tuple[int, int]]:
-        """Return the ranges of a shard that are not built, as inclusive pairs.
-
-        Args:
-            shard: the shard's number.
-            last: the last sequence number to include.
-        """
+        """Return the ranges of a shard that are not built up to ``last``, as pairs that include both ends."""
         ranges = [(lease.first, lease.last) for lease in self.leases if lease.shard == shard]
         first = self.shards[shard].next if shard in self.shards else 0
         return [*ranges, (first, last)] if first <= last else ranges
 
     def built_checkpoint(self, shard: str) -> int:
-        """Return the highest sequence number below which nothing in a shard is unbuilt; -1 before the first build."""
+        """Return the sequence number up to which a shard is built without gaps; -1 if the first one is not built."""
         unbuilt = [lease.first for lease in self.leases if lease.shard == shard]
         return min([*unbuilt, self.shards[shard].next]) - 1
 
@@ -146,7 +138,7 @@ class Position:
         )
 
     def claim(self, owner: str, heads: Mapping[str, Head], now_s: float, until_s: float) -> tuple[Self, Lease | None]:
-        """Lease a range to a builder, preferably one whose lease expired; return the new position and the lease.
+        """Lease a range to a builder, first those of expired leases; return the new position and the lease.
 
         The lease is None if everything is built or leased to others.
         """
@@ -222,12 +214,12 @@ def parse_heads(entry: Mapping[str, Any]) -> dict[str, Head]:
     Raises:
         LookupError: a shard has no started primary copy, or the engine reports no sequence numbers.
     """
-    return {number: _parse_head(entry["uuid"], copies) for number, copies in entry["shards"].items()}
-
-
-def _parse_head(uuid: str, copies: Sequence[Mapping[str, Any]]) -> Head:
-    primary = next((copy for copy in copies if copy["routing"]["primary"]), None)
-    if primary is None or "seq_no" not in primary:
-        raise LookupError("a shard has no primary copy with sequence numbers")
-    history = f"{uuid}/{primary['commit']['user_data']['history_uuid']}"
-    return Head(history, int(primary["seq_no"]["global_checkpoint"]), int(primary["seq_no"]["max_seq_no"]))
+    heads = {}
+    for number, copies in entry["shards"].items():
+        primary: Mapping[str, Any] = next((copy for copy in copies if copy["routing"]["primary"]), {})
+        if "seq_no" not in primary:
+            raise LookupError("a shard has no primary copy with sequence numbers")
+        history = f"{entry['uuid']}/{primary['commit']['user_data']['history_uuid']}"
+        checkpoint, maximum = primary["seq_no"]["global_checkpoint"], primary["seq_no"]["max_seq_no"]
+        heads[number] = Head(history, int(checkpoint), int(maximum))
+    return heads

@@ -44,9 +44,9 @@ INT8 = np.dtype("i1")
 
 Bits = Literal[32, 8]
 
-EXACT: Bits = 32
-ROUNDED: Bits = 8
-PROFILES: dict[str, Bits] = {"exact": EXACT, "standard": ROUNDED}
+EXACT_BITS: Bits = 32
+ROUNDED_BITS: Bits = 8
+PROFILES: dict[str, Bits] = {"exact": EXACT_BITS, "standard": ROUNDED_BITS}
 """The bits per dimension of each value of the setting ``vectors_profile``."""
 
 
@@ -68,13 +68,13 @@ class VectorRecord(NamedTuple):
     @property
     def bits(self) -> Bits:
         """The bits per dimension."""
-        return EXACT if self.vector.dtype == FLOAT32 else ROUNDED
+        return EXACT_BITS if self.vector.dtype == FLOAT32 else ROUNDED_BITS
 
     @classmethod
     def from_vector(cls, vector: Floats, bits: Bits, *, is_truncated: bool) -> Self:
         """Create the record of a float32 vector ``(dimensions,)``, or of token vectors ``(tokens, dimensions)``."""
         is_unit = bool((np.abs(np.linalg.norm(vector, axis=-1) - 1) < NORM_TOLERANCE).all())
-        if bits == EXACT:
+        if bits == EXACT_BITS:
             return cls(vector, 1.0, is_truncated, is_unit)
         maxima = np.abs(vector).max(axis=-1, initial=0, keepdims=True)
         scales = np.maximum(maxima / MAX_INT8, np.finfo(np.float16).tiny).astype(np.float16).astype(np.float32)
@@ -108,7 +108,7 @@ class VectorRecord(NamedTuple):
         count = tokens or 1
         vector: npt.NDArray[Any]
         scale: float | Floats
-        if bits == EXACT:
+        if bits == EXACT_BITS:
             vector, scale = np.frombuffer(content, FLOAT32, count * dimensions, HEADER.size), 1.0
             is_valid = bool(np.isfinite(vector).all())
         else:
@@ -140,7 +140,7 @@ class VectorRecord(NamedTuple):
         *tokens, dimensions = self.vector.shape
         count = tokens[0] if tokens else 0
         header = HEADER.pack(MAGIC, self.bits, 0, self.is_truncated, not self.is_unit, dimensions, count)
-        scale = b"" if self.bits == EXACT else np.float16(self.scale).tobytes()
+        scale = b"" if self.bits == EXACT_BITS else np.float16(self.scale).tobytes()
         return header + scale + self.vector.tobytes()
 
 
@@ -148,8 +148,8 @@ def parse_single_vectors(
     contents: Mapping[bytes, bytes], dimensions: int, bits: Bits, secret: bytes = b""
 ) -> dict[bytes, VectorRecord]:
     """Parse many records of one vector each, faster than `VectorRecord.from_bytes`; return the valid ones by key."""
-    scale_field = [] if bits == EXACT else [("scale", FLOAT16.str)]
-    vector_field = ("vector", (FLOAT32 if bits == EXACT else INT8).str, (dimensions,))
+    scale_field = [] if bits == EXACT_BITS else [("scale", FLOAT16.str)]
+    vector_field = ("vector", (FLOAT32 if bits == EXACT_BITS else INT8).str, (dimensions,))
     layout = np.dtype([("header", f"V{HEADER.size}"), *scale_field, vector_field, ("digest", f"V{DIGEST_BYTES}")])
     keys = [key for key, content in contents.items() if len(content) == layout.itemsize]
     rows = np.frombuffer(b"".join([contents[key] for key in keys]), layout)
@@ -158,9 +158,9 @@ def parse_single_vectors(
         for is_truncated in (False, True)
         for is_unit in (False, True)
     }
-    vectors, scales = rows["vector"], np.ones(len(keys)) if bits == EXACT else rows["scale"].astype(np.float64)
+    vectors, scales = rows["vector"], np.ones(len(keys)) if bits == EXACT_BITS else rows["scale"].astype(np.float64)
     are_valid = vectors.any(axis=1) & np.isfinite(scales) & (scales > 0)
-    if bits == EXACT:
+    if bits == EXACT_BITS:
         are_valid &= np.isfinite(vectors).all(axis=1)
     records = {}
     for key, is_valid, vector, scale in zip(keys, are_valid.tolist(), vectors, scales.tolist(), strict=True):
@@ -225,5 +225,5 @@ def _digest(body: bytes, key: bytes, secret: bytes) -> bytes:
 
 def _body_bytes(bits: int, dimensions: int, tokens: int) -> int:
     """Return the size of a record without its digest, in bytes."""
-    vector_bytes = dimensions * FLOAT32.itemsize if bits == EXACT else FLOAT16.itemsize + dimensions
+    vector_bytes = dimensions * FLOAT32.itemsize if bits == EXACT_BITS else FLOAT16.itemsize + dimensions
     return HEADER.size + (tokens or 1) * vector_bytes

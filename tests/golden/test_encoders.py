@@ -17,7 +17,7 @@ from osrerank.scoring.registry import load_model
 from osrerank.types import is_encoder
 from osrerank.vectors.configured import VectorStorage
 from osrerank.vectors.documents import DocumentVectors
-from osrerank.vectors.record import ROUNDED
+from osrerank.vectors.record import ROUNDED_BITS
 from tests.memory_store import MemoryStore
 from tools.models.encoder_parity import SAVED, furthest, min_cosine, vectors
 from tools.models.encoders import FORMS, TEXTS, read, restored
@@ -50,7 +50,7 @@ def test_stored_vectors_have_the_similarities_of_sentence_transformers(name: str
     card = export_model(restored(form, tmp_path / "saved"), tmp_path / "made", ExportOptions(precision="fp32"))
     model = load_model(str(tmp_path / "made"), threads=1)
     assert is_encoder(model)
-    scorer = EncoderScorer(DocumentVectors(model, VectorStorage(MemoryStore(), ROUNDED)))
+    scorer = EncoderScorer(DocumentVectors(model, VectorStorage(MemoryStore(), ROUNDED_BITS)))
     theirs = form["vectors"]["document"] @ form["vectors"]["query"][0]
     for known in (0, len(TEXTS)):
         scores = scorer.score(TEXTS[0], TEXTS, [(at,) for at in range(len(TEXTS))])

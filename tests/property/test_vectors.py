@@ -13,7 +13,7 @@ from osrerank.scoring.encoder_scorer import EncoderScorer
 from osrerank.scoring.registry import load_model
 from osrerank.vectors.configured import VectorStorage
 from osrerank.vectors.documents import DocumentVectors
-from osrerank.vectors.record import HEADER, MAGIC, PERSON, PROFILES, ROUNDED, VectorRecord
+from osrerank.vectors.record import HEADER, MAGIC, PERSON, PROFILES, ROUNDED_BITS, VectorRecord
 from tests.memory_store import MemoryStore
 
 pytest.importorskip("torch")
@@ -88,7 +88,7 @@ class Forger(MemoryStore):
 
 
 def opened(model: Path, store: MemoryStore | None, secret: bytes = b"") -> EncoderScorer:
-    return EncoderScorer(DocumentVectors(load_model(str(model)), VectorStorage(store, ROUNDED, secret)))
+    return EncoderScorer(DocumentVectors(load_model(str(model)), VectorStorage(store, ROUNDED_BITS, secret)))
 
 
 @SLOW

@@ -30,7 +30,7 @@ def no_home(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "OSRERANK_VECTORS_FOLDER"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(pwd, "getpwuid", nobody)
-    monkeypatch.setattr(configured, "due", LogThrottle())
+    monkeypatch.setattr(configured, "log_throttle", LogThrottle())
 
 
 @pytest.mark.usefixtures("no_home")

@@ -46,7 +46,7 @@ from osrerank.types.vectors import Floats, Rows
 from osrerank.vectors.configured import VectorStorage
 from osrerank.vectors.documents import DocumentVectors
 from osrerank.vectors.file import FileStore
-from osrerank.vectors.record import ROUNDED, VectorRecord, stack_vectors
+from osrerank.vectors.record import ROUNDED_BITS, VectorRecord, stack_vectors
 from osrerank.vectors.token_vectors import maxsim, pool_tokens
 
 DEPTH = 100
@@ -172,7 +172,7 @@ def quality(folder: Path, models: Sequence[str], factors: Sequence[float]) -> No
         for factor in factors if by_tokens else [1.0]:
             kept = (pool_tokens(row, factor) if by_tokens else row for row in rows)
             records = {
-                one: VectorRecord.from_vector(row, ROUNDED, is_truncated=False)
+                one: VectorRecord.from_vector(row, ROUNDED_BITS, is_truncated=False)
                 for one, row in zip(ids, kept, strict=True)
             }
             sys.stdout.write(f"| {name}, factor {factor:g} | {measured(encoder, collection, records)} |\n")
@@ -184,7 +184,7 @@ def kept_in_a_file(encoder: BiEncoder) -> Iterator[DocumentVectors]:
     """Yield an encoder's source of vectors, which keeps them in a file of its own."""
     with tempfile.TemporaryDirectory() as folder:
         store = FileStore(Path(folder), max_bytes=1 << 32, ttl_s=86_400)
-        vectors = DocumentVectors(encoder, VectorStorage(store, ROUNDED))
+        vectors = DocumentVectors(encoder, VectorStorage(store, ROUNDED_BITS))
         try:
             yield vectors
         finally:
@@ -243,7 +243,7 @@ def keep(vectors: DocumentVectors, texts: Sequence[str], rows: Rows) -> None:
     if isinstance(encoder, LateInteraction):
         rows = [pool_tokens(row, encoder.tokens.pool_factor) for row in rows]
     made = {
-        key: VectorRecord.from_vector(row, ROUNDED, is_truncated=False)
+        key: VectorRecord.from_vector(row, ROUNDED_BITS, is_truncated=False)
         for key, row in zip(vectors.records.compute_keys(texts), rows, strict=True)
     }
     if vectors.store is not None:

@@ -19,7 +19,7 @@ from osrerank.scoring.registry import load_model
 from osrerank.settings import DEFAULT_MODEL
 from osrerank.types import Encoder, Query
 from osrerank.types.vectors import Floats
-from osrerank.vectors.record import ROUNDED, VectorRecord, stack_vectors
+from osrerank.vectors.record import ROUNDED_BITS, VectorRecord, stack_vectors
 
 WAYS = (("onnx", "auto"), ("torch", "fp32"), ("torch", "bf16"))
 
@@ -33,7 +33,8 @@ def rounded(encoder: Encoder, texts: Sequence[str]) -> dict[str, Floats]:
     """Return each text's vector as it is stored, ``(hidden,)`` of norm 1."""
     vectors = encoder.encode(texts, "document")
     records = [
-        VectorRecord.from_vector(row, ROUNDED, is_truncated=at in vectors.cut) for at, row in enumerate(vectors.rows)
+        VectorRecord.from_vector(row, ROUNDED_BITS, is_truncated=at in vectors.cut)
+        for at, row in enumerate(vectors.rows)
     ]
     return dict(zip(texts, stack_vectors(records), strict=True))
 

@@ -26,7 +26,7 @@ from osrerank.types import Scorer, is_encoder
 from osrerank.vectors.configured import VectorStorage
 from osrerank.vectors.documents import DocumentVectors
 from osrerank.vectors.file import FileStore
-from osrerank.vectors.record import ROUNDED
+from osrerank.vectors.record import ROUNDED_BITS
 from tools.machine import machine
 
 TOKENIZER = SHIPPED / "e5-small" / "tokenizer.json"
@@ -109,7 +109,7 @@ def measure(model: str, queries: Sequence[str], texts: Sequence[str]) -> tuple[f
     unknown = EncoderScorer(DocumentVectors(loaded))
     with closing(loaded), tempfile.TemporaryDirectory() as folder:
         store = FileStore(Path(folder), max_bytes=1 << 30, ttl_s=3600)
-        known = EncoderScorer(DocumentVectors(loaded, VectorStorage(store, ROUNDED)))
+        known = EncoderScorer(DocumentVectors(loaded, VectorStorage(store, ROUNDED_BITS)))
         known.vectors.build(texts)
         return _median_ms(unknown, queries, texts), _median_ms(known, queries, texts)
 

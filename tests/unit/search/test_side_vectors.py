@@ -26,7 +26,7 @@ from osrerank.testing import ArithmeticEncoder, FunctionScorer, ManualClock
 from osrerank.types.engine import Engine
 from osrerank.vectors.configured import VectorStorage
 from osrerank.vectors.documents import DocumentVectors
-from osrerank.vectors.record import ROUNDED
+from osrerank.vectors.record import ROUNDED_BITS
 from tests.bi_encoders import TINY
 
 TEXTS = ["a long text about the wing of an aeroplane", "low pressure"]
@@ -40,7 +40,7 @@ def encoder() -> BiEncoder:
 
 
 def records_of(texts: Sequence[str]) -> dict[bytes, bytes]:
-    vectors = DocumentVectors(encoder(), VectorStorage(bits=ROUNDED))
+    vectors = DocumentVectors(encoder(), VectorStorage(bits=ROUNDED_BITS))
     return vectors.records.to_contents(vectors.find(texts).new_records)
 
 

@@ -24,7 +24,7 @@ from osrerank.testing import ArithmeticEncoder, ManualClock
 from osrerank.types import Deadline
 from osrerank.vectors.configured import VectorStorage
 from osrerank.vectors.documents import LATE_BATCH_SIZE, DocumentVectors
-from osrerank.vectors.record import PROFILES, ROUNDED
+from osrerank.vectors.record import PROFILES, ROUNDED_BITS
 from osrerank.vectors.store import VectorStore
 from tests.articles import fill
 from tests.bi_encoders import carded, plain
@@ -226,7 +226,7 @@ def scorers(directory: Path) -> Iterator[list[EncoderScorer]]:
     """The model with each backend and dtype, and one store for all."""
     store = MemoryStore()
     encoders = [load_model(str(directory), backend=name, dtype=dtype) for name, dtype in WAYS]
-    scorers = [EncoderScorer(DocumentVectors(encoder, VectorStorage(store, ROUNDED))) for encoder in encoders]
+    scorers = [EncoderScorer(DocumentVectors(encoder, VectorStorage(store, ROUNDED_BITS))) for encoder in encoders]
     yield scorers
     for scorer in scorers:
         scorer.close()

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from osrerank.vectors.configured import VectorStorage
-from osrerank.vectors.record import PROFILES, ROUNDED, Bits, VectorRecord, record_bytes, stack_vectors
+from osrerank.vectors.record import PROFILES, ROUNDED_BITS, Bits, VectorRecord, record_bytes, stack_vectors
 from osrerank.vectors.records import Records
 from osrerank.vectors.token_vectors import maxsim, pool_tokens
 from tests.late_interaction import in_order
@@ -91,7 +91,7 @@ def test_a_record_may_have_a_vector_for_each_token(bits: Bits, error: float, cou
     assert read is not None
     assert len(content) == record_bytes(bits, 96, count)
     assert (read.vector.shape, read.is_truncated) == ((count, 96), True)
-    assert record_bytes(ROUNDED, 96, 45) < 4500  # of a passage of 90 tokens
+    assert record_bytes(ROUNDED_BITS, 96, 45) < 4500  # of a passage of 90 tokens
     assert np.abs(stack_vectors([read])[0] - tokens(count)).max() <= error
     np.testing.assert_array_equal(stack_vectors([read])[0], stack_vectors([record])[0])
 
@@ -100,11 +100,11 @@ def test_a_record_may_have_a_vector_for_each_token(bits: Bits, error: float, cou
 def test_a_record_with_the_other_number_of_vectors_is_a_miss(by_tokens: bool) -> None:
     """Without a secret anybody can write one; it must not fail a search."""
     store = MemoryStore()
-    records = Records("model", 96, VectorStorage(store, ROUNDED), by_tokens=by_tokens)
+    records = Records("model", 96, VectorStorage(store, ROUNDED_BITS), by_tokens=by_tokens)
     own, other = (KEY, KEY[::-1]) if by_tokens else (KEY[::-1], KEY)
     made = {
-        own: VectorRecord.from_vector(tokens(3), ROUNDED, is_truncated=False),
-        other: VectorRecord.from_vector(tokens(3)[0], ROUNDED, is_truncated=False),
+        own: VectorRecord.from_vector(tokens(3), ROUNDED_BITS, is_truncated=False),
+        other: VectorRecord.from_vector(tokens(3)[0], ROUNDED_BITS, is_truncated=False),
     }
     store.write({key: record.to_bytes(key) for key, record in made.items()})
     assert list(records.read_stored([KEY, KEY[::-1]])) == [KEY]
