@@ -142,7 +142,7 @@ def test_a_search_during_the_loading_of_the_model_says_that_the_model_is_loading
     client = loading(monkeypatch, clock, load)
     marks = marks_of(client, deadline_ms=50)
     assert marks["applied"] is False
-    assert "was not loaded by the deadline: client.warm_up() or connect(..., warm=" in marks["reason"]
+    assert "was not loaded by the deadline; client.warm_up() or connect(..., warm=" in marks["reason"]
     go_on.set()
     client.warm_up()
     assert marks_of(client, deadline_ms=1_000)["applied"] is True
