@@ -79,9 +79,9 @@ class Client(OpenSearchPyClient, SyncDriver, OpenSearch):
 
     Args:
         hosts: as for ``opensearchpy.OpenSearch``.
-        models: the models of this process; those of the environment's settings when absent. `connect` makes them from
-            its arguments.
-        defaults: what ``rerank=True`` means, for each index; read from the settings file when absent.
+        models: the service that holds the models; by default, that of the environment's settings. `connect` creates it
+            from its arguments.
+        defaults: the options of ``rerank=True`` for each index; by default, those of the settings file.
         options: passed to ``opensearchpy.OpenSearch``.
     """
 
@@ -109,7 +109,7 @@ class Client(OpenSearchPyClient, SyncDriver, OpenSearch):
         headers: Any = None,
         **options: Any,
     ) -> Any:
-        """Search, and rerank the hits if ``rerank`` asks for it.
+        """Search, and rerank the hits if ``rerank`` is set.
 
         ```python
         from osrerank import connect
@@ -132,8 +132,8 @@ class Client(OpenSearchPyClient, SyncDriver, OpenSearch):
             options: any other argument of ``opensearchpy``'s ``search``: ``size``, ``from_``, ``_source`` and so on.
 
         Returns:
-            The search response. If reranking was asked for, ``response["rerank"]`` says what happened, the hits'
-            ``_score`` decreases in the new order, and each hit's ``_rerank`` has the stages' own scores.
+            The search response. With ``rerank``, ``response["rerank"]`` reports what happened, the hits' ``_score``
+            decreases in the new order, and each hit's ``_rerank`` has the scores of the stages.
 
         Raises:
             ConfigError: an option in ``rerank`` cannot be used; or ``on_failure`` is ``"raise"``, and the search has no
@@ -162,7 +162,7 @@ class Client(OpenSearchPyClient, SyncDriver, OpenSearch):
             return send(index=index, body=step.body, params=url_params, headers=headers, **keywords)
 
     def msearch(self, *, body: Any, rerank: RerankArgument = False, index: Any = None, **options: Any) -> Any:
-        """Run several searches in one request, and rerank each if ``rerank`` asks for it.
+        """Run several searches in one request, and rerank each if ``rerank`` is set.
 
         Args:
             body: headers and search bodies in turn, as a list or as newline-delimited JSON.
@@ -187,9 +187,9 @@ class Client(OpenSearchPyClient, SyncDriver, OpenSearch):
         headers: Any = None,
         **options: Any,
     ) -> Any:
-        """Search with a search template, and rerank the hits if ``rerank`` asks for it.
+        """Search with a search template, and rerank the hits if ``rerank`` is set.
 
-        OpenSearch renders the template first; the rendered body is searched and reranked as by ``search``.
+        OpenSearch renders the template first. The rendered search is performed and reranked as by ``search``.
 
         Args:
             body: the template's ``id`` or ``source``, and its ``params``.
@@ -208,7 +208,7 @@ class Client(OpenSearchPyClient, SyncDriver, OpenSearch):
             return self._perform(steps, send)
 
     def msearch_template(self, *, body: Any, rerank: RerankArgument = False, index: Any = None, **options: Any) -> Any:
-        """Search with several search templates in one request, and rerank each search if ``rerank`` asks for it.
+        """Search with several search templates in one request, and rerank each search if ``rerank`` is set.
 
         Args:
             body: headers and templates in turn, as a list or as newline-delimited JSON.
@@ -306,18 +306,18 @@ def connect(
             ``embedded:FOLDER``.
         model: a directory or hub id in Hugging Face layout, or the name of a shipped model. It
             overrides the settings file's models for every index.
-        vector_model: likewise, the bi-encoder of the stage ``vectors`` if ``model`` is a cross-encoder.
-        duo_model: likewise, the model that compares pairs of candidates.
+        vector_model: the bi-encoder of the stage ``vectors``, if ``model`` is a cross-encoder; named like ``model``.
+        duo_model: the model that compares pairs of candidates; named like ``model``.
         backend: ``auto``, ``onnx``, ``torch``, ``workers`` or ``http``.
-        dtype: what the torch backend computes in: ``auto``, ``fp32``, ``bf16`` or ``fp16``.
-        redis_url: Redis for the score cache, and for workers unless ``OSRERANK_BROKER_URL`` is set.
-        rerank: options that ``rerank=True`` means in this client's searches; they override the settings file's
-            ``[rerank]``.
-        scorer: a scorer or an encoder of your own, used instead of a model.
-        duo_scorer: used instead of a duo model.
-        encoder: used instead of ``vector_model``.
-        engine: ``opensearch`` or ``elasticsearch``; None if the server has to say.
-        api_key: Elasticsearch's API key, in the encoded form in which it is shown.
+        dtype: the precision of the torch backend: ``auto``, ``fp32``, ``bf16`` or ``fp16``.
+        redis_url: the URL of Redis for the score cache, and for workers unless ``OSRERANK_BROKER_URL`` is set.
+        rerank: the options of ``rerank=True`` in this client's searches; they override ``[rerank]`` in the settings
+            file.
+        scorer: your own scorer or encoder, used instead of ``model``.
+        duo_scorer: your own scorer of pairs, used instead of ``duo_model``.
+        encoder: your own encoder, used instead of ``vector_model``.
+        engine: ``opensearch`` or ``elasticsearch``; if None, the server is asked which one it is.
+        api_key: an API key of Elasticsearch, in the encoded form.
         warm: whether to load the models now, as `Client.warm_up` does.
         options: passed to ``opensearchpy.OpenSearch``.
 

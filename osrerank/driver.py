@@ -25,7 +25,7 @@ class Driver:
     """A client that can rerank; a subclass sends the requests through its client library.
 
     Attributes:
-        searcher: holds what the searches share: models, defaults, fields and so on.
+        searcher: the state that the client's searches share: models, default options, fields and so on.
         is_owner: whether ``close`` closes the connections; False if another client owns them (`osrerank.wrap`).
     """
 
@@ -51,8 +51,8 @@ class SyncDriver(Driver):
         """Perform the steps of a generator until it ends, and return its value.
 
         Args:
-            steps: yields requests and computations.
-            send: sends a request and returns its response.
+            steps: the generator of requests and computations.
+            send: a function that sends a request and returns its response.
         """
         try:
             step = next(steps)
@@ -82,7 +82,7 @@ class SyncDriver(Driver):
         """Perform the steps of a generator, without the headers and options of a caller, and return its value.
 
         Args:
-            steps: yields requests and computations.
+            steps: the generator of requests and computations.
             index: the index that the requests search; None if no request is a search.
         """
         return self._perform(steps, self._sender(index))
@@ -94,12 +94,12 @@ class SyncDriver(Driver):
 
         Args:
             query: the query's text.
-            documents: in first-pass order; texts, or mappings with ``text`` and optionally ``id`` or ``doc_id``,
+            documents: texts in first-pass order, or mappings with ``text`` and optionally ``id`` or ``doc_id``,
                 ``title`` and ``score``.
-            options: as ``rerank`` of ``search``.
+            options: the same as ``rerank`` of ``search``.
 
         Returns:
-            The ranking; a candidate's id is the given ``id``, or its index in ``documents``, from 0.
+            The ranking. A candidate's id is the document's ``id``, or its index in ``documents``, from 0.
 
         Raises:
             ConfigError: an option cannot be used, or has no effect without a search.

@@ -1,7 +1,7 @@
 """Apply stages one after another, and handle the failure of one.
 
-Nogueira, Yang, Cho, Lin: Multi-Stage Document Ranking with BERT, 2019, arXiv:1910.14424, section 3: H0 retrieves,
-every later stage reorders the top of the ranking before it and leaves the rest below.
+Nogueira, Yang, Cho, Lin: Multi-Stage Document Ranking with BERT, 2019, arXiv:1910.14424, section 3: H0 retrieves
+candidates, and each later stage reorders the top of the previous ranking.
 """
 
 import logging
@@ -16,7 +16,7 @@ from osrerank.types import NEVER, Deadline, FailurePolicy, Ranking, Stage, Stage
 from osrerank.types.reasons import Reason, ReasonCode
 
 NO_MODEL = (ReasonCode.MODEL, ReasonCode.EXTRA, ReasonCode.LOADING)
-"""The reasons for which no search is reranked until an operator acts or the model is loaded."""
+"""The reasons that hold for all searches until an operator acts or the model is loaded."""
 logger = logging.getLogger(__name__)
 due = LogThrottle()
 
@@ -39,7 +39,7 @@ class Pipeline:
     ```
 
     Attributes:
-        stages: the stages; each reorders the top of the ranking that the stage before it returned.
+        stages: the stages; each reorders the top of the previous stage's ranking.
     """
 
     stages: tuple[Stage, ...]
@@ -110,16 +110,16 @@ def with_failure(ranking: Ranking, stage: str, error: Exception, took_ms: float 
             logger.warning("[no-model] a model is missing, so searches keep the order without it: %s; %s", error, note)
         elif isinstance(error, OsrerankError):
             logger.warning("[stage-skipped] stage %s was skipped: %s; %s", stage, error, note)
-        else:  # an error of the caller's own model, or a bug of ours
+        else:  # the caller's own model raised it, or osrerank has a bug
             logger.warning("[stage-skipped] stage %s was skipped: %s; %s", stage, reason, note, exc_info=error)
     report = StageReport(stage, applied=False, reason=str(reason), code=reason.code, took_ms=took_ms)
     return ranking.with_report(report)
 
 
 def applied(reports: tuple[StageReport, ...]) -> bool | str:
-    """Return whether a ranking was reranked: True, False, or "partial" if a stage failed or was cut short.
+    """Return whether a ranking was reranked: True, False, or "partial" if a stage failed or did not finish.
 
-    It is also True if all stages were skipped on purpose, because they would not have changed the order.
+    It is True as well if all stages were skipped on purpose, because they would not have changed the order.
     """
     attempted = tuple(report for report in reports if not report.skipped)
     if all(report.applied is True for report in attempted):
@@ -128,11 +128,11 @@ def applied(reports: tuple[StageReport, ...]) -> bool | str:
 
 
 def reasons(reports: Iterable[StageReport]) -> str:
-    """Return the reasons why stages did not do all their work; stages that were skipped on purpose do not count."""
+    """Return the reasons why stages failed or did not finish, without stages that were skipped on purpose."""
     return "; ".join(f"{report.name}: {report.reason}" for report in reports if report.reason and not report.skipped)
 
 
 def code_of(reports: Iterable[StageReport]) -> ReasonCode | None:
-    """Return the code of the first of these reasons; None without one."""
+    """Return the code of the first of these reasons; None if there are none."""
     explained = (report for report in reports if report.reason and not report.skipped)
     return next((report.code or ReasonCode.SCORING for report in explained), None)

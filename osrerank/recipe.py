@@ -1,4 +1,4 @@
-"""Turn the options of a search and the models of a process into stages: a recipe, which later searches use again."""
+"""Build the pipeline of a search from its options and the loaded models, as a recipe that later searches reuse."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -32,7 +32,7 @@ from osrerank.types.reasons import ReasonCode, SearchWarning, WarningCode
 
 NAME_A_CROSS_ENCODER = "name one with model=..., --model or OSRERANK_MODEL; the vectors are those of vector_model"
 Loaded = Ready | Exception
-"""A stage's model, or why it cannot be loaded."""
+"""A stage's model, or the error that was raised when it was loaded."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -40,15 +40,15 @@ class Recipe:
     """The stages of a search, which depend on its options and the loaded models alone.
 
     Attributes:
-        pipeline: the stages.
-        depth: how many candidates the first stage reranks, at least.
-        max_depth: how many it reranks at most: below ``depth``, as long as candidates have stored vectors.
-        vector_stage: the first stage, if it vector_stage vectors; else None.
-        guarded_model: the first stage's model, if candidates that it cannot read keep their order; else None.
-        warnings: where the stages differ from what was asked for.
+        pipeline: the pipeline of stages.
+        depth: the minimum number of candidates that the first stage reranks.
+        max_depth: the maximum number; candidates beyond ``depth`` are reranked only if their vectors are stored.
+        vector_stage: the first stage, if it compares vectors; else None.
+        guarded_model: the first stage's model, if ``language_guard`` is on; else None.
+        warnings: warnings about stages that differ from the requested ones.
         models: the models of the stages, in order, without those that cannot be loaded.
-        at_depth: returns the pipeline for another depth of the first stage.
-        options: the options that it was made of.
+        at_depth: a function that returns the pipeline for another depth of the first stage.
+        options: the options of the search.
     """
 
     pipeline: StagePipeline
@@ -73,7 +73,7 @@ class Recipe:
         Args:
             ranking: the first pass.
             deadline: the call's deadline.
-            on_failure: what happens if a stage fails, as in `osrerank.pipeline.Pipeline.rerank`.
+            on_failure: the failure policy, as for `osrerank.pipeline.Pipeline.rerank`.
         """
         if self.guarded_model is not None and (reason := unreadable_reason(ranking, self.guarded_model)):
             return ranking.with_report(language_report(reason))
@@ -85,7 +85,7 @@ class Recipe:
         try:
             ranked = pipeline.rerank(ranking, deadline=deadline, on_failure=on_failure)
         except Exception as error:
-            if on_failure == "raise" or isinstance(pipeline, Pipeline):  # which reports the failures of its stages
+            if on_failure == "raise" or isinstance(pipeline, Pipeline):  # a `Pipeline` reports its stages' failures
                 raise
             ranked = with_failure(ranking, "pipeline", error)
         return replace(ranked, warnings=(*ranked.warnings, *self.warnings)) if self.warnings else ranked
@@ -101,7 +101,7 @@ class Recipe:
         """The model identities and the blend that determine the order; empty without a model.
 
         Raises:
-            WorkerError: workers score, and there are none that say which model they have.
+            WorkerError: workers score, and no worker runs that reports its model.
         """
         if not self.models:
             return {}
@@ -119,12 +119,12 @@ class Recipe:
 
 @dataclass(frozen=True, slots=True)
 class FailedStage:
-    """A stage whose model cannot be used: the pipeline ends there, by its failure policy.
+    """A stage whose model cannot be used. It raises the error, and the failure policy decides what happens.
 
     Attributes:
         name: the stage's name.
-        error: why.
-        depth: the stage's depth; by default no page lies below it.
+        error: the error.
+        depth: the stage's depth; the default lies below every page.
     """
 
     name: str
@@ -138,11 +138,11 @@ class FailedStage:
 
 @dataclass(frozen=True, slots=True)
 class GuardedStage:
-    """A stage that leaves candidates alone whose language its model does not read.
+    """A stage that does nothing if its model does not know the language of the query or the candidates.
 
     Attributes:
         stage: the stage.
-        model: its model.
+        model: the stage's model.
     """
 
     stage: Stage
@@ -195,7 +195,7 @@ def make_recipe(options: Rerank, models: Sequence[Loaded]) -> Recipe:
 
 
 def failed_recipe(options: Rerank, error: Exception) -> Recipe:
-    """Return the recipe of a search whose first model cannot be used: its only stage fails with the error."""
+    """Return the recipe of a search whose first model cannot be used; its only stage raises the error."""
     return Recipe(Pipeline((FailedStage(str(options.pipeline), error),)), options.min_depth, options.min_depth)
 
 
@@ -203,8 +203,8 @@ def resolve_pipeline(options: Rerank, ready: Ready) -> tuple[str, str]:
     """Return the pipeline that fits a model's kind, and a warning if it compares vectors although mono was requested.
 
     Raises:
-        ConfigError: a pipeline that needs a cross-encoder was requested, and the model is an encoder.
-        WorkerError: workers score, and none of them runs to report the model's kind.
+        ConfigError: the requested pipeline needs a cross-encoder, and the model is an encoder.
+        WorkerError: workers score, and no worker runs that reports the model's kind.
     """
     model, requested = ready.model, str(options.pipeline)
     first_stage, kind = stage_name(model), model.advice.kind
@@ -226,12 +226,12 @@ def stage_name(model: Scorer | Encoder) -> str:
 
 
 def language_report(reason: str) -> StageReport:
-    """Return the report of candidates that were left alone, because the model does not read their language."""
+    """Return the report of a stage that did nothing because the model does not know the language."""
     return StageReport("language", applied=False, reason=reason, code=ReasonCode.LANGUAGE)
 
 
 def _pipeline(options: Rerank, first: Ready, later: Sequence[Loaded], depth: int) -> Pipeline:
-    """Return the stages for a depth of the first one."""
+    """Return the pipeline for a depth of its first stage."""
     if first.vectors is not None and options.sentences is None:
         passages = passage_options(options, first.model)
         stages: list[Stage] = [VectorStage(first.vectors, passages, depth, options.separator)]

@@ -27,15 +27,15 @@ Hits = Sequence[Mapping[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """The part of a reranked list that the caller asked for.
+    """The part of a reranked list that the caller requested.
 
     Attributes:
         offset: the number of hits above the page (`from`).
-        size: the most hits on the page.
-        added_fields: names in `hit["fields"]` that were requested only to rerank, and are removed again.
-        min_score: the least probability of a returned hit; None for all hits.
+        size: the maximum number of hits on the page.
+        added_fields: the names in `hit["fields"]` that were requested only for reranking, and are removed again.
+        min_score: the minimum probability of a returned hit; None for no minimum.
         explain: whether each hit explains its rank, and each stage lists the pairs that it compared.
-        thresholds: further thresholds that cut the reranked list; None if it is not cut.
+        thresholds: further thresholds that shorten the reranked list; None if it is not shortened.
         after: the positions in the response of the hits with the sort values of `search_after`; empty for a page that
             begins at ``offset``.
     """
@@ -101,7 +101,7 @@ def took_of(response: Mapping[str, Any]) -> int:
 
 
 def candidate_ids(hits: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return one id for each hit: `_id`, or `_index/_id` if several indexes have the same `_id`."""
+    """Return one id for each hit: `_id`, or `_index/_id` if hits of several indices have the same `_id`."""
     plain = [hit["_id"] for hit in hits]
     if len(set(plain)) == len(plain):
         return plain
@@ -129,7 +129,7 @@ def parse(
     separator: str = " ",
     by_index: Mapping[str, Sequence[str]] | None = None,
 ) -> Ranking:
-    """Return the ranking of the first pass from its hits; `candidates_of` describes the arguments."""
+    """Return the first pass's hits as a ranking; the arguments are those of `candidates_of`."""
     return Ranking(query, candidates_of(hits, fields, separator, by_index))
 
 
@@ -139,13 +139,13 @@ def candidates_of(
     separator: str = " ",
     by_index: Mapping[str, Sequence[str]] | None = None,
 ) -> tuple[Candidate, ...]:
-    """Return each hit as a candidate, with the text that a model reads.
+    """Return each hit as a candidate, with the model's input text.
 
     Args:
         hits: the hits, as `hits_of` returns them, in the first pass's order.
-        fields: the fields whose text a model reads, in order; looked up in the hit's `fields`, then in `_source`.
+        fields: the fields whose text the model gets, in order; looked up in the hit's `fields`, then in `_source`.
         separator: the text between fields and between list values.
-        by_index: index -> its fields, if the indices have different ones.
+        by_index: index -> its fields, if the indices have different fields.
 
     Raises:
         ResponseFormatError: a score is not a finite number.
@@ -178,7 +178,7 @@ def squash(score: float) -> float:
 
 
 def hit_text(hit: Mapping[str, Any], fields: Sequence[str], separator: str = " ") -> str | None:
-    """Return the joined text of a hit's fields; None if it has none of them.
+    """Return the joined text of a hit's fields; None if the hit has none of the fields.
 
     Args:
         hit: the hit.
@@ -199,7 +199,7 @@ def sections_of(hit: Mapping[str, Any], fields: Sequence[str]) -> tuple[Section,
     """
     source, extra = hit.get("_source") or {}, hit.get("fields") or ()
     sections, has_field = list[Section](), False
-    for field in fields:  # nearly always a string in its `_source`, and this runs for every hit
+    for field in fields:  # this runs for every hit, and a field is nearly always a string in `_source`
         value = source.get(field)
         if type(value) is str and field not in extra:
             has_field = True
@@ -213,7 +213,7 @@ def sections_of(hit: Mapping[str, Any], fields: Sequence[str]) -> tuple[Section,
 
 
 def _field_texts(hit: Mapping[str, Any], field: str) -> list[str | None] | None:
-    """Return the texts of a field's values, None for a null; None if the hit does not have the field."""
+    """Return the texts of a field's values, with None for each null; None if the hit does not have the field."""
     source, extra = hit.get("_source") or {}, hit.get("fields") or {}
     if field in extra:
         return list(_flatten(extra[field]))
@@ -249,7 +249,7 @@ def values_at(source: Any, path: Sequence[str]) -> list[str]:
 
 
 def _values_at(source: Any, path: Sequence[str]) -> list[str | None]:
-    """Return the text of each value at a dotted path, None for a null; nested lists come last, as in ``fields``."""
+    """Return the texts at a dotted path, with None for each null; nested lists come last, as in ``fields``."""
     texts, level = list[str | None](), [_value_at(source, path)]
     while level:
         for value in level:
@@ -287,7 +287,7 @@ def _has_text_at(source: Any, path: Sequence[str]) -> bool:
 
 
 def _flatten(value: Any) -> Iterator[str | None]:
-    """Yield the text of each value in the form that OpenSearch indexes; None for a null."""
+    """Yield the text of each value in the form that OpenSearch indexes, and None for each null."""
     if value is None or isinstance(value, str):
         yield value
     elif isinstance(value, list):
@@ -308,7 +308,7 @@ class RankedPage(NamedTuple):
     Attributes:
         hits: the hits with their new ``_score``, and each stage's score in ``_rerank``.
         max_score: the highest ``_score`` of all pages; None without hits.
-        removed: the entries of ``response["rerank"]`` about hits that thresholds removed.
+        removed: the entries for ``response["rerank"]`` about the hits that thresholds removed.
     """
 
     hits: list[dict[str, Any]]
@@ -319,14 +319,14 @@ class RankedPage(NamedTuple):
 def page_of(response: Mapping[str, Any], ranking: Ranking, page: Page) -> RankedPage:
     """Return a page of the reranked hits.
 
-    `_score` is the number of stages that a hit passed plus the last stage's value in [0, 1). So it is never negative,
+    `_score` is the number of stages that scored a hit plus the last stage's value in [0, 1). So it is never negative,
     and never increases down the list.
 
     Args:
         response: the first pass's response; `hits_of` has checked it.
-        ranking: the reranked hits; a candidate that is not in the response is left out.
-        page: the page to return. With a `min_score`, ``below_min_score`` counts the hits that it removed; with
-            thresholds, ``cuts`` says what each of them removed.
+        ranking: the reranked hits; candidates that are not in the response are left out.
+        page: the page to return. With a `min_score`, the entry ``below_min_score`` counts the removed hits. With
+            thresholds, the entry ``cuts`` lists what each of them removed.
     """
     raw_hits = response["hits"]["hits"]
     ids = candidate_ids(raw_hits)
@@ -349,12 +349,12 @@ def page_of(response: Mapping[str, Any], ranking: Ranking, page: Page) -> Ranked
 
 
 def unranked_page(response: Mapping[str, Any], page: Page | None, offset: int) -> list[dict[str, Any]] | None:
-    """Return a page of the first pass, with its order and scores; None if the response hides its hits.
+    """Return a page of the first pass's hits, with their order and scores; None if the response hides its hits.
 
     Args:
-        response: what the search engine answered.
-        page: the page that the caller asked for, if more hits were requested; else None.
-        offset: how many hits are above those of the response, if it is the caller's own page.
+        response: the search engine's response.
+        page: the page that the caller requested, if the response has more hits than that; else None.
+        offset: the number of hits above the page, if the response has only the caller's page.
     """
     hits = (response.get("hits") or {}).get("hits")  # filter_path may hide them
     if not isinstance(hits, list) or not all(map(_is_object, hits)):
@@ -388,7 +388,7 @@ def merged_hit(
 
 
 def final_score(candidate: Candidate) -> float:
-    """Return the `_score`: the number of stages passed plus the last stage's value in [0, 1)."""
+    """Return a hit's `_score`: the number of stages that scored it plus the last stage's value in [0, 1)."""
     return candidate.trace[-1].level + candidate.trace[-1].unit
 
 

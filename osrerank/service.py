@@ -1,4 +1,4 @@
-"""Load the models and run the stages that a search's options ask for. Nothing here knows OpenSearch."""
+"""Load models and build the recipes of searches. Nothing here knows OpenSearch."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -37,9 +37,9 @@ from osrerank.vectors.documents import DocumentVectors
 from osrerank.vectors.store import VectorStore
 
 SERVER_MS = 3_000.0
-"""How long callers that can do without a rerank server wait for it at startup, in milliseconds."""
+"""The time that callers wait for an optional rerank server at startup, in milliseconds."""
 MAX_RECIPES = 100
-"""How many recipes are kept."""
+"""The maximum number of cached recipes."""
 RECIPE_OPTIONS = (
     "pipeline", "depth", "mono_depth", "duo_depth", "pairs", "separator", "language_guard", "blend", "blend_weight",
     "passages", "sentences",
@@ -50,24 +50,24 @@ NAME_A_VECTOR_MODEL = "; name a bi-encoder with vector_model=..., --vector-model
 
 
 class RerankService:
-    """Reranks with the models of a process: one that scores, one for vectors if that has none, and one for pairs.
+    """Reranks with the models of a process: a model that scores texts, a bi-encoder for vectors, and a duo model.
 
-    Safe to use from many threads.
+    If the scoring model is a bi-encoder itself, it provides the vectors. Safe to use from many threads.
 
     Args:
-        settings: models, backend, threads, Redis.
-        scorer: used instead of the settings' model; the caller closes it.
-        duo_scorer: used instead of the settings' ``duo_model``; the caller closes it.
-        encoder: used instead of the settings' ``vector_model``; the caller closes it.
+        settings: the settings, with models, backend, threads and Redis.
+        scorer: a model to use instead of the settings' ``model``; the caller closes it.
+        duo_scorer: a model to use instead of the settings' ``duo_model``; the caller closes it.
+        encoder: a model to use instead of the settings' ``vector_model``; the caller closes it.
         clock: returns the time in seconds, for deadlines.
-        has_index: whether the documents are in an index; if not, vectors are kept in the settings' Redis, if any.
+        has_index: whether the documents are in an index. If not, vectors are stored in the settings' Redis, if any.
 
     Attributes:
-        settings: the given ones.
-        clock: the given one.
-        is_given: whether the caller brought the model, so that the settings' own is not used.
-        first: the model that scores; in the pipelines with vectors first, the second one.
-        encoder: the model of the vectors, if the first one is a cross-encoder.
+        settings: the settings.
+        clock: the clock.
+        is_given: whether the caller passed the scoring model, so that the settings' ``model`` is not used.
+        first: the scoring model.
+        encoder: the model of the vectors, if the scoring model is a cross-encoder.
     """
 
     def __init__(
@@ -97,21 +97,21 @@ class RerankService:
         self._recipes: SharedCache[LRUCache[Any, Recipe]] = SharedCache(lambda: LRUCache(MAX_RECIPES))
 
     def add_vector_stores(self, stores: Sequence[VectorStore]) -> None:
-        """Read these stores, too, for vectors of texts outside a search; called before a model is loaded."""
+        """Add stores from which vectors are read outside a search; call this before a model is loaded."""
         self.first.sides = self.encoder.sides = stores
 
     def with_model(self, model: str) -> "RerankService":
-        """Return a service that scores by another model, not loaded yet, and shares those for vectors and pairs."""
+        """Return a service with another scoring model, not loaded yet, which shares the other models with this one."""
         service = copy(self)
         service.settings = self.settings.model_copy(update={"model": model})
         service.first = LoadedModel(model, POINTWISE, service.settings, clock=self.clock, on_loaded=prepare)
-        service._recipes = SharedCache(lambda: LRUCache(MAX_RECIPES))  # noqa: SLF001 - its own class
+        service._recipes = SharedCache(lambda: LRUCache(MAX_RECIPES))  # noqa: SLF001 - the same class
         if self.settings.model == self.settings.vector_model == DEFAULT_MODEL:
-            service.encoder = self.first  # not loaded twice
+            service.encoder = self.first  # so that the model is not loaded twice
         return service
 
     def depth(self, options: Rerank) -> int:
-        """Return how many candidates the first pass must return."""
+        """Return the number of candidates that the first pass must return."""
         depths = (
             ranking.max_depth if isinstance(ranking.pipeline, str) else ranking.pipeline.depth
             for ranking in options.rankings
@@ -128,7 +128,7 @@ class RerankService:
 
         Raises:
             ConfigError: the options do not fit the models.
-            Exception: what a model raised, if the options say to raise.
+            Exception: a model raised it, and the options say to raise.
         """
         if options.pipeline == NO_STAGES:
             return ranking
@@ -136,11 +136,11 @@ class RerankService:
         return recipe.rerank(ranking, deadline, on_failure=options.on_failure)
 
     def recipe(self, options: Rerank, deadline: Deadline = NEVER) -> Recipe:
-        """Return the stages that the options ask for; if their first model cannot be used, a stage that fails.
+        """Return the recipe for options, or one whose only stage fails if the first model cannot be used.
 
         Args:
             options: the options of the search.
-            deadline: how long to wait for models that are not loaded yet.
+            deadline: the time until which to wait for models that are not loaded yet.
 
         Raises:
             ConfigError: the options do not fit the models.
@@ -149,11 +149,11 @@ class RerankService:
             return self.usable_recipe(options, deadline)
         except ConfigError:
             raise
-        except Exception as error:  # noqa: BLE001 - whatever a model raises, the search goes on without it
+        except Exception as error:  # noqa: BLE001 - a search goes on without its model
             return failed_recipe(options, error)
 
     def cached_recipe(self, options: Rerank) -> Recipe | None:
-        """Return the stages that the options ask for, if their models are loaded in this process; else None.
+        """Return the recipe for options if their models are loaded in this process; else None.
 
         Raises:
             ConfigError: the options do not fit the models.
@@ -162,9 +162,9 @@ class RerankService:
             return Recipe(options.pipeline, options.pipeline.depth, options.pipeline.depth)
         key = tuple(getattr(options, name) for name in RECIPE_OPTIONS)
         with self._recipes as recipes:
-            kept: Recipe | None = recipes.get(key)
-        if kept is not None or self.first.ready_now is None:
-            return kept
+            cached: Recipe | None = recipes.get(key)
+        if cached is not None or self.first.ready_now is None:
+            return cached
         ready = [model.ready_now for model in self.models_of(options)]
         loaded = [model for model in ready if model is not None and not isinstance(model.model, NeedsWorkers)]
         if len(loaded) < len(ready):
@@ -175,35 +175,35 @@ class RerankService:
         return recipe
 
     def usable_recipe(self, options: Rerank, deadline: Deadline = NEVER) -> Recipe:
-        """Load the stages' models, check that their workers are there, and return the stages.
+        """Load the stages' models, check that their workers run, and return the recipe.
 
         Raises:
             ConfigError: the options do not fit the models.
             StillLoading: the first stage's model is not loaded by the deadline.
-            ModelLoadError, MissingDependencyError, WorkerError: it cannot be used.
+            ModelLoadError, MissingDependencyError, WorkerError: the first stage's model cannot be used.
         """
         if (recipe := self.cached_recipe(options)) is not None:
             return recipe
         if options.pipeline not in VECTORS_MONO:
-            self.first.ready(deadline)  # its kind decides which models the stages need
+            self.first.ready(deadline)  # the kind of this model decides which models the stages need
         first, *later = models = self.models_of(options)
         loaded: list[Loaded] = [first.ready(deadline)]
         for model in later:
             try:
                 loaded.append(model.ready(deadline))
-            except Exception as error:  # noqa: BLE001 - its stage reports the error
+            except Exception as error:  # noqa: BLE001 - the model's stage reports the error
                 loaded.append(error)
         for model in models:
             model.find_workers(deadline)
-        return self.cached_recipe(options) or make_recipe(options, loaded)  # what workers have may change
+        return self.cached_recipe(options) or make_recipe(options, loaded)  # not cached: workers may change their model
 
-    def begin(self, options: Rerank) -> None:
-        """Begin to load the models that the options need, in other threads."""
+    def start_loading(self, options: Rerank) -> None:
+        """Start to load the models that the options need, in other threads."""
         for model in self.models_of(options):
             model.start_loading()
 
     def identity(self, options: Rerank) -> dict[str, object]:
-        """Return the model identities and the blend that determine the order; nothing for a caller's own pipeline.
+        """Return the model identities and the blend that determine the order; empty for a caller's own pipeline.
 
         Raises:
             ModelLoadError, MissingDependencyError, WorkerError: a model cannot be loaded.
@@ -216,20 +216,20 @@ class RerankService:
 
     @property
     def model_name(self) -> str:
-        """The name of the model that scores, from the settings or the rerank server; it loads no local model."""
+        """The name of the scoring model, from the settings or the rerank server. No local model is loaded."""
         return self.model.model if self.settings.backend == HTTP else self.settings.model
 
     @property
     def model(self) -> Scorer | Encoder:
-        """The model of the first stage, loaded if necessary.
+        """The scoring model, loaded if necessary.
 
         Raises:
-            ModelLoadError, MissingDependencyError, WorkerError: it cannot be loaded.
+            ModelLoadError, MissingDependencyError, WorkerError: the model cannot be loaded.
         """
         return self.first.model()
 
     def vectors_of(self, options: Rerank) -> DocumentVectors | None:
-        """Return the source of the vectors that the first stage reads; None if it scores texts. Raises as `model`."""
+        """Return the source of the first stage's vectors, or None if it scores texts; raise the errors of `model`."""
         if options.pipeline not in VECTORS_MONO:
             self.first.model()
         return self.models_of(options)[0].vectors()
@@ -258,17 +258,17 @@ class RerankService:
             cached: whether scores may come from the cache, if there is one.
 
         Raises:
-            ScoringError: the model cannot be loaded, nothing was scored in time, or no document could be.
-            WorkerError: the workers did not answer.
+            ScoringError: the model cannot be loaded, nothing was scored in time, or no document could be scored.
+            WorkerError: the workers did not reply.
         """
         return score_texts(self.first.scorer(cached=cached), query, documents, deadline=deadline)
 
     def warm_up(self, options: Rerank | None = None, *, server_ms: float | None = None) -> None:
-        """Load the models that the options need and rank two texts, so that the first search need not wait.
+        """Load the models that the options need and rank two texts, so that the first search does not wait for it.
 
         Args:
-            options: say which models are loaded; by default, only the one that scores candidates.
-            server_ms: how long to wait for a rerank server, in milliseconds; None for no limit.
+            options: the options whose models are loaded; by default, only the scoring model is.
+            server_ms: the time to wait for a rerank server, in milliseconds; None for no limit.
 
         Raises:
             ModelLoadError, MissingDependencyError: a model cannot be loaded, or a stage's extra is not installed.
@@ -289,7 +289,7 @@ class RerankService:
         unbounded = replace(options, on_failure="raise")
         self.rerank(Ranking(Query("warm", "warm up"), candidates), unbounded, deadline)
         if (vectors := self.vectors_of(options)) is not None:
-            vectors.records.flush()  # so that its store is open, too
+            vectors.records.flush()  # this opens the store of vectors
 
     def close(self) -> None:
         """Release the models loaded here, and the connections to the cache."""
@@ -299,10 +299,10 @@ class RerankService:
             model.close()
 
     def models_of(self, options: Rerank) -> list[LoadedModel]:
-        """Return the stages' models, in order; a settings' model not loaded yet is assumed to suit the first stage.
+        """Return the stages' models, in order; a model that is not loaded yet is assumed to suit the first stage.
 
         Raises:
-            WorkerError: workers score, and none of them runs to report the model's kind.
+            WorkerError: workers score, and no worker runs that reports the model's kind.
         """
         if not isinstance(options.pipeline, str):
             return []
@@ -314,10 +314,10 @@ class RerankService:
         return [*models, self._duo] if options.compares_pairs else models
 
     def resolve(self, options: Rerank) -> tuple[str, str]:
-        """Return the pipeline that fits the model's kind, and a warning if another one was requested; else "".
+        """Return the pipeline that fits the model's kind, and a warning, "" if that pipeline was requested.
 
         Raises:
-            ConfigError: ``vectors-mono`` needs a cross-encoder, and the model is another.
+            ConfigError: ``vectors-mono`` was requested, and the model is not a cross-encoder.
             ModelLoadError, MissingDependencyError, WorkerError: the model cannot be loaded.
         """
         try:
@@ -325,7 +325,7 @@ class RerankService:
         except (ModelLoadError, MissingDependencyError, WorkerError):
             if options.pipeline not in VECTORS_MONO:
                 raise
-            return str(options.pipeline), ""  # the vectors then decide the order, and the next stage reports why
+            return str(options.pipeline), ""  # the vectors decide the order, and the next stage reports the error
 
 
 def no_vectors(model: str) -> ConfigError:

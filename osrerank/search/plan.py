@@ -313,7 +313,7 @@ def _find_recipe_and_deadline(
     deadline = Deadline.after_ms(duration_ms, clock)
     for ranking, recipe in zip(rankings, recipes, strict=True):
         if recipe is None:
-            service.begin(ranking)
+            service.start_loading(ranking)
     return recipes[0] if options.pipeline != NO_STAGES else None, deadline
 
 
