@@ -294,10 +294,10 @@ def test_without_windows_in_the_kernel_attention_is_padded(monkeypatch: pytest.M
     varlen = pytest.importorskip("torch.nn.attention.varlen")
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _device: (9, 0))
     cuda = torch.device("cuda")
-    found, reason = choose_attention(cuda, torch.bfloat16, 64, windowed=True)
+    found, reason = choose_attention(cuda, torch.bfloat16, 64, has_windows=True)
     assert (found.name, reason) == ("packed", "")
     monkeypatch.setattr(varlen, "varlen_attn", lambda query, key, value: None)
-    found, reason = choose_attention(cuda, torch.bfloat16, 64, windowed=True)
+    found, reason = choose_attention(cuda, torch.bfloat16, 64, has_windows=True)
     assert (found.name, "within a window" in reason) == ("padded", True)
     assert choose_attention(cuda, torch.bfloat16, 64)[0].name == "packed"
 

@@ -152,7 +152,7 @@ def _load_engine(directory: Path, card: ModelCard, device: Any, precision: str) 
         network = load_network(directory, card).to(dtype)
         return PaddedEngine(network, device, padding_id(directory)), f"transformers ({reason})"
     width = config["hidden_size"] // config["num_attention_heads"]
-    attention, reason = choose_attention(device, dtype, width, windowed=load.is_windowed(config))
+    attention, reason = choose_attention(device, dtype, width, has_windows=load.has_windows(config))
     try:
         packed = load.load_packed(read_weights(directory), config, card, attention=attention, dtype=dtype, head=head)
     except KeyError as error:

@@ -152,7 +152,7 @@ class _ModulesReader:
             query_marker=query_marker,
             document_marker=document_marker,
             **expansion,
-            skipped=self._vocabulary.tokens_among(self._skipped_words()),
+            skipped=self._vocabulary.select_tokens(self._skipped_words()),
             pool_factor=self._pool_factor(),
         )
         return LateInteractionDescription(
@@ -174,7 +174,7 @@ class _ModulesReader:
         marker = "[Q] " if side == "query" else "[D] "
         if self._model.get(f"{side}_prefix") is not None:
             marker = str(self._model[f"{side}_prefix"])
-        if marker and not self._vocabulary.has(marker):
+        if marker and not self._vocabulary.has_token(marker):
             reason = f"{side}_prefix is {marker!r}, which is not a token of {TOKENIZER_FILE}"
             raise file_error(self._file, f"{reason}; load the model with PyLate and save it again")
         return marker, prompt.removeprefix(marker)
@@ -280,7 +280,7 @@ def _read_stanford(directory: Path) -> LateInteractionDescription:
     markers: list[str] = []
     for field, default in (("query_token_id", "[unused0]"), ("doc_token_id", "[unused1]")):
         marker = content.get(field) or default
-        if not vocabulary.has(marker):
+        if not vocabulary.has_token(marker):
             raise file_error(file, f"{field} is {marker!r}, which is not a token of {TOKENIZER_FILE}")
         markers.append(marker)
     max_query_tokens = int(content.get("query_maxlen") or DEFAULT_QUERY_TOKENS)
@@ -289,7 +289,7 @@ def _read_stanford(directory: Path) -> LateInteractionDescription:
         query_marker=markers[0],
         document_marker=markers[1],
         **vocabulary.expansion_fields(max_query_tokens, attends=bool(content.get("attend_to_mask_tokens"))),
-        skipped=vocabulary.tokens_among(string.punctuation if content.get("mask_punctuation", True) else ()),
+        skipped=vocabulary.select_tokens(string.punctuation if content.get("mask_punctuation", True) else ()),
     )
     projections = (Projection(MODULE_WEIGHTS_FILE, "linear"),)
     dimensions = int(content.get("dim") or 0)
@@ -311,13 +311,13 @@ class _Vocabulary:
         mask = read_json(settings_file).get("mask_token") if settings_file.exists() else None
         self._mask_token = str(mask["content"] if isinstance(mask, dict) else mask or "[MASK]")
 
-    def has(self, token: str) -> bool:
+    def has_token(self, token: str) -> bool:
         """Return whether the tokenizer has a token."""
         return token in self._tokens
 
-    def tokens_among(self, words: Sequence[str]) -> tuple[str, ...]:
-        """Return the words that are tokens."""
-        return tuple(word for word in words if self.has(word))
+    def select_tokens(self, words: Sequence[str]) -> tuple[str, ...]:
+        """Return the words that the tokenizer has as tokens."""
+        return tuple(word for word in words if self.has_token(word))
 
     def split_marker(self, prompt: str) -> tuple[str, str]:
         """Split a prompt into a marker, if it begins with an added token, and the remaining text.
@@ -336,6 +336,6 @@ class _Vocabulary:
         if not length:
             return {}
         token = token or self._mask_token
-        if not self.has(token):
+        if not self.has_token(token):
             raise file_error(self._file, f"it lacks {token!r}, the token that is appended to short queries")
         return {"expansion": token, "expanded_to": int(length), "attends_to_expansion": attends}

@@ -96,18 +96,19 @@ class Attention(Protocol):
         """Whether a batch is computed without padding; otherwise, it is padded to its longest sequence."""
 
     def __call__(
-        self, query: Tensor, key: Tensor, value: Tensor, queries: Bounds, keys: Bounds, *, window: int | None = None
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        query_bounds: Bounds,
+        key_bounds: Bounds,
+        *,
+        window: int | None = None,
     ) -> Tensor:
-        """Return the context of each query ``(queries, heads, width)``.
+        """Return the context of each query ``(queries, heads, width)``; keys and values are ``(keys, heads, width)``.
 
-        Args:
-            query: query states ``(queries, heads, width)``.
-            key: key states ``(keys, heads, width)``.
-            value: value states ``(keys, heads, width)``.
-            queries: bounds of the queries' sequences.
-            keys: bounds of the keys' sequences.
-            window: number of positions to either side that a query attends to; None attends to the whole sequence.
-                With a window, the queries and keys must belong to the same tokens.
+        A query attends to at most ``window`` positions to either side, or with None, to the whole sequence. With a
+        window, the queries and keys must belong to the same tokens.
         """
 
 
@@ -121,10 +122,17 @@ class VarlenAttention:
         self._attend: Callable[..., Any] = module.varlen_attn
 
     def __call__(
-        self, query: Tensor, key: Tensor, value: Tensor, queries: Bounds, keys: Bounds, *, window: int | None = None
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        query_bounds: Bounds,
+        key_bounds: Bounds,
+        *,
+        window: int | None = None,
     ) -> Tensor:
-        options = {} if window is None or _covers(window, queries) else {"window_size": (window, window)}
-        bounds = (queries.offsets, keys.offsets, queries.max_length, keys.max_length)
+        options = {} if window is None or _window_covers(window, query_bounds) else {"window_size": (window, window)}
+        bounds = (query_bounds.offsets, key_bounds.offsets, query_bounds.max_length, key_bounds.max_length)
         context: Tensor = self._attend(query, key, value, *bounds, **options)
         return context
 
@@ -136,19 +144,26 @@ class PaddedAttention:
     packed = False
 
     def __call__(
-        self, query: Tensor, key: Tensor, value: Tensor, queries: Bounds, keys: Bounds, *, window: int | None = None
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        query_bounds: Bounds,
+        key_bounds: Bounds,
+        *,
+        window: int | None = None,
     ) -> Tensor:
-        mask = keys.mask
-        if window is not None and not _covers(window, queries):
-            if queries.max_length > MAX_GRID_WINDOWS * window:
-                return _attend_in_blocks(query, key, value, queries, window)
-            positions = torch.arange(queries.max_length, device=query.device)
+        mask = key_bounds.mask
+        if window is not None and not _window_covers(window, query_bounds):
+            if query_bounds.max_length > MAX_GRID_WINDOWS * window:
+                return _attend_in_blocks(query, key, value, query_bounds, window)
+            positions = torch.arange(query_bounds.max_length, device=query.device)
             is_near = (positions[:, None] - positions).abs() <= window
             mask = is_near[None, None] if mask is None else mask & is_near
         grid = functional.scaled_dot_product_attention(
-            queries.pad(query), keys.pad(key), keys.pad(value), attn_mask=mask
+            query_bounds.pad(query), key_bounds.pad(key), key_bounds.pad(value), attn_mask=mask
         )
-        return queries.unpad(grid)
+        return query_bounds.unpad(grid)
 
 
 @dataclass(frozen=True)
@@ -174,37 +189,44 @@ class PartialAttention:
         return self.attention.packed
 
     def __call__(
-        self, query: Tensor, key: Tensor, value: Tensor, queries: Bounds, keys: Bounds, *, window: int | None = None
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        query_bounds: Bounds,
+        key_bounds: Bounds,
+        *,
+        window: int | None = None,
     ) -> Tensor:
         """Return the context of each query; see `Attention`.
 
         Raises:
             InferenceError: a window does not cover a whole sequence.
         """
-        del keys
-        if window is not None and not _covers(window, queries):
-            raise InferenceError(
-                f"a text has {queries.max_length} tokens, but a model whose attention has a window of {window} can "
-                f"leave out tokens only in texts of at most {window + 1}"
+        del key_bounds
+        if window is not None and not _window_covers(window, query_bounds):
+            reason = (
+                f"a text has {query_bounds.max_length} tokens; with an attention window of {window}, this model can"
             )
+            raise InferenceError(f"{reason} leave out tokens only in texts of at most {window + 1} tokens")
         selected_key, selected_value = key.index_select(0, self.indices), value.index_select(0, self.indices)
-        return self.attention(query, selected_key, selected_value, queries, self.selected_bounds)
+        return self.attention(query, selected_key, selected_value, query_bounds, self.selected_bounds)
 
 
 def choose_attention(
-    device: torch.device, dtype: torch.dtype, width: int, *, windowed: bool = False
+    device: torch.device, dtype: torch.dtype, width: int, *, has_windows: bool = False
 ) -> tuple[Attention, str]:
     """Return the fastest attention for a network with heads of this width, and why it is not `VarlenAttention`."""
     reason = _unsupported_reason(device, dtype, width)
     if reason:
         return PaddedAttention(), reason
     module = importlib.import_module("torch.nn.attention.varlen")
-    if windowed and "window_size" not in inspect.signature(module.varlen_attn).parameters:
+    if has_windows and "window_size" not in inspect.signature(module.varlen_attn).parameters:
         return PaddedAttention(), f"packed attention within a window needs a later PyTorch than {torch.__version__}"
     return VarlenAttention(module), ""
 
 
-def _covers(window: int, bounds: Bounds) -> bool:
+def _window_covers(window: int, bounds: Bounds) -> bool:
     """Return whether every token's window covers its whole sequence."""
     return bounds.max_length <= window + 1
 

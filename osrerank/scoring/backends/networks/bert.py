@@ -84,7 +84,7 @@ class BertLayer(nn.Module):
     def forward(self, states: Tensor, attend: Attend) -> Tensor:
         """Return the next states ``(tokens, hidden)``."""
         query, key, value = self._split_projections(self.projections(states), 3)
-        return self._finish(states, attend(query, key, value).flatten(1))
+        return self._finish_layer(states, attend(query, key, value).flatten(1))
 
     def forward_selected(self, states: Tensor, indices: Tensor, attend: Attend) -> Tensor:
         """Return the next states ``(selected, hidden)`` of the tokens at the indices, which attend to all tokens."""
@@ -93,9 +93,9 @@ class BertLayer(nn.Module):
         selected = states.index_select(0, indices)
         (query,) = self._split_projections(functional.linear(selected, weight[:hidden], bias[:hidden]), 1)
         key, value = self._split_projections(functional.linear(states, weight[hidden:], bias[hidden:]), 2)
-        return self._finish(selected, attend(query, key, value).flatten(1))
+        return self._finish_layer(selected, attend(query, key, value).flatten(1))
 
-    def _finish(self, states: Tensor, context: Tensor) -> Tensor:
+    def _finish_layer(self, states: Tensor, context: Tensor) -> Tensor:
         """Return the next states from the states and the attention's context, each ``(tokens, hidden)``."""
         states = self.attended_norm(states + self.attended(context))
         finished: Tensor = self.norm(states + self.narrow(self.activation(self.widen(states))))
@@ -133,11 +133,13 @@ class BertEncoder(nn.Module):
         """See `PackedEncoder.states`."""
         return self._run_layers(self.stack, ids, bounds, attention)
 
-    def first_states(self, ids: Sequence[Tensor], bounds: Bounds, firsts: Bounds, attention: Attention) -> Tensor:
+    def first_states(self, ids: Sequence[Tensor], bounds: Bounds, first_bounds: Bounds, attention: Attention) -> Tensor:
         """See `PackedEncoder.first_states`."""
         *layers, last = self.stack
         states = self._run_layers(layers, ids, bounds, attention)
-        return last.forward_selected(states, bounds.offsets[:-1], partial(attention, queries=firsts, keys=bounds))
+        return last.forward_selected(
+            states, bounds.offsets[:-1], partial(attention, query_bounds=first_bounds, key_bounds=bounds)
+        )
 
     def _run_layers(
         self, layers: Sequence[BertLayer], ids: Sequence[Tensor], bounds: Bounds, attention: Attention
@@ -146,7 +148,7 @@ class BertEncoder(nn.Module):
         token_ids, positions, segments = ids
         states: Tensor = self.norm(self.word(token_ids) + self.position(positions) + self.segment(segments))
         for layer in layers:
-            states = layer(states, partial(attention, queries=bounds, keys=bounds))
+            states = layer(states, partial(attention, query_bounds=bounds, key_bounds=bounds))
         return states
 
     def embedding_ids(self, packed: PackedBatch) -> list[Numbers]:
@@ -194,10 +196,10 @@ class PackedEncoder(Protocol):
     def states(self, ids: Sequence[Tensor], bounds: Bounds, attention: Attention) -> Tensor:
         """Return the last states ``(tokens, hidden)``; ``ids`` are the arrays of `embedding_ids` as tensors."""
 
-    def first_states(self, ids: Sequence[Tensor], bounds: Bounds, firsts: Bounds, attention: Attention) -> Tensor:
+    def first_states(self, ids: Sequence[Tensor], bounds: Bounds, first_bounds: Bounds, attention: Attention) -> Tensor:
         """Return the last state of each sequence's first token ``(n, hidden)``.
 
-        ``firsts`` are the bounds of n sequences of one token each; the other arguments are as in `states`.
+        ``first_bounds`` are the bounds of n sequences of one token each; the other arguments are as in `states`.
         """
 
 
@@ -217,8 +219,8 @@ class PackedClassifier(nn.Module):
             InferenceError: the model has no embedding for an id.
         """
         packed = pack(sequences)
-        firsts = np.arange(len(sequences) + 1, dtype=np.int32)
-        return [*self.encoder.embedding_ids(packed), offsets(packed.lengths), firsts, packed.lengths]
+        first_offsets = np.arange(len(sequences) + 1, dtype=np.int32)
+        return [*self.encoder.embedding_ids(packed), offsets(packed.lengths), first_offsets, packed.lengths]
 
     def forward(self, inputs: Sequence[Tensor], lengths: Numbers) -> Tensor:
         """Return the logits ``(n, labels)`` or vectors of a batch in fp32.
@@ -229,8 +231,8 @@ class PackedClassifier(nn.Module):
         *ids, sequence_offsets, first_offsets, _ = inputs
         bounds = Bounds(sequence_offsets, lengths)
         if self.head.needs_first_only:
-            firsts = Bounds(first_offsets, np.ones_like(lengths))
-            vectors = self.encoder.first_states(ids, bounds, firsts, self.attention).float()
+            first_bounds = Bounds(first_offsets, np.ones_like(lengths))
+            vectors = self.encoder.first_states(ids, bounds, first_bounds, self.attention).float()
         else:
             vectors = self.head.pool(self.encoder.states(ids, bounds, self.attention).float(), bounds)
         logits: Tensor = self.head(vectors)

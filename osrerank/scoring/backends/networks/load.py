@@ -44,7 +44,7 @@ def unsupported_reason(config: Mapping[str, Any], card: ModelCard, head: Head | 
     return modern_shape.unsupported_reason(config) if is_modern_bert else ""
 
 
-def is_windowed(config: Mapping[str, Any]) -> bool:
+def has_windows(config: Mapping[str, Any]) -> bool:
     """Return whether the attention of some layers has a window, as ModernBERT's has."""
     return config.get("model_type") == modern_shape.MODEL_TYPE
 

@@ -2,7 +2,7 @@
 
 This is the inverse of `osrerank.export.graph` and `osrerank.export.quantise`. fp32 weights are read exactly. An int8
 matrix becomes its integers times their scales, except for outlying channels, which the graph also has in fp32. The
-smoothing of a matrix's rows is undone.
+smoothing of a matrix's rows is undone. "Our names" are those of `bert_weights`, and a product is a MatMul of the graph.
 """
 
 from collections.abc import Iterable, Mapping
@@ -80,9 +80,9 @@ class _GraphWeights:
     def __init__(self, constants: Mapping[str, Array]) -> None:
         self._constants = constants
 
-    def encoder_weights(self, layers: int, segments: int) -> dict[str, Array]:
+    def encoder_weights(self, layers: int, segment_rows: int) -> dict[str, Array]:
         """Return an encoder's weights under our names, as `bert_weights.encoder_weights` does."""
-        ours = self._embedding_tables(segments)
+        ours = self._embedding_tables(segment_rows)
         for parameter in PARAMETERS:
             ours[f"norm.{parameter}"] = self._constants[f"embeddings.LayerNorm.{parameter}"]
         for index in range(layers):
@@ -93,13 +93,13 @@ class _GraphWeights:
         """Return the weights of a classifier's head, or of a bi-encoder's modules."""
         return {name: array for name, array in self._constants.items() if _is_head_weight(name)}
 
-    def _embedding_tables(self, segments: int) -> dict[str, Array]:
+    def _embedding_tables(self, segment_rows: int) -> dict[str, Array]:
         word, _, segment = (f"embeddings.{theirs}.weight" for theirs in EMBEDDINGS.values())
         tables = {"word.weight": self._dequantise(word), "position.weight": self._dequantise("positions")}
         if "segment" not in self._constants:  # a cross-encoder's graph has the whole table
             return {**tables, "segment.weight": self._dequantise(segment)}
         first = self._constants["segment"]
-        zeros = np.zeros((segments - 1, len(first)), first.dtype)
+        zeros = np.zeros((segment_rows - 1, len(first)), first.dtype)
         return {**tables, "segment.weight": np.concatenate([first[None], zeros])}
 
     def _layer_weights(self, index: int) -> dict[str, Array]:

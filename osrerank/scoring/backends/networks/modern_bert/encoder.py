@@ -43,15 +43,15 @@ class ModernBertLayer(nn.Module):
         """Return the next states ``(tokens, hidden)``."""
         query, key, value = self._project(states)
         context = attend(rotate(query, rotation), rotate(key, rotation), value)
-        return self._finish(states, context.flatten(1))
+        return self._finish_layer(states, context.flatten(1))
 
     def forward_firsts(self, states: Tensor, indices: Tensor, rotation: Rotation, attend: Attend) -> Tensor:
         """Return the next states ``(n, hidden)`` of each sequence's first token, which position 0 does not rotate."""
         query, key, value = self._project(states)
         context = attend(query.index_select(0, indices), rotate(key, rotation), value)
-        return self._finish(states.index_select(0, indices), context.flatten(1))
+        return self._finish_layer(states.index_select(0, indices), context.flatten(1))
 
-    def _finish(self, states: Tensor, context: Tensor) -> Tensor:
+    def _finish_layer(self, states: Tensor, context: Tensor) -> Tensor:
         """Return the next states from the states and the attention's context, each ``(tokens, hidden)``."""
         states = states + self.attended(context)
         wide, gate = self.widen(self.norm(states)).chunk(2, dim=-1)
@@ -95,7 +95,7 @@ class ModernBertEncoder(nn.Module):
         normed: Tensor = self.final_norm(self._run_layers(self.stack, ids, bounds, attention))
         return normed
 
-    def first_states(self, ids: Sequence[Tensor], bounds: Bounds, firsts: Bounds, attention: Attention) -> Tensor:
+    def first_states(self, ids: Sequence[Tensor], bounds: Bounds, first_bounds: Bounds, attention: Attention) -> Tensor:
         """See `PackedEncoder.first_states`."""
         *layers, last = self.stack
         indices = bounds.offsets[:-1]
@@ -103,7 +103,9 @@ class ModernBertEncoder(nn.Module):
             return self.states(ids, bounds, attention).index_select(0, indices)
         states = self._run_layers(layers, ids, bounds, attention)
         rotation = self._rotation(ids[1], last.theta)
-        states = last.forward_firsts(states, indices, rotation, partial(attention, queries=firsts, keys=bounds))
+        states = last.forward_firsts(
+            states, indices, rotation, partial(attention, query_bounds=first_bounds, key_bounds=bounds)
+        )
         normed: Tensor = self.final_norm(states)
         return normed
 
@@ -115,7 +117,7 @@ class ModernBertEncoder(nn.Module):
         states: Tensor = self.norm(self.word(token_ids))
         rotations = {theta: self._rotation(positions, theta) for theta in {layer.theta for layer in layers}}
         for layer in layers:
-            attend = partial(attention, queries=bounds, keys=bounds, window=layer.window)
+            attend = partial(attention, query_bounds=bounds, key_bounds=bounds, window=layer.window)
             states = layer(states, rotations[layer.theta], attend)
         return states
 
