@@ -96,16 +96,16 @@ class BiEncoder(LocalModel):
         if side == "query" and self._query_encoder:
             return self._query_encoder.encode(texts, side, deadline=deadline)
         if side == "query":
-            query_vectors, truncated = self._encode_queries(texts)
-            return Vectors(np.concatenate(query_vectors), cut=truncated)
-        _, output, truncated = self._encode_documents(texts, deadline)
+            query_vectors, truncated_indices = self._encode_queries(texts)
+            return Vectors(np.concatenate(query_vectors), cut=truncated_indices)
+        _, output, truncated_indices = self._encode_documents(texts, deadline)
         rows = np.full((len(texts), self.dimensions), np.nan, dtype=np.float32)
         for index, row in output.outputs.items():
             rows[index] = row
-        not_finite = [index for index, row in output.outputs.items() if not np.isfinite(row).all()]
-        if not_finite and len(not_finite) == len(output.outputs):
+        failed_indices = [index for index, row in output.outputs.items() if not np.isfinite(row).all()]
+        if failed_indices and len(failed_indices) == len(output.outputs):
             raise InferenceError(f"no text could be encoded: {NOT_FINITE}", model=self.model)
-        return Vectors(rows, {**output.failures, **dict.fromkeys(not_finite, NOT_FINITE)}, truncated)
+        return Vectors(rows, {**output.failures, **dict.fromkeys(failed_indices, NOT_FINITE)}, truncated_indices)
 
     def _encode_queries(self, texts: Sequence[str]) -> tuple[list[Floats], frozenset[int]]:
         """Return the vectors of each query ``(n, dimensions)``, and the indices of the truncated queries."""
@@ -117,18 +117,18 @@ class BiEncoder(LocalModel):
         self, texts: Sequence[str], deadline: Deadline
     ) -> tuple[list[Tokens], BatcherOutput, frozenset[int]]:
         """Encode documents until the deadline; return the model's inputs and outputs, and the truncated indices."""
-        truncated: list[int] = []
+        truncated_indices: list[int] = []
         sequences: list[Tokens] = []
         with self._batcher.call(deadline) as call:
             for chunk in self.tokenisation_chunks([len(text) for text in texts]):
                 if deadline.passed:
                     break
                 documents = self._builder.documents(texts[chunk], self._empty_query)
-                truncated += [index for index, pieces in enumerate(documents, chunk.start) if pieces.cut]
+                truncated_indices += [index for index, pieces in enumerate(documents, chunk.start) if pieces.cut]
                 new_sequences = [self._builder.single(pieces) for pieces in documents]
                 sequences += new_sequences
                 call.add(new_sequences)
-            return sequences, call.result(), frozenset(truncated)
+            return sequences, call.result(), frozenset(truncated_indices)
 
     def close(self) -> None:
         super().close()

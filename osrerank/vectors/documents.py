@@ -231,9 +231,9 @@ class DocumentVectors:
             raise OsrerankError(VECTORS_OFF)
         texts_by_key = dict(zip(self.records.compute_keys(texts), texts, strict=True))
         stored_records = self.records.read_from(store, list(texts_by_key))
-        missing = {key: text for key, text in texts_by_key.items() if key not in stored_records}
-        local_records = {} if store is self.store else self.records.read_stored(list(missing))
-        new_texts = {key: text for key, text in missing.items() if key not in local_records}
+        missing_texts = {key: text for key, text in texts_by_key.items() if key not in stored_records}
+        local_records = {} if store is self.store else self.records.read_stored(list(missing_texts))
+        new_texts = {key: text for key, text in missing_texts.items() if key not in local_records}
         new_records, encoded = self._compute_records(new_texts, deadline)
         added_records = {**local_records, **new_records}
         if added_records and not self.records.write(store, added_records):
@@ -256,10 +256,10 @@ class DocumentVectors:
 
         Documents are split and encoded in groups, so that splitting does not use up the time to the deadline.
         """
-        remaining, encoded = iter(documents), 0
+        remaining_documents, encoded = iter(documents), 0
         while not deadline.passed:
             group = []
-            for document in take_half_the_time(remaining, deadline):
+            for document in take_half_the_time(remaining_documents, deadline):
                 document.split()
                 group.append(document)
             if not group:

@@ -105,13 +105,14 @@ class Position:
 
     def with_shards(self, heads: Mapping[str, Head]) -> Self:
         """Adapt the position to the current shards; shards with another history or lost writes start again at zero."""
-        unchanged = {
+        unchanged_shards = {
             number: shard
             for number, shard in self.shards.items()
             if number in heads and heads[number].history == shard.history and heads[number].max_seq_no >= shard.next - 1
         }
-        shards = {number: unchanged.get(number, ShardPosition(head.history)) for number, head in heads.items()}
-        return replace(self, shards=shards, leases=tuple(lease for lease in self.leases if lease.shard in unchanged))
+        shards = {number: unchanged_shards.get(number, ShardPosition(head.history)) for number, head in heads.items()}
+        leases = tuple(lease for lease in self.leases if lease.shard in unchanged_shards)
+        return replace(self, shards=shards, leases=leases)
 
     def restart_shard(self, shard: str) -> Self:
         """Forget what was built of a shard."""
@@ -126,8 +127,8 @@ class Position:
 
     def built_checkpoint(self, shard: str) -> int:
         """Return the sequence number up to which a shard is built without gaps; -1 if the first one is not built."""
-        unbuilt = [lease.first for lease in self.leases if lease.shard == shard]
-        return min([*unbuilt, self.shards[shard].next]) - 1
+        first_numbers = [lease.first for lease in self.leases if lease.shard == shard]
+        return min([*first_numbers, self.shards[shard].next]) - 1
 
     def count_unbuilt(self, heads: Mapping[str, Head]) -> int:
         """Return how many sequence numbers up to the global checkpoints are not built."""
@@ -142,16 +143,16 @@ class Position:
 
         The lease is None if everything is built or leased to others.
         """
-        for expired in self.leases:
-            if expired.until_s <= now_s and expired.shard in heads:
-                lease = expired._replace(owner=owner, until_s=until_s)
-                remaining = tuple(other for other in self.leases if other is not expired)
-                return replace(self, leases=(lease, *remaining)), lease
-        available = [number for number, head in heads.items() if self.shards[number].next <= head.global_checkpoint]
-        if not available:
+        for expired_lease in self.leases:
+            if expired_lease.until_s <= now_s and expired_lease.shard in heads:
+                lease = expired_lease._replace(owner=owner, until_s=until_s)
+                other_leases = tuple(other for other in self.leases if other is not expired_lease)
+                return replace(self, leases=(lease, *other_leases)), lease
+        open_shards = [number for number, head in heads.items() if self.shards[number].next <= head.global_checkpoint]
+        if not open_shards:
             return self, None
-        leased = [lease.shard for lease in self.leases]
-        number = min(available, key=leased.count)
+        leased_shards = [lease.shard for lease in self.leases]
+        number = min(open_shards, key=leased_shards.count)
         shard = self.shards[number]
         last = min(shard.next + LEASE_SIZE - 1, heads[number].global_checkpoint)
         lease = Lease(number, shard.next, last, owner, until_s)
@@ -170,16 +171,16 @@ class Position:
             until_s: when the shorter lease expires, in seconds since the epoch.
         """
         identity = (lease.shard, lease.last, lease.owner)
-        current = next((held for held in self.leases if (held.shard, held.last, held.owner) == identity), None)
-        if current is None:
+        current_lease = next((held for held in self.leases if (held.shard, held.last, held.owner) == identity), None)
+        if current_lease is None:
             return self, None
-        leases = [other for other in self.leases if other is not current]
+        leases = [other for other in self.leases if other is not current_lease]
         shorter = None
-        if first <= current.last:
-            shorter = current._replace(first=first, until_s=until_s)
+        if first <= current_lease.last:
+            shorter = current_lease._replace(first=first, until_s=until_s)
             leases.append(shorter)
-        shard = self.shards[current.shard]
-        shards = {**self.shards, current.shard: shard._replace(term=max(shard.term, term))}
+        shard = self.shards[current_lease.shard]
+        shards = {**self.shards, current_lease.shard: shard._replace(term=max(shard.term, term))}
         return replace(self, shards=shards, leases=tuple(leases)), shorter
 
     def release(self, owner: str) -> Self:

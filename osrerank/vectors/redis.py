@@ -33,13 +33,13 @@ for i = 4, #ARGV, 2 do
     redis.call('INCRBY', KEYS[3], #ARGV[i + 1] + tonumber(ARGV[3]))
   end
 end
-local left = redis.call('PTTL', KEYS[1])
-if left < 0 then
+local ttl = redis.call('PTTL', KEYS[1])
+if ttl < 0 then
   redis.call('PEXPIRE', KEYS[1], ARGV[2])
   redis.call('PEXPIRE', KEYS[3], ARGV[2])
-  left = tonumber(ARGV[2])
+  ttl = tonumber(ARGV[2])
 end
-if tonumber(redis.call('GET', KEYS[3]) or 0) >= tonumber(ARGV[1]) or left < tonumber(ARGV[2]) / 2 then
+if tonumber(redis.call('GET', KEYS[3]) or 0) >= tonumber(ARGV[1]) or ttl < tonumber(ARGV[2]) / 2 then
   redis.call('UNLINK', KEYS[2], KEYS[4])
   redis.call('RENAME', KEYS[1], KEYS[2])
   redis.call('RENAME', KEYS[3], KEYS[4])

@@ -57,8 +57,8 @@ def pool_tokens(vectors: Floats, factor: float) -> Floats:
     _, clusters = np.unique(_cluster_rows(mergeable, count), return_inverse=True)
     sums = np.zeros((count, vectors.shape[1]), dtype=np.float32)
     np.add.at(sums, clusters, mergeable)
-    merged: Floats = np.concatenate([protected, sums / np.linalg.norm(sums, axis=1, keepdims=True)])
-    return merged
+    pooled: Floats = np.concatenate([protected, sums / np.linalg.norm(sums, axis=1, keepdims=True)])
+    return pooled
 
 
 def _cluster_rows(rows: Floats, count: int) -> npt.NDArray[np.intp]:
