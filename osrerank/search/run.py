@@ -212,11 +212,11 @@ def _write_vectors(reranked: Ranking, plan: Plan, hits: Hits, searcher: Searcher
         assert plan.recipe.vector_stage is not None
         source = plan.recipe.vector_stage.vectors
         index_of = {key: str(hits_by_id[doc_id].get("_index")) for doc_id, key in vectors.keys.items()}
-        writes = sides.writing(source.records.to_contents(vectors.new_records), index_of, source.label)
+        writes = sides.write_steps(source.records.to_contents(vectors.new_records), index_of, source.label)
         if writes is not None:
             yield SendLater(writes)
     if still_lacking := [hits_by_id[doc_id] for doc_id, key in missing_keys.items() if key not in vectors.new_records]:
-        report = sides.reporting((str(hit.get("_index")), str(hit["_id"])) for hit in still_lacking)
+        report = sides.report_steps((str(hit.get("_index")), str(hit["_id"])) for hit in still_lacking)
         if report is not None:
             yield SendLater(report)
 

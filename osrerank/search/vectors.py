@@ -1,4 +1,7 @@
-"""Read document vectors from side indices before reranking, and write new ones after the answer."""
+"""Read document vectors from side indices before reranking, and write new ones after the response.
+
+A side index is an index next to a searched index that stores the vectors of its documents.
+"""
 
 import logging
 import secrets
@@ -26,40 +29,40 @@ from osrerank.vectors.index import (
 from osrerank.vectors.store import PAUSE_S, Guard
 
 READ_TIMEOUT_S, WRITE_TIMEOUT_S = 2.0, 10.0
-"""The longest timeouts, in seconds, of reading vectors and of writing them after the response."""
+"""The maximum timeouts, in seconds, of reading vectors and of writing them after the response."""
 SHORT_S = 0.05
-"""If fewer seconds than this are left when a request times out, the deadline was short; the cluster is not to blame."""
+"""The remaining time, in seconds, below which a timeout is due to a short deadline and not to the cluster."""
 ABSENT_S = 60.0
-"""How long a side index that is missing, or may not be read, is left alone, in seconds."""
+"""The pause before a missing or forbidden side index is read again, in seconds."""
 MAX_SIDE_INDICES = 1000
 """The maximum number of side indices whose state is cached."""
-MAX_LACKING = 500
+MAX_REPORTED = 500
 """The maximum number of documents in a report of missing vectors."""
 REPORTS_S = (5.0, 10.0, 20.0, 60.0)
-"""The pause before the next report, in seconds; it grows while no builder takes the last report."""
+"""The pauses before the next report, in seconds; they grow while no builder fetches the last report."""
 REPORT_EXISTS = 409
-"""The status of a report that the engine refuses because no builder has taken the last one."""
+"""The status of a report that the engine refuses because no builder has fetched the last one."""
 FORBIDDEN = "security_exception"
 
 Value = TypeVar("Value")
-Reading = Generator[SideRequest, Any, Any]
+ReadSteps = Generator[SideRequest, Any, Any]
 BulkSteps = Generator[SideRequest, Any, Value | None]
 logger = logging.getLogger(__name__)
 
 
 class SideIndex:
-    """What is known of a side index: whether it exists, and whether it may be read and written now.
+    """The state of a side index: whether it exists, and whether it may be read and written now.
 
     Args:
         clock: returns seconds.
-        name: the side index's name.
+        name: the name of the side index.
 
     Attributes:
-        is_there: whether the last request found it.
-        absent: the pause after it was missing, or reading it was forbidden.
+        is_there: whether the last request found the index.
+        absent: the pause after the index was missing, or reading it was forbidden.
         failures: the pauses after other failures of reading and of writing.
-        reports: the pauses after reports of documents without vectors.
-        may_write: False once a write was forbidden.
+        reports: the pauses between reports of documents without vectors.
+        may_write: whether no write was forbidden so far.
     """
 
     def __init__(self, clock: Callable[[], float], name: str) -> None:
@@ -69,35 +72,35 @@ class SideIndex:
         self.failures = Guard("index", name, PAUSE_S)
         self.reports = Pause(REPORTS_S, clock=clock)
         self._forbidden: set[str] = set()
-        self._lacking: LackingCounts = Counter()
+        self._missing_counts: LackingCounts = Counter()
         self._lock = fork_safe_lock()
 
     @property
     def is_readable(self) -> bool:
-        """Whether searches may read it now."""
+        """Whether searches may read the index now."""
         return not (self.absent.is_on or self.failures.read.is_on)
 
     @property
     def is_writable(self) -> bool:
-        """Whether searches may write to it now."""
+        """Whether searches may write to the index now."""
         return self.is_there and self.may_write and not self.failures.write.is_on
 
-    def count_lacking(self, documents: Iterable[tuple[str, str]]) -> None:
+    def count_missing(self, documents: Iterable[tuple[str, str]]) -> None:
         """Count documents, by index and id, that a search found without vectors; only the most frequent are kept."""
         with self._lock:
-            self._lacking.update(documents)
-            if len(self._lacking) > 2 * MAX_LACKING:
-                self._lacking = Counter(dict(self._lacking.most_common(MAX_LACKING)))
+            self._missing_counts.update(documents)
+            if len(self._missing_counts) > 2 * MAX_REPORTED:
+                self._missing_counts = Counter(dict(self._missing_counts.most_common(MAX_REPORTED)))
 
-    def most_lacking(self) -> list[tuple[tuple[str, str], int]]:
+    def most_frequently_missing(self) -> list[tuple[tuple[str, str], int]]:
         """Return the documents whose vectors were missing most often, with their counts."""
         with self._lock:
-            return self._lacking.most_common(MAX_LACKING)
+            return self._missing_counts.most_common(MAX_REPORTED)
 
-    def forget_lacking(self, counts: Iterable[tuple[tuple[str, str], int]]) -> None:
+    def subtract_reported(self, counts: Iterable[tuple[tuple[str, str], int]]) -> None:
         """Subtract counts that were reported."""
         with self._lock:
-            self._lacking = self._lacking - Counter(dict(counts))
+            self._missing_counts = self._missing_counts - Counter(dict(counts))
 
     def mark_missing(self, error: Exception) -> None:
         """Remember for a minute that the index does not exist."""
@@ -125,13 +128,13 @@ class SideIndex:
 
 
 class SideVectors:
-    """Reads and writes the side indices, which store the vectors of searched indices; a failure only costs time.
+    """Reads and writes side indices. If that fails, documents are encoded by this machine.
 
-    A search does not ask which side indices exist. It asks those of its hits' indices for the vectors that this machine
-    lacks. After its answer, it writes new vectors to the side indices that exist; it creates none.
+    A search does not look up which side indices exist. It requests the vectors that this machine lacks from the side
+    indices of its hits. After the response, it writes new vectors to the side indices that exist, and creates none.
 
     Args:
-        engine: finds the engine.
+        engine: identifies the engine.
         clock: returns seconds.
     """
 
@@ -140,36 +143,36 @@ class SideVectors:
         self._side = lru_cache(MAX_SIDE_INDICES)(partial(SideIndex, clock))
         self._report_number = secrets.randbelow(MAX_REPORTS)
 
-    def fetch(self, lacking: Mapping[bytes, str], left_s: Callable[[], float]) -> Reading:
+    def fetch(self, index_by_key: Mapping[bytes, str], remaining_s: Callable[[], float]) -> ReadSteps:
         """Yield the requests that read records from side indices, and return the records found, by key.
 
         Args:
-            lacking: key of each record that this machine lacks -> the index of its document.
-            left_s: returns the seconds until the deadline.
+            index_by_key: key of each record that this machine lacks -> the index of its document.
+            remaining_s: a function that returns the seconds until the deadline.
         """
-        side_of = {key: side_index(index) for key, index in lacking.items()}
-        names = [name for name in sorted(set(side_of.values())) if self._side(name).is_readable]
+        side_by_key = {key: side_index(index) for key, index in index_by_key.items()}
+        names = [name for name in sorted(set(side_by_key.values())) if self._side(name).is_readable]
         if not names:
             return {}
-        return (yield from self._read(names, [key for key, name in side_of.items() if name in names], left_s))
+        return (yield from self._read(names, [key for key, name in side_by_key.items() if name in names], remaining_s))
 
-    def writing(
-        self, records: Mapping[bytes, bytes], index_of: Mapping[bytes, str], model: str
+    def write_steps(
+        self, records: Mapping[bytes, bytes], index_by_key: Mapping[bytes, str], model: str
     ) -> Generator[SideRequest, Any, None] | None:
         """Return the steps that write new records to the side indices that exist; None if there is nothing to write.
 
         Args:
             records: the records, by key.
-            index_of: key of a record -> the index of its document.
+            index_by_key: key of a record -> the index of its document.
             model: the label of the model.
         """
         by_name: defaultdict[str, dict[bytes, bytes]] = defaultdict(dict)
         for key, record in records.items():
-            if key in index_of and self._side(name := side_index(index_of[key])).is_writable:
+            if key in index_by_key and self._side(name := side_index(index_by_key[key])).is_writable:
                 by_name[name][key] = record
         return self._write(by_name, model) if by_name else None
 
-    def reporting(self, lacking: Iterable[tuple[str, str]]) -> Generator[SideRequest, Any, None] | None:
+    def report_steps(self, lacking: Iterable[tuple[str, str]]) -> Generator[SideRequest, Any, None] | None:
         """Count documents without vectors; return the requests that report them to builders, None if no report is due.
 
         Args:
@@ -179,7 +182,7 @@ class SideVectors:
         for index, doc_id in lacking:
             by_name[side_index(index)].append((index, doc_id))
         for name, documents in by_name.items():
-            self._side(name).count_lacking(documents)
+            self._side(name).count_missing(documents)
         due = [side for side in map(self._side, by_name) if side.is_writable and not side.reports.is_on]
         for side in due:
             side.reports.begin(TimeoutError())
@@ -188,26 +191,26 @@ class SideVectors:
     def _report(self, sides: Sequence[SideIndex]) -> Generator[SideRequest, Any, None]:
         """Yield the requests that report to builders which documents lack vectors."""
         for side in sides:
-            counts = side.most_lacking()
+            counts = side.most_frequently_missing()
             body = report_body(side.name, self._report_number, counts)
             outcome = yield from self._send_bulk(side, body, _report_outcome)
             if outcome is None:
                 continue
             status, reason = outcome
             if status < REPORT_EXISTS:
-                side.forget_lacking(counts)
+                side.subtract_reported(counts)
                 side.reports.end()
                 side.reports.begin(TimeoutError())
             elif status != REPORT_EXISTS:
                 side.record_write_failure(OSError(reason))
 
-    def _read(self, names: Sequence[str], keys: Sequence[bytes], left_s: Callable[[], float]) -> Reading:
+    def _read(self, names: Sequence[str], keys: Sequence[bytes], remaining_s: Callable[[], float]) -> ReadSteps:
         """Yield the requests for records of side indices, and return the records found; none after a failure."""
         sides = [self._side(name) for name in names]
         try:
-            found = yield from self._read_records(sides, keys, left_s)
+            found = yield from self._read_records(sides, keys, remaining_s)
         except Failed as failed:
-            return (yield from self._handle_read_failure(failed, names, keys, left_s))
+            return (yield from self._handle_read_failure(failed, names, keys, remaining_s))
         except (LookupError, TypeError) as error:  # a malformed response
             for side in sides:
                 side.failures.read.begin(error)
@@ -215,8 +218,8 @@ class SideVectors:
         return found
 
     def _handle_read_failure(
-        self, failed: Failed, names: Sequence[str], keys: Sequence[bytes], left_s: Callable[[], float]
-    ) -> Reading:
+        self, failed: Failed, names: Sequence[str], keys: Sequence[bytes], remaining_s: Callable[[], float]
+    ) -> ReadSteps:
         """Remember why side indices could not be read; yield the requests for those that may be read nevertheless."""
         sides = [self._side(name) for name in names]
         if failed.is_forbidden:
@@ -225,20 +228,22 @@ class SideVectors:
                 return {}
             found: dict[bytes, bytes] = {}
             for name in names:  # a forbidden index must not hide the records of the others
-                found |= yield from self._read([name], keys, left_s)
+                found |= yield from self._read([name], keys, remaining_s)
             return found
         if failed.is_absent:
             _each(sides, SideIndex.mark_missing, failed)
-        elif left_s() > SHORT_S or not failed.timed_out:
+        elif remaining_s() > SHORT_S or not failed.timed_out:
             for side in sides:
                 side.failures.read.begin(failed.cause)
         return {}
 
-    def _read_records(self, sides: Sequence[SideIndex], keys: Sequence[bytes], left_s: Callable[[], float]) -> Reading:
+    def _read_records(
+        self, sides: Sequence[SideIndex], keys: Sequence[bytes], remaining_s: Callable[[], float]
+    ) -> ReadSteps:
         found: dict[bytes, bytes] = {}
         form = RecordRequests((yield from self._engine.find()))
         for start in range(0, len(keys), READ_BATCH_SIZE):
-            if (timeout_s := min(left_s(), READ_TIMEOUT_S)) <= 0:
+            if (timeout_s := min(remaining_s(), READ_TIMEOUT_S)) <= 0:
                 break
             names = [side.name for side in sides]
             path, params, body = form.request_records(names, keys[start : start + READ_BATCH_SIZE])

@@ -69,7 +69,7 @@ def read_squad(file: Path) -> tuple[list[str], list[str]]:
 def search(url: str, file: Path, folder: Path, number: int, s_per_text: float, *, reports: bool) -> None:
     """Send searches until the file ``stop`` appears; write the time of each, and whether it was fully reranked."""
     if not reports:
-        SideVectors.reporting = lambda _self, _lacking: None  # type: ignore[assignment,method-assign]
+        SideVectors.report_steps = lambda _self, _lacking: None  # type: ignore[assignment,method-assign]
     _, questions = read_squad(file)
     weights, chance = list(accumulate(1 / (rank + 1) for rank in range(len(questions)))), random.Random(100 + number)
     with connect(url, scorer=Device(s_per_text), timeout=60) as client, (folder / f"{number}.jsonl").open("w") as log:

@@ -19,7 +19,7 @@ from osrerank.scoring.inputs import InputBuilder
 from osrerank.search.calls import multi_search_steps, search_steps
 from osrerank.search.searcher import Searcher
 from osrerank.search.step import Computation, MultiSearchRequest, SearchRequest, SendLater
-from osrerank.search.vectors import MAX_LACKING, SideIndex, SideVectors
+from osrerank.search.vectors import MAX_REPORTED, SideIndex, SideVectors
 from osrerank.service import RerankService
 from osrerank.settings import Settings
 from osrerank.testing import ArithmeticEncoder, FunctionScorer, ManualClock
@@ -278,21 +278,21 @@ def test_a_multi_search_reads_vectors_of_all_searches_in_one_request():
 
 def test_only_the_most_frequent_documents_are_counted() -> None:
     side = SideIndex(time.monotonic, SIDE)
-    for number in range(20 * MAX_LACKING):
-        side.count_lacking([("i", "often"), ("i", str(number))])
-    counts = side.most_lacking()
-    assert len(counts) == MAX_LACKING
-    assert counts[0] == (("i", "often"), 20 * MAX_LACKING)
-    side.forget_lacking(counts)
-    assert len(side.most_lacking()) <= 2 * MAX_LACKING - len(counts)
+    for number in range(20 * MAX_REPORTED):
+        side.count_missing([("i", "often"), ("i", str(number))])
+    counts = side.most_frequently_missing()
+    assert len(counts) == MAX_REPORTED
+    assert counts[0] == (("i", "often"), 20 * MAX_REPORTED)
+    side.subtract_reported(counts)
+    assert len(side.most_frequently_missing()) <= 2 * MAX_REPORTED - len(counts)
 
 
 def test_a_user_who_may_not_write_reports_nothing() -> None:
     sides = SideVectors(EngineFinder(Engine.OPENSEARCH), time.monotonic)
     side = sides._side(SIDE)
     side.is_there = True
-    assert sides.reporting([("i", "1")]) is not None
-    assert sides.reporting([("i", "1")]) is None  # it is not time
+    assert sides.report_steps([("i", "1")]) is not None
+    assert sides.report_steps([("i", "1")]) is None  # it is not time
     side.reports.end()
     side.forbid("write", OSError())
-    assert sides.reporting([("i", "1")]) is None
+    assert sides.report_steps([("i", "1")]) is None
