@@ -41,7 +41,7 @@ def pretrain(source: Path | None, new: dict[str, Any] | None, **options: Any) ->
 
     if (source is None) == (new is None):
         raise click.UsageError("pass one of --init-from and --new")
-    recipe = Recipe.of(options["recipe"], "masked")
+    recipe = Recipe.from_options(options["recipe"], "masked")
     start = source or _create_encoder(new or {}, options)
     directory = fit(
         start, options["output"], options["corpus"], recipe, max_minutes=options["max_minutes"], report=print_progress

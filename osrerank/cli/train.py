@@ -89,7 +89,7 @@ def training_request(options: dict[str, Any], default_recipe: str) -> Any:
     return TrainingRequest(
         source=options["source"],
         output=options["output"],
-        recipe=Recipe.of(options["recipe"], default_recipe),
+        recipe=Recipe.from_options(options["recipe"], default_recipe),
         data=[open_source(option) for option in options["data"]],
         development=open_source(options["dev"]) if options["dev"] else None,
         depth=options["dev_depth"],

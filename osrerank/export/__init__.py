@@ -1,1 +1,1 @@
-"""Make from a checkpoint what clients and workers load: an ONNX graph in fp32 or int8, the tokenizer, the card."""
+"""Export a checkpoint as a model directory for clients and workers: ONNX graph, tokenizer and model card."""

@@ -83,56 +83,54 @@ def score_judged_queries(
         texts = [f"{document.get('title') or ''} {document['text']}".strip() for document in candidate_list.documents]
         scores = scorer.score(candidate_list.query.text, texts, [(index,) for index in range(len(texts))])
         first_pass = np.array([document.get("score") or 0.0 for document in candidate_list.documents], dtype=np.float64)
-        best = first_pass.max(initial=0)
+        best_score = first_pass.max(initial=0)
         yield JudgedQuery(
             (scores.log_odds.astype(np.float64) - calibration.offset) / calibration.scale,
-            first_pass / best if best > 0 else np.zeros_like(first_pass),
+            first_pass / best_score if best_score > 0 else np.zeros_like(first_pass),
             [document["id"] for document in candidate_list.documents],
             dict(qrels.judgments.get(candidate_list.query.query_id, {})),
         )
 
 
-def fit_judged_queries(judged: Sequence[JudgedQuery]) -> Calibration:
+def fit_judged_queries(queries: Sequence[JudgedQuery]) -> Calibration:
     """Fit the map from raw scores to logits on the candidates of judged queries, as `fit_calibration` does.
 
     Raises:
         EvaluationError: as `fit_calibration`.
     """
-    raw_scores = np.concatenate([np.zeros(0), *(query.raw_scores for query in judged)])
-    is_relevant = np.concatenate([np.zeros(0, dtype=bool), *(query.is_relevant for query in judged)])
+    raw_scores = np.concatenate([np.zeros(0), *(query.raw_scores for query in queries)])
+    is_relevant = np.concatenate([np.zeros(0, dtype=bool), *(query.is_relevant for query in queries)])
     is_scored = np.isfinite(raw_scores)
     return fit_calibration(raw_scores[is_scored].astype(np.float32), is_relevant[is_scored])
 
 
-def choose_weight(judged: Sequence[JudgedQuery], calibration: Calibration) -> FirstPassWeight:
+def choose_weight(queries: Sequence[JudgedQuery], calibration: Calibration) -> FirstPassWeight:
     """Choose the weight with the best mean nDCG@10 over the queries that have a relevant document.
 
     Raises:
         EvaluationError: fewer queries than folds have a relevant document.
     """
-    queries = [query for query in judged if query.doc_ids and any(grade > 0 for grade in query.relevance.values())]
-    if len(queries) < FOLDS:
-        reason = (
-            f"{len(queries)} queries have candidates and a relevant document; {FOLDS} are needed to choose a weight"
-        )
+    usable = [query for query in queries if query.doc_ids and any(grade > 0 for grade in query.relevance.values())]
+    if len(usable) < FOLDS:
+        reason = f"{len(usable)} queries have candidates and a relevant document; {FOLDS} are needed to choose a weight"
         raise EvaluationError(reason)
-    values = np.array([[query.ndcg(calibration, weight) for query in queries] for weight in FIRST_PASS_WEIGHTS])
-    folds = np.arange(len(queries)) % FOLDS
+    values = np.array([[query.ndcg(calibration, weight) for query in usable] for weight in FIRST_PASS_WEIGHTS])
+    folds = np.arange(len(usable)) % FOLDS
     fold_values = []
     for fold in range(FOLDS):
-        best_elsewhere = values[:, folds != fold].mean(axis=1).argmax()
-        fold_values.append(values[best_elsewhere, folds == fold])
-    best = int(values.mean(axis=1).argmax())
+        best_of_others = values[:, folds != fold].mean(axis=1).argmax()
+        fold_values.append(values[best_of_others, folds == fold])
+    best_index = int(values.mean(axis=1).argmax())
     return FirstPassWeight(
-        FIRST_PASS_WEIGHTS[best],
-        float(values[best].mean()),
+        FIRST_PASS_WEIGHTS[best_index],
+        float(values[best_index].mean()),
         float(np.concatenate(fold_values).mean()),
-        float(np.mean([ndcg(query.doc_ids, query.relevance) for query in queries])),
+        float(np.mean([ndcg(query.doc_ids, query.relevance) for query in usable])),
     )
 
 
 def simulate_vectors_mono(
-    judged: Sequence[JudgedQuery], vector_judged: Sequence[JudgedQuery], card: ModelCard, depth: int
+    queries: Sequence[JudgedQuery], vector_queries: Sequence[JudgedQuery], card: ModelCard, depth: int
 ) -> list[JudgedQuery]:
     """Simulate the pipeline ``vectors-mono``, whose cross-encoder scores only the best candidates by the vectors.
 
@@ -140,21 +138,21 @@ def simulate_vectors_mono(
     candidates below the depth have no score, so that `choose_weight` chooses the weight of the vectors.
 
     Args:
-        judged: the queries with the cross-encoder's scores.
-        vector_judged: the same queries with the bi-encoder's scores.
+        queries: the queries with the cross-encoder's scores.
+        vector_queries: the same queries with the bi-encoder's scores.
         card: the bi-encoder's card.
         depth: how many candidates the cross-encoder scores.
     """
-    queries = []
-    for mono, vectors in zip(judged, vector_judged, strict=True):
+    simulated = []
+    for mono, vectors in zip(queries, vector_queries, strict=True):
         logits = card.calibration.scale * vectors.raw_scores + card.calibration.offset
         logits = np.where(np.isnan(logits), -np.inf, logits)
         order = np.argsort(-(logits + card.first_pass_weight * vectors.first_pass), kind="stable")
         raw_scores = np.where(np.arange(len(order)) < depth, mono.raw_scores[order], np.nan)
         vector_logits = np.where(np.isinf(logits), 0.0, logits)[order]
         doc_ids = [mono.doc_ids[index] for index in order]
-        queries.append(JudgedQuery(raw_scores, vector_logits, doc_ids, mono.relevance))
-    return queries
+        simulated.append(JudgedQuery(raw_scores, vector_logits, doc_ids, mono.relevance))
+    return simulated
 
 
 def fit_calibration(raw_scores: npt.NDArray[np.float32], is_relevant: npt.NDArray[np.bool_]) -> Calibration:

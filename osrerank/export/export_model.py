@@ -317,22 +317,22 @@ def _calibrate(
     """
     judgments = read_qrels(qrels)
     with closing(load_scorer(str(folder), backend="onnx")) as scorer:
-        judged = list(score_judged_queries(scorer, card.calibration, candidates, judgments))
-    calibration = fit_judged_queries(judged)
+        queries = list(score_judged_queries(scorer, card.calibration, candidates, judgments))
+    calibration = fit_judged_queries(queries)
     card = replace(card, calibration=calibration)
     if card.kind == "cross-encoder":
-        weight = _choose_vectors_weight(judged, calibration, options, candidates, judgments, report)
+        weight = _choose_vectors_weight(queries, calibration, options, candidates, judgments, report)
         card = replace(card, vectors_weight=weight)
     if options.first_pass_weight is not None:
         return card
-    chosen = choose_weight(judged, calibration)
+    chosen = choose_weight(queries, calibration)
     measures = f"nDCG@10 {chosen.ndcg:.4f}, by cross-validation {chosen.cross_validated_ndcg:.4f}"
     report(f"first-pass weight {chosen.weight:g}: {measures}, first pass alone {chosen.first_pass_ndcg:.4f}")
     return replace(card, first_pass_weight=chosen.weight)
 
 
 def _choose_vectors_weight(
-    judged: Sequence[JudgedQuery],
+    queries: Sequence[JudgedQuery],
     calibration: Calibration,
     options: ExportOptions,
     candidates: Path,
@@ -342,8 +342,8 @@ def _choose_vectors_weight(
     """Choose the weight of the vectors' logit with which ``vectors-mono`` has the best nDCG@10."""
     with closing(load_scorer(options.vector_model, kinds=("bi-encoder",))) as encoder:
         card = read_card(locate(options.vector_model))
-        vector_judged = list(score_judged_queries(encoder, card.calibration, candidates, qrels))
-    chosen = choose_weight(simulate_vectors_mono(judged, vector_judged, card, Rerank().mono_depth), calibration)
+        vector_queries = list(score_judged_queries(encoder, card.calibration, candidates, qrels))
+    chosen = choose_weight(simulate_vectors_mono(queries, vector_queries, card, Rerank().mono_depth), calibration)
     measures = f"nDCG@10 {chosen.ndcg:.4f}, by cross-validation {chosen.cross_validated_ndcg:.4f}"
     baseline = f"vectors of {options.vector_model} alone {chosen.first_pass_ndcg:.4f}"
     report(f"vectors' weight {chosen.weight:g} in vectors-mono: {measures}, {baseline}")

@@ -131,8 +131,8 @@ class BertGraph:
 
     def logits(self, head: Head | None) -> str:
         """Return the logits ``(n, labels)`` of a head; by default, of the classifier's head."""
-        last = "cls.seq_relationship" if self._card.head == "next-sentence" else "classifier"
-        head = head or Head((HeadStep("dense", "pooler.dense", "tanh"), HeadStep("dense", last)))
+        classifier = "cls.seq_relationship" if self._card.head == "next-sentence" else "classifier"
+        head = head or Head((HeadStep("dense", "pooler.dense", "tanh"), HeadStep("dense", classifier)))
         states = self._embeddings(self._positions(), self._look_up("token_type", "token_type_ids"))
         for layer in range(self._layers - 1):
             states = self._layer(states, layer)

@@ -103,8 +103,8 @@ def _projected_width(directory: Path, description: files.LateInteractionDescript
         return 0
     last = description.projections[-1]
     file, name = directory / last.file, f"{last.name}.weight"
-    with require("safetensors", extra="torch").safe_open(file, framework="numpy") as opened:
-        rows = int(opened.get_slice(name).get_shape()[0]) if name in opened.keys() else 0  # noqa: SIM118 - no mapping
+    with require("safetensors", extra="torch").safe_open(file, framework="numpy") as tensors:
+        rows = int(tensors.get_slice(name).get_shape()[0]) if name in tensors.keys() else 0  # noqa: SIM118 - no mapping
     if not rows:
         raise ModelLoadError(f"{file} has no tensor {name}", path=str(file))
     if description.dimensions not in (0, rows):

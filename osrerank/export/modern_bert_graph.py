@@ -176,8 +176,8 @@ class ModernBertGraph:
         blocks = add("Reshape", [states, constant(f"blocks.{window}", np.array([0, -1, window, hidden]))])
         ends = [-2, -1, np.iinfo(np.int64).max]
         neighbours = []
-        for first, last in enumerate(ends):
-            bounds = constant(f"from.{first}", np.array([first])), constant(f"to.{last}", np.array([last]))
+        for start, end in enumerate(ends):
+            bounds = constant(f"from.{start}", np.array([start])), constant(f"to.{end}", np.array([end]))
             neighbours.append(add("Slice", [blocks, *bounds, self._axis(1)]))
         joined = add("Concat", neighbours, axis=2)
         return add("Reshape", [joined, constant(f"around.{window}", np.array([-1, 3 * window, hidden]))])

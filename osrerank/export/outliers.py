@@ -38,7 +38,7 @@ def separate_outliers(model: Any, sequences: Iterable[Tokens], max_channels: int
         model: a model whose inputs are fields of `osrerank.scoring.inputs.PaddedBatch`.
         sequences: sample sequences, whose largest activations show which channels are outliers.
         max_channels: the maximum number of outlier channels of a product.
-        min_gain: the minimum factor by which the scale of the other channels must shrink for a product to be split.
+        min_gain: the minimum ratio of the largest channel to the largest one that is not an outlier.
     """
     onnx = require("onnx", extra="onnx")
     weights = {tensor.name: tensor for tensor in model.graph.initializer}

@@ -124,14 +124,14 @@ def _builder(config: Mapping[str, Any]) -> Callable[..., Any] | None:
 
 
 def write_onnx(network: Any, target: Path, output: str) -> None:
-    """Export a torch module that takes `PaddedBatch`'s fields by optimum, for any numbers of rows and tokens.
+    """Let optimum export a torch module that takes `PaddedBatch`'s fields, for any numbers of rows and tokens.
 
     Raises:
         MissingDependencyError: the extra ``onnx`` is not installed.
     """
     exporter: Any = require("optimum.exporters.onnx", extra="onnx")
     configs: Any = require("optimum.exporters.onnx.model_configs", extra="onnx")
-    # The config has BERT's inputs, which are the fields of `PaddedBatch`.
+    # BERT's inputs are the fields of `PaddedBatch`.
     config_type = type("PaddedConfig", (configs.BertOnnxConfig,), {"outputs": {output: {0: "n"}}})
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the tracer warns about every branch, and that it is deprecated

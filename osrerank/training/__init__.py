@@ -1,1 +1,1 @@
-"""Training and export; needs the torch extra."""
+"""Train, distil and pre-train rerankers; needs the extra ``torch``."""

@@ -14,12 +14,12 @@ CURVE_FILE = "curve.csv"
 class Curve:
     """Writes the rows of a curve: step, rate, loss, parts of the loss and, after a measurement, the measure.
 
-    A training that resumes after ``done`` steps removes the rows of later steps.
+    A training that resumes after ``steps_done`` steps removes the rows of later steps.
     """
 
-    def __init__(self, path: Path, done: int) -> None:
+    def __init__(self, path: Path, steps_done: int) -> None:
         self._path = path
-        self._rows = [row for row in read_curve(path) if int(row["step"]) <= done] if path.exists() else []
+        self._rows = [row for row in read_curve(path) if int(row["step"]) <= steps_done] if path.exists() else []
         self._is_rewritten = False
 
     def add(self, row: Mapping[str, Any]) -> None:

@@ -200,11 +200,12 @@ def estimate_cost(query: str, documents: Sequence[str], sequences: int, kind: Ki
 def plan_schedule(development: DevelopmentSet, training_cost: float, kind: Kind, max_tokens: int) -> Schedule:
     """Choose a schedule whose measurements take at most a tenth of the time.
 
-    The time is estimated from the number of characters, not measured, so that the same training is always measured at
-    the same steps. A character counts the same in measuring and in training; this overestimates measuring, which has
-    no backward pass; ``training_cost`` is in characters, too. If time allows, all queries are measured two to ten
-    times. Otherwise, queries with a relevant candidate, evenly spaced in the set, are measured twice. If they would be
-    fewer than ten, nothing is measured.
+    The time is estimated from the number of characters, as is ``training_cost``, so that the same training is always
+    measured at the same steps. A character counts the same in measuring and in training. This overestimates measuring,
+    which has no backward pass.
+
+    If time allows, all queries are measured two to ten times. Otherwise, some queries with a relevant candidate, evenly
+    spaced in the set, are measured twice. If they would be fewer than ten, nothing is measured.
     """
     costs = [
         estimate_cost(example.query, texts, len(texts) * (len(texts) - 1 if kind == "duo" else 1), kind, max_tokens)

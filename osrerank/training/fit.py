@@ -242,10 +242,10 @@ def _mine(
 ) -> MinedExamples | None:
     """Mine as many examples as the remaining steps need, in the main process; return None if time ran out."""
     recipe = request.recipe
-    needed = math.ceil(remaining_steps * recipe.batch / (1 + recipe.negatives))
+    example_count = math.ceil(remaining_steps * recipe.batch / (1 + recipe.negatives))
     sources = [source.read for source in request.data]
     whole_examples = endless_passes(sources, source_counts, replace(recipe, draw="all"))
-    examples = itertools.islice(whole_examples, min(needed, sum(source_counts)))
+    examples = itertools.islice(whole_examples, min(example_count, sum(source_counts)))
     mined = None
     if machine.is_main_process:
         mined = mine(request.folder, examples, trainee, scoring, recipe, training.is_time_over)
@@ -324,13 +324,13 @@ def _finish(
         provenance["student_from"] = model_name(trainee.source)
     if state.best is not None and request.development is not None and schedule.development is not None:
         measurements = training.plan.measurements
-        best = f"the best of {measurements} measurements on this set, so it is optimistic"
+        choice = f"the best of {measurements} measurements on this set, so it is optimistic"
         provenance["measures"] = {
             request.recipe.measure: round(state.best, 4),
             "on": request.development.name,
             "queries": len(schedule.development.examples),
             "at_step": state.best_step,
-            "chosen": best if measurements > 1 else "the last weights",
+            "chosen": choice if measurements > 1 else "the last weights",
         }
     write_model(request.output, trainee, request.folder, provenance)
     shutil.rmtree(request.folder)

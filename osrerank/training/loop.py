@@ -260,9 +260,9 @@ class Training:
                     self.save()
                     return False
                 row = self._train_step(self.state.step, self._next_step(prepared))
-                done = self.state.step + 1
-                self.state = replace(self.state, step=done)
-                if measure is not None and (done % evaluate_every == 0 or done == self.plan.total):
+                steps_done = self.state.step + 1
+                self.state = replace(self.state, step=steps_done)
+                if measure is not None and (steps_done % evaluate_every == 0 or steps_done == self.plan.total):
                     row["measure"] = self._machine.broadcast(measure() if self._machine.is_main_process else 0.0)
                     self._save_if_best(row["measure"])
                 if self._machine.is_main_process:

@@ -59,9 +59,9 @@ def mine(
     path = folder / MINED_FILE
     unfinished = folder / f"{MINED_FILE}.part"
     if not path.exists():
-        done = _count_whole_lines(unfinished)
+        line_count = _count_whole_lines(unfinished)
         with unfinished.open("a", encoding="utf-8") as file:
-            for example in islice(examples, done, None):
+            for example in islice(examples, line_count, None):
                 if is_time_over():
                     return None
                 mined = _mine_example(example, trainee, scoring, recipe)

@@ -110,19 +110,20 @@ class MaskedStepBuilder:
 
     def sequences(self, texts: Iterable[str]) -> Iterator[Ids]:
         """Yield the sequences of a pass, except those with fewer than `MIN_PIECES` pieces."""
-        first, last, _ = self._special_ids
+        start_id, end_id, _ = self._special_ids
         texts_ids = (self.tokenizer.encode(text, add_special_tokens=False).ids for text in texts)
-        for piece_ids in self._pack(texts_ids, last) if self.recipe.pack else self._split(texts_ids):
+        parts = self._pack(texts_ids, end_id) if self.recipe.pack else self._split(texts_ids)
+        for piece_ids in parts:
             if len(piece_ids) >= MIN_PIECES:
-                yield np.array([first, *piece_ids, last], dtype=np.int64)
+                yield np.array([start_id, *piece_ids, end_id], dtype=np.int64)
 
     @property
     def _special_ids(self) -> tuple[int, int, int]:
         """Return the ids of the tokens that begin a sequence, end it, and hide a piece."""
         for tokens in FAMILY_TOKENS:
-            first, last, mask = (self.tokenizer.token_to_id(token) for token in tokens)
-            if first is not None and last is not None and mask is not None:
-                return first, last, mask
+            start_id, end_id, mask_id = (self.tokenizer.token_to_id(token) for token in tokens)
+            if start_id is not None and end_id is not None and mask_id is not None:
+                return start_id, end_id, mask_id
         names = " nor ".join(", ".join(tokens) for tokens in FAMILY_TOKENS)
         raise ConfigError(f"the model's tokenizer has neither {names}; start from another model", setting="init_from")
 
@@ -188,18 +189,18 @@ class MaskedStepBuilder:
 
         The targets are the ids of the hidden pieces, and `IGNORE_INDEX` elsewhere.
         """
-        first, last, mask = self._special_ids
-        pieces = np.flatnonzero(~np.isin(ids, (first, last)))
+        start_id, end_id, mask_id = self._special_ids
+        pieces = np.flatnonzero(~np.isin(ids, (start_id, end_id)))
         count = max(1, round(self.recipe.mask * len(pieces)))
         hidden = np.sort(rng.choice(pieces, count, replace=False))
         targets = np.full_like(ids, IGNORE_INDEX)
         targets[hidden] = ids[hidden]
         draws = rng.random(count)
-        changed = ids.copy()
-        changed[hidden[draws < MASK_SHARE]] = mask
+        masked_ids = ids.copy()
+        masked_ids[hidden[draws < MASK_SHARE]] = mask_id
         replaced = hidden[(draws >= MASK_SHARE) & (draws < MASK_SHARE + RANDOM_SHARE)]
-        changed[replaced] = rng.integers(len(SPECIAL_TOKENS), self.tokenizer.get_vocab_size(), len(replaced))
-        return changed, targets
+        masked_ids[replaced] = rng.integers(len(SPECIAL_TOKENS), self.tokenizer.get_vocab_size(), len(replaced))
+        return masked_ids, targets
 
 
 def pretrain(
@@ -306,9 +307,10 @@ def train_tokenizer(texts: Iterable[str], vocabulary: int) -> Tokenizer:
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     trainer = trainers.WordPieceTrainer(vocab_size=vocabulary, special_tokens=list(SPECIAL_TOKENS), show_progress=False)
     tokenizer.train_from_iterator(texts, trainer)
-    first, last = (tokenizer.token_to_id(name) for name in ("[CLS]", "[SEP]"))
     tokenizer.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[("[CLS]", first), ("[SEP]", last)]
+        single="[CLS] $A [SEP]",
+        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+        special_tokens=[(name, tokenizer.token_to_id(name)) for name in ("[CLS]", "[SEP]")],
     )
     return tokenizer
 

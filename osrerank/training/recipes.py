@@ -28,7 +28,7 @@ class Recipe:
             "list" each with several negatives, "top" the first ``depth`` documents, and "all" all documents.
         negatives: with "list", the number of negatives to sample for each relevant document.
         depth: how many of the highest-ranked negatives to sample from; with "top", the number of documents.
-        mine_at: the share of the steps after which the hardest negatives are mined with the model itself. 0 turns
+        mine_at: the share of the steps after which the hardest negatives are mined by the model itself. 0 turns
             mining off.
         head: the head of a cross-encoder or duo model: "logits2", "logit1" or "next-sentence". Empty keeps the
             checkpoint's head, or creates "logits2" if it has none. A bi-encoder always keeps its head.
@@ -45,7 +45,7 @@ class Recipe:
         weight_decay, beta1, beta2, eps, bias_correction: the parameters of Adam.
         clip: the maximum norm of the gradient. 0 sets no limit.
         dropout: the dropout probability. Bi-encoders are trained without dropout.
-        freeze: "embeddings" does not train the embedding tables. Empty trains all weights.
+        freeze: "embeddings" excludes the embedding tables from training. Empty trains all weights.
         shuffle: the size of the shuffle buffer, in examples.
         seed: the seed of all random choices.
         precision: the precision of the matrix products; weights are always fp32. "mixed" is bf16 on the CPU and on
@@ -120,8 +120,8 @@ class Recipe:
                 raise _invalid_value(name, getattr(self, name), "from 0 to below 1")
 
     @classmethod
-    def of(cls, options: Mapping[str, Any] | None, default: str) -> "Recipe":
-        """Return a preset with changes, from options ``{"name": preset, field: value}``.
+    def from_options(cls, options: Mapping[str, Any] | None, default: str) -> "Recipe":
+        """Return a preset with changes, from options ``{"name": preset, field: value}`` with a default preset.
 
         Raises:
             ConfigError: the preset or a field does not exist, or a value is not valid.

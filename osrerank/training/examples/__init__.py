@@ -1,1 +1,1 @@
-"""Training examples: reading, sampling and batching them."""
+"""Read, sample and batch training examples."""

@@ -90,10 +90,11 @@ def examples_from_index(
 def examples_from_questions(
     path: Path, *, depth: int, questions: int | None = None, seed: int = 1
 ) -> Iterator[Example]:
-    """Yield an example for each question in a file of SQuAD's layout: its own paragraph is relevant, BM25's others not.
+    """Yield an example for each question in a file of SQuAD's layout.
 
-    Paragraphs are in BM25's order. If BM25 misses the question's own paragraph, that one comes last. Other paragraphs
-    that contain one of the answers are left out, because they may answer the question.
+    The question's own paragraph is relevant, and BM25's other hits are negatives. Paragraphs are in BM25's order. If
+    BM25 misses the question's own paragraph, that one comes last. Hits that contain one of the answers are left out,
+    because they may answer the question.
 
     Args:
         path: a file ``{"data": [{"paragraphs": [{"context", "qas": [{"question", "answers": [{"text"}]}]}]}]}``.

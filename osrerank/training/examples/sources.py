@@ -53,9 +53,9 @@ def open_source(options: Mapping[str, Any]) -> ExampleSource:
     for name in source_kind.required:
         if name not in settings:
             raise ConfigError(f"data: {kind} needs {name}=FILE", setting="data")
-    known = (*source_kind.required, *source_kind.optional)
-    if unknown := sorted(settings.keys() - set(known)):
-        allowed = ", ".join(known) or "none"
+    names = (*source_kind.required, *source_kind.optional)
+    if unknown := sorted(settings.keys() - set(names)):
+        allowed = ", ".join(names) or "none"
         raise ConfigError(f"data: {kind} has no option {unknown[0]}; it has {allowed}", setting="data")
     path = _check_file(options[kind])
     files = {name: _check_file(value) for name, value in settings.items() if name in FILE_OPTIONS}
@@ -116,12 +116,12 @@ def read_candidates(path: Path, qrels: Path, depth: int = DEFAULT_DEPTH, relevan
     judgments = read_qrels(qrels).judgments
     for number, value in numbered_objects(path):
         try:
-            judged = judgments.get(str(value["query_id"]), {})
+            query_judgments = judgments.get(str(value["query_id"]), {})
             entries = value["candidates"][:depth]
             texts = [join_title(entry) for entry in entries]
             doc_ids = [str(entry["doc_id"]) for entry in entries]
-            grades = [int(judged.get(doc_id, 0) >= relevant) for doc_id in doc_ids]
-            missed = _count_missed(judged, set(doc_ids), relevant)
+            grades = [int(query_judgments.get(doc_id, 0) >= relevant) for doc_id in doc_ids]
+            missed = _count_missed(query_judgments, set(doc_ids), relevant)
             query = value["query"]
         except (KeyError, TypeError, AttributeError) as error:
             raise bad_line(path, number, f"no candidates of a query ({error!r}); see osrerank rerank --help") from None
@@ -192,17 +192,17 @@ def read_microblog(path: Path, qrels: Path, tweets: Path, relevant: int = 1) -> 
     if not queries:
         raise bad_line(path, 1, "expected TREC topics, <top> ... </top>")
     for line, query in queries:
-        judged = _topic_judgments(judgments, query.query_id)
-        doc_ids = [doc_id for doc_id in judged if doc_id in texts]
+        topic_judgments = _topic_judgments(judgments, query.query_id)
+        doc_ids = [doc_id for doc_id in topic_judgments if doc_id in texts]
         documents = [texts.document(doc_id) for doc_id in doc_ids]
-        grades = [int(judged[doc_id] >= relevant) for doc_id in doc_ids]
-        missed = _count_missed(judged, set(doc_ids), relevant)
+        grades = [int(topic_judgments[doc_id] >= relevant) for doc_id in doc_ids]
+        missed = _count_missed(topic_judgments, set(doc_ids), relevant)
         yield _build_example(query.text, documents, grades, path, line, missed=missed)
 
 
-def _count_missed(judged: Mapping[str, int], doc_ids: Collection[str], relevant: int) -> int:
+def _count_missed(judgments: Mapping[str, int], doc_ids: Collection[str], relevant: int) -> int:
     """Return how many relevant documents the ids lack."""
-    return sum(grade >= relevant for doc_id, grade in judged.items() if doc_id not in doc_ids)
+    return sum(grade >= relevant for doc_id, grade in judgments.items() if doc_id not in doc_ids)
 
 
 def _topic_judgments(judgments: Mapping[str, Mapping[str, int]], query_id: str) -> Mapping[str, int]:

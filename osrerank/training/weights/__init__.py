@@ -1,1 +1,1 @@
-"""Models to be trained: read from a checkpoint, averaged, written with a README."""
+"""Load, average and write the models of a training."""

@@ -38,7 +38,7 @@ def describe_encoder(directory: Path, folder: Path, provenance: Mapping[str, Any
 def write_average_readme(directory: Path, card: ModelCard) -> None:
     """Write the README of a model whose weights are the mean of the models in its provenance's ``average_of``."""
     models = [f"- `{entry['model']}`: {entry['share']:g}" for entry in card.provenance["average_of"]]
-    lines = [f"# {card.name}", "", _summarise(card), "Its weights are a weighted mean of these models':", "", *models]
+    lines = [f"# {card.name}", "", _summarise(card), "Its weights are the weighted mean of these models:", "", *models]
     (directory / README_FILE).write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 

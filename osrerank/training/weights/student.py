@@ -32,8 +32,8 @@ def select_layers(teacher: Trainee, kept_layers: tuple[int, ...], name: str) -> 
 
 def _check_layers(count: int, kept_layers: Sequence[int]) -> None:
     if not kept_layers or any(not 0 <= layer < count for layer in kept_layers):
-        listed = ", ".join(str(layer + 1) for layer in kept_layers) or "none"
-        raise ConfigError(f"layers are numbered 1 to {count}; the request names {listed}", setting="layers")
+        names = ", ".join(str(layer + 1) for layer in kept_layers) or "none"
+        raise ConfigError(f"layers are numbered 1 to {count}; the request names {names}", setting="layers")
 
 
 def layer_map(teacher_layers: int, student_layers: int) -> tuple[int, ...]:

@@ -126,7 +126,7 @@ def test_the_export_command_fits_the_card_to_judged_candidates(
     [
         (["--precision", "int4"], "int4"),
         (["--candidates", "none.jsonl"], "none.jsonl"),
-        (["--candidates", __file__], "--candidates and --qrels go together"),
+        (["--candidates", __file__], "--candidates and --qrels belong together"),
         (["--pooling", "sum"], "sum"),
     ],
 )

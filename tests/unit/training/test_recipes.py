@@ -21,9 +21,9 @@ def test_recipes_have_the_papers_numbers() -> None:
 
 
 def test_changing_a_recipe_keeps_its_other_values() -> None:
-    recipe = Recipe.of({"name": "monobert", "steps": 7, "rate": 1}, "modern")
+    recipe = Recipe.from_options({"name": "monobert", "steps": 7, "rate": 1}, "modern")
     assert (recipe.steps, recipe.rate, recipe.batch) == (7, 1, 128)
-    assert Recipe.of(None, "duobert").name == "duobert"
+    assert Recipe.from_options(None, "duobert").name == "duobert"
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,7 @@ def test_changing_a_recipe_keeps_its_other_values() -> None:
 )
 def test_unusable_values_of_a_recipe_are_named(given: dict[str, object], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
-        Recipe.of(given, "modern")
+        Recipe.from_options(given, "modern")
 
 
 @pytest.mark.parametrize(("warmup", "expected"), [(0.1, 10), (25, 25), (0, 0)])

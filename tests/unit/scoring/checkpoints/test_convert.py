@@ -296,7 +296,7 @@ def test_a_training_starts_from_a_google_checkpoint(tmp_path: Path) -> None:
     from osrerank.training.weights.models import load_trainee
 
     source = MODEL.convert(str(GOOGLE), None, None)
-    trainee = load_trainee(source, Recipe.of({}, "monobert"))
+    trainee = load_trainee(source, Recipe.from_options({}, "monobert"))
     expected = checkpoints.network().state_dict()["bert.encoder.layer.1.output.dense.weight"]
     torch.testing.assert_close(
         dict(trainee.network.named_parameters())["network.bert.encoder.layer.1.output.dense.weight"], expected

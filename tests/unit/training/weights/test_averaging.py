@@ -46,7 +46,7 @@ def test_averaged_weights_are_weighted_means(tmp_path: Path) -> None:
     assert readme.startswith(
         "# mean\n\nA reranking model (cross-encoder) with a logits2 head. Its input has at most 64 tokens.\n"
     )
-    assert readme.endswith("a weighted mean of these models':\n\n- `trained`: 0.75\n- `start`: 0.25\n")
+    assert readme.endswith("the weighted mean of these models:\n\n- `trained`: 0.75\n- `start`: 0.25\n")
     assert load_scorer(str(made), backend="torch").score("low", ["salt"], [(0,)]).inferences == 1
 
 

@@ -80,7 +80,7 @@ def test_a_trained_head_of_two_labels_is_kept_under_either_name(tmp_path: Path, 
     load_trainee(DATA / "tiny-bert-two-labels", replace(RECIPE, head=first)).save(tmp_path)
     heads = {"logits2": "classifier", "next-sentence": "cls.seq_relationship"}
     trained = load_file(tmp_path / "model.safetensors")[f"{heads[first]}.weight"]
-    found = load_trainee(tmp_path, Recipe.of({"head": then}, "birch"))
+    found = load_trainee(tmp_path, Recipe.from_options({"head": then}, "birch"))
     assert found.card.head == then
     assert torch.equal(found.network.network.get_submodule(heads[then]).weight, trained)
 
