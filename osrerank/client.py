@@ -35,7 +35,7 @@ from osrerank.service import RerankService
 from osrerank.settings import Settings, expand_home, refuse_settings
 from osrerank.types import Encoder, Scorer
 from osrerank.types.engine import Engine
-from osrerank.types.failed import Failed
+from osrerank.types.failed import EngineError
 from osrerank.vectors.background import Background
 
 EMBEDDED = "embedded:"
@@ -45,13 +45,15 @@ CONNECTIONS = 32
 """Connections kept open to each host; opensearch-py's default is one, for which threads would wait."""
 
 
-def failed_of(error: Exception) -> Failed:
-    """Return an exception of opensearch-py as the `Failed` that searches understand."""
+def failed_of(error: Exception) -> EngineError:
+    """Return an exception of opensearch-py as the `EngineError` that searches understand."""
     if not isinstance(error, TransportError):  # such as a response that is not JSON
-        return Failed(error, foreign=str(error))
+        return EngineError(error, foreign=str(error))
     status = error.status_code if isinstance(error.status_code, int) else None
     kind = error.error if status is not None and isinstance(error.error, str) else ""
-    return Failed(error, status=status, kind=kind, timed_out=isinstance(error, ConnectionTimeout), foreign=str(error))
+    return EngineError(
+        error, status=status, kind=kind, timed_out=isinstance(error, ConnectionTimeout), foreign=str(error)
+    )
 
 
 class OpenSearchPyClient:

@@ -17,7 +17,7 @@ from osrerank.search.searcher import Searcher
 from osrerank.search.step import Computation, QueueShadowRun, SendLater
 from osrerank.types import Ranking
 from osrerank.types.engine import Engine
-from osrerank.types.failed import Raised
+from osrerank.types.failed import PropagatedError
 from osrerank.vectors.background import CLOSE_S, Background
 
 
@@ -35,7 +35,7 @@ class Driver:
     @staticmethod
     @abstractmethod
     def _as_failed(error: Exception) -> Exception:
-        """Return an error of the client library as the `Failed` that searches understand, any other error unchanged."""
+        """Return an error of the client library as an `EngineError`, and any other error unchanged."""
 
     @abstractmethod
     def _sender(self, index: Any) -> Callable[[Any], Any]:
@@ -65,7 +65,7 @@ class SyncDriver(Driver):
                     step = steps.send(value)
         except StopIteration as end:
             return end.value
-        except Raised as raised:
+        except PropagatedError as raised:
             cause = raised.cause
         raise cause  # outside the except block, so that its traceback has no context
 
@@ -217,7 +217,7 @@ class AsyncDriver(Driver):
                     step = steps.send(value)
         except StopIteration as end:
             return end.value
-        except Raised as raised:
+        except PropagatedError as raised:
             cause = raised.cause
         raise cause  # outside the except block, so that its traceback has no context
 

@@ -22,7 +22,7 @@ from osrerank.search.templates import multi_template_steps, template_steps
 from osrerank.search.traced import multi_search_span, search_span
 from osrerank.service import RerankService
 from osrerank.types.engine import Engine
-from osrerank.types.failed import Failed
+from osrerank.types.failed import EngineError
 from osrerank.vectors.background import Background
 
 require("elasticsearch", extra="elasticsearch")
@@ -137,9 +137,9 @@ class _RecordingClient:
         if isinstance(error, ApiError):
             details = error.body.get("error") if isinstance(error.body, Mapping) else None
             cause = next(iter(details.get("root_cause") or ()), details) if isinstance(details, Mapping) else {}
-            return Failed(error, status=error.status_code, kind=str(cause.get("type") or ""), foreign=str(error))
+            return EngineError(error, status=error.status_code, kind=str(cause.get("type") or ""), foreign=str(error))
         if isinstance(error, TransportError):
-            return Failed(error, timed_out=isinstance(error, ConnectionTimeout), foreign=str(error))
+            return EngineError(error, timed_out=isinstance(error, ConnectionTimeout), foreign=str(error))
         return error
 
 

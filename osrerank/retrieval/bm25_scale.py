@@ -15,7 +15,7 @@ from osrerank._log_throttle import LogThrottle
 from osrerank.retrieval.expiring import ExpiringCache
 from osrerank.retrieval.requests import NO_OPTIONS, SideRequest, build_path
 from osrerank.types import Ranking
-from osrerank.types.failed import Failed
+from osrerank.types.failed import EngineError
 from osrerank.types.values import BM25
 
 logger = logging.getLogger(__name__)
@@ -103,7 +103,7 @@ class Bm25Scales:
             return scale
         try:
             scale = yield from _read_scale(index, options)
-        except (Failed, AttributeError, KeyError, TypeError, ValueError) as error:  # or an unexpected response
+        except (EngineError, AttributeError, KeyError, TypeError, ValueError) as error:  # or an unexpected response
             if self._log_throttle.is_due(str(index)):
                 logger.warning(
                     "[score-scale-unread] osrerank cannot read the engine's version or the similarity of %s: it "
@@ -125,7 +125,7 @@ def _read_scale(index: Any, options: Mapping[str, Any]) -> Generator[SideRequest
     try:
         params = {"flat_settings": "true", **options}
         response = yield SideRequest("GET", build_path(index, f"_settings/{SIMILARITY}.*"), params=params)
-    except Failed as failed:
+    except EngineError as failed:
         if failed.is_absent:  # the search will raise it
             return NO_FACTOR
         raise

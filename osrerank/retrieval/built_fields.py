@@ -15,7 +15,7 @@ from typing import Any
 from osrerank.retrieval.engine_finder import EngineFinder
 from osrerank.retrieval.requests import SideRequest, build_path
 from osrerank.settings import Settings
-from osrerank.types.failed import Failed
+from osrerank.types.failed import EngineError
 from osrerank.vectors.configured import VectorStorage
 from osrerank.vectors.file import POSITION_PREFIX, FileStore
 from osrerank.vectors.index import RecordRequests, side_index
@@ -88,7 +88,7 @@ class BuiltFields:
             options: the search's `osrerank.retrieval.requests.index_options`.
 
         Raises:
-            Failed: the fields cannot be read now. A batch with a missing or forbidden side index counts as empty.
+            EngineError: the fields cannot be read now. A batch with a missing or forbidden side index counts as empty.
         """
         keys = {name: fields_key(name) for name in names}
         if self._has_sides:
@@ -117,7 +117,7 @@ class BuiltFields:
             path, params, body = requests.request_positions(sides[start : start + BATCH_SIZE], [*keys.values()])
             try:
                 response = yield SideRequest("POST", path, body, {**params, "request_timeout": TIMEOUT_S})
-            except Failed as failed:
+            except EngineError as failed:
                 if not failed.is_absent and not failed.is_forbidden:
                     raise
             else:

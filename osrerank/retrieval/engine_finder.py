@@ -7,7 +7,7 @@ from typing import Any
 from osrerank._log_throttle import LogThrottle
 from osrerank.retrieval.requests import SideRequest
 from osrerank.types.engine import Engine
-from osrerank.types.failed import Failed
+from osrerank.types.failed import EngineError
 
 logger = logging.getLogger(__name__)
 
@@ -34,7 +34,7 @@ class EngineFinder:
             return self._engine
         try:
             self._engine = yield from _identify()
-        except Failed as error:
+        except EngineError as error:
             if self._log_throttle.is_due(""):
                 logger.warning(
                     "[engine-unread] osrerank cannot identify the search engine and assumes OpenSearch; name the "
@@ -53,7 +53,7 @@ def _identify() -> Generator[SideRequest, Any, Engine]:
     """
     try:
         response = yield SideRequest("GET", "/")
-    except Failed as failed:
+    except EngineError as failed:
         if not failed.is_forbidden and not failed.is_absent:
             raise
     else:
@@ -62,7 +62,7 @@ def _identify() -> Generator[SideRequest, Any, Engine]:
         return Engine.ELASTICSEARCH if is_elasticsearch else Engine.OPENSEARCH
     try:
         yield SideRequest("GET", "/_security/_authenticate")
-    except Failed as failed:
+    except EngineError as failed:
         if failed.status is None or failed.is_overload:
             raise
         return Engine.OPENSEARCH

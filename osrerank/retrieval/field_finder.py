@@ -26,7 +26,7 @@ from osrerank.retrieval.fields import (
 )
 from osrerank.retrieval.mapping import Leaves, field_names, read_leaves_by_index, without_boost
 from osrerank.retrieval.requests import NO_OPTIONS, SideRequest, build_path
-from osrerank.types.failed import Failed
+from osrerank.types.failed import EngineError
 from osrerank.types.reasons import SearchWarning, WarningCode
 
 logger = logging.getLogger(__name__)
@@ -108,16 +108,16 @@ class FieldFinder:
             return fields
         try:
             return (yield from self._look_up(index, named, options, entry, is_old=fields is not None))
-        except (Failed, ResponseFormatError) as error:
-            if isinstance(error, Failed) and error.is_absent:  # the search will raise it
+        except (EngineError, ResponseFormatError) as error:
+            if isinstance(error, EngineError) and error.is_absent:  # the search will raise it
                 return _fields_without_mapping(named)
             sentence = f"the mapping of {index or 'all indices'} cannot be read: the search uses the default fields"
             warning = SearchWarning(sentence, WarningCode.MAPPING_UNREAD)
             if self._log_throttle.is_due(str(index)):
                 logger.warning("[mapping-unread] %s: %s", warning, error)
-            if not isinstance(error, Failed) or error.is_forbidden:
+            if not isinstance(error, EngineError) or error.is_forbidden:
                 self._unreadable.put(key, warning)
-            timed_out = isinstance(error, Failed) and error.timed_out
+            timed_out = isinstance(error, EngineError) and error.timed_out
             return replace(_fields_without_mapping(named, warning), timed_out=timed_out)
 
     def _look_up(
@@ -160,7 +160,7 @@ class FieldFinder:
         assert self._built is not None
         try:
             return (yield from self._built.find(index, by_index, options)), ()
-        except (Failed, LookupError, TypeError, AttributeError) as error:
+        except (EngineError, LookupError, TypeError, AttributeError) as error:
             sentence = (
                 f"cannot look up which fields the vectors of {index or 'all indices'} were built from; "
                 "using the fields in the mapping instead"

@@ -20,7 +20,7 @@ from osrerank.retrieval.engine_finder import EngineFinder
 from osrerank.retrieval.expiring import ExpiringCache
 from osrerank.retrieval.requests import NO_OPTIONS, SideRequest, build_path, index_options
 from osrerank.types.engine import Engine
-from osrerank.types.failed import Failed
+from osrerank.types.failed import EngineError
 
 logger = logging.getLogger(__name__)
 
@@ -151,8 +151,8 @@ class SearchPipelines:
                 "GET", build_path(index, f"_settings/{DEFAULT_PIPELINE_SETTING}"), params=params
             )
             names = {entry["settings"][DEFAULT_PIPELINE_SETTING] for entry in response.values()} - {NO_PIPELINE_NAME}
-        except (Failed, AttributeError, KeyError, TypeError) as error:  # or an unexpected response
-            if isinstance(error, Failed) and error.is_absent:  # the search raises the error, unless it is cross-cluster
+        except (EngineError, AttributeError, KeyError, TypeError) as error:  # or an unexpected response
+            if isinstance(error, EngineError) and error.is_absent:  # the search raises it, unless it is cross-cluster
                 if ":" in str(index):
                     self._defaults.put(key, NO_PIPELINE)
                 return NO_PIPELINE
@@ -164,7 +164,7 @@ class SearchPipelines:
                     SETTINGS_RIGHT,
                     error,
                 )
-            if isinstance(error, Failed) and error.is_forbidden:
+            if isinstance(error, EngineError) and error.is_forbidden:
                 self._defaults.put(key, UNKNOWN_PIPELINE)
             return UNKNOWN_PIPELINE
         default = names.pop() if len(names) == 1 else replace(NO_PIPELINE, has_default=bool(names))
@@ -181,12 +181,12 @@ class SearchPipelines:
             if name not in response:  # the search will report the missing pipeline
                 return replace(NO_PIPELINE, has_default=True)
             pipeline = parse_pipeline(name, response[name])
-        except (Failed, TypeError) as error:
+        except (EngineError, TypeError) as error:
             obstacle = (
                 f"the definition of the search pipeline {name} cannot be read, so the pipeline may rank the hits itself"
             )
             pipeline = SearchPipeline(name, obstacle, missing_right=PIPELINES_RIGHT, has_default=True)
-            if not isinstance(error, Failed) or not error.is_forbidden:
+            if not isinstance(error, EngineError) or not error.is_forbidden:
                 return pipeline
             pipeline = replace(pipeline, obstacle=f"{obstacle}: grant {PIPELINES_RIGHT}")
         self._definitions.put(name, pipeline)

@@ -10,7 +10,7 @@ from typing import Any
 from osrerank.errors import ConfigError
 from osrerank.retrieval.requests import SideRequest, build_path
 from osrerank.types.engine import Engine
-from osrerank.types.failed import Failed
+from osrerank.types.failed import EngineError
 from osrerank.vectors.index import PREFIX
 from osrerank.vectors.position import Head, parse_heads
 
@@ -28,7 +28,7 @@ def read_heads(index: str, *, is_embedded: bool) -> Generator[SideRequest, Any, 
     """Yield the requests for the newest changes of the indices that a name stands for, and return them.
 
     Raises:
-        Failed: the index does not exist, or the engine is unavailable.
+        EngineError: the index does not exist, or the engine is unavailable.
         ConfigError: the engine does not report sequence numbers, or this user lacks the right to read them.
     """
     if is_embedded:
@@ -36,7 +36,7 @@ def read_heads(index: str, *, is_embedded: bool) -> Generator[SideRequest, Any, 
     try:
         response = yield SideRequest("GET", build_path(index, "_stats/docs"), params={"level": "shards"})
         heads_by_index = {name: parse_heads(entry) for name, entry in response["indices"].items()}
-    except Failed as failed:
+    except EngineError as failed:
         if failed.kind == "index_not_found_exception" or failed.status in (None, 429, 500, 502, 503, 504):
             raise
         fix = f"grant {RIGHTS}, or " if failed.is_forbidden else ""

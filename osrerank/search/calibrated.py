@@ -23,7 +23,7 @@ from osrerank.thresholds.calibration import (
     read_calibrations,
 )
 from osrerank.thresholds.cut import Thresholds
-from osrerank.types.failed import Failed
+from osrerank.types.failed import EngineError
 
 logger = logging.getLogger(__name__)
 
@@ -63,7 +63,7 @@ class Calibrations:
         reason = ""
         try:
             calibration = yield from self._valid(options, index, service)
-        except (ConfigError, ModelLoadError, MissingDependencyError, WorkerError, Failed) as error:
+        except (ConfigError, ModelLoadError, MissingDependencyError, WorkerError, EngineError) as error:
             reason = str(error)
             if options.on_failure == "raise":
                 raise ConfigError(reason, setting="rerank.min_probability", source=str(self.file)) from None

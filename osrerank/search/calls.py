@@ -13,7 +13,7 @@ from osrerank.search.plan import Query, RerankArgument, SearchCall, decode_body,
 from osrerank.search.run import search
 from osrerank.search.searcher import Searcher
 from osrerank.search.step import SearchRequest
-from osrerank.types.failed import Failed
+from osrerank.types.failed import EngineError
 from osrerank.types.reasons import Reason
 
 SHARED = ("filter_path", SCORES_PARAM)
@@ -45,8 +45,8 @@ def search_steps(
         ConfigError: the rerank options cannot be used; or the query has no single text, and the options say to
             raise.
         ValueError: both a query and a body with a query are given.
-        Failed: the search engine refused the search.
-        Raised: reranking failed and ``on_failure`` is ``"raise"``.
+        EngineError: the search engine refused the search.
+        PropagatedError: reranking failed and ``on_failure`` is ``"raise"``.
     """
     searcher = searcher.for_user(headers)
     options = Rerank.of(rerank, searcher.defaults.options_for(index))
@@ -76,7 +76,7 @@ def multi_search_steps(
 
     Raises:
         ConfigError: the body has a header without a body, or the rerank options cannot be used.
-        Failed: the search engine refused the multi-search.
+        EngineError: the search engine refused the multi-search.
     """
     searcher = searcher.for_user(params.get("headers"))
     lines, is_json = lines_of(body), isinstance(body, str | bytes)
@@ -108,16 +108,16 @@ def _multi_search(searcher: Searcher, calls: Sequence[SearchCall]) -> ClientStep
 
     Raises:
         ConfigError: the rerank options cannot be used.
-        Failed: the search engine refused the multi-search.
-        Raised: reranking failed and ``on_failure`` is ``"raise"``.
+        EngineError: the search engine refused the multi-search.
+        PropagatedError: reranking failed and ``on_failure`` is ``"raise"``.
     """
     outcomes = yield from run_in_lockstep([(call.header, search(call, searcher)) for call in calls], searcher.vectors)
     for outcome in outcomes.outcomes:
-        if isinstance(outcome, Failed) and isinstance(outcome.cause, Exception):
+        if isinstance(outcome, EngineError) and isinstance(outcome.cause, Exception):
             raise outcome
     if not outcomes.has_responses:
         return outcomes.envelope
-    responses = [outcome.cause if isinstance(outcome, Failed) else outcome for outcome in outcomes.outcomes]
+    responses = [outcome.cause if isinstance(outcome, EngineError) else outcome for outcome in outcomes.outcomes]
     return {**outcomes.envelope, "responses": responses}
 
 

@@ -22,7 +22,7 @@ from osrerank.service import RerankService, no_vectors
 from osrerank.stages.html import lacks_text
 from osrerank.types import Candidate, LongText
 from osrerank.types.engine import Engine
-from osrerank.types.failed import Failed
+from osrerank.types.failed import EngineError
 from osrerank.vectors.documents import DocumentVectors
 from osrerank.vectors.file import POSITION_PREFIX, FileStore
 from osrerank.vectors.index import RecordRequests, side_index
@@ -109,7 +109,7 @@ def coverage(searcher: "Searcher", index: str, max_documents: int = SAMPLE_SIZE)
     Raises:
         ConfigError: the model has no vectors, the first stage scores sentences, or the indices have different models.
         ModelLoadError, MissingDependencyError, WorkerError: the model cannot be loaded.
-        Failed: there is no such index, or it cannot be read.
+        EngineError: there is no such index, or it cannot be read.
     """
     defaults = searcher.defaults.options_for(index)
     fields = yield from searcher.fields_of(defaults, index)
@@ -153,7 +153,7 @@ def _unbuilt_hits(
     """
     try:
         heads: Heads = yield from read_heads(index, is_embedded=searcher.is_embedded)
-    except (ConfigError, Failed):  # the caller examines a sample
+    except (ConfigError, EngineError):  # the caller examines a sample
         return None
     positions: dict[str, Position | None] = {}
     for name, shards in heads.items():
@@ -191,7 +191,7 @@ def _position(searcher: "Searcher", vectors: DocumentVectors, index: str, key: b
         path, params, body = form.request_positions([side_index(index)], [key])
         try:
             content, _ = form.parse_position((yield SideRequest("POST", path, body, params)))
-        except Failed:  # the user may not read it
+        except EngineError:  # the user may not read it
             return None
     elif isinstance(store, FileStore):
         content = store.read([POSITION_PREFIX + key]).get(POSITION_PREFIX + key, b"")

@@ -23,7 +23,7 @@ from osrerank.search.step import (
     Step,
 )
 from osrerank.search.vectors import SideVectors
-from osrerank.types.failed import Failed
+from osrerank.types.failed import EngineError
 
 MIN_TIMEOUT_S = 0.05
 """The shortest timeout of a request for texts, in seconds."""
@@ -38,7 +38,7 @@ class _RunningSearch:
         steps: the generator of the search's steps.
         header: the search's header in a multi-search; None for a single search.
         step: the step that the search waits for; None if the search has ended.
-        outcome: the search's response, or the `Failed` that ended the search. Any other error ends all searches.
+        outcome: the search's response, or the `EngineError` that ended the search. Any other error ends all searches.
     """
 
     steps: Generator[Step, Any, Any]
@@ -57,7 +57,7 @@ class _RunningSearch:
             except StopIteration as end:
                 self.step, self.outcome = None, end.value
                 return
-            except Failed as failed:
+            except EngineError as failed:
                 self.step, self.outcome = None, failed
                 return
             if not isinstance(self.step, Computation):
@@ -72,7 +72,7 @@ class Outcomes(NamedTuple):
     """The outcomes of searches that ran in lockstep.
 
     Attributes:
-        outcomes: the response of each search, or the `Failed` that ended it.
+        outcomes: the response of each search, or the `EngineError` that ended it.
         envelope: the multi-search's response without its ``responses``; empty for a single search.
         has_responses: whether the multi-search's response had ``responses``, which ``filter_path`` may hide.
     """
@@ -93,10 +93,10 @@ def run_one(
         header: the search's header in a multi-search; None for a single search.
 
     Raises:
-        Failed: the search engine refused the search.
+        EngineError: the search engine refused the search.
     """
     outcomes = yield from run_in_lockstep([(header, steps)], vectors)
-    if isinstance(outcomes.outcomes[0], Failed):
+    if isinstance(outcomes.outcomes[0], EngineError):
         raise outcomes.outcomes[0]
     return outcomes.outcomes[0]
 
@@ -188,7 +188,7 @@ def _split_responses(result: Any, count: int, has_first_pass: bool) -> list[Any]
         count: the number of searches.
         has_first_pass: whether one of the searches is a first pass, which may be why all were refused.
     """
-    if isinstance(result, Failed):
+    if isinstance(result, EngineError):
         result.is_shared = has_first_pass
         return [result] * count
     if isinstance(result, Exception):
@@ -202,12 +202,12 @@ def _split_responses(result: Any, count: int, has_first_pass: bool) -> list[Any]
     ]
 
 
-def _error_of_search(response: Mapping[str, Any]) -> Failed:
+def _error_of_search(response: Mapping[str, Any]) -> EngineError:
     """Return the error of one search in a multi-search."""
     error = response["error"]
     cause = next(iter(error.get("root_cause") or ()), error) if isinstance(error, Mapping) else {"type": error}
     status = response.get("status")
-    return Failed(
+    return EngineError(
         response,
         status=status if isinstance(status, int) else 400,
         kind=str(cause.get("type") or ""),

@@ -15,7 +15,7 @@ from osrerank.search.plan import NOT_ATTEMPTED, Plan, look_up_fields
 from osrerank.search.searcher import Searcher
 from osrerank.search.step import ReadTexts, SearchRequest, Step
 from osrerank.types.engine import Engine
-from osrerank.types.failed import Failed
+from osrerank.types.failed import EngineError
 from osrerank.types.reasons import Reason, ReasonCode, SearchWarning, WarningCode
 
 logger = logging.getLogger(__name__)
@@ -46,7 +46,7 @@ def perform(plan: Plan, searcher: Searcher) -> Generator[SearchRequest, Any, tup
     - A first pass that names the query's clauses is sent again without names if it is refused.
 
     Raises:
-        Failed: the caller's own request was refused, or the first pass was refused for a reason that holds for both.
+        EngineError: the caller's own request was refused, or the first pass was for a reason that holds for both.
     """
     first = plan.first_pass
     if first is None:
@@ -54,7 +54,7 @@ def perform(plan: Plan, searcher: Searcher) -> Generator[SearchRequest, Any, tup
         return plan, response
     try:
         response = yield _request(plan, first)
-    except Failed as failed:
+    except EngineError as failed:
         if (refusal := _refusal(failed)) is None:
             raise
     else:
@@ -141,7 +141,7 @@ def _plain_response(plan: Plan) -> Generator[SearchRequest, Any, Any]:
     """Yield the caller's own request, again if it was refused and another search of a multi-search may be the cause."""
     try:
         return (yield plan.callers_request)
-    except Failed as failed:
+    except EngineError as failed:
         if not failed.is_shared or _refusal(failed) is None:
             raise
     return (yield plan.callers_request)
@@ -155,7 +155,7 @@ def _choose_more_complete(plan: Plan, response: Any, reason: Reason) -> Generato
     """
     try:
         plain_response = yield plan.callers_request
-    except Failed as failed:
+    except EngineError as failed:
         if failed.timed_out or _refusal(failed) is None:  # the failure does not show that the request is wrong
             return plan, response
         raise
@@ -167,7 +167,7 @@ def _choose_more_complete(plan: Plan, response: Any, reason: Reason) -> Generato
     return plan.unranked(reason), plain_response
 
 
-def _refusal(failed: Failed) -> Reason | None:
+def _refusal(failed: EngineError) -> Reason | None:
     """Return why the first pass was refused; None if the caller's own request would fail as well.
 
     It would fail after status 401 or 404, on overload, and if the cluster cannot be reached.
@@ -204,7 +204,7 @@ def hits_with_texts(plan: Plan, response: Any, searcher: Searcher) -> Generator[
         engine = yield from searcher.engine.find()
         try:
             texts = yield _request_for_texts(plan, first.read_later, hits, engine)
-        except Failed as failed:
+        except EngineError as failed:
             code = ReasonCode.DEADLINE if failed.timed_out else ReasonCode.REFUSED
             reason = Reason(code, "the texts of the hits could not be fetched", failed.foreign)
             return replace(plan, obstacle=reason), hits

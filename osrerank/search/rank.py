@@ -21,7 +21,7 @@ from osrerank.stages.vectors import VectorStage
 from osrerank.tracing.attributes import set_search_outcome
 from osrerank.tracing.spans import UNRECORDED, span
 from osrerank.types import Deadline, Query, Ranking
-from osrerank.types.failed import Raised
+from osrerank.types.failed import PropagatedError
 from osrerank.types.reasons import Reason, ReasonCode
 
 QUERY_ID = "search"
@@ -142,7 +142,7 @@ def run_stages(ranking: Ranking | Reason, plan: Plan) -> Ranking | Reason:
 
     Raises:
         ConfigError: a stage cannot do what the options require.
-        Raised: a stage failed, and the options say to raise.
+        PropagatedError: a stage failed, and the options say to raise.
     """
     with span("osrerank.rerank") if plan.call.position else UNRECORDED:  # each search of a multi-search has a span
         if isinstance(ranking, Ranking) and not ranking.reports and plan.recipe is not None:
@@ -162,7 +162,7 @@ def _rerank(ranking: Ranking, plan: Plan) -> Ranking:
         ranking = plan.recipe.rerank(ranking, plan.deadline, on_failure=plan.options.on_failure)
     except Exception as error:
         if plan.options.on_failure == "raise" and not isinstance(error, ConfigError):
-            raise Raised(error) from error
+            raise PropagatedError(error) from error
         raise
     if plan.boosts is not None:
         ranking = apply_boosts(ranking, plan.boosts)

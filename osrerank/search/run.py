@@ -33,7 +33,7 @@ from osrerank.search.slow import SLOW_S, advise
 from osrerank.search.step import Computation, QueueShadowRun, SendLater, Step
 from osrerank.search.ubi_query import without_ubi
 from osrerank.types import Ranking
-from osrerank.types.failed import Raised
+from osrerank.types.failed import PropagatedError
 from osrerank.types.reasons import Reason, ReasonCode
 
 logger = logging.getLogger(__name__)
@@ -51,8 +51,8 @@ def search(call: SearchCall, searcher: Searcher) -> Steps:
     Raises:
         ConfigError: the rerank options cannot be used; or the query has no single text, and the options say to raise.
         ValueError: both a query and a body with a query are given.
-        Failed: the search engine refused the caller's own request.
-        Raised: a stage failed, and the options say to raise.
+        EngineError: the search engine refused the caller's own request.
+        PropagatedError: a stage failed, and the options say to raise.
     """
     with searcher.serving(call.index, checked=False) as service:  # if the models of indices differ, the plan says so
         plan = yield from make_plan(call, searcher, service)
@@ -75,7 +75,7 @@ def search(call: SearchCall, searcher: Searcher) -> Steps:
             report = yield from record_search(report, plan, searcher)
             reranked_response = write_report(response, report)
             yield from follow_up(reranked, report, reranked_response, plan, hits, searcher)
-        except (ConfigError, Raised):  # the options fit no model, or the caller wants a stage's failure raised
+        except (ConfigError, PropagatedError):  # the options fit no model, or the caller wants a stage's failure raised
             _count("false", service.clock() - reranking_began_s, call)
             raise
         except Exception as error:  # noqa: BLE001 - an error of ours must not lose the engine's response

@@ -14,7 +14,7 @@ from osrerank.search.report import write_report
 from osrerank.search.run import Steps, follow_up
 from osrerank.search.searcher import Searcher
 from osrerank.search.step import MultiSearchRequest, SearchRequest
-from osrerank.types.failed import Failed
+from osrerank.types.failed import EngineError
 from osrerank.types.reasons import Reason, ReasonCode
 
 FROM_REQUEST = ("explain", "profile")
@@ -41,19 +41,19 @@ def template_steps(
 
     Raises:
         ConfigError: as for a search.
-        Failed: the search engine refused the template or its search.
-        Raised: as for a search.
+        EngineError: the search engine refused the template or its search.
+        PropagatedError: as for a search.
     """
     template = decode_body(body)
     rendered = yield from _render(template)
-    if not isinstance(rendered, Failed):
+    if not isinstance(rendered, EngineError):
         search_params = {name: value for name, value in params.items() if name not in IGNORED}
         content = json.dumps(rendered) if isinstance(body, str | bytes) else rendered
         try:
             response = yield from search_steps(
                 searcher, None, content, search_params, index=index, rerank=rerank, headers=headers
             )
-        except Failed as failed:
+        except EngineError as failed:
             rendered = _accept_bad_request(failed)
         else:
             has_status = isinstance(response, Mapping) and not params.get("filter_path")
@@ -80,10 +80,10 @@ def multi_template_steps(
 
     Raises:
         ConfigError: the body has a header without a template, or the rerank options cannot be used.
-        Failed: the search engine refused the request.
+        EngineError: the search engine refused the request.
     """
     lines, is_json = lines_of(body), isinstance(body, str | bytes)
-    rendered: list[Mapping[str, Any] | Failed] = []
+    rendered: list[Mapping[str, Any] | EngineError] = []
     for template in lines[1::2]:
         rendered_body = yield from _render(decode_body(template or {}))
         rendered.append(rendered_body)
@@ -93,61 +93,61 @@ def multi_template_steps(
         content = "".join(f"{json.dumps(line)}\n" for line in searches) if is_json else searches
         return multi_search_steps(searcher, content, index, rerank=rerank, params=params)
 
-    if not any(isinstance(search_body, Failed) for search_body in rendered):
+    if not any(isinstance(search_body, EngineError) for search_body in rendered):
         try:
             return (yield from search_rendered(range(len(rendered))))
-        except Failed as failed:
+        except EngineError as failed:
             _accept_bad_request(failed)
     plain_response = yield MultiSearchRequest(lines, is_template=True)
     if not isinstance(plain_response, Mapping) or {**(params.get("params") or {}), **params}.get("filter_path"):
         return plain_response
     responses = list(plain_response["responses"])
     succeeded = [number for number, response in enumerate(responses) if "error" not in response]
-    numbers = [number for number in succeeded if not isinstance(rendered[number], Failed)]
+    numbers = [number for number in succeeded if not isinstance(rendered[number], EngineError)]
     if numbers:
         reranked_response = yield from search_rendered(numbers)
         for number, response in zip(numbers, reranked_response["responses"], strict=True):
             responses[number] = response
     for number in succeeded:
         error = rendered[number]
-        if isinstance(error, Failed):
+        if isinstance(error, EngineError):
             searched_index = lines[2 * number].get("index", index)
             steps = _mark_unranked(searcher, responses[number], error, searched_index, rerank)
             responses[number] = yield from run_one(steps, searcher.vectors)
     return {**plain_response, "responses": responses}
 
 
-def _render(template: Mapping[str, Any]) -> Generator[SideRequest, Any, Mapping[str, Any] | Failed]:
+def _render(template: Mapping[str, Any]) -> Generator[SideRequest, Any, Mapping[str, Any] | EngineError]:
     """Yield the request that renders a template; return the search body, or the error.
 
     Raises:
-        Failed: the search engine is overloaded, or did not respond in time.
+        EngineError: the search engine is overloaded, or did not respond in time.
     """
     try:
         response = yield SideRequest("POST", "/_render/template", template)
-    except Failed as failed:
+    except EngineError as failed:
         if failed.is_overload or failed.timed_out:
             raise
         return failed
     body = response.get("template_output") if isinstance(response, Mapping) else None
     if not isinstance(body, Mapping):
-        return Failed(response, foreign="the search engine did not render it to a search body")
+        return EngineError(response, foreign="the search engine did not render it to a search body")
     search_body = {name: value for name, value in body.items() if name not in FROM_REQUEST}
     return {**search_body, **{name: True for name in FROM_REQUEST if str(template.get(name)).lower() == "true"}}
 
 
-def _accept_bad_request(failed: Failed) -> Failed:
+def _accept_bad_request(failed: EngineError) -> EngineError:
     """Return the error of a rendered search if its status is 400: the caller's own request has a better message.
 
     Raises:
-        Failed: the status is not 400, so that the caller's own request would fail as well.
+        EngineError: the status is not 400, so that the caller's own request would fail as well.
     """
     if failed.status != 400:
         raise failed
     return failed
 
 
-def _mark_unranked(searcher: Searcher, response: Any, failed: Failed, index: Any, rerank: RerankArgument) -> Steps:
+def _mark_unranked(searcher: Searcher, response: Any, failed: EngineError, index: Any, rerank: RerankArgument) -> Steps:
     """Return the plain response of a template that could not be rendered, with the reason why it is not reranked."""
     if not isinstance(response, Mapping):
         return response

@@ -16,7 +16,7 @@ from osrerank.retrieval.requests import SideRequest
 from osrerank.search.report import Report
 from osrerank.search.ubi_query import UbiQuery
 from osrerank.types import Deadline
-from osrerank.types.failed import Failed
+from osrerank.types.failed import EngineError
 
 logger = logging.getLogger(__name__)
 
@@ -95,12 +95,12 @@ class UbiRecords:
             if not self._has_index and not (yield SideRequest("HEAD", f"/{INDEX}", params=params)):
                 try:
                     yield SideRequest("PUT", f"/{INDEX}", index_body(is_embedded=self._is_embedded), params)
-                except Failed as failed:
+                except EngineError as failed:
                     if failed.kind != EXISTS:
                         raise
             self._has_index = True
             yield SideRequest("POST", f"/{INDEX}/_doc", record, params)
-        except Failed as failed:
+        except EngineError as failed:
             self._has_index = False
             self._pause.begin(failed)
             return failed.kind or failed.foreign

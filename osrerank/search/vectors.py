@@ -15,7 +15,7 @@ from osrerank._pause import Pause
 from osrerank._platform import fork_safe_lock
 from osrerank.retrieval.engine_finder import EngineFinder
 from osrerank.retrieval.requests import SideRequest
-from osrerank.types.failed import Failed
+from osrerank.types.failed import EngineError
 from osrerank.vectors.index import (
     MAX_REPORTS,
     READ_BATCH_SIZE,
@@ -209,7 +209,7 @@ class SideVectors:
         sides = [self._side(name) for name in names]
         try:
             found = yield from self._read_records(sides, keys, remaining_s)
-        except Failed as failed:
+        except EngineError as failed:
             return (yield from self._handle_read_failure(failed, names, keys, remaining_s))
         except (LookupError, TypeError) as error:  # a malformed response
             for side in sides:
@@ -218,7 +218,7 @@ class SideVectors:
         return found
 
     def _handle_read_failure(
-        self, failed: Failed, names: Sequence[str], keys: Sequence[bytes], remaining_s: Callable[[], float]
+        self, failed: EngineError, names: Sequence[str], keys: Sequence[bytes], remaining_s: Callable[[], float]
     ) -> ReadSteps:
         """Remember why side indices could not be read; yield the requests for those that may be read nevertheless."""
         sides = [self._side(name) for name in names]
@@ -271,7 +271,7 @@ class SideVectors:
         """Yield a bulk request to a side index; return what ``read`` finds in its response, None after a failure."""
         try:
             return read((yield SideRequest("POST", "/_bulk", lines, {"request_timeout": WRITE_TIMEOUT_S})))
-        except Failed as failed:
+        except EngineError as failed:
             side.record_write_failure(failed.cause, is_forbidden=failed.is_forbidden)
         except (LookupError, TypeError) as error:  # a malformed response
             side.record_write_failure(error)

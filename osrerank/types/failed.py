@@ -1,13 +1,13 @@
 """Exceptions that end a search: failed requests, and errors that the caller wants raised.
 
-Once the search engine has responded, a search turns all other exceptions but `osrerank.errors.ConfigError` into
-reasons, and returns the hits in the engine's order.
+Once the search engine has responded, a search turns all other exceptions except `osrerank.errors.ConfigError` into
+reasons (`osrerank.types.reasons`), and returns the hits in the engine's order.
 """
 
 from typing import Any
 
 
-class Raised(Exception):  # noqa: N818 - it wraps the error
+class PropagatedError(Exception):
     """Wraps an exception that must reach the caller. The client raises ``cause`` in its place."""
 
     def __init__(self, cause: Any) -> None:
@@ -15,7 +15,7 @@ class Raised(Exception):  # noqa: N818 - it wraps the error
         self.cause = cause
 
 
-class Failed(Raised):
+class EngineError(PropagatedError):
     """The search engine rejected a request or did not respond. It looks the same for every client library.
 
     Attributes:

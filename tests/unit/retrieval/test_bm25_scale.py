@@ -13,7 +13,7 @@ from osrerank.response import parse
 from osrerank.retrieval.bm25_scale import NO_FACTOR, Bm25Scale, Bm25Scales
 from osrerank.testing import FunctionScorer, ManualClock
 from osrerank.types import Query
-from osrerank.types.failed import Failed
+from osrerank.types.failed import EngineError
 from tests.rankings import response_of
 from tests.recording_engine import MAPPING
 from tests.rerank_server import Received, Reply, answering
@@ -88,9 +88,12 @@ def test_an_unreadable_version_is_logged_once(caplog: pytest.LogCaptureFixture) 
     scales = Bm25Scales()
     with caplog.at_level(logging.WARNING):
         for _ in range(2):
-            assert answered(scales.find("a", MATCH), Failed(OSError("no"), status=403))[0] == NO_FACTOR
+            assert answered(scales.find("a", MATCH), EngineError(OSError("no"), status=403))[0] == NO_FACTOR
     assert caplog.text.count("[score-scale-unread]") == 1
-    assert answered(scales.find("b", MATCH), OPENSEARCH_2, Failed(OSError("no such index"), status=404))[0] == NO_FACTOR
+    assert (
+        answered(scales.find("b", MATCH), OPENSEARCH_2, EngineError(OSError("no such index"), status=404))[0]
+        == NO_FACTOR
+    )
 
 
 @pytest.mark.parametrize(("engine", "factor"), [(OPENSEARCH_2, 2.2), (OPENSEARCH_3, 1.0)], ids=["2", "3"])

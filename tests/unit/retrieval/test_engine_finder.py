@@ -6,13 +6,13 @@ import pytest
 
 from osrerank.retrieval.engine_finder import EngineFinder
 from osrerank.types.engine import Engine, data_stream
-from osrerank.types.failed import Failed
+from osrerank.types.failed import EngineError
 from osrerank.vectors.index import side_index
 
 OPENSEARCH = {"version": {"distribution": "opensearch", "number": "3.6.0"}}
 ELASTICSEARCH = {"version": {"number": "9.4.3", "build_flavor": "default"}}
-FORBIDDEN = Failed(OSError("forbidden"), status=403, kind="security_exception")
-NO_HANDLER = Failed(OSError("no handler found"), status=400)
+FORBIDDEN = EngineError(OSError("forbidden"), status=403, kind="security_exception")
+NO_HANDLER = EngineError(OSError("no handler found"), status=400)
 ME = {"username": "reader"}
 
 
@@ -46,7 +46,7 @@ def test_the_engine_is_identified_with_one_request(answers: list[Any], engine: E
 
 def test_the_engine_is_requested_again_after_no_answer() -> None:
     finder = EngineFinder()
-    assert find_engine(finder, Failed(OSError("away"))) == (Engine.OPENSEARCH, ["/"])
+    assert find_engine(finder, EngineError(OSError("away"))) == (Engine.OPENSEARCH, ["/"])
     assert find_engine(finder, ELASTICSEARCH) == (Engine.ELASTICSEARCH, ["/"])
 
 

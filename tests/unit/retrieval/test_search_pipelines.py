@@ -17,10 +17,10 @@ from osrerank.retrieval.search_pipelines import (
 )
 from osrerank.testing import ManualClock
 from osrerank.types.engine import Engine
-from osrerank.types.failed import Failed
+from osrerank.types.failed import EngineError
 
 SETTING = "index.search.default_pipeline"
-ABSENT = Failed(OSError("no such index"), status=404, kind="index_not_found_exception")
+ABSENT = EngineError(OSError("no such index"), status=404, kind="index_not_found_exception")
 
 
 def settings(**names: str) -> dict[str, Any]:
@@ -124,7 +124,7 @@ def test_a_user_without_the_right_to_read_settings_is_warned_once_and_reranked(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     clock = ManualClock()
-    pipelines, forbidden = SearchPipelines(clock=clock), Failed(OSError("no permissions"), status=403)
+    pipelines, forbidden = SearchPipelines(clock=clock), EngineError(OSError("no permissions"), status=403)
     for _ in range(3):
         pipeline, _ = answered(pipelines.find("a", {}, {}), forbidden)
         assert (pipeline.obstacle, pipeline.missing_right) == ("", SETTINGS_RIGHT)
@@ -133,14 +133,14 @@ def test_a_user_without_the_right_to_read_settings_is_warned_once_and_reranked(
 
 
 def test_a_pipeline_whose_definition_is_forbidden_counts_as_ranking() -> None:
-    pipelines, forbidden = SearchPipelines(), Failed(OSError("no permissions"), status=403)
+    pipelines, forbidden = SearchPipelines(), EngineError(OSError("no permissions"), status=403)
     pipeline, _ = answered(pipelines.find("a", {}, {}), settings(a="p"), forbidden)
     assert pipeline.obstacle.endswith(f"grant {PIPELINES_RIGHT}")
     assert answered(pipelines.find("a", {}, {})) == (pipeline, [])  # for a minute
 
 
 def test_a_failed_look_up_of_a_default_pipeline_is_repeated() -> None:
-    pipelines, away = SearchPipelines(), Failed(OSError("away"))
+    pipelines, away = SearchPipelines(), EngineError(OSError("away"))
     assert answered(pipelines.find("a", {}, {}), away)[0].missing_right == SETTINGS_RIGHT
     pipeline, _ = answered(pipelines.find("a", {}, {}), settings(a="p"), away)
     assert "cannot be read" in pipeline.obstacle

@@ -10,7 +10,7 @@ from osrerank.search.ubi import EXISTS, PAUSE_S, UbiRecords, index_body, make_re
 from osrerank.search.ubi_query import UbiQuery, without_ubi
 from osrerank.testing import ManualClock
 from osrerank.types import NEVER, Deadline
-from osrerank.types.failed import Failed
+from osrerank.types.failed import EngineError
 
 HITS = [{"_id": "7", "_source": {"sku": "S7"}}, {"_id": "9", "_source": {}, "fields": {"sku": ["S9", "S10"]}}]
 REPORT = Report("partial", None, None, HITS)
@@ -71,7 +71,7 @@ def test_the_first_recorded_search_creates_the_ubi_index() -> None:
     records = UbiRecords(is_embedded=False)
     steps = told(records)
     asked = [next(steps), steps.send(False)]
-    asked.append(steps.throw(Failed(OSError(), status=400, kind=EXISTS)))  # another search was faster
+    asked.append(steps.throw(EngineError(OSError(), status=400, kind=EXISTS)))  # another search was faster
     paths = [f"{one.method} {one.path}" for one in asked]
     assert paths == ["HEAD /ubi_queries", "PUT /ubi_queries", "POST /ubi_queries/_doc"]
     assert asked[2].params["request_timeout"] == 2.0
@@ -94,7 +94,7 @@ def test_after_a_refused_write_no_ubi_record_is_written_for_a_while(caplog: pyte
     records = UbiRecords(is_embedded=False, clock=clock)
     steps = told(records)
     next(steps)
-    refused = outcome(steps, Failed(OSError(), status=403, kind="security_exception"))
+    refused = outcome(steps, EngineError(OSError(), status=403, kind="security_exception"))
     assert (refused["recorded"], refused["reason"]) == (False, "security_exception")
     assert "[ubi-lost] a search was not recorded in ubi_queries" in caplog.text
     assert outcome(told(records), None)["reason"] == "the engine refused a record just now"
