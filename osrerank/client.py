@@ -35,7 +35,7 @@ from osrerank.service import RerankService
 from osrerank.settings import Settings, expand_home, refuse_settings
 from osrerank.types import Encoder, Scorer
 from osrerank.types.engine import Engine
-from osrerank.types.failed import EngineError
+from osrerank.types.engine_errors import EngineError
 from osrerank.vectors.background import Background
 
 EMBEDDED = "embedded:"

@@ -17,7 +17,7 @@ from osrerank.search.searcher import Searcher
 from osrerank.search.step import Computation, QueueShadowRun, SendLater
 from osrerank.types import Ranking
 from osrerank.types.engine import Engine
-from osrerank.types.failed import PropagatedError
+from osrerank.types.engine_errors import PropagatedError
 from osrerank.vectors.background import CLOSE_S, Background
 
 

@@ -22,7 +22,7 @@ from osrerank.search.templates import multi_template_steps, template_steps
 from osrerank.search.traced import multi_search_span, search_span
 from osrerank.service import RerankService
 from osrerank.types.engine import Engine
-from osrerank.types.failed import EngineError
+from osrerank.types.engine_errors import EngineError
 from osrerank.vectors.background import Background
 
 require("elasticsearch", extra="elasticsearch")

@@ -210,7 +210,7 @@ def _find_stores(client: Any, index: str, *, has_side_index: bool) -> "Sequence[
 
 
 def _open_store(settings: Any) -> "VectorStore | None":
-    from osrerank.vectors.configured import VectorStorage
+    from osrerank.vectors.storage import VectorStorage
 
     return VectorStorage.from_settings(settings).store
 

@@ -15,7 +15,7 @@ from osrerank._log_throttle import LogThrottle
 from osrerank.retrieval.expiring import ExpiringCache
 from osrerank.retrieval.requests import NO_OPTIONS, SideRequest, build_path
 from osrerank.types import Ranking
-from osrerank.types.failed import EngineError
+from osrerank.types.engine_errors import EngineError
 from osrerank.types.values import BM25
 
 logger = logging.getLogger(__name__)

@@ -15,10 +15,10 @@ from typing import Any
 from osrerank.retrieval.engine_finder import EngineFinder
 from osrerank.retrieval.requests import SideRequest, build_path
 from osrerank.settings import Settings
-from osrerank.types.failed import EngineError
-from osrerank.vectors.configured import VectorStorage
+from osrerank.types.engine_errors import EngineError
 from osrerank.vectors.file import POSITION_PREFIX, FileStore
 from osrerank.vectors.index import RecordRequests, side_index
+from osrerank.vectors.storage import VectorStorage
 
 BATCH_SIZE = 30
 """The number of side indices in one request."""

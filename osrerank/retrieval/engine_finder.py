@@ -7,7 +7,7 @@ from typing import Any
 from osrerank._log_throttle import LogThrottle
 from osrerank.retrieval.requests import SideRequest
 from osrerank.types.engine import Engine
-from osrerank.types.failed import EngineError
+from osrerank.types.engine_errors import EngineError
 
 logger = logging.getLogger(__name__)
 

@@ -26,7 +26,7 @@ from osrerank.retrieval.fields import (
 )
 from osrerank.retrieval.mapping import Leaves, field_names, read_leaves_by_index, without_boost
 from osrerank.retrieval.requests import NO_OPTIONS, SideRequest, build_path
-from osrerank.types.failed import EngineError
+from osrerank.types.engine_errors import EngineError
 from osrerank.types.reasons import SearchWarning, WarningCode
 
 logger = logging.getLogger(__name__)

@@ -20,7 +20,7 @@ from osrerank.retrieval.engine_finder import EngineFinder
 from osrerank.retrieval.expiring import ExpiringCache
 from osrerank.retrieval.requests import NO_OPTIONS, SideRequest, build_path, index_options
 from osrerank.types.engine import Engine
-from osrerank.types.failed import EngineError
+from osrerank.types.engine_errors import EngineError
 
 logger = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from typing import Any
 from osrerank.errors import ConfigError
 from osrerank.retrieval.requests import SideRequest, build_path
 from osrerank.types.engine import Engine
-from osrerank.types.failed import EngineError
+from osrerank.types.engine_errors import EngineError
 from osrerank.vectors.index import PREFIX
 from osrerank.vectors.position import Head, parse_heads
 

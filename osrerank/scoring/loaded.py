@@ -210,8 +210,8 @@ class LoadedModel:
         """Load the model, and add its vector store or its score cache."""
         model = self._provided or self._load_named()
         if is_encoder(model):
-            from osrerank.vectors.configured import VectorStorage  # noqa: PLC0415 - only encoders need it
             from osrerank.vectors.documents import DocumentVectors  # noqa: PLC0415 - only encoders need it
+            from osrerank.vectors.storage import VectorStorage  # noqa: PLC0415 - only encoders need it
 
             storage = VectorStorage.from_settings(self._settings, has_index=self._has_index)
             vectors = DocumentVectors(model, storage, self._clock, sides=self.sides)

@@ -214,8 +214,8 @@ def as_scorer(model: ScorerT | Encoder, settings: Settings | None = None) -> "Sc
     if not is_encoder(model):
         return model
     from osrerank.scoring.encoder_scorer import EncoderScorer  # noqa: PLC0415 - only encoders need it
-    from osrerank.vectors.configured import VectorStorage  # noqa: PLC0415 - only encoders need it
     from osrerank.vectors.documents import DocumentVectors  # noqa: PLC0415 - only encoders need it
+    from osrerank.vectors.storage import VectorStorage  # noqa: PLC0415 - only encoders need it
 
     return EncoderScorer(DocumentVectors(model, None if settings is None else VectorStorage.from_settings(settings)))
 

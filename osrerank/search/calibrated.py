@@ -23,7 +23,7 @@ from osrerank.thresholds.calibration import (
     read_calibrations,
 )
 from osrerank.thresholds.cut import Thresholds
-from osrerank.types.failed import EngineError
+from osrerank.types.engine_errors import EngineError
 
 logger = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from osrerank.search.plan import Query, RerankArgument, SearchCall, decode_body,
 from osrerank.search.run import search
 from osrerank.search.searcher import Searcher
 from osrerank.search.step import SearchRequest
-from osrerank.types.failed import EngineError
+from osrerank.types.engine_errors import EngineError
 from osrerank.types.reasons import Reason
 
 SHARED = ("filter_path", SCORES_PARAM)

@@ -22,7 +22,7 @@ from osrerank.service import RerankService, no_vectors
 from osrerank.stages.html import lacks_text
 from osrerank.types import Candidate, LongText
 from osrerank.types.engine import Engine
-from osrerank.types.failed import EngineError
+from osrerank.types.engine_errors import EngineError
 from osrerank.vectors.documents import DocumentVectors
 from osrerank.vectors.file import POSITION_PREFIX, FileStore
 from osrerank.vectors.index import RecordRequests, side_index

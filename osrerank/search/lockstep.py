@@ -23,7 +23,7 @@ from osrerank.search.step import (
     Step,
 )
 from osrerank.search.vectors import SideVectors
-from osrerank.types.failed import EngineError
+from osrerank.types.engine_errors import EngineError
 
 MIN_TIMEOUT_S = 0.05
 """The shortest timeout of a request for texts, in seconds."""

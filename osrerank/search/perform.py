@@ -15,7 +15,7 @@ from osrerank.search.plan import NOT_ATTEMPTED, Plan, look_up_fields
 from osrerank.search.searcher import Searcher
 from osrerank.search.step import ReadTexts, SearchRequest, Step
 from osrerank.types.engine import Engine
-from osrerank.types.failed import EngineError
+from osrerank.types.engine_errors import EngineError
 from osrerank.types.reasons import Reason, ReasonCode, SearchWarning, WarningCode
 
 logger = logging.getLogger(__name__)

@@ -21,7 +21,7 @@ from osrerank.stages.vectors import VectorStage
 from osrerank.tracing.attributes import set_search_outcome
 from osrerank.tracing.spans import UNRECORDED, span
 from osrerank.types import Deadline, Query, Ranking
-from osrerank.types.failed import PropagatedError
+from osrerank.types.engine_errors import PropagatedError
 from osrerank.types.reasons import Reason, ReasonCode
 
 QUERY_ID = "search"

@@ -33,7 +33,7 @@ from osrerank.search.slow import SLOW_S, advise
 from osrerank.search.step import Computation, QueueShadowRun, SendLater, Step
 from osrerank.search.ubi_query import without_ubi
 from osrerank.types import Ranking
-from osrerank.types.failed import PropagatedError
+from osrerank.types.engine_errors import PropagatedError
 from osrerank.types.reasons import Reason, ReasonCode
 
 logger = logging.getLogger(__name__)

@@ -14,7 +14,7 @@ from osrerank.search.report import write_report
 from osrerank.search.run import Steps, follow_up
 from osrerank.search.searcher import Searcher
 from osrerank.search.step import MultiSearchRequest, SearchRequest
-from osrerank.types.failed import EngineError
+from osrerank.types.engine_errors import EngineError
 from osrerank.types.reasons import Reason, ReasonCode
 
 FROM_REQUEST = ("explain", "profile")

@@ -16,7 +16,7 @@ from osrerank.retrieval.requests import SideRequest
 from osrerank.search.report import Report
 from osrerank.search.ubi_query import UbiQuery
 from osrerank.types import Deadline
-from osrerank.types.failed import EngineError
+from osrerank.types.engine_errors import EngineError
 
 logger = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from osrerank._pause import Pause
 from osrerank._platform import fork_safe_lock
 from osrerank.retrieval.engine_finder import EngineFinder
 from osrerank.retrieval.requests import SideRequest
-from osrerank.types.failed import EngineError
+from osrerank.types.engine_errors import EngineError
 from osrerank.vectors.index import (
     MAX_REPORTS,
     READ_BATCH_SIZE,

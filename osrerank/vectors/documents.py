@@ -23,10 +23,10 @@ from osrerank.errors import InferenceError, OsrerankError
 from osrerank.types import NEVER, Deadline, Encoder, LongText, Span, Vectors
 from osrerank.types.vectors import Part, interleave_parts
 from osrerank.vectors.background import Background
-from osrerank.vectors.configured import VectorStorage
 from osrerank.vectors.long_record import LongRecord
 from osrerank.vectors.record import VectorRecord
-from osrerank.vectors.records import NO_RECORDS, Records, TextRecord
+from osrerank.vectors.records import EMPTY_MAPPING, Records, TextRecord
+from osrerank.vectors.storage import VectorStorage
 from osrerank.vectors.store import VECTORS_OFF, VectorStore
 
 BATCH_SIZE = 256
@@ -59,7 +59,7 @@ class CompletedRecords(NamedTuple):
     documents: "list[DocumentRecords]"
     known: int
     encoded: int
-    new_records: Mapping[bytes, TextRecord] = NO_RECORDS
+    new_records: Mapping[bytes, TextRecord] = EMPTY_MAPPING
 
 
 class BuildCounts(NamedTuple):
@@ -355,7 +355,7 @@ class DocumentRecords:
     def __init__(self, text: str | LongText, stored_record: TextRecord | None) -> None:
         self.text = text
         self.records: dict[int, VectorRecord] = {}
-        self.failures: Mapping[int, str] = NO_RECORDS
+        self.failures: Mapping[int, str] = EMPTY_MAPPING
         self.parts: Sequence[Part] = ()
         self.spans: Sequence[Span | None] = WHOLE_TEXT
         if isinstance(text, LongText) and isinstance(stored_record, LongRecord):

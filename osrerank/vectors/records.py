@@ -12,15 +12,15 @@ from typing import Any
 
 from osrerank.types import LongText
 from osrerank.vectors.background import Background
-from osrerank.vectors.configured import VectorStorage
 from osrerank.vectors.long_record import MAGIC, LongRecord
 from osrerank.vectors.record import VectorRecord, parse_single_vectors
+from osrerank.vectors.storage import VectorStorage
 from osrerank.vectors.store import VectorStore
 
 KEY_BYTES = 16
 PASSAGES_PREFIX = b"by passages"
 """Begins the hashed content of a document that is split into passages, so that its key differs from a short text's."""
-NO_RECORDS: Mapping[Any, Any] = MappingProxyType({})
+EMPTY_MAPPING: Mapping[Any, Any] = MappingProxyType({})
 
 TextRecord = VectorRecord | LongRecord
 """The record of a short text, or of a document that is split into passages."""

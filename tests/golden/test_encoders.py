@@ -15,9 +15,9 @@ from osrerank.export.export_model import ExportOptions, export_model
 from osrerank.scoring.encoder_scorer import EncoderScorer
 from osrerank.scoring.registry import load_model
 from osrerank.types import is_encoder
-from osrerank.vectors.configured import VectorStorage
 from osrerank.vectors.documents import DocumentVectors
 from osrerank.vectors.record import ROUNDED_BITS
+from osrerank.vectors.storage import VectorStorage
 from tests.memory_store import MemoryStore
 from tools.models.encoder_parity import SAVED, furthest, min_cosine, vectors
 from tools.models.encoders import FORMS, TEXTS, read, restored

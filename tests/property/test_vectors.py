@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from osrerank.scoring.encoder_scorer import EncoderScorer
 from osrerank.scoring.registry import load_model
-from osrerank.vectors.configured import VectorStorage
 from osrerank.vectors.documents import DocumentVectors
 from osrerank.vectors.record import HEADER, MAGIC, PERSON, PROFILES, ROUNDED_BITS, VectorRecord
+from osrerank.vectors.storage import VectorStorage
 from tests.memory_store import MemoryStore
 
 pytest.importorskip("torch")

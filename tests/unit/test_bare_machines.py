@@ -14,7 +14,7 @@ from osrerank._log_throttle import LogThrottle
 from osrerank.errors import ConfigError, ModelLoadError
 from osrerank.scoring.checkpoints.convert import convert_if_needed
 from osrerank.settings import Settings
-from osrerank.vectors import configured
+from osrerank.vectors import storage
 from osrerank.vectors.lmdb_file import LOCK_FILE_BYTES, open_lmdb
 
 DATA = Path(__file__).parents[1] / "data"
@@ -30,7 +30,7 @@ def no_home(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "OSRERANK_VECTORS_FOLDER"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(pwd, "getpwuid", nobody)
-    monkeypatch.setattr(configured, "log_throttle", LogThrottle())
+    monkeypatch.setattr(storage, "log_throttle", LogThrottle())
 
 
 @pytest.mark.usefixtures("no_home")

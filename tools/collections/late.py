@@ -43,10 +43,10 @@ from osrerank.scoring.registry import build_model, load_backend
 from osrerank.stages.vectors import VectorStage
 from osrerank.types import Candidate, Query, Ranking
 from osrerank.types.vectors import Floats, Rows
-from osrerank.vectors.configured import VectorStorage
 from osrerank.vectors.documents import DocumentVectors
 from osrerank.vectors.file import FileStore
 from osrerank.vectors.record import ROUNDED_BITS, VectorRecord, stack_vectors
+from osrerank.vectors.storage import VectorStorage
 from osrerank.vectors.token_vectors import maxsim, pool_tokens
 
 DEPTH = 100

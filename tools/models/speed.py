@@ -23,10 +23,10 @@ from osrerank.scoring.encoder_scorer import EncoderScorer
 from osrerank.scoring.model_files import SHIPPED
 from osrerank.scoring.registry import load_model
 from osrerank.types import Scorer, is_encoder
-from osrerank.vectors.configured import VectorStorage
 from osrerank.vectors.documents import DocumentVectors
 from osrerank.vectors.file import FileStore
 from osrerank.vectors.record import ROUNDED_BITS
+from osrerank.vectors.storage import VectorStorage
 from tools.machine import machine
 
 TOKENIZER = SHIPPED / "e5-small" / "tokenizer.json"

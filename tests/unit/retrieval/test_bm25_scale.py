@@ -13,7 +13,7 @@ from osrerank.response import parse
 from osrerank.retrieval.bm25_scale import NO_FACTOR, Bm25Scale, Bm25Scales
 from osrerank.testing import FunctionScorer, ManualClock
 from osrerank.types import Query
-from osrerank.types.failed import EngineError
+from osrerank.types.engine_errors import EngineError
 from tests.rankings import response_of
 from tests.recording_engine import MAPPING
 from tests.rerank_server import Received, Reply, answering

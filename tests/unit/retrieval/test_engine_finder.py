@@ -6,7 +6,7 @@ import pytest
 
 from osrerank.retrieval.engine_finder import EngineFinder
 from osrerank.types.engine import Engine, data_stream
-from osrerank.types.failed import EngineError
+from osrerank.types.engine_errors import EngineError
 from osrerank.vectors.index import side_index
 
 OPENSEARCH = {"version": {"distribution": "opensearch", "number": "3.6.0"}}

@@ -17,7 +17,7 @@ from osrerank.retrieval.search_pipelines import (
 )
 from osrerank.testing import ManualClock
 from osrerank.types.engine import Engine
-from osrerank.types.failed import EngineError
+from osrerank.types.engine_errors import EngineError
 
 SETTING = "index.search.default_pipeline"
 ABSENT = EngineError(OSError("no such index"), status=404, kind="index_not_found_exception")

@@ -24,9 +24,9 @@ from osrerank.service import RerankService
 from osrerank.settings import Settings
 from osrerank.testing import ArithmeticEncoder, FunctionScorer, ManualClock
 from osrerank.types.engine import Engine
-from osrerank.vectors.configured import VectorStorage
 from osrerank.vectors.documents import DocumentVectors
 from osrerank.vectors.record import ROUNDED_BITS
+from osrerank.vectors.storage import VectorStorage
 from tests.bi_encoders import TINY
 
 TEXTS = ["a long text about the wing of an aeroplane", "low pressure"]

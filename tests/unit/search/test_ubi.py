@@ -10,7 +10,7 @@ from osrerank.search.ubi import EXISTS, PAUSE_S, UbiRecords, index_body, make_re
 from osrerank.search.ubi_query import UbiQuery, without_ubi
 from osrerank.testing import ManualClock
 from osrerank.types import NEVER, Deadline
-from osrerank.types.failed import EngineError
+from osrerank.types.engine_errors import EngineError
 
 HITS = [{"_id": "7", "_source": {"sku": "S7"}}, {"_id": "9", "_source": {}, "fields": {"sku": ["S9", "S10"]}}]
 REPORT = Report("partial", None, None, HITS)

@@ -22,9 +22,9 @@ from osrerank.scoring.inputs import InputBuilder
 from osrerank.scoring.registry import load_model, load_scorer
 from osrerank.testing import ArithmeticEncoder, ManualClock
 from osrerank.types import Deadline
-from osrerank.vectors.configured import VectorStorage
 from osrerank.vectors.documents import LATE_BATCH_SIZE, DocumentVectors
 from osrerank.vectors.record import PROFILES, ROUNDED_BITS
+from osrerank.vectors.storage import VectorStorage
 from osrerank.vectors.store import VectorStore
 from tests.articles import fill
 from tests.bi_encoders import carded, plain

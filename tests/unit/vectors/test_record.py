@@ -5,9 +5,9 @@ import time
 import numpy as np
 import pytest
 
-from osrerank.vectors.configured import VectorStorage
 from osrerank.vectors.record import PROFILES, ROUNDED_BITS, Bits, VectorRecord, record_bytes, stack_vectors
 from osrerank.vectors.records import Records
+from osrerank.vectors.storage import VectorStorage
 from osrerank.vectors.token_vectors import maxsim, pool_tokens
 from tests.late_interaction import in_order
 from tests.memory_store import MemoryStore

@@ -18,9 +18,9 @@ from osrerank.cli.serve import _open_reranker
 from osrerank.errors import ConfigError
 from osrerank.settings import Settings
 from osrerank.vectors.background import Background
-from osrerank.vectors.configured import VectorStorage
 from osrerank.vectors.file import FileStore
 from osrerank.vectors.redis import RedisStore
+from osrerank.vectors.storage import VectorStorage
 from tests.bi_encoders import TINY
 from tests.letters import Letters
 from tests.waiting import held, in_a_child
