@@ -263,13 +263,13 @@ class FileStore:
             except FileNotFoundError:
                 self._generations, self._changed_ns = (), -1
                 return ()
-            if changed_ns != self._changed_ns or not all(map(self._is_whole, self._generations)):
+            if changed_ns != self._changed_ns or not all(map(self._has_all_pages, self._generations)):
                 _check_file_system(self.folder)
                 self._generations = tuple(self._open_files())
                 self._changed_ns = self.folder.stat().st_mtime_ns  # later than changed_ns if a lock file was created
             return self._generations
 
-    def _is_whole(self, generation: _Generation) -> bool:
+    def _has_all_pages(self, generation: _Generation) -> bool:
         """Return whether an open file still has all of its pages; reading missing pages would kill the process."""
         try:
             check_length(generation.environment, generation.page_bytes, generation.file)

@@ -37,7 +37,8 @@ class ShardPosition(NamedTuple):
     Attributes:
         history: the `Head.history` that the sequence numbers belong to.
         next: the first sequence number that was never leased.
-        term: the highest primary term of the documents that builders have read.
+        term: the highest primary term of the documents that builders have read. A document with a later term shows that
+            the shard lost writes and used their sequence numbers again.
     """
 
     history: str
@@ -104,7 +105,7 @@ class Position:
         return set(self.files) <= set(existing_files)
 
     def with_shards(self, heads: Mapping[str, Head]) -> Self:
-        """Adapt the position to the current shards; shards with another history or lost writes start again at zero."""
+        """Return the position for the current shards; those with another history or lost writes start again at zero."""
         unchanged_shards = {
             number: shard
             for number, shard in self.shards.items()
@@ -115,7 +116,7 @@ class Position:
         return replace(self, shards=shards, leases=leases)
 
     def restart_shard(self, shard: str) -> Self:
-        """Forget what was built of a shard."""
+        """Return the position with nothing built of a shard."""
         leases = tuple(lease for lease in self.leases if lease.shard != shard)
         return replace(self, shards={**self.shards, shard: ShardPosition(self.shards[shard].history)}, leases=leases)
 
@@ -139,9 +140,9 @@ class Position:
         )
 
     def claim(self, owner: str, heads: Mapping[str, Head], now_s: float, until_s: float) -> tuple[Self, Lease | None]:
-        """Lease a range to a builder, first those of expired leases; return the new position and the lease.
+        """Lease a range to a builder; return the new position and the lease.
 
-        The lease is None if everything is built or leased to others.
+        Expired leases are taken over first. The lease is None if everything is built or leased to others.
         """
         for expired_lease in self.leases:
             if expired_lease.until_s <= now_s and expired_lease.shard in heads:
@@ -184,12 +185,12 @@ class Position:
         return replace(self, shards=shards, leases=tuple(leases)), shorter
 
     def release(self, owner: str) -> Self:
-        """Expire a builder's leases at once."""
+        """Return the position with a builder's leases expired."""
         leases = tuple(lease._replace(until_s=0.0) if lease.owner == owner else lease for lease in self.leases)
         return replace(self, leases=leases)
 
     def reopen_since(self, earlier: "Position") -> Self:
-        """Mark everything that was built since an earlier position as not built."""
+        """Return the position in which everything that was built since an earlier position is not built."""
         shards = {
             number: shard._replace(next=min(shard.next, earlier.shards[number].next))
             for number, shard in self.shards.items()
