@@ -359,12 +359,7 @@ class Builder:
         return lease
 
     def _build_lease(
-        self,
-        name: str,
-        saved: StoredPosition,
-        lease: Lease,
-        report: Callable[[], None],
-        is_stopped: threading.Event,
+        self, name: str, saved: StoredPosition, lease: Lease, report: Callable[[], None], is_stopped: threading.Event
     ) -> None:
         """Build a lease's documents in batches, until they are done, another builder has it, or the build stops.
 

@@ -43,12 +43,7 @@ class DocumentBatch(NamedTuple):
 
 
 def read_batches(
-    client: Client,
-    index: str,
-    fields: SearchFields,
-    query: Mapping[str, Any] = MATCH_ALL,
-    *,
-    subset: str | None = None,
+    client: Client, index: str, fields: SearchFields, query: Mapping[str, Any] = MATCH_ALL, *, subset: str | None = None
 ) -> Iterator[DocumentBatch]:
     """Yield an index's documents in batches.
 
