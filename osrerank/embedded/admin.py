@@ -82,7 +82,6 @@ def normalise_settings(settings: Json) -> Json:
 
 
 def _expand_dotted_keys(settings: Mapping[str, Any]) -> Json:
-    """Return an object with dotted keys expanded to nested objects."""
     nested: Json = {}
     for key, value in settings.items():
         target = nested

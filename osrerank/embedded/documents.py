@@ -138,7 +138,6 @@ def _run_action(batch: WriteBatch, action: str, meta: Json, text: str) -> Json:
 
 
 def _parse_actions(body: str, default_index: str | None) -> Iterator[tuple[str, Json, str]]:
-    """Yield each action of a bulk body, its metadata, and the line with its document."""
     if not body.endswith("\n") or not body.strip():
         raise argument_fault("a bulk body has at least one action, and ends with a newline [\\n]")
     lines = iter(enumerate(body.split("\n"), start=1))
@@ -183,7 +182,6 @@ def _parse_action(number: int, line: str) -> tuple[str, Json]:
 
 
 def _parse_name(value: Any, key: str, number: int) -> str:
-    """Return an action's ``_index`` or ``_id`` as text."""
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise argument_fault(f"Malformed action/metadata line [{number}], expected a simple value for field [{key}]")
     return str(value)
@@ -259,7 +257,6 @@ def _document_fault(reason: str) -> Fault:
 
 
 def _is_deeper_than(levels: int, value: Any) -> bool:
-    """Return whether objects and arrays are nested deeper than this number of levels."""
     if not isinstance(value, dict | list):
         return False
     elements = value.values() if isinstance(value, dict) else value

@@ -87,7 +87,6 @@ class EmbeddedConnection(Connection):
         return response.status, {"content-type": f"{content_type}; charset=UTF-8"}, text
 
     def _handle(self, method: str, url: str, params: Mapping[str, Any], body: bytes | None) -> Response:
-        """Return the engine's response, or the error response of its fault."""
         try:
             text = body.decode("utf-8", "surrogatepass") if body else ""
             with NATIVE_CODE:

@@ -169,10 +169,9 @@ class Builder:
     """Builds the vectors of the indices that a name stands for; each build needs a new builder.
 
     Args:
-        client: a client of the indices.
         index: a name, an alias or a pattern.
-        to: the place to store the vectors.
-        report: called after each batch with the number of documents read so far, and with their total number.
+        to: the place to store the vectors, as for `build_vectors`.
+        report: called after each batch, as for `build_vectors`.
         as_built: whether to read the fields of the last build, if the options name none; otherwise those of the
             mapping.
 
@@ -309,7 +308,6 @@ class Builder:
         return bool(hits) and int(hits[0]["_primary_term"]) > position.shards[shard].term
 
     def _count_changed(self, name: str, position: Position, heads: Mapping[str, Head]) -> int:
-        """Return the number of changed documents whose vectors are not built yet."""
         count, engine = 0, self._client.engine
         for shard, head in heads.items():
             ranges = position.unbuilt_ranges(shard, head.global_checkpoint)
@@ -429,7 +427,6 @@ class Builder:
                 time.sleep(WAIT_S)
 
     def _finish(self) -> Built:
-        """Store which fields were read, refresh the side indices, and return the counts."""
         if self._store_fields():
             self._client.searcher.forget_indices()
         for side in self._side_stores.values():
@@ -460,10 +457,11 @@ class Builder:
         return is_changed
 
     def _send(self, request: SideRequest) -> Any:
-        def yield_request() -> Generator[SideRequest, Any, Any]:
-            return (yield request)
+        return self._client.result_of(_yield_request(request))
 
-        return self._client.result_of(yield_request())
+
+def _yield_request(request: SideRequest) -> Generator[SideRequest, Any, Any]:
+    return (yield request)
 
 
 def _side_stores(client: Client, index: str, to: StoreName | None, vectors: DocumentVectors) -> dict[str, IndexStore]:

@@ -45,14 +45,9 @@ class DocumentBatch(NamedTuple):
 def read_batches(
     client: Client, index: str, fields: SearchFields, query: Mapping[str, Any] = MATCH_ALL, *, subset: str | None = None
 ) -> Iterator[DocumentBatch]:
-    """Yield an index's documents in batches.
+    """Yield an index's documents in batches; its options decide how they become texts.
 
-    Args:
-        client: a client of the index.
-        index: an index, alias or pattern, whose options decide how documents become texts.
-        fields: the fields to read.
-        query: the query for the documents to read.
-        subset: the indices to read, separated by commas, if not all that ``index`` stands for.
+    ``subset`` names the indices to read, separated by commas, if not all that ``index`` stands for.
     """
     options = client.options_of(index)
     documents = scan_documents(client, subset or index, fields, query)
@@ -64,14 +59,7 @@ def read_batches(
 def make_batch(
     service: RerankService, options: Rerank, fields: SearchFields, hits: Sequence[Mapping[str, Any]]
 ) -> DocumentBatch:
-    """Return the batch of these documents.
-
-    Args:
-        service: the service with the model.
-        options: the options of the index's searches.
-        fields: the fields to read.
-        hits: the documents.
-    """
+    """Return the batch of these hits."""
     texts: defaultdict[str, list[str | LongText]] = defaultdict(list)
     empty = 0
     for hit, (_, text) in zip(hits, model_texts(service, options, fields, hits), strict=True):

@@ -72,10 +72,6 @@ class Estimate:
 def estimate(client: Client, index: str) -> Estimate:
     """Count the vectors that an index lacks, and encode some of its texts for a few seconds, without storing vectors.
 
-    Args:
-        client: a client of the index.
-        index: an index, alias or pattern.
-
     Raises:
         ConfigError: the model has no vectors, or they are off.
         InferenceError: a text could not be encoded.
@@ -97,12 +93,7 @@ def estimate(client: Client, index: str) -> Estimate:
 def encoding_rate(vectors: DocumentVectors, texts: Sequence[ModelText]) -> EncodingRate:
     """Measure the cost of encoding texts of these lengths, in batches of the size that builds use.
 
-    Args:
-        vectors: the source of the model's vectors.
-        texts: at least one text; some of them are encoded first to warm up, and do not count.
-
-    Raises:
-        InferenceError: a text could not be encoded.
+    Some texts are encoded first to warm up, and do not count.
     """
     by_length = sorted(texts, key=lambda text: text.characters)
     vectors.measure_cost([text.text for text in _sample_evenly(by_length, WARM_UP_TEXTS, 0.5)])

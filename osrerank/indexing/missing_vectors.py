@@ -27,11 +27,7 @@ class Backlog:
         self._lock = threading.Lock()
 
     def take(self, max_documents: int) -> dict[str, list[str]]:
-        """Remove and return, by index, the ids of the documents that were reported most often.
-
-        Args:
-            max_documents: the maximum number of documents to return.
-        """
+        """Remove and return, by index, the ids of the documents that were reported most often."""
         with self._lock:
             now_s = time.monotonic()
             if now_s >= self._next_read_s:

@@ -25,9 +25,7 @@ logger = logging.getLogger(__name__)
 def prune_indices(client: Client, names: Sequence[str]) -> int:
     """Delete the vectors of outdated texts from the side indices of these indices; return how many vectors remain.
 
-    Args:
-        client: a client of the indices.
-        names: names, aliases or patterns. The vectors of texts that searches by any of these names need are kept.
+    The vectors of texts that searches by any of the names, aliases or patterns need are kept.
 
     Raises:
         ConfigError: the model has no vectors, or they are in a store that other indices share.
@@ -51,9 +49,6 @@ def prune_everything(client: Client) -> int:
     """Delete all vectors except those of this engine's current documents; return how many vectors remain.
 
     On a cluster, only the documents of indices with a side index count. Side indices of deleted indices are deleted.
-
-    Args:
-        client: a client of the engine.
 
     Raises:
         ConfigError: the model has no vectors, or vectors are off.

@@ -47,10 +47,7 @@ logger = logging.getLogger(__name__)
 def scroll_hits(client: Client, index: str, body: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     """Yield all hits of a search in arbitrary order; changes after its start are not seen.
 
-    Args:
-        client: a client of the engine.
-        index: the index to search.
-        body: the search body; its ``size`` is the number of hits that a request returns.
+    The body's ``size`` is the number of hits that a request returns.
     """
     body = {**body, "sort": ["_doc"]}
     engine = client.engine
@@ -78,11 +75,6 @@ class IndexStore:
         indices: the application's indices whose vectors it stores: one index, or all indices of a data stream.
         model: the label of the model whose vectors are written.
         pause_s: the pause after a failed read, or a failed write, in seconds.
-
-    Attributes:
-        indices: the application's indices.
-        index: the name of the side index.
-        model: the label of the model whose vectors are written.
     """
 
     name = "index"
@@ -152,11 +144,7 @@ class IndexStore:
     def write_position(self, key: bytes, content: bytes, version: Any) -> Any:
         """Store content under a key; return its new version, or None if another builder stored a version first.
 
-        Args:
-            key: the key of the position.
-            content: the position.
-            version: the version that `read_position` returned. The embedded engine does not compare versions: there,
-                the last writer wins.
+        ``version`` is what `read_position` returned. The embedded engine compares no versions: the last writer wins.
         """
         self.create()
         params: dict[str, Any] = {}
@@ -238,11 +226,6 @@ def side_stores(client: Client, names: Sequence[str], model: str = "") -> list[I
     """Return the side indices of the indices that these names stand for.
 
     An index of a data stream counts as the whole stream, whose indices share a side index.
-
-    Args:
-        client: a client of the indices.
-        names: names, aliases or patterns of indices.
-        model: the label of the model whose vectors are written.
 
     Raises:
         NotFoundError: an index does not exist.

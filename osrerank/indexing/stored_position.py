@@ -46,12 +46,7 @@ class StoredPosition(ABC):
 
 
 class SidePosition(StoredPosition):
-    """The position in a side index, which builders on all machines share.
-
-    Args:
-        side: the side index.
-        key: the position's key.
-    """
+    """The position in a side index, which builders on all machines share."""
 
     def __init__(self, side: IndexStore, key: bytes) -> None:
         self._side, self._key = side, key
@@ -76,12 +71,7 @@ class SidePosition(StoredPosition):
 
 
 class FilePosition(StoredPosition):
-    """The position in this machine's file. Two processes that build may both encode a text, but neither skips one.
-
-    Args:
-        store: the file.
-        key: the position's key.
-    """
+    """The position in this machine's file. Two processes that build may both encode a text, but neither skips one."""
 
     def __init__(self, store: FileStore, key: bytes) -> None:
         self._store, self._key = store, POSITION_PREFIX + key

@@ -44,12 +44,7 @@ class Bm25Scale:
     factors: Mapping[str, float] = field(default_factory=dict)
 
     def rescale(self, ranking: Ranking, hits: Sequence[Mapping[str, Any]]) -> Ranking:
-        """Return a first pass's ranking in which each candidate also has its BM25 score without the factor.
-
-        Args:
-            ranking: the candidates, one for each hit, in the same order.
-            hits: the hits, which name their indices.
-        """
+        """Return a first pass's ranking in which each candidate also has its BM25 score without the factor."""
         if self == NO_FACTOR:
             return ranking
         candidates = []
@@ -71,11 +66,7 @@ def response_scale(response: Any) -> Bm25Scale:
 
 
 class Bm25Scales:
-    """Looks up the BM25 scale of indices, and caches it for a minute. Safe to use from many threads.
-
-    Args:
-        clock: a function that returns the time in seconds.
-    """
+    """Looks up the BM25 scale of indices, and caches it for a minute. Safe to use from many threads."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._cache: ExpiringCache[str, Bm25Scale] = ExpiringCache(clock)
@@ -88,13 +79,7 @@ class Bm25Scales:
     def find(
         self, index: Any, body: Mapping[str, Any], options: Mapping[str, Any] = NO_OPTIONS
     ) -> Generator[SideRequest, Any, Bm25Scale]:
-        """Return the scale of a search's scores. Yield the requests to look it up, unless it is cached.
-
-        Args:
-            index: a name, a list of names, a pattern, or None for all indices.
-            body: the search's body.
-            options: the search's `osrerank.retrieval.requests.index_options`.
-        """
+        """Return the scale of a search's scores. Yield the requests to look it up, unless it is cached."""
         if NON_BM25_QUERIES & (body.get("query") or {}).keys():
             return NO_FACTOR
         key = f"{index}{options}"
@@ -117,7 +102,6 @@ class Bm25Scales:
 
 
 def _read_scale(index: Any, options: Mapping[str, Any]) -> Generator[SideRequest, Any, Bm25Scale]:
-    """Yield the requests for the engine's version and the indices' similarities, and return the scale."""
     version = (yield SideRequest("GET", "/"))["version"]
     is_opensearch = version.get("distribution") == "opensearch"
     if is_opensearch and int(version["number"].partition(".")[0]) >= FIRST_VERSION_WITHOUT_FACTOR:
@@ -133,6 +117,5 @@ def _read_scale(index: Any, options: Mapping[str, Any]) -> Generator[SideRequest
 
 
 def _read_factor(settings: Mapping[str, Any]) -> float:
-    """Return the factor of an index's default similarity."""
     is_bm25 = settings.get(f"{SIMILARITY}.type", "BM25") == "BM25"
     return float(settings.get(f"{SIMILARITY}.k1", DEFAULT_K1)) + 1 if is_bm25 else 1.0

@@ -60,11 +60,7 @@ class Boost:
     enclosing: tuple[str, ...] = ()
 
     def value(self, scores: Mapping[str, float]) -> float:
-        """Return a hit's boost.
-
-        Args:
-            scores: name -> score, for the named queries that the hit matches.
-        """
+        """Return a hit's boost, by the scores of the named queries that it matches."""
         if not scores.keys() >= set(self.enclosing):
             return 1.0 if self.mode == "multiply" else 0.0
         if self.fixed_value is not None:
@@ -95,11 +91,7 @@ class Boosts:
     has_scores: bool = False
 
     def text_score(self, scores: Mapping[str, float]) -> float:
-        """Return a hit's text score.
-
-        Args:
-            scores: name -> score, for the named queries that the hit matches.
-        """
+        """Return a hit's text score, by the scores of the named queries that it matches."""
         if not scores.keys() >= set(self.enclosing):
             return 0.0
         return self.factor * sum(scores.get(name, 0.0) for name in self.texts)
@@ -188,10 +180,6 @@ class _Naming:
     def name_parts(self, clause: Any, factor: float) -> Mapping[str, Any]:
         """Return a copy of a clause whose text part and boosts have names.
 
-        Args:
-            clause: a clause with a text part.
-            factor: the product of the ``boost`` of all enclosing clauses.
-
         Raises:
             _Inseparable: its boosts cannot be separated from its text score.
         """
@@ -263,7 +251,6 @@ class _Naming:
         return named
 
     def _name_bool(self, content: Mapping[str, Any], factor: float) -> dict[str, Any]:
-        """Return a bool query whose scoring clauses have names."""
         named, boosts = dict(content), list[str]()
         clause_lists = {key: _as_list(content.get(key)) for key in ("must", "should") if content.get(key)}
         kinds = [self.kinds(clause) for clauses in clause_lists.values() for clause in clauses]
@@ -295,7 +282,6 @@ class _Naming:
         return named
 
     def _name_boosting(self, content: Mapping[str, Any], factor: float) -> dict[str, Any]:
-        """Return a ``boosting`` query whose positive and negative queries have names."""
         names = list[str]()
         positive = self.name_parts(content["positive"], factor)
         negative = self._add_name(content["negative"], names)
@@ -338,10 +324,6 @@ def split_scores(response: Mapping[str, Any], boosts: Boosts) -> tuple[tuple[Par
 
     The parts are unknown unless those of each hit combine to its ``_score``, except for the last places of float32.
 
-    Args:
-        response: the response to ``boosts.query``.
-        boosts: the query with names.
-
     Raises:
         ResponseFormatError: ``response`` is not a search response.
     """
@@ -369,9 +351,7 @@ def split_scores(response: Mapping[str, Any], boosts: Boosts) -> tuple[tuple[Par
 def restore_caller_names(response: Mapping[str, Any], *, has_scores: bool) -> dict[str, Any]:
     """Return a response in whose ``matched_queries`` only the caller's own names are left.
 
-    Args:
-        response: the response to a query with osrerank's names.
-        has_scores: whether the caller requested the scores of named queries; without them, the names are a list.
+    The names are a list unless the caller requested their scores.
     """
     hits = response["hits"]
     restored = {**response, "hits": {**hits, "hits": [_restore_hit(hit, has_scores) for hit in hits["hits"]]}}
@@ -385,7 +365,6 @@ def _boost_key(number: int) -> str:
 
 
 def _restore_hit(hit: Mapping[str, Any], has_scores: bool) -> dict[str, Any]:  # noqa: FBT001 - as in the response
-    """Return a hit with only the caller's names in ``matched_queries``."""
     matched = hit.get("matched_queries") or {}
     if not isinstance(matched, Mapping):  # an engine that returns only names
         matched = dict.fromkeys(matched)
@@ -439,10 +418,6 @@ def apply_boosts(ranking: Ranking, boosts: Boosts | Reason) -> Ranking:
     The text scores are redistributed among the reranked candidates: the model's best candidate gets the highest, and so
     on. Each is then combined with the candidate's boosts as in the query. If the model agrees with the text scores, the
     result is the first pass's order. Candidates that were not reranked stay below, in their order.
-
-    Args:
-        ranking: the ranking after the stages.
-        boosts: the boosts, or the reason why they are not applied.
     """
     started_s = time.perf_counter()
     reranked = [candidate for candidate in ranking.candidates if candidate.trace[-1].level]

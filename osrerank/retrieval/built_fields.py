@@ -60,8 +60,6 @@ class BuiltFields:
     """Looks up the fields of the last build, in the file or the side indices with a client's vectors.
 
     Args:
-        engine: finds out the engine.
-        settings: the settings; they name the file.
         has_sides: whether the vectors are stored in side indices.
     """
 
@@ -105,11 +103,7 @@ class BuiltFields:
         return {name: fields for name, fields in built.items() if fields}
 
     def _read_side_indices(self, keys: Mapping[str, bytes]) -> Generator[SideRequest, Any, dict[str, FieldsByIndex]]:
-        """Yield the requests that read the side indices; return index -> the content under its key, parsed.
-
-        Args:
-            keys: index -> its `fields_key`.
-        """
+        """Yield the requests that read the side indices; return index -> the parsed content under its key."""
         requests = RecordRequests((yield from self._engine.find()))
         stored: dict[bytes, bytes] = {}
         sides = sorted({side_index(name) for name in keys})

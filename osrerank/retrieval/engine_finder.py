@@ -13,11 +13,7 @@ logger = logging.getLogger(__name__)
 
 
 class EngineFinder:
-    """Identifies the search engine, and remembers it. Safe to use from many threads.
-
-    Args:
-        engine: the engine, if the settings name it; else None.
-    """
+    """Identifies the search engine, unless the settings name it, and remembers it. Safe to use from many threads."""
 
     def __init__(self, engine: Engine | None = None) -> None:
         self._engine = engine

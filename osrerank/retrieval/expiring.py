@@ -18,12 +18,7 @@ Value = TypeVar("Value")
 
 
 class ExpiringCache(Generic[Key, Value]):
-    """A cache whose values expire. Safe to use from many threads.
-
-    Args:
-        clock: a function that returns the time in seconds.
-        lifetime_s: the time after which a value expires, in seconds.
-    """
+    """A cache whose values expire. Safe to use from many threads."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic, lifetime_s: float = LIFETIME_S) -> None:
         self._values = SharedCache(lambda: TTLCache[Key, Value](MAX_VALUES, lifetime_s, clock))

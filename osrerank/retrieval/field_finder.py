@@ -73,9 +73,7 @@ class _CacheEntry:
 class FieldFinder:
     """Finds the fields of searches, and caches them for a minute. Safe to use from many threads.
 
-    Args:
-        clock: a function that returns the time in seconds.
-        built: looks up the fields from which vectors were built; None if no search reads stored vectors.
+    ``built`` is None if no search reads stored vectors.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic, built: BuiltFields | None = None) -> None:
@@ -91,12 +89,6 @@ class FieldFinder:
 
         If the mapping cannot be read, the query searches the index's default fields, and the model reads the fields of
         the hits. The returned fields carry a warning.
-
-        Args:
-            index: a name, a list of names, a pattern, or None for all indices.
-            named: the fields that options and query name.
-            options: the search's `osrerank.retrieval.requests.index_options`.
-            refresh: whether to read the mapping even if it is cached.
         """
         key = f"{index}{options}"
         if warning := self._unreadable.get(key):
@@ -196,13 +188,7 @@ class FieldFinder:
                 logger.info("in %s, %s are searched", indices, searched)
 
     def is_outdated(self, index: Any, options: Mapping[str, Any], response: Mapping[str, Any]) -> bool:
-        """Return whether a search's hits have indices or top-level fields that the cached mapping lacks.
-
-        Args:
-            index: the indices, as in `find`.
-            options: the index options, as in `find`.
-            response: the search's response.
-        """
+        """Return whether a search's hits have indices or top-level fields that the cached mapping lacks."""
         entry = self._entries.get(f"{index}{options}")
         if entry is None:
             return False

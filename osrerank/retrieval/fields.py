@@ -82,7 +82,6 @@ class IndexGroup:
     """A group of indices that have the same fields.
 
     Attributes:
-        indices: the names of the indices.
         searched: the fields that a query given as text searches.
         read: the fields whose text the model scores.
     """
@@ -171,8 +170,7 @@ class SearchFields:
     def check_names(self, fields_with_text: Collection[str] | None) -> list[SearchWarning]:
         """Return warnings about names in the options that the mapping lacks, or that have no text in the hits.
 
-        Args:
-            fields_with_text: the fields that have text in some hit; None if there are no hits.
+        ``fields_with_text`` is None if there are no hits.
         """
         warnings = []
         for name, is_searched in self.options.items():
@@ -199,13 +197,7 @@ def index_groups(by_index: Mapping[str, Leaves]) -> tuple[IndexGroup, ...]:
 def with_built_fields(
     groups: Sequence[IndexGroup], built: Mapping[str, tuple[str, ...]], by_index: Mapping[str, Leaves]
 ) -> tuple[IndexGroup, ...]:
-    """Return the groups with the fields that the last build of each index read, if its mapping still has them all.
-
-    Args:
-        groups: the groups as `index_groups` returns them.
-        built: index -> the fields that its last build of vectors read.
-        by_index: index -> its fields.
-    """
+    """Return the groups with the fields that the last build of each index read, if its mapping still has them all."""
     changed = []
     for group in groups:
         for index in group.indices:
@@ -229,11 +221,6 @@ def index_group(names: tuple[str, ...], text_leaves: Sequence[Leaf], leaves: Lea
 
     Fields of type ``semantic_text`` are searched only if there are no other text fields, because their search compares
     vectors.
-
-    Args:
-        names: the indices.
-        text_leaves: their text fields.
-        leaves: all their fields.
     """
     searched = [leaf for leaf in text_leaves if leaf.kind != SEMANTIC_TEXT] or text_leaves
     read = union(_source_paths(leaf, leaves) for leaf in text_leaves)
@@ -257,13 +244,7 @@ def _source_paths(leaf: Leaf, leaves: Leaves) -> tuple[str, ...]:
 
 
 def resolve_fields(by_index: Mapping[str, Leaves], defaults: Sequence[IndexGroup], named: NamedFields) -> SearchFields:
-    """Return the fields that a search uses: those that it names, and fields of the mapping where it names none.
-
-    Args:
-        by_index: index -> its fields.
-        defaults: the fields to search and read if none are named.
-        named: the fields that the search names.
-    """
+    """Return the fields that a search uses: those that it names, and the ``defaults`` where it names none."""
     mappings = add_defined_fields(by_index, named)
     paths = {without_boost(name): _paths_to_read(mappings, name) for name in (*named.read, *named.other_ranking)}
     groups = [replace(group, read=_query_fields(mappings, group.read, named)) for group in defaults]
@@ -303,7 +284,6 @@ def resolve_fields(by_index: Mapping[str, Leaves], defaults: Sequence[IndexGroup
 
 
 def _unsearched_fields(mappings: Sequence[Leaves], searched: Collection[str]) -> list[str]:
-    """Return the text fields of any mapping that are not searched."""
     texts = union((leaf.path for leaf in text_fields(leaves) if leaf.kind != SEMANTIC_TEXT) for leaves in mappings)
     return [path for path in texts if path not in searched]
 

@@ -248,12 +248,8 @@ def _refusal(
 ) -> Reason | None:
     """Return the reason why the hits of a request are not reranked; None if they are.
 
-    Args:
-        body: the caller's body.
-        params: the caller's URL parameters.
-        offset: the number of hits above the page; None if the request's value is not a count.
-        size: the number of hits on the page; None if the request's value is not a count.
-        depth: the number of hits to rerank, if `search_after` continues a reranked list; else None.
+    ``offset`` or ``size`` is None if the value in the request is not a count. ``depth`` is the number of hits to rerank
+    if ``search_after`` continues a reranked list, else None.
     """
     can_continue = depth is not None and not offset and depth + (size or 0) <= MAX_DEPTH
     paging = [
@@ -283,7 +279,6 @@ def _refusal(
 
 
 def _hybrid_query(body: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """Return the body's hybrid query; None for another query."""
     query = body.get("query")
     hybrid = query.get("hybrid") if isinstance(query, Mapping) else None
     return hybrid if isinstance(hybrid, Mapping) else None
@@ -327,14 +322,7 @@ def _drop_rerank_ext(body: dict[str, Any]) -> None:
 def _names_absent_from_source(
     body: Mapping[str, Any], params: Mapping[str, Any], names: tuple[str, ...], not_in_source: frozenset[str]
 ) -> tuple[str, ...]:
-    """Return the names of fields that the ``_source`` of the hits will lack: all of them if the request filters it.
-
-    Args:
-        body: the caller's body.
-        params: the caller's URL parameters.
-        names: the fields whose text is read.
-        not_in_source: the fields that ``_source`` always lacks.
-    """
+    """Return the names of fields that the ``_source`` of the hits will lack: all of them if the request filters it."""
     source = body.get("_source", True)
     has_names = source in (True, "true") or (isinstance(source, list) and all(name in source for name in names))
     is_filtered = (

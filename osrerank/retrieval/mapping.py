@@ -124,10 +124,6 @@ def resolve(leaves: Leaves, name: str) -> list[Leaf]:
     """Return the fields that a name stands for: a field, the fields of an object, or those that match a pattern.
 
     Of several fields, only the text fields are returned, if any; and of fields with the same values, only one.
-
-    Args:
-        leaves: the fields of the mapping.
-        name: the name, with or without a boost.
     """
     name = without_boost(name)
     if name in leaves:

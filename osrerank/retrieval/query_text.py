@@ -51,10 +51,6 @@ def shorten_to_clauses(text: str, fields: SearchFields) -> str:
     """Return the text to search for; a text with too many words is truncated to its first distinct words.
 
     The engine searches each word in each field with a clause, and refuses a query with too many clauses.
-
-    Args:
-        text: the query text.
-        fields: the fields of the search.
     """
     groups = [group.searched for group in fields.groups] or [fields.searched]
     max_words = max(MAX_CLAUSES // max(map(_count_fields, groups)), 1)
@@ -71,7 +67,6 @@ def shorten_to_clauses(text: str, fields: SearchFields) -> str:
 
 
 def _word_ends(text: str) -> list[int]:
-    """Return the end offset of each `_WORD`."""
     return [word.end() for word in _WORD.finditer(text)]
 
 
@@ -144,10 +139,6 @@ def find_query_text(body: Mapping[str, Any], exact: Collection[str] = frozenset(
     multi_match, query_string and neural clauses of the query. Clauses that do not score are ignored. Clauses that only
     boost, or search only exact values, are ignored if other clauses have a text.
 
-    Args:
-        body: the search body.
-        exact: fields of exact values, such as keywords and numbers.
-
     Raises:
         ConfigError: the body has no text, or several.
     """
@@ -207,7 +198,6 @@ def _query_context(body: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _text_at_path(body: Mapping[str, Any], path: str) -> str:
-    """Return the text at a dotted path of the body; raise `ConfigError` if there is no text."""
     value: Any = body
     for key in path.split("."):
         value = value.get(key) if isinstance(value, Mapping) else None

@@ -40,12 +40,7 @@ class SideRequest:
 
 
 def build_path(index: Any, action: str) -> str:
-    """Return the path of an action on indices, such as ``/a,b/_search``.
-
-    Args:
-        index: a name, a list of names, a pattern, or None for all indices.
-        action: the action, such as ``_search``.
-    """
+    """Return the path of an action on indices, such as ``/a,b/_search``; without an index, on all indices."""
     names = index if isinstance(index, str) or index is None else ",".join(index)
     return f"/{quote(names, safe=',*')}/{action}" if names else f"/{action}"
 
@@ -56,7 +51,6 @@ def index_options(params: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _format_parameter(value: Any) -> str:
-    """Return the value of a parameter as a URL contains it."""
     if isinstance(value, list | tuple):
         return ",".join(map(_format_parameter, value))
     return str(value).lower() if isinstance(value, bool) else str(value)

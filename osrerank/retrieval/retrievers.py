@@ -32,12 +32,7 @@ def read_queries(body: Mapping[str, Any]) -> Any:
 
 
 def find_obstacle(body: Mapping[str, Any], end: int) -> str:
-    """Return the reason why the hits of a body's retriever cannot be reranked; empty if they can.
-
-    Args:
-        body: the search body.
-        end: the rank of the last hit on the caller's page.
-    """
+    """Return the reason why a retriever's hits cannot be reranked, down to rank ``end``; empty if they can."""
     kinds = [kind for kind, _ in _walk_retrievers(body.get("retriever"))]
     for kind in kinds:
         if kind in UNSUPPORTED_RETRIEVERS:

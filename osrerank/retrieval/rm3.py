@@ -45,15 +45,8 @@ def expand_query(
 ) -> Generator[SideRequest, Any, dict[str, Any] | None]:
     """Yield the requests for the feedback terms, and return the expanded query; None if no document matches the text.
 
-    It yields at most three requests: a search, the term vectors of its hits, and the analysis of the query.
-
-    Args:
-        text: the query's text.
-        index: a name, a list of names, a pattern, or None for all indices.
-        rm3: how the query is expanded.
-        params: the URL parameters of the caller's search.
-        name: the field that is searched and gives the terms.
-        pipeline: the ``search_pipeline`` of the caller's search; None for the index's default.
+    It yields at most three requests: a search, the term vectors of its hits, and the analysis of the query. The field
+    ``name`` is searched, and gives the terms. ``params`` and ``pipeline`` are those of the caller's search.
     """
     query = build_query(text, SearchFields((name,)))
     search_params = {param: params[param] for param in FEEDBACK_PARAMS if param in params}
@@ -81,15 +74,10 @@ def expand_query(
 def expand_terms(query_terms: Sequence[str], feedback: Sequence[FeedbackDocument], rm3: Rm3) -> dict[str, float]:
     """Return the terms of the expanded query with their weights, heaviest first; the weights sum to 1.
 
-    weight(t) = w q(t) + (1 - w) r(t). Here q are the query's term counts and r is the relevance model; each is
-    normalised to sum to 1. r(t) is proportional to the sum of score(d) share(t, d) over the feedback documents d, where
-    share(t, d) is t's share in the occurrences of d's heaviest terms. The expanded query has the heaviest terms of r
-    and all terms of the query.
-
-    Args:
-        query_terms: the terms of the analysed query, repetitions included.
-        feedback: the feedback documents with their usable terms.
-        rm3: the number of terms of r, and w.
+    weight(t) = w q(t) + (1 - w) r(t). Here w is ``rm3.weight``, q are the query's term counts, and r is the relevance
+    model; q and r are normalised to sum to 1. r(t) is proportional to the sum of score(d) share(t, d) over the feedback
+    documents d, where share(t, d) is t's share in the occurrences of d's heaviest terms. The expanded query has the
+    heaviest terms of r and all terms of the query.
     """
     model: defaultdict[str, float] = defaultdict(float)
     for document in feedback:

@@ -116,10 +116,6 @@ def choose_fields(leaves: Sequence[Leaf], sources: Sequence[Mapping[str, Any]]) 
 
     Fields without a value in the sample, copies, ids, addresses and tags are left out. If no field holds prose, the
     longest of the others joins the titles.
-
-    Args:
-        leaves: the text fields of the mapping.
-        sources: the sampled documents.
     """
     fields = [SampledField(leaf, tuple(field_values(source, leaf) for source in sources)) for leaf in leaves]
     filled = [field for field in fields if field.all_values]
@@ -139,7 +135,6 @@ def choose_without_mapping(sources: Sequence[Mapping[str, Any]]) -> tuple[str, .
 
 
 def _text_names(source: Mapping[str, Any], parent: str = "") -> Iterator[str]:
-    """Yield the dotted names of a document's texts and lists of texts."""
     for name, value in source.items():
         if isinstance(value, Mapping):
             yield from _text_names(value, f"{parent}{name}.")
@@ -191,7 +186,6 @@ def _without_copies(fields: list[SampledField]) -> list[SampledField]:
 
 
 def _are_copies(field: SampledField, other: SampledField) -> bool:
-    """Return whether two fields have about the same length and nearly the same words."""
     is_as_long = 1.2 * min(field.words, other.words) >= max(field.words, other.words)
     return is_as_long and _covers([other], field) and _covers([field], other)
 

@@ -24,10 +24,7 @@ def sample_groups(
 ) -> Generator[SideRequest, Any, tuple[IndexGroup, ...]]:
     """Yield the requests for samples, and return each group of indices with its fields; () if no index has documents.
 
-    Args:
-        index: the indices as the caller names them: a name, a list of names, a pattern, or None for all.
-        by_index: index -> its fields.
-        pipeline: the ``search_pipeline`` of the requests; None for the index's default.
+    ``pipeline`` is the ``search_pipeline`` of the requests; None for the index's default.
     """
     groups = [(whole_fields(texts), names) for texts, names in group_by_text_fields(by_index)]
     samples: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
@@ -44,14 +41,7 @@ def sample_groups(
 def _sample_documents(
     index: Any, leaves: Sequence[Leaf], names: Sequence[str], pipeline: str | Mapping[str, Any] | None
 ) -> Generator[SideRequest, Any, list[Mapping[str, Any]]]:
-    """Yield the requests for sampled documents, and return their sources.
-
-    Args:
-        index: the indices as the caller names them.
-        leaves: the text fields.
-        names: the indices to sample; empty to sample all.
-        pipeline: the ``search_pipeline`` of the requests; None for the index's default.
-    """
+    """Yield the requests for sampled documents of the indices ``names``, or of all, and return their sources."""
     paths = sorted({path for leaf in leaves for path in leaf.copied_from or (leaf.source,)})
     filters = [{"terms": {"_index": list(names)}}] if names else [{"match_all": {}}]
 

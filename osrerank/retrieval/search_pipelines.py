@@ -73,12 +73,7 @@ UNKNOWN_PIPELINE = SearchPipeline(missing_right=SETTINGS_RIGHT, has_default=True
 
 @dataclass(slots=True)
 class SearchPipelines:
-    """Looks up the search pipelines of searches, and caches them for a minute. Safe to use from many threads.
-
-    Args:
-        engine: finds out the engine; only OpenSearch has search pipelines.
-        clock: a function that returns the time in seconds.
-    """
+    """Looks up the search pipelines of searches, and caches them for a minute. Safe to use from many threads."""
 
     engine: EngineFinder = field(default_factory=lambda: EngineFinder(Engine.OPENSEARCH))
     clock: Callable[[], float] = time.monotonic
@@ -94,13 +89,7 @@ class SearchPipelines:
     def find(
         self, index: Any, params: Mapping[str, Any], body: Mapping[str, Any]
     ) -> Generator[SideRequest, Any, SearchPipeline]:
-        """Return the pipeline that a search runs under. Yield the requests to look it up, unless it is cached.
-
-        Args:
-            index: a name, a list of names, a pattern, or None for all indices.
-            params: the search's URL parameters.
-            body: the search's body.
-        """
+        """Return the pipeline that a search runs under. Yield the requests to look it up, unless it is cached."""
         requested = params.get("search_pipeline", body.get("search_pipeline"))
         if not (yield from self.engine.find()).has_pipelines:
             return NO_PIPELINE
@@ -118,10 +107,6 @@ class SearchPipelines:
         """Return the default pipeline of an index. Yield the requests to look it up, unless it is cached.
 
         OpenSearch applies no default pipeline to a search without an index, or if its indices have different defaults.
-
-        Args:
-            index: a name, a list of names, a pattern, or None for all indices.
-            options: the search's `osrerank.retrieval.requests.index_options`.
         """
         if not index or not (yield from self.engine.find()).has_pipelines:
             return NO_PIPELINE
@@ -172,7 +157,6 @@ class SearchPipelines:
         return default
 
     def _read_definition(self, name: str) -> Generator[SideRequest, Any, SearchPipeline]:
-        """Return the pipeline with a name. Yield the request for its definition, unless it is cached."""
         cached = self._definitions.get(name)
         if cached is not None:
             return cached
@@ -198,11 +182,8 @@ def under_pipeline(
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the body and the URL parameters of a request, with a search pipeline added.
 
-    Args:
-        pipeline: a name, which is sent as a URL parameter because all versions accept it there; a definition, which is
-            sent in the body; or None for the index's default.
-        body: the request's body.
-        params: the request's URL parameters.
+    A name is sent as a URL parameter, because all versions accept it there; a definition is sent in the body. None
+    stands for the index's default.
     """
     if pipeline is None:
         return {**body}, {**params}
@@ -212,12 +193,7 @@ def under_pipeline(
 
 
 def parse_pipeline(name: str, definition: Mapping[str, Any]) -> SearchPipeline:
-    """Return the properties of a pipeline that reranking depends on.
-
-    Args:
-        name: the pipeline's name; empty if the request defines it.
-        definition: the pipeline, as ``GET _search/pipeline`` returns it or a request contains it.
-    """
+    """Return the properties of a pipeline that reranking depends on; ``name`` is empty if the request defines it."""
     request_kinds = _processor_kinds(definition, "request_processors")
     response_kinds = _processor_kinds(definition, "response_processors")
     ranking_kinds = sorted(response_kinds - UNRANKING_PROCESSORS - FIELD_PROCESSORS)

@@ -70,15 +70,9 @@ def sequence_range_query(ranges: Sequence[tuple[int, int]]) -> dict[str, Any]:
 def shard_request(
     index: str, shard: str, action: str, body: Mapping[str, Any], *, engine: Engine, order: str = ""
 ) -> SideRequest:
-    """Return a request to one shard.
+    """Return a request for ``_search`` or ``_count`` to one shard.
 
-    Args:
-        index: the index's name.
-        shard: the shard's number.
-        action: ``_search`` or ``_count``.
-        body: the request's body.
-        engine: the engine; an index of the embedded one has a single shard.
-        order: ``asc`` or ``desc`` to sort the hits by sequence number; empty for no order.
+    ``order`` sorts the hits by sequence number, ``asc`` or ``desc``; empty for no order.
     """
     if engine.is_embedded:
         by_document = {"sort": [{"_doc": order}]} if order else {}

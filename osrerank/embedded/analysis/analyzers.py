@@ -78,7 +78,6 @@ class Analyzers:
         return self.compose(body.get("tokenizer"), body.get("filter", []))
 
     def _find_filter(self, choice: Any) -> Filter:
-        """Return a filter by its name or definition."""
         if isinstance(choice, dict):
             return _build_filter("of the request", choice)
         if choice == "lowercase":

@@ -67,12 +67,7 @@ def _standard_pattern() -> str:
 
 
 class Token(NamedTuple):
-    """A term of a text.
-
-    Attributes:
-        position: the number of words before it.
-        start, end: the offsets of its word, in characters.
-    """
+    """A term of a text, with the number of words before it, and the offsets of its word in characters."""
 
     term: str
     position: int

@@ -90,12 +90,6 @@ class Field:
 class IndexFields:
     """The fields that the mappings of an index define.
 
-    Attributes:
-        mappings: the mappings.
-        is_dynamic: whether documents may add fields.
-        by_path: path -> field.
-        disabled: the paths of objects that are stored but not indexed.
-
     Raises:
         Fault: the engine does not support a type or parameter; the reason names the field.
     """
@@ -190,7 +184,6 @@ def _check_name(name: str, kind: str) -> None:
 
 
 def _property_names(value: Any) -> Iterator[str]:
-    """Yield the keys of an object and of all objects inside it."""
     if isinstance(value, dict):
         yield from value
         value = list(value.values())
@@ -230,7 +223,6 @@ def merge(old: Json, new: Json) -> Json:
 
 
 def _merge_properties(old: Json, new: Json) -> Json:
-    """Return the ``properties`` of a mapping with new ones added."""
     properties = dict(old)
     for name, definition in new.items():
         _check_name(name, "illegal_argument_exception")
@@ -272,7 +264,6 @@ def _merge_field(name: str, old: Json, new: Json) -> Json:
 
 
 def _walk(prefix: str, body: Json) -> Iterator[Field]:
-    """Yield the fields and sub-fields below a path."""
     for name, inner in body.get("properties", {}).items():
         path = prefix + name
         if inner.get("type", "object") == "object":
@@ -324,7 +315,6 @@ def _read_flag(body: Json, name: str, path: str) -> bool:
 
 
 def _insert(properties: Json, segments: list[str], body: Json) -> None:
-    """Set a field's mapping in a nested ``properties`` object."""
     for segment in segments[:-1]:
         properties = properties.setdefault(segment, {"properties": {}}).setdefault("properties", {})
     properties[segments[-1]] = body

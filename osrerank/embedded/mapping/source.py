@@ -31,12 +31,9 @@ class SourceFilter:
         return selection if isinstance(selection, dict) else {}
 
     def _select(self, path: str, value: Any, *, is_included: bool) -> Any:
-        """Return the selected parts of a value; ``_NOTHING`` if no part is selected.
+        """Return the selected parts of a value, or ``_NOTHING``.
 
-        Args:
-            path: the path of the value; empty for the whole source.
-            value: the value.
-            is_included: whether ``includes`` selects the path, or an object around it.
+        ``is_included`` says whether an included pattern matches the path of the value or of an object around it.
         """
         if isinstance(value, dict):
             inner_paths = {key: f"{path}.{key}" if path else key for key in value}

@@ -65,7 +65,6 @@ class Compiler(LeafQueries):
         return TQuery.boolean_query([*must, *should, *must_not])
 
     def _compile_unhighlighted(self, query: Json) -> TQuery:
-        """Compile a clause whose terms are not highlighted."""
         terms_before = {path: set(terms) for path, terms in self.terms.items()}
         compiled = self.compile(query)
         self.terms = terms_before

@@ -366,7 +366,6 @@ class LeafQueries:
 
 
 def _any_of(clauses: list[TQuery]) -> TQuery:
-    """Return a query that matches at least one of the clauses."""
     return TQuery.boolean_query([(Occur.Should, clause) for clause in clauses]) if clauses else TQuery.empty_query()
 
 

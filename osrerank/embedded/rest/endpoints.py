@@ -110,7 +110,6 @@ def _index(request: RestRequest) -> Response:
 
 
 def _write_response(body: Json) -> Response:
-    """Return the response to a write, whose status is in the body."""
     return Response({key: value for key, value in body.items() if key != "status"}, body["status"])
 
 

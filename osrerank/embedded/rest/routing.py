@@ -98,12 +98,10 @@ class Router:
         self._routes: list[tuple[frozenset[str], re.Pattern[str], frozenset[str], Endpoint]] = []
 
     def route(self, methods: str, *templates: str, params: str = "") -> Callable[[Endpoint], Endpoint]:
-        """Return a decorator that registers an endpoint.
+        """Return a decorator that registers an endpoint for methods, paths and URL parameters.
 
-        Args:
-            methods: the HTTP methods, separated by spaces.
-            templates: the paths, with variable parts in braces, such as ``{index}``.
-            params: the URL parameters, separated by spaces; requests with others are refused.
+        The methods and the parameters are separated by spaces; a path may have variable parts, such as ``{index}``.
+        Requests with other parameters are refused.
         """
 
         def register(endpoint: Endpoint) -> Endpoint:
@@ -176,7 +174,6 @@ def _apply_filter_path(response: Response, params: Mapping[str, str]) -> Respons
 
 
 def _select(body: Json, patterns: list[str], path: str = "") -> Json:
-    """Return the parts of an object whose paths match a pattern."""
     selected: Json = {}
     for key, value in body.items():
         inner_path = f"{path}.{key}" if path else key

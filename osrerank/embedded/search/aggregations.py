@@ -33,7 +33,6 @@ def count_terms(aggregations: Json, queries: list[tuple[Snapshot, tantivy.Query]
 
 
 def _aggregate(name: str, body: Json, queries: list[tuple[Snapshot, tantivy.Query]]) -> Json:
-    """Return the buckets of one aggregation."""
     if not re.fullmatch(r"[^\[\]>]+", name):
         raise parsing_fault(f"Invalid aggregation name [{name}]: it cannot be empty, nor have [, ] or >")
     for key in require_object(body, f"aggs.{name}"):
@@ -83,7 +82,6 @@ def _count_values(snapshot: Snapshot, query: tantivy.Query, path: str) -> tuple[
 
 
 def _bucket_key(key: Any, field: Field | None) -> Json:
-    """Return the ``key`` of a bucket, and its text for a boolean or a date."""
     if field is not None and field.kind == "boolean":
         return {"key": key, "key_as_string": "true" if key else "false"}
     if field is not None and field.kind == "date":

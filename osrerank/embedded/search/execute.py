@@ -336,7 +336,6 @@ def _best_matches(
 
 
 def _all_matches(number: int, index_query: IndexQuery) -> list[tuple[float, MatchingDocument]]:
-    """Return all matching documents of an index with their scores."""
     searcher = index_query.snapshot.searcher
     result = searcher.search(index_query.filtered, max(1, searcher.num_docs), count=False)
     return _with_scores(number, index_query, result.hits)
@@ -345,7 +344,6 @@ def _all_matches(number: int, index_query: IndexQuery) -> list[tuple[float, Matc
 def _with_scores(
     number: int, index_query: IndexQuery, hits: list[tuple[float, tantivy.DocAddress]]
 ) -> list[tuple[float, MatchingDocument]]:
-    """Return the score and the document of each of tantivy's hits."""
     snapshot = index_query.snapshot
     seqs = snapshot.shard.sequence_numbers(snapshot.searcher, [address for _, address in hits])
     return [
@@ -354,12 +352,10 @@ def _with_scores(
 
 
 def _count(index_query: IndexQuery) -> int:
-    """Return the number of matching documents of an index."""
     return int(index_query.snapshot.searcher.search(index_query.filtered, 1, count=True).count or 0)
 
 
 def _format_hits(page: list[MatchingDocument], index_queries: list[IndexQuery], plan: SearchPlan) -> list[Json]:
-    """Return the hits of a page as in a response."""
     highlighters = []
     if plan.highlight:
         highlighters = [Highlighter(plan.highlight, query.snapshot, query.terms) for query in index_queries]

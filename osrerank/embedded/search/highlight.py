@@ -35,16 +35,7 @@ _WORD = re.compile(r"\w+(?:['.-]\w+)*|\s|.", re.DOTALL)
 
 
 class Highlighter:
-    """Highlights the query's words in the fields of hits.
-
-    Args:
-        body: the search's ``highlight`` object.
-        snapshot: the index of the hits.
-        terms: field path -> the query's terms.
-
-    Raises:
-        Fault: 400; the reason names an option that is not supported.
-    """
+    """Highlights the query's terms, which are given by field path, in the fields of hits."""
 
     def __init__(self, body: Json, snapshot: Snapshot, terms: Mapping[str, set[str]]) -> None:
         reject_unknown_keys("highlight", require_object(body, "highlight"), _OPTIONS | {"fields"})
@@ -156,14 +147,9 @@ def _boundary_after(boundaries: list[int], offset: int) -> int:
 def _score_passage(
     tokens: list[Token], term_counts: Mapping[str, int], total_length: int, length: int, start: int
 ) -> float:
-    """Return the BM25 of a passage as Lucene's PassageScorer computes it, with a bonus for the text's beginning.
+    """Return the BM25 of a passage as Lucene's PassageScorer computes it, with a bonus for the beginning of a field.
 
-    Args:
-        tokens: the matching tokens of the passage.
-        term_counts: term -> its matches in the whole field.
-        total_length: the length of the field, in characters.
-        length: the length of the passage, in characters.
-        start: the offset of the passage in the field.
+    Lengths and the ``start`` in the field are in characters; ``term_counts`` has the matches in the whole field.
     """
     pivot = AVERAGE_PASSAGE_CHARACTERS
     passage_count, score = 1 + total_length / pivot, 0.0
@@ -174,7 +160,6 @@ def _score_passage(
 
 
 def _insert_tags(text: str, start: int, end: int, tokens: list[Token], tags: list[str]) -> str:
-    """Return a passage of a text with tags around its matching tokens."""
     parts = []
     position = start
     for token in tokens:

@@ -53,7 +53,6 @@ def many_term_vectors(engine: Engine, body: Json) -> Json:
 
 
 def _document_vectors(engine: Engine, request: Json) -> Json:
-    """Return the term vectors of one document, or the error of its index."""
     name, doc_id = require_string(request.get("_index"), "_index"), require_string(request.get("_id"), "_id")
     try:
         (snapshot,) = [live.snapshot() for live in engine.searchable_indices(engine.resolve_single(name))]
@@ -80,7 +79,6 @@ def _document_vectors(engine: Engine, request: Json) -> Json:
 
 
 def _field_vector(snapshot: Snapshot, path: str, counts: Counter[str], *, has_statistics: bool) -> Json:
-    """Return the terms of a field with their counts and, if requested, their frequencies in the index."""
     terms: dict[str, Json] = {}
     for term, count in sorted(counts.items()):
         terms[term] = {"term_freq": count}

@@ -105,11 +105,6 @@ class Engine:
         An expression is a list of names, aliases and patterns with ``*``, separated by commas. After a pattern, a part
         that begins with a minus excludes a name or a pattern.
 
-        Args:
-            expression: the expression; None for all indices.
-            hidden: whether patterns match hidden indices.
-            aliases: whether patterns match aliases.
-
         Raises:
             Fault: 404 for a name that is neither an index nor an alias; 400 for date mathematics.
         """
@@ -237,7 +232,6 @@ class Engine:
             yield
 
     def _read_foreign_writes(self) -> None:
-        """Load the documents that other processes wrote while this one did not have the lock."""
         for name in self.store.indices():
             self.open_index(name).load_foreign_writes()
 
@@ -349,7 +343,6 @@ class Engine:
             self._refresher.start()
 
     def _refresh_loop(self) -> None:
-        """Refresh indices whose interval has passed, until the engine closes."""
         while not self._wake.wait(REFRESH_S / 4):
             with self._live_lock:
                 due = [live for live in self._live.values() if self._is_due(live)]

@@ -80,8 +80,6 @@ class LiveIndex:
     """An open index. Methods that write need the engine's write lock; methods that read do not.
 
     Attributes:
-        fields: the fields of the mappings.
-        analyzers: the analyzers of the settings.
         last_seq: the highest sequence number of a stored document.
         dirty_since: the monotonic time of the first change since the last refresh, in seconds; None without changes.
     """
@@ -140,7 +138,6 @@ class LiveIndex:
             return Snapshot(self._row, self.fields, self.analyzers, self._shard, self._shard.searcher)
 
     def _load(self, row: IndexRow) -> None:
-        """Open the search index, or reload the open one."""
         if self._shard is not None and self._shard.folder is not None and self._loaded[0] == row.generation:
             self._shard.reload()
         else:

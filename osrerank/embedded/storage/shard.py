@@ -205,13 +205,7 @@ class Shard:
     def document(
         self, row: StoredDocument, fields: Mapping[str, list[Any]], analyzer: Callable[[str], Analyzer]
     ) -> tantivy.Document:
-        """Return a document for `add`.
-
-        Args:
-            row: the stored document, with its source.
-            fields: field path -> the values of the document.
-            analyzer: a function that returns the analyzer of a field path.
-        """
+        """Return a document for `add`; ``fields`` has its values by field path."""
         assert row.source is not None
         document = tantivy.Document()
         document.add_text(ID, row.doc_id)

@@ -239,7 +239,6 @@ class SqliteStore:
 
     @contextlib.contextmanager
     def _translate_errors(self) -> Iterator[None]:
-        """Turn SQLite's exceptions into faults."""
         try:
             yield
         except sqlite3.Error as error:
