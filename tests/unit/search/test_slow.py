@@ -167,7 +167,7 @@ def test_a_slow_search_recommends_a_build_only_if_vectors_were_missing(
     [
         (
             ["title"],
-            'a build would read title, text, and this search reads title: first write fields = ["title"] under ',
+            'a build would encode title, text, and this search uses title: first write fields = ["title"] under ',
         ),
         (["title", "text"], ""),
     ],
@@ -192,7 +192,7 @@ def test_a_slow_search_of_unbuilt_fields_says_how_to_build_them(
     assert len(lines) == 2
     for line in lines:
         assert "build --index notes" in line
-        assert ("a build would read" in line) == bool(first)
+        assert ("a build would encode" in line) == bool(first)
         assert first in line
 
 
