@@ -1,12 +1,11 @@
-"""Search for documents by their whole names, plain and reranked, and count how often the name comes first.
+"""Search for documents by their whole names, with and without reranking, and count how often the document is first.
 
 nice -n 10 python tools/bench/known_items.py packages --url embedded:./known
 nice -n 10 python tools/bench/known_items.py squad train-v1.1.json dev-v1.1.json --url http://localhost:9200
 nice -n 10 python tools/bench/known_items.py cacm cacm.tar.gz --url http://localhost:9200
 
-The documents are indexed once, and their vectors built once (`osrerank vectors build`), into OSRERANK_VECTORS_FOLDER if
-the vectors are in a file. ``packages`` are those that ``apt-cache dumpavail`` lists, with the first lines of their
-descriptions.
+A second run uses the index and the vectors of the first. Vectors in a file are in OSRERANK_VECTORS_FOLDER. ``packages``
+are those of ``apt-cache dumpavail``, with the first lines of their descriptions.
 """
 
 import argparse
@@ -26,93 +25,95 @@ from opensearchpy.helpers import bulk
 from osrerank import Client, connect
 from osrerank.indexing.build import build_on_screen
 
-SEED, NAMES, PACKAGES, FIRST = 83, 200, 15_000, 10
-PARAGRAPHS = 10
+SEED = 83
+MAX_NAMES = 200
+MAX_PACKAGES = 15_000
+PARAGRAPHS_PER_ARTICLE = 10
 DEPTH = 100
 TEXT = {"type": "text"}
 NAME = {"type": "keyword", "fields": {"text": {"type": "text"}}}
 
 
 class Collection(NamedTuple):
-    """Documents that have names.
+    """Documents with names.
 
     Attributes:
-        name: the field that holds the name.
+        name_field: the field with the name.
         mapping: field -> its mapping.
         documents: the documents' ``_source``, in the order of their ids.
-        searches: how many names are searched for.
+        max_names: the maximum number of names to search for.
     """
 
-    name: str
+    name_field: str
     mapping: Mapping[str, Any]
     documents: Sequence[Mapping[str, str]]
-    searches: int = NAMES
+    max_names: int = MAX_NAMES
 
 
 def packages(_files: Sequence[Path]) -> Collection:
-    """Return a sample of the packages that apt knows."""
-    listed = subprocess.run(["apt-cache", "dumpavail"], capture_output=True, text=True, check=True).stdout  # noqa: S607
-    matches = re.findall(r"^Package: (\S+)$.*?^Description(?:-en)?: (.+?)$", listed, re.MULTILINE | re.DOTALL)
-    by_name = {name: {"name": name, "summary": summary} for name, summary in matches}
-    chosen = random.Random(SEED).sample(sorted(by_name), min(PACKAGES, len(by_name)))
-    return Collection("name", {"name": NAME, "summary": TEXT}, [by_name[name] for name in chosen])
+    """Return a sample of the packages that apt lists."""
+    text = subprocess.run(["apt-cache", "dumpavail"], capture_output=True, text=True, check=True).stdout  # noqa: S607
+    matches = re.findall(r"^Package: (\S+)$.*?^Description(?:-en)?: (.+?)$", text, re.MULTILINE | re.DOTALL)
+    documents = {name: {"name": name, "summary": summary} for name, summary in matches}
+    names = random.Random(SEED).sample(sorted(documents), min(MAX_PACKAGES, len(documents)))
+    return Collection("name", {"name": NAME, "summary": TEXT}, [documents[name] for name in names])
 
 
 def squad(files: Sequence[Path]) -> Collection:
-    """Return the first paragraphs of SQuAD's articles; those of an article share one name."""
+    """Return the first paragraphs of SQuAD's articles; the paragraphs of an article have the same name."""
     articles = [article for file in files for article in json.loads(file.read_text("utf-8"))["data"]]
     documents = [
         {"title": article["title"].replace("_", " "), "text": paragraph["context"]}
         for article in articles
-        for paragraph in article["paragraphs"][:PARAGRAPHS]
+        for paragraph in article["paragraphs"][:PARAGRAPHS_PER_ARTICLE]
     ]
     return Collection("title", {"title": TEXT, "text": TEXT}, documents)
 
 
 def cacm(files: Sequence[Path]) -> Collection:
-    """Return CACM's titles and abstracts; those without an abstract have an empty text."""
+    """Return CACM's titles and abstracts; the text of a document without an abstract is empty."""
     documents = []
     with tarfile.open(files[0]) as archive:
-        for member in sorted(archive.getmembers(), key=lambda each: each.name):
-            if (content := archive.extractfile(member)) is None:
+        for member in sorted(archive.getmembers(), key=lambda member: member.name):
+            content = archive.extractfile(member)
+            if content is None:
                 continue
-            whole = re.sub(r"<[^>]*>", "", content.read().decode("latin-1"))
-            title, *others = (" ".join(block.split()) for block in re.split(r"\n\s*\n", whole.strip()))
-            has_text = bool(others) and not others[0].startswith("CACM ")
-            documents.append({"title": title, "text": others[0] if has_text else ""})
-    return Collection("title", {"title": TEXT, "text": TEXT}, documents, 100)
+            text = re.sub(r"<[^>]*>", "", content.read().decode("latin-1"))
+            title, *blocks = (" ".join(block.split()) for block in re.split(r"\n\s*\n", text.strip()))
+            has_abstract = bool(blocks) and not blocks[0].startswith("CACM ")
+            documents.append({"title": title, "text": blocks[0] if has_abstract else ""})
+    return Collection("title", {"title": TEXT, "text": TEXT}, documents, max_names=100)
 
 
 COLLECTIONS = {read.__name__: read for read in (packages, squad, cacm)}
 
 
 def index(client: Client, name: str, collection: Collection) -> None:
-    """Index the documents and build their vectors, unless that was done before."""
+    """Index the documents and build their vectors, unless an earlier run did."""
     if not client.indices.exists(index=name):
         body = {"settings": {"number_of_shards": 1}, "mappings": {"properties": dict(collection.mapping)}}
         client.indices.create(index=name, body=body)
-        every = ({"_index": name, "_id": f"{at}", **source} for at, source in enumerate(collection.documents))
-        bulk(client, every)
+        bulk(client, ({"_index": name, "_id": f"{id_}", **source} for id_, source in enumerate(collection.documents)))
         client.indices.refresh(index=name)
     print(f"{name}: {build_on_screen(client, name)}", flush=True)
 
 
-def ranks(
+def search_names(
     client: Client, index: str, collection: Collection, names: Iterable[str], rerank: Any
 ) -> list[tuple[int, float]]:
-    """Return, for each name, the rank of the first hit that has it (0 below a hundred), and the milliseconds."""
-    found = []
+    """Search for each name; return the rank of the first hit with this name, 0 if there is none, and the time in ms."""
+    results = []
     for name in names:
-        began = time.perf_counter()
-        answer = client.search(name, index=index, rerank=rerank, size=DEPTH)
-        took_ms = (time.perf_counter() - began) * 1000
-        hits = [hit["_source"][collection.name] for hit in answer["hits"]["hits"]]
-        found.append((hits.index(name) + 1 if name in hits else 0, took_ms))
-    return found
+        start_s = time.perf_counter()
+        response = client.search(name, index=index, rerank=rerank, size=DEPTH)
+        took_ms = (time.perf_counter() - start_s) * 1000
+        hit_names = [hit["_source"][collection.name_field] for hit in response["hits"]["hits"]]
+        results.append((hit_names.index(name) + 1 if name in hit_names else 0, took_ms))
+    return results
 
 
 def main() -> None:
-    """Index, search and count, as the command line says."""
+    """Index, search and count."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("collection", choices=COLLECTIONS)
     parser.add_argument("files", nargs="*", type=Path)
@@ -120,22 +121,23 @@ def main() -> None:
     parser.add_argument("--list", action="store_true", help="list the names that reranking moves from the first rank")
     options = parser.parse_args()
     collection = COLLECTIONS[options.collection](options.files)
-    every = sorted({source[collection.name] for source in collection.documents})
-    names = random.Random(SEED).sample(every, min(collection.searches, len(every)))
+    all_names = sorted({source[collection.name_field] for source in collection.documents})
+    names = random.Random(SEED).sample(all_names, min(collection.max_names, len(all_names)))
     with connect(options.url) as client:
-        name = f"known-{options.collection}"
-        index(client, name, collection)
-        plain = ranks(client, name, collection, names, rerank=False)
-        reranked = ranks(client, name, collection, names, rerank={"depth": DEPTH, "deadline_ms": None})
-        print(f"{len(collection.documents):,} documents, {len(names)} names; fields {client.fields_of(name).read}")
-        for label, found in (("plain", plain), ("reranked", reranked)):
-            first, ten = (sum(0 < rank <= most for rank, _ in found) for most in (1, FIRST))
-            median_ms = statistics.median(took_ms for _, took_ms in found)
-            print(f"{label:9} first {first}, in the first ten {ten}, median {median_ms:.1f} ms")
+        index_name = f"known-{options.collection}"
+        index(client, index_name, collection)
+        plain = search_names(client, index_name, collection, names, rerank=False)
+        reranked = search_names(client, index_name, collection, names, rerank={"depth": DEPTH, "deadline_ms": None})
+        fields = client.fields_of(index_name).read
+        print(f"{len(collection.documents):,} documents, {len(names)} names; fields {fields}")
+        for label, results in (("plain", plain), ("reranked", reranked)):
+            first, first_ten = (sum(0 < rank <= limit for rank, _ in results) for limit in (1, 10))
+            median_ms = statistics.median(took_ms for _, took_ms in results)
+            print(f"{label:9} first {first}, in the first ten {first_ten}, median {median_ms:.1f} ms")
         if options.list:
-            for known, (before, _), (after, _) in zip(names, plain, reranked, strict=True):
-                if after != 1:
-                    print(f"{known!r}: plain {before}, reranked {after}")
+            for name, (plain_rank, _), (reranked_rank, _) in zip(names, plain, reranked, strict=True):
+                if reranked_rank != 1:
+                    print(f"{name!r}: plain {plain_rank}, reranked {reranked_rank}")
 
 
 if __name__ == "__main__":

@@ -1,12 +1,12 @@
-"""Measure how well the languages of documents and queries are told: alarms of foreign texts, false alarms of English.
+"""Measure the language guard: how often it refuses foreign texts, and how often English ones.
 
 python -m tools.collections.languages GUIDE SETS DATA
 
-GUIDE is the folder of Debian's package installation-guide-amd64 (GPL-2) with a folder of HTML pages for each language:
+GUIDE is the folder of Debian's package installation-guide-amd64 (GPL-2) with a folder of HTML pages per language:
 apt-get download installation-guide-amd64 && dpkg-deb -x installation-guide-amd64_*.deb guide. SETS are the development
-sets that tools/models/joined/sets.py writes with --depth 10. DATA holds collections with a corpus.jsonl each.
+sets that tools/models/joined/sets.py writes with --depth 10. DATA has a folder with corpus.jsonl per collection.
 
-Printed are two Markdown tables: of single texts, and of searches, as `osrerank.stages.language_guard` judges them.
+The output is two Markdown tables, of single texts and of searches.
 """
 
 import argparse
@@ -30,22 +30,22 @@ from osrerank.types import Advice, Candidate, Query, Ranking
 
 LANGUAGES = ("de", "fr", "es", "nl", "it")
 DOCUMENTS, SEARCHES, HITS = 200, 200, 10
-TITLE = 60
-"""Characters of a text that is as short as a product's name."""
-MINIMUM = 60
-"""Characters of a paragraph that is a document; the guard passes over the shortest of them."""
+TITLE_LENGTH = 60
+"""The length of a text as short as a product's name, in characters."""
+MIN_PARAGRAPH_LENGTH = 60
+"""The minimum length of a paragraph that is a document, in characters."""
 ENGLISH = ("en",)
 
 
-class ReadsEnglish(FunctionScorer):
-    """A scorer whose model reads English."""
+class EnglishScorer(FunctionScorer):
+    """A scorer whose model supports only English."""
 
     @property
     def advice(self) -> Advice:
         return Advice(languages=ENGLISH)
 
 
-class Paragraphs(HTMLParser):
+class ParagraphParser(HTMLParser):
     """Collects the texts of paragraphs."""
 
     def __init__(self) -> None:
@@ -67,31 +67,32 @@ class Paragraphs(HTMLParser):
 
 
 def paragraphs(folder: Path) -> list[str]:
-    """Return the different paragraphs of a folder's HTML pages that are long enough to be a document."""
+    """Return the unique paragraphs of a folder's HTML pages that are long enough to be a document."""
     texts: dict[str, None] = {}
     for page in sorted(folder.glob("*.html")):
-        parser = Paragraphs()
+        parser = ParagraphParser()
         parser.feed(page.read_text("utf-8"))
-        texts |= dict.fromkeys(text for text in parser.texts if len(text) >= MINIMUM)
+        texts |= dict.fromkeys(text for text in parser.texts if len(text) >= MIN_PARAGRAPH_LENGTH)
     return list(texts)
 
 
-def is_alarm(query: str, texts: Sequence[str]) -> bool:
-    """Return whether a search with these hits keeps its first pass."""
-    found = (Candidate(str(at), text, 1.0 / at, at) for at, text in enumerate(texts, 1))
-    return bool(unreadable_reason(Ranking(Query("q", query or "?"), tuple(found)), ReadsEnglish()))
+def is_refused(query: str, texts: Sequence[str]) -> bool:
+    """Return whether the guard prevents reranking of a search with these hits."""
+    candidates = (Candidate(str(rank), text, 1.0 / rank, rank) for rank, text in enumerate(texts, 1))
+    return bool(unreadable_reason(Ranking(Query("q", query or "?"), tuple(candidates)), EnglishScorer()))
 
 
 def row(name: str, texts: Sequence[str]) -> str:
-    """Return the row of single texts: how many there are, are long enough, are told and are called foreign."""
+    """Return a table row: the numbers of all texts, of long ones, of those with a clear language, of foreign ones."""
     long = [text for text in texts if len(text) >= MIN_CHARACTERS]
-    told = [language for text in long if (language := detect_language(text[:MAX_CHARACTERS]))]
-    foreign = sum(language not in ENGLISH for language in told)
-    return f"| {name} | {len(texts):,} | {len(long):,} | {len(told):,} | {foreign:,} | {foreign / len(long):.2%} |"
+    languages = [language for text in long if (language := detect_language(text[:MAX_CHARACTERS]))]
+    foreign = sum(language not in ENGLISH for language in languages)
+    counts = f"{len(texts):,} | {len(long):,} | {len(languages):,} | {foreign:,}"
+    return f"| {name} | {counts} | {foreign / len(long):.2%} |"
 
 
-def guides(folder: Path) -> Iterator[tuple[str, list[str]]]:
-    """Yield each language with its documents: paragraphs that are not English ones left untranslated."""
+def guide_documents(folder: Path) -> Iterator[tuple[str, list[str]]]:
+    """Yield each language with a sample of its paragraphs, without untranslated ones."""
     english = set(paragraphs(folder / "en"))
     for language in LANGUAGES:
         translated = [text for text in paragraphs(folder / language) if text not in english]
@@ -99,15 +100,16 @@ def guides(folder: Path) -> Iterator[tuple[str, list[str]]]:
     yield "en", random.Random(1).sample(sorted(english), DOCUMENTS)
 
 
-def searches(folder: Path) -> Iterator[tuple[str, Mapping[str, list[str]]]]:
+def read_searches(folder: Path) -> Iterator[tuple[str, Mapping[str, list[str]]]]:
     """Yield each set with its queries, each with the texts of its first hits."""
     for file in sorted(folder.glob("*.json")):
         content = json.loads(file.read_bytes())
-        texts, asked = content["texts"], {}
-        for query_id, found in content["candidates"].items():
-            best = sorted(found, key=found.__getitem__, reverse=True)[:HITS]
-            asked[content["queries"][query_id]] = [" ".join(texts[doc_id]) for doc_id in best if doc_id in texts]
-        yield file.stem, asked
+        texts = content["texts"]
+        hits: dict[str, list[str]] = {}
+        for query_id, scores in content["candidates"].items():
+            best = sorted(scores, key=scores.__getitem__, reverse=True)[:HITS]
+            hits[content["queries"][query_id]] = [" ".join(texts[doc_id]) for doc_id in best if doc_id in texts]
+        yield file.stem, hits
 
 
 def main() -> None:
@@ -117,22 +119,23 @@ def main() -> None:
         parser.add_argument(name, type=Path)
     arguments = parser.parse_args()
     print("| texts | all | long enough | clear | called foreign | share |\n|---|---|---|---|---|---|")
-    pools = dict(guides(arguments.guide))
-    for language, texts in pools.items():
+    documents = dict(guide_documents(arguments.guide))
+    for language, texts in documents.items():
         print(row(f"guide, {language}", texts))
     for corpus in sorted(arguments.data.glob("*/corpus.jsonl")):
         lines = [f"{line.get('title') or ''} {line['text']}".strip() for _, line in numbered_objects(corpus)]
         print(row(corpus.parent.name, lines))
     print("\n| searches | all | foreign queries | foreign documents |\n|---|---|---|---|")
-    for language, texts in pools.items():
-        for name, some in (("", texts), (f", {TITLE} characters", [text[:TITLE] for text in texts])):
-            drawn = random.Random(2)
-            alarms = sum(is_alarm("", drawn.sample(some, HITS)) for _ in range(SEARCHES))
-            print(f"| guide, {language}{name} | {SEARCHES} | | {alarms} |")
-    for name, asked in searches(arguments.sets):
-        refused = sum(bool(unreadable_script(query, ENGLISH)) for query in asked)
-        alarms = sum(is_alarm(query, texts) for query, texts in asked.items())
-        print(f"| {name} | {len(asked):,} | {refused} | {alarms} |")
+    for language, texts in documents.items():
+        titles = [text[:TITLE_LENGTH] for text in texts]
+        for suffix, pool in (("", texts), (f", {TITLE_LENGTH} characters", titles)):
+            generator = random.Random(2)
+            n_refused = sum(is_refused("", generator.sample(pool, HITS)) for _ in range(SEARCHES))
+            print(f"| guide, {language}{suffix} | {SEARCHES} | | {n_refused} |")
+    for name, hits in read_searches(arguments.sets):
+        n_foreign_queries = sum(bool(unreadable_script(query, ENGLISH)) for query in hits)
+        n_refused = sum(is_refused(query, texts) for query, texts in hits.items())
+        print(f"| {name} | {len(hits):,} | {n_foreign_queries} | {n_refused} |")
 
 
 if __name__ == "__main__":

@@ -1,18 +1,18 @@
-"""Measure late interaction: what pooling saves and costs, and how fast known and unknown documents are.
+"""Measure late interaction: the size and quality of pooled vectors, and the speed of searches and builds.
 
     python -m tools.collections.late present BI_ENCODER FOLDER [--dimensions 96]
     python -m tools.collections.late quality COLLECTION MODEL... [--factors 1 2 4]
     python -m tools.collections.late speed COLLECTION MODEL... [--factors 1 2 4] [--repeats 20]
     python -m tools.collections.late products [--repeats 20]
 
-``present`` writes a bi-encoder that sentence-transformers saved as a late-interaction checkpoint of its own token
-vectors: without a projection, or with a random orthonormal one to so many dimensions.
-``quality`` and ``speed`` read model directories that ``osrerank export`` made, and a bi-encoder for comparison.
-COLLECTION has ``corpus.jsonl``, ``queries.tsv``, ``qrels.full.txt`` or ``qrels.txt``, and ``runs/BM25.txt``.
+``present`` converts a bi-encoder that sentence-transformers saved to a late-interaction checkpoint with the same token
+vectors, optionally projected at random to a number of dimensions.
 
-``speed`` measures all models and factors in turns. A search goes from its text to the order, with a query that was not
-asked before and documents whose records are in a file; a build
-encodes 64 passages into it, three times.
+``quality`` and ``speed`` take models that ``osrerank export`` wrote, late-interaction ones or bi-encoders, and a
+COLLECTION with ``corpus.jsonl``, ``queries.tsv``, ``qrels.full.txt`` or ``qrels.txt``, and ``runs/BM25.txt``.
+
+``speed`` measures all models and factors in turns: new queries on documents with stored vectors, and builds of 64
+passages. ``products`` compares two ways to compute MaxSim.
 """
 
 import argparse
@@ -51,14 +51,13 @@ from osrerank.vectors.token_vectors import maxsim, pool_tokens
 
 DEPTH = 100
 DEPTHS = (100, 1000)
-BLOCK = 1024
-"""Rows that are multiplied together."""
-BUILDS, BUILT = 3, 64
-"""Builds of each model and factor, and the passages that one encodes."""
+BLOCK_ROWS = 1024
+"""The maximum number of rows of one matrix product."""
+BUILDS, BUILD_SIZE = 3, 64
+"""The number of builds per model and factor, and of passages per build."""
 WEIGHTS = (0.0, 0.025, 0.05, 0.1, 0.15, 0.2)
-"""What the best BM25 score adds to a mean of cosines, as far as it is tried."""
-NORMAL = {"module_input_name": "token_embeddings", "module_output_name": "token_embeddings"}
-LIBRARY = "sentence_transformers."
+"""Weights of BM25: what the best BM25 score adds to a mean of cosines."""
+TOKEN_EMBEDDINGS = {"module_input_name": "token_embeddings", "module_output_name": "token_embeddings"}
 
 
 def write_json(file: Path, content: Any) -> None:
@@ -83,20 +82,22 @@ def present(source: Path, folder: Path, dimensions: int) -> None:
         from safetensors.numpy import save_file  # noqa: PLC0415 - for this form alone
 
         hidden = json.loads((source / "config.json").read_text("utf-8"))["hidden_size"]
-        drawn = np.linalg.qr(np.random.default_rng(0).standard_normal((hidden, dimensions)))[0].T
-        form = {"in_features": hidden, "out_features": dimensions, "bias": False}
-        identity = "torch.nn.modules.linear.Identity"
-        write_json(folder / "1_Dense" / "config.json", {**form, "activation_function": identity, **NORMAL})
-        save_file({"linear.weight": np.ascontiguousarray(drawn, np.float32)}, folder / "1_Dense" / "model.safetensors")
+        projection = np.linalg.qr(np.random.default_rng(0).standard_normal((hidden, dimensions)))[0].T
+        config = {"in_features": hidden, "out_features": dimensions, "bias": False, **TOKEN_EMBEDDINGS}
+        config["activation_function"] = "torch.nn.modules.linear.Identity"
+        write_json(folder / "1_Dense" / "config.json", config)
+        weights = {"linear.weight": np.ascontiguousarray(projection, np.float32)}
+        save_file(weights, folder / "1_Dense" / "model.safetensors")
         modules.append("base.modules.dense.Dense")
     modules += ["multi_vector_encoder.modules.multi_vector_mask.MultiVectorMask", "base.modules.normalize.Normalize"]
-    names = [f"{at}_{name.rpartition('.')[2]}" if at else "" for at, name in enumerate(modules)]
-    listed = [
-        {"idx": at, "name": str(at), "path": names[at], "type": LIBRARY + name} for at, name in enumerate(modules)
+    paths = [f"{index}_{name.rpartition('.')[2]}" if index else "" for index, name in enumerate(modules)]
+    entries = [
+        {"idx": index, "name": str(index), "path": paths[index], "type": f"sentence_transformers.{name}"}
+        for index, name in enumerate(modules)
     ]
-    write_json(folder / "modules.json", listed)
-    write_json(folder / names[-2] / "config.json", {"skiplist_words": []})
-    write_json(folder / names[-1] / "config.json", NORMAL)
+    write_json(folder / "modules.json", entries)
+    write_json(folder / paths[-2] / "config.json", {"skiplist_words": []})
+    write_json(folder / paths[-1] / "config.json", TOKEN_EMBEDDINGS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,10 +105,10 @@ class Collection:
     """Judged queries with BM25's first candidates.
 
     Attributes:
-        queries: those that have judgments and candidates.
-        candidates: of each query, id -> BM25's score.
-        relevance: of each query.
-        texts: of all documents, by id.
+        queries: the queries with judgments and candidates.
+        candidates: for each query, document id -> BM25's score.
+        relevance: for each query, document id -> relevance.
+        texts: document id -> text.
     """
 
     queries: Sequence[Query]
@@ -119,18 +120,17 @@ class Collection:
 def read_collection(folder: Path) -> Collection:
     """Read a collection's files."""
     qrels = next(file for name in ("qrels.full.txt", "qrels.txt") if (file := folder / name).exists())
-    judged, run = read_qrels(qrels).judgments, read_run(folder / "runs" / "BM25.txt").rankings
-    queries = [
-        query for query in read_queries(folder / "queries.tsv") if query.query_id in judged and query.query_id in run
-    ]
-    lines = (row for _, row in numbered_objects(folder / "corpus.jsonl"))
-    texts = {str(row["id"]): f"{row.get('title') or ''} {row['text']}".strip() for row in lines}
-    ranked = [{one.doc_id: one.score for one in run[query.query_id][:DEPTH]} for query in queries]
-    return Collection(queries, ranked, [judged[query.query_id] for query in queries], texts)
+    judgments, run = read_qrels(qrels).judgments, read_run(folder / "runs" / "BM25.txt").rankings
+    all_queries = read_queries(folder / "queries.tsv")
+    queries = [query for query in all_queries if query.query_id in judgments and query.query_id in run]
+    documents = (document for _, document in numbered_objects(folder / "corpus.jsonl"))
+    texts = {str(item["id"]): f"{item.get('title') or ''} {item['text']}".strip() for item in documents}
+    candidates = [{entry.doc_id: entry.score for entry in run[query.query_id][:DEPTH]} for query in queries]
+    return Collection(queries, candidates, [judgments[query.query_id] for query in queries], texts)
 
 
-def loaded(models: Sequence[str], factors: Sequence[float]) -> Iterator[tuple[str, BiEncoder]]:
-    """Yield each encoder, of late interaction with each factor, and its name."""
+def load_encoders(models: Sequence[str], factors: Sequence[float]) -> Iterator[tuple[str, BiEncoder]]:
+    """Yield the name and the encoder of each model; of a late-interaction model, one encoder per pooling factor."""
     for model in models:
         directory = locate(model)
         card = read_card(directory)
@@ -139,49 +139,48 @@ def loaded(models: Sequence[str], factors: Sequence[float]) -> Iterator[tuple[st
             tokens = replace(card.tokens, pool_factor=factor) if card.kind == "late-interaction" else card.tokens
             encoder = build_model(directory, replace(card, tokens=tokens), network)
             if not isinstance(encoder, BiEncoder):
-                raise TypeError(f"{model} is no encoder")
+                raise TypeError(f"{model} is not a bi-encoder")
             yield card.name, encoder
 
 
-def measured(encoder: BiEncoder, collection: Collection, records: Mapping[str, VectorRecord]) -> str:
-    """Return bytes a passage, and nDCG@10 with some weights of BM25, in a table's cells."""
+def measure_quality(encoder: BiEncoder, collection: Collection, records: Mapping[str, VectorRecord]) -> str:
+    """Return table cells with the mean size of a record in bytes, and nDCG@10 with each weight of BM25."""
     values: defaultdict[float, list[float]] = defaultdict(list)
     parts = zip(collection.queries, collection.candidates, collection.relevance, strict=True)
     for query, candidates, relevance in parts:
-        named, first = list(candidates), np.array(list(candidates.values()))
-        logits = encoder.similarity(
-            encoder.encode([query.text], "query").rows[0], stack_vectors([records[one] for one in named])
-        )
+        ids, bm25 = list(candidates), np.array(list(candidates.values()))
+        query_vector = encoder.encode([query.text], "query").rows[0]
+        logits = encoder.similarity(query_vector, stack_vectors([records[doc_id] for doc_id in ids]))
         for weight in WEIGHTS:
-            totals = logits + encoder.card.calibration.scale * weight * first / first.max()
+            totals = logits + encoder.card.calibration.scale * weight * bm25 / bm25.max()
             order = np.argsort(-totals, kind="stable")
-            values[weight].append(ndcg([named[at] for at in order], dict(relevance)))
+            values[weight].append(ndcg([ids[index] for index in order], dict(relevance)))
     size = statistics.mean(len(record.to_bytes(b"")) for record in records.values())
     return f"{size:.0f} | {' | '.join(f'{np.mean(values[weight]):.4f}' for weight in WEIGHTS)}"
 
 
 def quality(folder: Path, models: Sequence[str], factors: Sequence[float]) -> None:
-    """Print a table of bytes a passage and nDCG@10; each text is encoded once, and pooled by each factor."""
+    """Print a table of the sizes of records and nDCG@10; each text is encoded once, and pooled by each factor."""
     collection = read_collection(folder)
-    ids = sorted({doc_id for some in collection.candidates for doc_id in some})
+    ids = sorted({doc_id for candidates in collection.candidates for doc_id in candidates})
     weights = " | ".join(f"BM25 {weight:g}" for weight in WEIGHTS)
     sys.stdout.write(f"| model | bytes | {weights} |\n|{'---|' * (len(WEIGHTS) + 2)}\n")
-    for name, encoder in loaded(models, [1.0]):
-        rows = encoder.encode([collection.texts[one] for one in ids], "document").rows
-        by_tokens = encoder.card.kind == "late-interaction"
-        for factor in factors if by_tokens else [1.0]:
-            kept = (pool_tokens(row, factor) if by_tokens else row for row in rows)
+    for name, encoder in load_encoders(models, [1.0]):
+        rows = encoder.encode([collection.texts[doc_id] for doc_id in ids], "document").rows
+        is_late = encoder.card.kind == "late-interaction"
+        for factor in factors if is_late else [1.0]:
+            vectors = (pool_tokens(row, factor) if is_late else row for row in rows)
             records = {
-                one: VectorRecord.from_vector(row, ROUNDED_BITS, is_truncated=False)
-                for one, row in zip(ids, kept, strict=True)
+                doc_id: VectorRecord.from_vector(vector, ROUNDED_BITS, is_truncated=False)
+                for doc_id, vector in zip(ids, vectors, strict=True)
             }
-            sys.stdout.write(f"| {name}, factor {factor:g} | {measured(encoder, collection, records)} |\n")
+            sys.stdout.write(f"| {name}, factor {factor:g} | {measure_quality(encoder, collection, records)} |\n")
             sys.stdout.flush()
 
 
 @contextmanager
-def kept_in_a_file(encoder: BiEncoder) -> Iterator[DocumentVectors]:
-    """Yield an encoder's source of vectors, which keeps them in a file of its own."""
+def open_vectors(encoder: BiEncoder) -> Iterator[DocumentVectors]:
+    """Yield an encoder's document vectors, stored in a temporary file."""
     with tempfile.TemporaryDirectory() as folder:
         store = FileStore(Path(folder), max_bytes=1 << 32, ttl_s=86_400)
         vectors = DocumentVectors(encoder, VectorStorage(store, ROUNDED_BITS))
@@ -193,88 +192,89 @@ def kept_in_a_file(encoder: BiEncoder) -> Iterator[DocumentVectors]:
 
 
 def speed(folder: Path, models: Sequence[str], factors: Sequence[float], repeats: int) -> None:
-    """Print a table of times."""
+    """Print a table of the times of searches, and of the speed of builds."""
     collection = read_collection(folder)
     texts = list(collection.texts.values())
-    known, fresh = texts[: max(DEPTHS)], texts[max(DEPTHS) :]
-    spent: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-    with ExitStack() as opened:
-        sources = {}
-        for model, encoder in loaded(models, factors):
+    stored_texts, new_texts = texts[: max(DEPTHS)], texts[max(DEPTHS) :]
+    measurements: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    with ExitStack() as stack:
+        all_vectors = {}
+        for model, encoder in load_encoders(models, factors):
             name = f"{model}, factor {encoder.card.tokens.pool_factor:g}"
-            sources[name] = opened.enter_context(kept_in_a_file(encoder))
-        for model, encoder in loaded(models, [1.0]):
-            rows = encoder.encode(known, "document").rows
-            for vectors in (source for source in sources.values() if source.encoder.model == model):
-                keep(vectors, known, rows)
+            all_vectors[name] = stack.enter_context(open_vectors(encoder))
+        for model, encoder in load_encoders(models, [1.0]):
+            rows = encoder.encode(stored_texts, "document").rows
+            for vectors in (item for item in all_vectors.values() if item.encoder.model == model):
+                store_vectors(vectors, stored_texts, rows)
         for turn in range(repeats):
             query = Query("q", f"{collection.queries[turn % len(collection.queries)].text} {turn}")
-            for name, vectors in sources.items():
+            for name, vectors in all_vectors.items():
                 for depth in DEPTHS:
-                    spent[name][f"{depth} candidates, ms"].append(1000 * searched_s(vectors, query, known[:depth]))
-        for start in range(0, BUILDS * BUILT, BUILT):
-            for name, vectors in sources.items():
-                began = time.perf_counter()
-                vectors.build(fresh[start : start + BUILT])
-                spent[name]["passages built, 1/s"].append(BUILT / (time.perf_counter() - began))
-    columns = list(next(iter(spent.values())))
+                    took_ms = 1000 * time_search(vectors, query, stored_texts[:depth])
+                    measurements[name][f"{depth} candidates, ms"].append(took_ms)
+        for start in range(0, BUILDS * BUILD_SIZE, BUILD_SIZE):
+            for name, vectors in all_vectors.items():
+                start_s = time.perf_counter()
+                vectors.build(new_texts[start : start + BUILD_SIZE])
+                measurements[name]["passages built, 1/s"].append(BUILD_SIZE / (time.perf_counter() - start_s))
+    columns = list(next(iter(measurements.values())))
     sys.stdout.write(f"| model | {' | '.join(columns)} |\n|{'---|' * (len(columns) + 1)}\n")
-    for name, found in spent.items():
-        cells = " | ".join(f"{statistics.median(found[column]):.1f}" for column in columns)
+    for name, values in measurements.items():
+        cells = " | ".join(f"{statistics.median(values[column]):.1f}" for column in columns)
         sys.stdout.write(f"| {name} | {cells} |\n")
 
 
-def searched_s(vectors: DocumentVectors, query: Query, texts: Sequence[str]) -> float:
-    """Return the seconds from a query's text to the order of known texts."""
+def time_search(vectors: DocumentVectors, query: Query, texts: Sequence[str]) -> float:
+    """Return the time to rank texts with stored vectors for a query, in seconds."""
     stage = VectorStage(vectors, depth=len(texts))
-    candidates = (Candidate(str(at), text, 1 / at, at) for at, text in enumerate(texts, start=1))
+    candidates = (Candidate(str(rank), text, 1 / rank, rank) for rank, text in enumerate(texts, start=1))
     ranking = Ranking(query, tuple(candidates))
-    began = time.perf_counter()
+    start_s = time.perf_counter()
     report = stage.rerank(ranking).reports[-1]
-    spent_s = time.perf_counter() - began
+    took_s = time.perf_counter() - start_s
     if report.known != len(texts):
-        raise RuntimeError(f"some texts had no record: {report}")
-    return spent_s
+        raise RuntimeError(f"the vectors of some texts are not stored: {report}")
+    return took_s
 
 
-def keep(vectors: DocumentVectors, texts: Sequence[str], rows: Rows) -> None:
-    """Write the records of texts, pooled as their model does it."""
+def store_vectors(vectors: DocumentVectors, texts: Sequence[str], rows: Rows) -> None:
+    """Store the vectors of texts, pooled by the model's factor."""
     encoder = vectors.encoder
     if isinstance(encoder, LateInteraction):
         rows = [pool_tokens(row, encoder.tokens.pool_factor) for row in rows]
-    made = {
+    records = {
         key: VectorRecord.from_vector(row, ROUNDED_BITS, is_truncated=False)
         for key, row in zip(vectors.records.compute_keys(texts), rows, strict=True)
     }
     if vectors.store is not None:
-        vectors.records.write(vectors.store, made)
+        vectors.records.write(vectors.store, records)
 
 
 def products(repeats: int) -> None:
-    """Print the milliseconds of MaxSim over 1,000 random documents: a product for each, and one for 1,024 rows."""
-    draw = np.random.default_rng(0)
-    query = draw.standard_normal((32, 96)).astype(np.float32)
-    documents = [draw.standard_normal((draw.integers(20, 80), 96)).astype(np.float32) for _ in range(1000)]
-    for name, way in (("a product a document", maxsim), ("blocks of 1,024 rows", in_blocks)):
-        spent = []
+    """Print the times of MaxSim for 1,000 random documents, with a matrix product per document and per block."""
+    generator = np.random.default_rng(0)
+    query = generator.standard_normal((32, 96)).astype(np.float32)
+    documents = [generator.standard_normal((generator.integers(20, 80), 96)).astype(np.float32) for _ in range(1000)]
+    for name, compute in (("one product per document", maxsim), ("blocks of 1,024 rows", maxsim_in_blocks)):
+        times_ms = []
         for _ in range(repeats):
-            began = time.perf_counter()
-            way(query, documents)
-            spent.append(1000 * (time.perf_counter() - began))
-        sys.stdout.write(f"{name}: median {statistics.median(spent):.1f} ms, most {max(spent):.1f} ms\n")
+            start_s = time.perf_counter()
+            compute(query, documents)
+            times_ms.append(1000 * (time.perf_counter() - start_s))
+        sys.stdout.write(f"{name}: median {statistics.median(times_ms):.1f} ms, maximum {max(times_ms):.1f} ms\n")
 
 
-def in_blocks(query: Floats, documents: Sequence[Floats]) -> Floats:
-    """Return what `maxsim` does, with one product for the documents that fill a block."""
-    best, start = [], 0
+def maxsim_in_blocks(query: Floats, documents: Sequence[Floats]) -> Floats:
+    """Compute `maxsim` with one matrix product for all documents of a block."""
+    maxima, start = [], 0
     lengths = [len(document) for document in documents]
     while start < len(documents):
-        end = start + int(np.searchsorted(np.cumsum(lengths[start:]), BLOCK, "right"))
-        together = np.concatenate(documents[start:end]) @ query.T
-        starts = np.cumsum([0, *lengths[start : end - 1]])
-        best.append(np.maximum.reduceat(together, starts, axis=0))
+        end = start + int(np.searchsorted(np.cumsum(lengths[start:]), BLOCK_ROWS, "right"))
+        cosines = np.concatenate(documents[start:end]) @ query.T
+        offsets = np.cumsum([0, *lengths[start : end - 1]])
+        maxima.append(np.maximum.reduceat(cosines, offsets, axis=0))
         start = end
-    means: Floats = np.concatenate(best).mean(axis=1)
+    means: Floats = np.concatenate(maxima).mean(axis=1)
     return means
 
 
@@ -282,16 +282,16 @@ def main() -> None:
     """Run a command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
-    making = commands.add_parser("present")
-    making.add_argument("source", type=Path)
-    making.add_argument("folder", type=Path)
-    making.add_argument("--dimensions", type=int, default=0, help="of a random projection; 0 for none")
+    command = commands.add_parser("present")
+    command.add_argument("source", type=Path)
+    command.add_argument("folder", type=Path)
+    command.add_argument("--dimensions", type=int, default=0, help="dimensions of a random projection; 0: none")
     for name in ("quality", "speed"):
-        measuring = commands.add_parser(name)
-        measuring.add_argument("collection", type=Path)
-        measuring.add_argument("models", nargs="+")
-        measuring.add_argument("--factors", type=float, nargs="+", default=[1.0, 2.0, 4.0])
-        measuring.add_argument("--repeats", type=int, default=20)
+        command = commands.add_parser(name)
+        command.add_argument("collection", type=Path)
+        command.add_argument("models", nargs="+")
+        command.add_argument("--factors", type=float, nargs="+", default=[1.0, 2.0, 4.0])
+        command.add_argument("--repeats", type=int, default=20)
     commands.add_parser("products").add_argument("--repeats", type=int, default=20)
     options = parser.parse_args()
     if options.command == "products":

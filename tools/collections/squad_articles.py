@@ -1,8 +1,9 @@
-"""Join SQuAD's paragraphs to whole articles, and write BM25 candidates of dev questions, and judgments.
+"""Write BM25 candidates and judgments for questions about SQuAD's whole articles.
 
 python tools/collections/squad_articles.py train-v1.1.json dev-v1.1.json candidates.jsonl qrels.txt --questions 100
 
-The article that a question is asked about is relevant. The articles of both files are the collection.
+The collection has the articles of both files. The queries are questions of the development file, each with its article
+as the relevant document.
 """
 
 import argparse
@@ -18,14 +19,14 @@ INDEX = "articles"
 MAPPING = {"mappings": {"properties": {"text": {"type": "text", "analyzer": "english"}}}}
 
 
-def read(path: Path) -> list[dict[str, Any]]:
+def read_articles(path: Path) -> list[dict[str, Any]]:
     """Return a SQuAD file's articles."""
     articles: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))["data"]
     return articles
 
 
-def index(client: Client, articles: list[dict[str, Any]]) -> None:
-    """Index whole articles."""
+def index_articles(client: Client, articles: list[dict[str, Any]]) -> None:
+    """Index articles, each with the text of all its paragraphs."""
     client.indices.create(index=INDEX, body=MAPPING)
     lines: list[dict[str, Any]] = []
     for article in articles:
@@ -34,8 +35,8 @@ def index(client: Client, articles: list[dict[str, Any]]) -> None:
     client.bulk(body=lines, index=INDEX, refresh=True)
 
 
-def candidates(client: Client, question: str, depth: int) -> list[dict[str, Any]]:
-    """Return BM25's articles for a question."""
+def find_candidates(client: Client, question: str, depth: int) -> list[dict[str, Any]]:
+    """Return the first articles for a question by BM25."""
     response = client.search({"match": {"text": question}}, index=INDEX, size=depth)
     return [
         {"doc_id": hit["_id"], "text": hit["_source"]["text"], "score": hit["_score"]}
@@ -44,7 +45,7 @@ def candidates(client: Client, question: str, depth: int) -> list[dict[str, Any]
 
 
 def main() -> None:
-    """Sample questions, search, write."""
+    """Write candidates and judgments for a sample of questions."""
     parser = argparse.ArgumentParser(description=__doc__)
     for name in ("train", "dev", "candidates", "qrels"):
         parser.add_argument(name, type=Path)
@@ -53,26 +54,23 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
 
-    dev = read(options.dev)
+    dev_articles = read_articles(options.dev)
     questions = [
         (article["title"], question)
-        for article in dev
+        for article in dev_articles
         for paragraph in article["paragraphs"]
         for question in paragraph["qas"]
     ]
-    with tempfile.TemporaryDirectory() as folder, options.candidates.open("w", encoding="utf-8") as lists:
+    with tempfile.TemporaryDirectory() as folder, options.candidates.open("w", encoding="utf-8") as file:
         client = connect(f"embedded:{folder}")
-        index(client, [*read(options.train), *dev])
+        index_articles(client, [*read_articles(options.train), *dev_articles])
         judgments = []
-        for own, question in random.Random(options.seed).sample(questions, options.questions):
+        for title, question in random.Random(options.seed).sample(questions, options.questions):
             text = question["question"].strip()
-            line = {
-                "query_id": question["id"],
-                "query": text,
-                "candidates": candidates(client, text, options.depth),
-            }
-            lists.write(f"{json.dumps(line, ensure_ascii=False)}\n")
-            judgments.append(f"{question['id']} 0 {own} 1\n")
+            candidates = find_candidates(client, text, options.depth)
+            line = {"query_id": question["id"], "query": text, "candidates": candidates}
+            file.write(f"{json.dumps(line, ensure_ascii=False)}\n")
+            judgments.append(f"{question['id']} 0 {title} 1\n")
         client.close()
     options.qrels.write_text("".join(judgments), encoding="utf-8")
 
