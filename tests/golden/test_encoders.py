@@ -19,8 +19,8 @@ from osrerank.vectors.documents import DocumentVectors
 from osrerank.vectors.record import ROUNDED_BITS
 from osrerank.vectors.storage import VectorStorage
 from tests.memory_store import MemoryStore
-from tools.models.encoder_parity import SAVED, furthest, min_cosine, vectors
-from tools.models.encoders import FORMS, TEXTS, read, restored
+from tools.models.encoder_parity import SAVED, compute_vectors, max_difference, min_cosine
+from tools.models.encoders import FORMS, TEXTS, read_forms, restore_checkpoint
 
 FP32_BOUND, INT8_BOUND = 1e-5, 0.99
 """Of a number of a vector, and of the cosine between its int8 form and the library's."""
@@ -31,14 +31,14 @@ VERSIONS = ("5.7", "6.2")
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("name", FORMS)
 def test_each_backend_gives_the_vectors_of_sentence_transformers(name: str, version: str, tmp_path: Path) -> None:
-    form = read(SAVED / f"sentence-transformers-{version}.json")[name]
-    theirs, checkpoint = form["vectors"], restored(form, tmp_path / "saved")
+    form = read_forms(SAVED / f"sentence-transformers-{version}.json")[name]
+    theirs, checkpoint = form["vectors"], restore_checkpoint(form, tmp_path / "saved")
     apart = np.linalg.norm(theirs["document"][:, None] - theirs["document"], axis=2)
     assert np.sort(apart, axis=1)[:, 1].min() > 0.1, "the texts' vectors are too near to show anything"
     for way in ("torch", "onnx"):
-        assert furthest(vectors(checkpoint, way), theirs) < FP32_BOUND, way
-    rounded = vectors(checkpoint, "int8")
-    assert furthest(rounded, theirs) > FP32_BOUND
+        assert max_difference(compute_vectors(checkpoint, way), theirs) < FP32_BOUND, way
+    rounded = compute_vectors(checkpoint, "int8")
+    assert max_difference(rounded, theirs) > FP32_BOUND
     assert min_cosine(rounded, theirs) > INT8_BOUND
 
 
@@ -46,8 +46,10 @@ def test_each_backend_gives_the_vectors_of_sentence_transformers(name: str, vers
 @pytest.mark.parametrize("name", ["MPNet, CLS, dot product", "ModernBERT, mean"])
 def test_stored_vectors_have_the_similarities_of_sentence_transformers(name: str, tmp_path: Path) -> None:
     """Cold and warm, in 8 bits: also of vectors whose norms count."""
-    form = read(SAVED / "sentence-transformers-6.2.json")[name]
-    card = export_model(restored(form, tmp_path / "saved"), tmp_path / "made", ExportOptions(precision="fp32"))
+    form = read_forms(SAVED / "sentence-transformers-6.2.json")[name]
+    card = export_model(
+        restore_checkpoint(form, tmp_path / "saved"), tmp_path / "made", ExportOptions(precision="fp32")
+    )
     model = load_model(str(tmp_path / "made"), threads=1)
     assert is_encoder(model)
     scorer = EncoderScorer(DocumentVectors(model, VectorStorage(MemoryStore(), ROUNDED_BITS)))

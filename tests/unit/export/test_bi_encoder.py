@@ -18,9 +18,9 @@ from osrerank.scoring.saved_encoder import PUBLIC_MODELS, EncoderOverrides, is_b
 from osrerank.types import Encoder, is_encoder
 from tests.bi_encoders import plain, saved
 from tools.models.encoder_parity import SAVED
-from tools.models.encoders import E5_PROMPTS, read, restored
+from tools.models.encoders import E5_PROMPTS, read_forms, restore_checkpoint
 
-FORMS = read(SAVED / "sentence-transformers-6.2.json")
+FORMS = read_forms(SAVED / "sentence-transformers-6.2.json")
 PROMPTS = {"query": "search : ", "document": "this is : "}
 MODEL, TRANSFORMER = "config_sentence_transformers.json", "sentence_bert_config.json"
 POOLING, DENSE = "1_Pooling/config.json", "2_Dense/config.json"
@@ -45,20 +45,20 @@ def encoder(folder: Path, backend: str) -> Encoder:
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A BERT with [CLS] pooling, Dense and Normalize."""
-    return restored(FORMS["BERT, CLS, Dense"], tmp_path / "saved")
+    return restore_checkpoint(FORMS["BERT, CLS, Dense"], tmp_path / "saved")
 
 
 def test_modules_dimensions_and_similarity_are_in_the_card(tmp_path: Path) -> None:
-    dense = card_of(restored(FORMS["BERT, CLS, Dense"], tmp_path / "dense"))
+    dense = card_of(restore_checkpoint(FORMS["BERT, CLS, Dense"], tmp_path / "dense"))
     assert dense.modules == (HeadStep("dense", "2_Dense.linear", "tanh"),)
     assert (dense.dimensions, dense.head) == (24, "cosine")
-    few = card_of(restored(FORMS["BERT, mean, 12 of 32 dimensions"], tmp_path / "few"))
+    few = card_of(restore_checkpoint(FORMS["BERT, mean, 12 of 32 dimensions"], tmp_path / "few"))
     assert (few.modules, few.dimensions, few.pooling, few.max_tokens) == ((), 12, "mean", 180)
-    product = card_of(restored(FORMS["MPNet, CLS, dot product"], tmp_path / "product"))
+    product = card_of(restore_checkpoint(FORMS["MPNet, CLS, dot product"], tmp_path / "product"))
     assert (product.head, product.calibration.scale, product.first_pass_weight) == ("dot", 1, 0)
-    both = card_of(restored(FORMS["ModernBERT, CLS, dot product of 12 dimensions"], tmp_path / "both"))
+    both = card_of(restore_checkpoint(FORMS["ModernBERT, CLS, dot product of 12 dimensions"], tmp_path / "both"))
     assert (both.head, both.modules, both.dimensions) == ("dot", (HeadStep("unit"),), 12)
-    folder = restored(FORMS["BERT, mean"], tmp_path / "saved")
+    folder = restore_checkpoint(FORMS["BERT, mean"], tmp_path / "saved")
     change(folder / MODEL, similarity_fn_name="dot")
     assert (card_of(folder).head, card_of(folder).modules) == ("cosine", ())
 
@@ -93,7 +93,7 @@ def test_a_card_whose_dimensions_are_not_the_graphs_is_refused(folder: Path, tmp
 
 
 def test_prompts_of_queries_and_documents_are_read(tmp_path: Path) -> None:
-    folder = restored(FORMS["XLM-R, mean, prompts"], tmp_path / "saved")
+    folder = restore_checkpoint(FORMS["XLM-R, mean, prompts"], tmp_path / "saved")
     card = card_of(folder)
     assert (card.query_prefix, card.document_prefix) == (E5_PROMPTS["query"], E5_PROMPTS["passage"])
     change(folder / MODEL, prompts={"document": "", "passage": "", "all": "x: "}, default_prompt_name="all")
@@ -117,7 +117,7 @@ def test_a_public_model_has_the_prefixes_of_its_card(
 ) -> None:
     folder = tmp_path / f"models--{name.replace('/', '--')}" / "snapshots" / "0f1e"
     folder.parent.mkdir(parents=True)
-    restored(FORMS["BERT, mean"], folder)
+    restore_checkpoint(FORMS["BERT, mean"], folder)
     card = card_of(folder)
     assert (card.query_prefix, card.document_prefix) == (query_prefix, document_prefix)
     assert card_of(folder, query_prefix="").query_prefix == ""
@@ -254,7 +254,7 @@ def test_a_missing_file_of_a_bi_encoder_is_named(name: str, tmp_path: Path) -> N
 
 
 def test_the_card_of_a_published_model_matches_its_files_and_readme(tmp_path: Path, folder: Path) -> None:
-    export_model(restored(FORMS["XLM-R, mean, prompts"], tmp_path / "prompts"), tmp_path / "made")
+    export_model(restore_checkpoint(FORMS["XLM-R, mean, prompts"], tmp_path / "prompts"), tmp_path / "made")
     card = read_card(tmp_path / "made")
     assert (card.kind, card.pooling, card.max_tokens, card.max_query_tokens) == ("bi-encoder", "mean", 180, 180)
     assert card.first_pass_weight == pytest.approx(0.05 * card.calibration.scale)

@@ -12,7 +12,7 @@ from osrerank.export.export_model import ExportOptions, export_model
 from osrerank.scoring.modular.description import FAMILIES, GRAPH_FAMILIES
 from osrerank.scoring.registry import load_model
 from osrerank.types import is_encoder
-from tools.models.parity import BOUND, compared
+from tools.models.parity import MAX_DIFFERENCE, compare
 from tools.models.saved_forms import DOCUMENTS, Form, save_bi_encoder
 
 pytest.importorskip("optimum")
@@ -31,9 +31,9 @@ def vectors(directory: Path) -> np.ndarray:
 def test_bi_encoders_exported_by_optimum_are_exact_in_fp32_and_near_in_int8(family: str, tmp_path: Path) -> None:
     folder = tmp_path / "saved"
     scores = save_bi_encoder(Form(family, family, "mean"), folder)
-    difference = compared(folder, {"scores": scores, "pooling": "mean"})
+    difference = compare(folder, {"scores": scores, "pooling": "mean"})
     assert isinstance(difference, float), difference
-    assert difference < BOUND
+    assert difference < MAX_DIFFERENCE
     export_model(folder, tmp_path / "int8")
     exact, near = vectors(tmp_path / "saved-made"), vectors(tmp_path / "int8")
     assert (exact * near).sum(axis=1).min() > 0.99

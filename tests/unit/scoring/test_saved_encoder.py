@@ -20,7 +20,7 @@ from osrerank.types import is_encoder
 from tests.bi_encoders import plain
 from tests.servers import ROOT
 from tools.models.encoder_parity import SAVED
-from tools.models.encoders import read, restored
+from tools.models.encoders import read_forms, restore_checkpoint
 
 pytest.importorskip("onnx")
 from tests.published import in_cache, published
@@ -110,14 +110,16 @@ def test_safetensors_give_the_vectors_of_an_export(tmp_path: Path) -> None:
     from osrerank.export.export_model import ExportOptions, export_model
 
     for name in ("BERT, CLS, Dense", "XLM-R, mean, prompts"):
-        folder = restored(read(SAVED / "sentence-transformers-6.2.json")[name], tmp_path / name)
+        folder = restore_checkpoint(read_forms(SAVED / "sentence-transformers-6.2.json")[name], tmp_path / name)
         export_model(folder, tmp_path / f"{name} exported", ExportOptions(precision="fp32"))
         rows = [encoder(one).encode([TEXT], "document").rows for one in (folder, tmp_path / f"{name} exported")]
         np.testing.assert_allclose(rows[0], rows[1], atol=1e-5)
 
 
 def test_a_graph_is_not_used_if_modules_with_weights_follow(tmp_path: Path) -> None:
-    folder = restored(read(SAVED / "sentence-transformers-6.2.json")["BERT, CLS, Dense"], tmp_path / "made")
+    folder = restore_checkpoint(
+        read_forms(SAVED / "sentence-transformers-6.2.json")["BERT, CLS, Dense"], tmp_path / "made"
+    )
     (folder / "model.onnx").write_bytes(b"ends before the Dense")
     assert not read_card(folder).onnx
 
