@@ -255,7 +255,7 @@ def _convert_encoder(source: Path, output: Path, options: ExportOptions) -> Iter
 
 @contextmanager
 def _add_third_segment(source: Path, output: Path, options: ExportOptions) -> Iterator[Path]:
-    """Yield a temporary copy with a third segment, if a duo model needs one that the source lacks; else the source."""
+    """Yield the source or, if a duo model needs a third segment that it lacks, a temporary copy with one."""
     config = read_config(source) if (source / CONFIG_FILE).exists() else {}
     if options.kind != "duo" or config.get("type_vocab_size") != 2:
         yield source

@@ -113,7 +113,7 @@ class DevelopmentSet:
             raise EvaluationError("the development set has no relevant document among its candidates")
 
     def measure_network(self, trainee: Trainee, scoring: NetworkScorer) -> float:
-        """Return the mean of the measure over the queries; a query without a relevant candidate counts as 0.
+        """Return the mean of the measure over the queries. A query without a relevant candidate counts as 0.
 
         Raises:
             ConfigError: as `check_aggregation`.
@@ -180,7 +180,7 @@ class Schedule:
         development: the development set, or a part of it. None turns measuring off.
         max_measurements: the maximum number of measurements.
         measures_start: whether the network is also measured before the training.
-        note: a sentence that tells the user this schedule and how to change it; empty if the recipe sets the schedule.
+        note: a sentence for the user on this schedule and how to change it. A schedule from the recipe has none.
     """
 
     development: DevelopmentSet | None

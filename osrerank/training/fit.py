@@ -81,7 +81,7 @@ class TrainingRequest:
 
 
 def train(request: TrainingRequest, kind: Kind | None = None) -> Path | None:
-    """Train a model and return its directory, or None if time ran out; the same call then resumes the training.
+    """Train a model and return its directory, or None if time ran out. The same call then resumes the training.
 
     Args:
         request: the training.
@@ -257,7 +257,7 @@ def _mine(
 
 
 def _choose_schedule(request: TrainingRequest, trainee: Trainee, training_cost: float) -> Schedule:
-    """Return the recipe's schedule if it sets ``evaluate_every``; else plan one by the cost, and report it."""
+    """Return the schedule that the recipe sets by ``evaluate_every``, or else plan one and report it."""
     if request.development is None:
         return Schedule(None, MAX_MEASUREMENTS, measures_start=False, note="")
     examples = tuple(request.development.read())
@@ -273,7 +273,7 @@ def _choose_schedule(request: TrainingRequest, trainee: Trainee, training_cost: 
 def _load_counts(
     request: TrainingRequest, builder: SequenceBuilder, kind: Kind, fingerprint: str, machine: Machine
 ) -> DataCounts:
-    """Read the counts that an earlier call or the main process wrote; else count the data and write the counts."""
+    """Read the counts that an earlier call or the main process wrote, or else count the data and write them."""
     file = request.folder / COUNTS_FILE
     with machine.main_process_first():
         if file.exists():

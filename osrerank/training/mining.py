@@ -54,7 +54,7 @@ def mine(
         is_time_over: returns whether to stop after the current example.
 
     Returns:
-        The mined examples, or None if time ran out; the next call then resumes.
+        The mined examples, or None if time ran out. The next call then resumes.
     """
     path = folder / MINED_FILE
     unfinished = folder / f"{MINED_FILE}.part"

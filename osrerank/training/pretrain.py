@@ -159,7 +159,7 @@ class MaskedStepBuilder:
                 yield self._step(sequences, np.random.default_rng([self.recipe.seed, number]))
 
     def _batches(self, texts: Callable[[], Iterable[str]]) -> Iterator[list[Ids]]:
-        """Yield the sequences of each step; a step may span two passes."""
+        """Yield the sequences of each step. A step may span two passes."""
         batch: list[Ids] = []
         for pass_number in itertools.count():
             rng = random.Random(f"{self.recipe.seed}/{pass_number}")  # noqa: S311 - a repeatable order
@@ -213,7 +213,7 @@ def pretrain(
     report: Callable[[str], None],
     clock: Callable[[], float] = time.monotonic,
 ) -> Path | None:
-    """Train an encoder on texts and return its directory, or None if time ran out; the same call then resumes.
+    """Train an encoder on texts and return its directory, or None if time ran out. The same call then resumes.
 
     Args:
         source: a directory with ``config.json``, ``tokenizer.json`` and safetensors.

@@ -25,7 +25,7 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True, slots=True)
 class MicroBatch:
-    """The sequences of one forward pass; a step has one or several micro-batches.
+    """The sequences of one forward pass. A step has one or several micro-batches.
 
     Attributes:
         inputs: the padded sequences, one list after the other.
@@ -143,7 +143,10 @@ class StepBuilder:
     teacher_pad_id: int = 0
 
     def build(self, examples: Iterator[Example], skip: int = 0) -> Iterator[TrainingStep]:
-        """Yield steps until the examples end; the last step may be smaller. The first ``skip`` are not tokenised."""
+        """Yield steps until the examples end, except the first ``skip``, which are not even tokenised.
+
+        The last step may be smaller than the others.
+        """
         for number, group in enumerate(self._groups(examples)):
             if number >= skip:
                 yield self._step(group)

@@ -31,7 +31,7 @@ class Example:
     Attributes:
         query: the query's text.
         documents: the documents' texts; candidates of a search are in its order.
-        relevance: each document's grade. Above 0 is relevant; the other documents are called negatives.
+        relevance: each document's grade. Grades above 0 are relevant. The other documents are called negatives.
         location: the file and line of the example, for error messages.
         scores: a teacher's logit for each document; empty without a teacher.
         titles: the title with which each document begins, needed to split it into passages; empty if none has a title.
@@ -107,7 +107,7 @@ class Example:
 
 
 def read_examples(path: Path) -> Iterator[Example]:
-    """Read JSON lines ``{"query", "documents": [text], "relevance": [whole number]}``; a ``.gz`` file is unpacked.
+    """Read JSON lines ``{"query", "documents": [text], "relevance": [whole number]}``, which may be gzipped.
 
     The optional fields are ``"scores": [number]``, ``"titles": [text]``, ``"doc_ids": [text]`` and ``"missed": whole
     number``; `Example` describes them.
@@ -143,7 +143,7 @@ def read_examples(path: Path) -> Iterator[Example]:
 def _read_list(
     value: Mapping[str, Any], name: str, is_valid: Callable[[Any], bool], kind: str, path: Path, line: int
 ) -> tuple[Any, ...]:
-    """Return an optional field with an entry for each document; empty if the line lacks the field."""
+    """Return an optional field with an entry for each document, or an empty tuple if the line lacks the field."""
     entries = value.get(name, ())
     if not isinstance(entries, list | tuple) or not all(is_valid(entry) for entry in entries):
         raise bad_line(path, line, f"{name} must be {kind}, one for each document")

@@ -39,7 +39,7 @@ class ExampleSource:
 
 
 def open_source(options: Mapping[str, Any]) -> ExampleSource:
-    """Open the source that the options describe; the first option is ``{kind: file}``.
+    """Open the source that the options describe. The first option is ``{kind: file}``.
 
     Raises:
         ConfigError: the kind or an option is unknown, or an option that the kind needs is missing.

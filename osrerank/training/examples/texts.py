@@ -51,8 +51,9 @@ class TextFile:
             raise FormatError(
                 f"{path} is compressed; unpack it first, because its lines are read in any order", file=str(path)
             )
-        if (refused := wide_encoding_error(str(path), head)) is not None:
-            raise refused
+        error = wide_encoding_error(str(path), head)
+        if error is not None:
+            raise error
         self._offsets = self._index_offsets(is_stored=path.stat().st_size >= min_stored_bytes)
 
     def __contains__(self, text_id: str) -> bool:
@@ -94,8 +95,9 @@ class TextFile:
             offsets_file = self._path.with_name(f"{self._path.name}{OFFSETS_SUFFIX}")
             state = self._path.stat()
             key = f"{state.st_size}:{state.st_mtime_ns}"
-            if (offsets := IdTable.open_existing(offsets_file, key)) is not None:
-                return offsets
+            stored_offsets = IdTable.open_existing(offsets_file, key)
+            if stored_offsets is not None:
+                return stored_offsets
             try:
                 return IdTable.create(offsets_file, key, self._read_rows(), check=self._refuse_repeats)
             except LoaderError as error:

@@ -155,7 +155,7 @@ def _trainee_card(source: Path, recipe: Recipe, kind: Kind | None, name: str) ->
 
 
 def _source_card(source: Path, name: str) -> ModelCard | None:
-    """Return the card of a reranker, or of a bi-encoder that sentence-transformers saved; a bare encoder has none."""
+    """Return the card of a reranker, or of a bi-encoder that sentence-transformers saved. A bare encoder has none."""
     if _is_reranker(source):
         return read_card(source, name=name)
     return read_bi_encoder(source, name).card if is_bi_encoder(source) else None
