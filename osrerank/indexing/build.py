@@ -243,7 +243,7 @@ class Builder:
         return self._finish()
 
     def build_by_number(self, heads: Heads) -> Built:
-        """Build the vectors of all changes up to ``heads``, with other builders, and wait until they are done, too."""
+        """Build the vectors of all changes up to ``heads``, with other builders, and wait until all are done."""
         positions = {name: self.saved_position(name, shards) for name, shards in heads.items()}
         unfinished = {name: saved for name, saved in positions.items() if saved.position.count_unbuilt(heads[name])}
         for name in unfinished:

@@ -61,7 +61,7 @@ def prune_everything(client: Client) -> int:
         indices = _indices_with_vectors(client)
     else:
         for name in find_orphans(client):
-            logger.info("the index of %s was deleted: its vectors are deleted, too", name)
+            logger.info("the index of %s was deleted, so its vectors are deleted", name)
             client.indices.delete(index=name)
         side_indices = client.indices.get(index=f"{PREFIX}*", expand_wildcards="all", ignore_unavailable=True)
         indices = sorted(name.removeprefix(PREFIX) for name in side_indices)

@@ -60,7 +60,7 @@ class _CacheEntry:
         self.replace_mapping(by_index, loaded_at_s)
 
     def replace_mapping(self, by_index: dict[str, Leaves], loaded_at_s: float) -> None:
-        """Replace the mapping by a newly read one."""
+        """Replace the mapping, and what was chosen from it."""
         self.by_index = by_index
         self.loaded_at_s = loaded_at_s
         self.groups = index_groups(by_index)
@@ -88,7 +88,8 @@ class FieldFinder:
         """Return the fields that a search uses. Yield the requests to look them up, unless they are cached.
 
         If the mapping cannot be read, the query searches the index's default fields, and the model reads the fields of
-        the hits. The returned fields carry a warning.
+        the hits. The returned fields carry a warning. ``options`` are the search's `index_options`; with ``refresh``,
+        the mapping is read even if it is cached.
         """
         key = f"{index}{options}"
         if warning := self._unreadable.get(key):

@@ -192,7 +192,7 @@ def plan_first_pass(
         params: the caller's URL parameters, `from` as `from` or `from_`.
         options: the search's options.
         depth: the number of candidates that the deepest stage reranks.
-        fields: the search's fields.
+        fields: the fields that the search uses.
         pipeline: the search pipeline that the search runs under.
         thresholds: the scores at which the reranked list is cut off; None to return the whole list.
     """
@@ -366,7 +366,7 @@ def _list_option(body: Mapping[str, Any], params: Mapping[str, Any], option: str
 
 
 def _covers(patterns: Iterable[Any], name: str) -> bool:
-    """Return whether a list of field names, patterns and `{"field": ...}` objects asks for a field."""
+    """Return whether a list of field names, patterns and `{"field": ...}` objects names a field."""
     return any(
         fnmatchcase(name, str(pattern.get("field", "")) if isinstance(pattern, Mapping) else str(pattern))
         for pattern in patterns

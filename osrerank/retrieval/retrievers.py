@@ -51,7 +51,7 @@ def find_obstacle(body: Mapping[str, Any], end: int) -> str:
 
 
 def retriever_window(body: Mapping[str, Any]) -> int | None:
-    """Return the number of hits that a body's retriever ranks; None if it ranks all that the request asks for."""
+    """Return the number of hits that a body's retriever ranks; None if it ranks all that are requested."""
     kind, content = next(_walk_retrievers(body.get("retriever")), ("standard", {}))
     if kind == "standard":
         return None

@@ -90,8 +90,8 @@ class LiveIndex:
         self._row = row
         self.fields, self.analyzers = check_mappings(row.mappings, row.settings)
         self._shard: Shard | None = None
-        self._loaded: tuple[int, int] = (0, 0)
-        self._fed_seq = row.indexed_seq
+        self._loaded: tuple[int, int] = (0, 0)  # the generation and indexed_seq that the shard has loaded
+        self._fed_seq = row.indexed_seq  # the last document that the shard's writer received
         self.last_seq = store.last_seq(row)
         self.dirty_since: float | None = None
 
