@@ -154,10 +154,10 @@ def put_mapping(engine: Engine, expression: str, body: Json) -> Json:
     """Add fields to all indices of an expression, or to none if one of them cannot have the fields."""
     with engine.writing():
         indices = _require_indices(engine, expression)
-        for live in indices:
-            engine.merge_fields(live, body)
-        for live in indices:
-            engine.change(live, mappings=body)
+        for live_index in indices:
+            engine.merge_fields(live_index, body)
+        for live_index in indices:
+            engine.change(live_index, mappings=body)
     return {"acknowledged": True}
 
 
@@ -181,9 +181,9 @@ def put_settings(engine: Engine, expression: str, body: Json) -> Json:
             row = indices[0].row
             location = f"[[index.{static_settings[0]}]] for open indices [[{row.name}/{row.uuid}]]"
             raise argument_fault(f"Can't update non dynamic settings {location}")
-        for live in indices:
-            index = {**live.row.settings.get("index", {}), **settings["index"]}
-            engine.change(live, settings={**live.row.settings, "index": index})
+        for live_index in indices:
+            index = {**live_index.row.settings.get("index", {}), **settings["index"]}
+            engine.change(live_index, settings={**live_index.row.settings, "index": index})
     return {"acknowledged": True}
 
 
@@ -261,18 +261,18 @@ def cat_indices(engine: Engine) -> list[Json]:
         {
             "health": "green",
             "status": "open",
-            "index": live.row.name,
-            "uuid": live.row.uuid,
+            "index": live_index.row.name,
+            "uuid": live_index.row.uuid,
             "pri": "1",
-            "rep": str(live.row.settings.get("index", {}).get("number_of_replicas", 0)),
-            "docs.count": str(live.snapshot().searcher.num_docs),
+            "rep": str(live_index.row.settings.get("index", {}).get("number_of_replicas", 0)),
+            "docs.count": str(live_index.snapshot().searcher.num_docs),
             "docs.deleted": "0",
-            "store.size": f"{_stored_bytes(live)}b",
-            "pri.store.size": f"{_stored_bytes(live)}b",
+            "store.size": f"{_stored_bytes(live_index)}b",
+            "pri.store.size": f"{_stored_bytes(live_index)}b",
         }
-        for live in engine.searchable_indices(None)
+        for live_index in engine.searchable_indices(None)
     ]
 
 
-def _stored_bytes(live: LiveIndex) -> int:
-    return sum(path.stat().st_size for path in live.folder.rglob("*") if path.is_file())
+def _stored_bytes(live_index: LiveIndex) -> int:
+    return sum(path.stat().st_size for path in live_index.folder.rglob("*") if path.is_file())

@@ -50,46 +50,48 @@ class WriteBatch:
         """
         source = _parse_document(text)
         doc_id = _new_id() if doc_id is None else _check_id(doc_id)
-        live = self._engine.write_target(name)
-        old = self._latest_row(live, doc_id)
-        fields, new_mappings = live.fields, live.fields.new_mappings(source)
+        live_index = self._engine.write_target(name)
+        old = self._latest_row(live_index, doc_id)
+        fields, new_mappings = live_index.fields, live_index.fields.new_mappings(source)
         if new_mappings:
-            fields = self._engine.merge_fields(live, new_mappings)
+            fields = self._engine.merge_fields(live_index, new_mappings)
         fields.extract(source)  # refuses values that do not fit their fields
         if new_mappings:
-            self._engine.change(live, mappings=new_mappings)
+            self._engine.change(live_index, mappings=new_mappings)
         if create and old is not None and old.source is not None:
-            raise _conflict_fault(live, doc_id, old.version)
-        row = self._add_row(live, doc_id, text, old)
+            raise _conflict_fault(live_index, doc_id, old.version)
+        row = self._add_row(live_index, doc_id, text, old)
         is_new = old is None or old.source is None
-        return _write_response(live, row, "created" if is_new else "updated", 201 if is_new else 200)
+        return _write_response(live_index, row, "created" if is_new else "updated", 201 if is_new else 200)
 
     def delete(self, name: str, doc_id: str) -> Json:
         """Delete a document; the response has status 404 if the document does not exist."""
         if name not in self._engine.store.indices() and name not in self._engine.store.aliases():
             self._engine.resolve_names(name)  # raises the 404
-        live = self._engine.write_target(name)
-        old = self._latest_row(live, doc_id)
+        live_index = self._engine.write_target(name)
+        old = self._latest_row(live_index, doc_id)
         if old is None or old.source is None:
-            missing = StoredDocument(live.last_seq, doc_id, 1, None)
-            return _write_response(live, missing, "not_found", 404)
-        return _write_response(live, self._add_row(live, doc_id, None, old), "deleted", 200)
+            missing = StoredDocument(live_index.last_seq, doc_id, 1, None)
+            return _write_response(live_index, missing, "not_found", 404)
+        return _write_response(live_index, self._add_row(live_index, doc_id, None, old), "deleted", 200)
 
     def commit(self) -> None:
         """Make the writes durable."""
         if self._rows:
             self._engine.write(self._rows)
 
-    def _latest_row(self, live: LiveIndex, doc_id: str) -> StoredDocument | None:
-        return self._latest.get((live, doc_id)) or self._engine.store.get(live.row, doc_id)
+    def _latest_row(self, live_index: LiveIndex, doc_id: str) -> StoredDocument | None:
+        return self._latest.get((live_index, doc_id)) or self._engine.store.get(live_index.row, doc_id)
 
-    def _add_row(self, live: LiveIndex, doc_id: str, text: str | None, old: StoredDocument | None) -> StoredDocument:
+    def _add_row(
+        self, live_index: LiveIndex, doc_id: str, text: str | None, old: StoredDocument | None
+    ) -> StoredDocument:
         """Add a write to the batch; return its row, with the next sequence number and version."""
-        rows = self._rows.setdefault(live, [])
-        seq = (rows[-1].seq if rows else live.last_seq) + 1
+        rows = self._rows.setdefault(live_index, [])
+        seq = (rows[-1].seq if rows else live_index.last_seq) + 1
         row = StoredDocument(seq, doc_id, 1 if old is None else old.version + 1, text)
         rows.append(row)
-        self._latest[(live, doc_id)] = row
+        self._latest[(live_index, doc_id)] = row
         return row
 
 
@@ -105,8 +107,8 @@ def write_one(engine: Engine, write: Callable[[WriteBatch], Json], refresh: str)
 
 def _refresh_batch(engine: Engine, batch: WriteBatch, refresh: str) -> None:
     if refresh != "false":
-        for live in batch.changed_indices:
-            engine.refresh(live)
+        for live_index in batch.changed_indices:
+            engine.refresh(live_index)
 
 
 def bulk(engine: Engine, default_index: str | None, body: str, refresh: str) -> Json:
@@ -189,12 +191,12 @@ def _parse_name(value: Any, key: str, number: int) -> str:
 
 def get(engine: Engine, name: str, doc_id: str) -> Json:
     """Return the response to a get: the latest write, refreshed or not; ``found`` is false for a missing document."""
-    live = engine.open_index(engine.resolve_single(name))
-    row = engine.store.get(live.row, doc_id)
+    live_index = engine.open_index(engine.resolve_single(name))
+    row = engine.store.get(live_index.row, doc_id)
     if row is None or row.source is None:
-        return {"_index": live.row.name, "_id": doc_id, "found": False}
+        return {"_index": live_index.row.name, "_id": doc_id, "found": False}
     return {
-        "_index": live.row.name,
+        "_index": live_index.row.name,
         "_id": doc_id,
         "_version": row.version,
         "_seq_no": row.seq - 1,
@@ -263,9 +265,9 @@ def _is_deeper_than(levels: int, value: Any) -> bool:
     return levels == 0 or any(_is_deeper_than(levels - 1, element) for element in elements)
 
 
-def _write_response(live: LiveIndex, row: StoredDocument, result: str, status: int) -> Json:
+def _write_response(live_index: LiveIndex, row: StoredDocument, result: str, status: int) -> Json:
     return {
-        "_index": live.row.name,
+        "_index": live_index.row.name,
         "_id": row.doc_id,
         "_version": row.version,
         "result": result,
@@ -291,7 +293,7 @@ def _check_id(doc_id: str) -> str:
     return doc_id
 
 
-def _conflict_fault(live: LiveIndex, doc_id: str, version: int) -> Fault:
+def _conflict_fault(live_index: LiveIndex, doc_id: str, version: int) -> Fault:
     reason = f"[{doc_id}]: version conflict, document already exists (current version [{version}])"
-    shard = {"index": live.row.name, "shard": "0", "index_uuid": live.row.uuid}
+    shard = {"index": live_index.row.name, "shard": "0", "index_uuid": live_index.row.uuid}
     return Fault(409, "version_conflict_engine_exception", reason, shard)

@@ -191,7 +191,7 @@ def search(engine: Engine, expression: str | None, body: Json, params: Mapping[s
     """Return the response to a search of the indices that an expression names."""
     started_s = time.perf_counter()
     plan = read_plan(body, params)
-    snapshots = [live.snapshot() for live in engine.searchable_indices(expression)]
+    snapshots = [live_index.snapshot() for live_index in engine.searchable_indices(expression)]
     index_queries = [_compile(snapshot, plan) for snapshot in snapshots]
     if plan.sort_field is not None:
         matching, total = _rank_by_field(index_queries, plan, *plan.sort_field)
@@ -220,7 +220,7 @@ def count(engine: Engine, expression: str | None, body: Json) -> Json:
         if key != "query":
             raise parsing_fault(f"request does not support [{key}]")
     plan = read_plan({**body, "size": 0, "track_total_hits": True}, {})
-    index_queries = [_compile(live.snapshot(), plan) for live in engine.searchable_indices(expression)]
+    index_queries = [_compile(live_index.snapshot(), plan) for live_index in engine.searchable_indices(expression)]
     return {"count": sum(_count(index_query) for index_query in index_queries), "_shards": shards(len(index_queries))}
 
 

@@ -55,7 +55,7 @@ def many_term_vectors(engine: Engine, body: Json) -> Json:
 def _document_vectors(engine: Engine, request: Json) -> Json:
     name, doc_id = require_string(request.get("_index"), "_index"), require_string(request.get("_id"), "_id")
     try:
-        (snapshot,) = [live.snapshot() for live in engine.searchable_indices(engine.resolve_single(name))]
+        (snapshot,) = [live_index.snapshot() for live_index in engine.searchable_indices(engine.resolve_single(name))]
     except Fault as fault:
         return {"_index": name, "_id": doc_id, "error": fault.response_body()["error"]}
     row = engine.store.get(engine.open_index(snapshot.name).row, doc_id)
@@ -135,8 +135,8 @@ def _request_analyzer(engine: Engine, name: str | None, body: Json) -> Analyzer:
         return analyzers.compose(body.get("tokenizer"), body.get("filter", []))
     if name is None or {"tokenizer", "filter"} & body.keys():
         raise argument_fault("[field] in [analyze] needs an index, and neither [tokenizer] nor [filter]")
-    live = engine.open_index(engine.resolve_single(name))
-    field = live.fields.by_path.get(require_string(body["field"], "field"))
+    live_index = engine.open_index(engine.resolve_single(name))
+    field = live_index.fields.by_path.get(require_string(body["field"], "field"))
     if field is None or field.column != "text":
         raise unsupported_fault(f"[field: {body['field']}] in [analyze]", "use a text field of the index")
-    return field_analyzer(live.analyzers, field)
+    return field_analyzer(live_index.analyzers, field)

@@ -89,12 +89,12 @@ class Engine:
             self.store.close()
 
     def _close_writing(self) -> None:
-        for live in self._live.values():
+        for live_index in self._live.values():
             # The store has all documents; the next writer commits those that fail now.
             with contextlib.suppress(Fault):
-                if live.dirty_since is not None and live.row.name in self.store.indices():
-                    live.refresh()
-            live.close_writer()
+                if live_index.dirty_since is not None and live_index.row.name in self.store.indices():
+                    live_index.refresh()
+            live_index.close_writer()
         self._writer.release()
 
     # Reading
@@ -167,48 +167,48 @@ class Engine:
         if row is None:
             raise missing_index_fault(name)
         with self._live_lock:
-            live = self._live.get(row.id)
-            if live is None:
-                live = self._live[row.id] = LiveIndex(self.store, row)
-        live.sync()
-        return live
+            live_index = self._live.get(row.id)
+            if live_index is None:
+                live_index = self._live[row.id] = LiveIndex(self.store, row)
+        live_index.sync()
+        return live_index
 
     def searchable_indices(self, expression: str | None) -> list[LiveIndex]:
         """Return the indices to search; each is refreshed if its interval has passed and this process is the writer."""
         indices = [self.open_index(name) for name in self.resolve_names(expression)]
-        for live in indices:
-            self._refresh_if_due(live)
+        for live_index in indices:
+            self._refresh_if_due(live_index)
         return indices
 
-    def _refresh_if_due(self, live: LiveIndex) -> None:
+    def _refresh_if_due(self, live_index: LiveIndex) -> None:
         """Refresh an index whose interval has passed, and rebuild a damaged one."""
-        if not live.is_usable:
+        if not live_index.is_usable:
             with self.writing():
-                if not live.is_usable:
-                    logger.warning("building the search index of [%s] again from the store", live.row.name)
-                    live.rebuild()
+                if not live_index.is_usable:
+                    logger.warning("building the search index of [%s] again from the store", live_index.row.name)
+                    live_index.rebuild()
         elif self._writer.is_held:
-            if self._is_due(live):
+            if self._is_due(live_index):
                 with self.writing():
-                    live.refresh()
+                    live_index.refresh()
         else:
-            self._recover_if_behind(live)
+            self._recover_if_behind(live_index)
 
-    def _recover_if_behind(self, live: LiveIndex) -> None:
+    def _recover_if_behind(self, live_index: LiveIndex) -> None:
         """Commit the stored documents that a writer left uncommitted when it died, then release the write lock."""
-        if not live.is_behind or self.store.read_only:
+        if not live_index.is_behind or self.store.read_only:
             return
         with self._write_lock:
             if self._writer.is_held or not self._writer.try_acquire():
                 return
             self._read_foreign_writes()
-            live.refresh()
-            live.close_writer()
+            live_index.refresh()
+            live_index.close_writer()
             self._writer.release()
 
-    def _is_due(self, live: LiveIndex) -> bool:
-        interval = refresh_interval_s(live.row.settings)
-        since = live.dirty_since
+    def _is_due(self, live_index: LiveIndex) -> bool:
+        interval = refresh_interval_s(live_index.row.settings)
+        since = live_index.dirty_since
         return since is not None and interval is not None and time.monotonic() - since >= interval
 
     # Writing
@@ -266,76 +266,68 @@ class Engine:
     def delete(self, name: str) -> None:
         """Remove an index with its documents."""
         with self.writing():
-            live = self.open_index(name)
-            live.close_writer()
+            live_index = self.open_index(name)
+            live_index.close_writer()
             with self.store.transaction():
-                self.store.drop(live.row)
+                self.store.drop(live_index.row)
             with self._live_lock:
-                self._live.pop(live.row.id, None)
-            shutil.rmtree(live.folder, ignore_errors=True)
+                self._live.pop(live_index.row.id, None)
+            shutil.rmtree(live_index.folder, ignore_errors=True)
 
-    def merge_fields(self, live: LiveIndex, mappings: Json) -> IndexFields:
+    def merge_fields(self, live_index: LiveIndex, mappings: Json) -> IndexFields:
         """Return an index's fields with these mappings added; raise the fault if they conflict."""
-        return check_mappings(merge(live.row.mappings, mappings), live.row.settings)[0]
+        return check_mappings(merge(live_index.row.mappings, mappings), live_index.row.settings)[0]
 
-    def change(self, live: LiveIndex, *, mappings: Json | None = None, settings: Json | None = None) -> None:
+    def change(self, live_index: LiveIndex, *, mappings: Json | None = None, settings: Json | None = None) -> None:
         """Add fields to an index, or set its dynamic settings; new fields become searchable at the next refresh."""
         with self.writing():
-            fields = self.merge_fields(live, mappings or {})
-            changed = {"mappings": fields.mappings, "settings": settings or live.row.settings}
+            fields = self.merge_fields(live_index, mappings or {})
+            changed = {"mappings": fields.mappings, "settings": settings or live_index.row.settings}
             with self.store.transaction():
-                row = self.store.update(live.row, **changed)
-            live.sync()
-            if row.layout != build_layout(live.fields):
-                live.dirty_since = live.dirty_since or time.monotonic()
+                row = self.store.update(live_index.row, **changed)
+            live_index.sync()
+            if row.layout != build_layout(live_index.fields):
+                live_index.dirty_since = live_index.dirty_since or time.monotonic()
                 self._start_refresher()
 
     def write(self, batches: Mapping[LiveIndex, list[StoredDocument]]) -> None:
         """Make documents durable, then add them to their search indices; returning acknowledges the write."""
         with self.writing():
             with self.store.transaction():
-                for live, rows in batches.items():
-                    self.store.put(live.row, rows)
-            for live, rows in batches.items():
-                live.record_stored(rows)
-            for live, rows in batches.items():
-                self._limit_writers(live)
+                for live_index, rows in batches.items():
+                    self.store.put(live_index.row, rows)
+            for live_index, rows in batches.items():
+                live_index.record_stored(rows)
+            for live_index, rows in batches.items():
+                self._limit_writers(live_index)
                 try:
-                    live.feed(rows)
+                    live_index.feed(rows)
                 except Fault as fault:  # the store has the documents; the next refresh tries again
-                    logger.warning(
-                        "stored documents of [%s] are not searchable until a refresh succeeds: %s",
-                        live.row.name,
-                        fault.reason,
-                    )
+                    _log_failed_refresh(live_index, fault)
             self._start_refresher()
 
-    def refresh(self, live: LiveIndex) -> None:
+    def refresh(self, live_index: LiveIndex) -> None:
         """Make an index's documents visible to searches now, unless another process writes."""
         if not self._writer.is_held:
-            self._recover_if_behind(live)
-            if live.dirty_since is None:
+            self._recover_if_behind(live_index)
+            if live_index.dirty_since is None:
                 return
-        if live.dirty_since is None and live.row.layout == build_layout(live.fields):
+        if live_index.dirty_since is None and live_index.row.layout == build_layout(live_index.fields):
             return
         with self.writing():
-            self._limit_writers(live)
-            live.refresh()
+            self._limit_writers(live_index)
+            live_index.refresh()
 
     def _limit_writers(self, target: LiveIndex) -> None:
         """Close another index's writer if too many are open; its errors are logged."""
-        open_indices = [live for live in self._live.values() if live.has_writer and live is not target]
-        if not target.has_writer and len(open_indices) >= MAX_WRITERS:
+        writers = [other for other in self._live.values() if other.has_writer and other is not target]
+        if not target.has_writer and len(writers) >= MAX_WRITERS:
             try:
-                open_indices[0].refresh()
-                open_indices[0].close_writer()
+                writers[0].refresh()
+                writers[0].close_writer()
             except (Fault, *TANTIVY_ERRORS) as error:  # its documents are in the store; its next refresh tries again
-                logger.warning(
-                    "stored documents of [%s] are not searchable until a refresh succeeds: %s",
-                    open_indices[0].row.name,
-                    error,
-                )
-                open_indices[0].close_writer(wait=False)
+                _log_failed_refresh(writers[0], error)
+                writers[0].close_writer(wait=False)
 
     def _start_refresher(self) -> None:
         if self._refresher is None:
@@ -345,19 +337,20 @@ class Engine:
     def _refresh_loop(self) -> None:
         while not self._wake.wait(REFRESH_S / 4):
             with self._live_lock:
-                due = [live for live in self._live.values() if self._is_due(live)]
-            for live in due:
+                due = [live_index for live_index in self._live.values() if self._is_due(live_index)]
+            for live_index in due:
                 try:
                     with self._write_lock:
-                        if not self._closed and self._writer.is_held and live.row.name in self.store.indices():
-                            self.refresh(live)
+                        if not self._closed and self._writer.is_held and live_index.row.name in self.store.indices():
+                            self.refresh(live_index)
                 except Exception as error:  # noqa: BLE001 - the next turn tries again; the other indices need this thread
                     if not isinstance(error, Fault):
-                        logger.warning(
-                            "stored documents of [%s] are not searchable until a refresh succeeds: %s",
-                            live.row.name,
-                            error,
-                        )
+                        _log_failed_refresh(live_index, error)
+
+
+def _log_failed_refresh(live_index: LiveIndex, error: BaseException) -> None:
+    name = live_index.row.name
+    logger.warning("stored documents of [%s] are not searchable until a refresh succeeds: %s", name, error)
 
 
 def refresh_interval_s(settings: Json) -> float | None:
