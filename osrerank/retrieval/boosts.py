@@ -118,14 +118,14 @@ def find_boosts(
     kinds = naming.kinds(query)
     for key in ("rescore", "indices_boost"):
         if body.get(key):
-            return _inseparable(f"{key} changes the score after the query")
+            return _inseparable_reason(f"{key} changes the score after the query")
     if not isinstance(query, Mapping) or ("rule" not in kinds and not {"text", "filter"} <= kinds):
         return None
     try:
         _check_functions(query)
         named_query = naming.name_parts(query, 1.0)
-    except _Inseparable as error:
-        return _inseparable(str(error))
+    except _InseparableBoostsError as error:
+        return _inseparable_reason(str(error))
     except (AttributeError, KeyError, TypeError, ValueError):  # an invalid query: OpenSearch will report it
         return None
     if naming.filters:
@@ -145,11 +145,11 @@ def requests_query_scores(params: Mapping[str, Any]) -> bool:
     return str(params.get(SCORES_PARAM, "")).lower() == "true"
 
 
-def _inseparable(cause: str) -> Reason:
+def _inseparable_reason(cause: str) -> Reason:
     return Reason(ReasonCode.BOOSTS, f"the boosts of the query cannot be separated from its text score: {cause}")
 
 
-class _Inseparable(Exception):  # noqa: N818 - it never leaves this module
+class _InseparableBoostsError(Exception):
     """A query whose boosts cannot be separated from its text score; the message says why."""
 
 
@@ -181,11 +181,11 @@ class _Naming:
         """Return a copy of a clause whose text part and boosts have names.
 
         Raises:
-            _Inseparable: its boosts cannot be separated from its text score.
+            _InseparableBoostsError: its boosts cannot be separated from its text score.
         """
         kinds = self.kinds(clause)
         if "text" not in kinds:
-            raise _Inseparable("no part of it searches for a text")
+            raise _InseparableBoostsError("no part of it searches for a text")
         if len(kinds) == 1:
             self.factor, self.text_enclosing = factor, self.enclosing
             return self._add_name(clause, self.texts)
@@ -197,7 +197,7 @@ class _Naming:
             return {name: self._name_bool(content, factor)}
         if name == "boosting":
             return {name: self._name_boosting(content, factor)}
-        raise _Inseparable(f"a {name} query combines both")
+        raise _InseparableBoostsError(f"a {name} query combines both")
 
     def kinds(self, clause: Any) -> frozenset[str]:
         """Return the sources of a clause's score: ``text``, ``filter`` (exact values or another text), ``rule``."""
@@ -256,7 +256,7 @@ class _Naming:
         kinds = [self.kinds(clause) for clauses in clause_lists.values() for clause in clauses]
         with_text = [clause_kinds for clause_kinds in kinds if "text" in clause_kinds]
         if len(with_text) > 1 and any(clause_kinds != {"text"} for clause_kinds in with_text):
-            raise _Inseparable("several parts of a bool query search for a text, and one of them has boosts")
+            raise _InseparableBoostsError("several parts of a bool query search for a text, and one of them has boosts")
         for key, clauses in clause_lists.items():
             name_text_clause = self._name_should_clause if key == "should" else self.name_parts
             named[key] = []
@@ -302,7 +302,7 @@ def _functions(content: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def _check_functions(part: Any) -> None:
-    """Raise `_Inseparable` if the value of a function in a query depends on the text score or on chance."""
+    """Raise `_InseparableBoostsError` if the value of a function in a query depends on the text score or on chance."""
     if isinstance(part, list):
         for element in part:
             _check_functions(element)
@@ -311,12 +311,12 @@ def _check_functions(part: Any) -> None:
     for value in part.values():
         _check_functions(value)
     if "random_score" in part and "seed" not in (part["random_score"] or {}):
-        raise _Inseparable("random_score has no seed, so each search draws other values")
+        raise _InseparableBoostsError("random_score has no seed, so each search draws other values")
     if "script_score" in part:
         script = part["script_score"].get("script")
         source = script.get("source") if isinstance(script, Mapping) else script
         if not isinstance(source, str) or "_score" in source:
-            raise _Inseparable("a script reads _score, or is a stored script")
+            raise _InseparableBoostsError("a script reads _score, or is a stored script")
 
 
 def split_scores(response: Mapping[str, Any], boosts: Boosts) -> tuple[tuple[Parts, ...] | Reason, dict[str, Any]]:
@@ -333,7 +333,7 @@ def split_scores(response: Mapping[str, Any], boosts: Boosts) -> tuple[tuple[Par
     for rank, hit in enumerate(hits, start=1):
         score, matched = hit.get("_score"), hit.get("matched_queries")
         if not isinstance(score, int | float):
-            return _inseparable("a hit has no score"), caller_response
+            return _inseparable_reason("a hit has no score"), caller_response
         matched = matched if isinstance(matched, Mapping) else {}
         try:
             text_score = boosts.text_score(matched)
@@ -343,7 +343,7 @@ def split_scores(response: Mapping[str, Any], boosts: Boosts) -> tuple[tuple[Par
             combined_score = math.nan
         if not abs(combined_score - score) <= MAX_ERROR_ULPS * float(np.spacing(np.float32(score))):
             cause = f"the hit at rank {rank} has the _score {score:.7g}, but its parts make {combined_score:.7g}"
-            return _inseparable(cause), caller_response
+            return _inseparable_reason(cause), caller_response
         parts.append({TEXT: text_score, **{_boost_key(number): value for number, value in enumerate(values, start=1)}})
     return tuple(parts), caller_response
 

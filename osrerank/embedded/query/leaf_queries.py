@@ -49,7 +49,7 @@ class LeafQueries:
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
         self._schema: tantivy.Schema = snapshot.shard.schema
-        self._names = snapshot.shard.names
+        self._columns = snapshot.shard.columns
         self.terms: dict[str, set[str]] = {}
 
     # Full text
@@ -60,7 +60,7 @@ class LeafQueries:
 
     def _match_field(self, path: str, query: Any, boost: float, *, lenient: bool) -> TQuery:
         field = self._snapshot.fields.by_path.get(path)
-        if field is None or path not in self._names:
+        if field is None or path not in self._columns:
             return self._match_nothing(path, field)
         if field.column != "text":
             return self._exact_or_none(field, query, boost, lenient=lenient)
@@ -81,10 +81,10 @@ class LeafQueries:
         """
         totals = self._snapshot.searcher.totals(path)
         if totals.documents == self._snapshot.count_documents(ALL_DOCUMENTS):
-            query = TQuery.term_query(self._schema, self._names[path], term)
+            query = TQuery.term_query(self._schema, self._columns[path], term)
             return TQuery.boost_query(query, boost / (K1 + 1))
         weight = boost * idf(totals.documents, self._snapshot.document_frequency(path, term))
-        name, clauses = self._snapshot.shard.exact[path], []
+        name, clauses = self._snapshot.shard.frequency_columns[path], []
         for token, _ in self._snapshot.searcher.terms_with_prefix(name, term + JOIN):
             frequency, length = map(int, token[len(term) + 1 :].split(JOIN))
             score = weight * frequency / (frequency + saturation(length, totals))
@@ -94,7 +94,7 @@ class LeafQueries:
     def _match_phrase(self, body: Json) -> TQuery:
         path, options = single_field("match_phrase", body, "query", frozenset({"query"}))
         field = self._snapshot.fields.by_path.get(path)
-        if field is None or field.column != "text" or path not in self._names:
+        if field is None or field.column != "text" or path not in self._columns:
             return self._match_field(path, options["query"], 1.0, lenient=False)
         words = self._analyse(field, options["query"])
         if len(words) < 2:
@@ -103,7 +103,7 @@ class LeafQueries:
         self._add_highlight_terms(path, terms)
         first_position = words[0][0]
         offsets: list[str | tuple[int, str]] = [(position - first_position, term) for position, term in words]
-        phrase = TQuery.phrase_query(self._schema, self._names[path], offsets)
+        phrase = TQuery.phrase_query(self._schema, self._columns[path], offsets)
         totals = self._snapshot.searcher.totals(path)
         if totals.documents == self._snapshot.count_documents(ALL_DOCUMENTS):
             return TQuery.boost_query(phrase, 1 / (K1 + 1))
@@ -122,7 +122,7 @@ class LeafQueries:
         lucene_idf = sum(idf(totals.documents, count) for count in counts)
         hits = searcher.search(phrase, max(1, searcher.num_docs), count=False).hits
         addresses = [address for _, address in hits]
-        lengths = searcher.fast_field_values(shard.lengths[path], addresses) if hits else []
+        lengths = searcher.fast_field_values(shard.length_columns[path], addresses) if hits else []
         seqs_by_score: dict[float, list[int]] = {}
         for (score, _), length, seq in zip(hits, lengths, shard.sequence_numbers(searcher, addresses), strict=True):
             share = score / (tantivy_idf * (K1 + 1))
@@ -177,7 +177,7 @@ class LeafQueries:
         if path == INDEX:
             return self._index_is_among([options["value"]], boost)
         field = self._snapshot.fields.by_path.get(path)
-        if field is None or path not in self._names:
+        if field is None or path not in self._columns:
             return self._match_nothing(path, field)
         if field.column == "text":
             term = values.as_text(options["value"])
@@ -192,7 +192,7 @@ class LeafQueries:
         term = self._query_value(field, value)
         if term is None:
             return TQuery.empty_query()
-        query = TQuery.term_query(self._schema, self._names[field.path], term)
+        query = TQuery.term_query(self._schema, self._columns[field.path], term)
         if field.kind == "keyword":
             self._add_highlight_terms(field.path, [term])
         if field.kind == "boolean":
@@ -235,12 +235,12 @@ class LeafQueries:
         if path == INDEX:
             return self._index_is_among(requested, 1.0)
         field = self._snapshot.fields.by_path.get(path)
-        if field is None or path not in self._names:
+        if field is None or path not in self._columns:
             return self._match_nothing(path, field)
         if field.column in ("text", "keyword"):
             terms = [values.as_text(value) for value in requested]
             self._add_highlight_terms(path, terms)
-            return TQuery.const_score_query(TQuery.term_set_query(self._schema, self._names[path], terms), 1.0)
+            return TQuery.const_score_query(TQuery.term_set_query(self._schema, self._columns[path], terms), 1.0)
         clauses = [(Occur.Should, self._exact(field, value, 1.0)) for value in requested]
         if len(clauses) < 2:  # a single boolean scores by its rarity
             return clauses[0][1] if clauses else TQuery.empty_query()
@@ -280,7 +280,7 @@ class LeafQueries:
         if path == "_seq_no":
             return self._sequence_range(options)
         field = self._snapshot.fields.by_path.get(path)
-        if field is None or path not in self._names:
+        if field is None or path not in self._columns:
             return self._match_nothing(path, field)
         return self._range_query(field, options, 1.0)
 
@@ -307,7 +307,7 @@ class LeafQueries:
             return TQuery.const_score_query(TQuery.term_query(self._schema, PRESENT, field.path), boost)
         kind = tantivy.FieldType.Float if field.column == "double" else tantivy.FieldType.Integer
         includes = (low is None or "gt" not in options, high is None or "lt" not in options)
-        query = TQuery.range_query(self._schema, self._names[field.path], kind, low, high, *includes)
+        query = TQuery.range_query(self._schema, self._columns[field.path], kind, low, high, *includes)
         return TQuery.const_score_query(query, boost)
 
     def _bounds(self, field: Field, options: Json) -> tuple[Any, Any]:
@@ -342,7 +342,7 @@ class LeafQueries:
             raise parsing_fault(reason) from None
 
     def _keyword_range(self, field: Field, options: Json) -> TQuery:
-        name = self._names[field.path]
+        name = self._columns[field.path]
         terms = (term for term, _ in self._snapshot.searcher.terms_with_prefix(name, ""))
         matching = [term for term in terms if is_in_range(term, options)]
         self._add_highlight_terms(field.path, matching)

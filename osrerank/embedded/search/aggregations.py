@@ -70,9 +70,9 @@ def _count_values(snapshot: Snapshot, query: tantivy.Query, path: str) -> tuple[
         raise unsupported_fault(f"[{path}] in [terms]", "use a field of the mapping")
     if field is not None and not field.has_doc_values:
         raise no_field_data_fault(path)
-    if field is None or path not in snapshot.shard.names:
+    if field is None or path not in snapshot.shard.columns:
         return {}, 0
-    column = snapshot.shard.names[path]
+    column = snapshot.shard.columns[path]
     terms = {"field": column, "size": MAX_BUCKETS, "segment_size": MAX_BUCKETS}
     response = snapshot.searcher.aggregate(query, {"it": {"terms": terms}})["it"]
     casts = {"long": int, "double": float}

@@ -83,7 +83,7 @@ def _field_vector(snapshot: Snapshot, path: str, counts: Counter[str], *, has_st
     for term, count in sorted(counts.items()):
         terms[term] = {"term_freq": count}
         if has_statistics:
-            tokens = snapshot.searcher.terms_with_prefix(snapshot.shard.exact[path], term + JOIN)
+            tokens = snapshot.searcher.terms_with_prefix(snapshot.shard.frequency_columns[path], term + JOIN)
             total = sum(int(token[len(term) + 1 :].partition(JOIN)[0]) * documents for token, documents in tokens)
             terms[term] |= {"doc_freq": snapshot.document_frequency(path, term), "ttf": total}
     totals = snapshot.searcher.totals(path)

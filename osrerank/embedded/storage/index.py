@@ -54,7 +54,7 @@ class Snapshot:
 
     def document_frequency(self, path: str, term: str) -> int:
         """Return the number of documents with a term in a field."""
-        return int(self.searcher.doc_freq(self.shard.names[path], term)) if path in self.shard.names else 0
+        return int(self.searcher.doc_freq(self.shard.columns[path], term)) if path in self.shard.columns else 0
 
 
 def field_analyzer(analyzers: Analyzers, field: Field) -> Analyzer:

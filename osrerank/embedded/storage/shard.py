@@ -131,9 +131,9 @@ class Shard:
         layout: field path -> the type of its column.
 
     Attributes:
-        names: field path -> the name of its column.
-        exact: path of a text field -> the name of the column with terms, frequencies and lengths.
-        lengths: path of a text field -> the name of the column with lengths.
+        columns: field path -> the name of its column.
+        frequency_columns: path of a text field -> the name of its column with terms, frequencies and lengths.
+        length_columns: path of a text field -> the name of its column with lengths.
 
     Raises:
         ValueError, OSError: the files in the folder are damaged.
@@ -142,9 +142,9 @@ class Shard:
     def __init__(self, folder: Path | None, layout: Mapping[str, str]) -> None:
         self.folder = folder
         self.layout = dict(layout)
-        self.names = {path: f"f{number}" for number, path in enumerate(layout)}
-        self.exact = {path: f"{name}_exact" for path, name in self.names.items()}
-        self.lengths = {path: f"{name}_length" for path, name in self.names.items()}
+        self.columns = {path: f"f{number}" for number, path in enumerate(layout)}
+        self.frequency_columns = {path: f"{name}_exact" for path, name in self.columns.items()}
+        self.length_columns = {path: f"{name}_length" for path, name in self.columns.items()}
         self.schema = self._build_schema()
         self._index = self._open(folder)
         self._index.config_reader("manual")
@@ -168,11 +168,11 @@ class Shard:
         builder.add_unsigned_field(SEQ, indexed=True, fast=True)
         builder.add_text_field(PRESENT, tokenizer_name="raw", index_option="basic")
         for path, column in self.layout.items():
-            name = self.names[path]
+            name = self.columns[path]
             if column == "text":
                 builder.add_text_field(name, tokenizer_name="terms", index_option="position")
-                builder.add_text_field(self.exact[path], tokenizer_name="whitespace", index_option="basic")
-                builder.add_unsigned_field(self.lengths[path], fast=True)
+                builder.add_text_field(self.frequency_columns[path], tokenizer_name="whitespace", index_option="basic")
+                builder.add_unsigned_field(self.length_columns[path], fast=True)
             elif column == "keyword":
                 builder.add_text_field(name, fast=True, tokenizer_name="raw", index_option="basic")
             elif column == "long":
@@ -237,11 +237,10 @@ class Shard:
         encoded_length = encode_length(length)
         document.add_text(PRESENT, f"{path}{LENGTH}{length}")
         document.add_text(PRESENT, f"{path}{DISTINCT}{len(counts)}")
-        document.add_text(self.names[path], SEPARATOR.join(terms))
-        document.add_text(
-            self.exact[path], " ".join([f"{term}{JOIN}{count}{JOIN}{encoded_length}" for term, count in counts.items()])
-        )
-        document.add_unsigned(self.lengths[path], encoded_length)
+        document.add_text(self.columns[path], SEPARATOR.join(terms))
+        tokens = [f"{term}{JOIN}{count}{JOIN}{encoded_length}" for term, count in counts.items()]
+        document.add_text(self.frequency_columns[path], " ".join(tokens))
+        document.add_unsigned(self.length_columns[path], encoded_length)
 
     def _add_values(self, document: tantivy.Document, path: str, values: list[Any]) -> None:
         """Add values in ascending order, because an ascending sort uses the smallest."""
@@ -252,7 +251,7 @@ class Shard:
         }
         add = adders[self.layout[path]]
         for value in sorted(set(values)):
-            add(self.names[path], value)
+            add(self.columns[path], value)
 
     def delete(self, doc_ids: Iterable[str]) -> None:
         """Delete documents by id; unknown ids are ignored."""
