@@ -84,12 +84,13 @@ class InputBuilder:
         self._character_map = CharacterMap.pop_from(tokenizer) if card.normalization == "sentencepiece" else None
         self._is_encoder = card.is_encoder
         self._keeps_end = card.truncation_side == "left"
-        self._template = (single_template if card.is_encoder else pair_template)(tokenizer)
+        template = single_template(tokenizer) if card.is_encoder else pair_template(tokenizer)
         if card.segment_rows == 1:
-            self._template = replace(self._template, document_type=0)
+            template = replace(template, document_type=0)
         if card.kind == "duo":
             first, second = (1, 2) if card.segment_rows > 2 else (0, 0)
-            self._template = replace(self._template, document_type=first, second_type=second)
+            template = replace(template, document_type=first, second_type=second)
+        self._template = template
         self._query_prefix = _Prefix.tokenise(tokenizer, card.query_prefix)
         self._document_prefix = _Prefix.tokenise(tokenizer, card.document_prefix)
         self._query_marker = self.token_ids([card.tokens.query_marker] if card.tokens.query_marker else [])

@@ -135,7 +135,7 @@ class LoadedModel:
             with self._lock:
                 self._ready = self._ready or self._load_ready()
         while (ready := self._ready) is None:
-            loading = self._current_loading()
+            loading = self._ensure_loading()
             if not deadline.wait(loading.ended):
                 fix = "client.warm_up() or connect(..., warm=True) loads it before the first search"
                 raise StillLoading(f"the model {self._name} was not loaded by the deadline; {fix}")
@@ -159,7 +159,7 @@ class LoadedModel:
     def start_loading(self) -> None:
         """Load the model in the background; an error is raised when the model is used."""
         if self._ready is None and self._provided is None:
-            self._current_loading()
+            self._ensure_loading()
 
     def find_workers(self, deadline: Deadline) -> None:
         """Find the model's workers, if it needs any, within half of the time left and at most once a second.
@@ -188,8 +188,8 @@ class LoadedModel:
         if ready.model is not self._provided:
             ready.model.close()
 
-    def _current_loading(self) -> _Loading:
-        """Return the running or finished load; start one if there is none, or if the last one failed."""
+    def _ensure_loading(self) -> _Loading:
+        """Return the latest load; start one if there is none, or if the latest one failed."""
         with self._lock:
             if self._loading is None or (self._loading.ended.is_set() and self._ready is None):
                 loading = _Loading()

@@ -1,1 +1,1 @@
-"""The score cache, in the process and in Redis; a score that several threads need is computed once."""
+"""Cache scores in this process and in Redis."""

@@ -96,7 +96,7 @@ class CachedScorer:
         shared = {key: score for key, score in outcomes.items() if score is not None}
         HITS.labels("computing").inc(len(shared))
         cached |= shared
-        unscored_keys = [key for key, score in outcomes.items() if score is None]
+        unscored_keys = [key for key, score in outcomes.items() if score is None]  # another thread failed
         if unscored_keys and not deadline.passed:
             second = self._compute(unscored_keys, keys, query, documents, tuples, deadline)
             if not second.is_from(identity):

@@ -10,7 +10,7 @@ import logging
 import secrets
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -58,6 +58,7 @@ class PendingChunk:
         losses: the number of workers that died while they held the chunk.
         headers: the headers that continue the search's trace.
         task: the name of the Celery task that carries the chunk.
+        on_outcome: called when the outcome is set.
     """
 
     chunk_id: str
@@ -72,30 +73,26 @@ class PendingChunk:
     losses: int = 0
     headers: Mapping[str, str] = field(default_factory=dict)
     task: str = SCORE
-    _call: "_Call | None" = field(default=None, repr=False)
+    on_outcome: Callable[[], None] = field(default=lambda: None, repr=False)
 
     def complete(self, outcome: Reply | str) -> None:
-        """Set the outcome, unless the chunk has one, and count it for the call that waits for the chunk."""
-        if self.outcome is not None:
-            return
-        self.outcome = outcome
-        if self._call is not None:
-            self._call.count_outcome()
+        """Set the outcome, unless the chunk has one."""
+        if self.outcome is None:
+            self.outcome = outcome
+            self.on_outcome()
 
 
 class _Call:
     """A call that waits until all of its chunks have an outcome."""
 
-    def __init__(self, chunks: Iterable[PendingChunk]) -> None:
-        self._remaining = 0
+    def __init__(self, chunks: Sequence[PendingChunk]) -> None:
+        self._remaining = len(chunks)
         self._lock = threading.Lock()
         self.done = threading.Event()
         for pending in chunks:
-            pending._call = self  # noqa: SLF001 - a class of this module
-            self._remaining += 1
+            pending.on_outcome = self._count_outcome
 
-    def count_outcome(self) -> None:
-        """Count a chunk's outcome, and wake the call after the last chunk."""
+    def _count_outcome(self) -> None:
         with self._lock:
             self._remaining -= 1
             if self._remaining == 0:
