@@ -2,9 +2,9 @@
 
 python -m tools.models.backends_table --shape minilm-l6 --queries 5 --threads 2
 
-`families` says how the checkpoints are drawn. The columns: the logits' standard deviation within a query; the largest
-difference from transformers' logits; the mean share of transformers' first ten that int8 has in its first ten; pairs a
-second.
+`families` describes the checkpoints. The columns are the standard deviation of the logits within a query, the largest
+differences from transformers' logits, the mean overlap of the first ten documents by int8 and by transformers, and
+pairs per second.
 """
 
 import argparse
@@ -28,67 +28,70 @@ from osrerank.types import Scorer
 from tools.models.families import FAMILIES, SHAPES, Text, load, logit, make, sequences
 
 TOP = 10
-CHARACTERS = 500
-"""Of a document: about a hundred tokens."""
+MAX_CHARACTERS = 500
+"""The maximum length of a document, about a hundred tokens."""
 COLUMNS = ("fp32", "int8", "torch")
-Values = npt.NDArray[np.floating[Any]]
+FloatArray = npt.NDArray[np.floating[Any]]
 
 
 class BackendFigures(NamedTuple):
-    """What a backend made of the pairs.
+    """The measurements of a backend.
 
     Attributes:
-        difference: the largest from transformers' logits.
-        shared: mean share of the first ten, of the queries.
-        pairs_per_s: by wall-clock time.
+        difference: the largest difference from transformers' logits.
+        overlap: the mean share of transformers' first ten documents among the backend's first ten.
+        pairs_per_s: the number of pairs per second of wall time.
     """
 
     difference: float
-    shared: float
+    overlap: float
     pairs_per_s: float
 
 
-def backends(checkpoint: Path, folder: Path, threads: int) -> Iterator[tuple[str, Scorer]]:
-    """Yield each of `COLUMNS` with its scorer; int8 and fp32 as ``osrerank export`` makes them."""
+def load_backends(checkpoint: Path, folder: Path, threads: int) -> Iterator[tuple[str, Scorer]]:
+    """Yield the name and the scorer of each of `COLUMNS`."""
     for precision in ("fp32", "int8"):
         export_model(checkpoint, folder / precision, ExportOptions(precision=precision))
         yield precision, load_scorer(str(folder / precision), backend="onnx", threads=threads)
     yield "torch", load_scorer(str(checkpoint), backend="torch", threads=threads)
 
 
-def compare(scorer: Scorer, tasks: Mapping[str, Sequence[str]], expected: Sequence[Values]) -> BackendFigures:
-    """Score the documents of each query, after a first call that does not count."""
-    first, documents = next(iter(tasks.items()))
-    scorer.score(first, documents[:2], [(0,), (1,)])
-    began = time.perf_counter()
-    found = [scorer.score(query, texts, [(at,) for at in range(len(texts))]).values for query, texts in tasks.items()]
-    taken_s = time.perf_counter() - began
-    shared = [len(_top(own) & _top(other)) / TOP for own, other in zip(found, expected, strict=True)]
-    difference = max(float(np.abs(own - other).max()) for own, other in zip(found, expected, strict=True))
-    return BackendFigures(difference, float(np.mean(shared)), sum(map(len, found)) / taken_s)
+def compare(scorer: Scorer, tasks: Mapping[str, Sequence[str]], expected: Sequence[FloatArray]) -> BackendFigures:
+    """Score the documents of each query after a warm-up, and compare the logits with the expected ones."""
+    first_query, documents = next(iter(tasks.items()))
+    scorer.score(first_query, documents[:2], [(0,), (1,)])
+    start_s = time.perf_counter()
+    logits = [
+        scorer.score(query, texts, [(index,) for index in range(len(texts))]).values for query, texts in tasks.items()
+    ]
+    took_s = time.perf_counter() - start_s
+    pairs = list(zip(logits, expected, strict=True))
+    overlaps = [len(_top(values) & _top(others)) / TOP for values, others in pairs]
+    difference = max(float(np.abs(values - others).max()) for values, others in pairs)
+    return BackendFigures(difference, float(np.mean(overlaps)), sum(map(len, logits)) / took_s)
 
 
 def measure(
     name: str, shape: str, tasks: Mapping[str, Sequence[str]], threads: int
 ) -> tuple[float, dict[str, BackendFigures]]:
-    """Return the standard deviation of a family's logits within a query, and what each backend found."""
+    """Return the standard deviation of a family's logits within a query, and the measurements of each backend."""
     with tempfile.TemporaryDirectory() as folder:
-        head: list[Text] = [(query, text) for query, texts in tasks.items() for text in texts[::4]]
-        checkpoint = make(Path(folder) / "checkpoint", FAMILIES[name], SHAPES[shape], head)
+        examples: list[Text] = [(query, text) for query, texts in tasks.items() for text in texts[::4]]
+        checkpoint = make(Path(folder) / "checkpoint", FAMILIES[name], SHAPES[shape], examples)
         network = load(checkpoint)
         expected = [
             np.array([logit(network, tokens) for tokens in sequences(checkpoint, [(query, text) for text in texts])])
             for query, texts in tasks.items()
         ]
-        found = {}
-        for column, scorer in backends(checkpoint, Path(folder), threads):
+        figures = {}
+        for column, scorer in load_backends(checkpoint, Path(folder), threads):
             with closing(scorer):
-                found[column] = compare(scorer, tasks, expected)
-        return float(np.mean([values.std() for values in expected])), found
+                figures[column] = compare(scorer, tasks, expected)
+        return float(np.mean([values.std() for values in expected])), figures
 
 
 def main() -> None:
-    """Print the table's rows as they are found."""
+    """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--families", nargs="+", default=list(FAMILIES), choices=list(FAMILIES))
     parser.add_argument("--shape", default="minilm-l6", choices=list(SHAPES))
@@ -97,22 +100,22 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=usable_cores())
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    given = examples()
-    texts = [example.answer[:CHARACTERS] for example in given][: options.depth]
-    tasks = {example.question: texts for example in given[: options.queries]}
+    all_examples = examples()
+    texts = [example.answer[:MAX_CHARACTERS] for example in all_examples][: options.depth]
+    tasks = {example.question: texts for example in all_examples[: options.queries]}
     sys.stdout.write(
         "| | sd | fp32 | int8 | int8 top 10 | torch | pairs/s: fp32, int8, torch |\n|---|---|---|---|---|---|---|\n"
     )
     for name in options.families:
-        spread, found = measure(name, options.shape, tasks, options.threads)
-        fp32, int8, reference = (found[column] for column in COLUMNS)
-        speeds = ", ".join(f"{one.pairs_per_s:.0f}" for one in (fp32, int8, reference))
-        differences = f"{fp32.difference:.0e} | {int8.difference:.2f} | {int8.shared:.2f} | {reference.difference:.0e}"
-        sys.stdout.write(f"| {name} | {spread:.1f} | {differences} | {speeds} |\n")
+        logits_sd, figures = measure(name, options.shape, tasks, options.threads)
+        fp32, int8, in_torch = (figures[column] for column in COLUMNS)
+        speeds = ", ".join(f"{item.pairs_per_s:.0f}" for item in (fp32, int8, in_torch))
+        differences = f"{fp32.difference:.0e} | {int8.difference:.2f} | {int8.overlap:.2f} | {in_torch.difference:.0e}"
+        sys.stdout.write(f"| {name} | {logits_sd:.1f} | {differences} | {speeds} |\n")
         sys.stdout.flush()
 
 
-def _top(values: Values) -> set[int]:
+def _top(values: FloatArray) -> set[int]:
     return set(np.argsort(-values, kind="stable")[:TOP].tolist())
 
 

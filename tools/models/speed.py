@@ -1,10 +1,10 @@
-"""What a hundred documents cost with each kind and size of model: the milliseconds in ``docs/models.md``.
+"""Measure the time to score 100 documents with models of each kind and size, for ``docs/models.md``.
 
     python -m tools.models.speed [--work FOLDER] [NAME ...]
 
-Ours are measured as they are shipped. The others have the shape of the published model and random weights, which take
-as long. All are int8 graphs on the CPU, exported by ``osrerank export`` into FOLDER, where a second run finds them. The
-documents are a hundred paragraphs of SQuAD, cut to 56 words, MS MARCO's mean; the queries, its questions.
+Models that are not shipped get random weights, which are as fast as published ones. All are int8 graphs on the CPU,
+exported into FOLDER for later runs. The documents are paragraphs of SQuAD, truncated to 56 words, MS MARCO's mean; the
+queries are SQuAD's questions.
 """
 
 import argparse
@@ -31,8 +31,8 @@ from tools.machine import machine
 
 TOKENIZER = SHIPPED / "e5-small" / "tokenizer.json"
 WORDS, DOCUMENTS, QUERIES = 56, 100, 20
-LONG_S = 10.0
-"""A model that took longer for a tenth of the documents scores no more of them; the time is ten times that."""
+SLOW_S = 10.0
+"""The estimated time for all documents above which a model scores only a tenth of them, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +41,12 @@ class ModelSize:
 
     Attributes:
         family: ``model_type`` in transformers.
-        hidden, layers, heads, inner: sizes.
-        pooling: of a bi-encoder; empty for a cross-encoder.
-        changes: more fields of its config.
+        hidden: the hidden size.
+        layers: the number of layers.
+        heads: the number of attention heads.
+        inner: the size of the feed-forward layers.
+        pooling: the pooling of a bi-encoder; empty for a cross-encoder.
+        changes: other fields of the configuration.
     """
 
     family: str
@@ -70,25 +73,25 @@ MODELS: Mapping[str, ModelSize | None] = {
     "BAAI/bge-reranker-base": ModelSize("xlm-roberta", 768, 12, 12, 3072, changes=FROM_PADDING),
     "castorini/monobert-large-msmarco": ModelSize("bert", 1024, 24, 16, 4096),
 }
-"""By the name of a published model; None for those in the package."""
+"""The name of a model -> its size; None for a shipped model."""
 
 
-def directory_of(name: str, work: Path) -> str:
-    """Return what ``--model`` takes: the name of a shipped model, or a directory in the shape of another."""
-    shape = MODELS[name]
-    if shape is None:
+def prepare_model(name: str, work: Path) -> str:
+    """Return the value for ``--model``: a shipped model's name, or the directory of a random model of the same size."""
+    size = MODELS[name]
+    if size is None:
         return name
-    made = work / name.replace("/", "-")
-    if not made.exists():
+    directory = work / name.replace("/", "-")
+    if not directory.exists():
         with tempfile.TemporaryDirectory(dir=work) as parent:
-            _draw(shape, Path(parent) / "source")
-            pooling: Any = shape.pooling or None
-            export_model(Path(parent) / "source", made, ExportOptions(pooling=pooling, precision="int8"))
-    return str(made)
+            _write_checkpoint(size, Path(parent) / "source")
+            pooling: Any = size.pooling or None
+            export_model(Path(parent) / "source", directory, ExportOptions(pooling=pooling, precision="int8"))
+    return str(directory)
 
 
-def _draw(shape: ModelSize, folder: Path) -> None:
-    """Write a random checkpoint, with the shipped models' tokenizer."""
+def _write_checkpoint(shape: ModelSize, folder: Path) -> None:
+    """Write a random checkpoint with the tokenizer of the shipped models."""
     import transformers  # noqa: PLC0415 - heavy
 
     fields = {"hidden_size": shape.hidden, "num_hidden_layers": shape.layers, "num_attention_heads": shape.heads}
@@ -101,55 +104,55 @@ def _draw(shape: ModelSize, folder: Path) -> None:
 
 
 def measure(model: str, queries: Sequence[str], texts: Sequence[str]) -> tuple[float, float | None]:
-    """Return the median milliseconds of a query's documents: without known vectors, and with them if there are any."""
+    """Return the median time for a query's documents in ms; of an encoder, also the time with stored vectors."""
     loaded = load_model(model, backend="onnx")
     if not is_encoder(loaded):
         with closing(loaded):
             return _median_ms(loaded, queries, texts), None
-    unknown = EncoderScorer(DocumentVectors(loaded))
+    without_store = EncoderScorer(DocumentVectors(loaded))
     with closing(loaded), tempfile.TemporaryDirectory() as folder:
         store = FileStore(Path(folder), max_bytes=1 << 30, ttl_s=3600)
-        known = EncoderScorer(DocumentVectors(loaded, VectorStorage(store, ROUNDED_BITS)))
-        known.vectors.build(texts)
-        return _median_ms(unknown, queries, texts), _median_ms(known, queries, texts)
+        with_store = EncoderScorer(DocumentVectors(loaded, VectorStorage(store, ROUNDED_BITS)))
+        with_store.vectors.build(texts)
+        return _median_ms(without_store, queries, texts), _median_ms(with_store, queries, texts)
 
 
 def _median_ms(scorer: Scorer, queries: Sequence[str], texts: Sequence[str]) -> float:
     tenth = texts[: len(texts) // 10]
-    _timed_ms(scorer, queries[0], tenth)
-    first_ms = _timed_ms(scorer, queries[1], tenth)
-    if first_ms > 100 * LONG_S:
-        return 10 * statistics.median(_timed_ms(scorer, query, tenth) for query in queries[1:4])
-    few = queries[1:6] if first_ms > 50 else queries[1:]
-    return statistics.median(_timed_ms(scorer, query, texts) for query in few)
+    _score_ms(scorer, queries[0], tenth)  # warms up
+    tenth_ms = _score_ms(scorer, queries[1], tenth)
+    if tenth_ms > 100 * SLOW_S:
+        return 10 * statistics.median(_score_ms(scorer, query, tenth) for query in queries[1:4])
+    timed_queries = queries[1:6] if tenth_ms > 50 else queries[1:]
+    return statistics.median(_score_ms(scorer, query, texts) for query in timed_queries)
 
 
-def _timed_ms(scorer: Scorer, query: str, texts: Sequence[str]) -> float:
-    began = time.perf_counter()
-    scores = scorer.score(query, texts, [(at,) for at in range(len(texts))])
+def _score_ms(scorer: Scorer, query: str, texts: Sequence[str]) -> float:
+    start_s = time.perf_counter()
+    scores = scorer.score(query, texts, [(index,) for index in range(len(texts))])
     assert scores.reached == len(texts)
-    return 1000 * (time.perf_counter() - began)
+    return 1000 * (time.perf_counter() - start_s)
 
 
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--work", type=Path, default=Path(tempfile.gettempdir()) / "osrerank-speed")
-    parser.add_argument("--export-only", action="store_true", help="make the graphs, and measure nothing")
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(MODELS)}")
+    parser.add_argument("--export-only", action="store_true", help="export the graphs without measuring")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"models: {', '.join(MODELS)}")
     arguments = parser.parse_args()
     arguments.work.mkdir(parents=True, exist_ok=True)
-    made = {name: directory_of(name, arguments.work) for name in arguments.names or MODELS}
+    models = {name: prepare_model(name, arguments.work) for name in arguments.names or MODELS}
     if arguments.export_only:
         return
     queries = [example.question for example in examples()[:QUERIES]]
     texts = [text for example in examples() for text in (example.answer, example.unrelated)]
     texts = [" ".join(text.split()[:WORDS]) for text in texts][:DOCUMENTS]
     print(machine())
-    print("| model | ms for 100 documents | with known vectors |\n|---|---|---|")
-    for name, model in made.items():
-        unknown, known = measure(model, queries, texts)
-        print(f"| {name} | {unknown:,.0f} | {'' if known is None else f'{known:.1f}'} |", flush=True)
+    print("| model | ms for 100 documents | with stored vectors |\n|---|---|---|")
+    for name, model in models.items():
+        took_ms, stored_ms = measure(model, queries, texts)
+        print(f"| {name} | {took_ms:,.0f} | {'' if stored_ms is None else f'{stored_ms:.1f}'} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""Make rerankers of public bi-encoders by their recipes in ``recipes``: the shipped models. Nothing is trained.
+"""Convert public bi-encoders to the shipped models, by the recipes in ``recipes``, without training.
 
 python tools/models/joined/make.py MODELS SETS OUTPUT [--only e5-small minilm-l6]
 
-MODELS has the bi-encoders in folders of their own, as sentence-transformers saves them; SETS is what `sets.py` writes.
-A model's map to probabilities is fitted on as many pairs of each set as the recipe names, BM25's best 20 of each query.
+MODELS has a folder per bi-encoder, as sentence-transformers saves it; SETS is the output of `sets.py`. A model's
+calibration is fitted to BM25's best 20 candidates per query, with the recipe's number of pairs per set.
 """
 
 import argparse
@@ -29,7 +29,8 @@ from osrerank.scoring.registry import load_scorer
 RECIPES = Path(__file__).parent / "recipes"
 DEPTH = 20
 
-Labelled = tuple[str, list[str], list[bool]]
+LabelledQuery = tuple[str, list[str], list[bool]]
+"""A query, the texts of its candidates, and whether each is relevant."""
 
 
 def read_recipe(name: str) -> Mapping[str, Any]:
@@ -37,51 +38,51 @@ def read_recipe(name: str) -> Mapping[str, Any]:
     return tomllib.loads((RECIPES / f"{name}.toml").read_text("utf-8"))
 
 
-def labelled(folder: Path, *, sets: list[str], pairs: int) -> Iterator[Labelled]:
-    """Yield queries, their best candidates' texts and which are relevant: about as many pairs of each set."""
+def read_labelled_queries(folder: Path, *, sets: list[str], pairs: int) -> Iterator[LabelledQuery]:
+    """Yield random queries of each set until they have a number of pairs."""
     for name in sets:
         content = json.loads((folder / f"{name}.json").read_text("utf-8"))
-        queries = sorted(content["queries"])
-        random.Random(1).shuffle(queries)
-        taken = 0
-        for query_id in queries:
-            documents = list(content["candidates"][query_id])[:DEPTH]
-            texts = [content["beginnings"].get(document, content["texts"][document][0]) for document in documents]
+        query_ids = sorted(content["queries"])
+        random.Random(1).shuffle(query_ids)
+        n_pairs = 0
+        for query_id in query_ids:
+            doc_ids = list(content["candidates"][query_id])[:DEPTH]
+            texts = [content["beginnings"].get(doc_id, content["texts"][doc_id][0]) for doc_id in doc_ids]
             relevance = content["qrels"][query_id]
-            if documents:
-                yield content["queries"][query_id], texts, [relevance.get(document, 0) > 0 for document in documents]
-            taken += len(documents)
-            if taken >= pairs:
+            if doc_ids:
+                yield content["queries"][query_id], texts, [relevance.get(doc_id, 0) > 0 for doc_id in doc_ids]
+            n_pairs += len(doc_ids)
+            if n_pairs >= pairs:
                 break
 
 
 def make_model(models: Path, sets: Path, directory: Path, recipe: Mapping[str, Any]) -> None:
-    """Make a model's directory, with a tokenizer of its own."""
+    """Write a model's directory with its own copy of the tokenizer."""
     export_model(models / recipe["start"], directory, ExportOptions(**recipe["export"]))
     card = replace(read_card(directory), name=f"osrerank/{directory.name}", provenance=recipe["provenance"])
     write_card(directory, replace(card, calibration=Calibration()))
-    calibration = calibrated(directory, sets, recipe["calibration"])
+    calibration = calibrate(directory, sets, recipe["calibration"])
     weight = round(recipe["first_pass_weight"] * calibration.scale, 4)
     write_card(directory, replace(card, calibration=calibration, first_pass_weight=weight))
     print(f"{directory}: {calibration}, first-pass weight {weight}", flush=True)
 
 
-def calibrated(directory: Path, sets: Path, asked: Mapping[str, Any]) -> Calibration:
-    """Fit the calibration of a model that has none yet to labelled texts, as `labelled` is asked for."""
-    raw: list[float] = []
+def calibrate(directory: Path, sets: Path, options: Mapping[str, Any]) -> Calibration:
+    """Fit the calibration of an uncalibrated model; the options are those of `read_labelled_queries`."""
+    values: list[float] = []
     is_relevant: list[bool] = []
     with closing(load_scorer(str(directory))) as scorer:
-        for query, texts, relevant in labelled(sets, **asked):
-            raw += scorer.score(query, texts, [(index,) for index in range(len(texts))]).values.tolist()
-            is_relevant += relevant
-    return fit_calibration(np.array(raw, dtype=np.float32), np.array(is_relevant))
+        for query, texts, labels in read_labelled_queries(sets, **options):
+            values += scorer.score(query, texts, [(index,) for index in range(len(texts))]).values.tolist()
+            is_relevant += labels
+    return fit_calibration(np.array(values, dtype=np.float32), np.array(is_relevant))
 
 
 def share_tokenizer(directory: Path, other: Path) -> None:
-    """Let a model read another one's tokenizer in place of its own, which is the same.
+    """Delete a model's tokenizer, and refer to the equal tokenizer of another model.
 
     Raises:
-        ValueError: it is not the same.
+        ValueError: the tokenizers differ.
     """
     if read_json(directory / TOKENIZER_FILE) != read_json(other / TOKENIZER_FILE):
         raise ValueError(f"{directory} and {other} have different tokenizers")
@@ -91,7 +92,7 @@ def share_tokenizer(directory: Path, other: Path) -> None:
 
 
 def make(models: Path, sets: Path, output: Path, name: str) -> None:
-    """Make a shipped model's directory."""
+    """Write a shipped model's directory."""
     recipe = read_recipe(name)
     make_model(models, sets, output / name, recipe)
     if "tokenizer_of" in recipe:
@@ -99,7 +100,7 @@ def make(models: Path, sets: Path, output: Path, name: str) -> None:
 
 
 def main() -> None:
-    """Make what is not there yet."""
+    """Write the models that do not exist yet."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("models", type=Path)
     parser.add_argument("sets", type=Path)

@@ -1,10 +1,9 @@
-"""Make monobert-l6 and duobert-l6 as they are shipped, of what `train.sh` trained.
+"""Convert the models that `train.sh` trained to the shipped monobert-l6 and duobert-l6.
 
 python -m tools.models.papers.make WORK SETS OUTPUT [--only monobert-l6 duobert-l6]
 
-WORK has the trained models, SETS is what tools/models/joined/sets.py writes. OUTPUT must be the folder of the shipped
-models, or have e5-small beside what is made: its tokenizer is read. Word tables are rounded to fewer levels, so that
-the wheel is smaller.
+WORK has the trained models; SETS is the output of tools/models/joined/sets.py. OUTPUT must contain e5-small, whose
+tokenizer the models share. Word embeddings are rounded to fewer levels, so that the wheel compresses better.
 """
 
 import argparse
@@ -22,35 +21,35 @@ from osrerank.export.export_model import ExportOptions, export_model, write_card
 from osrerank.scoring.card import Calibration
 from osrerank.scoring.card_file import read_card
 from osrerank.scoring.model_files import CARD_FILE, CONFIG_FILE, TOKENIZER_FILE, WEIGHTS_FILE
-from tools.models.joined.make import calibrated, share_tokenizer
+from tools.models.joined.make import calibrate, share_tokenizer
 
 RECIPES = Path(__file__).parent / "recipes"
-WORDS = "word_embeddings.weight"
-LEVELS = 31
-"""Of a word's numbers, to either side of 0."""
+WORD_EMBEDDINGS = "word_embeddings.weight"
+MAX_LEVEL = 31
+"""The maximum absolute value of a rounded number, in units of its row's scale."""
 
 
-def rounded(table: Any) -> Any:
-    """Return a table whose rows have fewer levels."""
-    scales = np.maximum(np.abs(table).max(axis=1, keepdims=True), np.finfo(np.float32).tiny) / np.float32(LEVELS)
+def round_rows(table: Any) -> Any:
+    """Round the numbers of each row to multiples of the row's scale."""
+    scales = np.maximum(np.abs(table).max(axis=1, keepdims=True), np.finfo(np.float32).tiny) / np.float32(MAX_LEVEL)
     return np.rint(table / scales).astype(np.float32) * scales
 
 
-def prepare(source: Path, folder: Path) -> None:
-    """Copy a trained model, its word table rounded."""
+def copy_rounded(source: Path, folder: Path) -> None:
+    """Copy a trained model, with rounded word embeddings."""
     for name in (CARD_FILE, CONFIG_FILE, TOKENIZER_FILE):
         (folder / name).write_bytes((source / name).read_bytes())
     weights = load_file(source / WEIGHTS_FILE)
     for name in weights:
-        if name.endswith(WORDS):
-            weights[name] = rounded(weights[name])
+        if name.endswith(WORD_EMBEDDINGS):
+            weights[name] = round_rows(weights[name])
     save_file(weights, folder / WEIGHTS_FILE, metadata={"format": "pt"})
 
 
 def make(work: Path, sets: Path, output: Path, recipe: Mapping[str, Any]) -> None:
-    """Make a model's directory."""
+    """Write a model's directory."""
     with tempfile.TemporaryDirectory(dir=work) as folder:
-        prepare(work / output.name, Path(folder))
+        copy_rounded(work / output.name, Path(folder))
         export_model(Path(folder), output, ExportOptions(precision="int8"))
     card = replace(
         read_card(output),
@@ -61,13 +60,13 @@ def make(work: Path, sets: Path, output: Path, recipe: Mapping[str, Any]) -> Non
     )
     write_card(output, card)
     if "calibration" in recipe:
-        calibration = calibrated(output, sets, recipe["calibration"])
+        calibration = calibrate(output, sets, recipe["calibration"])
         write_card(output, replace(card, calibration=calibration, first_pass_weight=recipe["first_pass_weight"]))
     share_tokenizer(output, output.parent / "e5-small")
 
 
 def main() -> None:
-    """Make what is not there yet."""
+    """Write the models that do not exist yet."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("work", type=Path)
     parser.add_argument("sets", type=Path)

@@ -21,7 +21,7 @@ import numpy.typing as npt
 from osrerank.evaluation.basic import ndcg
 from osrerank.scoring.registry import load_scorer
 from osrerank.types import Scorer
-from tools.models.joined.measure import compared, sampled
+from tools.models.joined.measure import describe_difference, sample_queries
 
 PROTOCOL: Mapping[str, Mapping[str, Any]] = tomllib.loads((Path(__file__).parent / "protocol.toml").read_text("utf-8"))
 Floats = npt.NDArray[np.float64]
@@ -52,7 +52,7 @@ class EvaluatedQuery:
 
 def judged(file: Path, queries: int, depth: int) -> Iterator[EvaluatedQuery]:
     """Yield a set's queries, at most so many, with candidates down to a depth; one without candidates is left out."""
-    content = sampled(json.loads(file.read_text("utf-8")), queries)
+    content = sample_queries(json.loads(file.read_text("utf-8")), queries)
     for query_id, query in content["queries"].items():
         doc_ids = list(content["candidates"][query_id])[:depth]
         texts = [content["beginnings"].get(one, content["texts"][one][0]) for one in doc_ids]
@@ -139,11 +139,11 @@ def main() -> None:
         before, after = values_of(name, options)
         found.append((before, after))
         line = f"{name}: {len(before)} queries, {names[0]} {before.mean():.4f}, {names[1]} {after.mean():.4f}"
-        print(f"{line}; {compared(after, before)}", flush=True)
+        print(f"{line}; {describe_difference(after, before)}", flush=True)
     means = [np.mean([pair[at].mean() for pair in found]) for at in (0, 1)]
     whole = [np.concatenate([pair[at] for pair in found]) for at in (0, 1)]
     print(f"mean of {len(found)} sets: {names[0]} {means[0]:.4f}, {names[1]} {means[1]:.4f}", end="; ")
-    print(f"all queries: {compared(whole[1], whole[0])}")
+    print(f"all queries: {describe_difference(whole[1], whole[0])}")
 
 
 if __name__ == "__main__":
