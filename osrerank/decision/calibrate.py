@@ -99,15 +99,8 @@ def calibrate(
         ConfigError: the index's pipeline is ``none`` or custom, so no stage returns probabilities.
         EvaluationError: no query has hits, or there are too few judged queries or relevant hits.
     """
-    options = replace(
-        client.options_of(index),
-        min_score=None,
-        min_probability=None,
-        cutoff=None,
-        explain=False,
-        deadline_ms=None,
-        on_failure="raise",
-    )
+    options = replace(client.options_of(index), min_score=None, min_probability=None, cutoff=None)
+    options = replace(options, explain=False, deadline_ms=None, on_failure="raise")
     if options.pipeline == NO_STAGES or not isinstance(options.pipeline, str):
         reason = f"the pipeline of {index} is none or custom and has no probabilities to calibrate; set pipeline = auto"
         raise ConfigError(reason, setting="rerank.pipeline", source="settings file")

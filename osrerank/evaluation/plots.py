@@ -1,4 +1,7 @@
-"""Draw figures with matplotlib and write them as SVG, PNG or PDF, without a display."""
+"""Plot figures with matplotlib and write them as SVG, PNG or PDF, without a display.
+
+All functions raise `ConfigError` for a file name with another suffix.
+"""
 
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -26,9 +29,6 @@ def plot_tradeoff(path: Path, curves: Mapping[str, Sequence[Point]], measure: st
         path: the file to write, ``.svg``, ``.png`` or ``.pdf``.
         curves: label -> points.
         measure: the label of the vertical axis.
-
-    Raises:
-        ConfigError: the file name has another suffix.
     """
     with _axes(path) as axes:
         for number, (label, points) in enumerate(curves.items()):
@@ -51,9 +51,6 @@ def plot_shares(path: Path, curves: Mapping[str, Sequence[tuple[float, float]]],
         path: the file to write.
         curves: label -> pairs (a, value), by rising a.
         measure: the label of the vertical axis.
-
-    Raises:
-        ConfigError: the file name has another suffix.
     """
     with _axes(path) as axes:
         for number, (label, points) in enumerate(curves.items()):
@@ -70,9 +67,6 @@ def plot_curve(path: Path, losses: Sequence[tuple[int, float]], measures: Sequen
         path: the file to write.
         losses: pairs of step and loss.
         measures: pairs of step and value, higher is better; empty if there is no development set.
-
-    Raises:
-        ConfigError: the file name has another suffix.
     """
     with _axes(path) as axes:
         axes.plot(*zip(*losses, strict=True), linewidth=1.0, color=COLOURS[0])
@@ -90,9 +84,6 @@ def plot_reliability(path: Path, curves: Mapping[str, Sequence[tuple[float, floa
     Args:
         path: the file to write.
         curves: label -> pairs (mean probability, relevant share) of bins of hits, by rising probability.
-
-    Raises:
-        ConfigError: the file name has another suffix.
     """
     with _axes(path) as axes:
         axes.plot([0, 1], [0, 1], linestyle="--", linewidth=1.0, color="0.5")

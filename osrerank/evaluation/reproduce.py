@@ -13,9 +13,10 @@ from osrerank.errors import ChecksumError, EvaluationError
 from osrerank.evaluation.measures import Averaging, evaluate
 from osrerank.evaluation.published import MEASURE, Collection, PublishedFile, PublishedValue
 from osrerank.evaluation.significance import RunComparison, compare_runs
+from osrerank.evaluation.values import score_by_rank
 from osrerank.formats.candidates import CandidateList, CandidateLists, Texts, assemble, candidate_lists
 from osrerank.formats.trec import read_qrels
-from osrerank.types import Qrels, Run, ScoredDocument
+from osrerank.types import Qrels, Run
 
 BM25 = "BM25"
 ROUNDING = 5e-5
@@ -127,10 +128,7 @@ def truncate_candidates(candidates: CandidateLists, depth: int) -> tuple[Run, Ca
         return (replace(candidate, documents=tuple(candidate.documents[:depth])) for candidate in candidates)
 
     rankings = {
-        candidate_list.query.query_id: tuple(
-            ScoredDocument(document["id"], float(len(candidate_list.documents) - index))
-            for index, document in enumerate(candidate_list.documents)
-        )
+        candidate_list.query.query_id: score_by_rank([document["id"] for document in candidate_list.documents])
         for candidate_list in truncate()
     }
     return Run(rankings, BM25), CandidateLists(truncate)

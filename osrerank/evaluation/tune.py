@@ -15,8 +15,9 @@ import numpy.typing as npt
 
 from osrerank.errors import EvaluationError
 from osrerank.evaluation.records import QueryRecord
+from osrerank.evaluation.values import score_by_rank
 from osrerank.stages.sentences import REPORTED_SENTENCES, interpolate
-from osrerank.types import Qrels, Run, ScoredDocument
+from osrerank.types import Qrels, Run
 from osrerank.types.values import BM25
 
 STAGE = "sentences"
@@ -182,10 +183,7 @@ def build_held_out_run(run_scores: Iterable[SentenceScores], folds: Iterable[Fol
     for query_scores in run_scores:
         if query_scores.query_id in weights:
             order = query_scores.order(weights[query_scores.query_id])
-            rankings[query_scores.query_id] = tuple(
-                ScoredDocument(query_scores.doc_ids[index], float(len(order) - rank))
-                for rank, index in enumerate(order)
-            )
+            rankings[query_scores.query_id] = score_by_rank([query_scores.doc_ids[index] for index in order])
     return Run(rankings, name)
 
 

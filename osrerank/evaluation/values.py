@@ -75,7 +75,12 @@ def _parse_ranking(query_id: object, documents: Any) -> tuple[ScoredDocument, ..
     ids = [str(getattr(document, "doc_id", document)) for document in documents]
     if len(set(ids)) != len(ids):
         raise EvaluationError(f"the run of query {query_id} has a document twice; remove one")
-    return tuple(ScoredDocument(doc_id, float(len(ids) - index)) for index, doc_id in enumerate(ids))
+    return score_by_rank(ids)
+
+
+def score_by_rank(doc_ids: Sequence[str]) -> tuple[ScoredDocument, ...]:
+    """Return documents with scores that encode their ranks: n, n-1, ..., 1."""
+    return tuple(ScoredDocument(doc_id, float(len(doc_ids) - index)) for index, doc_id in enumerate(doc_ids))
 
 
 def _is_integer(grade: object) -> bool:

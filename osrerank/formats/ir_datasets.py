@@ -57,7 +57,7 @@ def open_part(name: str, part: Part) -> IO[bytes]:
     Raises:
         LoaderError, MissingDependencyError: as `load_dataset`.
     """
-    return cast("IO[bytes]", io.BufferedReader(_LineStream(_encode_lines(name, part, load_dataset(name, part)))))
+    return cast("IO[bytes]", io.BufferedReader(ChunkStream(_encode_lines(name, part, load_dataset(name, part)))))
 
 
 def document_fields(document: Any) -> dict[str, Any]:
@@ -101,18 +101,18 @@ def _is_json_value(value: object) -> bool:
     )
 
 
-class _LineStream(io.RawIOBase):
-    """A stream of bytes over an iterator of lines."""
+class ChunkStream(io.RawIOBase):
+    """A stream of bytes over an iterator of chunks that are not empty."""
 
-    def __init__(self, lines: Iterable[bytes]) -> None:
-        self._lines, self._remainder = iter(lines), b""
+    def __init__(self, chunks: Iterable[bytes]) -> None:
+        self._chunks, self._remainder = iter(chunks), b""
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: "WriteableBuffer", /) -> int:
         view = memoryview(buffer).cast("B")
-        chunk = self._remainder or next(self._lines, b"")
+        chunk = self._remainder or next(self._chunks, b"")
         self._remainder = chunk[len(view) :]
         chunk = chunk[: len(view)]
         view[: len(chunk)] = chunk

@@ -23,7 +23,7 @@ from typing import IO, TYPE_CHECKING, Any, cast
 
 from osrerank._optional import require
 from osrerank.errors import FormatError, LoaderError
-from osrerank.formats.ir_datasets import Part, is_dataset, open_part
+from osrerank.formats.ir_datasets import ChunkStream, Part, is_dataset, open_part
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -125,48 +125,29 @@ class _PrefixedStream(io.RawIOBase):
         super().close()
 
 
-class _ZstandardReader(io.RawIOBase):
-    """Decompresses a zstd stream, and raises an error for a truncated frame, which the library's reader ignores."""
+def _decompress_zstandard(stream: IO[bytes]) -> Iterator[bytes]:
+    """Yield the decompressed chunks of a zstd stream.
 
-    def __init__(self, stream: IO[bytes]) -> None:
-        self._library = require("zstandard", extra="loaders")
-        self._stream = stream
-        self._frame = self._library.ZstdDecompressor().decompressobj()
-        self._remainder = b""
-        self._ready = b""
-        self._in_frame = False
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: "WriteableBuffer", /) -> int:
-        view = memoryview(buffer).cast("B")
-        while not self._ready:
-            chunk = self._remainder or self._stream.read(1 << 17)
-            if not chunk:
-                if self._in_frame:
-                    raise EOFError("the zstd frame ends too early")
-                return 0
-            self._ready = self._decompress(chunk)
-        chunk = self._ready[: len(view)]
-        self._ready = self._ready[len(view) :]
-        view[: len(chunk)] = chunk
-        return len(chunk)
-
-    def _decompress(self, chunk: bytes) -> bytes:
-        if not self._in_frame:
-            self._frame = self._library.ZstdDecompressor().decompressobj()
+    Raises:
+        EOFError: a frame is damaged or truncated; the library's own reader ignores a truncated frame.
+    """
+    library = require("zstandard", extra="loaders")
+    frame = library.ZstdDecompressor().decompressobj()
+    is_complete = True
+    remainder = b""
+    while chunk := remainder or stream.read(1 << 17):
+        if is_complete:
+            frame = library.ZstdDecompressor().decompressobj()
         try:
-            ready: bytes = self._frame.decompress(chunk)
-        except self._library.ZstdError as error:
+            decompressed: bytes = frame.decompress(chunk)
+        except library.ZstdError as error:
             raise EOFError(str(error)) from error
-        self._in_frame = not self._frame.eof
-        self._remainder = self._frame.unused_data
-        return ready
-
-    def close(self) -> None:
-        self._stream.close()
-        super().close()
+        is_complete = frame.eof
+        remainder = frame.unused_data
+        if decompressed:
+            yield decompressed
+    if not is_complete:
+        raise EOFError("the zstd frame ends too early")
 
 
 def list_files(paths: Sequence[str], patterns: Patterns = ANY_NAME) -> tuple[str, ...]:
@@ -300,7 +281,7 @@ def _open_decompressor(head: bytes, stream: IO[bytes]) -> IO[bytes] | None:
     if head.startswith(b"BZh"):
         return bz2.BZ2File(stream)
     if head.startswith(b"\x28\xb5\x2f\xfd"):
-        return cast("IO[bytes]", _ZstandardReader(stream))
+        return cast("IO[bytes]", ChunkStream(_decompress_zstandard(stream)))
     if head.startswith(b"\x1f\x9d"):
         return io.BytesIO(_decompress_lzw(stream))
     return None

@@ -12,16 +12,8 @@ from urllib.parse import unquote, urlsplit
 
 from opentelemetry.trace import Span, SpanKind, get_current_span
 
-from osrerank.tracing.spans import (
-    UNRECORDED,
-    Attributes,
-    add_event,
-    is_recording,
-    mark_failed,
-    may_record_queries,
-    set_attributes,
-    span,
-)
+from osrerank.tracing import spans
+from osrerank.tracing.spans import Attributes
 from osrerank.types import StageReport
 from osrerank.types.engine import Engine
 
@@ -64,8 +56,8 @@ def describe_request(method: str, path: str) -> tuple[str, str | None]:
 
 def http_span(method: str, url: str) -> AbstractContextManager[Span]:
     """Create the span of an HTTP request to another server."""
-    if not is_recording():
-        return UNRECORDED
+    if not spans.is_recording():
+        return spans.UNRECORDED
     parts = urlsplit(url)
     attributes: Attributes = {
         "http.request.method": method,
@@ -73,14 +65,14 @@ def http_span(method: str, url: str) -> AbstractContextManager[Span]:
         "server.port": parts.port or DEFAULT_PORTS[parts.scheme],
         "url.full": url,
     }
-    return span(method, attributes, kind=SpanKind.CLIENT)
+    return spans.span(method, attributes, kind=SpanKind.CLIENT)
 
 
 def set_http_status(span: Span, status: int) -> None:
     """Set the HTTP status of a response on its span; mark the span as failed from 400 on."""
-    set_attributes(span, {"http.response.status_code": status})
+    spans.set_attributes(span, {"http.response.status_code": status})
     if status >= HTTPStatus.BAD_REQUEST:
-        mark_failed(span, str(status))
+        spans.mark_failed(span, str(status))
 
 
 def set_stage_attributes(span: Span, report: StageReport) -> None:
@@ -95,19 +87,19 @@ def set_stage_attributes(span: Span, report: StageReport) -> None:
         "osrerank.stage.truncated": report.truncated,
         "osrerank.stage.failed": report.failed,
     }
-    set_attributes(span, attributes)
+    spans.set_attributes(span, attributes)
     if report.applied is not True and not report.skipped:
-        add_event("osrerank.degraded", reason_attributes(report.reason, report.code))
+        spans.add_event("osrerank.degraded", reason_attributes(report.reason, report.code))
 
 
 def set_search_outcome(*, applied: bool | str, reason: str | None, code: str | None) -> None:
     """Set on the current span whether a search was reranked; add an event if it was not, or only in part."""
-    if not is_recording():
+    if not spans.is_recording():
         return
     attributes: Attributes = {"osrerank.applied": str(applied).lower()}
-    set_attributes(get_current_span(), attributes)
+    spans.set_attributes(get_current_span(), attributes)
     if applied is not True:
-        add_event("osrerank.degraded", {**attributes, **reason_attributes(reason or "", code)})
+        spans.add_event("osrerank.degraded", {**attributes, **reason_attributes(reason or "", code)})
 
 
 def reason_attributes(reason: str, code: str | None) -> Attributes:
@@ -116,4 +108,4 @@ def reason_attributes(reason: str, code: str | None) -> Attributes:
     The sentence may quote another program's message, and this may quote a query or a document.
     """
     attributes: Attributes = {"osrerank.reason.code": code and str(code)}
-    return {**attributes, "osrerank.reason": reason or None} if may_record_queries() else attributes
+    return {**attributes, "osrerank.reason": reason or None} if spans.may_record_queries() else attributes

@@ -20,7 +20,8 @@ from osrerank.decision.advice.verdict import (
 from osrerank.evaluation.folds import block_folds
 from osrerank.evaluation.measures import Averaging, evaluate
 from osrerank.evaluation.tune import DECIMALS, Fold, cross_validate
-from osrerank.types import Qrels, Run, ScoredDocument
+from osrerank.evaluation.values import score_by_rank
+from osrerank.types import Qrels, Run
 
 FOLDS = 5
 SAMPLES, SEED = 1_000, 0
@@ -55,14 +56,10 @@ def measure_setting(
     Raises:
         EvaluationError: the measure is unknown.
     """
-    rankings = {query_hits.query.query_id: _score_by_rank(query_hits.order(setting)) for query_hits in sampled}
+    rankings = {query_hits.query.query_id: score_by_rank(query_hits.order(setting)) for query_hits in sampled}
     judged = Qrels({query_id: qrels.judgments[query_id] for query_id in rankings})
     (by_query,) = evaluate(judged, Run(rankings), [measure], Averaging(complete=True)).per_query.values()
     return np.array([by_query[query_hits.query.query_id] for query_hits in sampled])
-
-
-def _score_by_rank(doc_ids: Sequence[str]) -> tuple[ScoredDocument, ...]:
-    return tuple(ScoredDocument(doc_id, float(len(doc_ids) - index)) for index, doc_id in enumerate(doc_ids))
 
 
 def choose(query_ids: Sequence[str], current: Floats, values: Mapping[SearchSetting, Floats]) -> Choice:
