@@ -3,9 +3,8 @@
 python -m tools.gpu [--only parity worker]   # the steps, on the GPU
 python -m tools.gpu --tiny                   # a rehearsal on the CPU with tiny models, in two minutes
 
-Nothing is downloaded: the cross-encoders have seeded random weights, the bi-encoder and the texts are in the package.
-The results are printed as one table and written as JSON. A step that fails is named and does not stop the others; the
-exit code is then 1.
+The cross-encoders have random weights; the bi-encoder and the texts are in the package. The results are printed as a
+table and written as JSON. A failed step does not stop the others; the exit code is then 1.
 """
 
 import argparse
@@ -52,12 +51,16 @@ from tools.gpu import models
 from tools.gpu.models import DEVICE, CheckRun, Scores, ScoringInput
 
 PACKAGES = ("torch", "transformers", "sentence-transformers", "tokenizers", "onnxruntime", "numpy")
-EXACT, CLIENTS, START_S = 1e-3, 8, 120.0
-"""Largest allowed difference from transformers in fp32; client threads; seconds to wait for a worker or training."""
+MAX_DIFFERENCE = 1e-3
+"""The maximum difference from transformers' scores and vectors in fp32."""
+CLIENTS = 8
+"""The number of concurrent calls to workers."""
+START_TIMEOUT_S = 120.0
+"""The timeout for the start of a worker or training, in seconds."""
 
 
 class MeasuredRow(NamedTuple):
-    """A row of the table: what was measured, and name -> value."""
+    """A row of the table: the name of the measurement, and its values by name."""
 
     what: str
     values: Mapping[str, float | str]
@@ -68,98 +71,102 @@ def parity(run: CheckRun) -> Iterator[MeasuredRow]:
     kinds: tuple[tuple[Kind, int, int], ...] = (("cross-encoder", 20, 50), ("duo", 10, 12))
     for kind, queries, depth in kinds:
         lists, folder = run.lists(run.choose(queries, 2), run.choose(depth, 5), kind), run.checkpoint(kind)
-        exact = models.transformers_scores(folder, lists)
+        expected = models.transformers_scores(folder, lists)
         for backend, dtype in (("torch", "fp32"), ("torch", "bf16"), ("torch", "fp16"), ("onnx", "auto")):
             with closing(load_scorer(str(folder), backend=backend, dtype=dtype)) as scorer:
                 assert isinstance(scorer, CrossEncoder)
-                found = np.concatenate([scored(scorer, one) for one in lists])
+                scores = np.concatenate([score(scorer, item) for item in lists])
                 name = f"{kind}, {backend} {scorer.backend.precision}"
-            yield MeasuredRow(name, {"largest difference": largest(name, found, exact), "spread": float(exact.std())})
+            difference = max_difference(name, scores, expected)
+            yield MeasuredRow(name, {"largest difference": difference, "spread": float(expected.std())})
     yield from vector_parity(run)
 
 
 def vector_parity(run: CheckRun) -> Iterator[MeasuredRow]:
     """Compare the vectors of the package's bi-encoder, in torch and in ONNX int8, with transformers' in fp32."""
     texts = list(models.documents().values())[: run.choose(200, 8)]
-    exact = models.transformers_vectors(run.encoder(), texts)
+    expected = models.transformers_vectors(run.encoder(), texts)
     for dtype in ("fp32", "bf16", "fp16", ""):
         with closing(models.bi_encoder(dtype)) as encoder:
-            found = encoder.encode(texts, "document").rows
+            rows = encoder.encode(texts, "document").rows
         name = f"vectors, torch {dtype}" if dtype else "vectors, onnx int8"
-        cosine = float((found * exact).sum(axis=1).min())
-        yield MeasuredRow(name, {"largest difference": largest(name, found, exact), "least cosine": cosine})
+        min_cosine = float((rows * expected).sum(axis=1).min())
+        difference = max_difference(name, rows, expected)
+        yield MeasuredRow(name, {"largest difference": difference, "minimum cosine": min_cosine})
 
 
-def largest(name: str, found: Scores, exact: Scores) -> float:
+def max_difference(name: str, values: Scores, expected: Scores) -> float:
     """Return the largest absolute difference between two arrays.
 
     Raises:
-        RuntimeError: it is `EXACT` or more and the name ends in fp32, or it is not finite.
+        RuntimeError: the difference is not finite, or it is `MAX_DIFFERENCE` or more and the name ends in fp32.
     """
-    difference = float(np.abs(found - exact).max())
-    if not difference < (EXACT if name.endswith("fp32") else np.inf):
-        raise RuntimeError(f"{name} is {difference:.1e} from transformers; {EXACT:.0e} is allowed in fp32")
+    difference = float(np.abs(values - expected).max())
+    if not difference < (MAX_DIFFERENCE if name.endswith("fp32") else np.inf):
+        raise RuntimeError(
+            f"{name} differs by {difference:.1e} from transformers; at most {MAX_DIFFERENCE:.0e} is allowed"
+        )
     return difference
 
 
-def scored(scorer: Scorer, one: ScoringInput) -> Scores:
+def score(scorer: Scorer, item: ScoringInput) -> Scores:
     """Return the scores of a query's tuples.
 
     Raises:
-        RuntimeError: not all were scored.
+        RuntimeError: some tuples were not scored.
     """
-    scores = scorer.score(one.query, one.texts, one.tuples)
-    if scores.failures or scores.reached < len(one.tuples):
-        raise RuntimeError(f"{scores.reached} of {len(one.tuples)} were reached, {len(scores.failures)} failed")
+    scores = scorer.score(item.query, item.texts, item.tuples)
+    if scores.failures or scores.reached < len(item.tuples):
+        raise RuntimeError(f"{scores.reached} of {len(item.tuples)} were reached, {len(scores.failures)} failed")
     return scores.values
 
 
 def speed(run: CheckRun) -> Iterator[MeasuredRow]:
-    """Time the scoring of pairs and encoding of documents, in 16 bits on a GPU, and sentence-transformers' likewise."""
+    """Measure the speed of scoring and encoding by osrerank and by sentence-transformers, in 16 bits on a GPU."""
     lists, rounds = run.lists(*run.choose((40, 200), (3, 10))), run.choose(3, 1)
-    count = sum(len(one.tuples) for one in lists)
+    n_pairs = sum(len(item.tuples) for item in lists)
     with closing(load_scorer(str(run.checkpoint()), backend="torch")) as scorer:
         for calls in run.choose((1, 8, 32), (2,)):
-            taken = seconds(functools.partial(at_once, scorer, lists, calls), rounds)
-            yield MeasuredRow(f"pairs, osrerank, {calls} calls at once", {"pairs/s": count / taken})
+            took_s = min_time(functools.partial(score_concurrently, scorer, lists, calls), rounds)
+            yield MeasuredRow(f"pairs, osrerank, {calls} concurrent calls", {"pairs/s": n_pairs / took_s})
     texts = list(models.documents().values())[: run.choose(len(models.documents()), 16)]
     with closing(models.bi_encoder("auto")) as encoder:
-        taken = seconds(functools.partial(encoder.encode, texts, "document"), rounds)
-    yield MeasuredRow("documents, osrerank", {"documents/s": len(texts) / taken})
+        took_s = min_time(functools.partial(encoder.encode, texts, "document"), rounds)
+    yield MeasuredRow("documents, osrerank", {"documents/s": len(texts) / took_s})
     if "sentence-transformers" in machine():
         yield from sentence_transformers(run, lists, texts, rounds)
 
 
-def at_once(scorer: Scorer, lists: Sequence[ScoringInput], calls: int) -> list[Scores]:
-    """Score lists, ``calls`` of them at a time, and return the scores of each."""
+def score_concurrently(scorer: Scorer, lists: Sequence[ScoringInput], calls: int) -> list[Scores]:
+    """Score lists with a number of concurrent calls, and return the scores of each."""
     with ThreadPoolExecutor(calls) as threads:
-        return list(threads.map(functools.partial(scored, scorer), lists))
+        return list(threads.map(functools.partial(score, scorer), lists))
 
 
 def sentence_transformers(
     run: CheckRun, lists: Sequence[ScoringInput], texts: Sequence[str], rounds: int
 ) -> Iterator[MeasuredRow]:
-    """Time sentence-transformers with the same weights, in fp16 on a GPU, at several batch sizes."""
+    """Measure the speed of sentence-transformers with the same weights, in fp16 on a GPU, at several batch sizes."""
     from sentence_transformers import CrossEncoder, SentenceTransformer  # noqa: PLC0415 - may be absent
-    from sentence_transformers.sentence_transformer.modules import Pooling, Transformer  # noqa: PLC0415 - likewise
+    from sentence_transformers.sentence_transformer.modules import Pooling, Transformer  # noqa: PLC0415 - see above
 
-    given = {"dtype": torch.float16 if DEVICE.type == "cuda" else torch.float32, "attn_implementation": "sdpa"}
-    pairs = [(one.query, text) for one in lists for text in one.texts]
-    reranker = CrossEncoder(str(run.checkpoint()), device=DEVICE.type, max_length=512, model_kwargs=given)
-    module = Transformer(str(run.encoder()), max_seq_length=512, model_kwargs=given)
+    model_kwargs = {"dtype": torch.float16 if DEVICE.type == "cuda" else torch.float32, "attn_implementation": "sdpa"}
+    pairs = [(item.query, text) for item in lists for text in item.texts]
+    reranker = CrossEncoder(str(run.checkpoint()), device=DEVICE.type, max_length=512, model_kwargs=model_kwargs)
+    module = Transformer(str(run.encoder()), max_seq_length=512, model_kwargs=model_kwargs)
     encoder = SentenceTransformer(modules=[module, Pooling(module.get_embedding_dimension())], device=DEVICE.type)
     prefixed = [read_card(locate(models.BI_ENCODER)).document_prefix + text for text in texts]
     for size in run.choose((32, 128, 512), (8,)):
         options: dict[str, Any] = {"batch_size": size, "show_progress_bar": False}
-        taken = seconds(functools.partial(reranker.predict, pairs, **options), rounds)
+        took_s = min_time(functools.partial(reranker.predict, pairs, **options), rounds)
         name = f"sentence-transformers, batches of {size}"
-        yield MeasuredRow(f"pairs, {name}", {"pairs/s": len(pairs) / taken})
-        taken = seconds(functools.partial(encoder.encode, prefixed, **options), rounds)
-        yield MeasuredRow(f"documents, {name}", {"documents/s": len(texts) / taken})
+        yield MeasuredRow(f"pairs, {name}", {"pairs/s": len(pairs) / took_s})
+        took_s = min_time(functools.partial(encoder.encode, prefixed, **options), rounds)
+        yield MeasuredRow(f"documents, {name}", {"documents/s": len(texts) / took_s})
 
 
-def seconds(action: Callable[[], Any], rounds: int) -> float:
-    """Return the shortest wall time of an action over several rounds, after a warm-up that does not count."""
+def min_time(action: Callable[[], Any], rounds: int) -> float:
+    """Return the shortest wall time of an action after a warm-up, in seconds."""
     action()
     return min(timeit.repeat(action, number=1, repeat=rounds))
 
@@ -195,19 +202,19 @@ def worker(run: CheckRun) -> Iterator[MeasuredRow]:
     """Score queries on a worker; then kill it while a second one runs, and check that no pair is lost."""
     model, lists = str(run.checkpoint()), run.lists(*run.choose((100, 100), (6, 10)))
     with closing(load_scorer(model, backend="torch")) as here:
-        expected = np.concatenate(at_once(here, lists, CLIENTS))
+        expected = np.concatenate(score_concurrently(here, lists, CLIENTS))
     with contextlib.ExitStack() as stack:
         url = stack.enter_context(redis(run.folder))
         first = stack.enter_context(one_worker(run, url, model, 1))
         scorer = stack.enter_context(closing(RemoteScorer(url, model, queue_chunks=4096)))
-        scored(scorer, lists[0])
+        score(scorer, lists[0])
         started = time.perf_counter()
-        found = np.concatenate(at_once(scorer, lists, CLIENTS))
+        found = np.concatenate(score_concurrently(scorer, lists, CLIENTS))
         rate, difference = len(found) / (time.perf_counter() - started), float(np.abs(found - expected).max())
         yield MeasuredRow(f"one worker, {CLIENTS} clients", {"pairs/s": rate, "largest difference": difference})
         stack.enter_context(one_worker(run, url, model, 2))
         with ThreadPoolExecutor(CLIENTS) as threads:
-            begun = [threads.submit(scored, scorer, one) for one in lists]
+            begun = [threads.submit(score, scorer, item) for item in lists]
             begun[0].result()
             first.kill()
             found = np.concatenate([one.result() for one in begun])
@@ -262,7 +269,7 @@ def wait(done: Callable[[], bool], started: "subprocess.Popen[bytes]", log: Path
     Raises:
         RuntimeError: the process ended before that, or takes too long; the message has the end of its output.
     """
-    give_up = time.monotonic() + START_S
+    give_up = time.monotonic() + START_TIMEOUT_S
     while not done():
         if started.poll() is not None or time.monotonic() > give_up:
             raise RuntimeError(f"{log.name}: {log.read_text('utf-8', 'replace')[-600:]}")
@@ -296,7 +303,7 @@ def train(run: CheckRun, name: str) -> None:
         RuntimeError: it failed; the message has the end of its output.
     """
     with training_process(run, name) as (started, log):
-        if started.wait(4 * START_S):
+        if started.wait(4 * START_TIMEOUT_S):
             raise RuntimeError(f"{log.name}: {log.read_text('utf-8', 'replace')[-600:]}")
 
 

@@ -1,4 +1,4 @@
-"""Make the models and texts that the steps check, and compute transformers' scores and vectors for them."""
+"""The models and texts for `tools.gpu`, and transformers' scores and vectors for them."""
 
 import functools
 import shutil
@@ -32,7 +32,7 @@ Scores = npt.NDArray[np.float32]
 
 
 class ScoringInput(NamedTuple):
-    """A query, the texts of its documents, and the tuples of their indices that are scored."""
+    """A query, the texts of its documents, and the tuples of document indices to score."""
 
     query: str
     texts: Sequence[str]
@@ -41,43 +41,49 @@ class ScoringInput(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CheckRun:
-    """What the steps share: a folder for models, indexes and logs, and whether this is a rehearsal."""
+    """A run of the checks.
+
+    Attributes:
+        folder: the folder for models, indices and logs.
+        tiny: whether the run is a rehearsal with tiny models.
+    """
 
     folder: Path
     tiny: bool
 
-    def choose(self, whole: Any, tiny: Any) -> Any:
+    def choose(self, full: Any, tiny: Any) -> Any:
         """Return the first value, or in a rehearsal the second."""
-        return tiny if self.tiny else whole
+        return tiny if self.tiny else full
 
     def lists(self, queries: int, depth: int, kind: Kind = "cross-encoder") -> list[ScoringInput]:
-        """Return queries of the sample with ``depth`` paragraphs each; for duo, all pairs of them are scored."""
+        """Return queries of the sample with ``depth`` paragraphs each; for duo, with all pairs of these."""
         texts = list(documents().values())
-        chosen = []
-        for place, query in enumerate(read_queries(SAMPLE / "queries.tsv")[:queries]):
-            own = [texts[(place * depth + at) % len(texts)] for at in range(depth)]
-            chosen.append(ScoringInput(query.text, own, list(permutations(range(depth), 2 if kind == "duo" else 1))))
-        return chosen
+        tuples = list(permutations(range(depth), 2 if kind == "duo" else 1))
+        inputs = []
+        for number, query in enumerate(read_queries(SAMPLE / "queries.tsv")[:queries]):
+            query_texts = [texts[(number * depth + index) % len(texts)] for index in range(depth)]
+            inputs.append(ScoringInput(query.text, query_texts, tuples))
+        return inputs
 
     def checkpoint(self, kind: Kind = "cross-encoder") -> Path:
-        """Return a random cross-encoder of MiniLM-L6's shape, as safetensors and fp32 graph; it is made only once."""
-        drawn, made = self.folder / "drawn", self.folder / kind
-        if not drawn.exists():
-            examples = [(one.query, text) for one in self.lists(8, 5) for text in one.texts]
-            make(drawn, FAMILIES["BERT"], SHAPES[self.choose("minilm-l6", "tiny")], examples)
-        if not made.exists():
-            export_model(drawn, made, ExportOptions(kind=kind, third_segment="copy", keep_weights=True))
-        return made
+        """Return the directory of a random cross-encoder of MiniLM-L6's shape, which is written once."""
+        source, exported = self.folder / "drawn", self.folder / kind
+        if not source.exists():
+            examples = [(item.query, text) for item in self.lists(8, 5) for text in item.texts]
+            make(source, FAMILIES["BERT"], SHAPES[self.choose("minilm-l6", "tiny")], examples)
+        if not exported.exists():
+            export_model(source, exported, ExportOptions(kind=kind, third_segment="copy", keep_weights=True))
+        return exported
 
     def encoder(self) -> Path:
-        """Return the package's bi-encoder as a directory for transformers, with its int8 weights as fp32."""
-        source, made = locate(BI_ENCODER), self.folder / "encoder"
-        if not made.exists():
+        """Return a directory with the package's bi-encoder for transformers, its int8 weights converted to fp32."""
+        source, target = locate(BI_ENCODER), self.folder / "encoder"
+        if not target.exists():
             network = transformers.BertModel(transformers.AutoConfig.from_pretrained(source), add_pooling_layer=False)
             network.load_state_dict(dict(read_weights(source)))
-            network.save_pretrained(made)
-            shutil.copy(source / "tokenizer.json", made)
-        return made
+            network.save_pretrained(target)
+            shutil.copy(source / "tokenizer.json", target)
+        return target
 
 
 @functools.cache
@@ -87,34 +93,34 @@ def documents() -> Mapping[str, str]:
 
 
 def bi_encoder(dtype: str) -> BiEncoder:
-    """Return the package's bi-encoder; it encodes in torch if a dtype is given, else in ONNX Runtime."""
+    """Load the package's bi-encoder in torch with a dtype, or in ONNX Runtime without one."""
     encoder = load_model(BI_ENCODER, backend="torch" if dtype else "onnx", dtype=dtype or "auto")
     assert isinstance(encoder, BiEncoder)
     return encoder
 
 
 def transformers_scores(folder: Path, lists: Sequence[ScoringInput]) -> Scores:
-    """Return transformers' fp32 logits of all tuples, one sequence at a time, so that nothing is padded."""
+    """Return transformers' fp32 logits of all tuples, computed one sequence at a time, without padding."""
     builder = InputBuilder.load(folder, read_card(folder))
     network = transformers.AutoModelForSequenceClassification.from_pretrained(folder).to(DEVICE).eval()
-    found = []
-    for one in lists:
-        query = builder.query(one.query)
-        pieces = builder.documents(one.texts, query)
-        for places in one.tuples:
-            read = builder.mono if len(places) == 1 else builder.duo
-            tokens = read(query, *(pieces[place] for place in places))
-            found.append(forward(network, tokens).logits.item())
-    return np.array(found, dtype=np.float32)
+    logits = []
+    for item in lists:
+        query = builder.query(item.query)
+        documents = builder.documents(item.texts, query)
+        for indices in item.tuples:
+            build = builder.mono if len(indices) == 1 else builder.duo
+            tokens = build(query, *(documents[index] for index in indices))
+            logits.append(forward(network, tokens).logits.item())
+    return np.array(logits, dtype=np.float32)
 
 
 def transformers_vectors(folder: Path, texts: Sequence[str]) -> Scores:
-    """Return transformers' fp32 vectors of documents ``(n, dimension)``: mean-pooled, of norm 1, prefix included."""
+    """Return transformers' fp32 vectors of documents, mean-pooled and of norm 1, ``(n, hidden)``."""
     source = locate(BI_ENCODER)
     builder = InputBuilder.load(source, read_card(source))
     network = transformers.AutoModel.from_pretrained(folder).to(DEVICE).eval()
-    pieces = builder.documents(texts, builder.query(""))
-    vectors = [forward(network, builder.single(one)).last_hidden_state[0].mean(dim=0) for one in pieces]
+    documents = builder.documents(texts, builder.query(""))
+    vectors = [forward(network, builder.single(tokens)).last_hidden_state[0].mean(dim=0) for tokens in documents]
     return torch.nn.functional.normalize(torch.stack(vectors)).cpu().numpy()
 
 

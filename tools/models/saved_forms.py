@@ -1,8 +1,8 @@
-"""Have the installed sentence-transformers or PyLate save tiny random checkpoints, with its own scores: see `parity`.
+"""Save tiny random checkpoints with the installed sentence-transformers or PyLate, and its scores, for `parity`.
 
     PYTHON tools/models/saved_forms.py FOLDER
 
-It imports nothing of osrerank, so that PYTHON may have any version of the library.
+PYTHON is an interpreter with any version of the library; it needs no osrerank.
 """
 
 import importlib
@@ -23,8 +23,8 @@ DOCUMENTS = (
     "the search engine made a good document of the score and the rank " * 3,
     "they would still see the boundary layer " * 40,
 )
-"""The last is longer than the models read."""
-WIDTH, LONGEST = 32, 96
+"""The last document exceeds the models' maximum length."""
+WIDTH, MAX_TOKENS = 32, 96
 RESULT_FILE = "scores.json"
 SHAPE = {"hidden_size": WIDTH, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 48}
 FROM_PADDING = {"max_position_embeddings": 130, "type_vocab_size": 1}
@@ -40,30 +40,30 @@ FAMILIES: Mapping[str, Mapping[str, Any]] = {
     "albert": {"embedding_size": 24},
     "deberta-v2": {"relative_attention": True, "pos_att_type": ["p2c", "c2p"], "position_buckets": 32},
 }
-"""``model_type`` -> fields of its config beside `SHAPE`."""
-ROBERTAS = ("roberta", "xlm-roberta", "camembert", "mpnet")
-"""Families with RoBERTa's special tokens, of which <pad> has the id 1; the others have BERT's."""
-PYLATE = ("bert", "roberta", "xlm-roberta", "modernbert", "distilbert")
-"""Families of which PyLate saves a late-interaction model."""
+"""``model_type`` -> fields of its configuration in addition to `SHAPE`."""
+ROBERTA_FAMILIES = ("roberta", "xlm-roberta", "camembert", "mpnet")
+"""The families with RoBERTa's special tokens; the others have BERT's."""
+PYLATE_FAMILIES = ("bert", "roberta", "xlm-roberta", "modernbert", "distilbert")
+"""The families of late-interaction models that PyLate saves."""
 TOKENS, TABLE, ROUTER = "late interaction", "static", "router"
-"""In place of a pooling."""
+"""Values of `Form.pooling` for models without a pooling."""
 POOLINGS = ("cls", "mean", "max", "weightedmean", "mean_sqrt_len_tokens", "lasttoken")
 TRAINING = ("low blood pressure and heat flow", "query: passage: the wing of the engine", *DOCUMENTS)
 
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """A checkpoint that is saved.
+    """The configuration of a checkpoint.
 
     Attributes:
-        name: in the table.
+        name: the checkpoint's name in the table.
         family: a key of `FAMILIES`.
-        pooling: of a bi-encoder; `TABLE` for a StaticEmbedding, `ROUTER` for one of queries alone; `TOKENS` for late
-            interaction; empty for a cross-encoder.
-        options: of the library's class.
-        tokenizer: fields of the tokenizer's settings.
-        tokens: special tokens that the tokenizer gets.
-        change: what happens to the saved folder.
+        pooling: the pooling of a bi-encoder; `TABLE` for a StaticEmbedding; `ROUTER` for a StaticEmbedding of queries
+            only; `TOKENS` for late interaction; empty for a cross-encoder.
+        options: options of the library's class.
+        tokenizer: settings of the tokenizer.
+        tokens: additional special tokens.
+        change: a function that changes the saved folder.
     """
 
     name: str
@@ -76,7 +76,7 @@ class Form:
 
 
 def forms() -> Iterator[Form]:
-    """Yield each family with each pooling, its classifier, and forms of prompts, lengths and files."""
+    """Yield each family with each pooling and as a classifier, and variants of prompts, lengths and files."""
     marked = {"query": "[QRY] ", "document": "[DOC] "}
     for family in FAMILIES:
         for pooling in POOLINGS:
@@ -103,8 +103,8 @@ def forms() -> Iterator[Form]:
 
 
 def late_forms() -> Iterator[Form]:
-    """Yield PyLate's forms: each family, and what its options change."""
-    for family in PYLATE:
+    """Yield PyLate's forms: each family, and variants of options."""
+    for family in PYLATE_FAMILIES:
         yield Form(f"{family}, {TOKENS}", family, TOKENS)
     yield Form(f"bert, {TOKENS}, seen expansion", "bert", TOKENS, {"attend_to_expansion_tokens": True})
     yield Form(f"bert, {TOKENS}, no expansion", "bert", TOKENS, {"do_query_expansion": False})
@@ -113,81 +113,81 @@ def late_forms() -> Iterator[Form]:
 
 
 def main() -> None:
-    """Save all forms below a folder."""
-    import transformers  # noqa: PLC0415 - the module is read without it, too
+    """Save all forms in a folder."""
+    import transformers  # noqa: PLC0415 - absent where the module is only imported
 
     transformers.logging.set_verbosity_error()
     target = Path(sys.argv[1])
-    is_pylates = find_spec("pylate") is not None
-    for number, form in enumerate(late_forms() if is_pylates else forms()):
+    has_pylate = find_spec("pylate") is not None
+    for number, form in enumerate(late_forms() if has_pylate else forms()):
         folder = target / f"{number:03}"
-        saving = {"": save_cross_encoder, TOKENS: save_late_interaction}
-        scores = saving.get(form.pooling, save_bi_encoder)(form, folder)
+        save_functions = {"": save_cross_encoder, TOKENS: save_late_interaction}
+        scores = save_functions.get(form.pooling, save_bi_encoder)(form, folder)
         if form.change is not None:
             form.change(folder)
-        found = {"name": form.name, "pooling": form.pooling, "scores": scores}
-        (target / f"{number:03}.json").write_text(json.dumps(found), "utf-8")
-    libraries = {"PyLate": "pylate"} if is_pylates else {"sentence-transformers": "sentence_transformers"}
+        record = {"name": form.name, "pooling": form.pooling, "scores": scores}
+        (target / f"{number:03}.json").write_text(json.dumps(record), "utf-8")
+    libraries = {"PyLate": "pylate"} if has_pylate else {"sentence-transformers": "sentence_transformers"}
     libraries["transformers"] = "transformers"
     versions = {name: importlib.import_module(package).__version__ for name, package in libraries.items()}
     (target / "versions.json").write_text(json.dumps(versions), "utf-8")
 
 
 def save_bi_encoder(form: Form, folder: Path) -> list[float]:
-    """Save a bi-encoder; return the cosine of the query with each document."""
+    """Save a bi-encoder; return the cosine of the query and each document."""
     import sentence_transformers  # noqa: PLC0415 - see `main`
-    import torch  # noqa: PLC0415 - likewise
-    from sentence_transformers.sentence_transformer import modules  # noqa: PLC0415 - likewise
+    import torch  # noqa: PLC0415 - see `main`
+    from sentence_transformers.sentence_transformer import modules  # noqa: PLC0415 - see `main`
 
     torch.manual_seed(7)
-    table = [modules.StaticEmbedding(_tokenizer(form.family)[0], embedding_dim=WIDTH)]
-    parts: list[Any] = table
+    table = [modules.StaticEmbedding(_create_tokenizer(form.family)[0], embedding_dim=WIDTH)]
+    model_modules: list[Any] = table
     if form.pooling != TABLE:
-        base = _base(form, folder.with_name(f"{folder.name}-base"))
+        base = _write_base(form, folder.with_name(f"{folder.name}-base"))
         pooling = "mean" if form.pooling == ROUTER else form.pooling
-        parts = [modules.Transformer(str(base)), modules.Pooling(WIDTH, pooling)]
+        model_modules = [modules.Transformer(str(base)), modules.Pooling(WIDTH, pooling)]
     if form.pooling == ROUTER:
-        parts = [sentence_transformers.base.modules.Router.for_query_document(table, parts)]
-    made = sentence_transformers.SentenceTransformer(modules=parts, device="cpu", **form.options)
-    made.save_pretrained(str(folder), create_model_card=False)
-    model = sentence_transformers.SentenceTransformer(str(folder), device="cpu")
-    query, documents = model.encode_query([QUERY]), model.encode_document(list(DOCUMENTS))
-    return [float(one) for one in sentence_transformers.util.cos_sim(query, documents)[0]]
+        model_modules = [sentence_transformers.base.modules.Router.for_query_document(table, model_modules)]
+    model = sentence_transformers.SentenceTransformer(modules=model_modules, device="cpu", **form.options)
+    model.save_pretrained(str(folder), create_model_card=False)
+    saved = sentence_transformers.SentenceTransformer(str(folder), device="cpu")
+    query, documents = saved.encode_query([QUERY]), saved.encode_document(list(DOCUMENTS))
+    return [float(cosine) for cosine in sentence_transformers.util.cos_sim(query, documents)[0]]
 
 
 def save_late_interaction(form: Form, folder: Path) -> list[float]:
-    """Save a late-interaction model; return for each document the mean of the query tokens' largest cosines."""
+    """Save a late-interaction model; return each document's mean of the query tokens' maximum cosines."""
     import torch  # noqa: PLC0415 - see `main`
-    from pylate import models, scores  # noqa: PLC0415 - likewise
+    from pylate import models, scores  # noqa: PLC0415 - see `main`
 
-    lengths = {"embedding_size": 16, "query_length": 24, "document_length": 64}
-    base = _base(form, folder.with_name(f"{folder.name}-base"))
-    made = models.ColBERT(str(base), device="cpu", **lengths, **form.options)
-    made.save(str(folder), create_model_card=False)
-    model = models.ColBERT(str(folder), device="cpu")
-    query = torch.as_tensor(model.encode([QUERY], is_query=True)[0])
-    documents = [torch.as_tensor(one) for one in model.encode(list(DOCUMENTS), is_query=False)]
+    sizes = {"embedding_size": 16, "query_length": 24, "document_length": 64}
+    base = _write_base(form, folder.with_name(f"{folder.name}-base"))
+    model = models.ColBERT(str(base), device="cpu", **sizes, **form.options)
+    model.save(str(folder), create_model_card=False)
+    saved = models.ColBERT(str(folder), device="cpu")
+    query = torch.as_tensor(saved.encode([QUERY], is_query=True)[0])
+    documents = [torch.as_tensor(vectors) for vectors in saved.encode(list(DOCUMENTS), is_query=False)]
     return [float(scores.colbert_scores(query[None], document[None])[0, 0]) / len(query) for document in documents]
 
 
 def save_cross_encoder(form: Form, folder: Path) -> list[float]:
     """Save a cross-encoder; return the logit of each document."""
     import torch  # noqa: PLC0415 - see `main`
-    from sentence_transformers import CrossEncoder  # noqa: PLC0415 - likewise
+    from sentence_transformers import CrossEncoder  # noqa: PLC0415 - see `main`
 
-    base = _base(form, folder.with_name(f"{folder.name}-base"))
+    base = _write_base(form, folder.with_name(f"{folder.name}-base"))
     CrossEncoder(str(base), device="cpu", **form.options).save_pretrained(str(folder))
     model = CrossEncoder(str(folder), device="cpu")
     pairs = [(QUERY, document) for document in DOCUMENTS]
-    return [float(one) for one in model.predict(pairs, activation_fn=torch.nn.Identity())]
+    return [float(logit) for logit in model.predict(pairs, activation_fn=torch.nn.Identity())]
 
 
-def _base(form: Form, folder: Path) -> Path:
-    """Have transformers save a random network and a tokenizer."""
+def _write_base(form: Form, folder: Path) -> Path:
+    """Save a random network and a tokenizer with transformers; return the folder."""
     import torch  # noqa: PLC0415 - see `main`
-    import transformers  # noqa: PLC0415 - likewise
+    import transformers  # noqa: PLC0415 - see `main`
 
-    tokenizer, names = _tokenizer(form.family)
+    tokenizer, names = _create_tokenizer(form.family)
     tokenizer.add_special_tokens(list(form.tokens))
     ids = {kind: tokenizer.token_to_id(name) for kind, name in names.items()}
     fields = {**SHAPE, "max_position_embeddings": 128, "vocab_size": tokenizer.get_vocab_size()}
@@ -207,52 +207,54 @@ def _base(form: Form, folder: Path) -> Path:
     network.save_pretrained(folder)
     has_types = form.family in ("bert", "electra", "albert", "deberta-v2")
     inputs = ["input_ids", *(["token_type_ids"] if has_types else []), "attention_mask"]
-    settings = {"model_max_length": LONGEST, "model_input_names": inputs, **form.tokenizer}
-    saved = {f"{kind}_token": name for kind, name in names.items()}
-    transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, **saved, **settings).save_pretrained(folder)
+    settings = {"model_max_length": MAX_TOKENS, "model_input_names": inputs, **form.tokenizer}
+    special_tokens = {f"{kind}_token": name for kind, name in names.items()}
+    fast_tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, **special_tokens, **settings)
+    fast_tokenizer.save_pretrained(folder)
     return folder
 
 
-def _tokenizer(family: str) -> tuple[Any, dict[str, str]]:
-    """Return a family's tokenizer, trained on the texts, and its special tokens by kind."""
-    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers  # noqa: PLC0415 - as above
+def _create_tokenizer(family: str) -> tuple[Any, dict[str, str]]:
+    """Train a family's tokenizer; return it and its special tokens by kind."""
+    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers  # noqa: PLC0415 - see main
 
     kinds = ("cls", "pad", "sep", "unk", "mask")
-    is_robertas = family in ROBERTAS
-    specials = (
-        ("<s>", "<pad>", "</s>", "<unk>", "<mask>") if is_robertas else tuple(f"[{kind.upper()}]" for kind in kinds)
-    )
-    shared: dict[str, Any] = {"special_tokens": list(specials), "show_progress": False}
+    is_roberta = family in ROBERTA_FAMILIES
+    specials = tuple(f"[{kind.upper()}]" for kind in kinds)
+    if is_roberta:
+        specials = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
+    options: dict[str, Any] = {"special_tokens": list(specials), "show_progress": False}
     trainer: Any
     if family in ("xlm-roberta", "camembert", "albert", "deberta-v2"):
-        made = Tokenizer(models.Unigram())
-        made.pre_tokenizer = pre_tokenizers.Metaspace()
-        trainer = trainers.UnigramTrainer(vocab_size=180, unk_token=specials[3], **shared)
+        tokenizer = Tokenizer(models.Unigram())
+        tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+        trainer = trainers.UnigramTrainer(vocab_size=180, unk_token=specials[3], **options)
     elif family in ("roberta", "modernbert", "qwen3"):
-        made = Tokenizer(models.BPE())
-        made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        tokenizer = Tokenizer(models.BPE())
+        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
         alphabet = pre_tokenizers.ByteLevel.alphabet()
-        trainer = trainers.BpeTrainer(vocab_size=300, initial_alphabet=alphabet, **shared)
+        trainer = trainers.BpeTrainer(vocab_size=300, initial_alphabet=alphabet, **options)
     else:
-        made = Tokenizer(models.WordPiece(unk_token=specials[3]))
-        made.normalizer, made.pre_tokenizer = normalizers.BertNormalizer(), pre_tokenizers.BertPreTokenizer()
-        trainer = trainers.WordPieceTrainer(vocab_size=200, **shared)
-    made.train_from_iterator(TRAINING, trainer)
+        tokenizer = Tokenizer(models.WordPiece(unk_token=specials[3]))
+        tokenizer.normalizer = normalizers.BertNormalizer()
+        tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+        trainer = trainers.WordPieceTrainer(vocab_size=200, **options)
+    tokenizer.train_from_iterator(TRAINING, trainer)
     cls, sep = specials[0], specials[2]
-    made.post_processor = processors.TemplateProcessing(
+    tokenizer.post_processor = processors.TemplateProcessing(
         single=f"{cls} $A {sep}",
-        pair=f"{cls} $A {sep} {sep} $B {sep}" if is_robertas else f"{cls} $A {sep} $B:1 {sep}:1",
-        special_tokens=[(name, made.token_to_id(name)) for name in (cls, sep)],
+        pair=f"{cls} $A {sep} {sep} $B {sep}" if is_roberta else f"{cls} $A {sep} $B:1 {sep}:1",
+        special_tokens=[(name, tokenizer.token_to_id(name)) for name in (cls, sep)],
     )
-    return made, dict(zip(kinds, specials, strict=True))
+    return tokenizer, dict(zip(kinds, specials, strict=True))
 
 
 def _add_weights(folder: Path) -> None:
-    from safetensors.numpy import load_file, save_file  # noqa: PLC0415 - as above
+    from safetensors.numpy import load_file, save_file  # noqa: PLC0415 - see `main`
 
-    own = load_file(folder / "model.safetensors")
-    others = {name: array + array.dtype.type(0.1) for name, array in own.items()}
-    save_file(others, folder / "model_before.safetensors", metadata={"format": "pt"})
+    weights = load_file(folder / "model.safetensors")
+    older_weights = {name: array + array.dtype.type(0.1) for name, array in weights.items()}
+    save_file(older_weights, folder / "model_before.safetensors", metadata={"format": "pt"})
 
 
 def _add_adapter(folder: Path) -> None:
