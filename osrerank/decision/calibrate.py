@@ -109,10 +109,8 @@ def calibrate(
     with client.searcher.serving(index) as service:
         identity = service.identity(options)
     mappings = client.indices.get_mapping(index=index)
-    calibration = replace(
-        fit.calibration, model=model_digest(identity, options), mapping=mapping_digest(mappings, options)
-    )
-    return replace(fit, calibration=calibration)
+    model, mapping = model_digest(identity, options), mapping_digest(mappings, options)
+    return replace(fit, calibration=replace(fit.calibration, model=model, mapping=mapping))
 
 
 def collect_hits(client: Client, index: str, queries: Any, qrels: Qrels, options: Rerank) -> JudgedHits:
@@ -140,9 +138,7 @@ def collect_hits(client: Client, index: str, queries: Any, qrels: Qrels, options
         rows += _rows(len(query_ids), response, qrels.judgments[query.query_id], model, stage)
         query_ids.append(query.query_id)
     if not rows:
-        raise EvaluationError(
-            f"no judged query has hits in {index}; are the queries and judgments meant for this index?"
-        )
+        raise EvaluationError(f"no judged query has hits in {index}; are queries and judgments meant for this index?")
     query_indices, scores, probabilities, relevant = (np.array(column) for column in zip(*rows, strict=True))
     scored = ScoredHits(scores, relevant, query_indices.astype(np.intp))
     return JudgedHits(scored, probabilities, tuple(query_ids), stage)

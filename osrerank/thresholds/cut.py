@@ -115,11 +115,9 @@ def filter_by_probability(
         threshold: the minimum probability of a remaining candidate.
         reports: the stages' reports.
     """
-    entries_by_candidate = [[entry for entry in each.trace if "probability" in entry.parts] for each in candidates]
-    last_level = max((entry.level for entries in entries_by_candidate for entry in entries), default=0)
-    last_entries = [
-        next((entry for entry in entries if entry.level == last_level), None) for entries in entries_by_candidate
-    ]
+    entries = [[entry for entry in candidate.trace if "probability" in entry.parts] for candidate in candidates]
+    last_level = max((entry.level for trace in entries for entry in trace), default=0)
+    last_entries = [next((entry for entry in trace if entry.level == last_level), None) for trace in entries]
     probabilities = [None if entry is None else entry.parts["probability"] for entry in last_entries]
     stage = next((entry.stage for entry in last_entries if entry is not None), "")
     return _remove_below(candidates, probabilities, threshold, stage, reports)
@@ -149,10 +147,10 @@ def _remove_below(
     remaining = []
     for candidate, probability in zip(candidates, probabilities, strict=True):
         if probability is None:
-            was_skipped = candidate.rank <= stage_depth and not candidate.failure  # at the deadline
-            if was_skipped:
-                remaining.append(candidate)
-        elif probability >= threshold:
+            remains = candidate.rank <= stage_depth and not candidate.failure  # not reached before the deadline
+        else:
+            remains = probability >= threshold
+        if remains:
             remaining.append(candidate)
     n_reranked = sum(candidate.rank <= depth for candidate in candidates)
     return remaining, n_reranked - sum(candidate.rank <= depth for candidate in remaining)

@@ -143,7 +143,7 @@ def test_calibrate_refuses_too_few_judgments_and_an_index_without_reranking(
     few = collection.queries[:5]
     with pytest.raises(EvaluationError, match="too few to fit probabilities"):
         calibrate(client, INDEX, few, collection.qrels)
-    with pytest.raises(EvaluationError, match="are the queries and judgments meant for this index"):
+    with pytest.raises(EvaluationError, match="are queries and judgments meant for this index"):
         calibrate(client, INDEX, few, Qrels({}))
     with (
         connect(collection.url, rerank={"pipeline": "none"}) as other,
