@@ -236,7 +236,7 @@ def test_redis_cluster_and_sentinel_are_refused_with_a_clear_error(tmp_path: Pat
         with pytest.raises(WorkerError, match=f"in {mode} mode: Redis Sentinel and Redis Cluster are not supported"):
             await_broker(url, BrokerHealth("a worker"))
         scorer = scorer_of(url, Signer())
-        with pytest.raises(WorkerError, match="not supported: use one Redis"):
+        with pytest.raises(WorkerError, match="not supported: use a single Redis"):
             scorer.score("q", ["d"], [(0,)])
         scorer.close()
 
