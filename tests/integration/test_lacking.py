@@ -59,11 +59,11 @@ def search(client: Client, query: Any) -> Any:
 
 def told(client: Client, side: IndexStore, count: int) -> dict[tuple[str, str], int]:
     """Return what builders are told, once they are told of so many documents."""
-    path, params, body = side._form.request_reports(side.index)
+    path, params, body = side._requests.request_reports(side.index)
 
     def read() -> dict[tuple[str, str], int]:
         side.refresh()
-        parts = side._form.read_reports(client.transport.perform_request("POST", path, params=params, body=body))
+        parts = side._requests.parse_reports(client.transport.perform_request("POST", path, params=params, body=body))
         return dict(next(iter(parts.values()), {}))
 
     wait_until(lambda: len(read()) == count, 30)
@@ -71,7 +71,7 @@ def told(client: Client, side: IndexStore, count: int) -> dict[tuple[str, str], 
 
 
 def test_what_searches_lacked_is_encoded_before_the_rest(client: Client) -> None:
-    side, encoder = side_of(client), client.searcher.service.document_vectors(client.options_of("lacked")).encoder
+    side, encoder = side_of(client), client.searcher.service.vectors_of(client.options_of("lacked")).encoder
     search(client, "rare")
     assert {index for index, _ in told(client, side, 30)} == {"lacked"}
     encoder.encoded.clear()
