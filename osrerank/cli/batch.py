@@ -48,11 +48,7 @@ class QuerySetRun:
 
 
 def run_batch(batch: QuerySetRun, options: Mapping[str, Any]) -> None:
-    """Search for all queries of a batch that its side file lacks, then write the run.
-
-    Args:
-        batch: the query set and its search.
-        options: the options of `osrerank.cli.options.run_options`.
+    """Search for all queries of a batch that its side file lacks, then write the run, by the options of `run_options`.
 
     Raises:
         EvaluationError: queries failed. They are listed on standard error.

@@ -69,12 +69,14 @@ def init(
     `connect` and the command line read ./osrerank.toml, or the file in the user's configuration folder, and log which
     one they read.
     """
+    from osrerank.indexing.documents import sample_texts
+
     if build and index is None:
         raise click.UsageError("--build needs an index: name it with --index")
     refuse_existing(output, force=force)
     with closing(open_client(context)) as client:
         fields = _find_fields(client, index) if index else SearchFields()
-        texts = _sample_texts(client, index, fields) if index else []
+        texts = sample_texts(client, index, fields, SAMPLE_DOCUMENTS) if index else []
         model = _choose_model(client, index, texts) if index else ""
     with closing(open_client(context, model=model or None)) as client:
         stores_vectors = _stores_vectors(client, index)
@@ -173,13 +175,6 @@ def _measure_speed(client: Any, sample: Sequence[str]) -> Speed:
         started_s = time.perf_counter()
         scorer.score("another question of six words", texts, tuples)
         return Speed(len(texts), len(texts) / (time.perf_counter() - started_s))
-
-
-def _sample_texts(client: Any, index: str, fields: SearchFields) -> list[str]:
-    """Return the texts of some documents of an index, as the model reads them."""
-    from osrerank.indexing.documents import sample_texts
-
-    return sample_texts(client, index, fields, SAMPLE_DOCUMENTS)
 
 
 def _choose_model(client: Any, index: str, texts: Sequence[str]) -> str:

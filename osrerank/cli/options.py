@@ -63,27 +63,28 @@ CHECKPOINT = CheckpointParam()
 MODEL = ModelParam()
 
 
-def option_parser(default_name: str) -> Callable[..., dict[str, Any] | None]:
-    """Return a click callback that parses a group of options, such as ``maxp,limit=5``.
+def split_options(text: str, default_name: str = "") -> dict[str, str]:
+    """Split a text such as ``maxp,limit=5`` into options. A first value without a name sets ``default_name``."""
+    options: dict[str, str] = {}
+    for index, part in enumerate(text.split(",")):
+        name, equals, content = part.strip().partition("=")
+        if default_name and index == 0 and not equals:
+            name, content = default_name, name
+        elif not (equals and name and content):
+            raise click.BadParameter(f"{part!r} is not NAME=VALUE")
+        if name in options:
+            raise click.BadParameter(f"{name} is set twice; set it once")
+        options[name] = content
+    return options
 
-    Args:
-        default_name: the option that the first value sets if it has no name.
-    """
+
+def option_parser(default_name: str) -> Callable[..., dict[str, Any] | None]:
+    """Return a click callback that parses a group of options with `split_options`."""
 
     def parse(_context: click.Context, _parameter: click.Parameter, value: str | None) -> dict[str, Any] | None:
         if value is None:
             return None
-        values: dict[str, Any] = {}
-        for index, part in enumerate(value.split(",")):
-            name, equals, content = part.strip().partition("=")
-            if not equals and index == 0:
-                name, content = default_name, name
-            elif not (equals and name and content):
-                raise click.BadParameter(f"{part!r} is not NAME=VALUE")
-            if name in values:
-                raise click.BadParameter(f"{name} is set twice; set it once")
-            values[name] = _parse_value(content)
-        return values
+        return {name: _parse_value(content) for name, content in split_options(value, default_name).items()}
 
     return parse
 

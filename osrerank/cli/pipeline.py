@@ -13,12 +13,7 @@ import click
 from osrerank.cli.options import open_client, wants_json
 from osrerank.types.engine import Engine
 
-name_option = click.option(
-    "--name",
-    default="osrerank",
-    show_default=True,
-    help="The search pipeline's name; on Elasticsearch, the inference endpoint's.",
-)
+name_option = click.option("--name", default="osrerank", show_default=True, help="Name of the pipeline or endpoint.")
 yes_option = click.option("--yes", is_flag=True, help="Change or remove an installation without asking.")
 SECONDS = click.IntRange(1, 600)
 CALL_LIMITS = ("connect_timeout", "read_timeout", "retries", "connections")
@@ -37,11 +32,7 @@ def pipeline() -> None:
 @click.option("--index", help="Index, alias or pattern from whose mapping the fields are chosen.")
 @click.option("--fields", help="Fields that the model reads, comma-separated.  [default: the text fields of --index]")
 @click.option(
-    "--oversample",
-    default=1.0,
-    show_default=True,
-    type=click.FloatRange(min=1),
-    help="Rerank this many times the page size.",
+    "--oversample", default=1.0, show_default=True, type=click.FloatRange(1), help="Number of pages to rerank."
 )
 @click.option("--connect-timeout", default=2, show_default=True, type=SECONDS, help="Seconds to connect to the server.")
 @click.option("--read-timeout", default=8, show_default=True, type=SECONDS, help="Seconds to wait for a response.")

@@ -52,13 +52,7 @@ def rerank(context: click.Context, /, **options: Any) -> None:
 
 
 def create_batch(reranker: Any, candidates: Any, arguments: Any) -> Any:
-    """Return a `QuerySetRun` that reranks candidate lists.
-
-    Args:
-        reranker: the service with the models.
-        candidates: the candidate lists, from `osrerank.formats.candidates`.
-        arguments: the ``rerank`` argument.
-    """
+    """Return the batch that reranks candidate lists, from `osrerank.formats.candidates`."""
     from osrerank.cli.batch import QuerySetRun, resolve_ranking_options, wait_for_busy_server
     from osrerank.evaluation.records import QueryRecord
     from osrerank.formats.candidates import CandidatesByQuery

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -14,6 +14,11 @@ from osrerank.cli.options import DURATION, MODEL_SETTINGS, open_client
 from osrerank.cli.path_types import FOLDER
 from osrerank.errors import ConfigError
 from osrerank.options.rerank import MAX_MS
+
+if TYPE_CHECKING:
+    from osrerank.server.api.limits import ServerLimits
+    from osrerank.server.page.judgments import Judgments
+    from osrerank.server.run import Access
 
 PAGE_OPTIONS = ("hosts", "queries", "qrels", "save_judgments")
 FILE = click.Path(exists=True, dir_okay=False)
@@ -94,24 +99,14 @@ def serve(context: click.Context, /, host: str, port: int, **options: Any) -> No
 def serve_page(
     context: click.Context,
     indexes: tuple[str, ...],
-    judgments: Any,
+    judgments: "Judgments",
     *,
     host: str,
     port: int,
-    limits: Any = None,
-    access: Any = None,
+    limits: "ServerLimits | None" = None,
+    access: "Access | None" = None,
 ) -> None:
-    """Serve the rerank API and the comparison page.
-
-    Args:
-        context: the context of the command.
-        indexes: the indices that the page offers; empty for all.
-        judgments: the `Judgments`: the queries that the page offers, and their judgments.
-        host: the address to listen on.
-        port: the port to listen on.
-        limits: the `ServerLimits`.
-        access: the `Access`: who may call the server, and the access log.
-    """
+    """Serve the rerank API and the comparison page, which offers some indices, or all that the client can read."""
     from osrerank.server.api.limits import ServerLimits
     from osrerank.server.page.routes import ComparisonPage, check_pipelines
     from osrerank.server.run import bind, run, server_url
@@ -128,8 +123,8 @@ def serve_page(
         run(service, limits or ServerLimits(), host=host, listener=listener, access=access, comparison=comparison)
 
 
-def _read_judgments(queries: str | None, qrels: str | None, folder: Path | None = None) -> Any:
-    """Return the `Judgments` of files, and those that users have saved in a folder.
+def _read_judgments(queries: str | None, qrels: str | None, folder: Path | None = None) -> "Judgments":
+    """Return the judgments of files, and those that users have saved in a folder.
 
     Raises:
         ConfigError: judgments are given without queries.
@@ -207,8 +202,7 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def _create_limits(options: dict[str, Any]) -> Any:
-    """Return the `ServerLimits` that the options set."""
+def _create_limits(options: dict[str, Any]) -> "ServerLimits":
     from osrerank.server.api.limits import ServerLimits
 
     limits = {name: options[name] for name in ("max_documents", "timeout_ms") if options[name] is not None}
@@ -221,12 +215,7 @@ def _create_limits(options: dict[str, Any]) -> Any:
     return ServerLimits(**limits)
 
 
-def _create_access(options: dict[str, Any]) -> Any:
-    """Return the `Access` that the options describe.
-
-    Raises:
-        ConfigError: an origin is not a scheme with a host, or --log-texts is set without --access-log.
-    """
+def _create_access(options: dict[str, Any]) -> "Access":
     from urllib.parse import urlsplit
 
     from osrerank.server.run import Access

@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 import click
 
-from osrerank.cli.options import MODEL, open_client, option_parser
+from osrerank.cli.options import MODEL, open_client, option_parser, split_options
 from osrerank.cli.path_types import FILE, FOLDER, OUTPUT_FILE
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -16,19 +16,7 @@ def parse_sources(_context: click.Context, _parameter: click.Parameter, value: A
     """Parse the value of ``--dev``, or the values of ``--data``, each ``KIND=FILE,OPTION=VALUE,...``."""
     if value is None:
         return None
-    return _parse_source(value) if isinstance(value, str) else [_parse_source(text) for text in value]
-
-
-def _parse_source(text: str) -> dict[str, str]:
-    options = {}
-    for part in text.split(","):
-        name, equals, content = part.strip().partition("=")
-        if not (equals and name and content):
-            raise click.BadParameter(f"{part!r} is not NAME=VALUE")
-        if name in options:
-            raise click.BadParameter(f"{name} is set twice; set it once")
-        options[name] = content
-    return options
+    return split_options(value) if isinstance(value, str) else [split_options(text) for text in value]
 
 
 def _parse_passages(context: click.Context, parameter: click.Parameter, value: str | None) -> Any:

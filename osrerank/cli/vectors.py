@@ -57,6 +57,9 @@ def build(context: click.Context, /, *, index: str, to: Any, follow: str | None)
     """
     from osrerank.indexing.build import Builder, build_on_screen, follow_vectors
 
+    def report(progress: object) -> None:
+        click.echo(f"{index}: {progress}", err=True)
+
     date_field = "" if follow in (None, SEQUENCE_NUMBER) else follow
     client = open_client(context)
     try:
@@ -66,14 +69,8 @@ def build(context: click.Context, /, *, index: str, to: Any, follow: str | None)
                 Builder(client, index, to).read_heads()  # raises if the index cannot be followed
         result = build_on_screen(client, index, to=to, date_field=date_field)
         if follow:
-            click.echo(f"{index}: {result}", err=True)
-            follow_vectors(
-                client,
-                index,
-                to=to,
-                date_field=date_field,
-                report=lambda update: click.echo(f"{index}: {update}", err=True),
-            )
+            report(result)
+            follow_vectors(client, index, to=to, date_field=date_field, report=report)
         to_side_index = to == "index" or (to is None and client.searcher.vectors is not None)
         sizes = _sum_sizes(_find_stores(client, index, has_side_index=to_side_index))
     finally:

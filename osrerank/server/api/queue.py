@@ -42,11 +42,7 @@ class QueuedTask(Generic[Value]):
 
 
 class TokenRate:
-    """An exponential moving average of the number of tokens scored per second. Idle time does not count.
-
-    Args:
-        clock: a function that returns a monotonic time in seconds.
-    """
+    """An exponential moving average of the number of tokens scored per second. Idle time does not count."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -82,11 +78,7 @@ class TokenRate:
 
 
 class _Job(Generic[Value]):
-    """The tasks of a request.
-
-    ``finish_tag`` orders the jobs, as in fair queueing: it is the virtual time at which the started tasks would end if
-    all jobs ran at the same speed.
-    """
+    """The tasks of a request. ``finish_tag`` is the virtual time of fair queueing at which the started tasks end."""
 
     def __init__(self, tasks: Sequence[QueuedTask[Value]], virtual_time: float) -> None:
         self.waiting = deque(enumerate(tasks))
@@ -129,14 +121,10 @@ class TaskQueue:
         return int(min(max(rate * TASK_S, MIN_TASK_TOKENS), MAX_TASK_TOKENS))
 
     def wait_s(self, tokens: int) -> float:
-        """Estimate how long a new request would wait for the requests in progress, in seconds.
+        """Estimate how long a new request of some tokens would wait for the requests in progress, in seconds.
 
-        Before a request ends, each other request scores as many tokens as it does, in addition to those that are
-        running when it arrives. A request of a single task does not wait for running tasks, because it uses other
-        threads.
-
-        Args:
-            tokens: the estimated number of tokens of the new request.
+        Each other request scores as many tokens meanwhile, in addition to those that are running now. A request of a
+        single task does not wait for running tasks, because it uses other threads.
         """
         is_large = tokens > self.task_tokens
         tokens_ahead = 0

@@ -46,9 +46,6 @@ def required_settings(client: OpenSearch, server: str) -> dict[str, dict[str, An
 
     The body adds to the current lists. It sets conflicting transient values to null, because they override persistent
     ones.
-
-    Raises:
-        InstallError: the settings cannot be read.
     """
     with explain_failures("read the cluster settings"):
         settings = client.cluster.get_settings(include_defaults=True, flat_settings=True)

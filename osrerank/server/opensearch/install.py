@@ -55,14 +55,11 @@ class PipelineSpec:
 
 @dataclass(frozen=True, slots=True)
 class Installation:
-    """An installed search pipeline.
+    """An installed search pipeline. ``fields``, ``oversample`` and ``index`` are those of its `PipelineSpec`.
 
     Attributes:
         model_id: the id of the model that the pipeline calls; "none" if someone removed it from the pipeline.
-        fields: the fields whose texts the model reads.
-        oversample: the number of reranked hits, as a multiple of the page size.
         templates: the names of the search templates.
-        index: the index whose mapping has the fields; empty if no index was given.
         drifted: the names of the search pipeline and the templates that someone changed or an older osrerank wrote.
     """
 
@@ -135,11 +132,7 @@ class Installer:
         ]
 
     def required_settings(self, spec: PipelineSpec) -> dict[str, dict[str, Any]]:
-        """Return the body of the ``PUT _cluster/settings`` that must be sent first; empty if it is not necessary.
-
-        Raises:
-            InstallError: the settings cannot be read.
-        """
+        """Return the body of the ``PUT _cluster/settings`` that must be sent first; empty if it is not necessary."""
         return required_settings(self._client, spec.server)
 
     def search(self, spec: PipelineSpec) -> str:

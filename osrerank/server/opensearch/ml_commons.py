@@ -126,11 +126,7 @@ class Models:
         self._description = f"made by osrerank pipeline install for {pipeline}"
 
     def create(self, server: str, token: str | None, limits: CallLimits) -> str:
-        """Create a model with its connector, begin to deploy it, and return its id.
-
-        Raises:
-            InstallError: the cluster refuses it.
-        """
+        """Create a model with its connector, begin to deploy it, and return its id."""
         name = f"{self.label}-{secrets.token_hex(4)}"
         body = {
             "name": name,
@@ -200,9 +196,6 @@ class Models:
         Args:
             model_ids: the ids of the models to delete. None deletes all models, and groups without a model.
             keep: the id of a model to keep.
-
-        Raises:
-            InstallError: the cluster refuses a request.
         """
         with explain_failures("remove the model"):
             models, groups = self._search("models"), self._search("model_groups")

@@ -88,10 +88,6 @@ class Templates:
             self._client.put_script(id=name, body={"script": {"lang": "mustache", "source": self._comment + source}})
 
     def remove(self, name: str) -> None:
-        """Delete a template of the pipeline if it exists.
-
-        Raises:
-            InstallError: the cluster refuses the request.
-        """
+        """Delete a template of the pipeline if it exists."""
         with explain_failures(f"remove the search template {name}"), contextlib.suppress(NotFoundError):
             self._client.delete_script(id=name)

@@ -146,13 +146,8 @@ class ComparisonPage:
     ) -> ComparedSearch:
         """Search once, and compare the two orders.
 
-        Args:
-            query: the text of the query.
-            index: the index to search.
-            pipeline: the name of the pipeline; empty for the first one that can be used.
-            depth: the number of candidates to rerank; None for the depth of ``rerank=True``.
-            passage_words: the number of words of a passage; 0 to read documents as ``rerank=True`` does.
-            timeout_ms: the deadline of the search, in milliseconds.
+        An empty ``pipeline`` means the first one that can be used. Without a depth or with 0 ``passage_words``, the
+        search does as ``rerank=True``.
 
         Raises:
             RefusedRequest: the page does not offer the index or the pipeline, or the engine refuses the search.
