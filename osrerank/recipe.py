@@ -81,7 +81,7 @@ class Recipe:
         if self.vector_stage is not None and self.at_depth is not None and self.max_depth > self.depth:
             if ranking.vectors is None:
                 ranking = replace(ranking, vectors=self.vector_stage.read_vectors(ranking, self.max_depth, deadline))
-            pipeline = self.at_depth(self.vector_stage.known_depth(ranking, self.depth, self.max_depth))
+            pipeline = self.at_depth(self.vector_stage.stored_depth(ranking, self.depth, self.max_depth))
         try:
             ranked = pipeline.rerank(ranking, deadline=deadline, on_failure=on_failure)
         except Exception as error:

@@ -46,7 +46,7 @@ PRESENTATION = {
 """The parts of a search that change which hits and details it shows, but not the order of its hits."""
 MAX_JSON_BYTES = 50_000_000
 """The maximum size of an order after decompression, in bytes."""
-MAY_NOT_JOIN = SearchWarning(
+MAY_OVERLAP = SearchWarning(
     "this page may repeat or miss hits of earlier pages: it is not in the order of the first", WarningCode.PAGES_APART
 )
 
@@ -229,11 +229,11 @@ def is_reproducible(ranking: Ranking, options: Rerank) -> bool:
     return options.depth != "auto" and (not ranking.reports or applied(ranking.reports) is True)
 
 
-def with_join_warning(ranking: Ranking, options: Rerank) -> Ranking:
+def with_overlap_warning(ranking: Ranking, options: Rerank) -> Ranking:
     """Return the ranking that was computed for a later page, with a warning if it may differ from the first page's."""
     if is_reproducible(ranking, options):
         return ranking
-    return replace(ranking, warnings=(*ranking.warnings, MAY_NOT_JOIN))
+    return replace(ranking, warnings=(*ranking.warnings, MAY_OVERLAP))
 
 
 def _model_identity(recipe: Recipe | None) -> str:

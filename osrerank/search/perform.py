@@ -10,7 +10,7 @@ from osrerank.response import Hits, hits_of, sections_of
 from osrerank.retrieval.boosts import SCORES_PARAM
 from osrerank.retrieval.first_pass import FirstPass, failed_shards, read_total, unchecked_hits
 from osrerank.retrieval.requests import SideRequest
-from osrerank.search.orders import MAY_NOT_JOIN
+from osrerank.search.orders import MAY_OVERLAP
 from osrerank.search.plan import NOT_ATTEMPTED, Plan, look_up_fields
 from osrerank.search.searcher import Searcher
 from osrerank.search.step import ReadTexts, SearchRequest, Step
@@ -29,7 +29,7 @@ TIED = SearchWarning(
 """Warns that the sort is not unique, so that the next page may not begin exactly after this one."""
 SHORTENED = Reason(
     ReasonCode.SHORTENED,
-    "the search pipeline returns fewer hits than were asked for, or more: only the first page is, without sort",
+    "the search pipeline changes the number of hits: only the first page of a search without sort can be reranked",
 )
 WITHOUT_CLAUSE_SCORES = "the boosts of the query do not count: the search engine does not return their scores"
 FIELD_DEFINITIONS = ("derived", "runtime_mappings")
@@ -37,7 +37,7 @@ FIELD_DEFINITIONS = ("derived", "runtime_mappings")
 
 
 def perform(plan: Plan, searcher: Searcher) -> Generator[SearchRequest, Any, tuple[Plan, Any]]:
-    """Yield the request of a search's first pass, or the caller's own request; return the response and its plan.
+    """Send a search's first pass, or the caller's own request; return the response and its plan.
 
     - If the first pass is refused or incomplete and the caller's own request may succeed, the caller's own request is
       sent. The returned plan then has the reason as its obstacle.
@@ -48,24 +48,24 @@ def perform(plan: Plan, searcher: Searcher) -> Generator[SearchRequest, Any, tup
     Raises:
         EngineError: the caller's own request was refused, or the first pass was for a reason that holds for both.
     """
-    first = plan.first_pass
-    if first is None:
+    first_pass = plan.first_pass
+    if first_pass is None:
         response = yield from _plain_response(plan)
         return plan, response
     try:
-        response = yield _request(plan, first)
+        response = yield _request(plan, first_pass)
     except EngineError as failed:
         if (refusal := _refusal(failed)) is None:
             raise
     else:
         if not isinstance(response, Mapping):
             return plan, response
-        if loss := first.incompleteness(response):
+        if loss := first_pass.incompleteness(response):
             reason = Reason(ReasonCode.INCOMPLETE, "the first pass for reranking was incomplete", loss)
             return (yield from _choose_more_complete(plan, response, reason))
-        return (yield from _page_that_joins(plan, first, response))
-    # Outside the except block, so that an error of the second request does not carry the traceback of the first.
-    if first.boosts is not None:
+        return (yield from _make_page_consistent(plan, first_pass, response))
+    # Outside the except block, so that an error of the second request does not carry the traceback of the first one.
+    if first_pass.boosts is not None:
         reason = Reason(ReasonCode.BOOSTS, WITHOUT_CLAUSE_SCORES, refusal.foreign)
         plan, response = yield from perform(plan.without_names(reason), searcher)
         if plan.first_pass is not None:
@@ -75,45 +75,47 @@ def perform(plan: Plan, searcher: Searcher) -> Generator[SearchRequest, Any, tup
     return (yield from _send_plain_request(plan, refusal))
 
 
-def _page_that_joins(
-    plan: Plan, first: FirstPass, response: Mapping[str, Any]
+def _make_page_consistent(
+    plan: Plan, first_pass: FirstPass, response: Mapping[str, Any]
 ) -> Generator[SearchRequest, Any, tuple[Plan, Any]]:
-    """Return a first pass's response and plan; if its page would not join other pages, yield another request first.
+    """Return a first pass's response and plan; if its page would overlap other pages, send another request instead.
 
     Args:
         plan: the plan of the search.
-        first: the first pass.
+        first_pass: the first pass.
         response: the first pass's response.
     """
-    if first.after is not None:
-        return (yield from _page_after(plan, first, response))
-    if not first.has_wrong_size(response):
+    if first_pass.after is not None:
+        return (yield from _page_after_hit(plan, first_pass, response))
+    if not first_pass.has_wrong_size(response):
         return plan, response
-    if first.page.is_first and not first.is_sorted:  # by sort values, the next page would begin within this one
-        first = first.with_caller_page_size()
-        response = yield _request(plan, first)
-        return replace(plan, first_pass=first, page=first.page), response
+    if (
+        first_pass.page.is_first and not first_pass.is_sorted
+    ):  # by sort values, the next page would begin within this one
+        first_pass = first_pass.with_caller_page_size()
+        response = yield _request(plan, first_pass)
+        return replace(plan, first_pass=first_pass, page=first_pass.page), response
     return (yield from _send_plain_request(plan, SHORTENED))
 
 
-def _page_after(
-    plan: Plan, first: FirstPass, response: Mapping[str, Any]
+def _page_after_hit(
+    plan: Plan, first_pass: FirstPass, response: Mapping[str, Any]
 ) -> Generator[SearchRequest, Any, tuple[Plan, Any]]:
-    """Return the response and the plan of the page after the hit that ``search_after`` names.
+    """Return the response and the plan of the page that follows the hit of ``search_after``.
 
-    If no reranked hit has these sort values, the page lies below the depth. Then the caller's own request is yielded.
+    If no reranked hit has these sort values, the page lies below the depth. Then the caller's own request is sent.
     """
-    if positions := first.find_search_after(response):
-        page = replace(first.page, after=positions)
+    if positions := first_pass.find_search_after(response):
+        page = replace(first_pass.page, after=positions)
         warnings = plan.warnings if len(positions) == 1 else (*plan.warnings, TIED)
         team_b = plan.team_b and replace(plan.team_b, page=page)
-        first = replace(first, page=page)
-        return replace(plan, page=page, first_pass=first, warnings=warnings, team_b=team_b), response
+        first_pass = replace(first_pass, page=page)
+        return replace(plan, page=page, first_pass=first_pass, warnings=warnings, team_b=team_b), response
     plan, plain_response = yield from _send_plain_request(plan, BELOW_DEPTH)
-    reranked_hits = {_hit_key(hit) for hit in unchecked_hits(response)[: first.depth]}
+    reranked_hits = {_hit_key(hit) for hit in unchecked_hits(response)[: first_pass.depth]}
     plain_hits = unchecked_hits(plain_response) if isinstance(plain_response, Mapping) else ()
-    if any(_hit_key(hit) in reranked_hits for hit in plain_hits):  # the named hit is gone, or its score has changed
-        plan = replace(plan, warnings=(*plan.warnings, MAY_NOT_JOIN))
+    if any(_hit_key(hit) in reranked_hits for hit in plain_hits):  # the hit is gone, or its score has changed
+        plan = replace(plan, warnings=(*plan.warnings, MAY_OVERLAP))
     return plan, plain_response
 
 
@@ -121,9 +123,9 @@ def _hit_key(hit: Any) -> tuple[Any, Any] | None:
     return (hit.get("_index"), hit.get("_id")) if isinstance(hit, Mapping) else None
 
 
-def _request(plan: Plan, first: FirstPass) -> SearchRequest:
+def _request(plan: Plan, first_pass: FirstPass) -> SearchRequest:
     """Return a first pass's request; in a multi-search, its URL parameters except `SCORES_PARAM` go into its body."""
-    body, params = first.body, first.params
+    body, params = first_pass.body, first_pass.params
     if plan.call.position:
         body = {**body, **{name: value for name, value in params.items() if name != SCORES_PARAM}}
         params = {name: value for name, value in params.items() if name == SCORES_PARAM}
@@ -131,14 +133,14 @@ def _request(plan: Plan, first: FirstPass) -> SearchRequest:
 
 
 def _send_plain_request(plan: Plan, reason: Reason) -> Generator[SearchRequest, Any, tuple[Plan, Any]]:
-    """Yield the caller's own request; return its response, and the plan with the reason against reranking."""
+    """Send the caller's own request; return its response, and the plan with the reason against reranking."""
     plan = plan.unranked(reason)
     response = yield from _plain_response(plan)
     return plan, response
 
 
 def _plain_response(plan: Plan) -> Generator[SearchRequest, Any, Any]:
-    """Yield the caller's own request, again if it was refused and another search of a multi-search may be the cause."""
+    """Send the caller's own request, and again if another search of the multi-search might be why it failed."""
     try:
         return (yield plan.callers_request)
     except EngineError as failed:
@@ -148,10 +150,10 @@ def _plain_response(plan: Plan) -> Generator[SearchRequest, Any, Any]:
 
 
 def _choose_more_complete(plan: Plan, response: Any, reason: Reason) -> Generator[SearchRequest, Any, tuple[Plan, Any]]:
-    """Yield the caller's own request; return its response or the first pass's, whichever is more complete.
+    """Send the caller's own request; return its response or the first pass's, whichever is more complete.
 
-    If the same number of shards failed in both, the first pass's response gets the failures of the caller's own
-    request, because the reasons of failures may name the request's size.
+    If the same number of shards failed in both, the first pass's response gets the shard failures of the caller's
+    response, because their reasons might mention the size of the request.
     """
     try:
         plain_response = yield plan.callers_request
@@ -183,10 +185,10 @@ def _warn(reason: Reason) -> None:
 
 
 def hits_with_texts(plan: Plan, response: Any, searcher: Searcher) -> Generator[Step, Any, tuple[Plan, Hits]]:
-    """Yield the request that fetches the texts of hits, if the response lacks them; return the hits with their texts.
+    """Return the hits with their texts; if the response lacks texts, request them first.
 
-    The returned plan names the fields whose texts the model gets. If the texts cannot be fetched, the reason is the
-    plan's obstacle.
+    The returned plan contains the text fields that the model needs. If the texts cannot be fetched, its obstacle is the
+    reason.
 
     Args:
         plan: the plan of the search.
@@ -196,14 +198,14 @@ def hits_with_texts(plan: Plan, response: Any, searcher: Searcher) -> Generator[
     Raises:
         ResponseFormatError: the response does not have the format of a search response.
     """
-    first = plan.first_pass
-    if plan.obstacle is not None or first is None:
+    first_pass = plan.first_pass
+    if plan.obstacle is not None or first_pass is None:
         return plan, ()
     hits: Hits = hits_of(response)
-    if first.read_later and hits:
+    if first_pass.read_later and hits:
         engine = yield from searcher.engine.find()
         try:
-            texts = yield _request_for_texts(plan, first.read_later, hits, engine)
+            texts = yield _request_for_texts(plan, first_pass.read_later, hits, engine)
         except EngineError as failed:
             code = ReasonCode.DEADLINE if failed.timed_out else ReasonCode.REFUSED
             reason = Reason(code, "the texts of the hits could not be fetched", failed.foreign)
@@ -214,7 +216,7 @@ def hits_with_texts(plan: Plan, response: Any, searcher: Searcher) -> Generator[
             {**hit, "_source": document.get("_source"), "fields": document.get("fields")}
             for hit, document in zip(hits, documents, strict=True)
         ]
-    elif first.reads_source:  # the values in ``fields`` are those that the caller requested
+    elif first_pass.reads_source:  # the values in ``fields`` are those that the caller requested
         hits = [{**hit, "fields": None} for hit in hits]
     return (plan if plan.fields.read else plan.with_fields_of(hits)), hits
 
@@ -237,9 +239,9 @@ def _request_for_texts(plan: Plan, names: Sequence[str], hits: Hits, engine: Eng
 
 
 def fields_have_changed(plan: Plan, response: Any, searcher: Searcher) -> Generator[SideRequest, Any, bool]:
-    """Yield the requests that read the mapping again, if the cached one may be outdated; return whether fields changed.
+    """Read the mapping again if the cached one might be outdated; return whether the search's fields have changed.
 
-    It may be outdated if the search found no hits, hits without text, or hits with fields that the mapping lacks.
+    It might be outdated if the search found no hits, hits without text, or hits with fields that the mapping lacks.
 
     Args:
         plan: the plan of the search.
@@ -258,7 +260,7 @@ def fields_have_changed(plan: Plan, response: Any, searcher: Searcher) -> Genera
 
 
 def _finds_no_text(plan: Plan, response: Mapping[str, Any]) -> bool:
-    """Return whether a search found no hits or only hits without text, so that other fields might have more."""
+    """Return whether a search found no hits or only hits without text."""
     if plan.obstacle is not None and plan.obstacle.code not in NOT_ATTEMPTED:
         return False
     if plan.first_pass is None:

@@ -12,7 +12,7 @@ from osrerank.response import Hits, has_own_order, has_repeats, parse
 from osrerank.retrieval.boosts import apply_boosts, split_scores, with_score_parts
 from osrerank.retrieval.first_pass import OTHER_SORT
 from osrerank.search.exact_names import mark_exact_names, move_exact_names_up
-from osrerank.search.orders import with_join_warning
+from osrerank.search.orders import with_overlap_warning
 from osrerank.search.plan import Plan, with_models
 from osrerank.search.searcher import Searcher
 from osrerank.search.step import Computation, ReadRecords
@@ -168,7 +168,7 @@ def _rerank(ranking: Ranking, plan: Plan) -> Ranking:
         ranking = apply_boosts(ranking, plan.boosts)
     ranking = move_exact_names_up(ranking)
     if plan.order is not None and plan.page is not None and not plan.page.is_first:
-        ranking = with_join_warning(ranking, plan.options)
+        ranking = with_overlap_warning(ranking, plan.options)
     return ranking
 
 

@@ -21,7 +21,7 @@ from osrerank.stages.ordering import (
     deadline_reason,
     no_text_reason,
     rank_block,
-    units_of,
+    unit_interval_scores,
 )
 from osrerank.stages.pairs import PairPlan, aggregate
 from osrerank.types import NEVER, Candidate, Deadline, PairProbabilities, Ranking, Scorer, Scores, StageReport
@@ -128,7 +128,9 @@ class DuoStage:
         failures = _choose_failed(scores, plan, compared)
         scored_candidates = self._score_candidates(readable[:compared], plan, probabilities, failures)
         cut = {readable[index].doc_id for index in scores.cut_documents(plan.tuples)}
-        scored_candidates = [scored._replace(cut=scored.candidate.doc_id in cut) for scored in scored_candidates]
+        scored_candidates = [
+            scored._replace(is_truncated=scored.candidate.doc_id in cut) for scored in scored_candidates
+        ]
         if len(scored_candidates) < 2:
             reason = next(iter(scores.failures.values()))
             raise InferenceError(f"no two candidates could be compared: {reason}", stage=self.name, model=self.model)
@@ -159,7 +161,7 @@ class DuoStage:
         if aggregation == "sample":  # the sum of a sample that lost a rival to a failure must stay comparable
             score, highest = score * (sample_size / len(probabilities)), sample_size
         parts: dict[str, float] = {aggregation: score, "rivals": len(probabilities)}
-        unit = units_of(np.array([score]), np.array([score / highest]))[0]
+        unit = unit_interval_scores(np.array([score]), np.array([score / highest]))[0]
         return ScoredCandidate(candidate, score=score, unit=unit, parts=parts)
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from osrerank.errors import ConfigError
 from osrerank.options.rerank import Rerank
-from osrerank.stages.ordering import Floats, ScoredCandidate, reorder, units_of
+from osrerank.stages.ordering import Floats, ScoredCandidate, reorder, unit_interval_scores
 from osrerank.types import NEVER, Candidate, Deadline, Encoder, Ranking, Scorer, StageReport
 from osrerank.types.values import TEXT
 
@@ -55,7 +55,7 @@ class BlendStage:
         scored = [candidate for candidate in ranking.candidates[: self.depth] if len(candidate.trace) == passed]
         below = ranking.candidates[len(scored) :]
         scores = np.array(self._blended_scores(scored, ranking), dtype=np.float64)
-        units = units_of(scores, self._units(scores))
+        units = unit_interval_scores(scores, self._units(scores))
         scored_candidates = [ScoredCandidate(*values) for values in zip(scored, scores.tolist(), units, strict=True)]
         took_ms = (time.perf_counter() - started) * 1000
         report = StageReport(self.name, applied=True, candidates=len(scored), took_ms=took_ms)

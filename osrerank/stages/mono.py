@@ -19,7 +19,7 @@ from osrerank.stages.ordering import (
     deadline_reason,
     nothing_scored_error,
     rank_block,
-    units_of,
+    unit_interval_scores,
 )
 from osrerank.types import NEVER, Candidate, Deadline, Ranking, Scorer, Scores
 
@@ -78,12 +78,16 @@ class MonoStage:
                 model=self.scorer.model,
             )
         probabilities = self.scorer.probabilities(logits)
-        units = units_of(logits.astype(np.float64), probabilities)
+        units = unit_interval_scores(logits.astype(np.float64), probabilities)
         values = zip(logits.tolist(), units, probabilities.tolist(), strict=True)
-        cut_indices = scores.cut_documents([(index,) for index in range(len(readable))])
+        truncated = scores.cut_documents([(index,) for index in range(len(readable))])
         return [
             ScoredCandidate(
-                readable[index], logit, unit, {"logit": logit, "probability": probability}, cut=index in cut_indices
+                readable[index],
+                logit,
+                unit,
+                {"logit": logit, "probability": probability},
+                is_truncated=index in truncated,
             )
             for index, (logit, unit, probability) in zip(scored, values, strict=True)
         ]

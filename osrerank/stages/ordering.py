@@ -33,7 +33,7 @@ class ScoredCandidate(NamedTuple):
         unit: ``score`` mapped to [0, 1) by a non-decreasing function.
         parts: further values of the stage by name, such as the probability.
         passage: the span of the passage that decided the score; None if the text was not split.
-        cut: whether the text was truncated to the model's window.
+        is_truncated: whether the text was truncated to the model's window.
     """
 
     candidate: Candidate
@@ -41,7 +41,7 @@ class ScoredCandidate(NamedTuple):
     unit: float
     parts: Mapping[str, float] = NO_PARTS
     passage: Span | None = None
-    cut: bool = False
+    is_truncated: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +176,7 @@ def no_text_reason(block: Sequence[Candidate]) -> str:
     return NO_TEXT if all(candidate.text is None for candidate in block) else "the texts of all candidates are blank"
 
 
-def units_of(scores: Floats, probabilities: Floats) -> list[float]:
+def unit_interval_scores(scores: Floats, probabilities: Floats) -> list[float]:
     """Map scores ``(n,)`` to [0, 1): to their probabilities, unless these are nearly 0 or 1.
 
     Near 0 and 1, the map still increases with the score, whereas rounded probabilities would be equal.
@@ -232,7 +232,7 @@ def reorder(
 
 def _with_score(scored: ScoredCandidate, stage: str, rank: int, level: int) -> Candidate:
     """Return a candidate with a stage's score added to its trace."""
-    score = StageScore(stage, scored.score, rank, scored.unit, scored.parts, scored.passage, level, scored.cut)
+    score = StageScore(stage, scored.score, rank, scored.unit, scored.parts, scored.passage, level, scored.is_truncated)
     candidate = scored.candidate
     trace = (*candidate.trace, score)
     return Candidate(candidate.doc_id, candidate.text, scored.score, rank, trace, "", candidate.sections)

@@ -20,7 +20,7 @@ import numpy.typing as npt
 from osrerank.options.passages import AUTO_PASSAGES, Passages, Windows
 from osrerank.options.rerank import Rerank
 from osrerank.stages.html import has_html, lacks_text, model_text, without_html
-from osrerank.stages.ordering import ScoredCandidate, units_of
+from osrerank.stages.ordering import ScoredCandidate, unit_interval_scores
 from osrerank.stages.slices import rank_by_slices, score_slices
 from osrerank.stages.splitting import has_fewer_words, is_dense, leaves_out, normalize_spaces, passage_spans
 from osrerank.types import NEVER, Candidate, Deadline, Encoder, LongText, Ranking, Scorer, Scores, Section, Span
@@ -136,7 +136,7 @@ class PassageStage:
         aggregate = AGGREGATIONS[self.options.aggregation]
         document = aggregate(logits[scored].astype(np.float64), probabilities, self.options.k)
         best = int(scored[logits[scored].argmax()])
-        unit = units_of(np.array([document.score]), np.array([document.unit]))[0]
+        unit = unit_interval_scores(np.array([document.score]), np.array([document.unit]))[0]
         parts = {"logit": float(logits[best]), "probability": document.probability}
         return ScoredCandidate(candidate, document.score, unit, parts, spans[best])
 

@@ -69,7 +69,9 @@ def rank_by_slices(
             for index in scores.scored
         ]
         cut = {readable[index].doc_id for index in scores.cut}
-        scored_candidates = [scored._replace(cut=scored.candidate.doc_id in cut) for scored in scored_candidates]
+        scored_candidates = [
+            scored._replace(is_truncated=scored.candidate.doc_id in cut) for scored in scored_candidates
+        ]
         failures = {readable[index].doc_id: reason for index, reason in scores.failed.items()}
         attempt = StageAttempt(block, readable, scored_candidates, scores.reached, failures)
         return StageOutcome(attempt, scores.counts(), _reasons(scores, unit))

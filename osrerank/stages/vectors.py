@@ -21,7 +21,7 @@ from osrerank.stages.ordering import (
     not_scored_reason,
     nothing_scored_error,
     rank_block,
-    units_of,
+    unit_interval_scores,
 )
 from osrerank.stages.passages import AGGREGATIONS, lacks_words, max_p, text_to_encode
 from osrerank.types import (
@@ -52,7 +52,7 @@ class VectorStage:
 
     Attributes:
         vectors: the source of the documents' vectors.
-        passages: the options to split long documents and to aggregate the scores of passages; None to split none.
+        passages: how to split long documents and aggregate passage scores. None leaves documents whole.
         depth: the number of candidates that are compared (k0).
         separator: the text between the title and a passage.
         name: the stage's name in traces and reports.
@@ -96,15 +96,17 @@ class VectorStage:
         keys = dict(zip(texts, records.compute_keys(texts.values()), strict=True))
         return CandidateVectors(records.model_key, texts, keys, records.read_stored(list(keys.values())))
 
-    def known_depth(self, ranking: Ranking, minimum: int, maximum: int) -> int:
-        """Return the number of leading candidates with known records, between ``minimum`` and ``maximum``."""
-        if (vectors := ranking.vectors) is None:
-            return minimum
-        pairs = ((candidate, vectors.keys.get(candidate.doc_id)) for candidate in ranking.candidates[minimum:maximum])
-        is_known = (
-            key in vectors.stored_records if key is not None else lacks_text(candidate) for candidate, key in pairs
-        )
-        return minimum + sum(1 for _ in takewhile(bool, is_known))
+    def stored_depth(self, ranking: Ranking, minimum: int, maximum: int) -> int:
+        """Return the number of leading candidates with stored vectors, between ``minimum`` and ``maximum``."""
+        depth, vectors = minimum, ranking.vectors
+        if vectors is None:
+            return depth
+        for candidate in ranking.candidates[minimum:maximum]:
+            key = vectors.keys.get(candidate.doc_id)
+            if not lacks_text(candidate) if key is None else key not in vectors.stored_records:
+                break
+            depth += 1
+        return depth
 
     def text_of(self, candidate: Candidate) -> str | LongText:
         """Return the text to encode for a candidate, or a `LongText` if the text is split into passages."""
@@ -120,17 +122,18 @@ class VectorStage:
         block: Sequence[Candidate],
         readable: Sequence[Candidate],
     ) -> StageOutcome:
-        encoding = self.vectors.encode_query(query)
+        query_future = self.vectors.encode_query(query)
         doc_ids = list(takewhile(vectors.texts.__contains__, (candidate.doc_id for candidate in readable)))
-        texts, keys = [vectors.texts[doc_id] for doc_id in doc_ids], [vectors.keys[doc_id] for doc_id in doc_ids]
+        texts = [vectors.texts[doc_id] for doc_id in doc_ids]
+        keys = [vectors.keys[doc_id] for doc_id in doc_ids]
         completed = self.vectors.complete(texts, keys, vectors.stored_records, deadline)
-        encoded = encoding.result()
-        scored = self._score(readable, completed.documents, encoded.rows[0])
+        query_vector = query_future.result()
+        scored = self._score(readable, completed.documents, query_vector.rows[0])
         if not scored:
             reasons = (reason for records in completed.documents for reason in records.failures.values())
             failures = dict(enumerate(reasons))
             raise nothing_scored_error(self.vectors.encoder, failures, stage=self.name)
-        outcome = self._outcome(block, readable, completed, scored, encoded)
+        outcome = self._outcome(block, readable, completed, scored, query_vector)
         return outcome._replace(vectors=replace(vectors, new_records={**vectors.new_records, **completed.new_records}))
 
     def _score(
@@ -156,20 +159,20 @@ class VectorStage:
         slices = _slices([document for document, _ in passages])
         best = [start if end - start == 1 else max(range(start, end), key=values.__getitem__) for start, end in slices]
         scores, units, probabilities = self._aggregate(logits, slices, best)
-        columns = zip(best, scores.tolist(), units_of(scores, units), probabilities.tolist(), strict=True)
+        columns = zip(best, scores.tolist(), unit_interval_scores(scores, units), probabilities.tolist(), strict=True)
         scored_candidates = []
         for index, score, unit, probability in columns:
             document, passage = passages[index]
             candidate, records = readable[document], documents[document]
             parts = {"logit": values[index], "probability": probability}
-            is_cut = self._is_cut(candidate, records)
-            scored_candidates.append(ScoredCandidate(candidate, score, unit, parts, records.spans[passage], is_cut))
+            truncated = self._is_truncated(candidate, records)
+            scored_candidates.append(ScoredCandidate(candidate, score, unit, parts, records.spans[passage], truncated))
         return scored_candidates
 
     def _aggregate(
         self, logits: Floats, slices: Sequence[tuple[int, int]], best: Sequence[int]
     ) -> tuple[Doubles, Doubles, Doubles]:
-        """Return each document's score ``(n,)``, its unit (the score mapped to [0, 1]), and its probability.
+        """Return each document's score ``(n,)``, the score mapped to [0, 1], and the probability of relevance.
 
         Args:
             logits: the logits of all documents' passages, document by document.
@@ -185,7 +188,7 @@ class VectorStage:
         scores, units, document_probabilities = np.array(aggregated).T
         return scores, units, document_probabilities
 
-    def _is_cut(self, candidate: Candidate, document: DocumentRecords) -> bool:
+    def _is_truncated(self, candidate: Candidate, document: DocumentRecords) -> bool:
         """Return whether the document has words that none of its vectors covers."""
         if any(record.is_truncated for record in document.records.values()):
             return True
@@ -199,8 +202,10 @@ class VectorStage:
         scored: Sequence[ScoredCandidate],
         query: Vectors,
     ) -> StageOutcome:
-        documents, reached, lacking = completed.documents, len(readable), 0
-        failures, reasons = dict[str, str](), list[Reason]()
+        documents = completed.documents
+        reached, n_unfinished = len(readable), 0
+        failures: dict[str, str] = {}
+        reasons: list[Reason] = []
         if len(scored) < len(readable) or not all(document.is_complete for document in documents):
             scored_ids = {scored_candidate.candidate.doc_id for scored_candidate in scored}
             failures = {
@@ -208,16 +213,16 @@ class VectorStage:
                 for candidate, document in zip(readable, documents, strict=False)  # a deadline may leave fewer
                 if document.failures and candidate.doc_id not in scored_ids
             }
-            dealt_with = scored_ids | failures.keys()
-            reached = sum(1 for _ in takewhile(lambda candidate: candidate.doc_id in dealt_with, readable))
-            lacking = sum(document.is_unfinished for document in documents) + len(readable) - len(documents)
+            attempted_ids = scored_ids | failures.keys()
+            reached = sum(1 for _ in takewhile(lambda candidate: candidate.doc_id in attempted_ids, readable))
+            n_unfinished = sum(document.is_unfinished for document in documents) + len(readable) - len(documents)
             reasons = self._reasons(documents, len(readable))
         counts = {
             "inferences": sum([len(document.records) for document in documents]),
             "encoded": completed.encoded,
             "known": completed.known,
-            "lacking": lacking,
-            "truncated": sum([scored_candidate.cut for scored_candidate in scored]),
+            "lacking": n_unfinished,
+            "truncated": sum([scored_candidate.is_truncated for scored_candidate in scored]),
             "query_truncated": bool(query.cut),
         }
         for state in VECTOR_COUNTS:
@@ -226,15 +231,21 @@ class VectorStage:
         return StageOutcome(attempt, counts, reasons)
 
     def _reasons(self, documents: Sequence[DocumentRecords], size: int) -> list[Reason]:
-        """Return the reasons why not all documents, or not all of their passages, were compared."""
+        """Return the reasons why not all documents, or not all of their passages, were compared.
+
+        Args:
+            documents: the documents that were reached before the deadline.
+            size: the number of all documents.
+        """
         unit = "candidates" if self.passages is None else "passages"
         requested = sum(len(document.spans) for document in documents) + size - len(documents)
         failed = sum(len(document.failures) for document in documents)
         attempted = sum(len(document.records.keys() | document.failures.keys()) for document in documents)
-        uncut = size - sum(bool(document.parts or document.records) for document in documents)
+        not_split = size - sum(bool(document.parts or document.records) for document in documents)
         reasons = [deadline_reason(f"after {attempted} of {requested} {unit}")] if attempted < requested else []
-        if uncut and self.passages is not None:
-            reasons = [deadline_reason(f"after {attempted} passages; {uncut} candidates were not cut into passages")]
+        if not_split and self.passages is not None:
+            how_far = f"after {attempted} passages; {not_split} candidates were not split into passages"
+            reasons = [deadline_reason(how_far)]
         if failed and self.passages is not None:
             reasons.append(not_scored_reason(f"{failed} of {requested} passages"))
         return reasons

@@ -13,7 +13,7 @@ from osrerank import Rerank
 from osrerank.aio import connect_async
 from osrerank.errors import InferenceError
 from osrerank.search import orders
-from osrerank.search.orders import MAY_NOT_JOIN, TTL_S, Order, Orders
+from osrerank.search.orders import MAY_OVERLAP, TTL_S, Order, Orders
 from osrerank.testing import CannedTransport, ManualClock
 from osrerank.thresholds.calibration import IndexCalibration, mapping_digest, model_digest, write_calibration
 from osrerank.thresholds.maps import Platt
@@ -109,7 +109,7 @@ def test_a_later_page_that_fails_warns_that_pages_may_not_join(client, encoder):
     assert (kept["applied"], kept["warnings"]) == (True, [])
     encoder.real.sleep(TTL_S + 1)
     later = page(client, 10)["rerank"]
-    assert (later["applied"], later["warnings"]) == (False, [MAY_NOT_JOIN])
+    assert (later["applied"], later["warnings"]) == (False, [MAY_OVERLAP])
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -142,7 +142,7 @@ def test_an_incomplete_order_is_kept_for_a_minute_after_its_last_use(client, enc
         assert ids(page(client, start)) == first[start : start + 10]
     encoder.real.sleep(TTL_S + 1)
     late = page(client, 30)
-    assert late["rerank"]["warnings"] == [MAY_NOT_JOIN]
+    assert late["rerank"]["warnings"] == [MAY_OVERLAP]
     assert late["rerank"]["stages"][0]["inferences"] > 0
 
 
@@ -186,7 +186,7 @@ def test_a_kept_order_shows_only_hits_that_the_caller_may_see(client):
 def test_searches_with_other_options_have_their_own_order(client, other):
     page(client)
     asked = {"query": "low pressure", "index": "notes", "rerank": PARTIAL, "from_": 10, "size": 10, **other}
-    assert client.search(**asked)["rerank"]["warnings"] == [MAY_NOT_JOIN]
+    assert client.search(**asked)["rerank"]["warnings"] == [MAY_OVERLAP]
 
 
 @pytest.mark.parametrize(("identity", "model"), [("letters-2", None), ("letters-1", "another")])
@@ -196,7 +196,7 @@ def test_another_model_has_its_own_order(client, identity, model):
     there = client_for(other, model=model)
     there.searcher.orders = client.searcher.orders
     page(client)
-    assert page(there, 10)["rerank"]["warnings"] == [MAY_NOT_JOIN]
+    assert page(there, 10)["rerank"]["warnings"] == [MAY_OVERLAP]
     assert page(client, 10)["rerank"]["warnings"] == []
 
 
@@ -211,7 +211,7 @@ def test_another_calibration_has_its_own_order(client, tmp_path, monkeypatch):
     assert page(client, 10, rerank)["rerank"]["warnings"] == []
     write_calibration(client.searcher.calibrations.file, "notes", other)
     second = page(client, 10, rerank)["rerank"]
-    assert (second["cuts"][0]["applied"], second["warnings"]) == (True, [MAY_NOT_JOIN])
+    assert (second["cuts"][0]["applied"], second["warnings"]) == (True, [MAY_OVERLAP])
 
 
 @pytest.mark.parametrize(
@@ -274,7 +274,7 @@ def test_processes_share_kept_orders_in_redis(encoder, redis_url):
     strange = client_for(encoder, redis_url=redis_url, http_auth=("somebody", "else"))
     encoder.pace_s = 0.02
     page(here)
-    assert page(strange, 20)["rerank"]["warnings"] == [MAY_NOT_JOIN]
+    assert page(strange, 20)["rerank"]["warnings"] == [MAY_OVERLAP]
 
 
 def test_redis_keeps_ids_and_scores_without_texts_for_a_minute(encoder, redis_url):
@@ -315,7 +315,7 @@ def test_a_later_page_is_computed_if_redis_has_something_else_than_an_order(enco
     page(client)
     (key,) = store.keys(f"{orders.PREFIX}*")
     store.set(key, content)
-    assert page(client, 10)["rerank"]["warnings"] == [MAY_NOT_JOIN]
+    assert page(client, 10)["rerank"]["warnings"] == [MAY_OVERLAP]
 
 
 def test_a_kept_order_has_all_stage_scores_of_its_hits(client, encoder):
