@@ -6,7 +6,7 @@ SEARCH_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 """Buckets for the duration of a search, in seconds."""
 
 SEARCHES = Counter(
-    "osrerank_searches_total", "Searches with reranking: applied, not applied, in part, or without hits.", ["applied"]
+    "osrerank_searches_total", "Searches with reranking, by outcome: true, false, partial or no_hits.", ["applied"]
 )
 RERANK_SECONDS = Histogram(
     "osrerank_rerank_seconds",
@@ -15,21 +15,23 @@ RERANK_SECONDS = Histogram(
 )
 NOT_RERANKED = Counter(
     "osrerank_not_reranked_total",
-    "Searches that were not reranked, or only in part, by the kind of reason.",
+    "Searches that were not reranked, or only in part, by reason code.",
     ["reason"],
 )
 BOOSTS = Counter(
-    "osrerank_boosts_total", "Searches with boosts in their query: whether these were applied.", ["applied"]
+    "osrerank_boosts_total",
+    "Searches with boosts in their query, by whether the boosts counted: true or false.",
+    ["applied"],
 )
 SEARCHED_TEXTS = Counter(
     "osrerank_searched_texts_total",
-    "Texts of searches, by their vectors: stored, encoded by the search, or missing when its deadline passed.",
+    "Texts of searches: known (with stored vectors), encoded (by the search) or lacking (when its deadline passed).",
     ["vectors"],
 )
 VECTOR_COUNTS = frozenset({"known", "encoded", "lacking"})
 SHADOW_SEARCHES = Counter(
     "osrerank_shadow_searches_total",
-    "Searches in shadow mode: whether reranking was applied, or dropped if the search was not run again.",
+    "Searches in shadow mode, by outcome: true, false or partial, or dropped if the search was not run again.",
     ["applied"],
 )
 SHADOW_SECONDS = Histogram(

@@ -75,7 +75,7 @@ class Languages:
 
     @property
     def sentences(self) -> tuple[str, ...]:
-        """The sentences to show: the languages, the model that supports them, and an analyzer for them."""
+        """The advice to show: the languages of the documents, and a model and an analyzer that suit them."""
         if not self.counts:
             return ()
         sentences = [f"the documents are in {', '.join(self.counts)}"]

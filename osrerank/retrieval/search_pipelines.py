@@ -31,7 +31,7 @@ OSRERANK_DESCRIPTION = "Reranks with osrerank."
 DEFAULT_PIPELINE_SETTING = "index.search.default_pipeline"
 SETTINGS_RIGHT, PIPELINES_RIGHT = "indices:monitor/settings/get", "cluster:admin/search/pipeline/get"
 """The rights to read an index's settings and a pipeline's definition."""
-UNRANKING_PROCESSORS = {"truncate_hits", "collapse", "hybrid_score_explanation"}
+ORDER_PRESERVING_PROCESSORS = {"truncate_hits", "collapse", "hybrid_score_explanation"}
 """Response processors that change neither the order of the hits nor their fields."""
 FIELD_PROCESSORS = {"rename_field", "sort", "split"}
 """Response processors that keep the order of the hits and change their fields."""
@@ -196,7 +196,7 @@ def parse_pipeline(name: str, definition: Mapping[str, Any]) -> SearchPipeline:
     """Return the properties of a pipeline that reranking depends on; ``name`` is empty if the request defines it."""
     request_kinds = _processor_kinds(definition, "request_processors")
     response_kinds = _processor_kinds(definition, "response_processors")
-    ranking_kinds = sorted(response_kinds - UNRANKING_PROCESSORS - FIELD_PROCESSORS)
+    ranking_kinds = sorted(response_kinds - ORDER_PRESERVING_PROCESSORS - FIELD_PROCESSORS)
     is_own = str(definition.get("description", "")).startswith(OSRERANK_DESCRIPTION)
     subject = f"the search pipeline {name}" if name else "the search pipeline of the request"
     obstacle = f"{subject} ranks the hits itself, or may do so ({', '.join(ranking_kinds)})" if ranking_kinds else ""

@@ -213,7 +213,7 @@ def ids_of(hits: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def digest_of(text: str) -> str:
-    """Return the id of a query or a reader for records: the first 16 hex digits of the text's SHA-256."""
+    """Return a pseudonymous id of a query or a user key, for records: the first 16 hex digits of its SHA-256."""
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 

@@ -1,4 +1,4 @@
-"""Replace the markup of HTML texts by blanks: tags, comments, scripts and styles.
+"""Replace the markup of HTML texts with blanks: tags, comments, scripts and styles.
 
 A text is HTML if it begins with an HTML tag, a comment or a doctype and has a closing tag such as ``</p>``, or if it
 has three closing tags. ``a < b``, ``List<String>`` and tags of other languages do not make a text HTML.
@@ -25,7 +25,8 @@ _NAMES = (
 )
 _BEGIN = re.compile(rf"\s*<(?:!--|!doctype\s+html\b|(?:{_NAMES}|br|hr|img|input|link|meta)(?=[\s/>]))", re.IGNORECASE)
 _CLOSING = re.compile(rf"</(?:{_NAMES})\s*>", re.IGNORECASE)
-# No alternative can match again inside characters that it failed to match, so the time is linear in the text's length.
+# Each alternative excludes its opening character, so a failed match is not tried again inside the text that it scanned:
+# the time is linear in the length of the text.
 _MARKUP = re.compile(
     r"<!--.*?(?:-->|\Z)"
     r"|<(script|style)\b[^<>]*>.*?(?:</\1\s*>|\Z)"
@@ -44,7 +45,7 @@ def is_html(text: str) -> bool:
 
 
 def without_markup(text: str) -> str:
-    """Return an HTML text with blanks in place of its markup; its length stays, so that spans fit both texts.
+    """Return an HTML text with blanks in place of its markup; the length is unchanged, so spans are valid in both texts.
 
     Character references such as ``&amp;`` stay.
     """
@@ -60,10 +61,10 @@ def lacks_text(candidate: Candidate) -> bool:
     """Return whether a candidate has no text, a blank text, or HTML without words."""
     if is_blank(candidate.text):
         return True
-    return has_html(candidate) and all(_is_blank(section.text) for section in _sections(candidate))
+    return has_html(candidate) and all(_lacks_words(section.text) for section in _sections(candidate))
 
 
-def _is_blank(text: str) -> bool:
+def _lacks_words(text: str) -> bool:
     if not is_html(text):
         return is_blank(text)
     offset = 0

@@ -104,7 +104,7 @@ class WarningCode(StrEnum):
 
 
 class SearchWarning(str):
-    """A sentence about a difference between a request and its response, with the code of its subject."""
+    """A warning that the response differs from the request: a sentence, with a `WarningCode`."""
 
     __slots__ = ("code",)
     code: WarningCode
@@ -123,9 +123,10 @@ class Reason:
     """Why a search or a stage did less than the caller requested.
 
     Attributes:
-        code: the reason for programs. Decisions, metrics and traces use only the code.
-        message: the reason as a sentence of osrerank's own.
-        foreign: the message of another program, which may quote a query or a document. Only responses and logs show it.
+        code: the reason as an enum value, for programs. Decisions, metrics and traces use only the code.
+        message: the reason as a sentence by osrerank, which never quotes a query or a document.
+        foreign: the message of the engine or the model, which might quote a query or a document. Only responses and
+            logs contain it.
     """
 
     code: ReasonCode

@@ -64,8 +64,8 @@ def pool_tokens(vectors: Floats, factor: float) -> Floats:
 def _cluster_rows(rows: Floats, count: int) -> npt.NDArray[np.intp]:
     """Divide rows into ``count`` clusters by Ward's method; return the index of the first row in each row's cluster.
 
-    The two nearest clusters are merged until ``count`` remain. By Ward's distance, a merged cluster is not nearer to a
-    third cluster than the nearer of its two parts. So the nearest neighbour of a cluster changes only if it was merged.
+    The two nearest clusters are merged until ``count`` remain. Ward's method is reducible: a merge never brings either
+    cluster closer to a third one. So a cluster's nearest neighbour changes only if that neighbour was merged.
     """
     squares: Doubles = np.square(np.clip(1 - _multiply(rows, rows).astype(np.float64), 0, 2))
     np.fill_diagonal(squares, np.inf)

@@ -86,7 +86,9 @@ def test_a_foreign_index_template_is_left_alone(cluster, server, installer):
     cluster.put_script(id=TEMPLATE, body=theirs)
     try:
         for act in (installer.plan, installer.install):
-            with pytest.raises(InstallError, match=f"the search template {TEMPLATE} does not belong to the search pipeline {NAME}"):
+            with pytest.raises(
+                InstallError, match=f"the search template {TEMPLATE} does not belong to the search pipeline {NAME}"
+            ):
                 act(PipelineSpec(server, ("text",), template=TEMPLATE))
         assert installer.find() is None
         assert templates(cluster) == theirs["script"]["source"]
@@ -111,7 +113,9 @@ def test_the_index_template_of_another_pipeline_is_left_alone(cluster, server, i
     other = Installer(cluster, f"{NAME}-2")
     other.install(PipelineSpec(server, ("text",), template=TEMPLATE))
     try:
-        with pytest.raises(InstallError, match=f"the search template {TEMPLATE} does not belong to the search pipeline {NAME}"):
+        with pytest.raises(
+            InstallError, match=f"the search template {TEMPLATE} does not belong to the search pipeline {NAME}"
+        ):
             installer.install(PipelineSpec(server, ("text",), template=TEMPLATE))
         installer.install(PipelineSpec(server, ("text",)))
         installer.remove()

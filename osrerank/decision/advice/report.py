@@ -16,7 +16,8 @@ from osrerank.types import Qrels
 MAX_EXAMPLES = 3
 """The maximum number of queries shown that gain, and of queries that lose."""
 MAX_JUDGED_DIFFERENCE = 0.1
-"""If a smaller share of reranked hits is judged, by more than this, the judgments favour the first pass."""
+"""The maximum drop in the share of judged hits from the first pass to the reranked hits; beyond it, the judgments
+are biased towards the first pass."""
 SHOWN_HITS, SNIPPET_CHARACTERS = 5, 140
 """The number of hits that the page shows of a query, and the number of characters of each hit."""
 HEADLINES: dict[Outcome, str] = {

@@ -16,7 +16,7 @@ from osrerank.server.api.errors import RefusedRequest, describe_faults
 
 TIMEOUT_HEADER = "X-Request-Timeout-Ms"
 MAX_INLINE_BYTES = 1 << 14
-"""The maximum size of a body that is parsed on the event loop, because a thread would take longer."""
+"""The maximum size of a body that is parsed on the event loop: a thread would take longer than the parsing."""
 NOT_JSON = "send the body as Content-Type: application/json"
 
 
