@@ -49,17 +49,17 @@ class Index(CannedTransport):
 def test_drawn_pages_join_without_gap_or_repeat(texts, depth, size):
     client = connect("http://localhost:9", scorer=SCORER, transport_class=Index, answer=response_of(["a", *texts]))
     total = len(texts) + 1
-    asked = {"index": "i", "rerank": {"depth": depth}}
-    whole = client.search("x", size=total, **asked)["hits"]["hits"]
-    pages = [client.search("x", size=size, from_=at, **asked)["hits"]["hits"] for at in range(0, total, size)]
+    options = {"index": "i", "rerank": {"depth": depth}}
+    whole = client.search("x", size=total, **options)["hits"]["hits"]
+    pages = [client.search("x", size=size, from_=start, **options)["hits"]["hits"] for start in range(0, total, size)]
     assert [hit for page in pages for hit in page] == whole
 
 
 @given(st.lists(st.text("ab", max_size=5), min_size=1, max_size=40), DEPTHS, st.integers(1, 12), st.floats(0, 1))
 def test_counts_of_the_reranked_list_are_the_same_on_all_pages(texts, depth, size, least):
     client = connect("http://localhost:9", scorer=SCORER, transport_class=Index, answer=response_of(["a", *texts]))
-    asked = {"index": "i", "size": size, "rerank": {"depth": depth, "min_score": least}}
-    pages = [client.search("x", from_=at, **asked) for at in range(0, len(texts) + 1, size)]
+    options = {"index": "i", "size": size, "rerank": {"depth": depth, "min_score": least}}
+    pages = [client.search("x", from_=start, **options) for start in range(0, len(texts) + 1, size)]
     assert len({page["hits"]["max_score"] for page in pages}) == 1
     assert len({page["rerank"]["below_min_score"] for page in pages}) == 1
     shown = sum(len(page["hits"]["hits"]) for page in pages)

@@ -46,5 +46,5 @@ def test_a_written_and_read_run_keeps_its_order(folder: Path, by_query: dict[str
 def test_decreasing_32_bit_scores_of_a_run_survive_exactly(folder: Path, scores: list[float]) -> None:
     documents = tuple(ScoredDocument(f"d{n}", score) for n, score in enumerate(sorted(scores, reverse=True)))
     write_run(folder / "exact.txt", Run({"q": documents}))
-    read = read_run(folder / "exact.txt").rankings["q"]
-    assert [np.float32(document.score) for document in read] == [np.float32(score) for _id, score in documents]
+    read_back = read_run(folder / "exact.txt").rankings["q"]
+    assert [np.float32(document.score) for document in read_back] == [np.float32(score) for _id, score in documents]
