@@ -39,10 +39,10 @@ __all__ = [
 
 
 class OsrerankError(Exception):
-    """Base of all errors that osrerank raises; the message says what happened and how to fix it."""
+    """Base of all errors that osrerank raises. The message says what happened and how to fix it."""
 
     retryable: bool = False
-    """Whether the same call may succeed if it is repeated."""
+    """Whether the same call could succeed if it is repeated."""
 
 
 class ConfigError(OsrerankError):
@@ -75,7 +75,7 @@ class ScoringError(OsrerankError):
     """Scores could not be computed."""
 
     retry_after_s: float | None = None
-    """The time after which a server accepts requests again, in seconds; None if the server does not state it."""
+    """The time after which a server accepts requests again, in seconds. None if the server does not state it."""
 
     def __init__(self, message: str, *, stage: str = "", model: str = "") -> None:
         super().__init__(message)
@@ -99,8 +99,8 @@ class EndpointError(ScoringError):
     """A rerank server did not return valid scores.
 
     Attributes:
-        status: the HTTP status; None without a response.
-        retryable: whether the server is unavailable or failed, so that a later request may succeed.
+        status: the HTTP status, or None without a response.
+        retryable: whether the server is unavailable or failed, so that a later request could succeed.
     """
 
     def __init__(

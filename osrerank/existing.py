@@ -67,16 +67,17 @@ def wrap(client: Any, **options: Unpack[WrapOptions]) -> Any:
             ``scorer``, ``duo_scorer``, ``encoder`` and ``engine``, as for ``connect``.
 
     Returns:
-        A ``Client`` or an ``AsyncClient``; for Elasticsearch, a client of the same class whose searches take
+        A ``Client`` or an ``AsyncClient``. For Elasticsearch, a client of the same class whose searches accept
         ``rerank=``.
 
     Raises:
         ConfigError: the client is of another class, or an option is unknown or cannot be used.
     """
     wrap_client = _find_wrapper(client)
-    if unknown := sorted(set(options) - set(WrapOptions.__annotations__)):
-        names = ", ".join(WrapOptions.__annotations__)
-        raise ConfigError(f"wrap has no argument {unknown[0]}; it has {names}", setting=unknown[0], source="argument")
+    unknown = sorted(set(options) - set(WrapOptions.__annotations__))
+    if unknown:
+        reason = f"wrap has no argument {unknown[0]}; the arguments are {', '.join(WrapOptions.__annotations__)}"
+        raise ConfigError(reason, setting=unknown[0], source="argument")
     rerank = options.pop("rerank", None)
     scorer = options.pop("scorer", None)
     duo_scorer = options.pop("duo_scorer", None)
@@ -87,7 +88,7 @@ def wrap(client: Any, **options: Unpack[WrapOptions]) -> Any:
 
 
 def _find_wrapper(client: Any) -> Callable[[Any, RerankService, Defaults], Any]:
-    """Return the function that creates the reranking client; import only libraries that the caller has imported."""
+    """Return the function that creates the reranking client. Import only libraries that the caller has imported."""
     if _is_instance(client, "elasticsearch", "Elasticsearch", "AsyncElasticsearch"):
         from osrerank.elastic import wrap_client  # noqa: PLC0415 - needs elasticsearch
 
@@ -101,7 +102,7 @@ def _find_wrapper(client: Any) -> Callable[[Any, RerankService, Defaults], Any]:
 
         return partial(_create_with_transport, AsyncClient)
     reason = (
-        "wrap takes an OpenSearch or AsyncOpenSearch of opensearch-py, or an Elasticsearch or AsyncElasticsearch of "
+        "wrap needs an OpenSearch or AsyncOpenSearch of opensearch-py, or an Elasticsearch or AsyncElasticsearch of "
         f"elasticsearch-py, not a {type(client).__name__}"
     )
     raise ConfigError(reason, setting="client", source="argument")

@@ -4,7 +4,7 @@ from osrerank.types import Candidate, StageReport
 
 
 def explain(candidate: Candidate, reports: tuple[StageReport, ...]) -> list[str]:
-    """Return sentences that explain a candidate's rank and `_score`: one for each stage, and one for the score."""
+    """Explain a candidate's rank and `_score`: return a sentence for each stage, and one for the score."""
     models = {report.name: report.model for report in reports}
     sentences = []
     previous_rank: int | None = None

@@ -10,26 +10,26 @@ from typing import Any, Literal, NotRequired, TypedDict
 
 
 class StageMarks(TypedDict):
-    """What a stage did: an entry of ``response["rerank"]["stages"]``.
+    """The report of a stage: an entry of ``response["rerank"]["stages"]``.
 
     Attributes:
         name: the stage's name.
         applied: whether the stage reordered its candidates; ``"partial"`` if it reordered a part of them.
-        reason: why it did not, or only in part; else None.
-        model: the model's name; None if no model scored.
-        kind: the model's kind, ``bi-encoder``, ``late-interaction``, ``cross-encoder`` or ``duo``; or None.
-        candidates: the number of candidates that the stage had to order.
+        reason: why the stage reordered no candidates, or only a part of them. None if it reordered all.
+        model: the model's name, or None if no model scored.
+        kind: the model's kind, ``bi-encoder``, ``late-interaction``, ``cross-encoder`` or ``duo``, or None.
+        candidates: the number of candidates that the stage received.
         inferences: the number of forward passes.
         cached: the number of scores from the cache.
         truncated: the number of documents longer than the model's input, including those with cached scores.
         query_truncated: whether the query was longer than the model's input.
         failed: the number of candidates that could not be scored.
         took_ms: the time of the stage, in milliseconds.
-        encoded: the number of documents whose vectors this search computed; only for encoders.
-        known: the number of documents whose vectors were stored before; only for encoders.
-        lacking: the number of documents without vectors when the deadline passed; only for encoders.
-        reason_code: the kind of the reason, a `ReasonCode`; only with a reason.
-        pairs: the probabilities of pairs; only with ``explain``.
+        encoded: the number of documents whose vectors this search computed. Only for encoders.
+        known: the number of documents whose vectors were already stored. Only for encoders.
+        lacking: the number of documents without a vector when the deadline passed. Only for encoders.
+        reason_code: the kind of the reason, a `ReasonCode`. Only with a reason.
+        pairs: the probabilities of pairs. Only with ``explain``.
     """
 
     name: str
@@ -52,15 +52,15 @@ class StageMarks(TypedDict):
 
 
 class CutMarks(TypedDict):
-    """What a threshold did: an entry of ``response["rerank"]["cuts"]``.
+    """The effect of a threshold: an entry of ``response["rerank"]["cuts"]``.
 
     Attributes:
         by: the option, ``min_probability`` or ``precision``.
         value: the option's value.
         hits: the number of removed hits.
-        least_probability: the minimum probability of the remaining hits; None if the threshold sets none.
+        least_probability: the minimum probability of the remaining hits, or None if the threshold sets no minimum.
         applied: whether the threshold was applied.
-        reason: why it was not; else None.
+        reason: why the threshold was not applied, or None if it was.
     """
 
     by: Literal["min_probability", "precision"]
@@ -72,13 +72,13 @@ class CutMarks(TypedDict):
 
 
 class InterleaveMarks(TypedDict):
-    """What interleaving did: ``response["rerank"]["interleave"]``.
+    """The effect of interleaving: ``response["rerank"]["interleave"]``.
 
     Attributes:
         applied: whether the page is interleaved.
-        reason: why it is not; else None.
-        teams: the team of each hit of the page: ``A`` (the search's options) or ``B`` (the options of ``with``).
-        stages: the reports of team B's stages; those of team A are in ``response["rerank"]["stages"]``.
+        reason: why the page is not interleaved, or None if it is.
+        teams: a letter for each hit of the page: ``A`` (the search's options) or ``B`` (the options of ``with``).
+        stages: the reports of team B's stages. The reports of team A are in ``response["rerank"]["stages"]``.
         name: the experiment's name.
     """
 
@@ -95,7 +95,7 @@ class TrafficMarks(TypedDict):
     Attributes:
         share: the share of searches that are reranked, in [0, 1].
         chosen: whether this search is in the share. It is then reranked or, in shadow mode, repeated with reranking.
-        queued: whether this search will be repeated; False if too many are waiting. Only in shadow mode.
+        queued: whether this search will be repeated. False if too many searches are waiting. Only in shadow mode.
     """
 
     share: float
@@ -108,7 +108,7 @@ class UbiMarks(TypedDict):
 
     Attributes:
         recorded: whether the search was recorded.
-        reason: why it was not; else None.
+        reason: why the search was not recorded, or None if it was.
         query_id: the id that links clicks to the search.
     """
 
@@ -118,23 +118,23 @@ class UbiMarks(TypedDict):
 
 
 class RerankMarks(TypedDict):
-    """What reranking did: ``response["rerank"]``.
+    """The report of reranking: ``response["rerank"]``.
 
     Attributes:
         applied: whether the models determined the order; ``"partial"`` if they determined a part of it.
-        reason: why they did not, or only in part; else None.
-        reason_code: the kind of that reason, a `ReasonCode`; else None.
+        reason: why the models determined no part of the order, or only a part. None if they determined it all.
+        reason_code: the kind of that reason, a `ReasonCode`, or None without a reason.
         first_pass_took_ms: the ``took`` of the first pass, in milliseconds.
         stages: the report of each stage.
         warnings: sentences about differences from the request, or about wrong field names.
-        fields: the fields whose texts the model scored; absent if OpenSearch reranked, or if nothing was reranked.
-        fields_left_out: text fields that were not searched; only if no fields are named and there are more than five.
-        fields_by_index: the scored fields per index; only if no fields are named and the indices have different fields.
-        below_min_score: the number of reranked hits that ``min_score`` removed; only with ``min_score``.
-        cuts: the effect of each threshold; only with ``min_probability`` or ``cutoff``.
-        interleave: the effect of interleaving; only with ``interleave``.
-        traffic: whether the search is in the reranked share; only with ``traffic``.
-        ubi: whether the search was recorded; only if its body has ``ext.ubi``.
+        fields: the fields whose texts the model scored. Absent if OpenSearch reranked, or if nothing was reranked.
+        fields_left_out: text fields that were not searched. Only if no fields are set and there are more than five.
+        fields_by_index: the scored fields per index. Only if no fields are set and the indices' fields differ.
+        below_min_score: the number of reranked hits that ``min_score`` removed. Only with ``min_score``.
+        cuts: the effect of each threshold. Only with ``min_probability`` or ``cutoff``.
+        interleave: the effect of interleaving. Only with ``interleave``.
+        traffic: whether the search is in the reranked share. Only with ``traffic``.
+        ubi: whether the search was recorded. Only if its body contains ``ext.ubi``.
     """
 
     applied: bool | Literal["partial"]
@@ -157,16 +157,16 @@ class StageScoreMarks(TypedDict):
     """A stage's score of a hit.
 
     Attributes:
-        score: the value that the stage sorted by; higher is better. None if the search has another sort order.
+        score: the value that the stage sorted by; higher is better. None if the search sets its own sort order.
         rank: the rank after the stage, from 1.
-        logit: the model's logit; only from stages that compute one.
-        probability: the probability of relevance, in [0, 1]; only from stages that compute one.
-        truncated: True if the text was longer than the model's input, else absent.
-        text: in ``first_pass``, the score of the query's text clauses, if the query has boosts; in ``boosts``, the text
-            score that the hit gets from the model's order.
-        exact_name: True in ``first_pass`` if the query is the hit's whole name, else absent.
-        boost: the value of the query's boost, which is, for example, added to the text score. A second boost is
-            ``boost_2``.
+        logit: the model's logit. Only from stages that compute one.
+        probability: the probability of relevance, in [0, 1]. Only from stages that compute one.
+        truncated: True if the text was longer than the model's input. Absent otherwise.
+        text: in ``first_pass``, the score of the query's text clauses, if the query contains boosts. In ``boosts``, the
+            text score that the hit gets from the model's order.
+        exact_name: True in ``first_pass`` if the query is exactly the hit's name. Absent otherwise.
+        boost: the value of the query's boost, for example a number that is added to the text score. The value of a
+            second boost is ``boost_2``.
     """
 
     score: float | None
@@ -191,10 +191,11 @@ class HitMarks(TypedDict, total=False):
         vectors_blend: the score and rank by the blend of cross-encoder and bi-encoder.
         duo: the score and rank by comparisons of pairs.
         boosts: the score and rank by the model's order and the query's boosts.
-        exact_name: the score of the hit that this hit displaced, because the query is this hit's whole name.
+        exact_name: present if this hit was moved up because the query is exactly its name; contains the score of the
+            hit whose place it took.
         failure: why the hit could not be scored.
-        explanation: a sentence for each stage; only with ``explain``.
-        probability: the calibrated probability; only with ``min_probability`` or ``cutoff``.
+        explanation: a sentence for each stage. Only with ``explain``.
+        probability: the calibrated probability. Only with ``min_probability`` or ``cutoff``.
         team: the team whose ranking picked the hit of an interleaved page, ``A`` or ``B``.
         team_ranks: the hit's rank in each of the two rankings, from 1.
     """

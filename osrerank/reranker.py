@@ -27,7 +27,7 @@ from osrerank.tracing.spans import bind_trace
 from osrerank.types import Candidate, Encoder, Scorer
 
 DEFAULTS = Rerank(blend="replace", depth=10_000)
-"""The default options: the model's score alone orders all texts; scores of a first pass are not blended in."""
+"""The default options: only the model's scores order the texts, without a blend of first-pass scores."""
 MAX_QUERIES = 8
 """The maximum number of queries that are ranked at the same time, so that their pairs share batches."""
 
@@ -43,9 +43,9 @@ class RankedText:
     """A text in the new order, with its score.
 
     Attributes:
-        doc_id: the document's ``id``, ``doc_id`` or ``docno``; without any, its index in ``documents``, from 0.
-        score: the last stage's score, a logit if it is the only stage; None if the text was not scored.
-        probability: the model's probability of relevance, in [0, 1]; None if the text was not scored.
+        doc_id: the document's ``id``, ``doc_id`` or ``docno``, or else its index in ``documents``, from 0.
+        score: the last stage's score, which is a logit if it is the only stage. None if the text was not scored.
+        probability: the model's probability of relevance, in [0, 1]. None if the text was not scored.
         rank: the rank in the new order, from 1.
         text: the model's input: title and text.
         truncated: whether the text was longer than the model's input.
@@ -64,7 +64,7 @@ class RankedText:
 
 
 class Reranker:
-    """Ranks texts by a model, which is loaded on first use. Safe to use from many threads.
+    """Ranks texts with a model, which is loaded on first use. Safe to use from many threads.
 
     ```python
     from osrerank import Reranker
@@ -77,8 +77,8 @@ class Reranker:
     Args:
         model: a directory or hub id in Hugging Face layout, or the name of a shipped model. None uses the settings'
             model.
-        vector_model: the bi-encoder of the stage ``vectors`` if ``model`` is a cross-encoder; named in the same way.
-        duo_model: the model that compares pairs, for ``mono-duo`` and ``vectors-duo``; named in the same way.
+        vector_model: the bi-encoder of the stage ``vectors`` if ``model`` is a cross-encoder. Set like ``model``.
+        duo_model: the model that compares pairs, for ``mono-duo`` and ``vectors-duo``. Set like ``model``.
         backend: ``auto``, ``onnx``, ``torch``, ``workers`` or ``http``. None uses the settings' backend.
         redis_url: the Redis for the score cache. None uses the settings' Redis.
         scorer: a scorer or encoder of your own instead of ``model``, which you close yourself.
@@ -113,7 +113,7 @@ class Reranker:
         return self._service.settings.model
 
     def rank(self, query: str, documents: Sequence[Document], *, top_k: int | None = None) -> list[RankedText]:
-        """Return the documents, best first; unscored documents follow in their old order.
+        """Return the documents, best first. Unscored documents follow in their original order.
 
         Args:
             query: the query's text.
@@ -151,8 +151,9 @@ class Reranker:
             top_k: the number of rows to return per query. None returns all.
 
         Raises:
-            ConfigError: a column or value is missing, a query has a document twice or two texts, or as for `rank`.
-            ScoringError: as for `rank`.
+            ConfigError: a column or value is missing, a query lists a document twice, its rows differ in the query's
+                text, or ``top_k`` is below 1.
+            ScoringError: scoring failed, and ``on_failure`` is ``"raise"``.
         """
         if not is_frame(frame):
             raise _argument_error("frame", f"the frame is {_describe_type(frame)}; pass a DataFrame of pandas")
@@ -174,7 +175,8 @@ class Reranker:
         """Rank each query's documents as `rank` does, several queries at a time.
 
         Raises:
-            ValueError: the numbers of queries and of lists of documents differ, or as for `rank`.
+            ValueError: the numbers of queries and document lists differ, a query is blank, or two documents of a query
+                have the same id. See `rank` for further errors.
         """
         if len(queries) != len(documents):
             raise ValueError(f"there are {len(queries)} queries and {len(documents)} lists of documents")
@@ -249,7 +251,7 @@ def _parse_document(index: int, document: Any) -> dict[str, Any]:
 
 
 def _query_text(query_id: Any, rows: Sequence[tuple[int, Mapping[str, Any]]]) -> str:
-    """Return the text of a query, after checking that its rows have one text and no document twice."""
+    """Return a query's text. Check that its rows contain the same text, and no document twice."""
     queries = {row[QUERY] for _number, row in rows}
     if len(queries) > 1:
         raise _argument_error("frame", f"the DataFrame has {len(queries)} texts for query {query_id}; use one")
@@ -268,7 +270,7 @@ def _row_document(number: int, row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _decreasing_scores(texts: Sequence[RankedText]) -> list[float]:
-    """Return the scores of ranked texts, changed where necessary so that all have a score and none increases."""
+    """Return the scores of ranked texts, changed where necessary so that no score is missing or increases."""
     scores: list[float] = []
     for text in texts:
         previous = scores[-1] if scores else None

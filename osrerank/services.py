@@ -1,4 +1,4 @@
-"""Load a model per index, for clients whose settings file names models for indices."""
+"""Load a model per index, for clients whose settings file sets models for indices."""
 
 import logging
 import threading
@@ -19,15 +19,14 @@ MAX_MODELS = 3
 
 
 class Services:
-    """The services of the models that the settings file names; each model is loaded on first use.
+    """The services of the models in the settings file. Each model is loaded on first use. Thread-safe.
 
     If `MAX_MODELS` are loaded, the least recently used one is released before another is loaded. The client's default
-    model and the models of running searches are not released, so there may be more for a while. Safe to use from many
-    threads.
+    model and the models of running searches are not released, so more models can be loaded temporarily.
 
     Args:
-        client_service: the service of the client's default model, for indices without a model of their own.
-        defaults: the client's defaults, which name the models of indices.
+        client_service: the service of the client's default model, for indices without a model in the settings file.
+        defaults: the client's defaults, which include the models of indices.
     """
 
     def __init__(self, client_service: RerankService, defaults: Defaults) -> None:
@@ -50,18 +49,18 @@ class Services:
         return [name for name, service in list(self._services.items()) if _is_loaded(service)]
 
     def conflict(self, index: Any) -> str:
-        """Return a sentence if a search's indices have different models, so that it cannot be reranked; else ""."""
+        """Return why a search cannot be reranked if its indices use different models, or else ""."""
         names = self._model_names(index)
         if len(names) == 1:
             return ""
-        reason = f"the indices of this search may have different models ({', '.join(sorted(names))})"
+        reason = f"the indices of this search might use different models ({', '.join(sorted(names))})"
         return f"{reason}: search them one by one, leave some out (shop-*,-shop-de*), or set one model for all"
 
     @contextmanager
     def of(self, index: Any) -> Iterator[RerankService]:
-        """Yield the service of an index's model, which stays loaded meanwhile.
+        """Yield the service of an index's model, and keep it loaded inside the ``with`` block.
 
-        If indices have different models, yield the service of the client's default model.
+        If the indices use different models, yield the service of the client's default model.
         """
         names = self._model_names(index)
         name = names.pop() if len(names) == 1 else self._client_service.settings.model
@@ -88,7 +87,7 @@ class Services:
         return {name or self._client_service.settings.model for name in self._defaults.models_of(index)}
 
     def _release_models(self, next_name: str) -> None:
-        """Release idle models until the next one may be loaded."""
+        """Release idle models to make room for the next one."""
         loaded = [name for name in self.loaded if name != next_name]
         max_loaded = MAX_MODELS - _is_loaded(self._client_service) - 1  # one for the next model
         idle = [name for name in loaded if not self._n_searches[name]]

@@ -50,7 +50,7 @@ class FunctionScorer:
         function: a function of query and document that returns a logit.
         unscorable: the texts whose scoring fails.
         seconds_per_pair: the time to score a pair, in seconds.
-        sleep: the function that waits for this time; that of a `ManualClock` does not wait.
+        sleep: the function that waits for this time. `ManualClock.sleep` does not wait.
         broken: whether every call raises an error.
     """
 
@@ -110,8 +110,8 @@ class ArithmeticEncoder:
     """A backend whose vectors are arithmetic: element i is the number of token ids that are i modulo 32, normalised.
 
     Args:
-        before: a function that is called with a document's token ids before it is encoded. It may wait, raise, or move
-            a clock.
+        before: a function that is called with a document's token ids before it is encoded. It can wait, raise an
+            error, or move a clock.
         threads: the number of texts that are encoded at the same time.
 
     Attributes:

@@ -1,7 +1,7 @@
 """Convert MS MARCO's top-1000 and top-100 files into candidates for `osrerank rerank`.
 
-A top-1000 file contains the texts, and its lines are in random order. A top-100 file is a TREC run; its texts come from
-the collection. Both may be larger than memory: a temporary SQLite file sorts the rows.
+A top-1000 file contains the texts, and its lines are in random order. A top-100 file is a TREC run, so its texts are
+read from the collection. Either can be larger than memory, so a temporary SQLite file sorts the rows.
 """
 
 import json
@@ -46,8 +46,9 @@ def read_top1000(files: tuple[str, ...]) -> Iterator[dict[str, Any]]:
                 reason = f"expected qid, pid, query, passage, found {len(fields)} fields: {excerpt(line)}"
                 raise record_error(source, reason, line=number)
             query_id, doc_id, query, text = fields
-            if problem := invalid_id_reason(query_id, of_query=True) or invalid_id_reason(doc_id):
-                raise record_error(source, problem, line=number)
+            id_problem = invalid_id_reason(query_id, is_query=True) or invalid_id_reason(doc_id)
+            if id_problem:
+                raise record_error(source, id_problem, line=number)
             database.execute("INSERT INTO rows VALUES (?, ?, ?, ?, NULL, NULL)", (position, query_id, query, doc_id))
             database.execute("INSERT OR IGNORE INTO texts VALUES (?, '', ?)", (doc_id, text))
         yield from _group_by_query(database)
@@ -58,7 +59,7 @@ def join_run_and_texts(
 ) -> Iterator[dict[str, Any]]:
     """Yield each query of a run with its candidates, in the run's order, and their texts from the collection.
 
-    A run in MS MARCO's three columns has no scores: its candidates are ordered by rank and get the scores 1/rank.
+    A run in MS MARCO's three columns contains no scores. Its candidates are ordered by rank, with the scores 1/rank.
 
     Args:
         files: the files of the run.
@@ -74,7 +75,8 @@ def join_run_and_texts(
                 raise line.error(f"query {line.query_id!r} is not in the queries file")
             row = (position, line.query_id, queries[line.query_id], line.doc_id, line.score, line.rank)
             database.execute("INSERT INTO rows VALUES (?, ?, ?, ?, ?, ?)", row)
-        if tie := database.execute(_SELECT_TIE).fetchone():
+        tie = database.execute(_SELECT_TIE).fetchone()
+        if tie:
             query_id, rank = tie
             raise CorpusFormatError(
                 f"{', '.join(files)}: two documents of query {query_id!r} have the same rank {rank}"

@@ -29,7 +29,7 @@ __all__ = ["convert", "download", "index"]
     type=click.IntRange(min=1),
     default=1,
     show_default=True,
-    help="Shards; term statistics, and so scores, differ by shard.",
+    help="Number of shards. Each computes scores from its own term statistics.",
 )
 @click.option(
     "--replicas",
@@ -47,7 +47,7 @@ __all__ = ["convert", "download", "index"]
     default=ENGLISH,
     show_default=True,
     metavar="LANGUAGE",
-    help=f"Language of the analyzer: {', '.join(LANGUAGES)}; the embedded engine has no cjk.",
+    help=f"Language of the analyzer: {', '.join(LANGUAGES)}; the embedded engine does not support cjk.",
 )
 @click.option("--recreate", is_flag=True, help="Delete an existing index of this name first.")
 @click.option("--force-merge", is_flag=True, help="Merge the index into one segment at the end.")
@@ -64,7 +64,7 @@ __all__ = ["convert", "download", "index"]
     type=click.FloatRange(min=0),
     default=300.0,
     show_default=True,
-    help="Stop if the server does not answer for this long.",
+    help="Stop if the server does not respond for this long.",
 )
 @click.option(
     "--checkpoint-s", type=click.FloatRange(min=0), default=5.0, show_default=True, help="Time between checkpoints."
@@ -116,7 +116,7 @@ def index(defaults: dict[str, Any], /, **options: Any) -> None:
 def download(collection: str, output: Path | None, only: tuple[str, ...], catalogue: Path | None) -> None:
     """Download a collection's official files, and check their sizes and MD5s; the same command resumes a download.
 
-    A file without a published MD5 cannot be verified; its SHA-256 is printed instead.
+    A file without a published MD5 cannot be verified. Its SHA-256 is printed instead.
     """
     from osrerank_loaders.command import download_collection
 

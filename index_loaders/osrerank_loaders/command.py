@@ -55,11 +55,11 @@ def download_collection(
     Args:
         collection: the collection's name in the catalogue.
         folder: the folder.
-        only: the names of the files to download; all files if empty.
+        only: the names of the files to download. If it is empty, all files are downloaded.
         catalogue: a catalogue to use instead of the package's.
 
     Yields:
-        The path of each complete file, and a note: "" if its MD5 was verified.
+        The path of each complete file, and a note, which is "" if the file's MD5 was verified.
 
     Raises:
         ConfigError: the collection or a file is not in the catalogue.
@@ -69,17 +69,16 @@ def download_collection(
         reason = f"there is no collection {collection}; there are {', '.join(sorted(collections))}"
         raise ConfigError(reason, setting="collection", source="argument")
     files = collections[collection].files
-    if unknown := set(only) - {file.name for file in files}:
+    unknown = set(only) - {file.name for file in files}
+    if unknown:
         names = ", ".join(file.name for file in files)
-        reason = f"{collection} has no file {min(unknown)} to download with --only; it has {names}"
+        reason = f"{collection} has no file {min(unknown)} to download with --only; its files are {names}"
         raise ConfigError(reason, setting="only", source="argument")
     for file in files:
         if not only or file.name in only:
             with download_progress(file.name, file.bytes) as report:
                 path = fetch(file, folder, report=report)
-            note = (
-                ""
-                if file.md5
-                else f"{path} is not verified: no MD5 is published; its SHA-256 is {compute_sha256(path)}"
-            )
+            note = ""
+            if not file.md5:
+                note = f"{path} is not verified: no MD5 is published; its SHA-256 is {compute_sha256(path)}"
             yield path, note

@@ -31,7 +31,7 @@ class RemoteFile:
     Attributes:
         name: the name under which the file is saved.
         url: the http or https address.
-        bytes: the size in bytes. If it is None, the size that the server sends is expected.
+        bytes: the size in bytes. If it is None, the size in the server's response is expected.
         md5: the MD5 in hexadecimal digits. If it is None, the file is not verified.
     """
 
@@ -113,7 +113,8 @@ def fetch(
         if bytes_on_disk > previous_bytes:
             wait = retry_budget.start(remote.url)
             previous_bytes = bytes_on_disk
-        if (failure := _append_missing(remote, part, version, retry_budget.timeout_s, report)) is not None:
+        failure = _append_missing(remote, part, version, retry_budget.timeout_s, report)
+        if failure is not None:
             wait(failure)
     _check(part, remote)
     part.rename(target)
@@ -147,7 +148,10 @@ def _describe(remote: RemoteFile, retry_budget: RetryBudget) -> tuple[int, str]:
         descriptions.append((length, tag if is_strong else response.headers["Last-Modified"] or ""))
 
     wait = retry_budget.start(remote.url)
-    while (failure := _request(remote, "HEAD", {}, retry_budget.timeout_s, read_headers)) is not None:
+    while True:
+        failure = _request(remote, "HEAD", {}, retry_budget.timeout_s, read_headers)
+        if failure is None:
+            break
         wait(failure)
     return descriptions[0]
 
@@ -155,7 +159,7 @@ def _describe(remote: RemoteFile, retry_budget: RetryBudget) -> tuple[int, str]:
 def _append_missing(
     remote: RemoteFile, part: Path, version: str, timeout_s: float, report: Callable[[int], None]
 ) -> str | None:
-    """Request the missing bytes and append them; return why this failed, or None once the file is complete."""
+    """Request the missing bytes and append them. Return why this failed, or None once the file is complete."""
     bytes_on_disk = part.stat().st_size
 
     def append(response: http.client.HTTPResponse) -> None:
@@ -184,10 +188,10 @@ def _request(
     """Send a request and call ``handle`` with its response.
 
     Returns:
-        The reason of a failure after which a retry may succeed; None on success.
+        Why the request failed, if a retry could succeed, or None on success.
 
     Raises:
-        LoaderError: a retry would fail, too.
+        LoaderError: the request failed, and a retry would also fail.
     """
     if not remote.url.startswith(("http://", "https://")):
         raise LoaderError(f"{remote.url}: only http and https addresses can be downloaded")
@@ -205,7 +209,7 @@ def _request(
 
 
 def _refuse_html(response: http.client.HTTPResponse, remote: RemoteFile) -> None:
-    """Refuse a web page instead of the file. Some servers send a login, an error or a notice with status 200.
+    """Refuse a web page, because some servers send a login, an error or a notice with status 200.
 
     Raises:
         LoaderError: the response is HTML.
@@ -233,7 +237,7 @@ def _format_size(n_bytes: int) -> str:
 def _write(
     response: http.client.HTTPResponse, part: Path, offset: int, expected_bytes: int, report: Callable[[int], None]
 ) -> None:
-    """Write the response into the file from an offset; stop once the file is larger than expected."""
+    """Write the response into the file from an offset. Stop once the file is larger than expected."""
     with part.open("r+b" if offset else "wb") as file:
         file.seek(offset)
         n_bytes = offset
@@ -244,7 +248,7 @@ def _write(
 
 
 def _check(path: Path, remote: RemoteFile) -> None:
-    """Raise `ChecksumError` if a file has not the published size and MD5; delete it first if it is a new download."""
+    """Raise `ChecksumError` if a file's size or MD5 is not the published one. Delete the file if it is new."""
     difference = _difference(path, remote)
     if not difference:
         return

@@ -57,7 +57,7 @@ def _refuse_repeated_options(command: click.Command, context: click.Context, arg
     try:
         _values, remaining, order = command.make_parser(context).parse_args(arguments)
     except click.UsageError:
-        return  # the command itself reports the error
+        return  # click reports the error later
     for option, times in Counter(order).items():
         if times == 1 or not isinstance(option, click.Option) or option.multiple or option.count:
             continue
@@ -134,7 +134,7 @@ def _name_replacement(error: click.ClickException) -> click.ClickException:
 
 
 def _find_extra(module: str) -> str:
-    """Return the extra of osrerank with the fewest packages that installs a module; empty if there is no such extra."""
+    """Return the smallest extra of osrerank that installs a module, or "" if no extra does."""
     from importlib.metadata import requires
 
     distribution = module.partition(".")[0].replace("_", "-").lower()

@@ -46,7 +46,7 @@ LOCAL_BACKENDS = ("auto", "onnx", "torch")
     type=FILE,
     help="Your own query to compare: a search body in JSON, with {{query}} for the text.",
 )
-@click.option("--quick", is_flag=True, help="Compare only depths and weights, and what --fields and --models name.")
+@click.option("--quick", is_flag=True, help="Compare only depths and weights, and the values of --fields and --models.")
 @click.option("--exclude-query-ids", is_flag=True, help="Leave out the hit that has the query's id, as BEIR does.")
 @click.option("--output", "-o", type=OUTPUT_FILE, default=SETTINGS_FILE, show_default=True, help="Settings file.")
 @click.option("--force", is_flag=True, help="Change the index's part of the file if it exists; comments are lost.")
@@ -108,15 +108,15 @@ def advise(context: click.Context, /, **options: Any) -> None:
     click.echo("\n".join([*report.lines(advice), *report.extreme_lines(advice), f"{output}: {changes}"]))
     if advice.recommended and advice.best.sample != advice.current.sample:
         click.echo(
-            f"the stored vectors are of other texts or another model: run osrerank vectors build --index {index}"
+            f"the stored vectors belong to other texts or another model: run osrerank vectors build --index {index}"
         )
 
 
 def _choose_alternatives(context: click.Context, client: Any, options: dict[str, Any], stack: ExitStack) -> Any:
     """Return the fields, models and query to compare with the current ones.
 
-    Without ``--fields`` or ``--models``, these are all fields or shipped models, unless ``--quick`` is set. The clients
-    are closed by ``stack``.
+    Without ``--fields`` or ``--models``, all fields or shipped models are compared, unless ``--quick`` is set. The
+    clients are closed by ``stack``.
     """
     from osrerank.decision.advice.advise import Alternatives
     from osrerank.decision.advice.template import QueryTemplate
@@ -139,11 +139,12 @@ def _choose_alternatives(context: click.Context, client: Any, options: dict[str,
     fields = [choice for choice in dict.fromkeys(fields) if choice != current]
     clients = [open_alternative(name) for name in dict.fromkeys(models) if name != settings.model]
     template = None if options["template"] is None else QueryTemplate.read(options["template"])
-    return Alternatives(fields, clients, template, open_alternative(settings.model) if fields else None)
+    fields_client = open_alternative(settings.model) if fields else None
+    return Alternatives(fields, clients, template, fields_client)
 
 
 def field_choices(current: tuple[str, ...]) -> list[tuple[str, ...]]:
-    """Return the choices of fields to compare: each current field alone, and the first two, three, ... together."""
+    """Return the field lists to compare: each current field alone, and the first two, three, ... together."""
     if len(current) < 2:
         return []
     return [*((name,) for name in current), *(current[:count] for count in range(2, len(current)))]
@@ -163,7 +164,7 @@ def _report_missing_vectors(client: Any, index: str) -> None:
 
 
 def settings_table(advice: "IndexAdvice") -> dict[str, Any]:
-    """Return the options to write to the settings file: the recommended ones, and the fields of the index."""
+    """Return the options to write to the settings file: the recommended ones, and the index's fields."""
     options = advice.options
     table = {"fields": options.fields, **advice.recommended, "query_fields": options.query_fields}
     table.pop("model", None)

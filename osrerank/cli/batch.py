@@ -36,19 +36,23 @@ class QuerySetRun:
         queries: the queries, in order.
         search: a function that takes a query and its start time and returns its record. Several threads call it.
         ranking_options: the options that determine the rankings. A side file with other options is not resumed.
-        reranked: whether a query that was not completely reranked counts as failed.
+        must_rerank: whether a query that was not completely reranked counts as failed.
         workers: the number of threads.
     """
 
     queries: Sequence[Query]
     search: Callable[[Query, float], QueryRecord]
     ranking_options: Mapping[str, Any]
-    reranked: bool
+    must_rerank: bool
     workers: int = 1
 
 
 def run_batch(batch: QuerySetRun, options: Mapping[str, Any]) -> None:
-    """Search for all queries of a batch that its side file lacks, then write the run, by the options of `run_options`.
+    """Search for all queries that are not in the side file yet, then write the run.
+
+    Args:
+        batch: the query set and its search.
+        options: the command's options, as `run_options` adds them.
 
     Raises:
         EvaluationError: queries failed. They are listed on standard error.
@@ -68,13 +72,13 @@ def run_batch(batch: QuerySetRun, options: Mapping[str, Any]) -> None:
                 batch.search,
                 checkpoint,
                 workers=batch.workers,
-                require_reranked=batch.reranked,
+                require_reranked=batch.must_rerank,
                 allow_partial=allow_partial,
                 advance=advance,
             )
         n_partial = sum(record.is_partial for record in checkpoint.records(ids))
         if n_partial and not allow_partial:
-            reason = f"{side_file} has {n_partial} partly reranked queries from a run with --allow-partial"
+            reason = f"{side_file} contains {n_partial} partly reranked queries from a run with --allow-partial"
             raise EvaluationError(f"{reason}: pass --allow-partial again, or delete the file")
         if not failures or skip_failed:
             tag = options.get("tag") or output.stem
@@ -137,7 +141,7 @@ def digest(queries: Sequence[Query]) -> str:
 def resolve_ranking_options(arguments: RerankArgument, defaults: Rerank, reranker: RerankService) -> dict[str, Any]:
     """Return the options, settings and model identities that determine the rankings of a run, by name.
 
-    This loads the models, because the name of a model does not identify it.
+    This loads the models, because a model's name does not identify its weights.
     """
     options = Rerank.of(arguments, defaults)
     if options is None:
@@ -155,9 +159,11 @@ def resolve_ranking_options(arguments: RerankArgument, defaults: Rerank, reranke
 
 @contextlib.contextmanager
 def progress(total: int, done: int) -> Iterator[Callable[[], None]]:
-    """Show progress over ``total`` queries, of which ``done`` are done; yield a function to call after each query.
+    """Show a bar on a terminal, or else lines; yield a function to call after each query.
 
-    Progress is a bar on a terminal, else lines.
+    Args:
+        total: the number of all queries.
+        done: the number of queries that an earlier run has finished.
     """
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 

@@ -36,8 +36,8 @@ def calibrate(
     client.search(text, index="articles", rerank={"cutoff": {"precision": 0.9}})
 
     The queries are searched with the index's options. The calibration is Platt's or isotonic, whichever fits held-out
-    queries better. It holds only for the same model, options and fields. A search with others is not cut off, and its
-    response reports that.
+    queries better. It applies only to searches with the same model, options and fields. In other searches, thresholds
+    remove no hits, and the response reports that.
     """
     from osrerank.cli.tables import track
     from osrerank.decision.calibrate import calibrate as fit_calibration
@@ -73,5 +73,5 @@ def _print_report(file: Path, index: str, fitted: "CalibrationFit", *, as_json: 
     click.echo("expected calibration error {ece_before:.4f} before, {ece_after:.4f} after".format(**evidence))
     for precision in (0.5, 0.7, 0.9):
         threshold = fitted.calibration.threshold_for(precision)
-        hits = "not reached" if threshold is None else f"hits with a probability of at least {threshold:.3f}"
-        click.echo(f"precision {precision:g}: {hits}")
+        condition = "not reached" if threshold is None else f"hits with a probability of at least {threshold:.3f}"
+        click.echo(f"precision {precision:g}: {condition}")

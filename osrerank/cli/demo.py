@@ -68,7 +68,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class DemoRow:
-    """The responses to all questions, searched in one way. They make a row of the table.
+    """The responses to all questions with one search method: a row of the table.
 
     Attributes:
         name: the name of the row, a key of `LABELS`.
@@ -90,7 +90,7 @@ class DemoRow:
         return int(median_high(response["took"] for response in self.responses))
 
     def encoded(self) -> int | None:
-        """Return the median number of texts that a search encoded; None if the pipeline uses no vectors."""
+        """Return the median number of texts that a search encoded, or None if the pipeline uses no vectors."""
         stages = [stage for response in self.responses for stage in response.get("rerank", {}).get("stages", ())]
         counts = [stage["encoded"] for stage in stages if "encoded" in stage]
         return int(median_high(counts)) if counts else None
@@ -166,23 +166,23 @@ def index_sample(client: Client, sample: Sample) -> None:
 
 
 def _choose_model(global_options: Mapping[str, Any], pipeline: str) -> dict[str, str]:
-    """Return the option ``model`` if the pipeline needs a cross-encoder and the user names no model, else no option.
+    """Return `CROSS_ENCODER` as the option ``model`` if the pipeline needs it and the user sets no model.
 
     Raises:
-        ModelLoadError: the pipeline needs a duo model, and the user names none.
+        ModelLoadError: the pipeline needs a duo model, and the user sets none.
     """
     settings = Settings.load(**{name: global_options[name] for name in ("model", "duo_model")})
     if pipeline in WITH_DUO and not settings.duo_model:
         from osrerank.scoring.registry import NO_DUO_MODEL
 
-        raise ModelLoadError(f"{NO_DUO_MODEL}; then name it with --duo-model")
+        raise ModelLoadError(f"{NO_DUO_MODEL}; then set it with --duo-model")
     if "mono" in pipeline and "model" not in settings.model_fields_set:
         return {"model": CROSS_ENCODER}
     return {}
 
 
 def _search_all_ways(context: click.Context, questions: Sequence[str], pipeline: str) -> list[DemoRow]:
-    """Search with BM25 and with reranking. If that stored document vectors, search with reranking once more."""
+    """Search with BM25 and with reranking. If reranking stored document vectors, search with it once more."""
     rows = [
         DemoRow("bm25", _search_all(context, questions, NO_STAGES)),
         DemoRow("first_search", _search_all(context, questions, pipeline)),
@@ -196,12 +196,12 @@ def _search_all(context: click.Context, questions: Sequence[str], pipeline: str)
     """Search for all questions with a new client, whose cache in memory is empty; stored vectors are used."""
     from osrerank.cli.tables import track
 
-    rerank = pipeline != NO_STAGES
+    reranks = pipeline != NO_STAGES
     options: dict[str, Any] = {"pipeline": pipeline, "depth": DEPTH, "on_failure": "raise"}
     if pipeline in WITH_DUO:
         options["duo_depth"] = DUO_DEPTH
-    rerank_argument = cast("RerankArgument", options if rerank else False)
-    with closing(open_client(context, warm=rerank)) as client:
+    rerank_argument = cast("RerankArgument", options if reranks else False)
+    with closing(open_client(context, warm=reranks)) as client:
         return tuple(client.search(text, index=INDEX, size=DEPTH, rerank=rerank_argument) for text in track(questions))
 
 

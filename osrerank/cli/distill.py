@@ -18,7 +18,7 @@ from osrerank.cli.train import print_output, training_options, training_request
 )
 @click.option("--student", type=MODEL, help="Model that the student starts from, instead of layers of the teacher.")
 def distill(layers: int | tuple[int, ...] | None, student: Path | None, **options: Any) -> None:
-    """Distil the teacher, which --init-from names, into a smaller model of the same kind.
+    """Distil the teacher, set with --init-from, into a smaller model of the same kind.
 
     \b
     osrerank distill --init-from mono --layers 3 --recipe tinybert-listwise --data examples=squad.jsonl --output small

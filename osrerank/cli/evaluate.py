@@ -28,7 +28,9 @@ if TYPE_CHECKING:
 @click.option("--msmarco", is_flag=True, help="MS MARCO's official MRR@10, divided by the number of reference queries.")
 @click.option("--per-query", is_flag=True, help="Also show every query's values.")
 @click.option(
-    "--complete", is_flag=True, help="Average over all judged queries; those that a run lacks count 0 (trec_eval -c)."
+    "--complete",
+    is_flag=True,
+    help="Average over all judged queries; queries missing from a run count 0 (trec_eval -c).",
 )
 @click.option("-l", "--relevance-level", default=1, show_default=True, help="Lowest relevant grade (trec_eval -l).")
 @click.option("--depth", type=click.IntRange(min=1), help="Measure only the first N documents (trec_eval -M).")
@@ -38,7 +40,7 @@ if TYPE_CHECKING:
     type=click.Choice(["refuse", "first"]),
     default="refuse",
     show_default=True,
-    help="If a run has a document twice for a query: refuse the run, or count the first.",
+    help="If a run lists a document twice for a query: refuse the run, or count the first.",
 )
 @click.option("--compare", is_flag=True, help="Test the other runs against the first.")
 @click.option("--all-pairs", is_flag=True, help="Test every pair of runs.")
@@ -129,7 +131,7 @@ def _warn_of_undefined_values(evaluation: "Evaluation", n_queries: int) -> None:
         n_missing = n_queries - len(values)
         if n_missing > 0:
             queries = f"{n_missing} of {n_queries} queries of {evaluation.run}"
-            _warn(f"{measure} has no value for {queries}, which are left out of its mean")
+            _warn(f"{measure} is undefined for {queries}, which are left out of its mean")
 
 
 def _warn_of_self_hits(runs: "Sequence[Run]") -> None:
@@ -143,7 +145,7 @@ def _warn_of_self_hits(runs: "Sequence[Run]") -> None:
         count = count_self_hits(rankings)
         if count:
             finding = f"in {run.name}, the top document of {count} of {len(rankings)} queries has the query's id"
-            _warn(f"{finding}; to leave it out, as BEIR does, use osrerank run --exclude-query-ids")
+            _warn(f"{finding}; to leave such documents out, as BEIR does, use osrerank run --exclude-query-ids")
 
 
 def _warn_of_different_queries(evaluations: "Sequence[Evaluation]") -> None:
@@ -163,10 +165,10 @@ def _warn_of_partial_queries(paths: Sequence[Path]) -> None:
         side_file = path.with_name(f"{path.name}.jsonl")
         if not side_file.is_file():
             continue
-        with suppress(EvaluationError):  # a file of another kind
+        with suppress(EvaluationError):  # not a side file
             n_partial = sum(record.is_partial for record in read_records(side_file))
             if n_partial:
-                _warn(f"{path} has {n_partial} partly reranked queries; see {side_file}")
+                _warn(f"{path} contains {n_partial} partly reranked queries; see {side_file}")
 
 
 def _read_runs(paths: Sequence[Path], duplicates: "Duplicates") -> list["Run"]:

@@ -14,7 +14,7 @@ COUNT_MEASURES = ("NumQ", "NumRel", "NumRet")
 
 
 def summary_table(report: Report) -> Table:
-    """Return a table with a row for each run. Letters after a value name runs from which it differs significantly."""
+    """Return a table with a row for each run. The letters after a value identify runs that it differs from."""
     measures = list(report.evaluations[0].overall)
     rows = []
     for index, evaluation in enumerate(report.evaluations):

@@ -93,10 +93,10 @@ def export(
     osrerank export ./BERT_Large_trained_on_MSMARCO monobert --precision int8
     osrerank export BAAI/bge-small-en-v1.5 bge --candidates dev.jsonl --qrels dev.qrels
 
-    SOURCE is a cross-encoder, a bi-encoder that sentence-transformers saved, or a late-interaction model that
-    sentence-transformers, PyLate or Stanford's code saved. Its weights are safetensors, PyTorch's pickles or a
-    TensorFlow checkpoint, and it has tokenizer.json or vocab.txt. OUTPUT gets an ONNX graph, the tokenizer and the
-    model card osrerank.json; it appears only when it is complete.
+    SOURCE is a cross-encoder, a bi-encoder saved by sentence-transformers, or a late-interaction model saved by
+    sentence-transformers, PyLate or Stanford's code. Its weights are safetensors, PyTorch's pickles or a TensorFlow
+    checkpoint, and it contains tokenizer.json or vocab.txt. OUTPUT gets an ONNX graph, the tokenizer and the model card
+    osrerank.json. It appears only when it is complete.
     """
     from osrerank.export.export_model import ExportOptions, export_model
 

@@ -20,7 +20,7 @@ TITLE_FIELD = "title"
 
 @contextmanager
 def open_index_texts(context: click.Context, index: str | None) -> "Iterator[Texts | None]":
-    """Yield a function that reads documents from an index by their ids; None if ``index`` is None."""
+    """Yield a function that reads documents from an index by their ids, or None if ``index`` is None."""
     if index is None:
         yield None
         return
@@ -29,7 +29,7 @@ def open_index_texts(context: click.Context, index: str | None) -> "Iterator[Tex
 
 
 def _read_documents(client: "Client", index: str, doc_ids: AbstractSet[str]) -> Iterator[Mapping[str, Any]]:
-    """Yield the documents that the index has, with the texts of the fields that the model reads."""
+    """Yield the documents that exist in the index, with the texts of the model's input fields."""
     from osrerank.response import hit_text
 
     fields = tuple(client.options_of(index).fields or ())

@@ -49,7 +49,7 @@ class BaseOptions(NamedTuple):
     type=DURATION,
     help="Deadline of a search.  [default: none; 1000 for a cross-encoder or without stored vectors]",
 )
-@click.option("--build", is_flag=True, help="Also build the vectors that the documents of --index lack.")
+@click.option("--build", is_flag=True, help="Also build the missing vectors of --index.")
 @click.option("--output", "-o", type=OUTPUT_FILE, default=SETTINGS_FILE, show_default=True, help="File to write.")
 @click.option("--force", is_flag=True, help="Write over the file if it exists.")
 @click.pass_context
@@ -62,7 +62,7 @@ def init(
     osrerank --url https://localhost:9200 init --index articles --build
 
     The file lists the text fields whose values, in a sample of documents, are titles or prose. If the model does not
-    read the language of the documents, the index gets osrerank/e5-multilingual, if it is installed. The depth is 100 if
+    support the documents' language, the index gets osrerank/e5-multilingual, if it is installed. The depth is 100 if
     document vectors are stored. With a cross-encoder, or with OSRERANK_VECTORS=off, it is the number of documents that
     this machine scores in half of the deadline, at most 100.
 
@@ -72,7 +72,7 @@ def init(
     from osrerank.indexing.documents import sample_texts
 
     if build and index is None:
-        raise click.UsageError("--build needs an index: name it with --index")
+        raise click.UsageError("--build needs an index: set it with --index")
     refuse_existing(output, force=force)
     with closing(open_client(context)) as client:
         fields = _find_fields(client, index) if index else SearchFields()
@@ -101,18 +101,20 @@ def init(
 
 
 def _find_fields(client: Any, index: str) -> SearchFields:
-    """Return the fields in the settings, or else the fields of the mapping whose sampled values are texts."""
+    """Return the fields in the settings, or else the mapped fields whose sampled values are texts."""
     options = client.searcher.defaults.options_for(index)
     named = NamedFields(caller_names(options.query_fields), caller_names(options.fields))
     fields_by_index = read_leaves_by_index(client.indices.get_mapping(index=index))
-    pipeline = client.search_pipeline_of(index)  # the samples avoid it: it may cost money, or refuse the requests
+    pipeline = client.search_pipeline_of(
+        index
+    )  # sampling avoids it, because it might cost money or refuse the requests
     groups = sample_groups(index, fields_by_index, pipeline.replacement)
     samples = () if pipeline.obstacle else client.result_of(groups, index)
     return resolve_fields(fields_by_index, samples, named) if samples else client.fields_of(index)
 
 
 def _stores_vectors(client: Any, index: str | None) -> bool:
-    """Return whether document vectors are stored, so that each document is encoded only once."""
+    """Return whether searches store document vectors, so that each document is encoded only once."""
     settings = client.searcher.service.settings
     if settings.vectors == "off":
         return False
@@ -153,7 +155,7 @@ def _print_fields(index: str, fields: SearchFields, *, is_written: bool, has_tex
 
 
 def _build_vectors(client: Any, index: str, *, build: bool) -> None:
-    """Print how many vectors an index lacks, and the command that builds them. If ``build`` is set, build them."""
+    """Print how many vectors are missing, and the command that builds them. If ``build`` is set, build them."""
     from osrerank.indexing.build import build_on_screen
     from osrerank.indexing.estimate import estimate
 
@@ -178,7 +180,7 @@ def _measure_speed(client: Any, sample: Sequence[str]) -> Speed:
 
 
 def _choose_model(client: Any, index: str, texts: Sequence[str]) -> str:
-    """Print the languages of an index's documents; return a model that reads them, or "" to keep the current model."""
+    """Print the documents' languages; return a model that supports them, or "" to keep the current model."""
     from osrerank.indexing.languages import Languages
 
     languages = Languages.detect(client, index, texts)

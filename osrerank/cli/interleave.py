@@ -66,7 +66,7 @@ def report(
     for row in rows:
         click.echo(_describe(row, confidence))
     if n_unmatched:
-        click.echo(f"{n_unmatched:,} clicks belong to pages that were not read")
+        click.echo(f"{n_unmatched:,} clicks belong to pages that are not in the data")
 
 
 def _read_pages(context: click.Context, clicks: Path | None, ubi: dict[str, Any]) -> "tuple[list[ShownPage], int]":

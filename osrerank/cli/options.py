@@ -26,15 +26,15 @@ MODEL_SETTINGS = ("redis_url", "model", "vector_model", "duo_model", "backend", 
 RANKING = ("pipeline", "depth", "mono_depth", "duo_depth", "pairs", "blend", "blend_weight", "passages", "sentences")
 """The search options that determine how candidates are ranked."""
 SEARCHING = (*RANKING, "fields", "query_fields", "separator", "rm3", "deadline_ms", "on_failure")
-"""All options of a search: `RANKING`, the first pass's options, and those of the whole search."""
+"""All options of a search: `RANKING`, and the options of the first pass and of the whole search."""
 CHOICES = {"pipeline": PIPELINES, "blend": BLENDS, "on_failure": get_args(FailurePolicy)}
 NAME_LISTS = ("fields", "query_fields")
 VALUE_OPTIONAL = ("sentences", "rm3")
-"""The groups of options that may be set without a value, such as ``--rm3``."""
+"""The groups of options that can be set without a value, such as ``--rm3``."""
 
 
 class CheckpointParam(click.ParamType[Path]):
-    """The type of a parameter that names a model: a directory, a hub id or a shipped model, in any weight format."""
+    """The type of a model parameter: a directory, a hub id or a shipped model, in any weight format."""
 
     name = "checkpoint"
 
@@ -48,7 +48,7 @@ class CheckpointParam(click.ParamType[Path]):
 
 
 class ModelParam(CheckpointParam):
-    """The type of a parameter that names a model to train. Pickled and TensorFlow weights are converted first."""
+    """The type of a parameter for a model to train. Pickled and TensorFlow weights are converted first."""
 
     name = "model"
 
@@ -90,7 +90,7 @@ def option_parser(default_name: str) -> Callable[..., dict[str, Any] | None]:
 
 
 def _parse_value(content: str) -> Any:
-    """Parse true, false, a number, or a list separated by slashes. Anything else is a text."""
+    """Parse true, false, a number, or a list separated by slashes. Return any other content as a string."""
     if content in ("true", "false"):
         return content == "true"
     if "/" in content:
@@ -180,7 +180,7 @@ def search_options(*names: str) -> Callable[[Command], Command]:
 
 
 def _describe_group(group: type) -> str:
-    """Return a sentence with the options of a group and their defaults; empty for a group of one option."""
+    """Return a sentence that lists a group's options and their defaults, or "" if the group has a single option."""
     if len(fields(group)) == 1:
         return ""
     defaults = []
@@ -220,7 +220,10 @@ def rerank_options(command: Command) -> Command:
 
 
 def rerank_arguments(options: Mapping[str, Any]) -> RerankOptions | bool:
-    """Return the ``rerank`` argument of a search from the options of a command; False with ``--no-rerank``."""
+    """Build the ``rerank`` argument of a search from a command's options.
+
+    With ``--no-rerank``, return False, or only the options of the first pass if some are set.
+    """
     arguments = {field.name: options[field.name] for field in fields(Rerank) if options.get(field.name) is not None}
     if not options["do_rerank"]:
         arguments = {name: arguments[name] for name in ("rm3", "query_fields") if name in arguments}
@@ -241,7 +244,7 @@ def open_client(
     Args:
         context: the context of the command, with the global options.
         warm: whether to load the models now.
-        settings: settings of the command.
+        settings: settings that the command overrides.
         model: the model to use instead of the global option ``--model``.
         options: further arguments of `Client`.
     """
@@ -263,5 +266,5 @@ def open_client(
 
 
 def wants_json(context: click.Context) -> bool:
-    """Return whether the global option --json is given."""
+    """Return whether the global option --json is set."""
     return bool(context.obj["as_json"])

@@ -1,4 +1,4 @@
-"""The types of command-line parameters that name files and folders."""
+"""The types of command-line parameters for files and folders."""
 
 from pathlib import Path
 from typing import Any

@@ -18,7 +18,7 @@ yes_option = click.option("--yes", is_flag=True, help="Change or remove an insta
 SECONDS = click.IntRange(1, 600)
 CALL_LIMITS = ("connect_timeout", "read_timeout", "retries", "connections")
 OPENSEARCH_OPTIONS = ("oversample", *CALL_LIMITS, "template")
-"""The options of ``install`` that Elasticsearch does not have."""
+"""The options of ``install`` that do not apply to Elasticsearch."""
 
 
 @click.group()
@@ -29,8 +29,8 @@ def pipeline() -> None:
 @pipeline.command()
 @click.option("--server", required=True, help="Address of osrerank serve for the cluster's nodes: http://host:port.")
 @name_option
-@click.option("--index", help="Index, alias or pattern from whose mapping the fields are chosen.")
-@click.option("--fields", help="Fields that the model reads, comma-separated.  [default: the text fields of --index]")
+@click.option("--index", help="Index, alias or pattern whose mapping determines the fields.")
+@click.option("--fields", help="The model's input fields, comma-separated.  [default: the text fields of --index]")
 @click.option(
     "--oversample", default=1.0, show_default=True, type=click.FloatRange(1), help="Number of pages to rerank."
 )
@@ -107,7 +107,7 @@ def remove(context: click.Context, /, name: str, *, yes: bool) -> None:
 
 
 def _confirm(context: click.Context, question: str, *, yes: bool) -> None:
-    """Ask whether to change or remove an installation. If not, end the command with exit code 1."""
+    """Ask whether to change or remove an installation. If the user declines, exit with code 1."""
     if not yes and not click.confirm(question):
         click.echo("Nothing was changed.", err=True)
         context.exit(1)
@@ -134,7 +134,8 @@ def _create_installer(context: click.Context, engine: Engine, name: str) -> Any:
     from osrerank.settings import Settings
 
     client = OpenSearch(**server_options(Settings.load(url=context.obj["url"])))
-    return (elasticsearch if engine.reranks_by_endpoint else opensearch).Installer(client, name)
+    module = elasticsearch if engine.reranks_by_endpoint else opensearch
+    return module.Installer(client, name)
 
 
 def _create_spec(context: click.Context, engine: Engine, options: dict[str, Any]) -> Any:
@@ -159,9 +160,9 @@ def _create_spec(context: click.Context, engine: Engine, options: dict[str, Any]
         raise ConfigError(f"--server is {server!r}; it must be http(s)://host:port", setting="server", source="flag")
     fields = tuple(name.strip() for name in (options["fields"] or "").split(",") if name.strip())
     if options["fields"] is not None and not fields:
-        raise ConfigError("--fields names no field", setting="fields", source="flag")
+        raise ConfigError("--fields contains no field: list at least one", setting="fields", source="flag")
     if not fields and not options["index"]:
-        reason = "the fields are missing: name them with --fields, or an index with --index"
+        reason = "the fields are missing: set --fields, or an index with --index"
         raise ConfigError(reason, setting="fields", source="flag")
     if options["index"]:
         with closing(open_client(context)) as client:
@@ -179,6 +180,6 @@ def _create_spec(context: click.Context, engine: Engine, options: dict[str, Any]
             index=options["index"] or "",
         )
     if len(fields) > 1:
-        reason = f"Elasticsearch's retriever reads one field, not {', '.join(fields)}: name one with --fields"
+        reason = f"Elasticsearch's retriever accepts one field, not {', '.join(fields)}: set --fields to one of them"
         raise ConfigError(reason, setting="fields", source="flag")
     return elasticsearch.EndpointSpec(server, fields[0], secret, options["index"] or "")

@@ -19,8 +19,14 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("collection", type=click.Choice(sorted(COLLECTIONS)))
 @click.argument("folder", required=False, type=FOLDER)
-@click.option("--candidates", "deep", type=click.Choice(list(map(str, DEPTHS))), default="100", show_default=True,
-    help="Rerank BM25's top 100 or top 1,000.")  # fmt: skip
+@click.option(
+    "--candidates",
+    "candidate_depth",
+    type=click.Choice([str(depth) for depth in DEPTHS]),
+    default="100",
+    show_default=True,
+    help="Rerank BM25's top 100 or top 1,000.",
+)
 @click.option("--index", help="Index with the documents of BM25.txt, instead of corpus.jsonl.")
 @click.option("--against", type=FILE, multiple=True, help="Run to compare with, in addition to BM25; repeat for more.")
 @click.option("--output", "-o", type=OUTPUT_FILE,
@@ -36,22 +42,22 @@ def reproduce(context: click.Context, /, **options: Any) -> None:
     osrerank reproduce dl19
     osrerank --model osrerank/minilm-l6 reproduce dl19 dl19 --against dl19-e5-small.run
 
-    FOLDER has the judgments and candidates; its default is the name of the collection. If a file is missing, an error
-    names its address and checksum. The candidates are rank_llm's file, or BM25.txt (a run, such as Anserini's) with
-    queries.tsv and either corpus.jsonl or --index. The same command resumes an interrupted run.
+    FOLDER contains the judgments and candidates; its default is the collection's name. If a file is missing, the error
+    message gives its address and checksum. The candidates are rank_llm's file, or BM25.txt (a run, such as Anserini's)
+    with queries.tsv and either corpus.jsonl or --index. The same command resumes an interrupted run.
     """
     from osrerank.cli.batch import run_batch
     from osrerank.cli.rerank import create_batch
-    from osrerank.evaluation import reproduce as steps
+    from osrerank.evaluation import reproduce as reproduction_steps
     from osrerank.formats.trec import read_run
     from osrerank.service import RerankService
     from osrerank.settings import Settings
 
     collection = COLLECTIONS[options["collection"]]
-    depth = int(options["deep"])
+    depth = int(options["candidate_depth"])
     with open_index_texts(context, options["index"]) as texts:
-        inputs = steps.find_materials(options["folder"] or Path(collection.name), collection, depth, texts)
-    bm25, candidates = steps.truncate_candidates(inputs.candidates, depth)
+        inputs = reproduction_steps.find_materials(options["folder"] or Path(collection.name), collection, depth, texts)
+    bm25, candidates = reproduction_steps.truncate_candidates(inputs.candidates, depth)
     other_runs = [replace(read_run(path), name=str(path)) for path in options["against"]]
     reranker = RerankService(Settings.load(**{name: context.obj[name] for name in MODEL_SETTINGS}))
     try:
@@ -63,7 +69,9 @@ def reproduce(context: click.Context, /, **options: Any) -> None:
     finally:
         reranker.close()
     model_run = replace(read_run(output), name=name)
-    reproduction = steps.compare_with_published(collection, depth, inputs.qrels, bm25, model_run, other_runs)
+    reproduction = reproduction_steps.compare_with_published(
+        collection, depth, inputs.qrels, bm25, model_run, other_runs
+    )
     if wants_json(context):
         click.echo(json.dumps(reproduction.as_json(), indent=2))
     else:
@@ -88,7 +96,7 @@ def _print_report(reproduction: "Reproduction") -> None:
     bm25 = collection.bm25
     if not reproduction.is_published:
         click.echo(
-            f"These candidates are not the published ones, for which BM25 has {bm25.value:.4f} over "
+            f"These candidates are not the published ones, on which BM25 reaches {bm25.value:.4f} over "
             f"{collection.queries} queries ({bm25.source}), so published values are left out."
         )
     elif not reproduction.published:

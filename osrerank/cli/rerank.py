@@ -33,7 +33,7 @@ def rerank(context: click.Context, /, **options: Any) -> None:
     osrerank rerank --run bm25.run --corpus corpus.jsonl --queries queries.tsv --output reranked.run
     osrerank rerank --run bm25.run --index passages --queries queries.tsv --output reranked.run
 
-    The side file OUTPUT.jsonl has scores, inferences and timings. The same command resumes an interrupted run.
+    The side file OUTPUT.jsonl contains scores, inferences and timings. The same command resumes an interrupted run.
     """
     from osrerank.cli.batch import refuse_overwriting, run_batch
     from osrerank.service import RerankService
@@ -68,14 +68,14 @@ def create_batch(reranker: Any, candidates: Any, arguments: Any) -> Any:
 
     ranking_options = {"candidates": by_query.digest, **resolve_ranking_options(arguments, defaults, reranker)}
     wait_for_busy_server(reranker)
-    return QuerySetRun(by_query.queries, search, ranking_options, reranked=True)
+    return QuerySetRun(by_query.queries, search, ranking_options, must_rerank=True)
 
 
 def _read_candidates(options: dict[str, Any]) -> Any:
     """Return the candidate lists of ``--candidates``, or of a run with its queries and documents.
 
     Raises:
-        ConfigError: the options name neither, or both.
+        ConfigError: the options specify neither or both, or they are incomplete.
     """
     from osrerank.formats.candidates import assemble, candidate_lists
 

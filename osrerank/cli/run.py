@@ -38,7 +38,7 @@ def run(context: click.Context, /, **options: Any) -> None:
     osrerank run --queries topics.tsv --index passages --output reranked.run --depth 1000 --workers 2
     osrerank run --queries topics.tsv --index passages --output duo.run --pipeline mono-duo --duo-depth 50
 
-    The side file OUTPUT.jsonl has the scores, inferences and timings of every stage. The same command resumes an
+    The side file OUTPUT.jsonl contains the scores, inferences and timings of every stage. The same command resumes an
     interrupted run. If queries fail, or are reranked only in part, they are listed and the exit code is 1.
     """
     from osrerank.cli.batch import refuse_overwriting, run_batch
@@ -52,8 +52,8 @@ def run(context: click.Context, /, **options: Any) -> None:
         client.close()
 
 
-def _create_batch(client: Any, options: dict[str, Any]) -> Any:
-    """Return the query set with its search, as a `QuerySetRun`."""
+def _create_batch(client: Any, cli_options: dict[str, Any]) -> Any:
+    """Return the query set and the search to run for each query, as a `QuerySetRun`."""
     from dataclasses import replace
 
     from osrerank.cli.batch import QuerySetRun, resolve_ranking_options, wait_for_busy_server
@@ -61,36 +61,40 @@ def _create_batch(client: Any, options: dict[str, Any]) -> Any:
     from osrerank.formats.topics import read_queries
     from osrerank.options.rerank import NO_STAGES, Rerank
 
-    arguments = rerank_arguments(options)
-    rerank = Rerank.of(arguments, client.searcher.defaults.options_for(options["index"]))
-    reranked = rerank is not None and rerank.pipeline != NO_STAGES
-    rerank_argument: Any = arguments
-    if rerank is not None and rerank.compares_pairs:
-        rerank_argument = replace(rerank, explain=True)  # so that the side file has the pairs
-    index = options["index"]
-    n_hits = options["hits"]
-    exclude = options["exclude_query_ids"]
-    size = min(n_hits + exclude, MAX_HITS)
-    source = {} if reranked else {"_source": False}  # a first pass needs only ids and scores
+    index = cli_options["index"]
+    n_hits = cli_options["hits"]
+    excludes_query_id = cli_options["exclude_query_ids"]
+    size = min(n_hits + 1, MAX_HITS) if excludes_query_id else n_hits
+    rerank_argument: Any = rerank_arguments(cli_options)
+    effective_options = Rerank.of(rerank_argument, client.searcher.defaults.options_for(index))
+    must_rerank = effective_options is not None and effective_options.pipeline != NO_STAGES
+    search_options: dict[str, Any] = {"rerank": rerank_argument}
+    if effective_options is not None and effective_options.compares_pairs:
+        search_options["rerank"] = replace(effective_options, explain=True)  # adds the pairs to the side file
+    if not must_rerank:
+        search_options["_source"] = False  # a first pass needs only ids and scores
 
     def search(query: Any, started_s: float) -> Any:
-        response = client.search(query.text, index=index, size=size, rerank=rerank_argument, **source)
+        response = client.search(query.text, index=index, size=size, **search_options)
         record = QueryRecord.from_response(query.query_id, response, started_s)
-        return record.remove_document(query.query_id, n_hits) if exclude else record
+        return record.remove_document(query.query_id, n_hits) if excludes_query_id else record
 
-    index_options = client.options_of(index, rerank=arguments)
-    with client.searcher.serving(index, checked=reranked) as service:
-        ranking_options = resolve_ranking_options(index_options if arguments else arguments, index_options, service)
-        if reranked:
+    options_with_fields = client.options_of(index, rerank=rerank_argument)
+    ranking_argument = False if rerank_argument is False else options_with_fields
+    with client.searcher.serving(index, checked=must_rerank) as service:
+        ranking_options = resolve_ranking_options(ranking_argument, options_with_fields, service)
+        if must_rerank:
             wait_for_busy_server(service)
     ranking_options = {"index": index, "hits": n_hits, **_identify_index(client, index), **ranking_options}
-    if exclude:
+    if excludes_query_id:
         ranking_options["exclude_query_ids"] = True
-    return QuerySetRun(read_queries(options["queries"]), search, ranking_options, reranked, options["workers"])
+    return QuerySetRun(
+        read_queries(cli_options["queries"]), search, ranking_options, must_rerank, cli_options["workers"]
+    )
 
 
 def _identify_index(client: Any, index: str) -> dict[str, Any]:
-    """Return the URLs of the cluster, without credentials, and the uuids of the indices, if they can be read."""
+    """Return the cluster's URLs without credentials, and the indices' UUIDs. The UUIDs are None if unreadable."""
     from urllib.parse import urlsplit
 
     from opensearchpy.exceptions import TransportError
@@ -100,7 +104,7 @@ def _identify_index(client: Any, index: str) -> dict[str, Any]:
     urls = [part._replace(netloc=part.netloc.rpartition("@")[2]).geturl() for part in parts]
     try:
         indices = client.indices.get(index=index)
-    except TransportError:  # without permission, searches may still work; other errors they report themselves
+    except TransportError:  # a user without this permission might still be allowed to search
         return {"url": urls, "uuids": None}
     uuids = {name: index_info["settings"]["index"].get("uuid") for name, index_info in sorted(indices.items())}
     return {"url": urls, "uuids": uuids}

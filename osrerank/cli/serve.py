@@ -43,7 +43,7 @@ FILE = click.Path(exists=True, dir_okay=False)
     "--allow-origin",
     "origins",
     multiple=True,
-    help="Web site whose pages may call this server, such as https://example.org; may be repeated.",
+    help="Web site whose pages can call this server, such as https://example.org; repeatable.",
 )
 @click.option("--allow-host", "hosts", multiple=True, help="With --ui: another host name of the server; repeatable.")
 @click.option("--access-log", metavar="FILE", help="Write a JSON line for each request; - for standard output.")
@@ -54,7 +54,7 @@ FILE = click.Path(exists=True, dir_okay=False)
     "-i",
     "indexes",
     multiple=True,
-    help="Index at --url whose stored vectors are read; with --ui, an index to offer; may be repeated.",
+    help="Index at --url whose stored vectors are used; with --ui, an index to offer; repeatable.",
 )
 @click.option("--queries", type=FILE, help="With --ui: queries to choose from, as TSV, JSON lines or TREC topics.")
 @click.option("--qrels", type=FILE, help="With --ui and --queries: TREC judgments to show on the page.")
@@ -72,7 +72,7 @@ def serve(context: click.Context, /, host: str, port: int, **options: Any) -> No
     finishes the requests that it has accepted.
 
     With --ui, http://HOST:PORT/ui shows the hits of a search in BM25's order and in the model's order, side by side.
-    Everyone who may use the server can then read the indices at --url; --index restricts them.
+    All users of the server can then read the indices at --url, or only those in --index.
 
     With --index, the server reads the vectors that "osrerank vectors build --index" has stored on the cluster, instead
     of encoding those documents again. Use it for a server that the search pipeline of an index calls.
@@ -106,7 +106,10 @@ def serve_page(
     limits: "ServerLimits | None" = None,
     access: "Access | None" = None,
 ) -> None:
-    """Serve the rerank API and the comparison page, which offers some indices, or all that the client can read."""
+    """Serve the rerank API and the comparison page.
+
+    The page offers the indices in ``indexes``, or all that the client can read if it is empty.
+    """
     from osrerank.server.api.limits import ServerLimits
     from osrerank.server.page.routes import ComparisonPage, check_pipelines
     from osrerank.server.run import bind, run, server_url
@@ -124,10 +127,10 @@ def serve_page(
 
 
 def _read_judgments(queries: str | None, qrels: str | None, folder: Path | None = None) -> "Judgments":
-    """Return the judgments of files, and those that users have saved in a folder.
+    """Return the judgments in files, and those that users have saved in a folder.
 
     Raises:
-        ConfigError: judgments are given without queries.
+        ConfigError: ``qrels`` is set without ``queries``.
         EvaluationError: a file cannot be read.
     """
     from osrerank.formats.topics import read_queries
@@ -135,7 +138,7 @@ def _read_judgments(queries: str | None, qrels: str | None, folder: Path | None 
     from osrerank.server.page.judgments import Judgments
 
     if qrels is not None and queries is None:
-        message = "--qrels has only query ids: pass the query texts with --queries"
+        message = "--qrels contains only query ids: pass the query texts with --queries"
         raise ConfigError(message, setting="qrels", source="flag")
     return Judgments(read_queries(queries) if queries else (), read_qrels(qrels) if qrels else None, folder)
 
@@ -180,7 +183,7 @@ def _listen(reranker: Any, host: str, port: int, listener: Any) -> None:
 
 
 def _warm_up(reranker: Any) -> None:
-    """Load the model, so that errors are reported at the start. Workers and rerank servers may start later."""
+    """Load the model, so that errors are reported at the start. Workers and rerank servers can also start later."""
     from osrerank._platform import freeze_objects
     from osrerank.errors import DeadlineExceeded, ScoringError, WorkerError
     from osrerank.service import SERVER_MS

@@ -14,13 +14,13 @@ Table = Mapping[str, Any]
 
 
 def refuse_existing(output: Path, *, force: bool) -> None:
-    """Check that a file does not exist, unless it may be overwritten.
+    """Check that a file does not exist, unless ``force`` allows overwriting it.
 
     Raises:
         ConfigError: the file exists, and ``force`` is False.
     """
     if output.exists() and not force:
-        reason = f"{output} exists; edit it, name another one with --output, or write over it with --force"
+        reason = f"{output} already exists: edit it, choose another with --output, or overwrite it with --force"
         raise ConfigError(reason, setting="output", source="argument")
 
 
@@ -38,7 +38,7 @@ def settings_text(
         base: the options of all indices.
         by_index: index -> the options that override ``base``.
         models: index -> the model, for indices that do not use the default model.
-        http: the table ``[http]``; left out if empty.
+        http: the table ``[http]``. If it is empty, the file gets no such table.
     """
     lines = [f"# {line}" for line in notes.splitlines()]
     if base:
@@ -63,7 +63,7 @@ def write_index_settings(output: Path, notes: str, index: str, table: Table, mod
         notes: the comment at the beginning.
         index: the name of the index.
         table: the options of the index, which are merged into those in the file.
-        model: the model of the index; None to keep the one in the file.
+        model: the model of the index. None keeps the model in the file.
 
     Raises:
         ConfigError: the file exists and is not TOML.

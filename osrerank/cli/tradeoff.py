@@ -38,7 +38,7 @@ class IntegersParam(click.ParamType[tuple[int, ...]]):
         self._minimum = minimum
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
-        """Parse the numbers, and drop duplicates."""
+        """Parse the numbers, and remove duplicates."""
         if isinstance(value, tuple):
             return value
         parts = [part.strip() for part in value.split(",")]
@@ -73,7 +73,7 @@ class IntegersParam(click.ParamType[tuple[int, ...]]):
     help="Number of rivals of each candidate for --pairs sample, a curve for each number.  [default: 10]",
 )
 @click.option("--seed", default=0, show_default=True, help="Seed of the samples.")
-@click.option("--complete", is_flag=True, help="Average over all judged queries; queries that RUN lacks count 0.")
+@click.option("--complete", is_flag=True, help="Average over all judged queries; queries missing from RUN count 0.")
 @click.option("--plot", type=OUTPUT_FILE, help="Draw the curves to a .svg, .png or .pdf.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
 @click.option("--csv", "as_csv", is_flag=True, help="Print CSV for programs.")
@@ -89,8 +89,8 @@ def tradeoff(obj: dict[str, Any], /, **options: Any) -> None:
     RUN is the side file that `osrerank run` and `osrerank rerank` write beside a run. The cost is the mean number of
     inferences per query: k0 for monoBERT, and k1(k1-1) for duoBERT's pairs. A blended run gets a curve with the first
     pass and one without; duoBERT's curves start from the blend. The --hits of a blended run must be at least its
-    --depth. A run has the pairs of its own --depth: for another --duo-k0, create a run of that --depth and name it with
-    --pairs-from. For a run of vectors-mono, k0 is its --mono-depth, and 0 is the order by vectors.
+    --depth. A run contains only the pairs for its own --depth. For another --duo-k0, create a run with that --depth and
+    pass it with --pairs-from. For a run of vectors-mono, k0 is its --mono-depth, and 0 is the order by vectors.
     """
     curves = _compute_curves(options)
     if options["plot"]:
@@ -102,7 +102,7 @@ def tradeoff(obj: dict[str, Any], /, **options: Any) -> None:
 
 
 def _compute_curves(options: dict[str, Any]) -> "Mapping[str, Sequence[Point]]":
-    """Return label of a curve -> its points."""
+    """Return the points of each curve, by the curve's label."""
     from osrerank.evaluation.measures import Averaging
     from osrerank.evaluation.tradeoff import compute_curve, join_pairs, max_k1
     from osrerank.formats.trec import read_qrels
@@ -139,11 +139,11 @@ def _open_runs(run: Path, *other_runs: Path) -> "list[ScoredRun]":
 
 
 def _choose_settings(run: "ScoredRun", k1_limit: int, options: dict[str, Any]) -> "dict[str, list[OperatingPoint]]":
-    """Return label of a curve -> its depths: those in the options, or all that the scores of the run allow.
+    """Return the depths of each curve, by the curve's label: those in the options, or else the defaults.
 
     Args:
         run: the run.
-        k1_limit: the maximum depth of duoBERT; 0 if it did not run.
+        k1_limit: the maximum depth of duoBERT, or 0 if it did not run.
         options: the options of the command.
     """
     from osrerank.evaluation.tradeoff import OperatingPoint, max_k0

@@ -20,12 +20,12 @@ def parse_sources(_context: click.Context, _parameter: click.Parameter, value: A
 
 
 def _parse_passages(context: click.Context, parameter: click.Parameter, value: str | None) -> Any:
-    """Parse how to split documents into passages, as for ``osrerank rerank --passages``; None to leave them whole."""
+    """Parse how to split documents into passages, as for ``osrerank rerank --passages``. None does not split them."""
     from osrerank.options.passages import AUTO, Passages
 
     passages = option_parser("aggregation")(context, parameter, value)
     if passages is not None and passages.get("aggregation") == AUTO:
-        raise click.BadParameter("auto works only in searches; name an aggregation, such as maxp")
+        raise click.BadParameter("auto works only in searches; choose an aggregation, such as maxp")
     return Passages.of(passages)
 
 
@@ -93,7 +93,7 @@ def print_progress(line: str) -> None:
 
 
 def print_output(directory: Path | None, hint: str = "osrerank export writes an ONNX graph of it") -> None:
-    """Print the directory of the trained model and a hint; without a directory, print how to resume the training."""
+    """Print the trained model's directory and a hint, or how to resume the training if ``directory`` is None."""
     if directory is None:
         click.echo("stopped: the time is up; run the same command to resume")
     else:
@@ -168,8 +168,8 @@ def average(models: tuple[Path, ...], shares: list[float] | None, output: Path) 
     \b
     osrerank train average trained minilm --shares 0.6,0.4 --output mono
 
-    The card and the tokenizer are the first model's. The average of a trained model and its start often keeps most of
-    what the training taught, and forgets less of what the start knew.
+    The card and the tokenizer are copied from the first model. The average of a trained model and its start often keeps
+    most of the training's gain, and forgets less of what the start had learned.
     """
     from osrerank.training.weights.averaging import average as average_weights
 

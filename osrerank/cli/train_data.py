@@ -28,7 +28,7 @@ def create_examples(options: dict[str, Any], open_client: Callable[[], Client]) 
     if options["index"] and not (options["queries"] and options["qrels"]):
         raise click.UsageError("--index needs --queries and --qrels")
     if options["judge"] and not options["passages"]:
-        raise click.UsageError("--filter chooses passages: pass --passages, too")
+        raise click.UsageError("--filter chooses passages: also pass --passages")
     return _transform_examples(_read_examples(options, open_client), options)
 
 
@@ -51,7 +51,7 @@ def _read_examples(options: dict[str, Any], open_client: Callable[[], Client]) -
 
 
 def _transform_examples(examples: Iterator[Example], options: dict[str, Any]) -> Iterator[Example]:
-    """Split documents into passages, keep only hard documents, and add a teacher's scores, as the options say."""
+    """Split documents into passages, keep only hard documents, and add a teacher's scores, if the options are set."""
     if options["passages"]:
         scorer = load_scorer(options["judge"]) if options["judge"] else None
         keep = options["keep"] or DEFAULT_KEEP

@@ -56,7 +56,7 @@ def tune(obj: dict[str, Any], /, **options: Any) -> None:
     osrerank tune qrels.txt birch.run.jsonl --folds folds.json --output tuned.run --plot ap.svg
 
     RUN is the side file of a run that was reranked by sentences, with any a and weights. Each fold gets the weights
-    with the best AP on the other folds. OUTPUT.weights.json has the weights of all folds.
+    with the best AP on the other folds. OUTPUT.weights.json contains the weights of all folds.
     """
     from osrerank.evaluation.side_file import read_records
     from osrerank.evaluation.tune import build_held_out_run, read_sentence_scores

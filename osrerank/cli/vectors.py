@@ -52,8 +52,8 @@ def build(context: click.Context, /, *, index: str, to: Any, follow: str | None)
     osrerank --url https://localhost:9200 --model ./reranker vectors build --index articles
     osrerank --url https://localhost:9200 vectors build --index articles --follow
 
-    Only documents that changed since the last build are read. An interrupted build can be started again. Builds on
-    several machines can share an index.
+    A build reads only the documents that changed since the last build. It can be interrupted and started again, and
+    several machines can share it.
     """
     from osrerank.indexing.build import Builder, build_on_screen, follow_vectors
 
@@ -199,7 +199,7 @@ def _open_stores(context: click.Context, index: str | None) -> "Iterator[Sequenc
 
 
 def _find_stores(client: Any, index: str, *, has_side_index: bool) -> "Sequence[VectorStore]":
-    """Return the stores of an index's vectors: the side indices, or the store in the settings."""
+    """Return the stores of an index's vectors: its side indices, or the store in the settings."""
     from osrerank.indexing.side_index import side_stores
 
     store = _open_store(client.searcher.service.settings)
@@ -219,5 +219,5 @@ def _sum_sizes(stores: "Sequence[VectorStore]") -> dict[str, Any]:
     totals = {"store": stores[0].name if stores else "index", "records": records, "stored": stored, "most": most}
     models: Counter[str] = Counter()
     for store in stores:
-        models.update(getattr(store, "models", dict)())  # only side indices count by model
+        models.update(getattr(store, "models", dict)())  # only side indices count records per model
     return {**totals, "models": dict(models)}

@@ -260,7 +260,7 @@ def _invalid_entry_reason(query_id: str, text: object, documents: Sequence[Mappi
     """Return why an entry is invalid; "" if it is valid."""
     if not isinstance(text, str) or not text.strip():
         return f"query {query_id} has no text"
-    if reason := invalid_id_reason(query_id, of_query=True):
+    if reason := invalid_id_reason(query_id, is_query=True):
         return reason
     for document in documents:
         if reason := invalid_id_reason(document["id"]):

@@ -123,11 +123,11 @@ def whole_number(text: str) -> int:
     return int(text)
 
 
-def invalid_id_reason(text: str, *, of_query: bool = False) -> str:
+def invalid_id_reason(text: str, *, is_query: bool = False) -> str:
     """Return why an id is invalid in runs and judgments; "" if it is valid."""
     if not WORD.fullmatch(text):
         return f"the id {text!r} must be one word, because columns of runs and judgments are separated by white space"
-    if of_query and text.startswith("#"):
+    if is_query and text.startswith("#"):
         return f"the query id {text!r} begins with '#', like a comment in runs and judgments; change it"
     return ""
 

@@ -76,7 +76,7 @@ def numbered_queries(paths: Path | str | Sequence[str], *, field: TopicField = "
                     raise record_error(source, "a query has no id", line=line)
                 if not text.strip():
                     raise record_error(source, f"query {query_id!r} has no text", line=line)
-                if problem := invalid_id_reason(query_id, of_query=True):
+                if problem := invalid_id_reason(query_id, is_query=True):
                     raise record_error(source, problem, line=line)
                 query_ids.add(query_id)
                 yield line, Query(query_id, text)

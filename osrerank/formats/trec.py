@@ -308,7 +308,7 @@ def _parse_table(source: SourceFile) -> Iterator[RunLine]:
 
 
 def _validate_ids(source: SourceFile, number: int, row: Mapping[str, str]) -> None:
-    if problem := invalid_id_reason(row[QID], of_query=True) or invalid_id_reason(row[DOCNO]):
+    if problem := invalid_id_reason(row[QID], is_query=True) or invalid_id_reason(row[DOCNO]):
         raise record_error(source, problem, line=number)
 
 

@@ -18,7 +18,7 @@ def explain_failures(step: str, *, calls_server: bool = False) -> Iterator[None]
 
     Args:
         step: what the requests do, such as "read the licence".
-        calls_server: whether they make the cluster call the rerank server, which may be the cause of an error.
+        calls_server: whether they make the cluster call the rerank server, which might cause an error.
 
     Raises:
         InstallError: a request failed.
@@ -30,7 +30,7 @@ def explain_failures(step: str, *, calls_server: bool = False) -> Iterator[None]
         raise InstallError(f"cannot {step}: the cluster does not respond ({error.error}){hint}", step=step) from error
     except TransportError as error:
         message = f"cannot {step}: {_describe_error(error)}"
-        # "status_exception" has the rerank server's status, so it does not mean a missing right on the cluster
+        # the status of a "status_exception" is the rerank server's, so no right is missing on the cluster
         if error.status_code in (401, 403) and error.error != "status_exception":
             fix = "use a user who has the role osrerank_setup (docs/operations.md)"
             message = f"not allowed to {step} ({_describe_error(error)}): {fix}"

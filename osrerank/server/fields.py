@@ -14,12 +14,12 @@ STEP = "read the mapping"
 
 
 def choose_fields(client: Client, index: str, field_names: Sequence[str] = ()) -> tuple[str, ...]:
-    """Return the fields of an index that the model will read.
+    """Return the fields of an index that will be the model's input.
 
     Args:
         client: a client of the cluster.
         index: a name, an alias or a pattern.
-        field_names: the fields to check; if empty, the fields are chosen by the mapping.
+        field_names: the fields to check. If it is empty, the fields are chosen from the mapping.
 
     Raises:
         InstallError: the index does not exist or lacks a field, or the cluster cannot send the fields.
@@ -35,33 +35,33 @@ def choose_fields(client: Client, index: str, field_names: Sequence[str] = ()) -
     if client.engine.reranks_by_endpoint:
         nested = [name for name in fields.read if name in fields.nested]
         if nested:
-            reasons.append(f"Elasticsearch's retriever reads no nested field, such as {', '.join(nested)}")
+            reasons.append(f"Elasticsearch's retriever does not support nested fields, such as {', '.join(nested)}")
     else:
         absent_from_source = [name for name in fields.read if name in fields.not_in_source]
         if absent_from_source:
-            reasons.append(f"OpenSearch's processor reads only _source, which lacks {', '.join(absent_from_source)}")
+            reasons.append(
+                f"OpenSearch's processor needs _source, which does not contain {', '.join(absent_from_source)}"
+            )
     if reasons or not fields.read:
         names = ", ".join(fields.read) or "no text field"
-        message = (
-            f"{'; '.join([f'the model would read {names} of {index}', *reasons])}: name other fields with --fields"
-        )
-        raise InstallError(message, step=STEP)
+        problem = "; ".join([f"the model's input would be {names} of {index}", *reasons])
+        raise InstallError(f"{problem}: set other fields with --fields", step=STEP)
     return fields.read
 
 
 def describe_missing_fields(client: OpenSearch, index: str, field_names: Sequence[str]) -> list[str]:
-    """Return a sentence for each field that no index has, with the most similar name.
+    """Return a sentence for each field that exists in no index, with the most similar name.
 
     Args:
         client: a client of the cluster.
-        index: a name, an alias or a pattern; if empty, all indices that the user may see.
+        index: a name, an alias or a pattern. If it is empty, all indices that the user can see are checked.
         field_names: the fields that a pipeline sends.
     """
     with explain_failures(STEP):
         try:
             mappings = _read_mappings(client, index or "*")
         except AuthorizationException:
-            if not index:  # the user did not name an index, and may not read every mapping
+            if not index:  # all mappings were requested, and the user lacks the right to read some
                 return []
             raise
     if not mappings:
@@ -74,7 +74,7 @@ def describe_missing_fields(client: OpenSearch, index: str, field_names: Sequenc
 
 
 def _read_mappings(client: OpenSearch, index: str) -> list[Mapping[str, Leaf]]:
-    """Return the fields of each index behind a name; an empty list if there is no such index."""
+    """Return the fields of each index behind a name, or an empty list if there is no such index."""
     try:
         return list(read_leaves_by_index(client.indices.get_mapping(index=index)).values())
     except NotFoundError:

@@ -1,7 +1,7 @@
 """Refuse requests under other host names (DNS rebinding), and requests from other sites' pages.
 
-In DNS rebinding, another site makes its own name resolve to this server. The browser then takes both for one origin;
-only the Host header shows the other name.
+In DNS rebinding, another site makes its own name resolve to this server. The browser then treats both as one origin.
+Only the Host header shows the other name.
 """
 
 import socket
@@ -29,7 +29,7 @@ class HostMiddleware:
     Args:
         application: the application that handles accepted requests.
         hosts: the host names of this server, without ports.
-        origins: the origins of other sites whose pages may call this server.
+        origins: the origins of other sites whose pages are allowed to call this server.
     """
 
     def __init__(self, application: Application, hosts: Iterable[str], origins: Iterable[str] = ()) -> None:
@@ -48,7 +48,7 @@ class HostMiddleware:
         if not self._is_own_name(host):
             reason = "the server does not have this host name: start it with --allow-host NAME"
         elif origin is not None and origin not in self._origins and urlsplit(origin).netloc.lower() != host.lower():
-            reason = "this site may not call the server: start it with --allow-origin SITE"
+            reason = "this site is not allowed to call the server: start it with --allow-origin SITE"
         if reason:
             await refuse(RefusedRequest(403, reason), send, Incoming(receive))
         else:
@@ -66,8 +66,8 @@ def restrict(app: FastAPI, *, hosts: Iterable[str] | None, origins: Sequence[str
 
     Args:
         app: the server's application.
-        hosts: the host names of the server; None accepts any name.
-        origins: the origins of other sites whose pages may call the server.
+        hosts: the host names of the server. None accepts any name.
+        origins: the origins of other sites whose pages are allowed to call the server.
     """
     if origins:
         exposed = [REQUEST_ID_HEADER, UNSCORED_HEADER, TRUNCATED_HEADER, "Retry-After"]

@@ -25,6 +25,7 @@ MAX_CONNECTIONS = 2_000
 KEEP_ALIVE_S = 30
 """The seconds after which an idle connection is closed. Until then, OpenSearch reuses it for its next search."""
 MAX_PENDING_CONNECTIONS = 512
+"""The length of the operating system's queue of connections that are not yet accepted."""
 HEADERS_TIMEOUT_S = 10.0
 """The timeout of a request's first line and headers, in seconds. `RequestMiddleware` limits the time of the body."""
 
@@ -63,12 +64,12 @@ class HeaderTimeoutProtocol(H11Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Who may call the server, and how calls are logged.
+    """Who is allowed to call the server, and how calls are logged.
 
     Attributes:
         hosts: further host names of the server. They are checked only if it serves the comparison page.
-        origins: the origins of other sites whose pages may call the server, such as ``https://example.org``.
-        log: the file of the access log; ``-`` for standard output, None to write no log.
+        origins: the origins of other sites whose pages are allowed to call the server, such as ``https://example.org``.
+        log: the file of the access log, or ``-`` for standard output. None writes no log.
         texts: whether the log contains queries and documents.
     """
 
@@ -90,12 +91,12 @@ def run(
     """Serve until SIGTERM, SIGINT or SIGHUP, then finish the accepted requests.
 
     Args:
-        reranker: the service that scores; the caller closes it.
+        reranker: the service that scores. The caller closes it.
         limits: the limits of the server. Its request timeout also limits the time for finishing.
         host: the address to which the socket is bound.
         listener: the socket from `bind`.
-        access: who may call the server, and the access log; by default, any host and no log.
-        comparison: the searches of the comparison page; None to serve no page.
+        access: who is allowed to call the server, and the access log. By default, any host and no log.
+        comparison: the searches of the comparison page. None serves no page.
 
     Raises:
         ConfigError: the access log cannot be written.
@@ -136,7 +137,7 @@ def uvicorn_config(app: FastAPI, limits: ServerLimits) -> uvicorn.Config:
 
 
 def server_url(host: str, port: int) -> str:
-    """Return the URL of a server; an IPv6 address is put in brackets."""
+    """Return the URL of a server, with brackets around an IPv6 address."""
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 

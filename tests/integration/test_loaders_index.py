@@ -55,12 +55,14 @@ def test_loading_the_same_collection_again_changes_nothing(engine: OpenSearch, i
     load_passages(engine, index_name, path)
     again = load_passages(engine, index_name, path)
     assert (again.read, again.indexed, again.resumed_from) == (20, 20, 20)
-    with pytest.raises(LoaderError, match=r"holds another load .*k1=0.82, b=0.68, shards=1"):
+    with pytest.raises(LoaderError, match=r"contains another load .*k1=0.82, b=0.68, shards=1"):
         load(
             engine, index_name, LOADERS["msmarco-passage"], [str(path)], options=LoadOptions(index=IndexOptions(k1=1.2))
         )
     engine.delete(index=index_name, id="7", refresh=True)
-    with pytest.raises(LoaderError, match="was loaded with 20 documents and holds 19: something else changed it"):
+    with pytest.raises(
+        LoaderError, match="was loaded with 20 documents and now contains 19: something else changed it"
+    ):
         load_passages(engine, index_name, path)
 
 
@@ -91,7 +93,7 @@ def test_duplicate_ids_are_named(engine: OpenSearch, index_name: str, tmp_path: 
 def test_an_index_of_another_program_is_not_touched(engine: OpenSearch, index_name: str, tmp_path: Path) -> None:
     engine.indices.create(index=index_name, body={"mappings": {"properties": {"text": {"type": "text"}}}})
     with pytest.raises(
-        LoaderError, match=r"exists and was not made by osrerank index; choose another --index, or pass --rec"
+        LoaderError, match=r"exists, and osrerank index did not create it; choose another --index, or pass --rec"
     ):
         load_passages(engine, index_name, collection(tmp_path, 5))
     assert load_passages(engine, index_name, collection(tmp_path, 5), recreate=True).indexed == 5
@@ -102,7 +104,7 @@ def test_a_foreign_document_is_noticed(engine: OpenSearch, index_name: str, tmp_
     with pytest.raises(CorpusFormatError):
         load_passages(engine, index_name, path)
     engine.index(index=index_name, id="foreign", body={"text": "not of this collection"})
-    with pytest.raises(LoaderError, match="holds 1 documents more than the collection"):
+    with pytest.raises(LoaderError, match="contains 1 documents more than the collection"):
         load_passages(engine, index_name, path, skip_bad=1)
 
 
@@ -182,7 +184,7 @@ def test_continuing_a_load_from_other_standard_input_is_refused(
     with pytest.raises(LoaderError, match=r"standard input has changed; choose another --index.*--recreate"):
         load_passages(engine, index_name, Path("-"))
     given(monkeypatch, lines(9001))
-    with pytest.raises(LoaderError, match="standard input has 9001 records now and had 9000; choose another --index"):
+    with pytest.raises(LoaderError, match="standard input now contains 9001 records instead of 9000; choose"):
         load_passages(engine, index_name, Path("-"))
 
 

@@ -384,7 +384,7 @@ def test_the_installer_finds_the_text_fields_of_an_index_or_names_what_is_missin
     assert (found[0], installer.find().fields) == (0, ("headline", "body", "sku")), found
     assert (run("status")[0], installer.status()["missing_fields"]) == (0, [])
     for words, *arguments in (
-        ("the fields are missing: name them with --fields",),
+        ("the fields are missing: set --fields",),
         ("there is no index nothing", "--index", "nothing"),
         ("the mapping has no text field, only sku", "--index", "codes"),
         ("the mapping has no bdy; the nearest name is body", "--index", "news", "--fields", "headline,bdy"),

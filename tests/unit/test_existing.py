@@ -79,11 +79,11 @@ def test_an_existing_asynchronous_client_is_wrapped(engine: RerankServer) -> Non
 
 def test_unknown_options_of_a_wrapped_client_are_refused() -> None:
     options: dict[str, Any] = {"hosts": "localhost"}
-    with pytest.raises(ConfigError, match="wrap has no argument hosts; it has model, vector_model, duo_model"):
+    with pytest.raises(ConfigError, match="wrap has no argument hosts; the arguments are model, vector_model"):
         osrerank.wrap(OpenSearch(), **options)
 
 
 @pytest.mark.parametrize("other", ["http://localhost:9200", None, object()])
 def test_wrapping_an_object_that_is_no_client_is_refused(other: Any) -> None:
-    with pytest.raises(ConfigError, match="wrap takes an OpenSearch or AsyncOpenSearch of opensearch-py, or an"):
+    with pytest.raises(ConfigError, match="wrap needs an OpenSearch or AsyncOpenSearch of opensearch-py, or an"):
         osrerank.wrap(other)

@@ -1,7 +1,7 @@
 """The Celery application of a worker: ``celery -A osrerank_workers.app worker``, or ``osrerank worker``.
 
 A worker scores chunks: parts of a search's texts, which a client sends through Redis. It loads its model when it
-starts, and scores several chunks at a time in threads. It never forks, so CUDA may be initialised at any time.
+starts, and scores several chunks at a time in threads. It never forks, so CUDA can be initialised at any time.
 """
 
 import logging
@@ -117,7 +117,7 @@ def _connect_signals(service: WorkerService, settings: Settings) -> None:
 
 
 def _exit_on_error(step: Callable[[], None]) -> None:
-    """Run a step, and end the process if it fails; Celery would only log the error of a signal's receiver."""
+    """Run a step, and end the process if it fails. Celery would only log an error in a signal's receiver."""
     try:
         step()
     except OsrerankError as error:

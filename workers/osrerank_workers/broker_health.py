@@ -28,7 +28,7 @@ class BrokerHealth:
         self._error = ""
 
     def record_failure(self, error: BaseException) -> float:
-        """Record a failure; return how long to pause before the next attempt, in seconds."""
+        """Record a failure. Return how long to pause before the next attempt, in seconds."""
         code = error_code(error)
         self._error = f"the broker responds with an error, {code}" if code else "the broker does not respond"
         pause_s = self._pause.begin(error)
@@ -38,7 +38,7 @@ class BrokerHealth:
         return pause_s
 
     def record_success(self) -> None:
-        """Record that a request to the broker succeeded; log the recovery after failures."""
+        """Record that a request to the broker succeeded, and log the recovery after failures."""
         failures = self._pause.failures
         if failures:
             took_s = self._clock() - self._first_failure_s
@@ -47,6 +47,6 @@ class BrokerHealth:
 
     @property
     def error(self) -> str:
-        """The latest error, once the broker has failed for more than `DEAD_AFTER_S` seconds; empty until then."""
+        """The latest error if the broker has failed for more than `DEAD_AFTER_S` seconds, or else ""."""
         is_dead = self._pause.failures > 0 and self._clock() - self._first_failure_s > DEAD_AFTER_S
         return self._error if is_dead else ""

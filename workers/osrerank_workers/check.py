@@ -13,7 +13,7 @@ from osrerank_workers.service import STALE_S
 
 
 def check_worker(settings: Settings) -> str:
-    """Return a sentence about a ready worker of the settings' model on this host.
+    """Describe a ready worker of the settings' model on this host in a sentence.
 
     A worker is ready if its heartbeat is at most two seconds old, it accepts chunks, and its model passed a check
     within the last minute.
@@ -31,9 +31,10 @@ def check_worker(settings: Settings) -> str:
         redis.close()
     local_heartbeats = [heartbeat for heartbeat in heartbeats if heartbeat.host == socket.gethostname()]
     for heartbeat in local_heartbeats:
-        if heartbeat.taking and heartbeat.probed_s < STALE_S:
-            checked_s = heartbeat.probed_s
-            return f"worker {heartbeat.worker} is ready: {heartbeat.model}, checked {checked_s:.0f} s ago"
+        accepts_chunks = heartbeat.taking
+        since_check_s = heartbeat.probed_s
+        if accepts_chunks and since_check_s < STALE_S:
+            return f"worker {heartbeat.worker} is ready: {heartbeat.model}, checked {since_check_s:.0f} s ago"
     if not local_heartbeats and registry.refusal:
         raise WorkerError(f"no worker of {settings.model} can be trusted: {registry.refusal}")
     message = f"no worker of {settings.model} is ready on {socket.gethostname()}"

@@ -10,14 +10,14 @@ from osrerank.scoring.names import WORKER_NAMES
 
 @click.command()
 @click.option("--model", help="Model: directory, hub id or shipped name.  [env: OSRERANK_MODEL]")
-@click.option("--backend", help=f"What computes: {', '.join(WORKER_NAMES)}.  [env: OSRERANK_BACKEND]")
+@click.option("--backend", help=f"Scoring backend: {', '.join(WORKER_NAMES)}.  [env: OSRERANK_BACKEND]")
 @click.option("--broker-url", help="Redis that carries the chunks.  [env: OSRERANK_BROKER_URL]")
-@click.option("--threads", type=click.IntRange(0), help="CPU threads; 0: all cores.  [env: OSRERANK_THREADS]")
+@click.option("--threads", type=click.IntRange(0), help="CPU threads; 0 uses all cores.  [env: OSRERANK_THREADS]")
 @click.option(
-    "--tasks", "worker_tasks", type=click.IntRange(0), help="Chunks scored at a time; 0: the model's default."
+    "--tasks", "worker_tasks", type=click.IntRange(0), help="Chunks scored at a time; 0 uses the model's default."
 )
 @click.option("--metrics-port", type=click.IntRange(0, 65535), help="Serve Prometheus metrics on this port.")
-@click.option("--probe-port", type=click.IntRange(0, 65535), help="Answer /live and /ready over HTTP on this port.")
+@click.option("--probe-port", type=click.IntRange(0, 65535), help="Serve /live and /ready over HTTP on this port.")
 @click.option("--log-format", type=click.Choice(["text", "json"]), help="Format of log lines.  [default: text]")
 @click.option("--check", is_flag=True, help="Start no worker: exit with 0 if one on this host is ready, else with 1.")
 @click.pass_obj
@@ -25,8 +25,8 @@ from osrerank.scoring.names import WORKER_NAMES
 def worker(defaults: dict[str, Any] | None, /, *, check: bool, **options: Any) -> None:
     """Score for clients with --backend workers, until stopped by SIGTERM or SIGINT.
 
-    A stopping worker finishes the chunks that it has taken. On a machine with several GPUs, start one worker per GPU,
-    each with its CUDA_VISIBLE_DEVICES.
+    A stopping worker finishes the accepted chunks. On a machine with several GPUs, start one worker per GPU, each with
+    its CUDA_VISIBLE_DEVICES.
     """
     from osrerank.settings import Settings  # noqa: PLC0415 - imports pydantic
 

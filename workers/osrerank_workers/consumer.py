@@ -35,7 +35,7 @@ class Channel(redis.Channel):
             raise
         except (OSError, RedisError):
             raise
-        except Exception as error:  # noqa: BLE001 - anything may lie in a Redis list
+        except Exception as error:  # noqa: BLE001 - a Redis list can contain anything
             _log_refusal("is not a message", error)
             for tag in set(self.qos._delivered) - previous_tags:  # noqa: SLF001 - see above
                 self.basic_reject(tag, requeue=False)  # type: ignore[no-untyped-call]
@@ -63,7 +63,7 @@ class Consumer(CeleryConsumer):  # type: ignore[misc]
         super().__init__(*arguments, **options)
 
     def ensure_connected(self, conn: Any) -> Any:
-        """Connect, without a limit of attempts; Celery's own consumer gives up after a hundred."""
+        """Connect, without a limit of attempts. Celery's own consumer gives up after a hundred."""
         while True:
             state.maybe_shutdown()
             try:
@@ -110,7 +110,7 @@ def sleep_unless_stopped(seconds: float) -> None:
 
 
 def _log_refusal(reason: str, error: Exception | None = None) -> None:
-    """Count and log a refused message; ``reason`` is a predicate, such as "cannot be decoded"."""
+    """Count and log a refused message. ``reason`` is a predicate, such as "cannot be decoded"."""
     WORKER_CHUNKS.labels("refused").inc()
     error_name = f" ({type(error).__name__})" if error else ""
     logger.warning("[message-refused] a message in the queue %s%s", reason, error_name)

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Literal
 
 NOISY_LOGGERS = ("celery.worker.strategy", "celery.app.trace", "celery.worker.consumer.connection", "kombu")
-"""Loggers that write a line for every message; only their warnings are shown."""
+"""Loggers that write a line for every message. Only their warnings are shown."""
 CODE = re.compile(r"\[([a-z-]+)\] ")
 """The code at the start of some lines. docs/operations.md has the codes, and what to do about each."""
 
@@ -24,7 +24,8 @@ class JsonFormatter(logging.Formatter):
             "logger": record.name,
             "message": message,
         }
-        if code := CODE.match(message):
+        code = CODE.match(message)
+        if code:
             content["code"] = code[1]
         if record.exc_info:
             content["traceback"] = self.formatException(record.exc_info)

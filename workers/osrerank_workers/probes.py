@@ -23,7 +23,7 @@ class Status:
     Attributes:
         live: whether the process works; False if its model hangs, so that the process must be restarted.
         ready: whether the worker accepts chunks.
-        reason: why the worker is not ready; empty if it is ready.
+        reason: why the worker is not ready, or "" if it is ready.
         held: the number of unfinished chunks.
     """
 
@@ -34,7 +34,7 @@ class Status:
 
 
 def serve_probes(port: int, status: Callable[[], Status]) -> Callable[[], None]:
-    """Start an HTTP server for probes in threads of its own; return a function that stops it.
+    """Start an HTTP server for probes in new threads. Return a function that stops it.
 
     Args:
         port: the port, on all addresses. 0 starts no server.
@@ -48,7 +48,7 @@ def serve_probes(port: int, status: Callable[[], Status]) -> Callable[[], None]:
     try:
         server = ThreadingHTTPServer(("", port), _handler(status))
     except OSError as error:
-        reason = f"port {port} cannot be used for probes ({error.strerror}); set probe_port to another"
+        reason = f"port {port} cannot be used for probes ({error.strerror}); set probe_port to another port"
         raise ConfigError(reason, setting="probe_port") from error
     thread = threading.Thread(target=server.serve_forever, name="osrerank-probes", daemon=True)
     thread.start()

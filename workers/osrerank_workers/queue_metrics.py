@@ -20,13 +20,13 @@ OLDEST = "osrerank_worker_queue_oldest_seconds"
 
 
 class QueueCollector(Collector):
-    """Collects a queue's length and the age of its oldest chunk; all workers of a queue report the same values.
+    """Collects a queue's length and the age of its oldest chunk. All workers of a queue report the same values.
 
-    The values are requested from the broker at each scrape. While it does not respond, no metric is reported.
+    Each scrape requests the values from the broker. While it does not respond, no metric is reported.
 
     Args:
         redis: a client of the broker.
-        registry: the registry of workers, which knows the broker's time.
+        registry: the registry of workers, which provides the broker's time.
         signer: the signer that verifies requests.
         queue: the queue's name.
     """
@@ -55,10 +55,10 @@ class QueueCollector(Collector):
             yield oldest_age
 
     def _read_sent_s(self, message: bytes) -> float | None:
-        """Return the time when a chunk was sent; None if the message is not a valid chunk."""
+        """Return when a chunk was sent, or None if the message is not a valid chunk."""
         msgpack = require("msgpack", extra="workers")
         try:
             arguments, *_ = msgpack.unpackb(base64.b64decode(json.loads(message)["body"]))
             return ChunkRequest.decode(self._signer.open("request", arguments[0])).sent_s
-        except Exception:  # noqa: BLE001 - anything may lie in a Redis list; the worker that takes it refuses it
+        except Exception:  # noqa: BLE001 - a Redis list can contain anything; the worker that receives it refuses it
             return None

@@ -1,6 +1,7 @@
 """Limit how often a worker accepts the same request.
 
-A client sends a lost request again, up to a limit. Beyond it, the sender must be an attacker who recorded the request.
+A client sends a lost request again, but at most `MAX_SENDS` times. Any further copy must come from an attacker who
+recorded the request.
 """
 
 import time
@@ -17,11 +18,11 @@ from osrerank.scoring.remote.messages import ChunkRequest
 MAX_AGE_S = 3600.0
 """The maximum age of a request without a deadline, in seconds."""
 MAX_REQUESTS = 100_000
-"""The maximum number of requests that are counted; beyond it, the counts of the oldest are forgotten."""
+"""The maximum number of counted requests. Beyond it, the oldest counts are removed."""
 
 
 class Arrivals(NamedTuple):
-    """How often a request arrived, and until when the count is needed, in the broker's time."""
+    """How often a request arrived, and when its count can be removed, in the broker's time."""
 
     times: int
     expires_s: float

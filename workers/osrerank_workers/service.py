@@ -37,20 +37,20 @@ logger = logging.getLogger(__name__)
 PROBE_S = 10.0
 """The time between two checks of the model, in seconds."""
 STALE_S = 60.0
-"""The time without a passed check after which a worker counts as hanging, in seconds."""
+"""The time since the last passed check after which a worker counts as hanging, in seconds."""
 REPLY_TTL_S = 60
 """The time after which an unread reply is deleted, in seconds."""
 REPLY_RETRY_S = 5.0
-"""The time for retries to send a reply while Redis does not respond, in seconds."""
+"""How long to retry sending a reply while Redis does not respond, in seconds."""
 NEWEST_WEIGHT = 0.2
 """The weight of the newest chunk in the moving average of seconds per chunk."""
 BATCHING_TASKS = 16
-"""The default number of chunks scored at a time by a model that merges chunks into batches: enough to fill them."""
+"""The default number of concurrent chunks for a model that merges chunks into batches: enough to fill them."""
 SINGLE_TASKS = 4
-"""The default number of chunks scored at a time by other models: enough that the next chunk is ready."""
+"""The default number of concurrent chunks for other models: enough that the next chunk is ready."""
 
 PROBE_TUPLES: Mapping[Kind, tuple[int, ...]] = {**dict.fromkeys(POINTWISE, (0,)), "duo": (0, 1)}
-"""The indices of the test documents that a model of each kind reads together in a check."""
+"""The tuple of test documents that a model of each kind scores in a check, as document indices."""
 
 
 class WorkerModel(NamedTuple):
@@ -145,14 +145,14 @@ class WorkerService:
         if not self._signer.signs:
             logger.warning("[unsigned] %s", UNSIGNED_RISK)
         self._start_thread(self._send_heartbeats)
-        logger.info("worker %s takes chunks of %s from %s", self.worker, self.settings.model, self.queue)
+        logger.info("worker %s accepts chunks of %s from %s", self.worker, self.settings.model, self.queue)
 
     def stop_accepting(self) -> None:
-        """Accept no more chunks; finish those already accepted."""
+        """Accept no more chunks, and finish the accepted ones."""
         self._is_accepting = False
 
     def close(self) -> None:
-        """Leave the registry and release the model; call it when all chunks are finished."""
+        """Leave the registry and release the model. Call this when all chunks are finished."""
         self._is_closed.set()
         for thread in self._threads:
             thread.join(BEAT_S * 4)
@@ -167,14 +167,14 @@ class WorkerService:
         self._redis.close()
 
     def register_chunk(self, chunk: str) -> None:
-        """Add a chunk to the unfinished ones, which the heartbeat lists, so that the client does not send it again."""
+        """Record an unfinished chunk. The heartbeat lists it, so that the client does not send it again."""
         with self._lock:
             self._unfinished_chunks.add(chunk)
 
     def handle(
         self, chunk: str, message: object, *, task: str = SCORE, headers: Mapping[str, object] | None = None
     ) -> None:
-        """Score or encode a chunk and reply; drop a chunk whose deadline has passed.
+        """Score or encode a chunk and reply. Drop a chunk whose deadline has passed.
 
         Args:
             chunk: the id of the chunk, which is also the id of its task.
@@ -284,7 +284,7 @@ class WorkerService:
     def _compute(
         self, request: ChunkRequest, deadline: Deadline
     ) -> tuple[Scores | None, list[bytes | str] | None, str]:
-        """Return scores, vector records and an error message, of which only one is set."""
+        """Return scores, vector records or an error message. The other two are None or ""."""
         if request.identity != self.scorer.identity:
             return None, None, "the worker's model differs from the one in the request"
         try:
@@ -299,7 +299,7 @@ class WorkerService:
             return None, None, f"{type(error).__name__}: {error}"
 
     def _encode(self, request: ChunkRequest, deadline: Deadline) -> list[bytes | str]:
-        """Return the vector record or the error of each document; empty bytes if the deadline left it out.
+        """Return each document's vector record or error, or empty bytes if the deadline passed before its encoding.
 
         Raises:
             InferenceError: the model is not an encoder, or the client requests vectors of another precision.
@@ -307,14 +307,14 @@ class WorkerService:
         scorer = self.scorer
         if not isinstance(scorer, EncoderScorer) or scorer.vectors.records.bits != request.vector_bits:
             raise InferenceError(
-                f"this worker has no vectors of {request.vector_bits} bits: set the same model and "
+                f"this worker does not compute vectors of {request.vector_bits} bits: set the same model and "
                 "OSRERANK_VECTORS_PROFILE for client and worker"
             )
         documents = scorer.vectors.find(request.documents, deadline).documents
         return [item.records[0].body() if item.records else item.failures.get(0, b"") for item in documents]
 
     def _send_reply(self, reply_queue: str, reply: Reply, deadline: Deadline) -> bool:
-        """Put a reply into its client's queue, with retries for `REPLY_RETRY_S`; return whether it was sent."""
+        """Put a reply into its client's queue, retrying for `REPLY_RETRY_S`. Return whether it was sent."""
         pipeline = self._redis.pipeline(transaction=False)
         message = self._signer.seal("reply", reply.encode())
         give_up_s = min(time.monotonic() + REPLY_RETRY_S, deadline.at_s or float("inf"))
@@ -332,7 +332,7 @@ class WorkerService:
                 return True
 
     def _record_time(self, n_pairs: int, took_s: float) -> None:
-        """Update the metrics and the average time per chunk; concurrent chunks share the elapsed time."""
+        """Update the metrics and the average time per chunk. Concurrent chunks share the elapsed time."""
         WORKER_PAIRS.inc(n_pairs)
         WORKER_SECONDS.observe(took_s)
         with self._lock:
@@ -346,7 +346,7 @@ class WorkerService:
         self._threads.append(thread)
 
     def _run_or_stop(self, run: Callable[[], None]) -> None:
-        """Run a background thread; stop the worker on an unexpected error, which would otherwise go unnoticed."""
+        """Run a background thread. On an unexpected error, log it and stop the worker."""
         try:
             run()
         except Exception as error:  # noqa: BLE001 - no error may end the thread unnoticed

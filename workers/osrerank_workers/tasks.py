@@ -11,12 +11,12 @@ def register(app: Celery, service: WorkerService) -> None:
 
     @app.task(name=SCORE, bind=True, ignore_result=True, typing=False)  # type: ignore[untyped-decorator]
     def score(task: object, *arguments: object) -> None:
-        """Score one chunk; refuse a call whose arguments are not exactly one message."""
+        """Score one chunk. Refuse a call whose arguments are not exactly one message."""
         _handle(SCORE, task, arguments)
 
     @app.task(name=ENCODE, bind=True, ignore_result=True, typing=False)  # type: ignore[untyped-decorator]
     def encode(task: object, *arguments: object) -> None:
-        """Encode the documents of one chunk; refuse a call whose arguments are not exactly one message."""
+        """Encode one chunk's documents. Refuse a call whose arguments are not exactly one message."""
         _handle(ENCODE, task, arguments)
 
     def _handle(name: str, task: object, arguments: tuple[object, ...]) -> None:

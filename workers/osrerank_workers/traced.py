@@ -22,7 +22,7 @@ def chunk_span(
         queue: the name of the chunk's queue.
         request: the chunk's request.
         headers: the headers of its task, which are not signed.
-        queries: whether the span may contain the query (the setting ``trace_queries``).
+        queries: whether the span includes the query (the setting ``trace_queries``).
     """
     parent = {
         name: value for name, value in (headers or {}).items() if name in TRACE_HEADERS and isinstance(value, str)

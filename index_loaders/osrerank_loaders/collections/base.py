@@ -16,7 +16,7 @@ from osrerank.types import Document
 Record = Document | FormatError
 Read = Callable[[SourceFile], Iterator[Record]]
 CONTENTS = "contents"
-"""The name of an optional field with everything that Anserini indexes of a document."""
+"""The name of an optional field that contains all text that Anserini indexes of a document."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,15 +26,15 @@ class Loader:
     Attributes:
         name: the loader's name on the command line.
         read: a function that yields the records of a file, in order.
-        files: name patterns of the files to read in folders and archives. A file given by its own name is always read.
+        files: name patterns of the files to read in folders and archives. A file on the command line is always read.
         k1: BM25's term frequency saturation, as published for this collection.
         b: BM25's length normalisation, as published for this collection.
         fields: the mappings of the metadata fields.
-        allows_other_fields: whether documents may have other fields, which are mapped dynamically.
+        allows_other_fields: whether documents can have other fields, which are mapped dynamically.
         is_for_own_collections: whether users load their own collections, without published k1 and b.
-        allows_empty_files: whether a file may contain no document of the collection.
-        read_contents: a function like ``read`` that also fills the field ``contents``. None fills it with the title and
-            the text.
+        allows_empty_files: whether a file without documents of the collection is valid.
+        read_contents: a function like ``read`` that also adds the field ``contents``. If it is None, ``contents`` is
+            the title and the text.
     """
 
     name: str
@@ -51,8 +51,8 @@ class Loader:
 
 def check_id(source: SourceFile, document: Document, line: int | None = None) -> Record:
     """Return a document, or an error if a TREC run cannot contain its id."""
-    problem = invalid_id_reason(document.doc_id)
-    return record_error(source, problem, line=line) if problem else document
+    reason = invalid_id_reason(document.doc_id)
+    return record_error(source, reason, line=line) if reason else document
 
 
 def add_contents(read: Read, join: Callable[[Document], str]) -> Read:
@@ -63,7 +63,7 @@ def add_contents(read: Read, join: Callable[[Document], str]) -> Read:
             if isinstance(record, FormatError):
                 yield record
             elif CONTENTS in record.metadata:
-                reason = f"document {record.doc_id!r} already has a field named contents; load it without --contents"
+                reason = f"document {record.doc_id!r} already contains a field contents; load it without --contents"
                 yield record_error(source, reason)
             else:
                 yield replace(record, metadata={**record.metadata, CONTENTS: join(record)})
@@ -72,12 +72,12 @@ def add_contents(read: Read, join: Callable[[Document], str]) -> Read:
 
 
 def title_and_text(document: Document) -> str:
-    """Join the title and the text with a line end, if both are present."""
+    """Join the title and the text with a line end. Leave out an empty one."""
     return "\n".join(part for part in (document.title, document.text) if part)
 
 
 def read_records(loader: Loader, sources: Iterable[SourceFile], *, contents: bool = False) -> Iterator[Record]:
-    """Read the records of all sources in turn; yield an error for a source without records.
+    """Read the records of all sources in turn. A source without records yields an error.
 
     Args:
         loader: the loader of the collection.
@@ -95,7 +95,9 @@ def read_records(loader: Loader, sources: Iterable[SourceFile], *, contents: boo
 
 
 def _records(loader: Loader, sources: Iterable[SourceFile], *, contents: bool) -> Iterator[Record]:
-    read = loader.read_contents or add_contents(loader.read, title_and_text) if contents else loader.read
+    read = loader.read
+    if contents:
+        read = loader.read_contents or add_contents(loader.read, title_and_text)
     for source in sources:
         if source.encoding_error is not None:
             yield source.encoding_error
@@ -106,7 +108,7 @@ def _records(loader: Loader, sources: Iterable[SourceFile], *, contents: bool) -
                 is_empty = False
                 yield record
         if is_empty and not loader.allows_empty_files:
-            yield record_error(source, f"holds no record for the loader {loader.name}; is this the right file?")
+            yield record_error(source, f"there is no record for the loader {loader.name}; is this the right file?")
 
 
 def _corpus_error(error: FormatError) -> CorpusFormatError:

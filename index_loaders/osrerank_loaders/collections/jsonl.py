@@ -18,7 +18,7 @@ _ID_KEYS = ("id", "_id", "doc_id", "docid")
 _TEXT_KEYS = ("text", "contents", "body")
 _TWEET_ID_KEY = "id_str"
 _NO_METADATA: Mapping[str, Any] = {}
-"""One mapping for all documents without metadata, which saves memory."""
+"""The mapping that all documents without metadata share, to save memory."""
 
 
 def read_jsonl(source: SourceFile) -> Iterator[Record]:
@@ -57,7 +57,7 @@ def _document(record: dict[str, Any]) -> Document:
 
 
 def _pop_first(record: dict[str, Any], keys: tuple[str, ...]) -> Any:
-    """Remove the first of the keys that the record has, and return its value."""
+    """Remove the first key that exists in the record, and return its value."""
     for key in keys:
         if key in record:
             return record.pop(key)

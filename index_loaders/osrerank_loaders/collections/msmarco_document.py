@@ -14,7 +14,7 @@ from osrerank_loaders.collections.trec import doc_blocks
 _URL = {"type": "keyword", "ignore_above": 2048}
 _SPAN_FIELDS = ("start_char", "end_char")
 _DOC_TAGS = re.compile(rb"<(?:DOC>(?=\s*<DOCNO>)(?P<begin>)|/TEXT>\s*</DOC>(?P<end>))")
-"""The tags of a document and their neighbours. A lone ``<DOC>`` or ``</DOC>`` may be part of a text."""
+"""The tags of a document, with the adjacent tags. A ``<DOC>`` or ``</DOC>`` without them can be part of a text."""
 
 
 def read_documents(source: SourceFile) -> Iterator[Record]:

@@ -17,8 +17,8 @@ def read_passages(source: SourceFile) -> Iterator[Record]:
 
 
 def _read_tsv(source: SourceFile) -> Iterator[Record]:
-    """Split each line at its tab; quotes have no meaning, and empty passages and leading spaces are kept."""
-    no_metadata: dict[str, str] = {}  # one for all passages, which saves memory
+    """Split each line at its tab. Quotes are not special, and empty passages and leading spaces are kept."""
+    no_metadata: dict[str, str] = {}  # all passages share it, to save memory
     for number, line in text_lines(source):
         if isinstance(line, FormatError):
             yield line

@@ -26,20 +26,20 @@ class Paragraph(NamedTuple):
 
 
 def read_squad(path: Path) -> Iterator[Paragraph]:
-    """Read a SQuAD JSON file; a document's id is the article's title and the paragraph's number, from 0.
+    """Read a SQuAD JSON file. A document's id is ``TITLE-N``: the article's title and the paragraph's number, from 0.
 
     Raises:
         CorpusFormatError: the file is not a SQuAD file, or an id is not one word.
-        FormatError: it is in UTF-16, truncated or damaged.
+        FormatError: the file is in UTF-16, truncated or damaged.
     """
     try:
         articles = json_file(path)["data"]
     except (ValueError, KeyError, TypeError) as error:
-        raise CorpusFormatError(f"{path}: not a SQuAD file: {error}", file=str(path)) from error
+        raise CorpusFormatError(f"{path} is not a SQuAD file: {error}", file=str(path)) from error
     for article in articles:
         for number, paragraph in enumerate(article["paragraphs"]):
             converted = _paragraph(article["title"], number, paragraph)
-            query_problems = [invalid_id_reason(query.query_id, of_query=True) for query in converted.queries]
+            query_problems = [invalid_id_reason(query.query_id, is_query=True) for query in converted.queries]
             for problem in (invalid_id_reason(converted.document.doc_id), *query_problems):
                 if problem:
                     raise CorpusFormatError(f"{path}: {problem}", file=str(path))

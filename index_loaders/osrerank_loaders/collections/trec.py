@@ -3,9 +3,9 @@
 - SGML: ``<DOC>`` records, as on TREC disks 4 and 5.
 - New York Times: one NITF XML file per article.
 - Washington Post: JSON lines.
-- HTML: one file per document. Its id is the file's stem, and ``text`` has all of its text, as Anserini does for CACM.
+- HTML: one file per document. The id is the file's stem, and ``text`` contains the whole text, as in Anserini for CACM.
 
-As in Anserini's collection classes, only some elements are indexed.
+Of other formats, only the elements that Anserini's collection classes index are read.
 
 The loader ``robust04`` reads TREC disks 4 and 5 without the Congressional Record, in ISO 8859-1. The loader ``trec``
 accepts only UTF-8.
@@ -28,21 +28,21 @@ from osrerank_loaders.collections.base import CONTENTS, Loader, Record, add_cont
 _TITLE_TAGS = ("HEADLINE", "HEAD", "TITLE", "TTL", "HL")
 _TEXT_TAGS = ("TEXT", "LEADPARA", "LP")
 _CONTENTS_TAGS = (*_TITLE_TAGS, *_TEXT_TAGS, "DATE", "DD")
-"""The elements that Anserini's ``TrecCollection`` indexes, with the elements inside them."""
+"""The elements that Anserini's ``TrecCollection`` indexes, including nested elements."""
 _POST_TYPES = frozenset({"sanitized_html", "tweet"})
 _CONGRESSIONAL_RECORD = "CR93"
-"""The beginning of the Congressional Record's document ids."""
+"""The prefix of the Congressional Record's document ids."""
 _DOC_TAGS = re.compile(rb"<(?:DOC(?:\s[^<>]*)?>(?P<begin>)|/DOC\s*>(?P<end>))", re.IGNORECASE)
 _MAX_TAG_BYTES = 4096
 _MAX_GAP_BYTES = 1 << 20
-_GAP = re.compile(rb"(?:[\s\0\x1a]++|\xef\xbb\xbf|<!--.*?-->|<[!?][^>]*>|</?[A-Za-z][^>]*>)*+", re.DOTALL)
-"""What may stand between documents. DOS files end with 0x1A, and concatenated files have byte order marks inside."""
+_BETWEEN_DOCUMENTS = re.compile(rb"(?:[\s\0\x1a]++|\xef\xbb\xbf|<!--.*?-->|<[!?][^>]*>|</?[A-Za-z][^>]*>)*+", re.DOTALL)
+"""Text that is allowed between documents. DOS files end with 0x1A, and concatenated files contain byte order marks."""
 _DOCNO = re.compile(r"<DOCNO(?:\s[^>]*)?>", re.IGNORECASE)
 _DOC_ID = re.compile(r'<DOC\s+id="([^"]*)"', re.IGNORECASE)
 
 
 def read_trec(source: SourceFile, *, contents: bool = False) -> Iterator[Record]:
-    """Read the documents of a file in any of the formats; ``contents`` adds the field of that name."""
+    """Read a file in any of the formats. If ``contents`` is set, each document gets the field of that name."""
     head = source.stream.peek(512)[:512].lstrip().lower()
     if PurePath(source.name).suffix.lower() in {".html", ".htm"}:
         return add_contents(_read_html, title_and_text)(source) if contents else _read_html(source)
@@ -56,7 +56,7 @@ def read_trec(source: SourceFile, *, contents: bool = False) -> Iterator[Record]
 def read_robust04(source: SourceFile, *, contents: bool = False) -> Iterator[Record]:
     """Read the SGML documents of TREC disks 4 and 5, except those of the Congressional Record.
 
-    A file that contains only the Congressional Record yields nothing; a file without documents yields an error.
+    A file that contains only the Congressional Record yields nothing. A file without documents yields an error.
     """
     is_empty = True
     for record in _read_sgml(source, "iso-8859-1", contents=contents):
@@ -64,30 +64,33 @@ def read_robust04(source: SourceFile, *, contents: bool = False) -> Iterator[Rec
         if isinstance(record, FormatError) or not record.doc_id.startswith(_CONGRESSIONAL_RECORD):
             yield record
     if is_empty:
-        yield record_error(source, "holds no record for the loader robust04; is this the right file?")
+        yield record_error(source, "there is no record for the loader robust04; is this the right file?")
 
 
 def doc_blocks(
     source: SourceFile, encoding: str = "utf-8", *, tags: re.Pattern[bytes] = _DOC_TAGS
 ) -> Iterator[tuple[int, str | FormatError]]:
-    """Yield each ``<DOC>`` element with the number of its first line; the tags may stand anywhere in a line.
+    """Yield each ``<DOC>`` element with the number of its first line. The tags can be anywhere in a line.
 
-    Memory holds one document at a time. Comments and other tags may stand between documents; text there is an error.
+    Only one document at a time is in memory. Between documents, comments and other tags are skipped; other text yields
+    an error.
 
     Args:
         source: the file.
         encoding: the encoding of the documents.
-        tags: a pattern of both tags. The tag that begins a document matches the group ``begin``, the other ``end``.
+        tags: a pattern that matches both tags: the start tag with the group ``begin``, the end tag with ``end``.
     """
-    gaps = _GapChecker(source)
+    gap_checker = _GapChecker(source)
     block: list[bytes] = []
     line = 1
     block_line = 0  # 0 between documents
     for piece in _pieces(source, tags):
         if block_line:
             block.append(piece.text)
-        elif (error := gaps.check(piece, line)) is not None:
-            yield error.line or line, error
+        else:
+            error = gap_checker.check(piece, line)
+            if error is not None:
+                yield error.line or line, error
         line += _count_line_ends(piece.text)
         if piece.end == "begin":
             if block_line:
@@ -104,12 +107,13 @@ def doc_blocks(
 
 
 class _Piece(NamedTuple):
-    """A part of a file: text without ``<DOC>`` tags, and the tag that follows.
+    """A part of a file: text without ``<DOC>`` tags, and the tag that follows it.
 
     Attributes:
         text: the text, in bytes.
-        tag: the tag after the text; empty if the text continues in the next piece, or the file ends.
-        end: what ends the text: ``begin`` or ``end``, the kind of the tag, or ``file``; "" if the text continues.
+        tag: the tag after the text. It is empty if the text continues in the next piece, or if the file ends.
+        end: what ends the text: ``begin`` for a start tag, ``end`` for an end tag, or ``file``. It is "" if the text
+            continues in the next piece.
     """
 
     text: bytes
@@ -130,9 +134,11 @@ def _pieces(source: SourceFile, tags: re.Pattern[bytes]) -> Iterator[_Piece]:
         if not chunk:
             yield _Piece(bytes(buffer), b"", "file")
             return
-        n_complete = max(0, len(buffer) - _MAX_TAG_BYTES)  # a tag may begin after them, and end in the chunk
-        yield _Piece(bytes(buffer[:n_complete]), b"", "")
-        del buffer[:n_complete]
+        n_without_tag = max(
+            0, len(buffer) - _MAX_TAG_BYTES
+        )  # after these bytes, a tag might begin and end in the chunk
+        yield _Piece(bytes(buffer[:n_without_tag]), b"", "")
+        del buffer[:n_without_tag]
         buffer += chunk
 
 
@@ -146,20 +152,21 @@ class _GapChecker:
         self._is_reported = False
 
     def check(self, piece: _Piece, line: int) -> FormatError | None:
-        """Check a gap when it ends or exceeds a limit; return an error for the first text in it, once per gap."""
+        """Check a gap when it ends or exceeds `_MAX_GAP_BYTES`. Only the first text in a gap returns an error."""
         if not self._unchecked:
             self._line = line
         self._unchecked += piece.text
         if not piece.end and len(self._unchecked) < _MAX_GAP_BYTES:
             return None
         gap, self._unchecked = self._unchecked, b""
-        n_valid = _GAP.match(gap).end()  # type: ignore[union-attr]  # the pattern also matches empty text
-        was_reported, has_text = self._is_reported, n_valid < len(gap)
+        n_valid = _BETWEEN_DOCUMENTS.match(gap).end()  # type: ignore[union-attr]  # the pattern also matches empty text
+        has_text = n_valid < len(gap)
+        was_reported = self._is_reported
         self._is_reported = not piece.end and (was_reported or has_text)
         if was_reported or not has_text:
             return None
         text = excerpt(gap[n_valid:].splitlines()[0])
-        reason = f"text outside of a <DOC>: {text}; is a tag missing, or is this another format?"
+        reason = f"there is text outside of a <DOC>: {text}; is a tag missing, or is this another format?"
         return record_error(self._source, reason, line=self._line + _count_line_ends(gap[:n_valid]))
 
 
@@ -202,7 +209,7 @@ def _read_html(source: SourceFile) -> Iterator[Record]:
     if isinstance(html, FormatError):
         yield html
     else:
-        stem = PurePath(source.name.rpartition("!")[2]).stem  # the name after "!" is that of an archive's member
+        stem = PurePath(source.name.rpartition("!")[2]).stem  # ARCHIVE!MEMBER
         yield check_id(source, Document(stem, strip_tags(html).strip()), 1)
 
 
@@ -244,7 +251,7 @@ def _read_washington_post(source: SourceFile, *, contents: bool = False) -> Iter
 
 
 def _post_texts(contents: list[dict[str, Any] | None], *, kickers: bool = False) -> Iterator[str]:
-    """Yield an article's paragraphs, tweets and captions, with ``kickers`` also its kickers; skip bylines and dates."""
+    """Yield an article's paragraphs, tweets, captions and, if ``kickers`` is set, kickers. Skip bylines and dates."""
     types = _POST_TYPES | ({"kicker"} if kickers else set())
     for part in contents:
         if not part:

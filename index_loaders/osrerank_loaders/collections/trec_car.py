@@ -18,9 +18,9 @@ PAGES, OUTLINES, PARAGRAPHS = "pages", "outlines", "paragraphs"
 _KINDS = (PAGES, OUTLINES, PARAGRAPHS)
 _LIST_BEGIN, _LIST_END = b"\x9f", b"\xff"
 _TEXT_TAG = 0
-"""The tag of plain text in a paragraph's bodies; links have another."""
+"""The tag of plain text in a paragraph's bodies. Links use another tag."""
 SECTION, PARAGRAPH = 0, 1
-"""The tags of a page's sections and paragraphs; images, lists and boxes have others."""
+"""The tags of a page's sections and paragraphs. Images, lists and boxes use other tags."""
 _BLOCK_BYTES = 1 << 20
 
 
@@ -49,7 +49,7 @@ def parse_paragraph(item: Sequence[Any]) -> Document:
 
 
 def read_pages(source: SourceFile) -> Iterator[Record]:
-    """Read pages. A text has the page's paragraphs, one per line, without headings, lists, images and boxes."""
+    """Read pages. A text consists of the page's paragraphs, one per line, without headings, lists, images and boxes."""
     for number, item in enumerate(read_items(source, kinds=(PAGES,)), 1):
         try:
             name, page_id, skeleton = item[1], item[2].decode(), item[3]
@@ -111,18 +111,18 @@ class _CborDecoder:
 
     @property
     def offset(self) -> int:
-        """The next byte's offset in the stream."""
+        """The offset of the next byte in the stream."""
         return self._block_offset + self._file.tell()
 
     def peek(self) -> bytes:
-        """Return the next byte without consuming it; return empty bytes at the end of the stream."""
+        """Return the next byte without consuming it, or empty bytes at the end of the stream."""
         begin = self._file.tell()
         if begin == len(self._block) and self._read_more(begin):
             begin = 0
         return self._block[begin : begin + 1]
 
     def read_byte(self) -> bytes:
-        """Consume the next byte and return it; return empty bytes at the end of the stream."""
+        """Consume the next byte and return it, or return empty bytes at the end of the stream."""
         return self._file.read(1) if self.peek() else b""
 
     def decode(self) -> Any:
@@ -138,7 +138,7 @@ class _CborDecoder:
                 begin = 0
 
     def _read_more(self, begin: int) -> bool:
-        """Drop the block's bytes before ``begin`` and append the next ones; return False at the end of the stream."""
+        """Drop the block's bytes before ``begin`` and append the next bytes. Return False at the end of the stream."""
         remaining = self._block[begin:]
         next_bytes = self._stream.read(max(_BLOCK_BYTES, len(remaining)))
         if next_bytes:
@@ -148,12 +148,12 @@ class _CborDecoder:
 
 
 def _skip_header(source: SourceFile, decoder: _CborDecoder, kinds: Sequence[str]) -> bool:
-    """Skip the header ``["CAR", [kind, ...], ...]`` and the list's first byte; return False if there is no header."""
+    """Skip the header ``["CAR", [kind, ...], ...]`` and the list's first byte. Return False if there is no header."""
     if b"cCAR" not in source.stream.peek(16)[:6]:
         return False
     kind = _KINDS[decoder.decode()[1][0]]
     if kind not in kinds:
-        raise record_error(source, f"this file holds {kind}, not {' or '.join(kinds)}", byte=0)
+        raise record_error(source, f"this file contains {kind}, not {' or '.join(kinds)}", byte=0)
     if decoder.read_byte() != _LIST_BEGIN:
         raise record_error(source, "no list of items after the header", byte=decoder.offset - 1)
     return True

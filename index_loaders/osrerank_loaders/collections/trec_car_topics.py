@@ -86,10 +86,10 @@ def queries(
         sections: the sections of all pages.
         level: ``hierarchical`` selects all sections, ``toplevel`` those of the first level, ``article`` the pages.
             ``hierarchical`` also selects a page with paragraphs before its first heading, as the judgments of v2.0 do
-            (132 of benchmarkY1-test's 2,254 queries); those of v1.5 do not.
+            (132 of benchmarkY1-test's 2,254 queries). The judgments of v1.5 do not.
         style: the form of the texts. ``headings`` joins the page's name and the headings. ``dl4marco`` is the input of
-            Nogueira and Cho (2019): the id without ``enwiki:``, with spaces for ``%20`` and ``/``; other escapes stay.
-        pages: whether ``hierarchical`` selects every page; for outlines, which have no paragraphs.
+            Nogueira and Cho (2019): the id without ``enwiki:``, with spaces for ``%20`` and ``/``. Other escapes stay.
+        pages: whether ``hierarchical`` selects every page. Set it for outlines, which contain no paragraphs.
     """
     yielded_ids: set[str] = set()
     for section in sections:
@@ -108,7 +108,7 @@ def _query_text(section: PageSection, style: Style) -> str:
 
 
 def judgments(sections: Iterable[PageSection], level: Level) -> list[Judgment]:
-    """Return a level's judgments, sorted: a paragraph is relevant to its section, first-level section or page."""
+    """Return the sorted judgments of a level: a paragraph is relevant to its section, first-level section or page."""
     unique: set[Judgment] = set()
     for section in sections:
         if level == "toplevel" and len(section.path) == 1:

@@ -78,7 +78,7 @@ class BulkOutcome:
 
     Attributes:
         n_created: the number of documents that were added to the index.
-        existing_ids: the ids that the index already had.
+        existing_ids: the ids that already existed in the index.
         rejections: the documents that were rejected twice.
     """
 
@@ -101,7 +101,7 @@ def encode_document(document: Document) -> BulkEntry:
 def send_all(
     client: OpenSearch, index: str, batches: Iterable[BulkBatch], options: BulkOptions
 ) -> Iterator[tuple[BulkBatch, BulkOutcome]]:
-    """Send batches, ``in_flight`` at a time; yield each with its outcome, in order, once the index has stored it."""
+    """Send batches, ``in_flight`` at a time. Yield each with its outcome, in order, once the index has stored it."""
     pending: deque[tuple[BulkBatch, Future[BulkOutcome]]] = deque()
     with ThreadPoolExecutor(options.in_flight, thread_name_prefix="bulk") as pool:
         for batch in batches:

@@ -1,7 +1,7 @@
 """Repair double-encoded UTF-8, as in version 1 of MS MARCO, where "é" may have become "Ã©".
 
-Repair is off by default, because published runs and models used the texts as they are. A text may contain correct
-characters as well as double-encoded ones. If some of a text cannot be decoded, the whole text stays unchanged.
+Repair is off by default, because published runs and models used the texts as they are. A text can mix correct and
+double-encoded characters. If a part of it cannot be decoded, the whole text stays unchanged.
 """
 
 import dataclasses
@@ -11,18 +11,18 @@ from osrerank.errors import FormatError
 from osrerank_loaders.collections.base import CONTENTS, Record
 
 _WINDOWS_1252_BYTES = {bytes([byte]).decode("cp1252", "ignore") or chr(byte): byte for byte in range(0x80, 0xA0)}
-"""Characters of Windows-1252 that are other characters, or none, in ISO 8859-1 -> their bytes."""
+"""The byte of each Windows-1252 character that ISO 8859-1 lacks or encodes differently."""
 _CONTINUATION = f"[\x80-\xbf{''.join(_WINDOWS_1252_BYTES)}]"
 _SEQUENCE = f"(?:[\xc2-\xdf]{_CONTINUATION}|[\xe0-\xef]{_CONTINUATION}{{2}}|[\xf0-\xf4]{_CONTINUATION}{{3}})"
 _SUSPECTS = re.compile(f"{_SEQUENCE}+")
 """Characters whose bytes are valid UTF-8."""
 _DOUBLE_ENCODED = re.compile(f"[\x80-\x9f]|[\xc2\xc3][\xa0-\xbf]|[\xe0-\xf4]{_CONTINUATION}{{2}}|{_SEQUENCE}{{2}}")
-"""Suspects that do not occur in correct text. A pair of printable characters does: "Ä§", "CAFÉ»", "MARQUÉ…"."""
+"""Suspects that never occur in correct text. A single pair of printable characters does occur: "Ä§", "CAFÉ»"."""
 _CONTROL = re.compile("[\x80-\x9f]")
 
 
 def repair(text: str) -> str | None:
-    """Decode the double-encoded characters of a text; return None if some cannot be decoded."""
+    """Decode the double-encoded characters of a text, or return None if some cannot be decoded."""
     if text.isascii():
         return text
     pieces: list[str] = []
@@ -53,7 +53,7 @@ class EncodingRepair:
     """Repairs the texts of documents.
 
     Attributes:
-        n_unrepaired: the number of documents with a text that could be repaired only in part, and was left unchanged.
+        n_unrepaired: the number of documents with a text that stayed unchanged, because not all of it can be repaired.
         first_unrepaired: the id of the first such document.
     """
 
@@ -62,7 +62,7 @@ class EncodingRepair:
         self.first_unrepaired = ""
 
     def __call__(self, record: Record) -> Record:
-        """Repair a document's text, title and contents; return an error unchanged."""
+        """Repair a document's text, title and contents. Return an error unchanged."""
         if isinstance(record, FormatError):
             return record
         contents = record.metadata.get(CONTENTS, "")
@@ -82,7 +82,7 @@ class EncodingRepair:
 
     @property
     def note(self) -> str:
-        """A sentence about the unrepaired texts, for the user; "" if there are none."""
+        """A sentence about the unrepaired texts, for the user, or "" if all texts were repaired."""
         if not self.n_unrepaired:
             return ""
         return (

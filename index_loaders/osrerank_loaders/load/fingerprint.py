@@ -26,7 +26,7 @@ class Fingerprints(NamedTuple):
 
 
 def compute_fingerprints(files: Sequence[str]) -> Fingerprints:
-    """Compute a digest of the first and last 64 KiB of each file, or of the first 64 KiB of standard input.
+    """Compute a digest of each file's first and last 64 KiB, or of standard input's first 64 KiB.
 
     An ir_datasets collection is identified by its name, because ir_datasets checks its files itself. A named pipe gets
     a random digest, because reading would consume it.

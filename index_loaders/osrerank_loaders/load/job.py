@@ -31,7 +31,7 @@ class LoadOptions:
     """How a collection is loaded.
 
     Attributes:
-        skip_bad: the maximum number of bad, rejected and duplicate records, in sum.
+        skip_bad: the maximum total number of bad, rejected and duplicate records.
         recreate: whether to delete an existing index of that name first.
         repair_encoding: whether to repair double-encoded UTF-8.
         force_merge: whether to merge the index into one segment at the end.
@@ -59,7 +59,7 @@ class Summary:
         skipped: the number of bad records.
         failed: the number of documents that the engine rejected.
         duplicates: the number of records with the id of an earlier record.
-        resumed_from: the number of records that an earlier run had loaded.
+        resumed_from: the number of records loaded by an earlier run.
         took_s: the wall time of this run, in seconds.
         notes: the engine's warnings and the first tolerated problems, one line each.
     """
@@ -163,13 +163,13 @@ class _Load:
         state = read_state(self._client, self._index, self._retry_budget)
         if state is None:
             raise LoaderError(
-                f"index {self._index} exists and was not made by osrerank index; choose another --index, or pass "
+                f"index {self._index} exists, and osrerank index did not create it; choose another --index, or pass "
                 "--recreate to delete the index"
             )
         if not state.is_same_load(initial):
             names = ", ".join((*state.files[:_MAX_EXAMPLES], *state.options))
             raise LoaderError(
-                f"index {self._index} exists and holds another load (loader {state.loader}, files {names}); "
+                f"index {self._index} exists and contains another load (loader {state.loader}, files {names}); "
                 f"{_ADVICE} pass the files and options that it was loaded with"
             )
         if state.digests != initial.digests:
@@ -190,7 +190,7 @@ class _Load:
         )
 
     def _create(self, state: LoadState) -> None:
-        """Create the index, and collect the engine's warnings, such as one of an unsupported similarity."""
+        """Create the index, and collect the engine's warnings, such as one about an unsupported similarity."""
         is_single = is_embedded(self._client)
         body = index_body(self._loader, self._options.index, state.as_meta(), has_one_similarity=is_single)
         with warnings.catch_warnings(record=True) as caught:
@@ -203,24 +203,24 @@ class _Load:
         self._warnings += [str(warning.message) for warning in caught]
 
     def _summarize_complete(self, state: LoadState) -> Summary:
-        """Return the counts of an earlier load, if neither the index nor standard input has changed since."""
+        """Return the counts of an earlier load, after checking that the index and standard input did not change."""
         expected = state.records - state.skipped - state.failed - state.duplicates
         indexed = self._count()
         if indexed != expected:
             raise LoaderError(
-                f"index {self._index} was loaded with {expected} documents and holds {indexed}: "
+                f"index {self._index} was loaded with {expected} documents and now contains {indexed}: "
                 "something else changed it; use another --index, or --recreate"
             )
         if STDIN in self._files:
             n_records = sum(1 for _record in self._records())
             if n_records != state.records:
-                raise self._changed_error(f"standard input has {n_records} records now and had {state.records}")
+                raise self._changed_error(f"standard input now contains {n_records} records instead of {state.records}")
         return Summary(state.records, indexed, state.skipped, state.failed, state.duplicates, state.records)
 
     def _send(self, reader: RecordReader, state: LoadState) -> LoadState:
         """Send the missing documents, with a checkpoint every ``checkpoint_s`` seconds; return the last checkpoint.
 
-        No checkpoint passes a rejected document, so that the next run sends it again.
+        A checkpoint never includes a rejected document or a later one, so the next run sends them again.
         """
         checkpoint_at_s = time.monotonic()
         is_complete = True
@@ -251,7 +251,7 @@ class _Load:
         n_duplicates = reader.n_read - reader.n_skipped - self._n_rejected - indexed
         if n_duplicates < 0:
             raise LoaderError(
-                f"index {self._index} holds {-n_duplicates} documents more than the collection; "
+                f"index {self._index} contains {-n_duplicates} documents more than the collection; "
                 "something else writes to it: use another --index, or --recreate"
             )
         problems = [self._repair.note] if self._repair.note else []

@@ -20,11 +20,11 @@ class IndexOptions:
     """How the index is created.
 
     Attributes:
-        k1: BM25's k1; None uses the loader's value.
-        b: BM25's b; None uses the loader's value.
-        shards: the number of shards. With more than one, term statistics, and so scores, differ by shard.
+        k1: BM25's k1. None uses the loader's value.
+        b: BM25's b. None uses the loader's value.
+        shards: the number of shards. With several shards, each computes scores from its own term statistics.
         replicas: the number of replicas after the load. None means 1 if the cluster has a second node, else 0.
-        contents: whether to add a field ``contents`` with everything that Anserini indexes of a document.
+        contents: whether to add a field ``contents`` with all text that Anserini indexes of a document.
         language: the language of the texts, one of `LANGUAGES`.
     """
 
@@ -43,14 +43,14 @@ def index_body(
 
     The built-in ``english`` analyzer is Anserini's: standard tokenizer, possessives, lower case, Lucene's 33 stop
     words, Porter stemmer. Other languages get the standard tokenizer, lower case and their Snowball stemmer. Chinese,
-    Japanese and Korean get the built-in ``cjk``, which the embedded engine lacks.
+    Japanese and Korean get the built-in ``cjk``, which the embedded engine does not support.
 
     Args:
         loader: the loader of the collection.
         options: the options of the index.
         meta: the mapping's ``_meta``, with the state of the load.
-        has_one_similarity: whether the engine has a single similarity. It warns if the request sets another, so k1 and
-            b are sent only if the user or the collection's publisher chose them.
+        has_one_similarity: whether the engine supports a single similarity. It warns if the request sets another, so k1
+            and b are sent only if the user or the collection's publisher chose them.
     """
     text = {"type": "text", "analyzer": _analyzer(options.language)}
     fields = {name: text if field.get("analyzer") == ENGLISH else field for name, field in loader.fields.items()}

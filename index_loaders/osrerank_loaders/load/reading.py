@@ -17,7 +17,7 @@ class RecordReader:
         n_read: the number of records read, including bad ones.
         n_skipped: the number of bad records that were skipped.
         errors: the errors of the first bad records.
-        final_error: the error that ended the pass early; None if all records were read.
+        final_error: the error that ended the pass early, or None if all records were read.
     """
 
     def __init__(self, records: Iterable[Record], *, skip_bad: int = 0) -> None:
@@ -29,7 +29,7 @@ class RecordReader:
         self.final_error: FormatError | None = None
 
     def batches(self, options: BulkOptions, *, after: int = 0) -> Iterator[BulkBatch]:
-        """Yield the documents after the first ``after`` records in batches; end at an error that cannot be skipped."""
+        """Yield the documents after the first ``after`` records in batches, up to an error that cannot be skipped."""
         entries: list[BulkEntry] = []
         n_bytes = 0
         for entry in self._entries(after):
@@ -54,7 +54,7 @@ class RecordReader:
             self.final_error = error
 
     def _skip(self, error: FormatError) -> None:
-        """Count a bad record; raise its error if ``skip_bad`` records were skipped before."""
+        """Count a bad record, or raise its error if ``skip_bad`` records were skipped before."""
         if self.n_skipped == self._skip_bad:
             raise error
         self.n_skipped += 1

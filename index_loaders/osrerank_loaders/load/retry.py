@@ -1,4 +1,4 @@
-"""Retry calls to a server that is busy, restarting or unreachable for a while."""
+"""Retry calls to a server that is temporarily busy, restarting or unreachable."""
 
 import random
 import time
@@ -18,11 +18,11 @@ RETRIED_STATUSES = frozenset({429, 502, 503, 504})
 
 @dataclass(frozen=True, slots=True)
 class RetryBudget:
-    """How long to retry a call, and with which pauses.
+    """How long to retry a call, and how long to pause between attempts.
 
     Attributes:
-        first_s: the pause before the first retry, in seconds. Each pause is twice the one before, plus up to a half at
-            random.
+        first_s: the pause before the first retry, in seconds. Each pause is twice the previous one, and up to half as
+            long again at random.
         longest_s: the maximum pause before the random part, in seconds.
         give_up_s: the time for all retries of a call, in seconds.
         timeout_s: the timeout of one attempt, in seconds.
@@ -76,7 +76,7 @@ class RetryBudget:
 
 
 def is_transient(error: TransportError) -> bool:
-    """Return whether the same request may succeed later."""
+    """Return whether the same request could succeed later."""
     if isinstance(error, SSLError):
         return False
     return isinstance(error, NoConnection) or error.status_code in RETRIED_STATUSES

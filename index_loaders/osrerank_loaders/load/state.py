@@ -19,14 +19,14 @@ class LoadState:
 
     Attributes:
         loader: the loader's name.
-        files: the collection's files, each as ``name:bytes``, without its folder, so that files may be moved.
+        files: the collection's files, each as ``name:bytes``, without its folder, so that files can be moved.
         options: the options that change the index or its documents, such as ``k1=0.9``.
         digests: the digest of each file, as `compute_fingerprints` returns it.
         records: the number of records, from the first, whose documents are all in the index.
         complete: whether the load ended with the expected number of documents.
-        skipped: the number of bad records, once complete.
-        failed: the number of documents that the engine rejected, once complete.
-        duplicates: the number of records with the id of an earlier one, once complete.
+        skipped: the number of bad records. This and the next two counts are 0 until the load is complete.
+        failed: the number of documents that the engine rejected.
+        duplicates: the number of records with the id of an earlier record.
     """
 
     loader: str
@@ -61,7 +61,7 @@ class LoadState:
 
 
 def read_state(client: OpenSearch, index: str, retry_budget: RetryBudget) -> LoadState | None:
-    """Read the state from the index's mapping; return None if no loader created the index."""
+    """Read the state from the index's mapping, or return None if no loader created the index."""
     response = retry_budget.call(lambda: client.indices.get_mapping(index=index))
     (index_response,) = response.values()
     state = index_response["mappings"].get("_meta", {}).get(_KEY)

@@ -16,14 +16,14 @@ from osrerank.errors import ConfigError
 REQUEST_ID_HEADER = "X-Request-Id"
 VALID_ID = re.compile(r"[\x21-\x7e]{1,128}")
 RECORD = "osrerank.record"
-"""The key of the ASGI scope for a dict to which a route adds entries of its request's log line."""
+"""The key of a dict in the ASGI scope. Routes add entries for the request's log line to it."""
 
 
 class AccessLog:
     """Writes the access log. If the file is moved or deleted, as logrotate does, a new one is created.
 
     Args:
-        file: the path of the file; ``-`` for standard output.
+        file: the path of the file, or ``-`` for standard output.
         texts: whether the log contains queries and documents.
 
     Raises:
@@ -52,6 +52,6 @@ class AccessLog:
 
 
 def request_id(header: bytes) -> str:
-    """Return the id in the client's header if it is 1 to 128 printable ASCII characters, else a new id."""
+    """Return the id in the client's header if it consists of 1 to 128 printable ASCII characters, or else a new id."""
     text = header.decode("latin-1")
     return text if VALID_ID.fullmatch(text) else uuid.uuid4().hex

@@ -47,10 +47,10 @@ def create_app(
     """Return the rerank API as an application.
 
     Args:
-        reranker: the service that scores; the caller closes it after the application has shut down.
+        reranker: the service that scores. The caller closes it after the application has shut down.
         limits: the limits of the server.
-        token: the token that clients must send as ``Authorization``, with or without ``Bearer``. None lets everyone in.
-        access_log: the access log, which the caller closes; None to write none.
+        token: the token that clients must send as ``Authorization``, with or without ``Bearer``. None accepts everyone.
+        access_log: the access log, which the caller closes. None writes no log.
     """
     limits = limits or ServerLimits()
     service = ApiService(reranker, limits)
@@ -137,5 +137,5 @@ async def _respond_to_bug(_http: HttpRequest, error: Exception) -> Response:
 
 
 def _error_response(status: int, message: str, headers: dict[str, str] | None = None) -> Response:
-    content = encode(error_body(status, message))  # in ASCII: a message may contain half a surrogate pair
+    content = encode(error_body(status, message))  # in ASCII: a message can contain half a surrogate pair
     return Response(content, status, {**error_headers(status), **(headers or {})}, media_type="application/json")

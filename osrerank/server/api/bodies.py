@@ -3,8 +3,8 @@
 ``json.loads`` would hold Python's global lock while it parses a large body, and so block the event loop even from a
 thread. This parser, in Python, lets other threads run, and refuses a body as soon as it exceeds a limit.
 
-A list or object in a field of a document stays JSON text (`Json`). No dialect reads such values, but responses repeat
-them with their document.
+A list or object in a field of a document stays JSON text (`Json`). No dialect scores such values, but a response can
+repeat the document.
 """
 
 import json
@@ -40,7 +40,7 @@ CONSTANTS = {
     "NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf"),
 }  # fmt: skip
 LARGE_EXPONENT = re.compile(r"[eE]\+?[0-9]{3}")
-"""Matches exponents that may be too large for a float."""
+"""Matches exponents that might be too large for a float."""
 CLOSING_BRACKETS = {"[": "]", "{": "}"}
 
 Parsed = tuple[Any, int]
@@ -51,7 +51,7 @@ def inflate(body: bytes, max_bytes: int) -> bytes:
     """Decompress a gzip body.
 
     Raises:
-        RefusedRequest: the body is not gzip (400), or it has more than ``max_bytes`` decompressed (413).
+        RefusedRequest: the body is not gzip (400), or its decompressed size exceeds ``max_bytes`` (413).
     """
     content = bytearray()
     while True:
@@ -165,7 +165,7 @@ class _Parser:
         return entries, self._parse_entries(offset, "]", parse_entry)
 
     def _parse_entries(self, offset: int, closing: str, parse_entry: Callable[[int], int]) -> int:
-        """Parse comma-separated entries; return the offset after the closing bracket."""
+        """Parse comma-separated entries. Return the offset after the closing bracket."""
         text = self._text
         offset = self._skip_whitespace(offset + 1)
         if text[offset : offset + 1] == closing:
@@ -180,7 +180,7 @@ class _Parser:
             offset = self._skip_whitespace(offset + 1)
 
     def _refuse_count(self, entries: list[Any], name: str) -> NoReturn:
-        """Refuse a list with too many entries. If an entry is not a document, the message names that first."""
+        """Refuse a list with too many entries. If an entry is not a document, the message is about that entry."""
         for index, entry in enumerate(entries):
             if not _has_text(entry):
                 raise RefusedRequest(422, f"{name}.{index} must be a text, or an object with a text")
@@ -256,6 +256,6 @@ def _has_text(entry: Any) -> bool:
 
 
 def _key_for_message(key: str) -> str:
-    """Return a key if it looks like the name of a field, else "a value", so that messages repeat no content."""
+    """Return a key if it looks like a field's name, or else "a value", so that messages repeat no content."""
     is_name = len(key) <= MAX_KEY_CHARACTERS and key.isascii() and key.isidentifier()
     return key if is_name else "a value"

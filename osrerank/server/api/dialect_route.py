@@ -21,7 +21,7 @@ NOT_JSON = "send the body as Content-Type: application/json"
 
 
 class DialectRoute(APIRoute):
-    """A route that parses and validates the body itself; FastAPI only describes it in the OpenAPI document.
+    """A route that parses and validates the body itself. FastAPI only describes the body in the OpenAPI document.
 
     The endpoint's annotation of ``request`` is the type of the body.
     """
@@ -50,7 +50,7 @@ class DialectRoute(APIRoute):
 
 
 def media_type(http: HttpRequest) -> str:
-    """Return the media type of a request's body; empty without a ``Content-Type`` header."""
+    """Return the media type of a request's body, or "" without a ``Content-Type`` header."""
     return http.headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
@@ -80,7 +80,7 @@ def _parse_request(body: bytes, validator: TypeAdapter[BaseModel], max_entries: 
 
 
 def _parse_timeout_ms(http: HttpRequest) -> float | None:
-    """Return the time limit in the header `TIMEOUT_HEADER`, in milliseconds; None without the header.
+    """Return the time limit in the header `TIMEOUT_HEADER`, in milliseconds, or None without the header.
 
     Raises:
         RefusedRequest: the header is not a finite number above 0.
@@ -93,5 +93,5 @@ def _parse_timeout_ms(http: HttpRequest) -> float | None:
     except ValueError:
         duration_ms = math.nan
     if not 0 < duration_ms < math.inf:
-        raise RefusedRequest(422, f"{TIMEOUT_HEADER}: it must be a number of milliseconds above 0")
+        raise RefusedRequest(422, f"{TIMEOUT_HEADER} must be a number of milliseconds above 0")
     return duration_ms

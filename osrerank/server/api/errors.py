@@ -19,14 +19,14 @@ from osrerank.errors import (
 from osrerank.server.api.service import RETRY_AFTER_S, TextTooLong
 
 MAX_FAULTS = 3
-"""The maximum number of invalid fields that an error message names."""
+"""The maximum number of invalid fields that an error message lists."""
 
 INDEX_PATTERN = r"^[^\s_.\-+,*?/\\\"<>|#:][^\s,*?/\\\"<>|#:]*$"
 """A regular expression for the name of one index or alias, without wildcards, lists and system indices."""
 
 
 class ErrorBody(BaseModel):
-    """The body of every error response. Each dialect has its own key for the message, so the body repeats it."""
+    """The body of every error response. Each dialect uses a different key for the message, so the body repeats it."""
 
     message: str = Field(description="What is wrong and what to do; the key of Cohere.")
     detail: str = Field(description="The same message; the key of vLLM and FastAPI.")
@@ -61,7 +61,7 @@ ERROR_RESPONSES: Mapping[int | str, dict[str, Any]] = {
         (400, "The body is not JSON."),
         (401, "The bearer token is missing or wrong."),
         (408, "The body did not arrive in time."),
-        (413, "The body has too many bytes, or too many documents."),
+        (413, "The body contains too many bytes, or too many documents."),
         (415, "The body's Content-Type is not application/json."),
         (422, "The body is JSON, but not a request of this dialect."),
         (429, "Too many documents are waiting; try again after the seconds in Retry-After."),

@@ -14,8 +14,8 @@ class ServerLimits:
         max_held_bytes: the maximum size of the bodies of all requests in progress, in bytes.
         max_held_documents: the maximum number of documents that are waiting or being scored. An idle server accepts
             any request.
-        max_wait_s: the maximum time that a request may have to wait before it is scored, as estimated on arrival, in
-            seconds. A request that cannot be scored within its own timeout is refused, too.
+        max_wait_s: the maximum estimated wait of a request before it is scored, in seconds. A request that cannot be
+            scored within its own timeout is also refused.
         timeout_ms: the default and the maximum timeout of a request, in milliseconds.
         body_timeout_s: the time in which a request's body must arrive, in seconds.
         threads: the number of tasks that are scored at a time. A task is a request or a part of one.

@@ -1,4 +1,4 @@
-"""ASGI middleware for all requests: it checks the token, reads the body within limits, and logs and counts requests."""
+"""ASGI middleware for all requests: check the token, read the body within limits, and log and count requests."""
 
 import asyncio
 import contextlib
@@ -24,13 +24,13 @@ Application = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None
 PAGE_FILES = frozenset({"/ui", "/ui/page.css", "/ui/page.js", "/ui/view.js", "/ui/lines.js", "/ui/icon.svg"})
 DOCUMENTATION = frozenset({"/docs", "/docs/docs.css", "/docs/docs.js", "/openapi.json"})
 OPEN_PATHS = frozenset({"/health", "/live", "/ping"}) | READINESS | DOCUMENTATION | PAGE_FILES
-"""The paths that need no token. A readiness path with parameters needs it, because it reports on an index."""
+"""The paths that need no token, except readiness paths with parameters, which report on an index."""
 GZIP = (b"gzip", b"x-gzip")
 """The accepted values of ``Content-Encoding``."""
 DRAIN_TIMEOUT_S = 30.0
 """The default time for reading the remaining body of a refused request, in seconds."""
 CLIENT_CLOSED_REQUEST = 499
-"""The status in metrics and logs of a request whose client closed the connection; nginx uses it, too."""
+"""The status in metrics and logs of a request whose client closed the connection. nginx also uses it."""
 
 
 class ClientDisconnected(Exception):  # noqa: N818 - an event
@@ -42,10 +42,10 @@ class RequestMiddleware:
 
     Args:
         application: the application that handles accepted requests.
-        limits: the limits of the server, of which this middleware applies those of the body's size and time.
-        token: the token that clients must send as ``Authorization``, with or without ``Bearer``. None lets everyone in.
-        access_log: the access log; None to write none.
-        trace_queries: whether traces may contain queries.
+        limits: the limits of the server. This middleware applies the limits of the body's size and time.
+        token: the token that clients must send as ``Authorization``, with or without ``Bearer``. None accepts everyone.
+        access_log: the access log. None writes no log.
+        trace_queries: whether traces include queries.
     """
 
     def __init__(
@@ -182,7 +182,7 @@ class RequestMiddleware:
                 413, f"the body is larger than {self._limits.max_body_bytes} bytes: send fewer or shorter documents"
             )
         if self._held_bytes > self._limits.max_held_bytes:
-            reason = f"the requests in progress have more than {self._limits.max_held_bytes} bytes"
+            reason = f"the requests in progress exceed {self._limits.max_held_bytes} bytes in total"
             raise RefusedRequest(429, f"{reason}: try again later")
 
 
@@ -218,7 +218,7 @@ class Incoming:
 async def refuse(refusal: RefusedRequest, send: Send, incoming: Incoming, max_s: float = DRAIN_TIMEOUT_S) -> None:
     """Send an error response, and close the connection after the client has sent the whole body.
 
-    Some clients read the response only then, and would not get it if the connection were closed earlier.
+    Some clients read the response only then. They would not receive it if the connection were closed earlier.
 
     Args:
         refusal: the status and the message of the response.
@@ -255,5 +255,5 @@ def _check_encoding(scope: MutableMapping[str, Any]) -> None:
 
 
 def _header(scope: MutableMapping[str, Any], name: bytes) -> bytes:
-    """Return the value of a header by its lower-case name; empty if the request has no such header."""
+    """Return the value of a header by its lower-case name, or b"" if the request has no such header."""
     return next((bytes(value) for key, value in scope["headers"] if key == name), b"")

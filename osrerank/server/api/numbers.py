@@ -24,7 +24,7 @@ def separate(values: Sequence[float], keys: Sequence[float], *, lowest: float = 
     Args:
         values: the values ``(n,)``, in descending order.
         keys: the keys by which the values were sorted ``(n,)``, in descending order.
-        lowest: the minimum of the returned numbers. ``1e7 * (values[0] - lowest)`` different numbers fit above it.
+        lowest: the minimum of the returned numbers. At most ``1e7 * (values[0] - lowest)`` different numbers fit.
 
     Returns:
         Multiples of 1e-7 ``(n,)`` in descending order, also as float32. Numbers are equal where keys are equal.
@@ -49,7 +49,7 @@ def _lower_below(step: int, upper: int) -> int:
 
 
 def _raise_to_minimum(steps: list[int], keys: Sequence[float], lowest: float) -> list[int]:
-    """Raise the steps below ``lowest`` to it, and the steps before them by no more than the order requires."""
+    """Raise the steps below ``lowest`` to it, and raise the preceding steps as far as the order requires."""
     if not steps or steps[-1] >= lowest * STEPS_PER_UNIT:
         return steps
     minimum = round(lowest * STEPS_PER_UNIT)
@@ -72,7 +72,7 @@ class Json:
 
 
 def encode(content: Any) -> bytes:
-    """Return content as JSON in ASCII; floats have a point, at most seven decimals, and no exponent."""
+    """Return content as JSON in ASCII. Floats have a decimal point, at most seven decimals, and no exponent."""
     return _encode(content).encode("ascii")
 
 

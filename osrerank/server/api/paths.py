@@ -1,4 +1,4 @@
-"""Explain a 404 to a client. Usually its base URL ends in a slash, or has a part such as /v1 too many."""
+"""Explain a 404 to a client. Usually, its base URL ends in a slash or repeats a part such as /v1."""
 
 from itertools import pairwise
 
@@ -25,6 +25,6 @@ def explain_missing_route(path: str) -> str:
     for candidate in (segments, without_repeats, *endings):
         route = f"/{'/'.join(candidate)}"
         if candidate and route in METHODS:
-            return f"there is no such route, but {route}: the base URL has a slash, or a part such as /v1, too many"
+            return f"there is no such route, but {route}: remove a slash, or a part such as /v1, from the base URL"
     routes = ", ".join(f"{method} {path}" for path, method in METHODS.items())
     return f"there is no such route; the routes are {routes}"

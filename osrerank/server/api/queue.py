@@ -2,6 +2,8 @@
 
 A request is split into tasks of about a tenth of a second. Fair queueing (Demers, Keshav and Shenker 1989) gives all
 requests equal shares of the threads, so a small request waits for at most one task of each large request.
+
+The maximum size of a task follows from the measured rate: the number of tokens that are scored in `TASK_S`.
 """
 
 import asyncio
@@ -20,6 +22,7 @@ Value = TypeVar("Value")
 MAX_LARGE_TASKS = 8
 """The maximum number of running tasks of large requests. The other threads remain free for requests of one task."""
 TASK_S = 0.1
+"""The intended duration of a task, in seconds."""
 MIN_TASK_TOKENS = 2_048
 MAX_TASK_TOKENS = 65_536
 INITIAL_TASK_TOKENS = 4_096
@@ -34,7 +37,7 @@ class QueuedTask(Generic[Value]):
 
     Attributes:
         tokens: the estimated number of tokens to score.
-        compute: the function that returns the value of the task. It is called in another thread.
+        compute: a function that runs in another thread and returns the task's value.
     """
 
     tokens: int
@@ -69,7 +72,7 @@ class TokenRate:
 
     @property
     def tokens_per_s(self) -> float:
-        """The rate. Running tasks count as half scored. Infinite before the first task."""
+        """The rate, or infinity before the first task. Running tasks count as half scored."""
         elapsed_s = self._elapsed_s
         if self._running_tokens > 0:
             elapsed_s += self._clock() - self._updated_s
@@ -121,10 +124,14 @@ class TaskQueue:
         return int(min(max(rate * TASK_S, MIN_TASK_TOKENS), MAX_TASK_TOKENS))
 
     def wait_s(self, tokens: int) -> float:
-        """Estimate how long a new request of some tokens would wait for the requests in progress, in seconds.
+        """Estimate how long a new request would wait for the requests in progress, in seconds.
 
-        Each other request scores as many tokens meanwhile, in addition to those that are running now. A request of a
-        single task does not wait for running tasks, because it uses other threads.
+        With equal shares, each request in progress scores as many tokens as the new request before that one ends. A
+        large request also waits for the running tasks. A request of a single task does not, because it uses other
+        threads.
+
+        Args:
+            tokens: the number of tokens of the new request.
         """
         is_large = tokens > self.task_tokens
         tokens_ahead = 0
@@ -161,7 +168,10 @@ class TaskQueue:
 
     def _start_tasks(self) -> None:
         """Start waiting tasks until all threads are in use."""
-        while (job := self._next_job()) is not None:
+        while True:
+            job = self._next_job()
+            if job is None:
+                return
             index, task = job.waiting.popleft()
             self._virtual_time += task.tokens / max(1, len(self._jobs))
             job.finish_tag += task.tokens
@@ -179,7 +189,7 @@ class TaskQueue:
             future.add_done_callback(functools.partial(self._finish_task, job, index, task))
 
     def _next_job(self) -> _Job[Any] | None:
-        """Return the job whose next task should be started; None if no task can be started."""
+        """Return the job whose next task should be started, or None if no task can be started."""
         if self._running_tasks >= self._max_tasks:
             return None
         can_start_large = self._running_large_tasks < min(MAX_LARGE_TASKS, self._max_tasks)

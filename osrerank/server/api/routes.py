@@ -34,9 +34,9 @@ from osrerank.server.api.service import ApiService
 from osrerank.types import Deadline
 
 UNSCORED_HEADER = "X-Rerank-Unscored"
-"""The header with the number of documents without a score; absent if all have one."""
+"""The header with the number of documents without a score. It is absent if all documents have a score."""
 TRUNCATED_HEADER = "X-Rerank-Truncated"
-"""The header with the number of truncated documents; absent if the model read all of them whole."""
+"""The header with the number of truncated documents. It is absent if no document was truncated."""
 
 dialects = APIRouter(responses={**ERROR_RESPONSES}, tags=["rerank"], route_class=DialectRoute)
 checks = APIRouter(tags=["checks"])
@@ -110,19 +110,19 @@ async def score(http: HttpRequest, request: ScoreRequest, timeout_ms: Timeout = 
 
 
 async def _respond(http: HttpRequest, request: DialectRequest, header_ms: float | None) -> Response:
-    """Score a request's documents, and build the response of its dialect; stop if the client disconnects."""
+    """Score a request's documents, and build the response in its dialect. Stop if the client disconnects."""
     service: ApiService = http.app.state.service
     questions = request.questions()
     count = sum(len(question.documents) for question in questions)
     max_documents = service.limits.max_documents
     if count > max_documents:
-        reason = f"the request has {count} documents, and the maximum is {max_documents}"
+        reason = f"the request contains {count} documents, but the maximum is {max_documents}"
         raise RefusedRequest(413, f"{reason}: send several requests")
     http.scope[RECORD].update(documents=count, questions=questions)
     timeouts_ms = (service.limits.timeout_ms, request.timeout_ms, header_ms)
     timeout_ms = min(duration_ms for duration_ms in timeouts_ms if duration_ms is not None)
     deadline = Deadline.after_ms(timeout_ms, service.reranker.clock)
-    scoring = asyncio.ensure_future(service.judge(questions, deadline, whole=request.wants_whole_texts))
+    scoring = asyncio.ensure_future(service.judge(questions, deadline, refuses_truncation=request.refuses_truncation))
     disconnection = asyncio.ensure_future(_wait_for_disconnection(http))
     try:
         await asyncio.wait({scoring, disconnection}, return_when=asyncio.FIRST_COMPLETED)
@@ -170,7 +170,7 @@ class ModelEntry(BaseModel):
 
 
 class ModelList(BaseModel):
-    """The list of the server's models, which has one entry."""
+    """The list of the server's models, which contains one entry."""
 
     object: str
     data: list[ModelEntry]
@@ -200,7 +200,7 @@ async def health() -> Health:
     "/ready",
     responses={
         503: {"model": ErrorBody, "description": "The server is not ready; the body says why."},
-        400: {"model": ErrorBody, "description": "The request names no index, or the server has no indices."},
+        400: {"model": ErrorBody, "description": "The request specifies no index, or the server has no indices."},
         404: {"model": ErrorBody, "description": "The index does not exist, or the server does not offer it."},
         422: {"model": ErrorBody, "description": "A parameter is invalid."},
         502: {"model": ErrorBody, "description": "The index cannot be read."},
@@ -213,7 +213,7 @@ async def ready(
 ) -> Readiness:
     """Report whether the model is loaded and the queue has room.
 
-    With ``index``, this also requires that a share of its documents has vectors: ``at_least``, by default .95.
+    With ``index``, at least a share of its documents must also have vectors: ``at_least``, by default .95.
     """
     service: ApiService = http.app.state.service
     obstacle = await service.find_obstacle()
@@ -241,7 +241,7 @@ async def _check_vectors(http: HttpRequest, index: str | None, at_least: float) 
         raise RefusedRequest(400, "at_least needs an index: add index=NAME")
     share = await asyncio.to_thread(find_vector_share, index)
     if share < at_least:
-        reason = f"{share:.1%} of the documents of {index} have vectors, not {at_least:.1%}"
+        reason = f"only {share:.1%} of the documents of {index} have vectors, less than {at_least:.1%}"
         raise RefusedRequest(503, f"{reason}: run osrerank vectors build --index {index}")
 
 
@@ -257,7 +257,7 @@ async def models(http: HttpRequest) -> ModelList:
 @checks.get("/info")
 @checks.get("/meta")
 async def info(http: HttpRequest) -> Info:
-    """Report the model and the server's limits; Weaviate reads ``/meta`` when it starts."""
+    """Report the model and the server's limits. Weaviate requests ``/meta`` when it starts."""
     service: ApiService = http.app.state.service
     return Info(
         model_id=service.model,

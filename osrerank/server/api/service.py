@@ -30,7 +30,7 @@ from osrerank.types.vectors import NeedsServer
 RETRY_AFTER_S = 1
 """The minimum Retry-After of a refused request, in seconds."""
 CHARACTERS_PER_TOKEN = 4
-"""An estimate."""
+"""The estimated number of characters per token."""
 OVERHEAD_TOKENS = 16
 """The estimated cost of a document in addition to its text, in tokens."""
 CHECK_TIMEOUT_S = 0.03
@@ -38,8 +38,9 @@ CHECK_TIMEOUT_S = 0.03
 REMOTE_CHECK_TIMEOUT_S = 0.5
 """How long a readiness check waits for a rerank server, in seconds."""
 SERVER_CHECK_TIMEOUT_MS = 6_000.0
-"""The timeout of the request that checks a rerank server, in milliseconds. It may go on after the readiness check."""
+"""The timeout of the request that checks a rerank server, in milliseconds. It can outlast the readiness check."""
 MAX_TOKENS = 1 << 62
+"""More tokens than any request has: a task of this size is never split, and its wait is that for all other requests."""
 
 
 class Busy(Overloaded):
@@ -60,15 +61,15 @@ class Busy(Overloaded):
 
 
 class TextTooLong(ScoringError):  # noqa: N818 - a refusal, not a defect
-    """A text is longer than the model reads, and the client does not allow truncation."""
+    """A text is longer than the model's input, and the client does not allow truncation."""
 
 
 class _RequestContext(NamedTuple):
-    """What the tasks of a request share. Each appends its number of scored documents to ``scored_counts``."""
+    """Values that a request's tasks share. Each task appends its number of scored documents to ``scored_counts``."""
 
     deadline: Deadline
     scored_counts: list[int]
-    whole: bool
+    refuses_truncation: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +92,7 @@ class Judgement:
         logits: the logits ``(n,)`` in the client's order, unbounded. Documents without a score get the lowest.
         unscored: the number of documents without a score.
         cached: the number of scores that came from the cache.
-        truncated: the number of documents that were longer than the model reads.
+        truncated: the number of documents that were longer than the model's input.
     """
 
     order: tuple[int, ...]
@@ -123,29 +124,32 @@ class ApiService:
         """The model's name, without loading it."""
         return self.reranker.model_name
 
-    async def judge(self, questions: Sequence[Question], deadline: Deadline, *, whole: bool = False) -> list[Judgement]:
+    async def judge(
+        self, questions: Sequence[Question], deadline: Deadline, *, refuses_truncation: bool = False
+    ) -> list[Judgement]:
         """Score all questions of a request. If the caller is cancelled, tasks that have not begun are dropped.
 
         Args:
             questions: the questions of one request.
             deadline: the deadline of the response.
-            whole: whether to refuse texts that the model would truncate.
+            refuses_truncation: whether to refuse texts that the model would truncate.
 
         Raises:
-            TextTooLong: ``whole`` is set, and the model would truncate a text or cannot tell.
+            TextTooLong: ``refuses_truncation`` is set, and the model would truncate a text or does not report it.
             Busy: too many documents are waiting, or the response would come too late.
             DeadlineExceeded: not all documents could be scored in time.
             ScoringError: the model cannot be loaded, or failed on every document of a question.
             WorkerError: the workers did not reply.
         """
-        if whole and self.reranker.settings.backend == HTTP:
+        if refuses_truncation and self.reranker.settings.backend == HTTP:
             raise TextTooLong("the rerank server behind this one does not report truncated texts: leave truncate out")
         count = sum(len(question.documents) for question in questions)
         self._admit(count, sum(map(_estimate_tokens, questions)), deadline)
         self._held_documents += count
         HELD.inc(count)
         has_ended: list[bool] = []
-        context = _RequestContext(replace(deadline, withdrawn=lambda: bool(has_ended)), [], whole)
+        task_deadline = replace(deadline, withdrawn=lambda: bool(has_ended))
+        context = _RequestContext(task_deadline, [], refuses_truncation)
         remaining_s = deadline.remaining_s()
         timeout_s = None if math.isinf(remaining_s) else max(remaining_s, 0.0)
         try:
@@ -162,9 +166,10 @@ class ApiService:
             HELD.dec(count)
 
     async def find_obstacle(self) -> str:
-        """Return the reason why requests cannot be served now; empty if they can. This scores nothing.
+        """Return why requests cannot be served now, or "" if they can.
 
-        The model is checked in another thread. If that takes too long, the result of the previous check counts.
+        The model is checked in another thread, without scoring. If that takes too long, the previous check's result is
+        returned.
         """
         if self._model_check is None or self._model_check.done():
             previous_check = self._model_check
@@ -191,7 +196,7 @@ class ApiService:
         self._queue.close()
 
     def _find_model_obstacle(self) -> str:
-        """Load the model if necessary; return the reason why it cannot score, empty if it can."""
+        """Load the model if necessary. Return why it cannot score, or "" if it can."""
         try:
             model = self.reranker.model
             if isinstance(model, NeedsWorkers):
@@ -222,7 +227,7 @@ class ApiService:
     async def _score_all(
         self, questions: Sequence[Question], context: _RequestContext, *, task_tokens: int = 0
     ) -> list[Judgement]:
-        """Score questions in tasks of at most ``task_tokens`` tokens; 0 is for the queue's choice."""
+        """Score questions in tasks of at most ``task_tokens`` tokens. 0 lets the queue choose the size."""
         max_tokens = task_tokens or self._queue.task_tokens
         parts_by_question = [_split(question, max_tokens) for question in questions]
         tasks = [
@@ -243,12 +248,12 @@ class ApiService:
         ]
 
     def _score(self, question: Question, context: _RequestContext) -> Scores | InferenceError:
-        """Return the scores of a task's documents, or the error if no document could be scored."""
+        """Return the scores of a task's documents, or the error if all of them failed."""
         if context.deadline.passed:
             raise DeadlineExceeded("")  # `judge` writes the message
         n_documents = len(question.documents)
         attributes: Attributes = {"gen_ai.operation.name": "rerank", "gen_ai.rerank.candidate.count": n_documents}
-        cached = not context.whole  # cached scores do not record whether a text was truncated
+        cached = not context.refuses_truncation  # cached scores do not record whether a text was truncated
         try:
             with span("osrerank.score", attributes):
                 scores = self.reranker.score(question.query, question.documents, context.deadline, cached=cached)
@@ -256,9 +261,9 @@ class ApiService:
             context.scored_counts.append(n_documents)
             return error
         context.scored_counts.append(len(scores.attempted))
-        if context.whole and (scores.truncated or scores.query_truncated):
+        if context.refuses_truncation and (scores.truncated or scores.query_truncated):
             texts = "the query is" if scores.query_truncated else "one or more documents are"
-            raise TextTooLong(f"{texts} longer than the model reads: send shorter texts, or leave truncate out")
+            raise TextTooLong(f"{texts} longer than the model's input: send shorter texts, or leave truncate out")
         if scores.reached < n_documents:
             raise DeadlineExceeded("")
         DOCUMENTS.labels("inferred").inc(scores.inferences)
@@ -349,5 +354,5 @@ def build_judgement(model: Scorer | Encoder, scores: Scores) -> Judgement:
 
 
 def _in_request_order(values: Sequence[float], order: Sequence[int]) -> tuple[float, ...]:
-    """Return values, given best first, in the order of the client's documents."""
+    """Reorder values from best-first order to the order of the client's documents."""
     return tuple(value for _, value in sorted(zip(order, values, strict=True)))

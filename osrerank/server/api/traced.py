@@ -14,7 +14,7 @@ UNTRACED_PATHS = frozenset({"/health", "/live", "/ping", "/metrics"}) | READINES
 TRACE_HEADERS = (b"traceparent", b"tracestate")
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH"})
 OTHER_METHOD = "_OTHER"
-"""The recorded name of all other methods, so that clients cannot create arbitrary names."""
+"""The recorded name of all other methods, so that clients cannot add arbitrary names to traces."""
 MIN_FAILURE_STATUS = 500
 
 

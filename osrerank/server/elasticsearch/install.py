@@ -42,9 +42,9 @@ class EndpointSpec:
 
     Attributes:
         server: the address of the rerank server as the cluster reaches it, ``http(s)://host:port``.
-        field: the field whose text the model reads. Searches name it; the endpoint does not.
-        token: the server's bearer token; None if the server needs no token.
-        index: the index whose mapping has the field; empty if no index was given.
+        field: the field whose text is the model's input. It is set in searches, not in the endpoint.
+        token: the server's bearer token, or None if the server needs no token.
+        index: the index whose mapping contains the field, or "" if no index was specified.
     """
 
     server: str
@@ -58,7 +58,7 @@ class EndpointSpec:
         return {"url": self.server + RERANK_PATH, "request": REQUEST, "response": {"json_parser": PARSER}, **headers}
 
     def endpoint(self) -> dict[str, Any]:
-        """Return the request body that creates the endpoint; Elasticsearch keeps the token secret."""
+        """Return the request body that creates the endpoint. Elasticsearch keeps the token secret."""
         secret = {} if self.token is None else {"secret_parameters": {"token": self.token}}
         return {"service": "custom", "service_settings": {**self.settings(), **secret}}
 
@@ -74,7 +74,7 @@ class Installer:
     """Installs, inspects and removes an inference endpoint.
 
     Args:
-        client: a client of the cluster; its user may change inference endpoints and read the licence.
+        client: a client of the cluster whose user is allowed to change inference endpoints and read the licence.
         name: the name of the endpoint: lower-case letters and digits, with ``_`` and ``-`` between them.
 
     Raises:
@@ -92,7 +92,7 @@ class Installer:
         self._name = name
 
     def plan(self, spec: EndpointSpec) -> list[str]:
-        """Return a sentence for each change that `install` would make; an empty list if the endpoint is installed.
+        """Return a sentence for each change that `install` would make, or an empty list if the endpoint is installed.
 
         Raises:
             InstallError: the licence does not include reranking, or someone else's endpoint has the name.
@@ -147,7 +147,7 @@ class Installer:
             refusal = None
             try:
                 self._create(self._name, spec)
-            except InstallError as error:  # another installation may have created it first
+            except InstallError as error:  # another installation might have created it first
                 refusal = error
             endpoint = self.find()
         if self._is_installed(endpoint, spec):
@@ -158,7 +158,7 @@ class Installer:
         raise InstallError(f"{reason}: run osrerank pipeline status, then install again")
 
     def find(self) -> dict[str, Any] | None:
-        """Return the endpoint's settings; None if no endpoint has the name.
+        """Return the endpoint's settings, or None if no endpoint has this name.
 
         Raises:
             InstallError: osrerank did not create the endpoint.
@@ -194,7 +194,7 @@ class Installer:
         }
 
     def remove(self) -> list[str]:
-        """Remove the endpoint and the trial endpoints of interrupted installations; return a sentence for each.
+        """Remove the endpoint and the trial endpoints of interrupted installations. Return a sentence for each.
 
         Raises:
             InstallError: Elasticsearch refused a request, or osrerank did not create the endpoint.
@@ -233,7 +233,7 @@ class Installer:
         return settings.items() >= spec.settings().items() and self._find_failure() is None
 
     def _find_failure(self) -> str | None:
-        """Return why Elasticsearch cannot score texts through the endpoint; None if it can."""
+        """Return why Elasticsearch cannot score texts through the endpoint, or None if it can."""
         try:
             self._check_licence()
             self._probe(self._name)

@@ -28,7 +28,7 @@ RERANK_PATH = "/v1/rerank"
 
 
 def check_plugins(client: OpenSearch) -> None:
-    """Check that the cluster has the plugins with which it can rerank.
+    """Check that the cluster has the plugins that it needs to rerank.
 
     Raises:
         InstallError: a plugin is missing.
@@ -38,11 +38,13 @@ def check_plugins(client: OpenSearch) -> None:
     missing = [name for name in PLUGINS if name not in installed]
     if missing:
         names = " and no ".join(missing)
-        raise InstallError(f"the cluster has no {names}: install what is missing, or rerank in the client", step=STEP)
+        raise InstallError(
+            f"the cluster has no {names}: install the missing plugins, or rerank in the client", step=STEP
+        )
 
 
 def required_settings(client: OpenSearch, server: str) -> dict[str, dict[str, Any]]:
-    """Return the body of a ``PUT _cluster/settings`` that lets the cluster call a server; empty if it already can.
+    """Return the body of the ``PUT _cluster/settings`` that lets the cluster call a server, or {} if it already can.
 
     The body adds to the current lists. It sets conflicting transient values to null, because they override persistent
     ones.
@@ -79,7 +81,7 @@ def _matches(pattern: str, server: str) -> bool:
 
 
 def _is_private(server: str) -> bool:
-    """Return whether a server has a private address; a name that cannot be resolved counts as private."""
+    """Return whether a server has a private address. A name that cannot be resolved counts as private."""
     url = urlsplit(server)
     try:
         addresses = socket.getaddrinfo(url.hostname, url.port or 80, type=socket.SOCK_STREAM)

@@ -36,12 +36,12 @@ class PipelineSpec:
 
     Attributes:
         server: the address of the rerank server as the cluster reaches it, ``http(s)://host:port``.
-        fields: the fields whose texts the model reads, joined without a separator.
+        fields: the fields whose texts, joined without a separator, are the model's input.
         oversample: the number of reranked hits, as a multiple of the page size.
-        token: the server's bearer token; None if the server needs no token.
+        token: the server's bearer token, or None if the server needs no token.
         limits: the limits of the cluster's calls to the server.
-        template: the name of a search template to create; None to create no template.
-        index: the index whose mapping has the fields; empty if no index was given.
+        template: the name of a search template to create. None creates no template.
+        index: the index whose mapping contains the fields, or "" if no index was specified.
     """
 
     server: str
@@ -55,10 +55,10 @@ class PipelineSpec:
 
 @dataclass(frozen=True, slots=True)
 class Installation:
-    """An installed search pipeline. ``fields``, ``oversample`` and ``index`` are those of its `PipelineSpec`.
+    """An installed search pipeline. ``fields``, ``oversample`` and ``index`` mean the same as in `PipelineSpec`.
 
     Attributes:
-        model_id: the id of the model that the pipeline calls; "none" if someone removed it from the pipeline.
+        model_id: the id of the model that the pipeline calls, or "none" if someone removed it from the pipeline.
         templates: the names of the search templates.
         drifted: the names of the search pipeline and the templates that someone changed or an older osrerank wrote.
     """
@@ -93,7 +93,7 @@ class Installer:
     """Installs, inspects and removes a search pipeline. If reranking fails, a search keeps its first-pass order.
 
     Args:
-        client: a client of the cluster; its user may change search pipelines and models.
+        client: a client of the cluster whose user is allowed to change search pipelines and models.
         name: the name of the pipeline: a letter or digit, then letters, digits, ``.``, ``_`` and ``-``.
 
     Raises:
@@ -112,7 +112,7 @@ class Installer:
         self._templates = Templates(client, name)
 
     def plan(self, spec: PipelineSpec) -> list[str]:
-        """Return a sentence for each change that `install` would make; an empty list if everything is installed.
+        """Return a sentence for each change that `install` would make, or an empty list if everything is installed.
 
         Raises:
             InstallError: the cluster cannot rerank, or someone else's pipeline or template has the name.
@@ -132,11 +132,11 @@ class Installer:
         ]
 
     def required_settings(self, spec: PipelineSpec) -> dict[str, dict[str, Any]]:
-        """Return the body of the ``PUT _cluster/settings`` that must be sent first; empty if it is not necessary."""
+        """Return the body of the ``PUT _cluster/settings`` that must be sent first, or {} if it is not necessary."""
         return required_settings(self._client, spec.server)
 
     def search(self, spec: PipelineSpec) -> str:
-        """Return a search that the pipeline reranks, to be pasted into Dev Tools."""
+        """Return an example search that the pipeline reranks, for Dev Tools."""
         query = "what lowers blood pressure"
         context = {"query_context": {"query_text": query}}
         body = {"query": {"match": {spec.fields[0]: query}}, "ext": {"rerank": context}}
@@ -175,7 +175,7 @@ class Installer:
             reason = f"someone else removed or changed the search pipeline {self._name} at the same time"
             raise InstallError(f"{reason}: run osrerank pipeline status, then install again")
         self._models.remove_orphans({*self._models.ids()} - replaceable_ids, self._find_model_id)
-        self._clean_up(replaceable_ids)  # another installation may have stored its model only now
+        self._clean_up(replaceable_ids)  # meanwhile, another installation might have stored its model
 
     def _store(self, target: Installation) -> None:
         """Create or overwrite the search pipeline."""
@@ -197,9 +197,12 @@ class Installer:
         """Update drifted templates, and remove the replaceable models that the pipeline does not call.
 
         Returns:
-            The installation; None if the pipeline no longer exists.
+            The installation, or None if the pipeline no longer exists.
         """
-        while (installation := self.find()) is not None:
+        while True:
+            installation = self.find()
+            if installation is None:
+                break
             template_names = {*installation.drifted} & {*installation.templates}
             if not template_names:
                 break
@@ -209,11 +212,11 @@ class Installer:
         return installation
 
     def _find_model_id(self) -> str | None:
-        """Return the id of the model that the pipeline calls; None if it calls no model or does not exist."""
+        """Return the id of the model that the pipeline calls, or None if it calls no model or does not exist."""
         return _called_model_id(self._read_pipeline() or {})
 
     def _read_pipeline(self) -> dict[str, Any] | None:
-        """Return the definition of the search pipeline; None if it does not exist."""
+        """Return the definition of the search pipeline, or None if it does not exist."""
         with explain_failures("read the search pipeline"):
             try:
                 content = self._client.transport.perform_request("GET", f"/_search/pipeline/{self._name}")
@@ -223,7 +226,7 @@ class Installer:
         return pipeline
 
     def find(self) -> Installation | None:
-        """Return the installation; None if no search pipeline has the name.
+        """Return the installation, or None if no search pipeline has this name.
 
         Raises:
             InstallError: osrerank did not create the search pipeline.
@@ -251,8 +254,8 @@ class Installer:
         """Return a report on the installation, and score two texts through it.
 
         Args:
-            index: the index that must have the pipeline's fields. If it is empty, this is the installation's index. An
-                installation without an index is checked on the indices whose default pipeline it is, or on all.
+            index: the index that must contain the pipeline's fields. If it is empty, this is the installation's index,
+                or else the indices whose default pipeline it is, or else all indices.
         """
         installation = self.find()
         if installation is None:
@@ -314,7 +317,7 @@ class Installer:
         return self._find_failure(model_id) is None
 
     def _find_failure(self, model_id: str) -> str | None:
-        """Return why OpenSearch cannot score texts with a model; None if it can."""
+        """Return why OpenSearch cannot score texts with a model, or None if it can."""
         try:
             self._models.probe(model_id)
         except InstallError as error:
@@ -331,9 +334,9 @@ class Installer:
 
 
 def _target(spec: PipelineSpec, current: Installation | None, model_id: str) -> Installation:
-    """Return the installation that a specification describes; it keeps the templates of the current one.
+    """Return the installation that a specification describes.
 
-    If the specification has no index, the current index is kept, too.
+    The templates of the current installation are kept. If the specification sets no index, its index is also kept.
     """
     templates = set() if current is None else {*current.templates}
     if spec.template is not None:
@@ -343,13 +346,13 @@ def _target(spec: PipelineSpec, current: Installation | None, model_id: str) -> 
 
 
 def _processor_options(pipeline: Mapping[str, Any], kind: str, name: str) -> dict[str, Any]:
-    """Return a processor's options; empty if the pipeline has no such processor."""
+    """Return a processor's options, or {} if the pipeline has no such processor."""
     options = (processor[name] for processor in pipeline.get(kind, ()) if name in processor)
     return next(options, {})
 
 
 def _called_model_id(pipeline: Mapping[str, Any]) -> str | None:
-    """Return the id of the model that a pipeline calls; None if it calls no model."""
+    """Return the id of the model that a pipeline calls, or None if it calls no model."""
     rerank = _processor_options(pipeline, "response_processors", "rerank")
     model_id: str | None = rerank.get("ml_opensearch", {}).get("model_id")
     return model_id

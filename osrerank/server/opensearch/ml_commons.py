@@ -76,7 +76,7 @@ def connector_definition(name: str, server: str, token: str | None, limits: Call
     Args:
         name: the name of the connector.
         server: the address of the rerank server, ``http(s)://host:port``.
-        token: the bearer token, which ml-commons stores encrypted; None if the server needs no token.
+        token: the bearer token, which ml-commons stores encrypted, or None if the server needs no token.
         limits: the limits of the calls.
     """
     headers = {"Content-Type": "application/json"}
@@ -158,7 +158,7 @@ class Models:
         self.probe(model_id)
 
     def find(self, model_id: str) -> Model | None:
-        """Return a model; None if it does not exist or has no connector."""
+        """Return a model, or None if it does not exist or has no connector."""
         with explain_failures("read the model"):
             try:
                 model = self._request("GET", f"models/{model_id}")
@@ -210,21 +210,24 @@ class Models:
             return removed
 
     def remove_orphans(self, unused_ids: Collection[str], find_used_id: Callable[[], str | None]) -> None:
-        """Wait ten seconds, then delete the unused models that nobody has deleted or begun to use.
+        """Wait ten seconds, then delete the unused models that still exist and are still unused.
 
         Args:
             unused_ids: the ids of the models that are unused now.
             find_used_id: a function that returns the id of the model in use.
         """
         until = self._clock() + ORPHANED_AFTER_S
-        while orphan_ids := {*unused_ids} & {*self.ids()} - {find_used_id()}:
+        while True:
+            orphan_ids = {*unused_ids} & {*self.ids()} - {find_used_id()}
+            if not orphan_ids:
+                return
             if self._clock() > until:
                 self.remove(orphan_ids)
                 return
             self._sleep(POLL_S)
 
     def _delete(self, kind: str, object_id: str) -> str:
-        """Delete a model or a group if it exists; return its kind and id.
+        """Delete a model or a group if it exists. Return its kind and id.
 
         OpenSearch refuses to delete a model that is being deployed, or a group that still counts a deleted model.
         Such a request is repeated for ten seconds.
@@ -245,7 +248,7 @@ class Models:
             return f"{kind.removesuffix('s').replace('_', ' ')} {object_id}"
 
     def _search(self, kind: str) -> dict[str, str]:
-        """Return the name of each model or model group of the pipeline by its id."""
+        """Return the names of the pipeline's models or model groups, by id."""
         query = {"query": {"match_phrase": {"name": self.label}}, "size": 100, "_source": ["name", "description"]}
         try:
             hits = self._request("POST", f"{kind}/_search", query)["hits"]["hits"]

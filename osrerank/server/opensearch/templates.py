@@ -20,7 +20,7 @@ def template_source(fields: Sequence[str], processors: Mapping[str, Any]) -> str
     """Return a template's source, with the parameters ``query``, ``from`` and ``size``.
 
     Args:
-        fields: the searched fields.
+        fields: the fields that the query searches.
         processors: the processors of the search pipeline.
     """
     body = {
@@ -63,10 +63,10 @@ class Templates:
         }
 
     def check(self, name: str) -> None:
-        """Check that a template of this name may be created or overwritten.
+        """Check that a template of this name can be created or overwritten.
 
         Raises:
-            InstallError: someone else's template has the name.
+            InstallError: a template of this name exists, and does not belong to the pipeline.
         """
         with explain_failures(f"read the search template {name}"):
             try:

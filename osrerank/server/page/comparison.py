@@ -107,8 +107,8 @@ class ComparedSearch(BaseModel):
     total_is_least: bool = Field(description="Whether total is a lower bound.")
     first_pass_ms: float
     took_ms: float
-    applied: bool | str = Field(description='Whether it was reranked: true, false or "partial".')
-    reason: str | None = Field(description="Why it was not reranked, or only in part.")
+    applied: bool | str = Field(description='Whether the search was reranked: true, false or "partial".')
+    reason: str | None = Field(description="Why the search was not reranked, or only in part.")
     blend: str | None = Field(description="The method that blends in the first-pass score; null without a blend.")
     stages: list[StageLine]
     documents: list[ComparedDocument] = Field(description="The documents, in the reranked order.")
@@ -122,14 +122,14 @@ def compare(
     judged: tuple[str, Mapping[str, int]] | None,
     blend: str | None = None,
 ) -> ComparedSearch:
-    """Compare the two orders of a reranked response, which must have all candidates on one page.
+    """Compare the two orders of a reranked response, which must contain all candidates on one page.
 
     Args:
         response: the response to a search with `rerank`.
         request: the query, index, pipeline and depth, which `ComparedSearch` repeats.
-        fields: the fields that the model read.
-        judged: the id and judgments of the query; None if the query has no judgments.
-        blend: the method that blends in the first-pass score; None without a blend.
+        fields: the model's input fields.
+        judged: the id and judgments of the query, or None if the query has no judgments.
+        blend: the method that blends in the first-pass score, or None without a blend.
     """
     relevance = {} if judged is None else judged[1]
     title_field = next((name for name in fields if is_title(name)), "")
@@ -165,7 +165,7 @@ def highlighting() -> dict[str, Any]:
 def _compare_document(
     hit: Mapping[str, Any], rank: int, fields: Sequence[str], title_field: str, relevance: Mapping[str, int]
 ) -> ComparedDocument:
-    """Describe a hit, which has this rank in the reranked response."""
+    """Describe a hit at a rank of the reranked response."""
     trace = hit.get("_rerank") or {}
     first_pass = trace.get(FIRST_PASS) or {"score": hit.get("_score"), "rank": rank}
     stages = {name: mark for name, mark in trace.items() if name != FIRST_PASS and isinstance(mark, Mapping)}
@@ -195,7 +195,7 @@ def _compare_document(
 
 
 def _find_terms(highlight: Mapping[str, Sequence[str]]) -> dict[tuple[str, str], list[tuple[int, int]]]:
-    """Return (field, text) -> the offsets ``(start, end)`` of each query term in the text."""
+    """Return the offsets ``(start, end)`` of the query terms in each text, by field and text."""
     spans_by_text = {}
     for field, values in highlight.items():
         for value in values:
@@ -235,7 +235,7 @@ def _split_text(
 ) -> list[TextPart]:
     """Split a text into parts, at the borders of a span and of the query terms.
 
-    Of a text with more than ``max_characters``, these return an excerpt around the span.
+    If the text is longer than ``max_characters``, the parts are an excerpt around the span.
     """
     if max_characters <= 0:
         return []

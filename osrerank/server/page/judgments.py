@@ -17,13 +17,13 @@ NEW_QUERY_PREFIX = "page-"
 
 
 class Judgments:
-    """Queries and their judgments; safe to use from many threads.
+    """Queries and their judgments. Safe to use from many threads.
 
     Args:
         queries: the queries, in the order of the page.
         qrels: the judgments of the queries, if any.
-        folder: the folder in which the judgments of users are saved, as TREC qrels with a table of queries. Its
-            present judgments are read first. Without a folder, users cannot judge.
+        folder: the folder in which users' judgments are saved, as TREC qrels with a table of queries. Judgments that it
+            already contains are loaded. Without a folder, users cannot judge.
 
     Raises:
         FormatError: a file in the folder cannot be read.
@@ -42,13 +42,13 @@ class Judgments:
 
     @property
     def queries(self) -> tuple[Query, ...]:
-        """The queries, in the order of the page; those that users typed come last."""
+        """The queries, in the order of the page. Queries typed by users come last."""
         with self._lock:
             return tuple(self._queries.values())
 
     @property
     def can_judge(self) -> bool:
-        """Whether users of the page may judge documents."""
+        """Whether users of the page can judge documents."""
         return self._folder is not None
 
     def is_judged(self, query_id: str) -> bool:
@@ -56,7 +56,7 @@ class Judgments:
         return query_id in self._grades
 
     def find(self, text: str) -> tuple[str, Mapping[str, int]] | None:
-        """Return the id and judgments of the query with a text; None if it has no judgments."""
+        """Return the id and judgments of the query with a text, or None if it has no judgments."""
         with self._lock:
             query = self._find_query(text)
             if query is None or query.query_id not in self._grades:
@@ -69,7 +69,7 @@ class Judgments:
         Args:
             text: the text of the query.
             doc_id: the id of the document.
-            relevance: the grade; 0 is not relevant. None removes the judgment.
+            relevance: the grade, where 0 is not relevant. None removes the judgment.
 
         Raises:
             ConfigError: users cannot judge, or a TREC file cannot contain the document's id.
@@ -78,7 +78,7 @@ class Judgments:
         if self._folder is None:
             raise ConfigError("the server saves no judgments: start it with --save-judgments", setting="save_judgments")
         if not doc_id or any(character.isspace() for character in doc_id):
-            reason = f"the id {doc_id!r} is empty or has white space, so a TREC file cannot contain it"
+            reason = f"the id {doc_id!r} is empty or contains white space, so a TREC file cannot contain it"
             raise ConfigError(reason, setting="doc_id", source="request")
         with self._lock:
             query = self._find_query(text) or self._add_query(text)
@@ -93,7 +93,7 @@ class Judgments:
             return query.query_id
 
     def _find_query(self, text: str) -> Query | None:
-        """Return the query with a text; if there are several, a judged one."""
+        """Return the query with a text. If there are several, prefer a judged one."""
         normalized = _normalize(text)
         queries = [query for query in self._queries.values() if _normalize(query.text) == normalized]
         for query in queries:
@@ -132,5 +132,5 @@ class Judgments:
 
 
 def _normalize(text: str) -> str:
-    """Return a text in lower case with single spaces, as queries are compared."""
+    """Return a text in lower case with single spaces, for comparisons."""
     return " ".join(text.split()).casefold()

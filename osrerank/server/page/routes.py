@@ -69,7 +69,7 @@ class PipelineEntry(BaseModel):
     """A pipeline that the page offers."""
 
     name: str
-    reason: str = Field(description="Why it cannot be used; empty if it can.")
+    reason: str = Field(description="Why the pipeline cannot be used; empty if it can.")
 
 
 class QueryEntry(BaseModel):
@@ -92,7 +92,7 @@ class PageConfig(BaseModel):
     indexes: list[str]
     problem: str = Field(description="Why the indices cannot be listed; empty if they can.")
     queries: list[QueryEntry]
-    can_judge: bool = Field(description="Whether users may judge documents.")
+    can_judge: bool = Field(description="Whether users can judge documents.")
 
 
 class PageJudgment(BaseModel):
@@ -114,9 +114,9 @@ class ComparisonPage:
     """The searches of the page.
 
     Attributes:
-        client: the client that searches and reranks; the caller closes it.
-        pipelines: name of a pipeline -> why it cannot be used, empty if it can; from `check_pipelines`.
-        indexes: the indices that the page offers, the default first; empty for all that the client can read.
+        client: the client that searches and reranks. The caller closes it.
+        pipelines: name of a pipeline -> why it cannot be used, or "" if it can; from `check_pipelines`.
+        indexes: the indices that the page offers, the default first. If it is empty, all that the client can read.
         judgments: the queries that the page offers, and their judgments.
     """
 
@@ -146,8 +146,8 @@ class ComparisonPage:
     ) -> ComparedSearch:
         """Search once, and compare the two orders.
 
-        An empty ``pipeline`` means the first one that can be used. Without a depth or with 0 ``passage_words``, the
-        search does as ``rerank=True``.
+        An empty ``pipeline`` means the first one that can be used. Without a depth, or if ``passage_words`` is 0, the
+        option keeps the value of ``rerank=True``.
 
         Raises:
             RefusedRequest: the page does not offer the index or the pipeline, or the engine refuses the search.
@@ -190,7 +190,7 @@ class ComparisonPage:
             return self.client.search(query, index=index, size=depth, rerank=options)
 
     def _blend_method(self, response: Any, index: str, options: RerankOptions) -> str | None:
-        """Return the method by which the first-pass score was blended in; None without a blend."""
+        """Return the method by which the first-pass score was blended in, or None without a blend."""
         if not any(stage["name"] == BLEND and stage["applied"] for stage in response["rerank"]["stages"]):
             return None
         with self.client.searcher.serving(index) as service:
@@ -199,9 +199,9 @@ class ComparisonPage:
 
 
 def check_pipelines(reranker: RerankService) -> dict[str, str]:
-    """Load the models of all pipelines; return name of a pipeline -> why it cannot be used, empty if it can.
+    """Load the models of all pipelines. Return why each pipeline cannot be used, or "" if it can, by its name.
 
-    The default pipeline of the model comes first, because the page starts with it.
+    The model's default pipeline comes first, because the page starts with it.
     """
     reasons = {name: _find_obstacle(reranker, name) for name in PIPELINES if name not in (AUTO_PIPELINE, NO_STAGES)}
     try:
@@ -212,18 +212,18 @@ def check_pipelines(reranker: RerankService) -> dict[str, str]:
 
 
 def _find_obstacle(reranker: RerankService, pipeline: str) -> str:
-    """Return why a pipeline cannot be used; empty if it can."""
+    """Return why a pipeline cannot be used, or "" if it can."""
     try:
         reranker.warm_up(Rerank(pipeline=pipeline), server_ms=SERVER_MS)
         return "".join(reranker.resolve(Rerank(pipeline=pipeline))[1])
     except (ConfigError, ModelLoadError, MissingDependencyError) as error:
         return str(error)
-    except WorkerError:  # workers may start later
+    except WorkerError:  # workers can start later
         return ""
     except ScoringError:
         if reranker.settings.backend != HTTP:
             raise
-        return ""  # a rerank server may start later, too
+        return ""  # a rerank server can also start later
 
 
 def refusal_from_error(error: TransportError, index: str = "", engine: str = "OpenSearch") -> RefusedRequest:
@@ -292,7 +292,7 @@ async def search(
         Parameter(ge=1, le=MAX_DEPTH, description="How many candidates to rerank; by default, as `rerank=True` does."),
     ] = None,
     passages: Annotated[
-        int, Parameter(ge=0, le=500, description="Words of a passage; 0 to read documents as `rerank=True` does.")
+        int, Parameter(ge=0, le=500, description="Words per passage; 0 splits documents as `rerank=True` does.")
     ] = 0,
 ) -> ComparedSearch:
     """Search an index, and return the order of the first pass and the reranked order."""

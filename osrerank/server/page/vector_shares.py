@@ -18,7 +18,7 @@ class VectorShares:
 
     Args:
         client: the client that reads the indices.
-        indexes: the names of the indices that a probe may ask for; empty for all.
+        indexes: the names of the indices that a probe can request. If it is empty, all indices are allowed.
         clock: a function that returns a monotonic time in seconds.
     """
 
@@ -30,7 +30,7 @@ class VectorShares:
         self._cache: ExpiringCache[str, float] = ExpiringCache(clock, CACHE_S)
 
     def __call__(self, index: str) -> float:
-        """Return the share, in [0, 1]; 1 if the model has no document vectors, as cross-encoders.
+        """Return the share, in [0, 1]. It is 1 if the model uses no document vectors, such as a cross-encoder.
 
         Raises:
             RefusedRequest: the server does not offer the index, or cannot read it.

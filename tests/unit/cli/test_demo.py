@@ -59,7 +59,7 @@ def test_the_demo_has_a_mono_model_and_asks_for_a_duo_model(demo: Any) -> None:
     assert (shown[FIRST]["encoded"], KNOWN in shown) == (None, False)
     assert shown[FIRST]["nDCG@10"] > shown["bm25"]["nDCG@10"]
     assert demo(MINILM, "--pipeline", "mono")[KNOWN]["encoded"] == 0, "a named model stays"
-    with pytest.raises(ModelLoadError, match=r"no duo model .* osrerank train duo; then name it with --duo-model"):
+    with pytest.raises(ModelLoadError, match=r"no duo model .* osrerank train duo; then set it with --duo-model"):
         demo("", "--pipeline", "mono-duo")
 
 

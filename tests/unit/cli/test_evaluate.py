@@ -47,7 +47,7 @@ def test_evaluate_leaves_out_queries_without_a_value_and_names_the_measure(folde
     files = ["evaluate", str(folder / "qrels"), str(folder / "good.run")]
     found = CliRunner().invoke(cli, [*files, "-m", "Accuracy(rel=2)", "--json"])
     assert [run["n_queries"] for run in json.loads(found.stdout)["runs"]] == [1]
-    said = "Warning: Accuracy(rel=2) has no value for 1 of 2 queries of good, which are left out of its mean\n"
+    said = "Warning: Accuracy(rel=2) is undefined for 1 of 2 queries of good, which are left out of its mean\n"
     assert found.stderr == said
     refused = CliRunner().invoke(cli, [*files, "-m", "Accuracy(rel=3)"])
     assert str(refused.exception) == "Accuracy(rel=3) has no value for any query of run good; leave it out"

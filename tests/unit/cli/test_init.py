@@ -76,7 +76,7 @@ def test_init_keeps_an_existing_settings_file(url: str, tmp_path: Path) -> None:
     assert init(url).exit_code == 0
     before = (tmp_path / "osrerank.toml").read_bytes()
     assert b"[index" not in before
-    with pytest.raises(ConfigError, match="exists; edit it, name another one with --output"):
+    with pytest.raises(ConfigError, match="already exists: edit it, choose another with --output"):
         init(url, "--deadline-ms", "50")
     assert (tmp_path / "osrerank.toml").read_bytes() == before
     assert init(url, "--deadline-ms", "50", "--force").exit_code == 0

@@ -188,7 +188,7 @@ def test_rerank_fails_if_a_query_was_reranked_only_in_part_unless_allowed(candid
     assert sorted(read_run(output).rankings) == ["q0", "q1", "q2", "q3"]
     measured = CliRunner().invoke(cli, ["evaluate", str(qrels), str(output)])
     assert measured.exit_code == 0
-    assert "has 1 partly reranked queries; see" in measured.stderr
+    assert "contains 1 partly reranked queries; see" in measured.stderr
 
 
 def test_the_texts_of_a_run_are_read_from_an_index(tmp_path: Path) -> None:

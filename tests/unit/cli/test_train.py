@@ -68,7 +68,7 @@ def test_train_prepares_a_teachers_scores(examples: Path, tmp_path: Path) -> Non
     [
         ("data OUT", "pass one of --data, --index and --squad"),
         ("data OUT --index notes", "--index needs --queries and --qrels"),
-        ("data OUT --data examples=IN --filter m", "pass --passages, too"),
+        ("data OUT --data examples=IN --filter m", "also pass --passages"),
         ("data OUT --data examples=IN --passages auto", "auto works only in searches"),
         ("mono --init-from MODEL --data examples=IN --output OUT --recipe monobart", "monobart"),
         ("mono --init-from MODEL --data tripels=IN --output OUT", "is not a kind of data"),

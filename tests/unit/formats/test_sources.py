@@ -158,4 +158,4 @@ def bad(records: list[Record]) -> list[str]:
 
 def test_an_empty_file_of_a_folder_is_a_bad_record(read: Read) -> None:
     (message,) = bad(read(PASSAGES, b""))
-    assert message.endswith("file: holds no record for the loader msmarco-passage; is this the right file?")
+    assert message.endswith("file: there is no record for the loader msmarco-passage; is this the right file?")

@@ -107,7 +107,7 @@ def test_indices_with_different_models_are_not_reranked(open_client, index):
     response = client.search("a note about blood", index=index, rerank={"on_failure": "raise", "min_probability": 0.5})
     assert unmarked(response) == plain["hits"]
     assert (response["rerank"]["applied"], response["rerank"]["reason_code"]) == (False, "models")
-    assert response["rerank"]["reason"].startswith("the indices of this search may have different models")
+    assert response["rerank"]["reason"].startswith("the indices of this search might use different models")
     assert "search them one by one" in response["rerank"]["reason"]
 
 
@@ -180,7 +180,7 @@ def test_vectors_are_built_and_pruned_by_each_indexs_model(open_client):
     assert marks(client, "shop-de")["stages"][0]["known"] == 3
     with pytest.raises(ConfigError, match="only bi-encoders"):
         build_vectors(client, "papers")
-    with pytest.raises(ConfigError, match="may have different models"):
+    with pytest.raises(ConfigError, match="might use different models"):
         build_vectors(client, "shop-*")
 
 

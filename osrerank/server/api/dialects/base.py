@@ -32,14 +32,14 @@ class DialectRequest(BaseModel, ABC):
         None, gt=0, allow_inf_nan=False, description="Time limit of the response, in milliseconds."
     )
     truncate: bool | Literal["END", "NONE"] | None = Field(
-        None, description="Texts longer than the model reads are truncated; false or NONE refuses them (422)."
+        None, description="Texts longer than the model's input are truncated; false or NONE refuses them (422)."
     )
     truncation: bool | None = Field(None, description="Voyage's name for truncate.")
     truncation_side: Literal["right"] | None = Field(None, description="Texts are truncated at the end; vLLM's name.")
     truncation_direction: Literal["right", "Right"] | None = Field(None, description="TEI's name for truncation_side.")
 
     @property
-    def wants_whole_texts(self) -> bool:
+    def refuses_truncation(self) -> bool:
         """Whether to refuse texts that would be truncated."""
         return self.truncation is False or self.truncate in (False, "NONE")
 
@@ -62,12 +62,12 @@ class RankFieldsRequest(DialectRequest):
 
     query: QueryText
     rank_fields: Texts | None = Field(
-        None, description="The fields of documents that the model reads; text if absent or empty."
+        None, description="The fields of documents that form the model's input; text if absent or empty."
     )
 
     @abstractmethod
     def texts(self) -> tuple[str, ...]:
-        """Return the text of each document that the model reads.
+        """Return the model's input for each document.
 
         Raises:
             ValueError: a document has no text.
@@ -91,12 +91,12 @@ Documents = Annotated[
 def document_texts(
     name: str, documents: Sequence[str | Mapping[str, Any]], rank_fields: Sequence[str] | None
 ) -> tuple[str, ...]:
-    """Return the text of each document that the model reads.
+    """Return the model's input for each document.
 
     Args:
         name: the request's key for the documents, for error messages.
         documents: the documents, which are texts or objects.
-        rank_fields: the fields whose values are joined to a text; ``text`` if None or empty.
+        rank_fields: the fields whose values are joined to a text. None or an empty list means ``text``.
 
     Raises:
         ValueError: a field is a list or an object, or a document lacks all of the fields.
@@ -116,7 +116,7 @@ def _document_text(document: str | Mapping[str, Any], fields: Sequence[str], nam
 
 
 def _field_text(value: Any, field: str, name: str) -> str | None:
-    """Return a field's value as text, numbers and booleans as JSON; None if it is missing, null or not finite."""
+    """Return a field's value as text, or None if it is missing, null or not finite."""
     if isinstance(value, str):
         return value
     if value is None or (isinstance(value, float) and not math.isfinite(value)):
@@ -124,7 +124,7 @@ def _field_text(value: Any, field: str, name: str) -> str | None:
     if isinstance(value, bool | int | float):
         return json.dumps(value)
     # !a, because pydantic refuses half a surrogate pair in a message
-    raise ValueError(f"{name}.{field!a} is a list or an object: name fields of texts or numbers in rank_fields")
+    raise ValueError(f"{name}.{field!a} is a list or an object: rank_fields must list fields of texts or numbers")
 
 
 def original_json(document: str | Mapping[str, Any]) -> Json:

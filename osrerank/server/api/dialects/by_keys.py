@@ -11,7 +11,7 @@ from osrerank.server.api.dialects.texts import TeiRequest, TeiResult, WeaviateRe
 
 
 def _tag_by_key(*keys: str) -> Callable[[Any], str]:
-    """Return a function that returns the first key with a value in a body, else "documents", the key of vLLM."""
+    """Return a function that finds the first key with a value in a body. Its default is "documents", vLLM's key."""
 
     def find_tag(body: Any) -> str:
         if isinstance(body, Mapping):

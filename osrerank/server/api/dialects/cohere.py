@@ -67,7 +67,7 @@ class CohereRequest(RankFieldsRequest):
 
 
 class VllmRequest(CohereRequest):
-    """A request to vLLM's ``/rerank``, which differs from Cohere's in that ``top_n`` may be 0, its default."""
+    """A request to vLLM's ``/rerank``, which differs from Cohere's in that ``top_n`` can be 0, its default."""
 
     top_n: int | None = Field(None, ge=0, description="How many results to return; all if absent or 0.")
 

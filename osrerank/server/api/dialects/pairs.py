@@ -38,7 +38,7 @@ class ScoreRequest(DialectRequest):
     def _are_pairs(self) -> "ScoreRequest":
         queries, documents = _as_list(self.text_1), _as_list(self.text_2)
         if not documents or len(queries) not in (1, len(documents)):
-            reason = f"the request has {len(queries)} queries for {len(documents)} documents"
+            reason = f"the request contains {len(queries)} queries for {len(documents)} documents"
             raise ValueError(f"{reason}: send one query, or one per document")
         return self
 
@@ -101,7 +101,7 @@ class ClassifyRequest(DialectRequest):
     def questions(self) -> list[Question]:
         return group_by_query(self._pairs())
 
-    def build_response(self, judgements: Sequence[Judgement], model: str) -> Any:  # noqa: ARG002 - this dialect names none
+    def build_response(self, judgements: Sequence[Judgement], model: str) -> Any:  # noqa: ARG002 - this dialect reports no model
         return [{"label": "LABEL_0", "score": score} for score in pair_probabilities(self._pairs(), judgements)]
 
     def _pairs(self) -> list[tuple[str, str]]:
@@ -110,7 +110,7 @@ class ClassifyRequest(DialectRequest):
 
 
 class Label(BaseModel):
-    """A pair's score, as that of a classifier's first label."""
+    """A pair's score, in the form of a classifier's first label."""
 
     label: Literal["LABEL_0"]
     score: Probability

@@ -35,7 +35,7 @@ class TeiRequest(DialectRequest):
     def questions(self) -> list[Question]:
         return [Question(self.query, tuple(self.texts))]
 
-    def build_response(self, judgements: Sequence[Judgement], model: str) -> Any:  # noqa: ARG002 - this dialect names none
+    def build_response(self, judgements: Sequence[Judgement], model: str) -> Any:  # noqa: ARG002 - this dialect reports no model
         values = judgements[0].logits if self.raw_scores else judgements[0].probabilities
         results: list[dict[str, Any]] = []
         for index in judgements[0].order[: self.top_n or None]:
@@ -64,7 +64,7 @@ class WeaviateRequest(DialectRequest):
     def questions(self) -> list[Question]:
         return [Question(self.query, tuple(self.documents))]
 
-    def build_response(self, judgements: Sequence[Judgement], model: str) -> Any:  # noqa: ARG002 - this dialect names none
+    def build_response(self, judgements: Sequence[Judgement], model: str) -> Any:  # noqa: ARG002 - this dialect reports no model
         scores = [
             {"document": document, "score": score}
             for document, score in zip(self.documents, judgements[0].probabilities, strict=True)
@@ -87,7 +87,7 @@ class WeaviateResponse(BaseModel):
 
 
 class HuggingFaceRequest(TeiRequest):
-    """A request of Elasticsearch's service ``hugging_face``: TEI's, with two keys that have a second name."""
+    """A request of Elasticsearch's service ``hugging_face``: TEI's, with a second name for two keys."""
 
     texts: Texts = Field(
         min_length=1,

@@ -153,7 +153,7 @@ def command(collection: Collection, tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_advise_writes_no_settings_if_no_setting_is_better(command, collection):
     old = '[rerank]\ndepth = 10\n[index."other".rerank]\npassages = {aggregation = "maxp"}\n'
     Path("osrerank.toml").write_text(old)
-    with pytest.raises(ConfigError, match="exists; edit it"):
+    with pytest.raises(ConfigError, match="already exists: edit it"):
         command()
     result = command("--html", "advice.html", "--force")
     assert result.exit_code == 0, result.output

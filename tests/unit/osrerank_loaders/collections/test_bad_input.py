@@ -97,7 +97,7 @@ def test_a_bad_trec_document_is_named_and_reading_continues(read: Read, content:
     [
         (b"".join(map(cbor2.dumps, PARAGRAPHS))[:-20], r"file, byte \d+: damaged CBOR"),
         (car_v2(list(PARAGRAPHS))[:-1], "the list of items does not end: the file is truncated"),
-        (car_v2([[0, "Page", b"Page", []]], kind=0), "this file holds pages, not paragraphs"),
+        (car_v2([[0, "Page", b"Page", []]], kind=0), "this file contains pages, not paragraphs"),
     ],
     ids=["item", "list", "pages"],
 )

@@ -78,7 +78,7 @@ def test_contents_keep_bad_records_refuse_an_existing_field_and_hold_the_text_of
     bad, taken, good = read(LOADERS["jsonl"], lines({"text": "x"}, own, {"id": "2", "text": "x"}), contents=True)
     assert isinstance(bad, FormatError)
     assert isinstance(taken, FormatError)
-    assert "document '1' already has a field named contents; load it without --contents" in str(taken)
+    assert "document '1' already contains a field contents; load it without --contents" in str(taken)
     assert isinstance(good, Document)
     (record,) = read(LOADERS["trec"], b"<html><pre>n < 7</pre></html>", "CACM-0007.html", contents=True)
     assert record == Document("CACM-0007", "n < 7", "", {"contents": "n < 7"})

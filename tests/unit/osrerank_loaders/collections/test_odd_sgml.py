@@ -83,7 +83,7 @@ def test_an_sgml_file_that_would_lose_a_document_is_refused_with_its_line(
     ("content", "message"),
     [
         ("<DOC>\n<DOCNO>A</DOCNO>\n\n<DOCNO>B</DOCNO></DOC>", "line 4: a second <DOCNO> in the <DOC> of 'A'"),
-        ("\n<DOC><DOCNO>A</DOCNO></DOC>\n\nlost words\n", "line 4: text outside of a <DOC>: 'lost words'"),
+        ("\n<DOC><DOCNO>A</DOCNO></DOC>\n\nlost words\n", "line 4: there is text outside of a <DOC>: 'lost words'"),
         ("<DOC><DOCNO>A</DOCNO></DOC>\n</DOC>", "line 2: a </DOC> without <DOC>"),
         ("<DOC><DOCNO>A</DOCNO></DOC>\n<DOC><DOCNO>B</DOCNO>", "line 2: the file ends inside a <DOC>"),
     ],

@@ -270,5 +270,5 @@ def test_trec_car_pages_are_their_paragraphs_alone(read: Read) -> None:
         ]
     (error, *_rest) = read(LOADERS["trec-car-pages"], b"".join(map(cbor2.dumps, PARAGRAPHS)))
     assert "item 1 is not a page" in str(error)
-    with pytest.raises(CorpusFormatError, match="this file holds outlines, not pages"):
+    with pytest.raises(CorpusFormatError, match="this file contains outlines, not pages"):
         read(LOADERS["trec-car-pages"], car_v2(pages, 1))

@@ -219,7 +219,7 @@ def test_texts_that_must_not_be_cut_are_refused_if_they_are_too_long(serve, aske
         body = {"query": "cat", texts: ["a cat", "cat " * 2_000]}
         assert client.post(path, json=body).status_code == 200
         for _ in range(2):  # whether or not the scores are cached
-            check(client.post(path, json={**body, **asked}), 422, "longer than the model reads")
+            check(client.post(path, json={**body, **asked}), 422, "longer than the model's input")
         assert client.post(path, json={**body, **asked, texts: ["a cat", "a dog"]}).status_code == 200
 
 
@@ -293,11 +293,11 @@ def test_models_info_and_metrics_are_answered(client):
 @pytest.mark.parametrize(
     ("path", "words"),
     [
-        ("//v1/rerank", "but /v1/rerank: the base URL has a slash"),
-        ("/v1/v1/rerank", "but /v1/rerank: the base URL"),
-        ("/v1/v2/rerank", "but /v2/rerank: the base URL"),
-        ("/v1/v1/reranking", "but /v1/reranking: the base URL"),
-        ("//voyage/v1/v1/rerank", "but /voyage/v1/rerank: the base URL"),
+        ("//v1/rerank", "but /v1/rerank: remove a slash"),
+        ("/v1/v1/rerank", "but /v1/rerank: remove a slash"),
+        ("/v1/v2/rerank", "but /v2/rerank: remove a slash"),
+        ("/v1/v1/reranking", "but /v1/reranking: remove a slash"),
+        ("//voyage/v1/v1/rerank", "but /voyage/v1/rerank: remove a slash"),
         ("/nowhere", "the routes are POST /"),
         (f"/{'/x' * 10_000}", "GET /ready"),
     ],

@@ -133,7 +133,7 @@ INSTALL = ("install", "--server", SERVER, "--fields")
         ((*INSTALL, "text", "--oversample", "2"), "leave out --oversample: Elasticsearch's inference endpoints have"),
         ((*INSTALL, "text", "--read-timeout", "8"), "leave out --read-timeout"),
         ((*INSTALL, "text", "--template", "books"), "leave out --template"),
-        ((*INSTALL, "title,text"), "reads one field, not title, text: name one with --fields"),
+        ((*INSTALL, "title,text"), "accepts one field, not title, text: set --fields"),
         (("status", "--index", "books"), "leave out --index"),
     ],
 )

@@ -86,10 +86,8 @@ def test_readiness_checks_vectors_only_on_request(tmp_path):
                 return answer.status_code, answer.json().get("message", "")
 
             wait_until(lambda: ready()[0] == 200)
-            assert ready(index="ponds") == (
-                503,
-                "0.0% of the documents of ponds have vectors, not 95.0%: run osrerank vectors build --index ponds",
-            )
+            share = "only 0.0% of the documents of ponds have vectors, less than 95.0%"
+            assert ready(index="ponds") == (503, f"{share}: run osrerank vectors build --index ponds")
             assert ready(index="ponds", at_least=0)[0] == 200
             client.searcher.service.vectors_of(Rerank()).build([f"duck {number}" for number in range(3)])
             assert ready(index="ponds", at_least=0.7)[0] == 503  # it was looked up just now
