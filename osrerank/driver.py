@@ -121,7 +121,7 @@ class SyncDriver(Driver):
         return rank_response(self.searcher.service, self.searcher.defaults.base, response, query, rerank=options)
 
     def options_of(self, index: Any, *, rerank: RerankArgument = True) -> Rerank:
-        """Return a search's options, completed with the index's fields that are searched and that the model reads."""
+        """Return the rerank options of a search, with the searched fields and the model's text fields filled in."""
         given_options, fields = self._find_fields(index, rerank)
         self.searcher.fields.warn(index, fields.check_names(None))
         options = fields.update_options(given_options)

@@ -133,6 +133,6 @@ def reasons(reports: Iterable[StageReport]) -> str:
 
 
 def code_of(reports: Iterable[StageReport]) -> ReasonCode | None:
-    """Return the code of the first of these reasons; None if there are none."""
+    """Return the code of the first reason that `reasons` lists; None if it lists none."""
     explained = (report for report in reports if report.reason and not report.skipped)
     return next((report.code or ReasonCode.SCORING for report in explained), None)

@@ -30,7 +30,7 @@ from osrerank.types import (
 )
 from osrerank.types.reasons import ReasonCode, SearchWarning, WarningCode
 
-NAME_A_CROSS_ENCODER = "name one with model=..., --model or OSRERANK_MODEL; the vectors are those of vector_model"
+NAME_A_CROSS_ENCODER = "set a cross-encoder with model=..., --model or OSRERANK_MODEL; vector_model has the vectors"
 Loaded = Ready | Exception
 """A stage's model, or the error that was raised when it was loaded."""
 
@@ -124,7 +124,7 @@ class FailedStage:
     Attributes:
         name: the stage's name.
         error: the error.
-        depth: the stage's depth; the default lies below every page.
+        depth: the stage's depth. The default exceeds every page.
     """
 
     name: str
@@ -221,7 +221,7 @@ def resolve_pipeline(options: Rerank, ready: Ready) -> tuple[str, str]:
 
 
 def stage_name(model: Scorer | Encoder) -> str:
-    """Return the name of the stage that vector_stage each document with the query by a model of this kind."""
+    """Return the first stage's name for a model: ``vectors`` for an encoder, ``mono`` for a cross-encoder."""
     return "vectors" if model.advice.kind in ENCODERS else "mono"
 
 

@@ -133,7 +133,7 @@ def candidate_lists(path: Path | str) -> CandidateLists:
     Candidates keep the order of the file, but those of tables and ir_datasets are sorted by score.
 
     Iteration raises `FormatError` if a line is malformed, a query appears twice, a query has a document twice, or the
-    file has no candidates. A pipe can be read only once, so this function loads it into memory and raises the errors of the lines itself.
+    file has no candidates. A pipe can be read only once, so this function loads it and raises these errors itself.
     """
     path = Path(path)
     if path.is_file() or is_dataset(path):

@@ -186,7 +186,7 @@ def _split_responses(result: Any, count: int, has_first_pass: bool) -> list[Any]
     Args:
         result: the multi-search's response, or the error that it raised.
         count: the number of searches.
-        has_first_pass: whether one of the searches is a first pass, which may be why all were refused.
+        has_first_pass: whether one of the requests is a first pass, which might be why the engine refused all of them.
     """
     if isinstance(result, EngineError):
         result.is_shared = has_first_pass

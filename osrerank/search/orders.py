@@ -47,7 +47,8 @@ PRESENTATION = {
 MAX_JSON_BYTES = 50_000_000
 """The maximum size of an order after decompression, in bytes."""
 MAY_OVERLAP = SearchWarning(
-    "this page may repeat or miss hits of earlier pages: it is not in the order of the first", WarningCode.PAGES_APART
+    "this page may repeat or miss hits of earlier pages, because it was ranked differently than the first page",
+    WarningCode.PAGES_APART,
 )
 
 logger = logging.getLogger(__name__)
@@ -242,7 +243,7 @@ def _model_identity(recipe: Recipe | None) -> str:
         return ""
     try:
         return repr(recipe.identity)
-    except Exception as error:  # noqa: BLE001 - unavailable workers have not ranked the hits
+    except Exception as error:  # noqa: BLE001 - the workers are unavailable, so another model ranked the hits
         return type(error).__name__
 
 

@@ -54,7 +54,7 @@ def search(call: SearchCall, searcher: Searcher) -> Steps:
         EngineError: the search engine refused the caller's own request.
         PropagatedError: a stage failed, and the options say to raise.
     """
-    with searcher.serving(call.index, checked=False) as service:  # if the models of indices differ, the plan says so
+    with searcher.serving(call.index, checked=False) as service:  # `make_plan` reports indices with different models
         plan = yield from make_plan(call, searcher, service)
         plan, response = yield from perform(plan, searcher)
         if (yield from fields_have_changed(plan, response, searcher)):

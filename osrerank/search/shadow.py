@@ -64,7 +64,7 @@ class Shadows:
         _all.add(self)
 
     def renew(self) -> None:
-        """Start over in a forked child; its parent records the searches dropped so far."""
+        """Reset the state in a forked child; the parent counts the searches that were dropped before the fork."""
         self._lock = threading.Lock()
         self._dropped = 0
         self._is_closed = threading.Event()
@@ -105,7 +105,7 @@ class Shadows:
             record |= {"applied": False, "reason": str(reason), "reason_code": reason.code}
         if self._has_texts:
             return record | {"texts": {"query": text, "before": list(plain_ids), "after": list(reranked_ids)}}
-        return record | {"reason": None}  # a reason may have another program's message, which may quote a text
+        return record | {"reason": None}  # an error message of another program may quote the query or a document
 
     def _run(self, run: Callable[[], Mapping[str, Any]]) -> None:
         started = time.monotonic()

@@ -135,8 +135,8 @@ def _remedy(stage: StageReport, options: Rerank, index: str, before_building: st
         name, depth = "duo_depth", options.duo_depth
     elif options.pipeline in VECTORS_MONO:
         name, depth = "mono_depth", options.mono_depth
-    remedies = [f"a lower {name} than {depth} is less work"]
+    remedies = [f"lower {name} (now {depth})"]
     if options.explicit_deadline_ms is None:
-        remedies.append("deadline_ms bounds it")
-    remedies.append("workers or a GPU (backend) do it faster")
+        remedies.append("set deadline_ms to limit the time")
+    remedies.append("use workers or a GPU (backend)")
     return ", ".join(remedies)

@@ -185,7 +185,7 @@ class SideVectors:
             self._side(name).count_missing(documents)
         due = [side for side in map(self._side, by_name) if side.is_writable and not side.reports.is_on]
         for side in due:
-            side.reports.begin(TimeoutError())
+            side.reports.begin(TimeoutError())  # a pause; `Pause` records an error, although none occurred
         return self._report(due) if due else None
 
     def _report(self, sides: Sequence[SideIndex]) -> Generator[SideRequest, Any, None]:
@@ -264,7 +264,7 @@ class SideVectors:
                 reason = yield from self._send_bulk(side, lines, bulk_failure)
                 if reason:
                     side.record_write_failure(OSError(reason))
-                if reason is None or reason:
+                if reason != "":  # the request failed (None) or was refused
                     break
 
     def _send_bulk(self, side: SideIndex, lines: str, read: Callable[[Any], Value]) -> BulkSteps[Value]:

@@ -45,7 +45,7 @@ def is_html(text: str) -> bool:
 
 
 def without_markup(text: str) -> str:
-    """Return an HTML text with blanks in place of its markup; the length is unchanged, so spans are valid in both texts.
+    """Return an HTML text with blanks for its markup; the length is unchanged, so spans are valid in both texts.
 
     Character references such as ``&amp;`` stay.
     """

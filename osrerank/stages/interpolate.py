@@ -59,7 +59,7 @@ class BlendStage:
         scored_candidates = [ScoredCandidate(*values) for values in zip(scored, scores.tolist(), units, strict=True)]
         took_ms = (time.perf_counter() - started) * 1000
         report = StageReport(self.name, applied=True, candidates=len(scored), took_ms=took_ms)
-        candidates = reorder(ranking, self.name, scored_candidates, below, counts=False)
+        candidates = reorder(ranking, self.name, scored_candidates, below, adds_level=False)
         return ranking.reordered(candidates, report)
 
     def _blended_scores(self, scored: Sequence[Candidate], ranking: Ranking) -> list[float]:

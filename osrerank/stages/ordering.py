@@ -17,8 +17,8 @@ from osrerank.types.reasons import Reason, ReasonCode, join_reasons
 from osrerank.types.values import BLANK_TEXT, MAX_UNIT, NO_PARTS
 
 NO_TEXT = "no text in the fields that were asked for"
-SPREAD = 1e-6
-"""The distance from 0 or 1 within which a unit is computed from the score, because probabilities may be equal there."""
+SATURATION = 1e-6
+"""Probabilities this close to 0 or 1 might round to the same value, so the score is used in their place."""
 
 
 Floats = npt.NDArray[np.float64]
@@ -182,8 +182,8 @@ def unit_interval_scores(scores: Floats, probabilities: Floats) -> list[float]:
     Near 0 and 1, the map still increases with the score, whereas rounded probabilities would be equal.
     """
     unsaturated = (1 + scores / (1 + np.abs(scores))) / 2
-    spread = np.where(probabilities > SPREAD, 1 - SPREAD, 0.0) + SPREAD * unsaturated
-    is_between = (probabilities >= SPREAD) & (probabilities <= 1 - SPREAD)
+    spread = np.where(probabilities > SATURATION, 1 - SATURATION, 0.0) + SATURATION * unsaturated
+    is_between = (probabilities >= SATURATION) & (probabilities <= 1 - SATURATION)
     units: list[float] = np.where(is_between, probabilities, np.minimum(spread, MAX_UNIT)).tolist()
     return units
 
@@ -205,7 +205,12 @@ def nothing_scored_error(
 
 
 def reorder(
-    ranking: Ranking, stage: str, scored: Iterable[ScoredCandidate], below: Sequence[Candidate], *, counts: bool = True
+    ranking: Ranking,
+    stage: str,
+    scored: Iterable[ScoredCandidate],
+    below: Sequence[Candidate],
+    *,
+    adds_level: bool = True,
 ) -> tuple[Candidate, ...]:
     """Return the scored candidates by score, ties by their previous rank, and then the other candidates in their order.
 
@@ -214,7 +219,7 @@ def reorder(
         stage: the stage's name.
         scored: the scored candidates.
         below: all other candidates.
-        counts: whether the stage adds 1 to a hit's ``_score``. A blend does not; it belongs to the stage before it.
+        adds_level: whether the stage adds 1 to a hit's ``_score``. A blend shares the level of the stage before it.
 
     Raises:
         ValueError: the number of candidates differs from the ranking's.
@@ -222,7 +227,7 @@ def reorder(
     by_rank = sorted(scored, key=lambda entry: entry.candidate.rank)
     ordered = sorted(by_rank, key=attrgetter("score"), reverse=True)  # a reverse sort keeps the order of ties
     last_level = max([candidate.trace[-1].level for candidate in ranking.candidates if candidate.trace], default=0)
-    level = last_level + 1 if counts else last_level
+    level = last_level + 1 if adds_level else last_level
     top = [_with_score(entry, stage, rank, level) for rank, entry in enumerate(ordered, start=1)]
     tail = [candidate._replace(rank=rank) for rank, candidate in enumerate(below, start=len(top) + 1)]
     if len(top) + len(tail) != len(ranking.candidates):

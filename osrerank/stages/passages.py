@@ -111,7 +111,7 @@ class PassageStage:
             self._score_candidate,
             stage=self.name,
             depth=self.depth,
-            unit="passages",
+            part_name="passages",
             deadline=deadline,
             leaves_out=self.leaves_out,
         )

@@ -25,7 +25,7 @@ MARKUP = re.compile(
 )
 WORD = re.compile(r"\S+")
 BLOCK, BATCH_SIZE = 20_000, 128
-"""The number of characters that Punkt splits at a time, and of sentences in a batch; deadlines can end either."""
+"""The characters of a Punkt block, and the sentences of a sentencex batch; deadlines are checked between them."""
 
 
 def blank_markup(text: str) -> str:
@@ -37,8 +37,8 @@ def sentence_blocks(clean: str, options: Sentences, size: int = BLOCK) -> Iterat
     """Yield blocks of sentences, each sentence as its start and end offset; a block is split when it is requested.
 
     Long sentences are split by words if the options say so. sentencex is fast and gets the whole text, because a
-    quotation may have any length. Punkt gets blocks of characters. It needs the text up to the next word, so the last
-    two sentences of a block are split again with the next block.
+    quotation may have any length. Punkt gets blocks of characters. It needs the next word to decide where a sentence
+    ends, so the last two sentences of a block are split again as part of the next block.
 
     Args:
         clean: the text, as `blank_markup` returns it.

@@ -82,7 +82,7 @@ class SentenceStage:
             self._score_candidate,
             stage=self.name,
             depth=self.depth,
-            unit="sentences",
+            part_name="sentences",
             deadline=deadline,
         )
 

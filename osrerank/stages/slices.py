@@ -38,7 +38,7 @@ def rank_by_slices(
     *,
     stage: str,
     depth: int,
-    unit: str,
+    part_name: str,
     deadline: Deadline,
     leaves_out: LeavesOut | None = None,
 ) -> Ranking:
@@ -51,9 +51,9 @@ def rank_by_slices(
         score_candidate: the function that aggregates the scores of a candidate's parts.
         stage: the stage's name.
         depth: the number of candidates that are scored.
-        unit: the word for the parts in messages: ``passages`` or ``sentences``.
+        part_name: the word for the parts in messages: ``passages`` or ``sentences``.
         deadline: as for ``Scorer.score``.
-        leaves_out: the function that decides whether a candidate counts as truncated although its parts were not.
+        leaves_out: the function that decides whether a candidate has text in none of its parts, and so is truncated.
 
     Raises:
         DeadlineExceeded: nothing was scored in time.
@@ -74,7 +74,7 @@ def rank_by_slices(
         ]
         failures = {readable[index].doc_id: reason for index, reason in scores.failed.items()}
         attempt = StageAttempt(block, readable, scored_candidates, scores.reached, failures)
-        return StageOutcome(attempt, scores.counts(), _reasons(scores, unit))
+        return StageOutcome(attempt, scores.counts(), _reasons(scores, part_name))
 
     return rank_block(scorer, ranking, score, stage=stage, depth=depth)
 
@@ -98,7 +98,7 @@ def score_slices(
         parts_of: the function that splits a candidate into parts.
         stage: the stage's name, for errors.
         deadline: as for ``Scorer.score``.
-        leaves_out: the function that decides whether a candidate counts as truncated although its parts were not.
+        leaves_out: the function that decides whether a candidate has text in none of its parts, and so is truncated.
 
     Raises:
         DeadlineExceeded: nothing was attempted in time.
@@ -120,14 +120,14 @@ def _split_lazily(parts_of: SplitCandidate, candidate: Candidate) -> Iterator[Pa
     yield from parts_of(candidate)
 
 
-def _reasons(scores: PassageScores, unit: str) -> list[Reason]:
+def _reasons(scores: PassageScores, part_name: str) -> list[Reason]:
     """Return the reasons why not all parts were scored."""
     reasons = []
     requested, attempted = scores.asked, scores.attempted
     if scores.unread:
-        reasons.append(deadline_reason(f"after {attempted} {unit}; {scores.unread} candidates have more of them"))
+        reasons.append(deadline_reason(f"after {attempted} {part_name}; {scores.unread} candidates have more of them"))
     elif attempted < requested:
-        reasons.append(deadline_reason(f"after {attempted} of {requested} {unit}"))
+        reasons.append(deadline_reason(f"after {attempted} of {requested} {part_name}"))
     if scores.failures:
-        reasons.append(not_scored_reason(f"{len(scores.failures)} of {requested} {unit}"))
+        reasons.append(not_scored_reason(f"{len(scores.failures)} of {requested} {part_name}"))
     return reasons

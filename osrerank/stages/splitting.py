@@ -35,13 +35,13 @@ _WORD_BYTES = bytes(ord(" ") if chr(byte).isspace() and byte < 128 else ord("x")
 """Maps each byte of white space to a space, and each other byte to an x."""
 _LONG_RUN = b"x" * (MAX_WORD + 1)
 _SPACE_LEADS = bytes(byte for byte in range(128) if chr(byte).isspace()) + b"\xc2\xe1\xe2\xe3"
-"""The first UTF-8 bytes of all white space; other characters outside ASCII begin with them, too."""
+"""The first UTF-8 bytes of all white space. Other characters share some, so their count is an upper bound."""
 _SPACELESS_LEADS = bytes({0xE0, 0xE1, *range(0xE3, 0xF5)})
-"""The first UTF-8 bytes of characters of scripts without spaces; dashes and quotation marks begin with others."""
+"""The first UTF-8 bytes of characters in scripts without spaces, but not of dashes and quotation marks."""
 
 
 def is_dense(text: str) -> bool:
-    """Return whether a text has words that count as several, as Chinese, Thai, code, base64 or lists of URLs have.
+    """Return whether a text has far more tokens than words between spaces, as Chinese, code or lists of URLs have.
 
     A text is dense if a word has more than 40 characters, or more than 10 in a row from scripts without spaces, or if
     more than a fifth of its characters are symbols. Texts under 200 characters are never dense.

@@ -44,17 +44,17 @@ def exported(directory: Path, **options: object) -> tuple[Path, ModelCard]:
 @pytest.mark.parametrize("kind", ["bert", "modernbert", "xlm-roberta"])
 def test_every_backend_gives_the_logits_of_sentence_transformers(model_of: Make, kind: str) -> None:
     directory = model_of(kind)
-    wanted = expected(directory)[:, 0]
-    assert np.ptp(wanted) > 0.1
-    np.testing.assert_allclose(scores(directory, "torch"), wanted, atol=1e-4, rtol=0)
+    expected_scores = expected(directory)[:, 0]
+    assert np.ptp(expected_scores) > 0.1
+    np.testing.assert_allclose(scores(directory, "torch"), expected_scores, atol=1e-4, rtol=0)
     target, card = exported(directory, keep_weights=True)
     assert (card.head, card.max_tokens, card.segment_rows) == (
         "logit1",
         128,
         {"bert": 2, "xlm-roberta": 1}.get(kind, 0),
     )
-    np.testing.assert_allclose(scores(target, "onnx"), wanted, atol=1e-4, rtol=0)
-    np.testing.assert_allclose(scores(target, "torch"), wanted, atol=1e-4, rtol=0)
+    np.testing.assert_allclose(scores(target, "onnx"), expected_scores, atol=1e-4, rtol=0)
+    np.testing.assert_allclose(scores(target, "torch"), expected_scores, atol=1e-4, rtol=0)
 
 
 @pytest.mark.parametrize("kind", ["bert", "modernbert"])
@@ -76,23 +76,23 @@ def test_a_head_with_every_kind_of_module_is_computed_alike(tmp_path: Path) -> N
     last = base.Dense(sizes[-1], 2, activation_function=None, module_output_name="scores")
     head = [modules.Pooling(WIDTH, poolings), *dense, modules.Dropout(0.5), modules.Normalize(), last]
     directory = saved(tmp_path / "made", "modernbert", head, num_hidden_layers=2)
-    wanted = expected(directory)
-    assert wanted.shape == (len(TEXTS), 2)
-    np.testing.assert_allclose(scores(directory, "torch"), wanted[:, 1] - wanted[:, 0], atol=1e-4, rtol=0)
+    logits = expected(directory)
+    assert logits.shape == (len(TEXTS), 2)
+    np.testing.assert_allclose(scores(directory, "torch"), logits[:, 1] - logits[:, 0], atol=1e-4, rtol=0)
     target, card = exported(directory)
     assert card.head == "logits2"
-    np.testing.assert_allclose(scores(target, "onnx"), wanted[:, 1] - wanted[:, 0], atol=1e-4, rtol=0)
+    np.testing.assert_allclose(scores(target, "onnx"), logits[:, 1] - logits[:, 0], atol=1e-4, rtol=0)
 
 
 def test_the_default_prompt_stands_before_the_query(tmp_path: Path) -> None:
     prompts = {"prompts": {"rank": "search document: ", "other": "low "}, "default_prompt_name": "rank"}
     directory = saved(tmp_path / "made", **prompts, num_hidden_layers=1)
-    wanted = expected(directory)[:, 0]
-    np.testing.assert_allclose(scores(directory, "torch"), wanted, atol=1e-4, rtol=0)
+    expected_scores = expected(directory)[:, 0]
+    np.testing.assert_allclose(scores(directory, "torch"), expected_scores, atol=1e-4, rtol=0)
     target, card = exported(directory)
     assert card.query_prefix == "search document: "
-    np.testing.assert_allclose(scores(target, "onnx"), wanted, atol=1e-4, rtol=0)
-    assert np.abs(scores(target, "onnx", query="search document: " + QUERY) - wanted).max() > 1e-3
+    np.testing.assert_allclose(scores(target, "onnx"), expected_scores, atol=1e-4, rtol=0)
+    assert np.abs(scores(target, "onnx", query="search document: " + QUERY) - expected_scores).max() > 1e-3
 
 
 def test_a_classifier_saved_by_sentence_transformers_is_read(tmp_path: Path) -> None:
@@ -109,23 +109,23 @@ def test_a_classifier_saved_by_sentence_transformers_is_read(tmp_path: Path) -> 
     directory = tmp_path / "made"
     sentence_transformers.CrossEncoder(str(source), device="cpu").save_pretrained(str(directory))
     assert (directory / "modules.json").exists()
-    wanted = expected(directory)[:, 0]
-    assert np.ptp(wanted) > 0.1
-    np.testing.assert_allclose(scores(directory, "torch"), wanted, atol=1e-4, rtol=0)
+    expected_scores = expected(directory)[:, 0]
+    assert np.ptp(expected_scores) > 0.1
+    np.testing.assert_allclose(scores(directory, "torch"), expected_scores, atol=1e-4, rtol=0)
     target, card = exported(directory)
     assert card.max_tokens == 96
-    np.testing.assert_allclose(scores(target, "onnx"), wanted, atol=1e-4, rtol=0)
+    np.testing.assert_allclose(scores(target, "onnx"), expected_scores, atol=1e-4, rtol=0)
 
 
 def test_long_texts_are_cut_at_the_models_own_limit(tmp_path: Path) -> None:
     """Through blocks of windows in both graphs, at 1,000 tokens; all 8,192 are in the slow test."""
     directory = saved(tmp_path / "made", "modernbert", most_tokens=1000)
     texts = ("wing " * 2000, "low blood " * 200, "heat " * 36, "the score " * 66)
-    wanted = expected(directory, texts)[:, 0]
-    np.testing.assert_allclose(scores(directory, "torch", texts), wanted, atol=1e-4, rtol=0)
+    expected_scores = expected(directory, texts)[:, 0]
+    np.testing.assert_allclose(scores(directory, "torch", texts), expected_scores, atol=1e-4, rtol=0)
     target, card = exported(directory)
     assert card.max_tokens == 1000
-    np.testing.assert_allclose(scores(target, "onnx", texts), wanted, atol=1e-4, rtol=0)
+    np.testing.assert_allclose(scores(target, "onnx", texts), expected_scores, atol=1e-4, rtol=0)
 
 
 @pytest.mark.slow
@@ -138,7 +138,7 @@ def test_a_text_of_8192_tokens_is_scored(tmp_path: Path, precision: str) -> None
     assert card.max_tokens == 8192
     found = scores(target, "onnx", texts)
     if precision == "fp32":
-        wanted = expected(directory, texts)[:, 0]
-        np.testing.assert_allclose(found, wanted, atol=1e-4, rtol=0)
-        np.testing.assert_allclose(scores(directory, "torch", texts), wanted, atol=1e-4, rtol=0)
+        expected_scores = expected(directory, texts)[:, 0]
+        np.testing.assert_allclose(found, expected_scores, atol=1e-4, rtol=0)
+        np.testing.assert_allclose(scores(directory, "torch", texts), expected_scores, atol=1e-4, rtol=0)
     assert np.isfinite(found).all()

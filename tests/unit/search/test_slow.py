@@ -45,8 +45,8 @@ def test_a_slow_search_logs_a_remedy_once_a_minute(caplog: pytest.LogCaptureFixt
     assert record.levelno == logging.WARNING
     assert record.getMessage() == (
         "[slow-search] a search took 2.0 s, 1.8 s of them in the stage mono: 80 inferences for 100 candidates with "
-        "some/cross-encoder; a lower depth than 100 is less work, deadline_ms bounds it, workers or a GPU (backend) do "
-        f"it faster ({slow.GUIDE})"
+        "some/cross-encoder; lower depth (now 100), set deadline_ms to limit the time, use workers or a GPU (backend)"
+        f" ({slow.GUIDE})"
     )
     assert (ROOT / slow.GUIDE.partition("/main/")[2]).exists()
 
@@ -74,8 +74,8 @@ CUT = {"name": "vectors", "candidates": 0, "model": "", "reason": "the deadline 
             "vectors: it is loading (",
             ("build", "known"),
         ),
-        ({"name": "duo"}, {"deadline_ms": 5000}, "a lower duo_depth than 20 is less work, workers", ("deadline_ms",)),
-        ({}, {"pipeline": "vectors-mono", "mono_depth": 30}, "a lower mono_depth than 30 is less work", ()),
+        ({"name": "duo"}, {"deadline_ms": 5000}, "lower duo_depth (now 20), use workers", ("deadline_ms",)),
+        ({}, {"pipeline": "vectors-mono", "mono_depth": 30}, "lower mono_depth (now 30)", ()),
     ],
 )
 def test_the_remedy_for_a_slow_search_depends_on_its_stage(
