@@ -1,4 +1,4 @@
-"""The service of a model: which stage a model runs in, and when documents are cut into passages."""
+"""The service of a model: which stage a model runs in, and when documents are split into passages."""
 
 import dataclasses
 
