@@ -65,7 +65,7 @@ class ModernBertGraph:
         scalar = self.graph.add("Squeeze", [self._tokens, self._axis(0)])
         positions = self.graph.add("Range", [self._integer("zero", 0), scalar, self._integer("one", 1)])
         self._positions = self.graph.add("Cast", [positions], to=FLOAT32)
-        self._rotations = {theta: self._rotation(theta) for theta in dict.fromkeys(shape.thetas)}
+        self._rotations = {theta: self._rotation(theta) for theta in dict.fromkeys(shape.rope_bases)}
         self._masks = {window: self._mask(window) for window in dict.fromkeys(shape.windows) if window is not None}
 
     def states(self, *, only_first: bool) -> str:
@@ -83,7 +83,7 @@ class ModernBertGraph:
         normed = self._norm(states, names["attention_norm"]) if layer else states
         projections = self._linear(normed, f"{name}.projections", names["projections"])
         query, key, value = self.graph.add_node("Split", [projections], 3, axis=2, num_outputs=3)
-        theta, window = self._shape.thetas[layer], self._shape.windows[layer]
+        theta, window = self._shape.rope_bases[layer], self._shape.windows[layer]
         key = self._rotate(key, theta)
         if only_first:  # the rotation at position 0 changes nothing
             query, states = self._truncate(query, self._axis(1)), self._truncate(states, self._axis(1))

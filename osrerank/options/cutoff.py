@@ -12,7 +12,7 @@ class Cutoff:
 
     Attributes:
         precision: the minimum share of the returned hits that must be relevant, above 0 and below 1. The index's
-            calibration (``osrerank calibrate``) estimates the share. Required.
+            calibration (``osrerank calibrate``) estimates the share. The option is required.
     """
 
     precision: float = 0.0
@@ -23,5 +23,5 @@ class Cutoff:
 
     @classmethod
     def of(cls, value: Any) -> "Cutoff | None":
-        """Parse the ``cutoff`` option of a search: a dict of options, or None. Raises as `parse_options`."""
+        """Parse the ``cutoff`` option: a dict of options, or None. Raises `ConfigError` if it is invalid."""
         return parse_options(cls, value, "cutoff")

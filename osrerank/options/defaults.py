@@ -33,7 +33,7 @@ class Defaults:
     def __post_init__(self) -> None:
         for options in (self.base, *self.by_index.values()):
             if options.interleave is not None:
-                reason = "interleave has one session's key, so it cannot be a default; pass it with each search"
+                reason = "interleave.key identifies one session, so it cannot be a default; pass it with each search"
                 raise ConfigError(reason, setting="rerank.interleave", source="argument")
             if options.traffic is not None and options.traffic.key is not None:
                 reason = "traffic.key identifies one session, so it cannot be a default; pass it with each search"
@@ -48,7 +48,7 @@ class Defaults:
         return options.pop() if len(options) == 1 else self.base
 
     def models_of(self, index: Any) -> set[str | None]:
-        """Return the models of the searched indices; None stands for the client's model."""
+        """Return the models of the searched indices. None stands for the client's model."""
         return {None if name is None else self.models[name] for name in match_names(index, self.models)}
 
     def without_models(self, override: str) -> Self:
@@ -58,11 +58,11 @@ class Defaults:
             override: a description of the caller's model or scorer, for the log.
         """
         if self.models:
-            logger.info("%s is used for every index; the settings file's models are ignored", override)
+            logger.info("%s is used for every index, and the settings file's models are ignored", override)
         return replace(self, models={})
 
     def without_traffic(self) -> Self:
-        """Return a copy without ``traffic``, which reranks every search."""
+        """Return a copy without ``traffic``, so that every search is reranked."""
         by_index = {name: replace(options, traffic=None) for name, options in self.by_index.items()}
         return replace(self, base=replace(self.base, traffic=None), by_index=by_index)
 
@@ -73,12 +73,12 @@ class Defaults:
         """Read the defaults from the settings file.
 
         Args:
-            settings: finds the settings file.
+            settings: locate the settings file.
             options: options that take precedence over the file's ``[rerank]``.
             model: a model that is used for every index instead of the file's models.
 
         Raises:
-            ConfigError: the file cannot be read, or has an unknown key or an invalid value.
+            ConfigError: the file cannot be read, or contains an unknown key or an invalid value.
         """
         file = settings.find_settings_file()
         content = read_file(file) if file else {}
@@ -99,7 +99,7 @@ class Defaults:
 
 
 def _parse_table(table: Mapping[str, Any], base: Rerank, source: str) -> Rerank:
-    """Return the options of a table in the settings file; ``base`` has the options that the table leaves out."""
+    """Return the options in a table of the settings file, completed by those of ``base``."""
     try:
         return Rerank.of(table, base) or base
     except ConfigError as error:

@@ -8,10 +8,10 @@ import textwrap
 def read_descriptions(options: type) -> dict[str, str]:
     """Return the description of each attribute in a class's docstring, as one line.
 
-    ``python -OO`` removes docstrings; the result is then empty.
+    The result is empty under ``python -OO``, which removes docstrings.
 
     Raises:
-        ValueError: the docstring has no section ``Attributes``.
+        ValueError: the docstring does not contain a section ``Attributes``.
     """
     if sys.flags.optimize > 1:
         return {}
@@ -24,9 +24,9 @@ def read_descriptions(options: type) -> dict[str, str]:
 
 
 def first_sentence(description: str) -> str:
-    """Return the first sentence of a description without its backquotes, for a command's help; "" if it is empty."""
+    """Return a description's first sentence without backquotes, for a command's help. "" returns ""."""
     if not description:
         return ""
-    plain = re.sub(r'`"?([^`"]*)"?`', r"\1", description)
-    sentence = re.split(r"(?<=\.) |; ", plain, maxsplit=1)[0].rstrip(".")
+    unquoted = re.sub(r'`"?([^`"]*)"?`', r"\1", description)
+    sentence = re.split(r"(?<=\.) |; ", unquoted, maxsplit=1)[0].rstrip(".")
     return f"{sentence[:1].upper()}{sentence[1:]}."

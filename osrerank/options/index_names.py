@@ -12,16 +12,16 @@ def match_names(index: Any, names: Collection[str]) -> set[str | None]:
     """Return the names and patterns of a settings file that apply to a search's indices.
 
     An exact name takes precedence over patterns, and a longer pattern over a shorter one. If the caller searches a
-    pattern, the result has a name for every index that the pattern may match. It has None if an index may match no
-    name. Aliases are not resolved.
+    pattern, the result contains every name that could apply to an index that the pattern matches. It contains None if
+    an index might not match any name. Aliases are not resolved.
 
     Args:
-        index: the indices of the search: a name, several separated by commas, a list, or None for all indices. A ``-``
-            before a name excludes it.
+        index: the indices of the search: a name, several names separated by commas, a list, or None for all indices. A
+            ``-`` before a name excludes it.
         names: the names and patterns (``logs-*``) in the file.
     """
-    given = [index] if isinstance(index, str) else [str(name) for name in index or ()]
-    expressions = [name for names_text in given for name in names_text.split(",") if name] or [WILDCARD]
+    lists = [index] if isinstance(index, str) else [str(name) for name in index or ()]
+    expressions = [name for comma_separated in lists for name in comma_separated.split(",") if name] or [WILDCARD]
     included = [name for name in expressions if not name.startswith("-")]
     excluded = [name[1:] for name in expressions if name.startswith("-")]
     by_precedence = sorted(names, key=lambda name: (WILDCARD in name, -len(name), name))
@@ -30,7 +30,7 @@ def match_names(index: Any, names: Collection[str]) -> set[str | None]:
 
 
 def _match_name(name: str, by_precedence: Sequence[str], not_excluded: Collection[str]) -> Iterator[str | None]:
-    """Yield the names and patterns that apply to one index name or pattern; None if it may match no pattern."""
+    """Yield the names that apply to one index name or pattern, and None if it might not match any of them."""
     name = WILDCARD if name == "_all" else name
     for pattern in by_precedence:
         if fnmatchcase(name, pattern):  # this pattern applies to every index that no earlier pattern matches
@@ -42,12 +42,12 @@ def _match_name(name: str, by_precedence: Sequence[str], not_excluded: Collectio
 
 
 @lru_cache(maxsize=1000)
-def _overlap(first: str, second: str) -> bool:
+def _overlap(pattern: str, other: str) -> bool:
     """Return whether both patterns can match the same name."""
-    if not first or not second:
-        return not (first + second).strip(WILDCARD)
-    if first[0] == WILDCARD:
-        return _overlap(first[1:], second) or _overlap(first, second[1:])
-    if second[0] == WILDCARD:
-        return _overlap(second, first)
-    return first[0] == second[0] and _overlap(first[1:], second[1:])
+    if not pattern or not other:
+        return not (pattern + other).strip(WILDCARD)
+    if pattern[0] == WILDCARD:
+        return _overlap(pattern[1:], other) or _overlap(pattern, other[1:])
+    if other[0] == WILDCARD:
+        return _overlap(other, pattern)
+    return pattern[0] == other[0] and _overlap(pattern[1:], other[1:])

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from osrerank.errors import ConfigError
-from osrerank.options.parse import invalid_option, is_text
+from osrerank.options.parse import invalid_option, is_nonempty_string
 
 TEAM_B_OPTIONS = (
     "pipeline", "depth", "mono_depth", "duo_depth", "pairs", "fields",
     "separator", "blend", "blend_weight", "passages", "sentences",
 )  # fmt: skip
-"""The options that the second ranking may override. Both rankings reorder the hits of the same first pass."""
+"""The options that the second ranking can override. Both rankings reorder the hits of the same first pass."""
 MAX_NAME_CHARACTERS = 100
 
 
@@ -25,8 +25,8 @@ class Interleave:
     Attributes:
         others: the options that team B overrides, as a dict or (name, value) pairs. The key in a search's ``rerank`` is
             ``with``.
-        key: the id of the user or session; required. The key, the name and the query seed the random draw, so that
-            all pages come from the same list. Only a digest of the key is stored.
+        key: the id of the user or session. It is required. Key, name and query seed the random draw, so that all pages
+            come from the same list. Only a digest of the key is stored.
         name: the experiment's name in UBI records. ``osrerank interleave`` reports on each experiment separately.
     """
 
@@ -35,9 +35,9 @@ class Interleave:
     name: str = ""
 
     def __post_init__(self) -> None:
-        if not is_text(self.key):
+        if not is_nonempty_string(self.key):
             raise invalid_option("interleave.key", self.key, "a non-empty string, such as the session's id")
-        name: Any = self.name  # callers may ignore the type
+        name: Any = self.name  # callers might ignore the type
         if not isinstance(name, str) or len(name) > MAX_NAME_CHARACTERS:
             raise invalid_option("interleave.name", self.name, f"a string of at most {MAX_NAME_CHARACTERS} characters")
         if not isinstance(self.others, Mapping | tuple):

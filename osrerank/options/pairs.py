@@ -24,12 +24,12 @@ class Pairs:
     candidate i is compared with.
 
     Attributes:
-        aggregation: the score of candidate i. ``"sum"`` is the sum of p_ij over J_i; ``"binary"`` the number of p_ij
-            above .5; ``"min"`` and ``"max"`` the minimum and the maximum p_ij. ``"sample"`` is the sum over
-            ``sample_size`` random members of J_i, drawn without replacement; the other pairs are not computed.
-        sample_size: the number of members that ``"sample"`` draws (m). If J_i has no more members, ``"sample"`` is the
-            same as ``"sum"``.
-        seed: the seed of the sample, which does not depend on the order of the candidates.
+        aggregation: the score of candidate i. ``"sum"`` is the sum of p_ij over J_i; ``"binary"`` counts the p_ij above
+            0.5; ``"min"`` and ``"max"`` are the minimum and the maximum p_ij. ``"sample"`` is the sum over
+            ``sample_size`` random members of J_i, drawn without replacement. It computes no other pairs.
+        sample_size: the number of members that ``"sample"`` draws (m). If J_i has at most m members, the result
+            is that of ``"sum"``.
+        seed: the seed of the random sample. The sample does not depend on the order of the candidates.
     """
 
     aggregation: PairAggregation = "sum"
@@ -47,9 +47,9 @@ class Pairs:
 
     @classmethod
     def of(cls, value: Any) -> "Pairs":
-        """Parse the ``pairs`` option of a search: the name of an aggregation, a dict of options, True, or None.
+        """Parse the ``pairs`` option: the name of an aggregation, a dict of options, True, or None.
 
-        Raises as `parse_options`.
+        Raises `ConfigError` if it is invalid.
         """
         return parse_options(cls, value, "pairs", text_key="aggregation") or cls()
 
@@ -58,7 +58,7 @@ class Pairs:
         indices = range(len(doc_ids))
         if self.aggregation != "sample" or self.sample_size >= len(doc_ids) - 1:
             return [[rival for rival in indices if rival != index] for index in indices]
-        by_id = sorted(indices, key=lambda index: doc_ids[index])  # the sample must not depend on the order
+        by_id = sorted(indices, key=lambda index: doc_ids[index])  # so that the sample does not depend on the order
         return [self._draw(doc_ids[index], [rival for rival in by_id if rival != index]) for index in indices]
 
     def _draw(self, doc_id: str, rivals: list[int]) -> list[int]:

@@ -10,24 +10,24 @@ from osrerank.errors import ConfigError
 Options = TypeVar("Options")
 
 
-def parse_options(kind: type[Options], value: Any, option: str, *, text_key: str = "") -> Options | None:
-    """Return a group of search options as its dataclass; None if the value is None or False.
+def parse_options(group: type[Options], value: Any, option: str, *, text_key: str = "") -> Options | None:
+    """Parse a group of search options into its dataclass, or into None if the value is None or False.
 
     Args:
-        kind: the dataclass of the group.
+        group: the dataclass of the group.
         value: an instance of the dataclass, a dict of options, True for the defaults, None or False.
         option: the group's name in ``rerank``.
-        text_key: the option that a string sets; empty if the group accepts no string.
+        text_key: the option that a string sets. Empty if the group does not accept a string.
 
     Raises:
         ConfigError: the value has another type, an unknown key, or an invalid value.
     """
-    if isinstance(value, kind):
+    if isinstance(value, group):
         return value
     if value is None or value is False:
         return None
     if value is True:
-        return kind()
+        return group()
     if text_key and isinstance(value, str):
         value = {text_key: value}
     if not isinstance(value, Mapping):
@@ -35,13 +35,13 @@ def parse_options(kind: type[Options], value: Any, option: str, *, text_key: str
         fix = replacement_for(f"rerank.{option}.{value}") or f"it must be {text_hint}a dict of options, True or None"
         message = f"rerank option {option} is {value!r}; {fix}"
         raise ConfigError(message, setting=f"rerank.{option}", source="argument")
-    names = [field.name for field in fields(kind)]  # type: ignore[arg-type]  # always one of our dataclasses
+    names = [field.name for field in fields(group)]  # type: ignore[arg-type]  # always one of our dataclasses
     for name in value:
         if name not in names:
             fix = replacement_for(f"rerank.{option}.{name}") or f"its options are {', '.join(names)}"
             message = f"rerank option {option} has no {name!r}; {fix}"
             raise ConfigError(message, setting=f"rerank.{option}.{name}", source="argument")
-    return kind(**value)
+    return group(**value)
 
 
 def invalid_option(option: str, value: object, expected: str) -> ConfigError:
@@ -57,15 +57,15 @@ def invalid_option(option: str, value: object, expected: str) -> ConfigError:
 
 
 def is_count(value: object) -> bool:
-    """Return whether a value is a whole number of at least 1; a bool is not a number."""
+    """Return whether a value is a whole number of at least 1. A bool does not count as a number."""
     return isinstance(value, int) and not isinstance(value, bool) and value > 0
 
 
-def is_text(value: object) -> bool:
+def is_nonempty_string(value: object) -> bool:
     """Return whether a value is a non-empty string."""
     return isinstance(value, str) and bool(value)
 
 
 def is_share(value: Any) -> bool:
-    """Return whether a value is a number in [0, 1]; a bool is not a number."""
+    """Return whether a value is a number in [0, 1]. A bool does not count as a number."""
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 1

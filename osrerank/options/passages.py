@@ -21,8 +21,8 @@ class Windows:
 
     Attributes:
         words: the number of words in a passage.
-        stride: the number of words from the start of a passage to the start of the next. The last passage may lie
-            wholly in the one before it.
+        stride: the number of words from the start of a passage to the start of the next. The last passage can lie
+            wholly inside the one before it.
         limit: the maximum number of passages of a document.
         policy: which passages are kept if a document has more than ``limit``: ``first`` keeps the first ones;
             ``sampled`` keeps the first, the last, and a random sample of the others, which depends only on the seed
@@ -67,7 +67,7 @@ class Passages:
     least_words: int = 0
 
     def __post_init__(self) -> None:
-        title_fields: Any = self.title_fields  # a settings file or a caller may pass a string or a list
+        title_fields: Any = self.title_fields  # a settings file or a caller might pass a string or a list
         names = (title_fields,) if isinstance(title_fields, str) else title_fields
         if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
             raise invalid_option("passages.title_fields", title_fields, "field names")
@@ -90,7 +90,7 @@ class Passages:
 
     @classmethod
     def of(cls, value: Any) -> "Passages | Literal['auto'] | None":
-        """Parse the ``passages`` option of a search: the name of an aggregation, a dict of options, or a bool.
+        """Parse the ``passages`` option: the name of an aggregation, a dict of options, or a bool.
 
         ``"auto"`` is returned unchanged, and ``"off"`` becomes None.
 
@@ -106,10 +106,10 @@ class Passages:
 
     @property
     def windows(self) -> Windows:
-        """How documents are split into passages; ``firstp`` needs only the first passage."""
+        """How documents are split into passages. ``firstp`` needs only the first passage."""
         limit = 1 if self.aggregation == "firstp" else self.limit
         return Windows(self.words, self.stride, limit, self.policy, self.seed)
 
 
 AUTO_PASSAGES = Passages(words=150, stride=150, limit=30, least_words=350)
-"""What ``"auto"`` means for a model whose card recommends passages; 350 words are about 512 tokens."""
+"""The passages of ``"auto"``, if the model's card recommends passages. 350 words are about 512 tokens."""

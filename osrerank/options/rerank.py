@@ -33,8 +33,9 @@ DEPTH, AUTO_DEPTH = 100, 1_000
 MAX_DEPTH = 10_000
 """OpenSearch's default result window; a first pass returns at most this many hits."""
 MAX_MS = 86_400_000
-"""The maximum of options in milliseconds."""
+"""The maximum value of options in milliseconds: a day."""
 MAX_DUO_DEPTH = 1_000
+"""1,000 candidates make about a million pairs."""
 
 
 class RerankOptions(TypedDict, total=False):
@@ -71,7 +72,7 @@ class Rerank:
     """The options of one reranked search.
 
     Attributes:
-        query: the text that candidates are scored against; None takes it from the search.
+        query: the query that candidates are scored against. None takes it from the search.
         pipeline: the stages that rerank. ``"vectors"`` orders candidates by a bi-encoder's document vectors, ``"mono"``
             by a cross-encoder's scores. ``"auto"`` chooses between these by the kind of the model. ``"vectors-mono"``
             orders by the vectors of ``vector_model``, then reorders the best candidates by the scores of ``model``, a
@@ -83,40 +84,40 @@ class Rerank:
         mono_depth: the number of candidates that the cross-encoder of ``"vectors-mono"`` scores, at most ``depth``:
             those with the best vector scores.
         duo_depth: the number of candidates that are compared in pairs (k1), at most ``depth``. n candidates make
-            n(n - 1) pairs; 0 and 1 turn the comparison off.
+            n(n - 1) pairs. 0 and 1 turn the comparison off.
         pairs: the pairs that are compared, and the aggregation of a candidate's pairwise probabilities: ``"sum"``,
             ``"binary"``, ``"min"``, ``"max"``, ``"sample"``, a dict of options or ``Pairs``.
-        fields: the fields whose text the model scores, joined in this order; dotted paths are allowed. None takes the
+        fields: the fields whose text the model scores, joined in this order. Dotted paths are allowed. None takes the
             fields of ``query_fields``, else the fields that the caller's own query searches, else the text fields of
             the index's mapping, at most five. Multi-fields, aliases, patterns, objects and boosts are resolved by the
             mapping.
         separator: the text between fields, and between the values of a list.
-        query_fields: the fields to search if the query is a text; ``name^boost`` is allowed. None searches the text
+        query_fields: the fields to search with a query string. ``name^boost`` is allowed. None searches the text
             fields of the index's mapping.
-        deadline_ms: the time limit of the whole call, in milliseconds; None turns it off. It never cuts the first pass
-            short. ``"auto"`` limits searches whose last stage is ``vectors``, and no others: ``client.search`` to
-            1,000 ms after the model is loaded, and ``client.msearch`` to 1,000 ms for each search.
+        deadline_ms: the time limit of the whole call, in milliseconds. None turns it off. It never interrupts the first
+            pass. ``"auto"`` limits only searches whose last stage is ``vectors``: ``client.search`` to 1,000 ms after
+            the model is loaded, and ``client.msearch`` to 1,000 ms for each search.
         on_failure: what happens if reranking fails. ``"first_pass"`` returns the best order so far, and the response
-            says why; ``"raise"`` raises the error.
+            states the reason. ``"raise"`` raises the error.
         min_score: the minimum probability of a returned hit, in [0, 1], as the model's card calibrates it. Hits below
-            the depth and hits that could not be scored are left out; hits that a deadline left unscored stay. Totals
+            the depth and hits that could not be scored are left out. Hits that a deadline left unscored stay. Totals
             are the first pass's. A response that was not reranked is not filtered.
         min_probability: the minimum calibrated probability of a returned hit, as ``osrerank calibrate`` fitted it.
             Without a calibration for the index, the model and the options, no hit is removed, and
-            ``response["rerank"]["cuts"]`` says why; ``on_failure="raise"`` raises.
+            ``response["rerank"]["cuts"]`` states the reason. With ``on_failure="raise"``, this is an error.
         cutoff: the minimum share of the returned hits that must be relevant, by the calibration of ``min_probability``.
             ``{"precision": 0.9}`` finds the lowest probability at or above which nine in ten hits are relevant, and
             removes the hits below it.
-        explain: whether each hit gets an explanation of its rank, and each stage its pairwise probabilities.
+        explain: whether the response explains the rank of each hit, and lists each stage's pairwise probabilities.
         language_guard: whether to keep the first pass's order if the model's card does not list the script of the query
             or the language of most documents.
         blend: the way to combine the scores of the model and the first pass: ``"card"`` follows the model's card.
-            ``"replace"`` orders by the model alone; ``"linear"`` and ``"rrf"`` combine both
+            ``"replace"`` orders by the model alone. ``"linear"`` and ``"rrf"`` combine both
             (``osrerank.stages.interpolate``). In ``"vectors-mono"``, the bi-encoder's scores are blended.
         blend_weight: the number that a linear blend adds to the logit of the candidate with the highest first-pass
             score. Other candidates get proportionally less. None takes the card's number. Cannot be combined with
             ``sentences``.
-        boosts: whether boosts in the caller's query count, such as a ``function_score`` for recency. ``"keep"``
+        boosts: whether the caller's boosts count, such as a ``function_score`` for recency. ``"keep"``
             reassigns the candidates' text scores in the model's order, so that the model's best candidate gets the
             highest, and combines each with the hit's boosts as the query says (docs/concepts.md). ``"ignore"`` orders
             by the stages alone.
@@ -128,8 +129,8 @@ class Rerank:
         sentences: whether and how the scores of a document's best sentences are combined with the first pass's, as in
             Birch: True, a dict of options or ``Sentences``. Cannot be combined with ``passages``, ``blend`` or
             ``"vectors-mono"``.
-        rm3: whether and how a query that is a text is expanded by feedback: True, a dict of options or ``Rm3``.
-        interleave: ``{"with": {...}, "key": session_id}`` interleaves this ranking with a second one, which has the
+        rm3: whether and how a query string is expanded by relevance feedback: True, a dict of options or ``Rm3``.
+        interleave: ``{"with": {...}, "key": session_id}`` interleaves this ranking with a second one, which uses the
             options in ``with``, for the user ``key`` (docs/decision.md). Cannot be combined with ``min_score``,
             ``min_probability`` or ``cutoff``.
         traffic: ``{"share": 0.1, "key": session_id}`` reranks a tenth of the searches, chosen by a hash of the key.
@@ -178,7 +179,7 @@ class Rerank:
 
     @property
     def in_shadow(self) -> bool:
-        """Whether the search returns its first pass, and may run again to record how reranking changes it."""
+        """Whether the search returns its first pass, and might run again to record how reranking changes it."""
         return self.traffic is not None and self.traffic.shadow
 
     @property
@@ -188,7 +189,7 @@ class Rerank:
 
     @property
     def explicit_deadline_ms(self) -> float | None:
-        """The option ``deadline_ms`` if it is a number; None if it is ``"auto"`` or turned off."""
+        """The number of the option ``deadline_ms``, or None if it is ``"auto"`` or turned off."""
         return None if self.deadline_ms == "auto" else self.deadline_ms
 
     @property
@@ -215,9 +216,9 @@ class Rerank:
             value = getattr(self, name)
             if isinstance(value, str | list):
                 object.__setattr__(self, name, (value,) if isinstance(value, str) else tuple(value))
-        for name, (fits, expected) in _RULES.items():
+        for name, (is_valid, expected) in _RULES.items():
             value = getattr(self, name)
-            if not fits(value):
+            if not is_valid(value):
                 fix = replacement_for(f"rerank.{name}.{value}") or f"it must be {expected}"
                 message = f"rerank option {name} is {value!r}; {fix}"
                 raise ConfigError(message, setting=f"rerank.{name}", source="argument")
@@ -245,7 +246,9 @@ class Rerank:
                 raise ConfigError(message, setting=f"rerank.{name}", source="argument")
         if self.in_shadow:
             reason = "nobody would see the interleaved page"
-            message = f"rerank option traffic.shadow cannot be combined with interleave: {reason}; leave one out"
+            message = (
+                f"rerank option traffic.shadow cannot be combined with interleave, because {reason}; leave one out"
+            )
             raise ConfigError(message, setting="rerank.traffic.shadow", source="argument")
         team_b = self.rankings[1]
         parsed = tuple((name, getattr(team_b, name)) for name in dict(interleave.others))
@@ -253,7 +256,7 @@ class Rerank:
 
     @classmethod
     def of(cls, value: "bool | RerankOptions | Mapping[str, Any] | Rerank", defaults: "Rerank") -> "Rerank | None":
-        """Return the options that the ``rerank`` argument of a search means; None if it turns reranking off.
+        """Parse the ``rerank`` argument of a search. Returns None if the argument turns reranking off.
 
         Raises:
             ConfigError: the argument has another type, an unknown key, or an invalid value.
@@ -336,4 +339,4 @@ _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
         "a number of at least 0, or None",
     ),
 }
-"""Option -> the function that accepts its valid values, and a description of these for the error message."""
+"""Option -> whether a value is valid, and a description of the valid values for error messages."""

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from osrerank.options.parse import invalid_option, is_count, is_share, is_text, parse_options
+from osrerank.options.parse import invalid_option, is_count, is_nonempty_string, is_share, parse_options
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,10 +36,10 @@ class Rm3:
         for name in ("weight", "max_document_share"):
             if not is_share(getattr(self, name)):
                 raise invalid_option(f"rm3.{name}", getattr(self, name), "a number in [0, 1]")
-        if self.field is not None and not is_text(self.field):
+        if self.field is not None and not is_nonempty_string(self.field):
             raise invalid_option("rm3.field", self.field, "a field's name, or None")
 
     @classmethod
     def of(cls, value: Any) -> "Rm3 | None":
-        """Parse the ``rm3`` option of a search: True, a dict of options, or None. Raises as `parse_options`."""
+        """Parse the ``rm3`` option: True, a dict of options, or None. Raises `ConfigError` if it is invalid."""
         return parse_options(cls, value, "rm3")

@@ -6,7 +6,7 @@
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from osrerank.options.parse import invalid_option, is_count, is_share, is_text, parse_options
+from osrerank.options.parse import invalid_option, is_count, is_nonempty_string, is_share, parse_options
 
 PUNKT_LANGUAGES = {
     "cs": "czech", "da": "danish", "de": "german", "el": "greek", "en": "english", "es": "spanish", "et": "estonian",
@@ -22,13 +22,13 @@ class Sentences:
 
     Attributes:
         a: the weight of the first pass, in [0, 1]; ``osrerank tune`` learns it for a collection.
-        weights: the weights of the best sentence, the second best and so on, in [0, 1]; the first is 1 in the paper.
+        weights: the weights of the best sentence, the second best and so on, in [0, 1]. In the paper, the best has 1.
         scores: the scores that are summed: ``"logit"``, as in the released code, or ``"probability"``, as in the paper.
         splitter: the sentence splitter: ``"sentencex"``, or ``"punkt"`` for NLTK's Punkt, as in the released code.
         chunks: the unit by which long sentences are split. ``"words"``, as in the released code, splits them after
-            ``max_words`` words, and the model may still truncate a part. ``"tokens"`` splits them into parts that fit
-            into the model's window beside the query.
-        max_words: the maximum number of words in a sentence; longer sentences are split. Ignored with
+            ``max_words`` words, and the model might still truncate a part. ``"tokens"`` splits them into parts that fit
+            into the model's window together with the query.
+        max_words: the maximum number of words in a sentence. Longer sentences are split. The option is ignored with
             ``chunks="tokens"``.
         drop_tail: whether the last part of a split sentence is dropped if it is shorter, as in the released code.
         limit: the maximum number of sentences scored in a document. None scores all.
@@ -46,7 +46,7 @@ class Sentences:
     language: str = "en"
 
     def __post_init__(self) -> None:
-        weights: Any = self.weights  # a settings file or a caller may pass a number or a list
+        weights: Any = self.weights  # a settings file or a caller might pass a number or a list
         object.__setattr__(self, "weights", tuple(weights) if isinstance(weights, list | tuple) else (weights,))
         if not is_share(self.a):
             raise invalid_option("sentences.a", self.a, "a number in [0, 1]")
@@ -69,12 +69,12 @@ class Sentences:
             raise invalid_option("sentences.drop_tail", self.drop_tail, "True or False")
         if self.drop_tail and self.chunks == "tokens":
             raise invalid_option("sentences.drop_tail", self.drop_tail, 'False with chunks="tokens"')
-        if not is_text(self.language):
+        if not is_nonempty_string(self.language):
             raise invalid_option("sentences.language", self.language, "a two-letter code")
         if self.splitter == "punkt" and self.language not in PUNKT_LANGUAGES:
             raise invalid_option("sentences.language", self.language, f"one of {', '.join(PUNKT_LANGUAGES)}")
 
     @classmethod
     def of(cls, value: Any) -> "Sentences | None":
-        """Parse the ``sentences`` option of a search: True, a dict of options, or None. Raises as `parse_options`."""
+        """Parse the ``sentences`` option: True, a dict of options, or None. Raises `ConfigError` if it is invalid."""
         return parse_options(cls, value, "sentences")

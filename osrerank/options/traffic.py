@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from osrerank.options.parse import invalid_option, is_share, is_text, parse_options
+from osrerank.options.parse import invalid_option, is_nonempty_string, is_share, parse_options
 
 SALT = "osrerank share"
-"""The salt of the digest of a key, so that other digests of the same key differ."""
+"""Hashed together with a key, so that this digest differs from other digests of the same key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,7 @@ class Traffic:
     Attributes:
         share: the share of the searches that are reranked, in [0, 1]. The other searches return the first pass.
         key: the id of the user or session. All searches with the same key are in the share, or none is. None uses the
-            query's text as the key. A settings file cannot set it.
+            query as the key. A settings file cannot set it.
         shadow: whether every search returns the first pass. The searches in the share then run again in the background,
             to record how reranking would change the order. Cannot be combined with ``interleave``.
     """
@@ -33,7 +33,7 @@ class Traffic:
     def __post_init__(self) -> None:
         if not is_share(self.share):
             raise invalid_option("traffic.share", self.share, "a number in [0, 1], the share of the searches to rerank")
-        if self.key is not None and not is_text(self.key):
+        if self.key is not None and not is_nonempty_string(self.key):
             raise invalid_option("traffic.key", self.key, "a non-empty string, such as the session's id, or None")
         if not isinstance(self.shadow, bool):
             raise invalid_option("traffic.shadow", self.shadow, "True or False")

@@ -41,7 +41,7 @@ OPTIONAL_FIELDS = (
     "modules", "dimensions", "languages", "query_prefix", "document_prefix", "weights", "vectors_weight",
     "truncation_side", "query_model", "normalization",
 )  # fmt: skip
-"""The fields that ``osrerank.json`` leaves out if they have their defaults."""
+"""The fields that ``osrerank.json`` omits while they have their default values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,30 +87,30 @@ class ModelCard:
             ``max_query_tokens`` for the query, and each document gets half of the remaining tokens. ``released``
             follows the published code: a cross-encoder leaves one token unused, and a duo model reserves only the
             query's actual tokens.
-        segment_rows: number of segment embeddings: 2 for a cross-encoder, 3 for a duo model, 1 if the model has one
-            segment or the tokenizer sets no token types, 0 for a model without segments.
-        truncation_side: the side at which a long text is truncated: ``right`` is its end, ``left`` its beginning.
+        segment_rows: number of token types (segments) in the model's input: usually 2 for a cross-encoder and 3 for a
+            duo model; 1 if the tokenizer sets no token types; 0 if the model has no embeddings of token types.
+        truncation_side: the side at which a long text is truncated: ``right`` is the end, ``left`` the beginning.
         normalization: ``tokenizer``: `tokenizers` normalises texts as the tokenizer's file says. ``sentencepiece``:
             `osrerank.scoring.charsmap` normalises them by the character map in that file.
         calibration: the map from a raw score to a logit.
-        first_pass_weight: weight of the first pass in a linear blend: the number that is added to the logit of the hit
-            with the highest first-pass score. 0 turns the blend off.
+        first_pass_weight: the weight w in a linear blend, which scores a hit by logit + w * s / s_max, where s is its
+            first-pass score and s_max the query's highest one. 0 turns the blend off.
         onnx: precision (``int8``, ``fp32``) -> the graph's file, relative to the directory.
-        pooling: bi-encoder only; the way to get a text's vector from the hidden states of its tokens. ``cls`` takes the
-            state of [CLS], ``lasttoken`` that of the last token; ``mean`` and ``max`` take the mean and the maximum of
-            all states; ``weightedmean`` is a mean in which the n-th token counts n times.
-        modules: encoder only; the steps after the pooling, in order.
-        dimensions: encoder only; the number of dimensions to which vectors are truncated; 0 leaves the hidden size.
+        pooling: for a bi-encoder, the way to get a text's vector from the hidden states of its tokens. ``cls`` uses the
+            state of [CLS], ``lasttoken`` the last token's state. ``mean`` and ``max`` are the mean and the maximum of
+            all states. ``weightedmean`` is a mean in which the n-th token counts n times.
+        modules: for an encoder, the steps after the pooling, in order.
+        dimensions: for an encoder, the number of dimensions to which vectors are truncated. 0 keeps all of them.
         provenance: base model, training data, recipe, licence, measures.
-        languages: ISO 639 codes of the languages that the model supports; empty if they are not known.
-        query_prefix: the prefix of every query; ``max_query_tokens`` counts it only for an encoder.
-        document_prefix: encoder only; the prefix of every document.
-        weights: encoder only; digest of the weights that a graph was exported from, so that vectors of the graph and of
-            the weights are interchangeable. If empty, the digest of the model's own files is used.
-        vectors_weight: cross-encoder only; weight of the bi-encoder's logit in ``vectors-mono``, relative to the logit
-            of this model.
-        query_model: bi-encoder only; subfolder of the model that encodes queries. If empty, this model does.
-        tokens: late interaction only; marker tokens, query expansion, and the tokens that get vectors.
+        languages: ISO 639 codes of the languages that the model supports. Empty if they are unknown.
+        query_prefix: the prefix of every query. Only an encoder's ``max_query_tokens`` includes it.
+        document_prefix: for an encoder, the prefix of every document.
+        weights: for an encoder, the digest of the weights that a graph was exported from, so that vectors of the graph
+            and of the weights are interchangeable. If empty, the digest of the model's own files is used.
+        vectors_weight: for a cross-encoder, the weight of the bi-encoder's logit in ``vectors-mono``, relative to the
+            logit of this model.
+        query_model: for a bi-encoder, the subfolder of the model that encodes queries. If empty, this model does.
+        tokens: for late interaction, marker tokens, query expansion, and the tokens that get vectors.
     """
 
     name: str
@@ -144,12 +144,12 @@ class ModelCard:
         self._check_query_length()
         for precision, graph in self.onnx.items():
             if not is_inside(graph):
-                raise ValueError(f"onnx.{precision} is {graph!r}; a graph is a file in the model's folder")
+                raise ValueError(f"onnx.{precision} is {graph!r}; it must be a file in the model's folder")
         self._check_encoder()
         _ = self.advice  # `Advice` validates its numbers
         for code in self.languages:
             if not re.fullmatch(r"[a-z]{2,3}", code):
-                raise ValueError(f"languages has {code!r}; they are ISO 639 codes, such as en")
+                raise ValueError(f"languages contains {code!r}; it must list ISO 639 codes, such as en")
         if self.kind == "duo":
             self._check_duo()
 
@@ -171,9 +171,12 @@ class ModelCard:
     @property
     def vector_head(self) -> VectorHead:
         """The computation from an encoder's last hidden states to a text's vector, or to its tokens' vectors."""
-        first = (HeadStep("first", size=self.dimensions),) if self.dimensions else ()
-        unit = (HeadStep("unit"),) if self.head == "cosine" else ()
-        return VectorHead((*self.modules, *first, *unit), (self.pooling,) if self.is_bi_encoder else ())
+        steps = list(self.modules)
+        if self.dimensions:
+            steps.append(HeadStep("first", size=self.dimensions))
+        if self.head == "cosine":
+            steps.append(HeadStep("unit"))
+        return VectorHead(tuple(steps), (self.pooling,) if self.is_bi_encoder else ())
 
     def _check_query_length(self) -> None:
         limit = self.max_tokens if self.is_encoder else self.max_tokens - 1
@@ -188,21 +191,21 @@ class ModelCard:
             raise ValueError(f"head is {self.head!r} and kind is {self.kind}; {reason}")
         for name in ("document_prefix", "modules", "dimensions"):
             if getattr(self, name) and not self.is_encoder:
-                raise ValueError(f"{name} is for an encoder, and kind is {self.kind}")
+                raise ValueError(f"{name} is set, but only an encoder can use it, and kind is {self.kind}")
         if self.kind == "late-interaction" and self.head != "cosine":
             raise ValueError(f"head is {self.head!r}; late interaction compares the vectors of tokens by their cosine")
         if self.tokens != TokenVectors() and self.kind != "late-interaction":
-            raise ValueError(f"tokens is for late-interaction, and kind is {self.kind}")
+            raise ValueError(f"tokens is set, but only late-interaction can use it, and kind is {self.kind}")
         if self.query_model and not (self.is_bi_encoder and is_inside(self.query_model)):
             raise ValueError(f"query_model is {self.query_model!r}; it must be a subfolder of a bi-encoder's folder")
         if self.vectors_weight and self.kind != "cross-encoder":
-            raise ValueError(f"vectors_weight is for a cross-encoder, and kind is {self.kind}")
+            raise ValueError(f"vectors_weight is set, but only a cross-encoder can use it, and kind is {self.kind}")
         if self.dimensions < 0:
             raise ValueError(f"dimensions is {self.dimensions}; it must be 0 or above")
 
     def _check_duo(self) -> None:
         if self.head not in ("logit1", "logits2"):
-            raise ValueError(f"head is {self.head!r}; a duo model has logit1 or logits2")
+            raise ValueError(f"head is {self.head!r}; a duo model needs logit1 or logits2")
         if self.max_tokens < self.max_query_tokens + 6:
             raise ValueError(f"max_tokens is {self.max_tokens}, which leaves no room for a query and two documents")
         if self.segment_rows == 2:

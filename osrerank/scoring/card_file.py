@@ -28,21 +28,21 @@ from osrerank.scoring.modular.tokenizer_settings import TokenizerSettings
 from osrerank.scoring.saved_encoder import is_bi_encoder, read_bi_encoder
 
 MAX_QUERY_TOKENS = 64
-"""Maximum number of query tokens of a model without a card, or half of the sequence if that is less."""
+"""Maximum number of query tokens of a model without a card. Queries get at most half of the sequence."""
 
 
 def read_card(directory: Path, *, name: str = "") -> ModelCard:
     """Return the model card of a directory.
 
-    Without ``osrerank.json``, it is inferred from the files of a bi-encoder that sentence-transformers saved, or from a
-    cross-encoder's ``config.json``.
+    Without ``osrerank.json``, the card is inferred from the files of a bi-encoder that sentence-transformers saved, or
+    from a cross-encoder's ``config.json``.
 
     Args:
         directory: the model's directory.
-        name: the name for the card; empty for the card's own name, or the directory's.
+        name: the name for the card. If empty, the card keeps its own name, or else gets the directory's name.
 
     Raises:
-        ModelLoadError: the model cannot rerank; the message says why.
+        ModelLoadError: the model cannot rerank. The message states the reason.
     """
     _check_files(directory)
     has_card = (directory / CARD_FILE).exists()
@@ -82,7 +82,7 @@ def parameter_files(directory: Path) -> list[str]:
 
 
 def module_weights(card: ModelCard) -> list[str]:
-    """Return the safetensors of a bi-encoder's modules, relative to its directory; each module has a folder."""
+    """Return the safetensors of a bi-encoder's modules, relative to its directory. Each module has its own folder."""
     return [f"{step.name.partition('.')[0]}/{WEIGHTS_FILE}" for step in card.modules if step.name]
 
 
@@ -129,7 +129,7 @@ def _parse_card(content: dict[str, Any]) -> dict[str, Any]:
     card["modules"] = tuple(HeadStep(**step) for step in card.pop("modules", ()))
     card["tokens"] = TokenVectors.from_json(card.pop("tokens", {}))
     if card.pop("feedback", None):
-        raise ValueError(f"feedback is gone; {replacement_for('feedback')}")
+        raise ValueError(f"feedback was removed; {replacement_for('feedback')}")
     return card
 
 
@@ -168,7 +168,7 @@ def _infer_head(config: Mapping[str, Any]) -> Head:
         fix = "osrerank export MODEL OUTPUT makes a reranker from a bi-encoder or a late-interaction model"
         if architecture.endswith("ForPreTraining"):
             fix = "if it was trained as a reranker with that head: osrerank export MODEL OUTPUT --head next-sentence"
-        raise ValueError(f"architectures names {architecture}; {expected}; {fix}")
+        raise ValueError(f"architectures lists {architecture}; {expected}; {fix}")
     return _head_for_labels(len(config["id2label"]) if "id2label" in config else int(config.get("num_labels", 2)))
 
 

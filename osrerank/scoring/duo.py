@@ -1,4 +1,4 @@
-"""Duo models, which compute from a query and two documents the logit of p_ij, that document i is better (duoBERT).
+"""Duo models, which compute the logit of the probability that document i is more relevant than j (duoBERT).
 
 Nogueira, Yang, Cho, Lin: Multi-Stage Document Ranking with BERT, 2019, arXiv:1910.14424, section 3.3.
 """

@@ -20,7 +20,7 @@ class EncoderScorer:
     """A scorer that uses an encoder, for callers that need a scorer: sentences, workers, the HTTP server.
 
     Args:
-        vectors: source of document vectors, which are read from a store or computed.
+        vectors: the document vectors, which are read from a store or computed.
     """
 
     def __init__(self, vectors: DocumentVectors) -> None:
@@ -49,8 +49,8 @@ class EncoderScorer:
         query_vector = self.vectors.encode_query(query)
         indices = list(dict.fromkeys(index for (index,) in tuples))
         vectors = self.vectors.find((documents[index] for index in indices), deadline)
-        reached = dict(zip(indices, vectors.documents, strict=False))  # incomplete if the deadline passed
-        records = {index: document.records[0] for index, document in reached.items() if document.records}
+        vectors_by_index = dict(zip(indices, vectors.documents, strict=False))  # fewer if the deadline passed
+        records = {index: document.records[0] for index, document in vectors_by_index.items() if document.records}
         encoded_query = query_vector.result()
         rows = stack_vectors(list(records.values())) if records else np.empty((0, self.encoder.dimensions), np.float32)
         logits = dict(zip(records, self.encoder.similarity(encoded_query.rows[0], rows).tolist(), strict=True))
@@ -61,8 +61,8 @@ class EncoderScorer:
             if math.isfinite(logit):
                 values[number] = logit
                 cuts[number] = records[index].is_truncated | QUERY_CUT * bool(encoded_query.cut)
-            elif index in records or (index in reached and reached[index].failures):
-                failures[number] = reached[index].failures.get(0, NOT_FINITE.format(model=self.model))
+            elif index in records or (index in vectors_by_index and vectors_by_index[index].failures):
+                failures[number] = vectors_by_index[index].failures.get(0, NOT_FINITE.format(model=self.model))
         unreached = (number for number in np.flatnonzero(np.isnan(values)).tolist() if number not in failures)
         scores = Scores(
             values,
@@ -80,7 +80,7 @@ class EncoderScorer:
         return self.encoder.probabilities(logits)
 
     def chunks(self, query: str, texts: Sequence[str]) -> list[list[tuple[int, int]]]:
-        """Split texts into chunks that fit the encoder, as `split_into_chunks`."""
+        """Split texts into chunks that fit into the encoder's window; see `split_into_chunks`."""
         return split_into_chunks(self.encoder, query, texts)
 
     def close(self) -> None:

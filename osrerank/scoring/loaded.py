@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from osrerank.vectors.store import VectorStore
 
 RETRY_LOAD_AFTER_S = 30.0
-"""Seconds after which a model that failed to load is tried again. Without this pause, every search would try."""
+"""Seconds after a failed load until the next attempt. Without this pause, every search would try to load."""
 FIND_INTERVAL_S = 1.0
-"""Minimum interval between two attempts to find workers, in seconds; a failed attempt takes time."""
+"""Minimum interval between two attempts to find workers, in seconds, because a failed attempt takes time."""
 FIND_TIME_SHARE = 0.5
-"""Maximum share of the time left for finding workers; the remainder is for documents with stored vectors."""
+"""Maximum share of the time left for finding workers. The rest is for documents with stored vectors."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -36,10 +36,10 @@ class Ready:
 
     Attributes:
         model: an encoder or a scorer.
-        vectors: the document vectors of an encoder; None if the model is a scorer.
+        vectors: the document vectors of an encoder. None if the model is a scorer.
         scorer: the model as a scorer, with the score cache if one is configured. An encoder's scores are not cached,
             because its vectors are stored.
-        disconnect: closes the connections to the score cache; None if there is no cache.
+        disconnect: closes the connections to the score cache. None if there is no cache.
     """
 
     model: Model
@@ -63,17 +63,17 @@ class LoadedModel:
     threads.
 
     Args:
-        name: directory, hub id or shipped name; "" if no model is named.
-        kinds: the kinds that the model may have.
+        name: directory, hub id or shipped name. "" if no model is configured.
+        kinds: the accepted kinds of models.
         settings: backend, threads, Redis.
-        provided: a model to use instead of the named one; the caller closes it.
+        provided: a model to use instead of the named one. The caller closes it.
         fix: advice for the user, added to the error if the model cannot be loaded.
         clock: returns the time in seconds.
-        has_index: whether the documents are in an index; if not, a configured Redis stores their vectors.
+        has_index: whether the documents are in an index. If not, a configured Redis stores their vectors.
         on_loaded: called after the named model is loaded.
 
     Attributes:
-        sides: additional vector stores, which are read for texts outside a search.
+        sides: stores of side indices, which hold vectors of texts outside a search.
     """
 
     def __init__(
@@ -110,20 +110,20 @@ class LoadedModel:
 
     @property
     def is_encoder(self) -> bool | None:
-        """Whether the model encodes each text separately; None until the model is loaded."""
+        """Whether the model encodes each text separately. None until the model is loaded."""
         model: Model | None = self._provided or (None if self._ready is None else self._ready.model)
         return None if model is None else is_encoder(model)
 
     @property
     def ready_now(self) -> Ready | None:
-        """The model; None until it is loaded."""
+        """The model, or None until it is loaded."""
         return self.ready() if self._provided is not None else self._ready
 
     def ready(self, deadline: Deadline = NEVER) -> Ready:
-        """Return the model; load it first if necessary.
+        """Return the model, after loading it if necessary.
 
         Args:
-            deadline: the time after which this call stops waiting; the background thread goes on.
+            deadline: the time after which this call stops waiting. The background thread goes on.
 
         Raises:
             StillLoading: the model was not loaded by the deadline.
@@ -134,30 +134,32 @@ class LoadedModel:
         if self._provided is not None:
             with self._lock:
                 self._ready = self._ready or self._load_ready()
-        while (ready := self._ready) is None:
+        while True:
+            ready = self._ready
+            if ready is not None:
+                return ready
             loading = self._ensure_loading()
             if not deadline.wait(loading.ended):
                 fix = "client.warm_up() or connect(..., warm=True) loads it before the first search"
                 raise StillLoading(f"the model {self._name} was not loaded by the deadline; {fix}")
             if loading.error is not None:
                 raise loading.error
-        return ready
 
     def model(self, deadline: Deadline = NEVER) -> Model:
-        """Return the model, an encoder or a scorer. Raises as `ready`."""
+        """Return the model, an encoder or a scorer. For the errors, see `ready`."""
         return self._provided or self.ready(deadline).model
 
     def vectors(self) -> "DocumentVectors | None":
-        """Return the document vectors of an encoder; None if the model is a scorer. Raises as `ready`."""
+        """Return the document vectors of an encoder, or None for a scorer. For the errors, see `ready`."""
         return self.ready().vectors
 
     def scorer(self, *, cached: bool = True) -> Scorer:
-        """Return the model as a scorer, by default with the score cache if one is configured. Raises as `ready`."""
+        """Return the model as a scorer, by default with the configured score cache. For the errors, see `ready`."""
         ready = self.ready()
         return ready.scorer if cached or is_encoder(ready.model) else ready.model
 
     def start_loading(self) -> None:
-        """Load the model in the background; an error is raised when the model is used."""
+        """Load the model in the background. An error is raised when the model is used."""
         if self._ready is None and self._provided is None:
             self._ensure_loading()
 
@@ -171,12 +173,12 @@ class LoadedModel:
             return
         with contextlib.suppress(ConfigError, ModelLoadError, MissingDependencyError, WorkerError):
             model.find_workers(deadline.within_ms(1000 * FIND_TIME_SHARE * deadline.remaining_s()))
-        self._last_find_s = self._clock()  # set last: a thread that skips its attempt may wait without a limit
+        self._last_find_s = self._clock()  # set last, so that concurrent threads do not skip their attempts
 
     def close(self) -> None:
         """Wait for a running load, then close the cache's connections and, unless the caller provided it, the model."""
-        if (loading := self._loading) is not None:
-            loading.ended.wait()
+        if self._loading is not None:
+            self._loading.ended.wait()
         with self._lock:
             ready, self._ready = self._ready, None
         if ready is None:
@@ -189,7 +191,7 @@ class LoadedModel:
             ready.model.close()
 
     def _ensure_loading(self) -> _Loading:
-        """Return the latest load; start one if there is none, or if the latest one failed."""
+        """Return the latest load. Start a new one if there is none, or if the latest one failed."""
         with self._lock:
             if self._loading is None or (self._loading.ended.is_set() and self._ready is None):
                 loading = _Loading()
@@ -226,7 +228,7 @@ class LoadedModel:
         return Ready(model, None, cached, cached.disconnect)
 
     def _load_named(self) -> Model:
-        """Load the named model; for a while after a failure, raise the same error again."""
+        """Load the named model. After a failure, raise the same error again until the pause ends."""
         if self._failure is not None and self._retry_pause.is_on:
             raise ModelLoadError(str(self._failure), model=self._failure.model, path=self._failure.path)
         try:

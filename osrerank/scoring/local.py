@@ -28,7 +28,7 @@ TYPICAL_TOKENS = 128
 
 
 class LocalModel:
-    """A model in this process; safe to call from several threads, whose sequences share batches.
+    """A model in this process. Several threads can call it, and their sequences share batches.
 
     Args:
         directory: the model's directory.
@@ -67,7 +67,7 @@ class LocalModel:
         return max(CHUNK_SIZES[self.card.kind], min(MAX_CHUNK_SIZE, self.backend.budget_tokens // TYPICAL_TOKENS))
 
     def tokenisation_chunks(self, lengths: Sequence[int]) -> Iterator[slice]:
-        """Divide sequences into chunks to tokenise at a time; yield a slice for each chunk.
+        """Divide sequences into chunks that are tokenised at a time, and yield a slice for each chunk.
 
         Args:
             lengths: the length of each sequence, in characters.

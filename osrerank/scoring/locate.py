@@ -15,7 +15,7 @@ from osrerank.scoring.names import MULTILINGUAL, MULTILINGUAL_PACKAGE
 
 SHIPPED_PREFIX = "osrerank/"
 HUB_ID = re.compile(r"^(?P<repository>[\w.-]+(/[\w.-]+)?)(@(?P<revision>[\w./-]+))?$")
-DESCRIPTION_FILES = (
+CONFIG_FILES = (
     "*_Dense/config.json",
     "*_Dropout/config.json",
     "*_HierarchicalTokenPooling/config.json",
@@ -42,24 +42,23 @@ DESCRIPTION_FILES = (
 def locate(
     model: str, *, weights: Sequence[Sequence[str]] = (*GRAPHS, *WEIGHTS), extra_files: Sequence[str] = ()
 ) -> Path:
-    """Return the directory of a model; download the model from the hub if it is neither a directory nor shipped.
+    """Return a model's directory. If the model is neither a directory nor shipped, download it from the hub.
 
     Args:
         model: a directory, ``osrerank/NAME`` for a shipped model, or a hub id with an optional ``@revision``. The path
             of a file that torch.save wrote is returned unchanged.
-        weights: for a hub id; lists of file patterns. The first list that matches a file of the repository is
-            downloaded, and no other.
-        extra_files: for a hub id; patterns of further files to download.
+        weights: lists of file patterns for a hub id. Only the files of the first list that matches are downloaded.
+        extra_files: patterns of further files to download for a hub id.
 
     Raises:
-        ModelLoadError: there is no such model, or the hub cannot be reached; the message says how to copy the files.
+        ModelLoadError: there is no such model, or the hub cannot be reached. The message says how to copy the files.
         MissingDependencyError: the package that contains the model is not installed.
     """
     folder = Path(model).expanduser()
     if folder.is_dir() or is_pickled(folder):
         return folder
     if folder.is_file():
-        reason = f"{folder} is a file that torch.save did not write; name its directory"
+        reason = f"{folder} is a file that torch.save did not write; pass its directory instead"
         raise ModelLoadError(reason, model=model, path=str(folder))
     if model.startswith(SHIPPED_PREFIX):
         return _shipped_directory(model)
@@ -71,11 +70,7 @@ def locate(
 
 
 def locate_offline(model: str) -> Path | None:
-    """Return the directory of a model on this machine, without a request to the hub; None if it has no such model.
-
-    Args:
-        model: as for `locate`.
-    """
+    """Return a model's directory without a request to the hub, or None if the model is not on this machine."""
     folder = Path(model).expanduser()
     if folder.is_dir():
         return folder
@@ -97,19 +92,19 @@ def locate_offline(model: str) -> Path | None:
 
 
 def hub_id(directory: Path) -> str:
-    """Return the repository id of a directory in the hub's cache; "" for other directories."""
+    """Return the repository id of a directory in the hub's cache, or "" for another directory."""
     folder = directory.parent.parent.name if directory.parent.name == "snapshots" else ""
     return folder.removeprefix("models--").replace("--", "/", 1) if folder.startswith("models--") else ""
 
 
 def model_name(directory: Path) -> str:
-    """Return the name of a model in the cards of other models: ``osrerank/NAME`` if it is shipped, else its folder."""
+    """Return a model's name for the cards of other models: ``osrerank/NAME`` if it is shipped, else its folder."""
     is_shipped = directory.parent == SHIPPED or directory.parent.name == MULTILINGUAL_PACKAGE
     return f"{SHIPPED_PREFIX}{directory.name}" if is_shipped else directory.name
 
 
 def _shipped_path(model: str) -> Path:
-    """Return the path of a shipped model, which may not exist."""
+    """Return the path of a shipped model, which might not exist."""
     if model != MULTILINGUAL:
         return SHIPPED / model.removeprefix(SHIPPED_PREFIX)
     (package,) = require(MULTILINGUAL_PACKAGE, extra="multilingual").__path__
@@ -129,12 +124,12 @@ def _shipped_directory(model: str) -> Path:
 def _download(
     model: str, repository: str, revision: str | None, weights: Sequence[Sequence[str]], extra_files: Sequence[str]
 ) -> Path:
-    """Download a repository's description files and one list of its weights, but no code; arguments as in `locate`."""
+    """Download a repository's config files, and the weights of the first list that matches. No code is downloaded."""
     from huggingface_hub import snapshot_download  # noqa: PLC0415 - takes half a second
 
     try:
         for patterns in weights:
-            files = [*DESCRIPTION_FILES, *extra_files, *patterns]
+            files = [*CONFIG_FILES, *extra_files, *patterns]
             directory = Path(snapshot_download(repository, revision=revision, allow_patterns=files))
             if patterns in GRAPHS and has_weighted_modules(directory):
                 continue
@@ -152,5 +147,5 @@ def _download_error(model: str, repository: str, revision: str | None, error: An
     command = f"hf download {repository}{version} --local-dir {repository.rsplit('/', 1)[-1]}"
     reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
     message = f"there is no directory {model}, and the download from the Hugging Face hub failed ({reason}); "
-    message += f"on a machine that reaches the hub run {command}, copy that directory here and name it as the model"
+    message += f"on a machine that reaches the hub run {command}, copy that directory here and pass it as the model"
     return ModelLoadError(message, model=model)

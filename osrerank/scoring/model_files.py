@@ -31,7 +31,7 @@ WEIGHTS = (
     ("*.safetensors", WEIGHTS_INDEX_FILE),
     ("pytorch_model.bin", "pytorch_model.bin.index.json", "pytorch_model-*.bin"),
 )
-"""Lists of file patterns. The first list that matches a file of a hub repository is downloaded, and no other."""
+"""Lists of file patterns. From a hub repository, only the files of the first list that matches are downloaded."""
 DEFAULT_MAX_TOKENS = 512
 """Maximum number of tokens in a sequence if the model's files set no limit, except for `LONG_FAMILIES`."""
 LONG_FAMILIES = ("modernbert",)
@@ -61,7 +61,7 @@ _MODERN_BERT = {
     "norm_eps": 1e-5,
     "pad_token_id": 50283,
 }
-"""Further defaults, by the version of transformers, are in `osrerank.scoring.modular.modern_bert`."""
+"""Defaults that depend on the version of transformers are in `osrerank.scoring.modular.modern_bert`."""
 _ELECTRA = {"hidden_size": 256, "num_attention_heads": 4, "intermediate_size": 1024}
 _ALBERT = {
     "vocab_size": 30000,
@@ -97,14 +97,14 @@ DEFAULTS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
 
 
 def read_config(directory: Path) -> dict[str, Any]:
-    """Return a directory's ``config.json`` with the defaults of `add_defaults`. Raises as `read_json`."""
+    """Return a directory's ``config.json`` with defaults. Raises `ModelLoadError` if it cannot be read."""
     return add_defaults(read_json(directory / CONFIG_FILE))
 
 
 def tokenizer_file(directory: Path) -> Path:
     """Return the path of a model's tokenizer: ``tokenizer.json``, or the path in the card's key ``tokenizer``.
 
-    Only the models that osrerank ships may share a tokenizer outside their folders.
+    Only the models that osrerank ships can share a tokenizer outside their folders.
 
     Raises:
         ModelLoadError: the path is outside the model's folder.
@@ -120,17 +120,17 @@ def tokenizer_file(directory: Path) -> Path:
 
 
 def padding_id(directory: Path) -> int:
-    """Return the id of the padding token in a directory's ``config.json``; 0 by default."""
+    """Return the id of the padding token in a directory's ``config.json``, or 0 if it sets none."""
     config = read_config(directory) if (directory / CONFIG_FILE).exists() else {}
     return int(config.get("pad_token_id") or 0)
 
 
 def is_pickled(file: Path) -> bool:
-    """Return whether torch.save wrote a file, judging by its content."""
+    """Return whether torch.save wrote a file. Only the content counts, not the name."""
     if not file.is_file():
         return False
-    with file.open("rb") as opened:
-        if opened.read(len(LEGACY_PICKLE_PREFIX)) == LEGACY_PICKLE_PREFIX:
+    with file.open("rb") as stream:
+        if stream.read(len(LEGACY_PICKLE_PREFIX)) == LEGACY_PICKLE_PREFIX:
             return True
     if not zipfile.is_zipfile(file):
         return False
@@ -142,8 +142,8 @@ def digest(directory: Path, files: Iterable[str]) -> str:
     """Return the SHA-256 of the names and contents of a directory's files, in any order."""
     total = hashlib.sha256()
     for name in sorted(files):
-        with (directory / name).open("rb") as opened:
-            total.update(f"{name}:{hashlib.file_digest(opened, 'sha256').hexdigest()};".encode())
+        with (directory / name).open("rb") as stream:
+            total.update(f"{name}:{hashlib.file_digest(stream, 'sha256').hexdigest()};".encode())
     return total.hexdigest()
 
 
@@ -153,19 +153,20 @@ def weight_files(directory: Path) -> list[str]:
     Other safetensors in the directory, such as older weights, are ignored.
 
     Raises:
-        ModelLoadError: the directory has an adapter, or several safetensors without an index.
+        ModelLoadError: the directory contains an adapter, or several safetensors without an index.
     """
-    if (adapter := directory / ADAPTER_FILE).exists():
+    adapter, index = directory / ADAPTER_FILE, directory / WEIGHTS_INDEX_FILE
+    if adapter.exists():
         fix = "merge it into the weights: peft's merge_and_unload(), then save_pretrained(...)"
         reason = f"{adapter}: an adapter (such as LoRA) changes the model's weights, and osrerank cannot apply it"
         raise ModelLoadError(f"{reason}; {fix}", path=str(adapter))
     if (directory / WEIGHTS_FILE).exists():
         return [WEIGHTS_FILE]
-    if (index := directory / WEIGHTS_INDEX_FILE).exists():
+    if index.exists():
         return sorted(set(read_json(index).get("weight_map", {}).values()))
     names = sorted(file.name for file in directory.glob("*.safetensors"))
     if len(names) > 1:
-        reason = f"{directory} has {', '.join(names)}, and neither {WEIGHTS_FILE} nor {WEIGHTS_INDEX_FILE}"
+        reason = f"{directory} contains {', '.join(names)}, but neither {WEIGHTS_FILE} nor {WEIGHTS_INDEX_FILE}"
         raise ModelLoadError(f"{reason}; rename the model's weights to {WEIGHTS_FILE}", path=str(directory))
     return names
 
@@ -185,7 +186,7 @@ def max_sequence_tokens(config: Mapping[str, Any], limit: int | None) -> int:
 
     Args:
         config: the content of ``config.json``, with defaults.
-        limit: the limit in the model's other files; None takes the default of the model's family.
+        limit: the limit in the model's other files. None stands for the default of the model's family.
     """
     positions = int(config.get("max_position_embeddings", DEFAULT_MAX_TOKENS)) - first_position(config)
     default = positions if config.get("model_type") in LONG_FAMILIES else DEFAULT_MAX_TOKENS

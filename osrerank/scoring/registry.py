@@ -1,6 +1,6 @@
-"""Load models: `load` by the settings, `load_model` and `load_scorer` by name. `BACKENDS` lists the backends.
+"""Load models: `load` follows the settings, `load_model` and `load_scorer` take a name. `BACKENDS` lists the backends.
 
-The module of a backend has a function ``load``, and is imported on first use.
+The module of a backend defines a function ``load``, and is imported on first use.
 """
 
 import difflib
@@ -31,11 +31,11 @@ Model = Scorer | Encoder
 ScorerT = TypeVar("ScorerT", bound=Scorer)
 
 NO_DUO_MODEL = (
-    "no duo model is named, and there is no default: export the authors' duobert-large-msmarco with "
+    "no duo model is configured, and there is no default: export the authors' duobert-large-msmarco with "
     "osrerank export FOLDER duobert --kind duo, or train a model with osrerank train duo"
 )
-GPU = Path("/dev/nvidiactl")
-"""A file that exists if NVIDIA's driver is loaded."""
+NVIDIA_DRIVER_FILE = Path("/dev/nvidiactl")
+"""Exists if NVIDIA's driver is loaded."""
 
 logger = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ class BackendEntry:
         module: the module whose ``load`` is called: by `open` if the backend is local, else by `connect`.
         is_local: whether the backend computes in this process.
         kinds: the kinds of models that it supports.
-        weights: lists of file patterns of the weights that it can load, as for `osrerank.scoring.locate.locate`.
+        weights: lists of file patterns, best first. The weights are the files that match the first list with a match.
         dtypes: the dtypes that it can compute in.
     """
 
@@ -87,11 +87,11 @@ def load(settings: Settings, kinds: Sequence[Kind] = (), *, model: str | None = 
 
     Args:
         settings: model, backend, dtype, threads, broker.
-        kinds: the kinds that the model may have; any if empty.
-        model: the model to use instead of ``settings.model``; "" if a duo model is needed and none is named.
+        kinds: the accepted kinds of models. If empty, all kinds are accepted.
+        model: the model to use instead of ``settings.model``. "" is an error that asks for a duo model.
         in_worker: whether this process is a worker, which loads the model itself if the backend is ``workers``.
 
-    Errors are those of `load_model`.
+    For the errors, see `load_model`.
     """
     name = settings.model if model is None else model
     entry = BACKENDS.get(settings.backend)
@@ -108,9 +108,9 @@ def load(settings: Settings, kinds: Sequence[Kind] = (), *, model: str | None = 
 def load_local(
     settings: Settings, kinds: Sequence[Kind] = (), *, model: str | None = None
 ) -> "CrossEncoder | BiEncoder":
-    """Load the settings' model into this process, with the backend ``auto`` if the settings name a remote one.
+    """Load the settings' model into this process, with the backend ``auto`` if the settings choose a remote one.
 
-    Arguments are those of `load`, errors those of `load_model`.
+    For the arguments, see `load`; for the errors, see `load_model`.
     """
     return load_model(
         settings.model if model is None else model,
@@ -129,12 +129,12 @@ def load_model(
     Args:
         model: a directory in Hugging Face layout, the name of a shipped model (``osrerank/e5-small``), or a hub id,
             with an optional ``@revision``.
-        backend: ``onnx``, ``torch``, or ``auto``, which takes ONNX if the model has a graph, else torch if it is
+        backend: ``onnx``, ``torch``, or ``auto``, which chooses ONNX if the model has a graph, else torch if it is
             installed. Only ``torch`` uses a GPU; ``auto`` logs a warning if it leaves one unused.
-        threads: number of CPU threads; 0 takes all cores that this process may use.
+        threads: number of CPU threads. 0 uses all cores that are available to this process.
         dtype: the dtype in which torch computes: ``fp32``, ``bf16``, ``fp16``, or ``auto`` for 16 bits on a GPU and
             fp32 on the CPU. Any other value than ``auto`` needs torch, because an ONNX graph has fixed dtypes.
-        kinds: the kinds that the model may have; any if empty.
+        kinds: the accepted kinds of models. If empty, all kinds are accepted.
 
     Returns:
         An encoder if the model is a bi-encoder or late-interaction model; a scorer of ``(i, j)`` tuples if it is a duo
@@ -150,25 +150,27 @@ def load_model(
     from osrerank.scoring.locate import locate  # noqa: PLC0415 - imports tokenizers
 
     backend = _resolve_backend(backend, dtype)
-    files = convert_if_needed(locate(model, weights=weights_for(backend)))
-    directory = files.directory
-    folder_name = Path(model).name if files.sha256 else ""
-    card = read_card(directory, name=folder_name if Path(model).expanduser().exists() else model)
+    converted = convert_if_needed(locate(model, weights=weights_for(backend)))
+    directory = converted.directory
+    name = model
+    if Path(model).expanduser().exists():  # the name of a converted copy's folder is a digest
+        name = Path(model).name if converted.sha256 else ""
+    card = read_card(directory, name=name)
     if kinds and card.kind not in kinds:
         reason = f"{directory} is a {card.kind} model; a {' or '.join(kinds)} model is needed here"
         raise ModelLoadError(reason, model=card.name, path=str(directory))
     network = load_backend(directory, card, backend=backend, threads=threads, dtype=dtype)
     loaded = build_model(directory, card, network)
-    check: ConvertedModel | CheckedGraph = files
+    record: ConvertedModel | CheckedGraph = converted
     if is_encoder(loaded):
         load_query_model(loaded, directory, backend=backend, threads=threads, dtype=dtype)
         if network.name == "onnx" and not (directory / CARD_FILE).exists():  # another program exported the graph
-            check = CheckedGraph(hashlib.sha256(loaded.identity.encode()).hexdigest())
+            record = CheckedGraph(hashlib.sha256(loaded.identity.encode()).hexdigest())
         else:
-            check = ConvertedModel(directory)
-    if not check.is_checked:
+            record = ConvertedModel(directory)  # without a SHA-256: needs no self-check
+    if not record.is_checked:
         try:
-            check.record_pass(str(require_self_check(loaded, directory, card, sha256=check.sha256)))
+            record.record_pass(str(require_self_check(loaded, directory, card, sha256=record.sha256)))
         except OsrerankError:
             loaded.close()
             raise
@@ -178,10 +180,11 @@ def load_model(
 def load_query_model(
     model: "BiEncoder", directory: Path, *, backend: str = AUTO, threads: int = 0, dtype: str = AUTO
 ) -> None:
-    """Load the query model of a bi-encoder, if its card names one; other arguments are those of `load_model`.
+    """Load a bi-encoder's separate query model, if its card specifies one. For the options, see `load_model`.
 
     Raises:
-        ModelLoadError, MissingDependencyError: as `load_model`, or the vectors of both models cannot be compared.
+        ModelLoadError: the query model cannot be loaded, or the vectors of both models cannot be compared.
+        MissingDependencyError: the backend is not installed.
     """
     if not model.card.query_model:
         return
@@ -209,7 +212,7 @@ def load_scorer(
 def as_scorer(model: ScorerT | Encoder, settings: Settings | None = None) -> "ScorerT | EncoderScorer":
     """Return a scorer unchanged; wrap an encoder in an `EncoderScorer`.
 
-    An encoder's vectors are stored as the settings say; without settings, they are neither rounded nor stored.
+    An encoder's vectors are stored as the settings say. Without settings, they are neither rounded nor stored.
     """
     if not is_encoder(model):
         return model
@@ -245,7 +248,7 @@ def build_model(directory: Path, card: ModelCard, network: "Backend") -> "CrossE
 def load_backend(
     directory: Path, card: ModelCard, *, backend: str = AUTO, threads: int = 0, dtype: str = AUTO
 ) -> "Backend":
-    """Load a model's network without its tokenizer; arguments and errors are those of `load_model`."""
+    """Load a model's network without its tokenizer. For the arguments and errors, see `load_model`."""
     check_backend(backend, local=True)
     from osrerank.scoring.backends.base import ComputeOptions  # noqa: PLC0415 - imports tokenizers
 
@@ -254,14 +257,10 @@ def load_backend(
 
 
 def check_backend(name: str, *, local: bool = False) -> str:
-    """Return a backend's name if there is such a backend.
-
-    Args:
-        name: the name.
-        local: whether the backend must compute in this process.
+    """Return a backend's name if there is such a backend. With ``local``, it must compute in this process.
 
     Raises:
-        ConfigError: there is no such backend; the message lists all backends, and suggests the most similar name.
+        ConfigError: there is no such backend. The message lists all backends, and suggests the most similar name.
     """
     return _check_name("backend", name, LOCAL_NAMES if local else NAMES)
 
@@ -277,12 +276,12 @@ def check_settings(settings: Settings) -> None:
 
 
 def is_local(backend: str) -> bool:
-    """Return whether a backend computes in this process. Raises as `check_backend`."""
+    """Return whether a backend computes in this process. Raises `ConfigError` if there is no such backend."""
     return check_backend(backend) in LOCAL_NAMES
 
 
 def weights_for(backend: str) -> Sequence[Sequence[str]]:
-    """Return the lists of weight files for a backend, as for `locate`; ``auto`` has those of all backends."""
+    """Return a backend's lists of weight file patterns, or those of all backends for ``auto``."""
     if backend != AUTO:
         return BACKENDS[backend].weights
     return [patterns for entry in BACKENDS.values() for patterns in entry.weights]
@@ -298,7 +297,7 @@ def _check_name(setting: str, name: str, names: Sequence[str]) -> str:
 
 
 def _resolve_backend(backend: str, dtype: str) -> str:
-    """Return the backend; if it is ``auto`` and a dtype is given, the first one that can compute in the dtype."""
+    """Return the backend. ``auto`` with a dtype becomes the first backend that can compute in that dtype."""
     check_backend(backend, local=True)
     _check_name("dtype", dtype, DTYPES)
     suitable = [entry.name for entry in BACKENDS.values() if dtype in entry.dtypes]
@@ -313,13 +312,13 @@ def _resolve_backend(backend: str, dtype: str) -> str:
 def _choose_backend(directory: Path, card: ModelCard) -> str:
     """Return the backend that ``auto`` chooses: ONNX if the model has a graph, else torch if it is installed."""
     if card.onnx:
-        if GPU.exists() and not card.is_encoder:  # an encoder computes each vector only once
+        if NVIDIA_DRIVER_FILE.exists() and not card.is_encoder:  # an encoder computes each vector only once
             logger.warning(
                 "[gpu-unused] %s runs on the CPU, but this machine has a GPU: use it with --backend torch", card.name
             )
         return "onnx"
     if find_spec("torch") is None or not weight_files(directory):
-        reason = f"{directory} has no ONNX graph, and torch or the model's safetensors are missing"
+        reason = f"{directory} contains no ONNX graph, and torch or the model's safetensors are missing"
         fix = "run osrerank export on it, or pip install 'osrerank[torch]' and add the safetensors"
         raise ModelLoadError(f"{reason}; {fix}", model=card.name, path=str(directory))
     return "torch"

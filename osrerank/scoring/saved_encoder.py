@@ -25,7 +25,7 @@ from osrerank.scoring.modular.description import FAMILIES, GRAPH_FAMILIES, file_
 from osrerank.scoring.modular.tokenizer_settings import TokenizerSettings
 
 OTHER_MODEL_TYPES = ("CrossEncoder", *late_interaction.MODEL_TYPES)
-"""The ``model_type`` of sentence-transformers' models that are not bi-encoders."""
+"""``model_type`` of the models of sentence-transformers that are not bi-encoders."""
 PROVISIONAL_CALIBRATION = Calibration(20.0, -15.0)
 """Maps common cosines, .6 to .9, to logits around 0. Until a calibration is fitted, probabilities are meaningless."""
 FIRST_PASS_WEIGHTS: Mapping[Pooling, float] = {"cls": 0.1}
@@ -47,7 +47,7 @@ class EncoderOverrides:
         query_prefix: the prefix of every query.
         document_prefix: the prefix of every document.
         dimensions: the number of dimensions to which vectors are truncated.
-        pool_factor: late interaction only; mean number of a document's token vectors that are merged into one.
+        pool_factor: for late interaction, the mean number of a document's token vectors that are merged into one.
     """
 
     pooling: Pooling | None = None
@@ -74,7 +74,7 @@ class BiEncoderSource:
     is_static: bool = False
 
     def write_modules(self, source: Path, folder: Path) -> None:
-        """Copy the modules' safetensors from the model's directory to a folder; convert a StaticEmbedding's files."""
+        """Copy the modules' safetensors from the model's directory to a folder. Convert a StaticEmbedding's files."""
         for name in self.weights:
             (folder / name).parent.mkdir(exist_ok=True)
             shutil.copyfile(source / name, folder / name)
@@ -83,9 +83,11 @@ class BiEncoderSource:
 
 
 def is_bi_encoder(directory: Path) -> bool:
-    """Return whether a directory has a bi-encoder that sentence-transformers saved, or one of `PUBLIC_MODELS`."""
-    saved_type = read_model_type(directory)
-    return saved_type not in OTHER_MODEL_TYPES if saved_type else "pooling" in public_model(directory)
+    """Return whether a directory contains a bi-encoder that sentence-transformers saved, or one of `PUBLIC_MODELS`."""
+    model_type = read_model_type(directory)
+    if model_type is None:
+        return "pooling" in public_model(directory)
+    return model_type not in OTHER_MODEL_TYPES
 
 
 def read_bi_encoder(directory: Path, name: str, overrides: EncoderOverrides | None = None) -> BiEncoderSource:
@@ -97,8 +99,8 @@ def read_bi_encoder(directory: Path, name: str, overrides: EncoderOverrides | No
         overrides: values that take precedence over the files.
 
     Raises:
-        ConfigError: ``overrides`` has more dimensions than the model.
-        ModelLoadError: a file is missing, cannot be read, or has an unknown value; or the pooling is not known.
+        ConfigError: ``overrides`` asks for more dimensions than the model has.
+        ModelLoadError: a file is missing, cannot be read, or contains an unknown value; or the pooling is unknown.
     """
     overrides = overrides or EncoderOverrides()
     description = bi_encoder.read_bi_encoder(directory)
@@ -107,14 +109,14 @@ def read_bi_encoder(directory: Path, name: str, overrides: EncoderOverrides | No
         config = static.table_config(static.read_table(transformer))
     else:
         config = read_encoder_config(transformer)
-    published = public_model(directory)
-    pooling = overrides.pooling or description.pooling or published.get("pooling")
+    public_values = public_model(directory)
+    pooling = overrides.pooling or description.pooling or public_values.get("pooling")
     if pooling is None:
         fix = f"choose one: --pooling {', '.join(CHOICES['pooling'])}"
         raise ModelLoadError(f"{directory} does not say how texts are pooled; {fix}", path=str(directory))
     query_prefix, document_prefix = description.query_prefix, description.document_prefix
     if not query_prefix and not document_prefix:
-        query_prefix, document_prefix = published.get("query_prefix", ""), published.get("document_prefix", "")
+        query_prefix, document_prefix = public_values.get("query_prefix", ""), public_values.get("document_prefix", "")
     if overrides.query_prefix is not None:
         query_prefix = overrides.query_prefix
     if overrides.document_prefix is not None:
@@ -123,7 +125,7 @@ def read_bi_encoder(directory: Path, name: str, overrides: EncoderOverrides | No
         reason = f"{directory}: include_prompt is false, which leaves the tokens of prefixes out of the pooling"
         fix = "osrerank does not support this; use the model without prefixes: --query-prefix '' --document-prefix ''"
         raise ModelLoadError(f"{reason}; {fix}", path=str(directory))
-    max_tokens = max_sequence_tokens(config, description.limits.sequence or published.get("max_tokens"))
+    max_tokens = max_sequence_tokens(config, description.limits.sequence or public_values.get("max_tokens"))
     calibration, first_pass_weight = Calibration(), 0.0
     if description.similarity == "cosine":
         calibration = PROVISIONAL_CALIBRATION
@@ -148,7 +150,7 @@ def read_bi_encoder(directory: Path, name: str, overrides: EncoderOverrides | No
 
 
 def public_model(directory: Path) -> Mapping[str, Any]:
-    """Return the values of a directory's model in `PUBLIC_MODELS`; empty if the model is not listed."""
+    """Return the values in `PUBLIC_MODELS` for a directory's model, or an empty mapping if it is not listed."""
     return _public_models().get(hub_id(directory), {})
 
 
@@ -183,7 +185,7 @@ def read_encoder_config(transformer: Path, families: Sequence[str] = FAMILIES) -
 
 
 def check_architecture(file: Path, config: Mapping[str, Any], families: Sequence[str]) -> None:
-    """Raise an error unless osrerank computes an encoder as transformers does.
+    """Raise an error unless osrerank's implementation of this architecture matches transformers'.
 
     Args:
         file: path of the config, for the error.
@@ -191,7 +193,7 @@ def check_architecture(file: Path, config: Mapping[str, Any], families: Sequence
         families: the ``model_type`` of each supported family.
 
     Raises:
-        ModelLoadError: the encoder is not supported; the message names the field.
+        ModelLoadError: the encoder is not supported. The message names the field.
     """
     family = config.get("model_type")
     if "auto_map" in config:
@@ -199,8 +201,9 @@ def check_architecture(file: Path, config: Mapping[str, Any], families: Sequence
     if family not in families:
         raise file_error(file, f"model_type is {family!r}; for an encoder it must be one of {', '.join(families)}")
     if family == modern_bert.MODEL_TYPE:
-        if obstacle := modern_bert.unsupported_reason(config):
-            raise file_error(file, f"{obstacle}, which osrerank does not support")
+        reason = modern_bert.unsupported_reason(config)
+        if reason:
+            raise file_error(file, f"{reason}, which osrerank does not support")
         return
     required: dict[str, Any] = {"is_decoder": False}
     if family in GRAPH_FAMILIES:
@@ -215,7 +218,7 @@ def check_architecture(file: Path, config: Mapping[str, Any], families: Sequence
 def _card_dimensions(
     directory: Path, config: Mapping[str, Any], description: bi_encoder.BiEncoderDescription, requested: int | None
 ) -> int:
-    """Return a card's ``dimensions``, which are 0 if vectors are as long as the encoder's states."""
+    """Return a card's ``dimensions``: 0 if vectors are as long as the encoder's states."""
     hidden_size = int(config["hidden_size"])
     width = description.width or hidden_size
     if requested is not None and requested > width:

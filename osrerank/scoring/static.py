@@ -22,7 +22,7 @@ EMPTY_TEMPLATE = {
 def read_table(directory: Path) -> Any:
     """Return the vectors of the vocabulary's tokens, fp32 ``(tokens, dimensions)``.
 
-    In model2vec's files, several tokens may share a vector, and each token has a weight.
+    In model2vec's files, several tokens can share a vector, and each token has a weight.
 
     Raises:
         ModelLoadError: the directory has no safetensors with these vectors.

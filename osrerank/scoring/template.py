@@ -41,8 +41,8 @@ def single_template(tokenizer: Tokenizer) -> Template:
     """
     encoding = tokenizer.encode("a")
     text = [index for index, is_special in enumerate(encoding.special_tokens_mask) if not is_special]
-    may_be_empty = isinstance(tokenizer.post_processor, TemplateProcessing)  # a StaticEmbedding has an empty template
-    if not text or (len(text) == len(encoding.ids) and not may_be_empty):
+    can_be_empty = isinstance(tokenizer.post_processor, TemplateProcessing)  # a StaticEmbedding has an empty template
+    if not text or (len(text) == len(encoding.ids) and not can_be_empty):
         raise ValueError("it does not put special tokens around a text (no post-processor)")
     head, tail = tuple(encoding.ids[: text[0]]), tuple(encoding.ids[text[-1] + 1 :])
     return Template(head, (*tail, *head), tail, middle_query=len(tail), document_type=1)

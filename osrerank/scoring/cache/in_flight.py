@@ -21,7 +21,7 @@ class PendingScore:
         self._done.set()
 
     def wait(self, deadline: Deadline) -> CachedScore | None:
-        """Wait for the score and return it; None if it could not be computed, or is not ready by the deadline."""
+        """Wait for the score. Returns None if it could not be computed, or is not ready by the deadline."""
         return self._value if deadline.wait(self._done) else None
 
 
@@ -56,7 +56,7 @@ class InFlight:
         return claimed_keys, pending_scores
 
     def complete(self, keys: Iterable[bytes], scores: Mapping[bytes, CachedScore]) -> None:
-        """Pass the scores of claimed keys to the threads that wait for them; a missing score counts as failed."""
+        """Pass the scores of claimed keys to the threads that wait for them. A missing score counts as failed."""
         with self._lock:
             completed = [(self._pending.pop(key), scores.get(key)) for key in keys]
         for pending, score in completed:

@@ -11,7 +11,7 @@ LOCAL_ENTRY_BYTES = 250
 """Estimated memory of a score and its key, in bytes."""
 
 CachedScore = float | tuple[float, float, int]
-"""A logit; or (logit, log-odds, cuts) if the log-odds differ from the logit, or a text was truncated. See `Scores`."""
+"""A logit, or (logit, log-odds, cuts) if the log-odds differ or a text was truncated. `Scores` explains ``cuts``."""
 
 
 class SharedScores(Protocol):
@@ -44,7 +44,7 @@ class LocalStore:
     """The most recently used scores of this process.
 
     Args:
-        max_bytes: maximum memory of the scores, in bytes; 0 turns the cache off.
+        max_bytes: maximum memory of the scores, in bytes. 0 turns the cache off.
     """
 
     def __init__(self, max_bytes: float) -> None:

@@ -47,7 +47,7 @@ class CachedScorer:
     Args:
         scorer: computes the scores that are not cached.
         remote: the cache in Redis, which processes share.
-        local: the cache in this process; None to use only ``remote``.
+        local: the cache in this process. None uses only ``remote``.
     """
 
     def __init__(self, scorer: Scorer, remote: SharedScores, local: LocalStore | None = None) -> None:
@@ -83,14 +83,14 @@ class CachedScorer:
         missing_keys = list(dict.fromkeys(key for key in keys if key not in cached))
         if not missing_keys:
             self._remote.write(to_renew)
-            return _join_scores(keys, cached, {}, tuples, identity, {"cached": len(keys)})
+            return _combine_scores(keys, cached, {}, tuples, identity, {"cached": len(keys)})
         claimed_keys, pending_scores = self._in_flight.claim(missing_keys)
         computed = _Computed()
         try:
             computed = self._compute(claimed_keys, keys, query, documents, tuples, deadline)
         finally:
             self._in_flight.complete(claimed_keys, computed.scores if computed.is_from(identity) else {})
-        if not computed.is_from(identity):  # the model was replaced meanwhile: cached scores are no longer valid
+        if not computed.is_from(identity):  # the model was replaced meanwhile, so cached scores are invalid
             return self._scorer.score(query, documents, tuples, deadline=deadline)
         outcomes = {key: pending.wait(deadline) for key, pending in pending_scores.items()}
         shared = {key: score for key, score in outcomes.items() if score is not None}
@@ -98,15 +98,15 @@ class CachedScorer:
         cached |= shared
         unscored_keys = [key for key, score in outcomes.items() if score is None]  # another thread failed
         if unscored_keys and not deadline.passed:
-            second = self._compute(unscored_keys, keys, query, documents, tuples, deadline)
-            if not second.is_from(identity):
+            retry = self._compute(unscored_keys, keys, query, documents, tuples, deadline)
+            if not retry.is_from(identity):
                 return self._scorer.score(query, documents, tuples, deadline=deadline)
-            computed = computed.plus(second)
+            computed = computed.plus(retry)
         self._local.write({**shared, **computed.scores})
         self._remote.write({**to_renew, **computed.scores})
         counts = Counts.total(computed.calls)
         counts["cached"] += _count_saved(keys, cached, computed.scores)
-        return _join_scores(keys, {**cached, **computed.scores}, computed.failures, tuples, identity, counts)
+        return _combine_scores(keys, {**cached, **computed.scores}, computed.failures, tuples, identity, counts)
 
     def close(self) -> None:
         self._scorer.close()
@@ -159,10 +159,10 @@ class _Computed:
 
     Attributes:
         scores: key -> score.
-        failures: key -> why it could not be scored.
+        failures: key -> reason why it could not be scored.
         calls: the return values of the scorer.
-        identity: the identity of the model that computed the scores; empty if it does not change, or nothing was
-            computed.
+        identity: the identity of the model that computed the scores. Empty if the identity never changes, or if
+            nothing was computed.
     """
 
     scores: Mapping[bytes, CachedScore] = field(default_factory=dict)
@@ -180,7 +180,7 @@ class _Computed:
         return _Computed(scores, failures, (*self.calls, *other.calls), self.identity)
 
 
-def _join_scores(
+def _combine_scores(
     keys: Sequence[bytes],
     scores: Mapping[bytes, CachedScore],
     failed_keys: Mapping[bytes, str],
@@ -188,15 +188,15 @@ def _join_scores(
     identity: str,
     counts: Mapping[str, Any],
 ) -> Scores:
-    """Return the scores of all tuples; the counts of truncated texts include those with cached scores."""
+    """Return the scores of all tuples. Truncated texts are counted even if their scores were cached."""
     values, odds, cuts = _arrays(keys, scores)
     failures = {index: failed_keys[key] for index, key in enumerate(keys) if key in failed_keys}
     unreached = (index for index in np.flatnonzero(np.isnan(values)).tolist() if index not in failures)
     reached = next(unreached, len(keys))
-    joined = Scores(values, failures, reached, identity, odds, cuts)
-    truncated = max(counts.get("truncated", 0), len(joined.cut_documents(tuples)))
+    combined = Scores(values, failures, reached, identity, odds, cuts)
+    truncated = max(counts.get("truncated", 0), len(combined.cut_documents(tuples)))
     query_truncated = bool(counts.get("query_truncated") or (cuts & QUERY_CUT).any())
-    return replace(joined, **{**counts, "truncated": truncated, "query_truncated": query_truncated})
+    return replace(combined, **{**counts, "truncated": truncated, "query_truncated": query_truncated})
 
 
 def score_keys(identity: str, query: str, documents: Sequence[str], tuples: Sequence[tuple[int, ...]]) -> list[bytes]:
@@ -204,9 +204,9 @@ def score_keys(identity: str, query: str, documents: Sequence[str], tuples: Sequ
 
     Each text is hashed separately first, so that texts whose concatenations are equal get different keys.
     """
-    start = _hash(identity.encode()) + _hash(_bytes(query))
+    prefix = _hash(identity.encode()) + _hash(_bytes(query))
     hashes = {index: _hash(_bytes(documents[index])) for indices in tuples for index in indices}
-    return [_hash(start + b"".join(hashes[index] for index in indices)) for indices in tuples]
+    return [_hash(prefix + b"".join(hashes[index] for index in indices)) for indices in tuples]
 
 
 def _bytes(text: str) -> bytes:
@@ -228,7 +228,7 @@ def _count_saved(
 def _arrays(
     keys: Sequence[bytes], scores: Mapping[bytes, CachedScore]
 ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32] | None, npt.NDArray[np.uint8]]:
-    """Return the values, log-odds and cuts ``(n,)`` of `Scores`; a key without a score has the value NaN.
+    """Return the values, log-odds and cuts ``(n,)`` of `Scores`. A key without a score gets NaN.
 
     The log-odds are None if they equal the values.
     """

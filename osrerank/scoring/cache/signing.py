@@ -27,8 +27,8 @@ class EntrySigner:
     """Signs cached values, and verifies their signatures.
 
     Args:
-        keys: signing keys. The first one signs; signatures by all of them are accepted. Without keys, values are not
-            signed, and signed values are refused.
+        keys: signing keys. The first key signs, and signatures by any of the keys are accepted. Without keys, values
+            are not signed, and signed values are refused.
     """
 
     def __init__(self, keys: Sequence[bytes] = ()) -> None:
@@ -41,7 +41,7 @@ class EntrySigner:
         return value + _signature(self._keys[0], key, value) if self._keys else value
 
     def open(self, key: bytes, sealed: bytes, size: int) -> bytes | None:
-        """Return the first ``size`` bytes, the value; log a warning and return None if the signature is not valid."""
+        """Return the value, the first ``size`` bytes. If the signature is invalid, log a warning and return None."""
         value, signature = sealed[:size], sealed[size:]
         reason = self._refusal_reason(key, value, signature)
         if not reason:
@@ -55,7 +55,7 @@ class EntrySigner:
         return None
 
     def _refusal_reason(self, key: bytes, value: bytes, signature: bytes) -> str:
-        """Return the reason to refuse a value, a key of `REFUSALS`; empty if the signature is valid."""
+        """Return the reason to refuse a value, a key of `REFUSALS`, or "" if the signature is valid."""
         if not signature:
             return "unsigned" if self._keys else ""
         if not self._keys:

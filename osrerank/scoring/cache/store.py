@@ -23,7 +23,7 @@ from osrerank.scoring.cache.local import CachedScore
 from osrerank.scoring.cache.signing import SIGNATURE_BYTES, EntrySigner
 
 PREFIX = b"osrerank:scores:3:"
-"""Prefix of the keys in Redis; its number changes with the format of keys or values."""
+"""Prefix of the keys in Redis. Its number changes with the format of keys or values."""
 YOUNG, OLD = PREFIX + b"young", PREFIX + b"old"
 TIMEOUT_S = 0.2
 """Timeout for connecting to Redis, and for its replies, in seconds."""
@@ -58,14 +58,14 @@ logger = logging.getLogger(__name__)
 class RemoteStore:
     """A cache of scores in Redis. A read and a write each take one round trip.
 
-    If Redis fails, nothing is cached for a while; no error is raised.
+    If Redis fails, the cache pauses and raises no error.
 
     Args:
         redis: a URL, or a client that was created with ``decode_responses=False``.
         ttl_s: lifetime of a score after its last use, in seconds.
         max_bytes: maximum memory of the scores, in bytes.
         pause_s: pause after Redis has failed, in seconds.
-        signer: signs scores and verifies their signatures; None leaves them unsigned.
+        signer: signs scores and verifies their signatures. None leaves them unsigned.
         clock: returns the time in seconds.
     """
 
@@ -117,7 +117,7 @@ class RemoteStore:
         self._calls.attempt(self._redis.close, None)
 
     def _execute(self, pipeline: Any) -> None:
-        """Execute a write; if Redis is full, pause writes and drop old scores to free memory for its other users."""
+        """Execute a write. If Redis is full, pause writes and drop old scores to free memory for its other users."""
         try:
             pipeline.execute()
         except OutOfMemoryError as error:
@@ -125,7 +125,7 @@ class RemoteStore:
             self._writes.begin(error)
 
     def _drop_old(self) -> None:
-        """Drop the old generation, and make the young generation the old one. The next call drops that."""
+        """Drop the old generation, and make the young generation the old one, which the next call would drop."""
         self._redis.unlink(OLD)
         with contextlib.suppress(ResponseError):  # there is no young generation
             self._redis.rename(YOUNG, OLD)
@@ -139,7 +139,7 @@ class RemoteStore:
 
 
 def connect(url: str) -> Any:
-    """Return a Redis client with short timeouts; it connects on first use."""
+    """Return a Redis client with short timeouts, which connects on first use."""
     return open_redis(url, connect_s=TIMEOUT_S, response_s=TIMEOUT_S)
 
 
@@ -157,20 +157,20 @@ def _encode_score(value: CachedScore) -> bytes:
 
 
 def _decode_scores(keys: Sequence[bytes], values: Sequence[object], signer: EntrySigner) -> dict[bytes, CachedScore]:
-    """Return the valid scores among the values of keys, by key; count values that are not scores as errors."""
+    """Return the valid scores among the values, by key. Values that are not scores count as errors."""
     scores: dict[bytes, CachedScore] = {}
-    formats = {form.size + added: form for form in (ONE_NUMBER, THREE_NUMBERS) for added in (0, SIGNATURE_BYTES)}
+    layouts = {layout.size + added: layout for layout in (ONE_NUMBER, THREE_NUMBERS) for added in (0, SIGNATURE_BYTES)}
     for key, value in zip(keys, values, strict=True):
         if value is None:
             continue
-        if not isinstance(value, bytes) or len(value) not in formats:
+        if not isinstance(value, bytes) or len(value) not in layouts:
             ERRORS.inc()
             continue
-        form = formats[len(value)]
-        opened = signer.open(key, value, form.size)
-        if opened is None:
+        layout = layouts[len(value)]
+        content = signer.open(key, value, layout.size)
+        if content is None:
             continue
-        numbers = form.unpack(opened)
+        numbers = layout.unpack(content)
         if math.isfinite(sum(numbers)):
             scores[key] = numbers if len(numbers) > 1 else numbers[0]
         else:

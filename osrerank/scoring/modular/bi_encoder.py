@@ -1,4 +1,4 @@
-"""Read the directory of a bi-encoder that sentence-transformers saved (Reimers, Gurevych 2019, arXiv 1908.10084).
+"""Read the files of a bi-encoder that sentence-transformers saved (Reimers, Gurevych 2019, arXiv 1908.10084).
 
 The first modules are a Transformer and a Pooling, or a StaticEmbedding. Any number of Dense, LayerNorm, Normalize and
 Dropout modules follow.
@@ -36,7 +36,7 @@ MAX_TOKENS = 1 << 18
 characters in `osrerank.scoring.inputs`."""
 QUERY_PROMPTS = ("query",)
 DOCUMENT_PROMPTS = ("document", "passage", "corpus")
-"""Names that the prompt of queries or documents can have; the first prompt that is not empty is used."""
+"""Names of the prompts of queries and documents. The first prompt that is not empty is used."""
 
 Similarity = Literal["cosine", "dot"]
 SIMILARITIES: tuple[Similarity, ...] = ("cosine", "dot")
@@ -48,11 +48,11 @@ class BiEncoderDescription:
 
     Attributes:
         limits: token limits that the files set.
-        transformer: folder of the first module's files, relative to the directory; "" for the directory itself.
-        pooling: pooling of a text's states; None if the files do not name it.
-        steps: steps from the pooled states to the vector, without a last division by its norm.
-        width: output size of the last Dense; 0 without a Dense.
-        dimensions: number of the vector's leading values that are used; 0 uses all of them.
+        transformer: folder of the first module's files, relative to the directory. "" is the directory itself.
+        pooling: pooling of a text's states. None if the files do not specify it.
+        steps: steps from the pooled states to the vector, without a final division by its norm.
+        width: output size of the last Dense. 0 without a Dense.
+        dimensions: number of the vector's leading values that are used. 0 uses all of them.
         similarity: similarity of two vectors, ``cosine`` or ``dot``.
         query_prefix: text that precedes every query.
         document_prefix: text that precedes every document.
@@ -76,10 +76,10 @@ class BiEncoderDescription:
 
 
 def read_bi_encoder(directory: Path) -> BiEncoderDescription:
-    """Return the description of a bi-encoder; without ``modules.json``, only the token limits are read.
+    """Return the description of a bi-encoder. Without ``modules.json``, it contains only the token limits.
 
     Raises:
-        ModelLoadError: a file cannot be read, or sets a field that osrerank does not know; the message names it.
+        ModelLoadError: a file cannot be read, or sets a field that osrerank does not know. The message names the field.
     """
     model_type = read_model_type(directory)
     if model_type is None:
@@ -148,10 +148,10 @@ def _similarity(file: Path, model: Mapping[str, Any]) -> Similarity:
 
 
 def select_prompt(file: Path, model: Mapping[str, Any], names: Sequence[str]) -> str:
-    """Return the first prompt with one of these names that is not empty; without such names, the default prompt.
+    """Return the first prompt with one of these names that is not empty. Without such names, use the default prompt.
 
     Raises:
-        ModelLoadError: the file names a default prompt that it does not have.
+        ModelLoadError: the file does not contain the default prompt that it specifies.
     """
     prompts = model.get("prompts") or {}
     default = model.get("default_prompt_name")

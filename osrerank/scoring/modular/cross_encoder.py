@@ -1,7 +1,7 @@
-"""Read the directory of a cross-encoder that sentence-transformers 5.4 or later saved.
+"""Read the files of a cross-encoder that sentence-transformers 5.4 or later saved.
 
-The first module is a Transformer, whose files are in the directory itself. If it is the only module, it is a classifier
-of transformers. Otherwise, it is an encoder, and Pooling, Dense, LayerNorm, Normalize and Dropout modules follow.
+The first module is a Transformer, whose files are in the directory itself. If it is the only module, it is a
+transformers classifier. Otherwise, it is an encoder, and Pooling, Dense, LayerNorm, Normalize and Dropout modules follow.
 """
 
 from collections.abc import Sequence
@@ -33,7 +33,7 @@ MODEL_TYPE = "CrossEncoder"
 OUTPUT_ACTIVATIONS = ("Identity", "Sigmoid")
 """Activations of the whole model that osrerank supports. In both cases, scores are the logits before the activation."""
 SCORES = "scores"
-"""Name of the last module's output, which has the logits."""
+"""Name of the last module's output, the logits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +41,9 @@ class CrossEncoderDescription:
     """The description of a cross-encoder in its files.
 
     Attributes:
-        head: pooling and steps after the encoder; None if the model is a classifier of transformers.
-        labels: number of the head's outputs; 0 for a classifier, whose config has the number.
-        max_tokens: maximum number of tokens in a sequence; None if the files set no limit.
+        head: pooling and steps after the encoder. None if the model is a transformers classifier.
+        labels: number of the head's outputs. 0 for a transformers classifier, whose config sets the number.
+        max_tokens: maximum number of tokens in a sequence. None if the files set no limit.
         query_prefix: text that precedes every query.
         descriptions: the JSON files of the description, relative to the directory.
         weights: the safetensors of the modules, relative to the directory.
@@ -58,7 +58,7 @@ class CrossEncoderDescription:
 
 
 def read_cross_encoder(directory: Path) -> CrossEncoderDescription | None:
-    """Return the description of a cross-encoder; None if sentence-transformers did not save one in the directory.
+    """Return the description of a cross-encoder, or None if sentence-transformers did not save one here.
 
     Raises:
         ModelLoadError: a file cannot be read, or sets a field that osrerank does not know.
@@ -74,7 +74,7 @@ def read_cross_encoder(directory: Path) -> CrossEncoderDescription | None:
         raise file_error(directory / MODULES_FILE, reason)
     task = read_transformer_task(directory)
     if (task == CLASSIFIER_TASK) == bool(modules):
-        reason = f"transformer_task is {task!r}, and {MODULES_FILE} has {len(modules) + 1} modules"
+        reason = f"transformer_task is {task!r}, but {MODULES_FILE} lists {len(modules) + 1} modules"
         fix = "a classifier must be the only module; an encoder must be followed by others"
         raise file_error(directory / TRANSFORMER_FILE, f"{reason}; {fix}")
     reader = ModuleReader(directory)
@@ -83,7 +83,7 @@ def read_cross_encoder(directory: Path) -> CrossEncoderDescription | None:
     if modules:
         head, labels = _read_head(directory, reader, modules)
         if query_prefix and not reader.includes_prompt(modules[0]):
-            reason = "include_prompt is false, and the model has a default prompt; the pooling must include the prompt"
+            reason = "include_prompt is false, but the model has a default prompt; the pooling must include the prompt"
             raise file_error(directory / modules[0].folder / MODULE_FILE, reason)
     names = (MODULES_FILE, MODEL_FILE, TRANSFORMER_FILE, TOKENIZER_SETTINGS_FILE)
     descriptions = (*(name for name in names if (directory / name).exists()), *reader.descriptions)

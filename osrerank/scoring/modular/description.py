@@ -1,7 +1,7 @@
 """Read the files of a model that sentence-transformers saved: ``modules.json``, and each module's folder.
 
 `bi_encoder`, `cross_encoder` and `late_interaction` use these functions for their kind of model. Classes that a file
-names are never imported. A module or field that osrerank does not know is an error, which names the file and the field.
+names are never imported. An unknown module or field is an error, which names the file and the field.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -17,7 +17,7 @@ MODULES_FILE = "modules.json"
 MODEL_FILE = "config_sentence_transformers.json"
 TRANSFORMER_FILE = "sentence_bert_config.json"
 TRANSFORMER_FILES = (TRANSFORMER_FILE, "sentence_roberta_config.json", "sentence_xlm-roberta_config.json")
-"""Files that can have the transformer's settings; older versions of the library put the family into the name."""
+"""Files with the transformer's settings. Older versions of the library put the family into the name."""
 TOKENIZER_FILE = "tokenizer.json"
 TOKENIZER_SETTINGS_FILE = "tokenizer_config.json"
 MODULE_FILE = "config.json"
@@ -26,11 +26,11 @@ LIBRARY = "sentence_transformers."
 GRAPH_FAMILIES = ("bert", "roberta", "xlm-roberta", "camembert", "mpnet", "modernbert")
 """``model_type`` of the encoders whose graphs are built by `osrerank.export` itself."""
 FAMILIES = (*GRAPH_FAMILIES, "distilbert", "electra", "albert", "deberta-v2")
-"""``model_type`` of the encoders that other modules may follow."""
+"""``model_type`` of the encoders that other modules can follow."""
 STATIC_MODEL_TYPE = "static-embedding"
 """osrerank's ``model_type`` for a StaticEmbedding, a table of token vectors without a config."""
 LATER_MODULES = ("Pooling", "Dense", "LayerNorm", "Normalize", "Dropout")
-"""Modules that may follow the transformer of a bi-encoder or a cross-encoder."""
+"""Modules that can follow the transformer of a bi-encoder or a cross-encoder."""
 WEIGHTED_MODULES = ("Dense", "LayerNorm")
 """Modules with weights. Graphs that other programs exported do not contain these weights."""
 ENCODER_TASK = "feature-extraction"
@@ -53,9 +53,9 @@ ACTIVATIONS: Mapping[str, Activation] = {
 }
 """Class name of a Dense's activation in torch -> our name."""
 SEQUENCE_OUTPUT = "sentence_embedding"
-"""Name of a module's input or output that has a vector for each sequence, after pooling."""
+"""Name of a module's input or output with a vector for each sequence, after pooling."""
 TOKENS_OUTPUT = "token_embeddings"
-"""Name of a module's input or output that has a vector for each token, without pooling."""
+"""Name of a module's input or output with a vector for each token, without pooling."""
 KNOWN_FIELDS: Mapping[str, Collection[str]] = {
     "Transformer": (
         "transformer_task",
@@ -87,7 +87,7 @@ KNOWN_FIELDS: Mapping[str, Collection[str]] = {
     "LayerNorm": ("dimension",),
     "Normalize": ("module_input_name", "module_output_name"),
 }
-"""Kind of module -> the fields of its file that osrerank reads, and those that change no result."""
+"""Kind of module -> the fields of its file that osrerank reads, and fields that do not change the result."""
 
 Content = Mapping[str, Any]
 
@@ -97,7 +97,7 @@ class Module(NamedTuple):
 
     Attributes:
         kind: class of the module, without its package.
-        folder: folder of the module's files, relative to the model's directory; "" for the directory itself.
+        folder: folder of the module's files, relative to the model's directory. "" is the directory itself.
     """
 
     kind: str
@@ -106,7 +106,7 @@ class Module(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TokenLimits:
-    """The maximum numbers of tokens in a sequence, a query and a document; None if the files set no limit."""
+    """The maximum numbers of tokens in a sequence, a query and a document. None if the files set no limit."""
 
     sequence: int | None
     query: int | None = None
@@ -130,7 +130,7 @@ class ModuleReader:
         """Return the modes of a Pooling, which must be the first of the modules after a Transformer.
 
         Raises:
-            ModelLoadError: the first module is not a Pooling, or has an unknown mode.
+            ModelLoadError: the first module is not a Pooling, or uses an unknown mode.
         """
         if not modules or modules[0].kind != "Pooling":
             kinds = ", ".join(module.kind for module in modules) or "nothing"
@@ -158,9 +158,9 @@ class ModuleReader:
         return content.get("include_prompt", True) is not False
 
     def read_steps(self, modules: Sequence[Module], last_output: str = SEQUENCE_OUTPUT) -> tuple[list[HeadStep], int]:
-        """Return the steps of the modules after the pooling, and the output size of the last Dense; 0 without a Dense.
+        """Return the steps of the modules after the pooling, and the output size of the last Dense.
 
-        If the last module is a Dense, the name of its output must be ``last_output``.
+        The size is 0 without a Dense. If the last module is a Dense, its output must have the name ``last_output``.
 
         Raises:
             ModelLoadError: a module is a Pooling, or has an unsupported field.
@@ -224,7 +224,7 @@ class ModuleReader:
 
 
 def read_model_type(directory: Path) -> str | None:
-    """Return the sentence-transformers class that a directory was saved with; None without ``modules.json``.
+    """Return the class that saved a directory with sentence-transformers, or None without ``modules.json``.
 
     Raises:
         ModelLoadError: a file cannot be read.
@@ -232,8 +232,8 @@ def read_model_type(directory: Path) -> str | None:
     if not (directory / MODULES_FILE).exists():
         return None
     file = directory / MODEL_FILE
-    saved_type = read_json(file).get("model_type") if file.exists() else None
-    return str(saved_type or "SentenceTransformer")
+    model_type = read_json(file).get("model_type") if file.exists() else None
+    return str(model_type or "SentenceTransformer")
 
 
 def has_weighted_modules(directory: Path) -> bool:
@@ -269,7 +269,7 @@ def list_modules(
         kind = class_name.rpartition(".")[2]
         allowed_kinds = later_kinds if index else first_kinds
         if not class_name.startswith(libraries) or kind not in allowed_kinds:
-            reason = f"module {index} has the type {class_name}; there it must be sentence-transformers'"
+            reason = f"module {index} has the type {class_name}; it must be sentence-transformers'"
             raise file_error(file, f"{reason} {' or '.join(allowed_kinds)}, and osrerank runs no other code")
         if module.get("kwargs"):
             raise file_error(file, f"module {index} has kwargs {module['kwargs']!r}, which osrerank does not know")
@@ -282,7 +282,7 @@ def list_modules(
 
 
 def read_transformer_settings(directory: Path, extra_fields: Collection[str] = ()) -> tuple[Path, Content]:
-    """Return the file of a transformer's settings, and its content; the content is empty if the file does not exist.
+    """Return the file of a transformer's settings, and its content, which is empty if the file does not exist.
 
     ``extra_fields`` are further fields that the caller reads.
 
@@ -304,7 +304,9 @@ def read_transformer_settings(directory: Path, extra_fields: Collection[str] = (
 
 
 def read_transformer_task(directory: Path, extra_fields: Collection[str] = ()) -> str:
-    """Return a transformer's task, `ENCODER_TASK` or `CLASSIFIER_TASK`; arguments as in `read_transformer_settings`.
+    """Return a transformer's task, `ENCODER_TASK` or `CLASSIFIER_TASK`.
+
+    ``extra_fields`` are further fields that the caller reads.
 
     Raises:
         ModelLoadError: the transformer has another task or an unknown setting, or is an encoder of an unknown family.
@@ -351,10 +353,10 @@ def check_field(file: Path, name: str, value: object, expected: object) -> None:
         raise file_error(file, f"{name} is {value!r}; here it must be {expected!r}")
 
 
-def refuse_unknown_fields(file: Path, content: Content, known: Collection[str], kind: str) -> None:
-    """Raise a `ModelLoadError` if a file sets a field that is not known, because it could change the result."""
+def refuse_unknown_fields(file: Path, content: Content, known_fields: Collection[str], kind: str) -> None:
+    """Raise a `ModelLoadError` if a file sets an unknown field, because the field could change the result."""
     for name, value in content.items():
-        if name not in known and value not in (None, False, "", [], {}):
+        if name not in known_fields and value not in (None, False, "", [], {}):
             raise file_error(file, f"{name} is {value!r}, but osrerank does not know this field of a {kind}")
 
 

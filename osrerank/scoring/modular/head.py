@@ -15,8 +15,8 @@ class HeadStep:
     Attributes:
         kind: ``dense`` multiplies by a matrix, adds a bias and applies an activation; ``norm`` is LayerNorm; ``unit``
             divides by the Euclidean norm; ``first`` keeps the first values.
-        name: NAME of the weights ``NAME.weight`` and ``NAME.bias``; empty for a ``unit`` or ``first``.
-        activation: activation of a ``dense``; empty if there is none.
+        name: NAME of the weights ``NAME.weight`` and ``NAME.bias``. Empty for a ``unit`` or ``first``.
+        activation: activation of a ``dense``. Empty if there is none.
         epsilon: epsilon of a ``norm``.
         has_bias: whether a ``dense`` or ``norm`` has a bias.
         size: number of values that a ``first`` keeps.
@@ -46,7 +46,7 @@ class Head:
 
     Attributes:
         steps: steps after the pooling, in order.
-        pooling: pooling modes, whose vectors are concatenated; empty if each token keeps its own vector. ``cls`` uses
+        pooling: pooling modes, whose vectors are concatenated. Empty if each token keeps its own vector. ``cls`` uses
             the state of the first token, ``lasttoken`` of the last. ``mean`` and ``max`` are the mean and the maximum
             of all tokens' states. ``weightedmean`` is a mean in which the n-th token has the weight n.
     """

@@ -1,4 +1,4 @@
-"""Read the directory of a late-interaction model that sentence-transformers, PyLate or Stanford's ColBERT saved.
+"""Read the files of a late-interaction model that sentence-transformers, PyLate or Stanford's ColBERT saved.
 
 sentence-transformers 6 (``MultiVectorEncoder``) and PyLate (``ColBERT``) list modules: a Transformer, and any number of
 Dense. sentence-transformers adds MultiVectorMask, Normalize and HierarchicalTokenPooling. Stanford's ColBERT (arXiv
@@ -52,7 +52,7 @@ POOLING_FIELDS: Content = {"num_protected_tokens": 1, "normalize_embeddings": Tr
 """Field of a HierarchicalTokenPooling -> the only value that osrerank supports."""
 DEFAULT_QUERY_TOKENS = 32
 DEFAULT_DOCUMENT_TOKENS = 180
-"""The maximum numbers of tokens in PyLate and Stanford's ColBERT, if the files do not set them."""
+"""The maximum numbers of tokens in PyLate and Stanford's ColBERT if the files set no limits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class Projection:
     Attributes:
         file: safetensors file with the matrix, relative to the directory.
         name: name of the matrix in the file, without ``.weight``.
-        residual: what is added to the product. ``same`` adds the state itself. The name of another matrix in the file
+        residual: summand of the product. ``same`` adds the state itself. The name of another matrix in the file
             adds the state's product with that matrix. An empty name adds nothing.
     """
 
@@ -76,12 +76,12 @@ class LateInteractionDescription:
     """The description of a late-interaction model in its files.
 
     Attributes:
-        transformer: folder of the transformer's files, relative to the directory; "" for the directory itself.
+        transformer: folder of the transformer's files, relative to the directory. "" is the directory itself.
         projections: projections from a state to a token's vector, in order.
-        dimensions: size of a token's vector; 0 if it is the size of the state.
-        max_query_tokens: maximum number of tokens in a query, including special and appended tokens; None if the files
+        dimensions: size of a token's vector. 0 if it is the size of the state.
+        max_query_tokens: maximum number of tokens in a query, including special and appended tokens. None if the files
             set no limit.
-        max_document_tokens: maximum number of tokens in a document, including special tokens; None if the files set no
+        max_document_tokens: maximum number of tokens in a document, including special tokens. None if the files set no
             limit.
         tokens: markers, expansion, and the selection of token vectors.
         query_prefix: text that precedes every query, after the marker.
@@ -112,10 +112,10 @@ def is_late_interaction(directory: Path) -> bool:
 
 
 def read_late_interaction(directory: Path) -> LateInteractionDescription:
-    """Return the description of a late-interaction model; `is_late_interaction` must be true for its directory.
+    """Return the description of a late-interaction model. `is_late_interaction` must be true for its directory.
 
     Raises:
-        ModelLoadError: a file cannot be read, or sets a field that osrerank does not know; the message names it.
+        ModelLoadError: a file cannot be read, or sets a field that osrerank does not know. The message names the field.
     """
     model_type = read_model_type(directory)
     if model_type is None:
@@ -136,7 +136,6 @@ class _ModulesReader:
         self._vocabulary = _Vocabulary(directory / self._transformer)
 
     def read(self) -> LateInteractionDescription:
-        """Return the description of the model; raise as `read_late_interaction` does."""
         similarity = str(self._model.get("similarity_fn_name") or SIMILARITIES[0]).lower()
         if similarity not in SIMILARITIES:
             reason = f"similarity_fn_name is {similarity!r}; it must be {' or '.join(SIMILARITIES)}"
@@ -203,7 +202,7 @@ class _ModulesReader:
         return expansion, query_limit, limits.document or limits.sequence
 
     def _read_projections(self) -> tuple[tuple[Projection, ...], int]:
-        """Return the projections of the Dense modules, and the output size of the last; 0 without a Dense."""
+        """Return the projections of the Dense modules, and the output size of the last one, or 0 without a Dense."""
         projections: list[Projection] = []
         width = 0
         for module in self._modules:
@@ -312,17 +311,16 @@ class _Vocabulary:
         self._mask_token = str(mask["content"] if isinstance(mask, dict) else mask or "[MASK]")
 
     def has_token(self, token: str) -> bool:
-        """Return whether the tokenizer has a token."""
         return token in self._tokens
 
     def select_tokens(self, words: Sequence[str]) -> tuple[str, ...]:
-        """Return the words that the tokenizer has as tokens."""
+        """Return the words that are tokens of the tokenizer."""
         return tuple(word for word in words if self.has_token(word))
 
     def split_marker(self, prompt: str) -> tuple[str, str]:
         """Split a prompt into a marker, if it begins with an added token, and the remaining text.
 
-        The text keeps its leading space, which is a part of the next word for a byte-level tokenizer.
+        The text keeps its leading space, which a byte-level tokenizer counts to the next word.
         """
         if prompt in self._added_tokens:
             return prompt, ""
@@ -332,10 +330,10 @@ class _Vocabulary:
         return "", prompt
 
     def expansion_fields(self, length: int, *, attends: bool, token: str | None = None) -> dict[str, Any]:
-        """Return the fields of `TokenVectors` that expand queries to a length; empty for length 0."""
+        """Return the fields of `TokenVectors` that expand queries to a length. Length 0 returns no fields."""
         if not length:
             return {}
         token = token or self._mask_token
         if not self.has_token(token):
-            raise file_error(self._file, f"it lacks {token!r}, the token that is appended to short queries")
+            raise file_error(self._file, f"it does not contain {token!r}, the token that is appended to short queries")
         return {"expansion": token, "expanded_to": int(length), "attends_to_expansion": attends}

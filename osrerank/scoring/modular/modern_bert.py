@@ -1,4 +1,4 @@
-"""Read a ModernBERT's sizes, windows and rotations from the ``config.json`` of transformers 4 or 5."""
+"""Read a ModernBERT's sizes, attention windows and RoPE bases from the ``config.json`` of transformers 4 or 5."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -35,9 +35,9 @@ class ModernBertShape:
         inner: size of each half of the gated layer.
         vocabulary: number of token ids.
         epsilon: epsilon of the norms.
-        windows: for each layer, the number of positions to either side that a token attends to; None if the layer
+        windows: for each layer, the number of positions to either side that a token attends to. None if the layer
             attends to the whole sequence.
-        thetas: for each layer, the base of the periods of its rotations.
+        rope_bases: for each layer, the RoPE base (``rope_theta``).
         has_norm_bias: whether the norms have biases.
         has_attention_bias: whether the attention's projections have biases.
         has_mlp_bias: whether the gated layer has biases.
@@ -49,7 +49,7 @@ class ModernBertShape:
     vocabulary: int
     epsilon: float
     windows: tuple[int | None, ...]
-    thetas: tuple[float, ...]
+    rope_bases: tuple[float, ...]
     has_norm_bias: bool = False
     has_attention_bias: bool = False
     has_mlp_bias: bool = False
@@ -59,7 +59,7 @@ class ModernBertShape:
         """Return the shape in a config, for which `unsupported_reason` must be empty."""
         layer_types = _layer_types(config)
         window = int(config.get("local_attention", 128)) // 2
-        thetas = {layer_type: _theta(config, layer_type) for layer_type in (FULL_ATTENTION, WINDOW_ATTENTION)}
+        rope_bases = {layer_type: _rope_base(config, layer_type) for layer_type in (FULL_ATTENTION, WINDOW_ATTENTION)}
         return cls(
             hidden=int(config["hidden_size"]),
             heads=int(config["num_attention_heads"]),
@@ -67,7 +67,7 @@ class ModernBertShape:
             vocabulary=int(config["vocab_size"]),
             epsilon=float(config.get("norm_eps", 1e-5)),
             windows=tuple(window if layer_type == WINDOW_ATTENTION else None for layer_type in layer_types),
-            thetas=tuple(thetas[layer_type] for layer_type in layer_types),
+            rope_bases=tuple(rope_bases[layer_type] for layer_type in layer_types),
             has_norm_bias=bool(config.get("norm_bias", False)),
             has_attention_bias=bool(config.get("attention_bias", False)),
             has_mlp_bias=bool(config.get("mlp_bias", False)),
@@ -80,18 +80,18 @@ class ModernBertShape:
 
 
 def unsupported_reason(config: Mapping[str, Any]) -> str:
-    """Return why osrerank cannot compute a config's encoder or classifier; empty if it can."""
+    """Return why osrerank cannot compute a config's encoder or classifier, or "" if it can."""
     for name in ("hidden_activation", "classifier_activation"):
         activation = config.get(name, "gelu")
         if activation != "gelu":
             return f"{name} is {activation}"
-    scalings = [config.get("rope_scaling") or {}, *_rotations(config).values()]
-    rotation_types = {str(scaling.get("rope_type") or scaling.get("type") or "default") for scaling in scalings}
-    if rotation_types != {"default"}:
-        return f"its rotations are {', '.join(sorted(rotation_types))}"
+    scalings = [config.get("rope_scaling") or {}, *_rope_parameters(config).values()]
+    rope_types = {str(scaling.get("rope_type") or scaling.get("type") or "default") for scaling in scalings}
+    if rope_types != {"default"}:
+        return f"rope_type is {', '.join(sorted(rope_types))}"
     unknown_types = {*_layer_types(config)} - {FULL_ATTENTION, WINDOW_ATTENTION}
     if unknown_types:
-        return f"layer_types has {', '.join(sorted(unknown_types))}"
+        return f"layer_types contains {', '.join(sorted(unknown_types))}"
     if int(config.get("local_attention", 128)) < 2:
         return "local_attention is below 2"
     has_odd_width = int(config["hidden_size"]) // int(config["num_attention_heads"]) % 2 == 1
@@ -122,8 +122,8 @@ def _layer_types(config: Mapping[str, Any]) -> list[str]:
     return [WINDOW_ATTENTION if layer % period else FULL_ATTENTION for layer in layers]
 
 
-def _rotations(config: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]]:
-    """Return layer type -> settings of its rotations; empty if transformers 4 wrote the config."""
+def _rope_parameters(config: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]]:
+    """Return layer type -> RoPE settings. The result is empty if transformers 4 wrote the config."""
     parameters: Mapping[str, Any] = config.get("rope_parameters") or {}
     return {
         layer_type: parameters[layer_type] or {}
@@ -132,12 +132,11 @@ def _rotations(config: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]]:
     }
 
 
-def _theta(config: Mapping[str, Any], layer_type: str) -> float:
-    """Return the base of the periods of a layer type's rotations."""
-    theta = _rotations(config).get(layer_type, {}).get("rope_theta")
-    if theta is not None:
-        return float(theta)
-    local_theta = config.get("local_rope_theta", 10000.0)
-    if layer_type == WINDOW_ATTENTION and local_theta is not None:
-        return float(local_theta)
+def _rope_base(config: Mapping[str, Any], layer_type: str) -> float:
+    base = _rope_parameters(config).get(layer_type, {}).get("rope_theta")
+    if base is not None:
+        return float(base)
+    local_base = config.get("local_rope_theta", 10000.0)
+    if layer_type == WINDOW_ATTENTION and local_base is not None:
+        return float(local_base)
     return float(config.get("global_rope_theta", 160000.0))

@@ -9,15 +9,15 @@ class TokenVectors:
     """The settings of a late-interaction model that other encoders do not have.
 
     Attributes:
-        query_marker: token after a query's first special token, such as ``[Q]``; empty if queries have no marker.
-        document_marker: token after a document's first special token, such as ``[D]``; empty if documents have no
+        query_marker: token after a query's first special token, such as ``[Q]``. Empty if queries have no marker.
+        document_marker: token after a document's first special token, such as ``[D]``. Empty if documents have no
             marker.
-        expansion: token that is appended to short queries, such as ``[MASK]``, and gets a vector like any other token;
-            empty if queries are not expanded.
-        expanded_to: number of tokens to which short queries are expanded; 0 if queries are not expanded.
+        expansion: token that is appended to short queries, such as ``[MASK]``, and gets a vector like any other token.
+            Empty if queries are not expanded.
+        expanded_to: number of tokens to which short queries are expanded. 0 if queries are not expanded.
         attends_to_expansion: whether a query's own tokens attend to the appended tokens.
         skipped: tokens of a document whose vectors are dropped, such as punctuation.
-        pool_factor: number of a document's vectors divided by their number after similar ones are merged; 1 turns
+        pool_factor: number of a document's vectors divided by their number after similar ones are merged. 1 turns
             merging off.
     """
 
@@ -47,5 +47,5 @@ class TokenVectors:
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> "TokenVectors":
-        """Return the settings that `to_json` converted."""
+        """Return the settings from the output of `to_json`."""
         return cls(**{**content, "skipped": tuple(content.get("skipped", ()))})

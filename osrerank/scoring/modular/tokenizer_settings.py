@@ -22,7 +22,7 @@ FAMILIES_WITH_TOKEN_TYPES = (
     "MarkupLM",
     "Tapas",
 )
-"""The only families whose tokenizers return token types by default in transformers 5; in version 4, most do."""
+"""The only families whose tokenizers return token types by default in transformers 5. In version 4, most do."""
 TRUNCATION_SIDES: tuple[TruncationSide, ...] = ("right", "left")
 
 
@@ -31,8 +31,8 @@ class TokenizerSettings:
     """The settings of a tokenizer.
 
     Attributes:
-        limit: maximum number of tokens in a sequence; None if the file sets no limit.
-        gives_token_types: whether the model gets token types; otherwise, all tokens have type 0.
+        limit: maximum number of tokens in a sequence. None if the file sets no limit.
+        gives_token_types: whether the model gets token types. Otherwise, all tokens have type 0.
         truncation_side: side at which a long text is truncated.
     """
 
@@ -42,7 +42,7 @@ class TokenizerSettings:
 
     @classmethod
     def read(cls, directory: Path) -> Self:
-        """Read the settings from a transformer's directory; if the file is missing, return transformers' defaults.
+        """Read the settings from a transformer's directory. If the file is missing, return transformers' defaults.
 
         Raises:
             ModelLoadError: a file cannot be read, or ``truncation_side`` has an unknown value.

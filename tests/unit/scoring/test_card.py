@@ -96,12 +96,12 @@ DUO = {"kind": "duo", "head": "logits2", "segment_rows": 3}
         (lambda folder: _card(folder, BI_ENCODER | {"pooling": "sum"}), "pooling is 'sum'; it must be"),
         (lambda folder: _card(folder, {"kind": "bi-encoder"}), "head is 'logit1' and kind is bi-encoder"),
         (lambda folder: _card(folder, {"kind": "cross-encoder", "head": "cosine"}), "head is 'cosine' and kind"),
-        (lambda folder: _card(folder, {"document_prefix": "x"}), "document_prefix is for an encoder"),
-        (lambda folder: _card(folder, BI_ENCODER | {"feedback": {"share": 0.3}}), "feedback is gone; export the"),
-        (lambda folder: _card(folder, {"languages": "English"}), "languages has 'E'; they are ISO 639 codes, such as"),
+        (lambda folder: _card(folder, {"document_prefix": "x"}), "document_prefix is set, but only an encoder"),
+        (lambda folder: _card(folder, BI_ENCODER | {"feedback": {"share": 0.3}}), "feedback was removed; export the"),
+        (lambda folder: _card(folder, {"languages": "English"}), "languages contains 'E'; it must list ISO 639"),
         (lambda folder: _card(folder, {"kind": "duo"}), r"segment_rows is 2; .*osrerank export --kind duo adds"),
         (lambda folder: _card(folder, DUO | {"head": "cosine"}), "head is 'cosine' and kind is duo"),
-        (lambda folder: _card(folder, DUO | {"head": "next-sentence"}), "a duo model has logit1 or logits2"),
+        (lambda folder: _card(folder, DUO | {"head": "next-sentence"}), "a duo model needs logit1 or logits2"),
         (lambda folder: _card(folder, DUO | {"segment_rows": 2}), "a row each for the query and both documents"),
         (lambda folder: _card(folder, DUO | {"max_tokens": 69}), "leaves no room for a query and two documents"),
         (lambda folder: _card(folder, {"calibration": {"scale": -1.0, "offset": 0.0}}), "scale is -1"),
@@ -109,7 +109,7 @@ DUO = {"kind": "duo", "head": "logits2", "segment_rows": 3}
         (lambda folder: _card(folder, {"onnx": {"int8": "../other/model.onnx"}}), r"onnx\.int8 is '../other/model"),
         (
             lambda folder: _card(folder, {"onnx": {"fp32": "/srv/model.onnx"}}),
-            "a graph is a file in the model's folder",
+            "it must be a file in the model's folder",
         ),
         (lambda folder: _borrowing(folder, "../other/tokenizer.json"), r"osrerank\.json: tokenizer is '\.\./other/tok"),
         (lambda folder: _borrowing(folder, "C:\\tokenizer.json"), "it must be a file in the model's folder"),
@@ -153,7 +153,7 @@ def test_without_torch_a_model_without_a_graph_is_refused_by_the_name_of_the_ext
 ) -> None:
     (directory / "onnx/model.onnx").unlink()
     monkeypatch.setitem(sys.modules, "torch", None)
-    with pytest.raises(ModelLoadError, match=r"has no ONNX graph, .* pip install 'osrerank\[torch\]'"):
+    with pytest.raises(ModelLoadError, match=r"contains no ONNX graph, .* pip install 'osrerank\[torch\]'"):
         load_scorer(str(directory))
 
 

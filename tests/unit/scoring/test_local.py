@@ -60,7 +60,7 @@ def scorer() -> CrossEncoder:
 def test_an_idle_gpu_is_logged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(registry, "GPU", tmp_path / "nvidiactl")
+    monkeypatch.setattr(registry, "NVIDIA_DRIVER_FILE", tmp_path / "nvidiactl")
     load_scorer(str(DIRECTORY), threads=1)
     assert not caplog.records
     (tmp_path / "nvidiactl").touch()

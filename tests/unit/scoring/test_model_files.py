@@ -113,7 +113,7 @@ def test_the_weight_files_that_an_index_names_are_read(checkpoint: Path) -> None
 def test_several_weights_without_an_index_are_refused(checkpoint: Path) -> None:
     (checkpoint / "model.safetensors").rename(checkpoint / "a.safetensors")
     shutil.copyfile(checkpoint / "a.safetensors", checkpoint / "b.safetensors")
-    with pytest.raises(ModelLoadError, match=r"has a\.safetensors, b\.safetensors, and neither"):
+    with pytest.raises(ModelLoadError, match=r"contains a\.safetensors, b\.safetensors, but neither"):
         weight_files(checkpoint)
 
 

@@ -126,7 +126,7 @@ def test_with_several_checkpoints_in_a_folder_one_must_be_named(tmp_path: Path) 
         convert_if_needed(source)
     directory = convert_if_needed(locate(str(source / "saved.mb_1"))).directory
     np.testing.assert_allclose(logits(directory), checkpoints.expected(second_network, QUERY, TEXT), atol=1e-5)
-    with pytest.raises(ModelLoadError, match=r"vocab.txt is a file that torch.save did not write; name its directory"):
+    with pytest.raises(ModelLoadError, match=r"vocab.txt is a file that torch.save did not write; pass its directory"):
         locate(str(source / "vocab.txt"))
 
 

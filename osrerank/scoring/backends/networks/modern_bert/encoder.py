@@ -1,6 +1,6 @@
 """ModernBERT's forward pass without padding.
 
-ModernBERT (Warner et al. 2024, arXiv 2412.13663) has rotary positions (Su et al. 2021, arXiv 2104.09864), gated GELU,
+ModernBERT (Warner et al. 2024, arXiv 2412.13663) uses RoPE (Su et al. 2021, arXiv 2104.09864), gated GELU,
 and a norm before each attention and each gated layer. Every third layer attends to the whole sequence, and the other
 layers attend within a window. As in `bert`, only attention combines tokens. If the last layer attends to the whole
 sequence and the head needs only the state of [CLS], the last layer computes only that state.
@@ -18,8 +18,8 @@ from osrerank.scoring.backends.networks.bert import Attend, check_ids
 from osrerank.scoring.backends.networks.packing import Numbers, PackedBatch
 from osrerank.scoring.modular.modern_bert import CLASSIFIER_PREFIX, EMBEDDINGS, LAYER, ModernBertShape
 
-Rotation = tuple[Tensor, Tensor]
-"""Cosines and sines of each token's angles, each ``(tokens, 1, width / 2)``."""
+Rope = tuple[Tensor, Tensor]
+"""RoPE: the cosines and sines of each token's angles, each ``(tokens, 1, width / 2)``."""
 
 
 class ModernBertLayer(nn.Module):
@@ -31,7 +31,7 @@ class ModernBertLayer(nn.Module):
         norm = partial(nn.LayerNorm, hidden, eps=shape.epsilon, bias=shape.has_norm_bias)
         self.heads = shape.heads
         self.window = shape.windows[index]
-        self.theta = shape.thetas[index]
+        self.rope_base = shape.rope_bases[index]
         self.attention_norm = norm() if index else nn.Identity()  # the embeddings are already normed
         self.projections = nn.Linear(hidden, 3 * hidden, bias=shape.has_attention_bias)
         self.attended = nn.Linear(hidden, hidden, bias=shape.has_attention_bias)
@@ -39,16 +39,16 @@ class ModernBertLayer(nn.Module):
         self.widen = nn.Linear(hidden, 2 * shape.inner, bias=shape.has_mlp_bias)
         self.narrow = nn.Linear(shape.inner, hidden, bias=shape.has_mlp_bias)
 
-    def forward(self, states: Tensor, rotation: Rotation, attend: Attend) -> Tensor:
+    def forward(self, states: Tensor, rope: Rope, attend: Attend) -> Tensor:
         """Return the next states ``(tokens, hidden)``."""
         query, key, value = self._project(states)
-        context = attend(rotate(query, rotation), rotate(key, rotation), value)
+        context = attend(rotate(query, rope), rotate(key, rope), value)
         return self._finish_layer(states, context.flatten(1))
 
-    def forward_firsts(self, states: Tensor, indices: Tensor, rotation: Rotation, attend: Attend) -> Tensor:
-        """Return the next states ``(n, hidden)`` of each sequence's first token, which position 0 does not rotate."""
+    def forward_firsts(self, states: Tensor, indices: Tensor, rope: Rope, attend: Attend) -> Tensor:
+        """Return the next states ``(n, hidden)`` of each sequence's first token, whose query needs no RoPE."""
         query, key, value = self._project(states)
-        context = attend(query.index_select(0, indices), rotate(key, rotation), value)
+        context = attend(query.index_select(0, indices), rotate(key, rope), value)
         return self._finish_layer(states.index_select(0, indices), context.flatten(1))
 
     def _finish_layer(self, states: Tensor, context: Tensor) -> Tensor:
@@ -102,9 +102,9 @@ class ModernBertEncoder(nn.Module):
         if last.window is not None:
             return self.states(ids, bounds, attention).index_select(0, indices)
         states = self._run_layers(layers, ids, bounds, attention)
-        rotation = self._rotation(ids[1], last.theta)
+        rope = self._rope(ids[1], last.rope_base)
         states = last.forward_firsts(
-            states, indices, rotation, partial(attention, query_bounds=first_bounds, key_bounds=bounds)
+            states, indices, rope, partial(attention, query_bounds=first_bounds, key_bounds=bounds)
         )
         normed: Tensor = self.final_norm(states)
         return normed
@@ -112,32 +112,32 @@ class ModernBertEncoder(nn.Module):
     def _run_layers(
         self, layers: Sequence[ModernBertLayer], ids: Sequence[Tensor], bounds: Bounds, attention: Attention
     ) -> Tensor:
-        """Return the states after the given layers; ``ids`` are the ids of tokens and positions."""
+        """Return the states after these layers. ``ids`` are the ids of tokens and positions."""
         token_ids, positions = ids
         states: Tensor = self.norm(self.word(token_ids))
-        rotations = {theta: self._rotation(positions, theta) for theta in {layer.theta for layer in layers}}
+        ropes = {base: self._rope(positions, base) for base in {layer.rope_base for layer in layers}}
         for layer in layers:
             attend = partial(attention, query_bounds=bounds, key_bounds=bounds, window=layer.window)
-            states = layer(states, rotations[layer.theta], attend)
+            states = layer(states, ropes[layer.rope_base], attend)
         return states
 
-    def _rotation(self, positions: Tensor, theta: float) -> Rotation:
-        """Return the rotations of tokens at the given positions, whose angles are computed in fp32."""
+    def _rope(self, positions: Tensor, base: float) -> Rope:
+        """Return the RoPE cosines and sines of tokens at these positions. The angles are computed in fp32."""
         dtype = self.word.weight.dtype
         powers = torch.arange(0, self._width, 2, device=positions.device).float() / self._width
-        angles = (positions.float()[:, None] * (1.0 / theta**powers)).unsqueeze(1)
+        angles = (positions.float()[:, None] * (1.0 / base**powers)).unsqueeze(1)
         return angles.cos().to(dtype), angles.sin().to(dtype)
 
 
-def rotate(states: Tensor, rotation: Rotation) -> Tensor:
+def rotate(states: Tensor, rope: Rope) -> Tensor:
     """Rotate queries or keys ``(tokens, heads, width)``: columns i and i + width / 2 are the coordinates of a point."""
-    cosines, sines = rotation
+    cosines, sines = rope
     left, right = states.chunk(2, dim=-1)
     return torch.cat([left * cosines - right * sines, right * cosines + left * sines], dim=-1)
 
 
 def encoder_weights(weights: Mapping[str, Tensor], encoder: ModernBertEncoder) -> dict[str, Tensor]:
-    """Return an encoder's weights under our names; transformers' names may have a classifier's prefix.
+    """Return an encoder's weights under our names. transformers' names can have a classifier's prefix.
 
     Raises:
         KeyError: a weight is missing.
