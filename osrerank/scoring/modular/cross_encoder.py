@@ -1,7 +1,8 @@
 """Read the files of a cross-encoder that sentence-transformers 5.4 or later saved.
 
 The first module is a Transformer, whose files are in the directory itself. If it is the only module, it is a
-transformers classifier. Otherwise, it is an encoder, and Pooling, Dense, LayerNorm, Normalize and Dropout modules follow.
+transformers classifier. Otherwise, it is an encoder, and Pooling, Dense, LayerNorm, Normalize and Dropout modules
+follow.
 """
 
 from collections.abc import Sequence
