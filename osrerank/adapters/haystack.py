@@ -24,11 +24,11 @@ class OsrerankRanker:
     Documents that could not be scored come last and have no score.
 
     Args:
-        model: the model's directory, hub id or shipped name; None uses the settings' model.
-        top_k: the maximum number of documents to return; None returns all.
-        score_threshold: the minimum probability of a returned document. Documents without a score are left out, too.
+        model: the model's directory, hub id or shipped name. None uses the settings' model.
+        top_k: the maximum number of documents to return. None returns all.
+        score_threshold: the minimum probability of a returned document. Documents without a score are also left out.
         options: search options, the fields of ``osrerank.Rerank``, such as ``deadline_ms`` and ``on_failure``.
-        scorer: a scorer to use instead of a model; it is not serialised.
+        scorer: a scorer to use instead of a model. It is not serialised.
     """
 
     def __init__(
@@ -86,12 +86,12 @@ class OsrerankRanker:
     async def run_async(
         self, query: str, documents: list[Document], top_k: int | None = None
     ) -> dict[str, list[Document]]:
-        """Return the documents, best first; the model scores in a thread."""
+        """Return the documents, best first. The model scores in a thread."""
         return await asyncio.to_thread(self.run, query, documents, top_k)
 
 
 def _remove_duplicates(documents: list[Document]) -> list[Document]:
-    """Return the first document with the highest score for each id; no score is the lowest score."""
+    """Return the first document with the highest score for each id. A missing score is the lowest."""
 
     def sort_key(document: Document) -> float:
         return -math.inf if document.score is None else document.score

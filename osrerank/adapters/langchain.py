@@ -11,7 +11,7 @@ from osrerank.types import Scorer
 require("langchain_core", extra="langchain")
 
 from langchain_core.callbacks import Callbacks  # noqa: E402 - only with the extra
-from langchain_core.documents import BaseDocumentCompressor, Document  # noqa: E402 - likewise
+from langchain_core.documents import BaseDocumentCompressor, Document  # noqa: E402 - only with the extra
 from pydantic import ConfigDict, Field, PrivateAttr  # noqa: E402 - only with the extra
 
 __all__ = ["OsrerankRerank"]
@@ -29,15 +29,15 @@ class OsrerankRerank(BaseDocumentCompressor):
     model_config = ConfigDict(arbitrary_types_allowed=True, extra="forbid")
 
     model: str | None = Field(
-        None, description="The model's directory, hub id or shipped name; None uses the settings' model."
+        None, description="The model's directory, hub id or shipped name. None uses the settings' model."
     )
-    top_n: int | None = Field(None, ge=1, description="The maximum number of documents to return; None returns all.")
+    top_n: int | None = Field(None, ge=1, description="The maximum number of documents to return. None returns all.")
     options: dict[str, Any] = Field(default_factory=dict, description="Fields of osrerank.Rerank, such as deadline_ms.")
     scorer: Scorer | None = Field(None, exclude=True, description="The scorer to use instead of a model.")
     _ranker: Reranker = PrivateAttr()
 
     def model_post_init(self, context: Any, /) -> None:
-        """Check the options; the model is loaded on first use."""
+        """Check the options. The model is loaded on first use."""
         super().model_post_init(context)
         self._ranker = Reranker(self.model, scorer=self.scorer, **cast("RerankOptions", self.options))
 

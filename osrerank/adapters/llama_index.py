@@ -13,9 +13,9 @@ from llama_index.core.bridge.pydantic import Field, PrivateAttr  # noqa: E402 - 
 from llama_index.core.instrumentation import (  # type: ignore[attr-defined] # noqa: E402 - not in its module's __all__
     get_dispatcher,
 )
-from llama_index.core.instrumentation.events.rerank import ReRankEndEvent, ReRankStartEvent  # noqa: E402 - likewise
-from llama_index.core.postprocessor.types import BaseNodePostprocessor  # noqa: E402 - likewise
-from llama_index.core.schema import MetadataMode, NodeWithScore, QueryBundle  # noqa: E402 - likewise
+from llama_index.core.instrumentation.events.rerank import ReRankEndEvent, ReRankStartEvent  # noqa: E402
+from llama_index.core.postprocessor.types import BaseNodePostprocessor  # noqa: E402 - only with the extra
+from llama_index.core.schema import MetadataMode, NodeWithScore, QueryBundle  # noqa: E402 - only with the extra
 
 __all__ = ["OsrerankRerank"]
 
@@ -29,9 +29,9 @@ class OsrerankRerank(BaseNodePostprocessor):
     """
 
     model: str | None = Field(
-        None, description="The model's directory, hub id or shipped name; None uses the settings' model."
+        None, description="The model's directory, hub id or shipped name. None uses the settings' model."
     )
-    top_n: int | None = Field(None, ge=1, description="The maximum number of nodes to return; None returns all.")
+    top_n: int | None = Field(None, ge=1, description="The maximum number of nodes to return. None returns all.")
     keep_retrieval_score: bool = Field(
         default=False, description='Whether to keep the retriever\'s score in metadata["retrieval_score"].'
     )
@@ -40,7 +40,7 @@ class OsrerankRerank(BaseNodePostprocessor):
     _ranker: Reranker = PrivateAttr()
 
     def model_post_init(self, context: Any, /) -> None:
-        """Check the options; the model is loaded on first use."""
+        """Check the options. The model is loaded on first use."""
         super().model_post_init(context)
         self._ranker = Reranker(self.model, scorer=self.scorer, **cast("RerankOptions", self.options))
 

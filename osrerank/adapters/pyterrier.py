@@ -22,7 +22,7 @@ class OsrerankReRanker(pt.Transformer):  # type: ignore[misc] # pyterrier has no
     texts, insert ``pt.text.get_text(dataset)`` before the reranker.
 
     Args:
-        model: the model's directory, hub id or shipped name; None uses the settings' model.
+        model: the model's directory, hub id or shipped name. None uses the settings' model.
         scorer: a scorer or encoder to use instead of a model.
         options: search options, the fields of ``osrerank.Rerank``, such as ``pipeline`` and ``blend``.
     """
@@ -40,7 +40,7 @@ class OsrerankReRanker(pt.Transformer):  # type: ignore[misc] # pyterrier has no
         """Return the documents of a result frame in the new order.
 
         Raises:
-            InputValidationError: the frame lacks a column.
+            InputValidationError: a column is missing.
             ConfigError: a value is missing, or a query has a document twice.
             ScoringError: scoring failed, and ``on_failure`` is ``"raise"``.
         """

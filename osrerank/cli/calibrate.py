@@ -50,7 +50,7 @@ def calibrate(
         check_plot(plot)
     query_set, judgments = read_queries(queries), read_qrels(qrels)
     with closing(open_client(context)) as client:
-        fitted = fit_calibration(client, index, query_set, judgments, advance=track)
+        fitted = fit_calibration(client, index, query_set, judgments, track=track)
         file = output or client.searcher.calibrations.file
     write_calibration(file, index, fitted.calibration)
     if plot:

@@ -30,8 +30,7 @@ from osrerank.types import Qrels, Query
 FOLDS = 5
 MIN_RELEVANT = 20
 """The minimum number of relevant hits for a fit."""
-MONO, BLEND = "mono", "blend"
-"""Names of stages."""
+MONO_STAGE, BLEND_STAGE = "mono", "blend"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +40,7 @@ class JudgedHits:
     Attributes:
         scored: the hits' scores and judgments.
         model_probabilities: the model's own probabilities for the same hits, ``(n,)``.
-        query_ids: the queries' ids; ``scored.queries`` has indices into them.
+        query_ids: the queries' ids, to which the indices in ``scored.queries`` refer.
         stage: the name of the stage that computed the scores.
     """
 
@@ -57,8 +56,8 @@ class CalibrationFit:
 
     Attributes:
         calibration: the map from score to probability, fitted to all judged queries.
-        before: the reliability of the model's own probabilities, in bins.
-        after: the reliability of calibrated probabilities on held-out queries, in bins.
+        before: the reliability bins of the model's own probabilities.
+        after: the reliability bins of calibrated probabilities on held-out queries.
         losses: kind of map -> log loss on held-out queries. The kind with the lowest loss was chosen.
     """
 
@@ -84,16 +83,16 @@ def calibrate(
     queries: Sequence[Query],
     qrels: Qrels,
     *,
-    advance: Callable[[Sequence[Query]], Any] = iter,
+    track: Callable[[Sequence[Query]], Any] = iter,
 ) -> CalibrationFit:
     """Search the judged queries with the index's options, and fit probabilities to the scores of their hits.
 
     Args:
         client: the client to search with.
         index: the index to search.
-        queries: the query set; queries without judgments are ignored.
-        qrels: the judgments; hits without a judgment count as not relevant.
-        advance: a function that wraps the iteration over the queries, to show progress.
+        queries: the query set. Queries without judgments are ignored.
+        qrels: the judgments. Hits without a judgment count as not relevant.
+        track: wraps the iteration over the queries to show progress.
 
     Raises:
         ConfigError: the index's pipeline is ``none`` or custom, so no stage returns probabilities.
@@ -102,10 +101,12 @@ def calibrate(
     options = replace(client.options_of(index), min_score=None, min_probability=None, cutoff=None)
     options = replace(options, explain=False, deadline_ms=None, on_failure="raise")
     if options.pipeline == NO_STAGES or not isinstance(options.pipeline, str):
-        reason = f"the pipeline of {index} is none or custom and has no probabilities to calibrate; set pipeline = auto"
+        reason = (
+            f"the pipeline of {index} is none or custom, so no probabilities can be calibrated; set pipeline = auto"
+        )
         raise ConfigError(reason, setting="rerank.pipeline", source="settings file")
     judged_queries = [query for query in queries if query.query_id in qrels.judgments]
-    fit = fit_probabilities(collect_hits(client, index, advance(judged_queries), qrels, options))
+    fit = fit_probabilities(collect_hits(client, index, track(judged_queries), qrels, options))
     with client.searcher.serving(index) as service:
         identity = service.identity(options)
     mappings = client.indices.get_mapping(index=index)
@@ -130,11 +131,11 @@ def collect_hits(client: Client, index: str, queries: Any, qrels: Qrels, options
         response = client.search(query.text, index=index, size=options.max_depth, rerank=options, _source=False)
         if not response["hits"]["hits"]:
             continue
-        model = MONO if is_vectors_mono else response["rerank"]["stages"][0]["name"]
-        stage = BLEND if is_linear else model
+        model = MONO_STAGE if is_vectors_mono else response["rerank"]["stages"][0]["name"]
+        stage = BLEND_STAGE if is_linear else model
         if is_vectors_mono:
             is_blended = any(report["name"] == BLENDED for report in response["rerank"]["stages"])
-            stage = BLENDED if is_blended else MONO
+            stage = BLENDED if is_blended else MONO_STAGE
         rows += _rows(len(query_ids), response, qrels.judgments[query.query_id], model, stage)
         query_ids.append(query.query_id)
     if not rows:
@@ -148,16 +149,16 @@ def _rows(
     query_index: int, response: Mapping[str, Any], judged: Mapping[str, int], model: str, stage: str
 ) -> list[tuple[int, float, float, bool]]:
     """Return query index, score, probability and relevance of each hit that the stage scored."""
-    hit_marks = ((hit["_id"], hit["_rerank"]) for hit in response["hits"]["hits"])
+    entries_by_hit = ((hit["_id"], hit["_rerank"]) for hit in response["hits"]["hits"])
     return [
-        (query_index, marks[stage]["score"], marks[model]["probability"], judged.get(doc_id, 0) > 0)
-        for doc_id, marks in hit_marks
-        if stage in marks and marks.keys() != {FIRST_PASS}
+        (query_index, entries[stage]["score"], entries[model]["probability"], judged.get(doc_id, 0) > 0)
+        for doc_id, entries in entries_by_hit
+        if stage in entries and entries.keys() != {FIRST_PASS}
     ]
 
 
 def fit_probabilities(hits: JudgedHits, n_folds: int = FOLDS) -> CalibrationFit:
-    """Fit each kind of map, and choose the kind that fits held-out queries best; the digests stay empty.
+    """Fit each kind of map, and choose the kind that fits held-out queries best. The digests stay empty.
 
     Raises:
         EvaluationError: there are too few queries or fewer than 20 relevant hits, or all hits are relevant.

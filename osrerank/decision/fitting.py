@@ -52,10 +52,10 @@ class Bin:
     """The hits whose probability is in an interval.
 
     Attributes:
-        low, high: the ends of the interval.
+        low, high: the bounds of the interval.
         hits: the number of hits.
-        predicted: the mean probability of the hits; 0 if there are none.
-        measured: the share of relevant hits; 0 if there are none.
+        predicted: the mean probability of the hits, or 0 without hits.
+        measured: the share of relevant hits, or 0 without hits.
     """
 
     low: float
@@ -105,7 +105,7 @@ def _damp_step(step: Floats, weights: Floats, inputs: Floats, targets: Floats) -
 def fit_isotonic(scored: ScoredHits) -> Isotonic:
     """Fit a map that never decreases, by pooling adjacent blocks that violate the order.
 
-    Each block's share of relevant hits is smoothed: one hit with the overall share is added to the block, so that no
+    Each block's share of relevant hits is smoothed as if it contained one more hit with the overall share, so that no
     probability is 0 or 1.
     """
     values, indices = np.unique(scored.scores, return_inverse=True)
@@ -134,7 +134,7 @@ def held_out_probabilities(scored: ScoredHits, fit: Fit, folds: Sequence[Indices
     Args:
         scored: the hits.
         fit: a function that fits a map to hits.
-        folds: the indices of each fold's queries; each query is in exactly one fold.
+        folds: the indices of each fold's queries. Each query is in exactly one fold.
     """
     probabilities = np.zeros(len(scored.scores))
     for fold in folds:
@@ -177,7 +177,7 @@ def precision_thresholds(probabilities: Floats, relevant: Flags, max_count: int 
     Args:
         probabilities: the hits' probabilities ``(n,)``, from maps that were fitted to other queries.
         relevant: whether each hit is relevant ``(n,)``.
-        max_count: the maximum number of thresholds; they divide the relevant hits into equal shares.
+        max_count: the maximum number of thresholds, which divide the relevant hits into equal shares.
     """
     order = np.argsort(-probabilities, kind="stable")
     values, relevant_so_far = probabilities[order], np.cumsum(relevant[order])
@@ -192,7 +192,7 @@ def precision_thresholds(probabilities: Floats, relevant: Flags, max_count: int 
 
 
 def precision_lower_bound(relevant: int, hits: int) -> float:
-    """Return the lower end of Wilson's one-sided 95% interval of a precision."""
+    """Return the lower bound of Wilson's one-sided 95% interval of a precision."""
     share, z_squared = relevant / hits, Z_95**2
     half_width = Z_95 * math.sqrt(share * (1 - share) / hits + z_squared / (4 * hits * hits))
     return (share + z_squared / (2 * hits) - half_width) / (1 + z_squared / hits)

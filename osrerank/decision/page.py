@@ -1,4 +1,4 @@
-"""Build a self-contained HTML page from headings, paragraphs and tables; it adapts to dark mode and narrow screens."""
+"""Build a self-contained HTML page from headings, paragraphs and tables, for light, dark and narrow screens."""
 
 from collections.abc import Sequence
 from html import escape
@@ -47,7 +47,7 @@ def heading(text: str, level: int = 2) -> str:
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return a table of plain text; all columns but the first are aligned to the right, for numbers."""
+    """Return a table of plain text. All columns except the first are aligned to the right, for numbers."""
 
     def render_row(tag: str, cells: Sequence[str]) -> str:
         first, *numbers = (escape(cell) for cell in cells)

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 
 def ndcg(ranked: Sequence[str], relevance: Mapping[str, int], cutoff: int = 10) -> float:
-    """Return nDCG of document ids in rank order, in [0, 1]; 0 when nothing is relevant."""
+    """Return nDCG of document ids in rank order, in [0, 1], or 0 if nothing is relevant."""
     gains = [max(relevance.get(doc_id, 0), 0) for doc_id in ranked[:cutoff]]
     ideal = sorted((max(value, 0) for value in relevance.values()), reverse=True)[:cutoff]
     best = _discounted(ideal)
@@ -17,7 +17,7 @@ def ndcg(ranked: Sequence[str], relevance: Mapping[str, int], cutoff: int = 10) 
 
 
 def reciprocal_rank(ranked: Sequence[str], relevance: Mapping[str, int], cutoff: int = 10) -> float:
-    """Return 1 / rank of the first relevant document; 0 if no document up to the cutoff is relevant."""
+    """Return 1 / rank of the first relevant document, or 0 if no document up to the cutoff is relevant."""
     for rank, doc_id in enumerate(ranked[:cutoff], start=1):
         if relevance.get(doc_id, 0) > 0:
             return 1 / rank

@@ -17,7 +17,7 @@ MAX_FAILURES = 10
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A query that failed, and why; ``is_partial`` is true if it was reranked only in part."""
+    """A query that failed, and why. ``is_partial`` is true if it was reranked only in part."""
 
     query_id: str
     reason: str
@@ -34,20 +34,20 @@ def run_queries(
     allow_partial: bool = False,
     advance: Callable[[], None] = lambda: None,
 ) -> list[Failure]:
-    """Run the queries that the checkpoint lacks, and append their records to it.
+    """Run the queries that are not in the checkpoint, and append their records to it.
 
     Args:
         queries: the query set.
         search: a function from a query and its start time (``time.perf_counter``) to its record. Several threads call
             it.
-        checkpoint: the side file that gets the records. Only the calling thread writes to it.
+        checkpoint: the side file for the records. Only the calling thread writes to it.
         workers: the number of threads.
         require_reranked: whether a query fails if it is not completely reranked.
-        allow_partial: whether a query may be reranked in part without failing.
+        allow_partial: whether a query that is reranked in part counts as a success.
         advance: called after each query.
 
     Returns:
-        The queries that failed or were not tried, in the order of the query set. The checkpoint has no records of them.
+        The queries that failed or were not tried, in the order of the query set. They are not in the checkpoint.
     """
     waiting = iter([query for query in queries if query.query_id not in checkpoint])
     failed: dict[str, Failure] = {}

@@ -31,7 +31,7 @@ def compute_corrected(measure: Any, judged: Mapping[str, int], doc_ids: Sequence
 
 
 def interpolated_precision(is_relevant: Sequence[bool], n_relevant: int, recall: float) -> float:
-    """Return the highest precision from the rank that reaches ``recall`` downwards; 0 if no rank reaches it.
+    """Return the highest precision at or below the rank that reaches ``recall``, or 0 if no rank reaches it.
 
     Recall is reached at ``recall * n_relevant`` documents, rounded half up (trec_eval 10, ``m_iprec_at_recall.c``).
     """

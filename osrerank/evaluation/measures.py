@@ -2,7 +2,7 @@
 
 ir-measures (MacAvaney et al., 2022, arXiv 2111.13466) passes each measure to a provider, such as pytrec_eval or gdeval.
 Providers differ in how they break ties and select queries. So they get only the queries that are averaged over, with
-documents truncated to the depth, in trec_eval's order and with distinct scores.
+rankings truncated to the depth, in trec_eval's order and with distinct scores.
 """
 
 import contextlib
@@ -37,8 +37,8 @@ class Averaging:
     """The documents and queries that a measure is computed over.
 
     Attributes:
-        complete: whether to average over all judged queries (trec_eval's ``-c``). Queries that the run lacks then count
-            as 0. Otherwise, only queries in both run and judgments are averaged, which is trec_eval's default.
+        complete: whether to average over all judged queries (trec_eval's ``-c``). Queries that are not in the run then
+            count as 0. Otherwise, only queries in both run and judgments are averaged, as trec_eval does by default.
         relevance_level: the minimum grade of a relevant document, for measures with binary relevance (``-l``).
         depth: the number of top documents of each ranking to measure (``-M``). None measures all documents.
         single_precision: whether to compare scores as 32-bit floats, as trec_eval up to 9.0.8 does.
@@ -97,7 +97,7 @@ def evaluate(
 class Evaluator:
     """Measures a run batch by batch, so that the whole run need not be in memory.
 
-    The values are those that `evaluate` returns for the whole run. The arguments are those of `evaluate`, too.
+    It returns the same values as `evaluate` for the whole run; see there for the arguments.
 
     Raises:
         EvaluationError: a measure is unknown.
@@ -134,7 +134,7 @@ class Evaluator:
         if undefined := [measure for measure, by_query in values.items() if not by_query]:
             raise EvaluationError(f"{undefined[0]} has no value for any query of run {run_name}; leave it out")
         overall = {measure: _aggregate(self._parsed[measure], by_query) for measure, by_query in values.items()}
-        if (by_query := self._values.get(MSMARCO)) is not None:  # queries that the run lacks count 0
+        if (by_query := self._values.get(MSMARCO)) is not None:  # queries missing from the run count as 0
             values[MSMARCO] = {query_id: by_query.get(query_id, 0.0) for query_id in self._qrels.judgments}
             overall[MSMARCO] = math.fsum(values[MSMARCO].values()) / len(values[MSMARCO])
         return Evaluation(run_name, values, overall)
@@ -169,7 +169,7 @@ def parse_measures(names: Iterable[str], relevance_level: int = 1) -> dict[str, 
     """Return display name -> ir-measures' measure object.
 
     Args:
-        names: names from ir-measures or trec_eval. A name from trec_eval may stand for several measures.
+        names: names from ir-measures or trec_eval. A trec_eval name can be an alias of several measures.
         relevance_level: the relevance level of measures with binary relevance whose name has no ``rel=``.
 
     Raises:
@@ -190,8 +190,8 @@ def parse_measures(names: Iterable[str], relevance_level: int = 1) -> dict[str, 
 def msmarco_mrr(qrels: Qrels, run: Run) -> dict[str, float]:
     """Return query_id -> reciprocal rank of each judged query, as MS MARCO's official script computes it.
 
-    Grades above 0 are relevant. A query that the run lacks counts as 0. In a three-column run, the rank column counts,
-    even if ranks are missing.
+    Grades above 0 are relevant. A query that is not in the run counts as 0. In a three-column run, the rank column
+    counts, even if ranks are missing.
     """
     return {query_id: _reciprocal_rank(judged, run, query_id) for query_id, judged in qrels.judgments.items()}
 
@@ -237,7 +237,7 @@ def _compute_values(
 
 
 def _rank_doc_ids(run: Run, query_id: str, averaging: Averaging) -> list[str]:
-    """Return a query's document ids in trec_eval's order, truncated to the depth; empty if the run lacks the query."""
+    """Return a query's document ids in trec_eval's order, truncated to the depth; none if the run has no ranking."""
     documents = trec_order(run.rankings.get(query_id, ()), single_precision=averaging.single_precision)
     return [document.doc_id for document in documents[: averaging.depth]]
 
@@ -309,7 +309,7 @@ def _parse(ir_measures: ModuleType, name: str) -> list[Any]:
 def _parse_trec(ir_measures: ModuleType, name: str) -> list[Any]:
     nicknames = require("pytrec_eval", extra="eval").supported_nicknames
     try:
-        if name not in nicknames:  # nicknames such as all_trec stand for measures that ir-measures lacks
+        if name not in nicknames:  # aliases such as all_trec include measures that ir-measures does not know
             return list(ir_measures.parse_trec_measure(name))
     except ValueError:
         pass
@@ -318,7 +318,7 @@ def _parse_trec(ir_measures: ModuleType, name: str) -> list[Any]:
 
 
 def _set_relevance_level(measure: Any, name: str, level: int) -> Any:
-    """Return the measure with a relevance level, unless its name sets one or it takes none."""
+    """Return the measure with a relevance level, unless its name sets one or the measure has no such parameter."""
     if level == 1 or "rel=" in name or "rel" not in measure.SUPPORTED_PARAMS:
         return measure
     if measure.SUPPORTED_PARAMS["rel"].default == 1 or "rel" in measure.params:

@@ -66,7 +66,7 @@ def plot_curve(path: Path, losses: Sequence[tuple[int, float]], measures: Sequen
     Args:
         path: the file to write.
         losses: pairs of step and loss.
-        measures: pairs of step and value, higher is better; empty if there is no development set.
+        measures: pairs of step and value, higher is better. Empty if there is no development set.
     """
     with _axes(path) as axes:
         axes.plot(*zip(*losses, strict=True), linewidth=1.0, color=COLOURS[0])
@@ -108,7 +108,7 @@ def check_plot(path: Path) -> None:
 
 @contextlib.contextmanager
 def _axes(path: Path) -> Iterator[Any]:
-    """Yield the axes of a new figure; write the figure at the end."""
+    """Yield the axes of a new figure, and write the figure at the end."""
     check_plot(path)
     matplotlib = require("matplotlib", extra="eval")
     figure_module = require("matplotlib.figure", extra="eval")
@@ -125,7 +125,7 @@ def _axes(path: Path) -> Iterator[Any]:
 
 
 def _draw_curve(axes: Any, label: str, points: Sequence[tuple[float, float]], number: int) -> None:
-    """Draw a line through points ``(x, y)``; no two numbers below 49 share marker and colour."""
+    """Draw a line through points ``(x, y)``. No two numbers below 49 share marker and colour."""
     marker = MARKERS[(number + number // len(COLOURS)) % len(MARKERS)]
     colour = COLOURS[number % len(COLOURS)]
     axes.plot(*zip(*points, strict=True), marker=marker, markersize=4, linewidth=1.3, color=colour, label=label)

@@ -1,7 +1,7 @@
 """Collections with published BM25 candidates, and other systems' published values on these candidates.
 
-The candidates are from Anserini with k1 = 0.9 and b = 0.4; rank_llm publishes them with their texts. Anserini's
-regressions publish their nDCG@10 in BM25's order, so a file with other candidates is noticed by its value.
+The candidates are from Anserini with k1 = 0.9 and b = 0.4. rank_llm publishes them with their texts. Anserini's
+regressions publish their nDCG@10 in BM25's order, so a file with other candidates is recognised by another value.
 """
 
 from collections.abc import Mapping
@@ -23,8 +23,8 @@ class PublishedFile:
     Attributes:
         name: the file's name.
         url: the file's address.
-        bytes: the file's size in bytes; 0 if unknown.
-        md5, sha256: the file's checksums in hexadecimal digits; "" if unknown.
+        bytes: the file's size in bytes, or 0 if unknown.
+        md5, sha256: the file's checksums in hexadecimal digits, or "" if unknown.
     """
 
     name: str
@@ -73,7 +73,7 @@ class Collection:
 def _create_collection(
     year: int, version: str, queries: int, qrels: PublishedFile, bm25: float, values: Mapping[str, float], sha256: str
 ) -> Collection:
-    """Create the collection of one year; ``sha256`` is the checksum of the top 100 candidates, "" if unknown."""
+    """Create the collection of a year. ``sha256`` is the checksum of the top 100 candidates, or "" if unknown."""
     name = f"dl{year % 100}"
     source = _RANK_LLM.format(version)
     files = {depth: f"retrieve_results_{name}_top{depth}.jsonl" for depth in DEPTHS}

@@ -59,7 +59,7 @@ class QueryRecord:
 
     @classmethod
     def from_ranking(cls, query_id: str, ranking: Ranking, started_s: float) -> Self:
-        """Create the record of a ranking; the other arguments are those of `from_response`."""
+        """Create the record of a ranking; see `from_response` for the other arguments."""
         candidates = [
             {
                 "doc_id": candidate.doc_id,
@@ -83,7 +83,7 @@ class QueryRecord:
         reason: object,
         started_s: float,
     ) -> Self:
-        """Create a record; pair probabilities move from a stage's report to the record."""
+        """Create a record. Pair probabilities are moved from a stage's report to the record."""
         pairs = next((stage["pairs"] for stage in stages if stage.get("pairs")), None)
         return cls(
             query_id,
@@ -123,7 +123,7 @@ class QueryRecord:
 
     @property
     def failure_reason(self) -> str:
-        """Why the query was not completely reranked; empty if it was, or if it has no candidates."""
+        """Why the query was not completely reranked, or "" if it was or has no candidates."""
         if self.fields["applied"] is True or not self.fields["candidates"]:
             return ""
         return str(self.fields["reason"] or "not reranked")
@@ -145,18 +145,18 @@ class QueryRecord:
         return QueryRecord(self.query_id, fields)
 
     def documents(self) -> tuple[ScoredDocument, ...]:
-        """Return the candidates with their final scores, as the TREC run has them."""
+        """Return the candidates with their final scores, as in the TREC run."""
         candidates = self.fields["candidates"]
         return tuple(ScoredDocument(candidate["doc_id"], float(candidate["score"])) for candidate in candidates)
 
 
 def _candidate_from_hit(hit: Mapping[str, Any], rank: int) -> dict[str, Any]:
-    marks = hit.get("_rerank") or {FIRST_PASS: {"score": hit["_score"], "rank": rank}}
+    entries = hit.get("_rerank") or {FIRST_PASS: {"score": hit["_score"], "rank": rank}}
     return {
         "doc_id": hit["_id"],
         "score": hit["_score"],
-        "first_pass": marks[FIRST_PASS],
-        "stages": {name: values for name, values in marks.items() if name not in NON_STAGE_KEYS},
+        "first_pass": entries[FIRST_PASS],
+        "stages": {name: values for name, values in entries.items() if name not in NON_STAGE_KEYS},
     }
 
 

@@ -18,7 +18,7 @@ class Report:
     Attributes:
         evaluations: an evaluation for each run.
         averaging: the documents and queries that were measured.
-        comparisons: the comparisons of runs; empty if none were requested.
+        comparisons: the comparisons of runs. Empty if none were requested.
         letters: (run, measure) -> letters of other runs, as `significance.superscripts` returns them.
         marks: the rule by which the letters were chosen.
     """
@@ -30,7 +30,7 @@ class Report:
     marks: Marks = "holm"
 
     def as_json(self, *, per_query: bool) -> dict[str, Any]:
-        """Return the report as JSON values; an infinite number, such as an effect size, becomes None."""
+        """Return the report as JSON values. Infinite numbers, such as effect sizes, become None."""
         return {
             "averaging": asdict(self.averaging),
             "runs": [self._run_as_json(evaluation, per_query=per_query) for evaluation in self.evaluations],

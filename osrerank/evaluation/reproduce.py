@@ -49,7 +49,7 @@ class Reproduction:
         depth: the number of candidates of each query.
         model: the model's name, which is also the name of its run.
         values: name of a run -> its measured value, for the model, BM25 and all other runs.
-        published: published values of other systems on the same candidates; empty if the candidates differ.
+        published: other systems' published values on the same candidates. Empty if the candidates differ.
         is_published: whether BM25 has its published value, which shows that the candidates are the published ones.
         comparisons: comparisons of the model's run with each other run. Holm's method corrects the p-values.
         queries: the number of measured queries.
@@ -83,17 +83,17 @@ class Reproduction:
 def find_materials(folder: Path, collection: Collection, depth: int, texts: Texts | None = None) -> Materials:
     """Read a collection's candidates and judgments from a folder.
 
-    Judgments are recognised by their checksum, so the file may have any name. Candidates are rank_llm's file, or a run
-    ``BM25.txt`` (in the folder or in ``runs``) with ``corpus.jsonl`` and ``queries.tsv``.
+    Judgments are recognised by their checksum, not by the file's name. Candidates come from rank_llm's file, or from a
+    run ``BM25.txt`` (in the folder or in ``runs``) with ``corpus.jsonl`` and ``queries.tsv``.
 
     Args:
-        folder: the folder that has the files.
+        folder: the folder that contains the files.
         collection: the collection to find.
         depth: the number of candidates of each query.
-        texts: a function that yields the texts of the run's documents; it takes the place of ``corpus.jsonl``.
+        texts: a function that yields the texts of the run's documents, in place of ``corpus.jsonl``.
 
     Raises:
-        EvaluationError: a file is missing; the message has its address and checksum.
+        EvaluationError: a file is missing. The message contains its address and checksum.
         ChecksumError: rank_llm's file is not the published one.
     """
     qrels = next(_find_by_checksum(folder, collection.qrels), None)
@@ -116,7 +116,7 @@ def find_materials(folder: Path, collection: Collection, depth: int, texts: Text
 
 def _missing_files_error(folder: Path, collection: Collection, files: Sequence[PublishedFile]) -> EvaluationError:
     return EvaluationError(
-        f"{folder} lacks {'; '.join(map(str, files))}. Download the files to this folder, or run: osrerank download "
+        f"{folder} does not contain {'; '.join(map(str, files))}. Download the files to it, or run: osrerank download "
         f"{collection.name} --output {folder}"
     )
 
@@ -143,7 +143,7 @@ def compare_with_published(
         collection: the collection.
         depth: the number of candidates of each query.
         qrels: the collection's judgments.
-        bm25: BM25's run, which has the candidates.
+        bm25: BM25's run, which contains the candidates.
         model_run: the model's run of the same candidates, named after the model.
         other_runs: other runs to compare with the model's run.
 
@@ -169,7 +169,7 @@ def compare_with_published(
 
 
 def _swap_runs(comparison: RunComparison) -> RunComparison:
-    """Exchange run and baseline of a comparison; p-values stay the same."""
+    """Exchange a comparison's run and baseline. The p-values stay the same."""
     return replace(
         comparison,
         baseline=comparison.run,

@@ -1,6 +1,6 @@
 """Count self-hits: hits with the id of their query, in collections whose queries are documents, such as BEIR's ArguAna.
 
-BEIR excludes self-hits from a run. In other collections, queries and documents may share ids by chance, for instance if
+BEIR excludes self-hits from a run. In other collections, queries and documents can share ids by chance, for instance if
 both are numbered from 1. Such documents are seldom among the top hits, so a low share of self-hits counts as chance.
 """
 
@@ -12,7 +12,7 @@ MIN_SHARE = 0.05
 
 
 def count_self_hits(rankings: Mapping[str, Sequence[str]]) -> int:
-    """Return how many queries have a self-hit among their top ten; 0 if so few may be chance.
+    """Return how many queries have a self-hit among their top ten, or 0 if these are too few to rule out chance.
 
     Args:
         rankings: query id -> document ids, best first.

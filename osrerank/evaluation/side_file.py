@@ -1,7 +1,7 @@
 """The side file of a run, ``NAME.run.jsonl``: scores and timings of each query, and a checkpoint to resume from.
 
-The first line has the options that the run depends on. Every other line is a `records.QueryRecord`, appended when its
-query ends. A killed run resumes after the last complete line.
+The first line contains the options that the run depends on. Every other line is a `records.QueryRecord`, appended when
+its query ends. A killed run resumes after the last complete line.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ class SideFile:
     """A side file that is open for appending; use it as a context manager.
 
     Args:
-        path: the side file; created if it does not exist.
+        path: the side file, which is created if it does not exist.
         options: the options that the run depends on, as JSON values.
 
     Raises:
@@ -65,7 +65,7 @@ class SideFile:
         self._file.flush()
 
     def records(self, query_ids: Iterable[str]) -> Iterator[QueryRecord]:
-        """Yield the records of these queries in the given order; queries without a record are skipped."""
+        """Yield the records of queries in the given order. Queries without a record are skipped."""
         for query_id in query_ids:
             if query_id in self._offsets:
                 self._file.seek(self._offsets[query_id])
@@ -86,7 +86,7 @@ class SideFile:
     def _lock(self) -> None:
         """Lock the file until it is closed.
 
-        The path is compared with the locked file, because another process may have replaced it in `finish`.
+        The path is compared with the locked file, because another process might have replaced it in `finish`.
         """
         descriptor = self._file.fileno()
         with contextlib.suppress(FileNotFoundError):
@@ -117,7 +117,7 @@ def read_records(path: Path) -> Iterator[QueryRecord]:
     """Yield the records of a side file.
 
     Raises:
-        EvaluationError: the file is not a side file, is damaged, or has no records.
+        EvaluationError: the file is not a side file, is damaged, or contains no records.
     """
     return (record for _offset, record in read_records_with_offsets(path))
 
@@ -126,7 +126,7 @@ def read_records_with_offsets(path: Path) -> Iterator[tuple[int, QueryRecord]]:
     """Yield the byte offset of each record's line, for `read_record_at`, and the record.
 
     Raises:
-        EvaluationError: as `read_records`.
+        EvaluationError: the file is not a side file, is damaged, or contains no records.
     """
     number = 0
     offset = 0

@@ -22,12 +22,12 @@ from osrerank.evaluation.values import QrelsLike, RunLike, as_qrels, as_run
 Differences = npt.NDArray[np.float64]
 TestName = Literal["t", "randomisation"]
 Marks = Literal["holm", "raw"]
-"""``holm`` gives the better run a letter, by corrected p-values; ``raw`` gives both runs a letter, by raw p-values."""
+"""``holm`` gives a letter to the better run, by corrected p-values. ``raw`` gives one to both runs, by raw p-values."""
 
 SAMPLES = 100_000
 _MAX_EXACT_QUERIES = 16  # 2 ** 16 sign patterns are fewer than SAMPLES
 _CHUNK_ELEMENTS = 2**22  # signs drawn at a time: 32 MiB of float64
-_TOLERANCE = 1e-12  # absorbs rounding errors: the same differences may be summed in different orders
+_TOLERANCE = 1e-12  # absorbs rounding errors when the same differences are summed in another order
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,17 +38,17 @@ class RunComparison:
         baseline: the baseline's name.
         run: the name of the run that is compared with the baseline.
         measure: the measure's name.
-        n_queries: the number of queries, each of which gives a pair of values.
-        difference: the mean of run minus baseline; positive if the run is better.
-        effect_size: Cohen's d_z, the mean difference over its standard deviation; infinite if all differences are equal
-            and not 0.
+        n_queries: the number of queries, each with a value from both runs.
+        difference: the mean of run minus baseline. It is positive if the run is better.
+        effect_size: Cohen's d_z, the mean difference divided by its standard deviation. It is infinite if all
+            differences are equal and not 0.
         wins: the number of queries on which the run is better.
         ties: the number of queries on which both are equal.
         losses: the number of queries on which the baseline is better.
         p_t: the two-tailed p-value of the paired t-test.
         p_randomisation: the two-tailed p-value of the randomisation test.
         p_t_holm: ``p_t``, corrected for all comparisons on this measure.
-        p_randomisation_holm: ``p_randomisation``, corrected likewise.
+        p_randomisation_holm: ``p_randomisation``, corrected for all comparisons on this measure.
     """
 
     baseline: str
@@ -85,15 +85,15 @@ def compare(
 
     Args:
         qrels: the judgments, as for `evaluate`.
-        runs: name -> run, as for `evaluate`; the first run is the baseline.
+        runs: name -> run, as for `evaluate`. The first run is the baseline.
         measures: the measures' names.
         averaging: the documents and queries to measure, as for `evaluate`.
         all_pairs: whether to compare each run with all runs before it, not only with the first.
         seed: the seed of the randomisation test.
 
     Raises:
-        EvaluationError: as `evaluate`. Also if there are fewer than two runs or two queries, or if runs are measured
-            over different queries.
+        EvaluationError: there are fewer than two runs or two queries, the runs are measured over different queries, or
+            `evaluate` raised the error.
     """
     judged = as_qrels(qrels)
     evaluations = [evaluate(judged, replace(as_run(run), name=name), measures, averaging) for name, run in runs.items()]
@@ -104,7 +104,7 @@ def compare_runs(evaluations: Sequence[Evaluation], *, all_pairs: bool = False, 
     """Compare evaluated runs on each measure, with Holm's correction for each measure and test.
 
     Args:
-        evaluations: evaluations with the same measures and queries; the first is the baseline.
+        evaluations: evaluations with the same measures and queries. The first is the baseline.
         all_pairs: whether to compare each run with all runs before it, not only with the first.
         seed: the seed of the randomisation test.
 
@@ -165,7 +165,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def effect_size(differences: Differences) -> float:
-    """Return Cohen's d_z of differences ``(n,)``: mean over sample standard deviation; 0 when all are 0."""
+    """Return Cohen's d_z of differences ``(n,)``: mean divided by sample standard deviation, or 0 if all are 0."""
     mean, deviation = float(differences.mean()), float(differences.std(ddof=1))
     if deviation <= _TOLERANCE * max(1.0, abs(mean)):
         return 0.0 if abs(mean) <= _TOLERANCE else math.copysign(math.inf, mean)

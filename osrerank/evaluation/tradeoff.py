@@ -1,8 +1,8 @@
-"""Compute curves of quality against cost, in inferences per query, from the saved scores of one deep run.
+"""Compute curves of quality against cost, in inferences per query, from one run's saved scores.
 
 Nogueira, Yang, Cho, Lin: Multi-Stage Document Ranking with BERT, 2019, arXiv:1910.14424, section 5, Figures 2 to 4.
-A run's side file (`evaluation.side_file`) has monoBERT's scores of the top k0 of the first pass, and duoBERT's
-probabilities p_ij for the pairs of monoBERT's top k1. The rankings at smaller depths follow without running a model.
+A run's side file (`evaluation.side_file`) contains monoBERT's scores for the first pass's top k0, and duoBERT's
+probabilities p_ij for the pairs of monoBERT's top k1. Rankings at smaller depths are computed without running a model.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -27,7 +27,7 @@ SAMPLE_TRIALS = 10
 BATCH_QUERIES = 50
 """The number of queries whose rankings are in memory at a time."""
 Blend = tuple[Method, float]
-"""A run's method of blending with the first pass, and the weight of the first pass."""
+"""How a run blends scores with the first pass, and the weight of the first pass."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,10 +35,10 @@ class OperatingPoint:
     """The depths and aggregation of one point of a curve.
 
     Attributes:
-        k0: the number of top first-pass candidates that monoBERT scores. At 0, the ranking is the first pass.
+        k0: the number of top first-pass candidates that monoBERT scores. 0 leaves the first pass unchanged.
         k1: the number of monoBERT's top candidates that duoBERT compares in pairs. Below 2, duoBERT does not run.
         pairs: the aggregation of a candidate's pair probabilities.
-        sample_size: the number of rivals drawn for each candidate without replacement, for ``sample`` only.
+        sample_size: for ``sample``, the number of rivals drawn for each candidate, without replacement.
         seed: the seed of the draws.
         blended: whether monoBERT's scores are blended with the first pass, as in the run.
     """
@@ -59,10 +59,10 @@ class QueryScores:
         query_id: the query's id.
         first_pass: the document ids in first-pass order.
         mono: document id -> monoBERT's score, higher is better. Documents whose scoring failed are absent.
-        mono_depth: the number of top candidates that monoBERT was to score.
+        mono_depth: the number of top candidates passed to monoBERT.
         pairs: (i, j) -> p_ij in [0, 1], the probability that document i is better than document j.
-        first_scores: document id -> first-pass score; only blended settings need it.
-        blend: the run's blend; None if the run has no blend.
+        first_scores: document id -> first-pass score, which only blended settings need.
+        blend: the run's blend, or None if the run is not blended.
     """
 
     query_id: str
@@ -75,12 +75,12 @@ class QueryScores:
 
     @classmethod
     def from_record(cls, record: QueryRecord, blend: Blend | None = None) -> "QueryScores":
-        """Extract the scores from a record of a run's side file; the file's first line has the blend.
+        """Extract the scores from a record of a run's side file. The file's first line contains the blend.
 
         In a run of the pipeline ``vectors-mono``, the order by vectors takes the place of the first pass.
 
         Raises:
-            EvaluationError: the record lacks candidates of the first pass, so no smaller depth can be derived.
+            EvaluationError: first-pass candidates are missing, so rankings at smaller depths cannot be computed.
         """
         if _is_after_vectors(record):
             return cls(record.query_id, *_vectors_order_and_scores(record), _mono_depth(record), _pairs(record))
@@ -100,7 +100,7 @@ class QueryDepths(NamedTuple):
 
     Attributes:
         n_hits: the number of hits of the first pass.
-        mono_depth: the number of top candidates that monoBERT was to score.
+        mono_depth: the number of top candidates passed to monoBERT.
         n_compared: the number of candidates that duoBERT compared in pairs.
     """
 
@@ -113,7 +113,7 @@ class QueryDepths(NamedTuple):
         """Count the candidates in a record of a run's side file.
 
         Raises:
-            EvaluationError: as `QueryScores.from_record`.
+            EvaluationError: first-pass candidates are missing.
         """
         ranks = sorted(int(candidate["first_pass"]["rank"]) for candidate in record.fields["candidates"])
         _validate_ranks(record.query_id, ranks)
@@ -127,7 +127,7 @@ class ScoredRun:
 
     Args:
         path: the side file. The constructor reads it once, to validate it.
-        blend: the run's blend, from the file's first line; None if the run has no blend.
+        blend: the run's blend, from the file's first line, or None if the run is not blended.
 
     Attributes:
         depths: the depths of each query.
@@ -135,7 +135,7 @@ class ScoredRun:
         is_after_vectors: whether a cross-encoder scored the top candidates of the stage ``vectors``.
 
     Raises:
-        EvaluationError: the file is not a side file, or candidates of the first pass are missing.
+        EvaluationError: the file is not a side file, or first-pass candidates are missing.
     """
 
     def __init__(self, path: Path, blend: Blend | None = None) -> None:
@@ -154,7 +154,7 @@ class ScoredRun:
         return (QueryScores.from_record(record, self._blend) for record in read_records(self._path))
 
     def read_pairs(self, query_id: str) -> Mapping[tuple[str, str], float]:
-        """Return a query's pair probabilities; empty if the query is not in the run."""
+        """Return a query's pair probabilities, or none if the query is not in the run."""
         offset = self._offsets.get(query_id)
         return {} if offset is None else _pairs(read_record_at(self._path, offset, query_id))
 
@@ -164,7 +164,7 @@ class Point:
     """A point of a curve: a setting with its cost and quality.
 
     Attributes:
-        setting: the setting; for the aggregation ``sample``, that of the first sample.
+        setting: the setting. For the aggregation ``sample``, the setting of the first sample.
         inferences: the mean number of forward passes per query.
         quality: the value of the measure.
     """
@@ -175,14 +175,14 @@ class Point:
 
 
 def derive_ranking(scored: QueryScores, setting: OperatingPoint) -> tuple[tuple[str, ...], int]:
-    """Return the document ids that a setting would rank, best first, and the number of inferences it would take.
+    """Return a setting's ranking as document ids, best first, and the number of inferences that it takes.
 
-    MonoBERT's scores order the top k0 of the first pass. Aggregated pair probabilities then order the top k1. Lower
-    ranks and ties keep their previous order. With n hits, the inferences are min(k0, n) + k1(k1 - 1). If m rivals are
+    MonoBERT's scores order the first pass's top k0. Aggregated pair probabilities then order the top k1. Lower ranks
+    and ties keep their previous order. With n hits, the inferences are min(k0, n) + k1(k1 - 1). If m rivals are
     sampled for each candidate, the second term is k1 * m.
 
     Raises:
-        EvaluationError: the run lacks a score that the setting needs.
+        EvaluationError: the run does not contain a score that the setting needs.
     """
     block = scored.first_pass[: setting.k0]
     if len(block) > scored.mono_depth:
@@ -210,9 +210,9 @@ def compute_curve(
     """Return a point for each setting.
 
     Args:
-        scored: the scores of each query of the deep run, which are read once. Queries without hits are left out,
-            because a run file has no lines for them.
-        settings: the settings. A point of the aggregation ``sample`` is the mean of ten samples.
+        scored: each query's scores, which are read once. Queries without hits are left out, because a run file contains
+            no lines for them.
+        settings: the settings. With the aggregation ``sample``, a point is the mean of ten samples.
         qrels: the judgments.
         measure: the measure's name, as for `measures.evaluate`.
         averaging: the documents and queries to measure, as for `measures.evaluate`.
@@ -226,7 +226,7 @@ def compute_curve(
     while batch := list(islice(scored_with_hits, BATCH_QUERIES)):
         for trial in chain.from_iterable(trials):
             trial.add(batch)
-    return [_average_trials(setting, each) for setting, each in zip(settings, trials, strict=True)]
+    return [_average_trials(setting, samples) for setting, samples in zip(settings, trials, strict=True)]
 
 
 def join_pairs(scored: Iterable[QueryScores], *other_runs: ScoredRun) -> Iterator[QueryScores]:
@@ -248,7 +248,7 @@ def max_k0(depths: Sequence[QueryDepths]) -> int:
 
 
 def max_k1(depths: Iterable[QueryDepths]) -> int:
-    """Return the maximum k1 for which all queries have pair probabilities; 0 if no duo stage ran."""
+    """Return the maximum k1 for which all queries have pair probabilities. It is 0 if no duo stage ran."""
     return min((query.n_compared for query in depths if query.n_hits), default=0)
 
 
@@ -275,12 +275,12 @@ class _Trial:
         return self._inferences / self._queries
 
     def values(self) -> list[float]:
-        """Return the measure's value, or several values if its name stands for several measures."""
+        """Return the measure's value, or several values if the name is an alias of several measures."""
         return list(self._evaluator.evaluation("derived").overall.values())
 
 
 def _sample_settings(setting: OperatingPoint) -> Iterator[OperatingPoint]:
-    """Yield the settings whose values a point averages, one for each sample."""
+    """Yield the setting with the seed of each sample over which a point is averaged."""
     trials = SAMPLE_TRIALS if setting.pairs == "sample" and setting.k1 > 1 else 1
     return (replace(setting, seed=setting.seed + trial) for trial in range(trials))
 
@@ -307,9 +307,9 @@ def _aggregate_pairs(
 
 
 def _blend_with_first_pass(scored: QueryScores, ranked: Sequence[str]) -> list[str]:
-    """Return monoBERT's order after blending with the first pass, by the stage that a search uses.
+    """Return monoBERT's order after blending with the first pass in the same stage as in a search.
 
-    The stage takes monoBERT's score from the candidate. It only checks that the trace has an entry of a model.
+    The stage uses the candidate's score, which is monoBERT's, and only requires a model's entry in the trace.
     """
     if scored.blend is None:
         raise _missing_scores_error(scored, "a blend with the first pass")
@@ -358,7 +358,7 @@ def _vectors_order_and_scores(record: QueryRecord) -> tuple[tuple[str, ...], dic
 def _validate_ranks(query_id: str, ranks: Sequence[int]) -> None:
     if list(ranks) != list(range(1, len(ranks) + 1)):
         raise EvaluationError(
-            f"the run lacks first-pass candidates of query {query_id} (its {len(ranks)} documents have ranks up to "
+            f"the run does not contain all candidates of query {query_id} (its {len(ranks)} documents have ranks up to "
             f"{max(ranks)}); run it again with --hits at least --depth"
         )
 
@@ -382,5 +382,5 @@ def _documents(ranking: Sequence[str]) -> tuple[ScoredDocument, ...]:
 
 def _missing_scores_error(scored: QueryScores, missing: str) -> EvaluationError:
     return EvaluationError(
-        f"the run lacks {missing} for query {scored.query_id}; run it again with the greatest depth to compare"
+        f"the run does not contain {missing} for query {scored.query_id}; run it again at the maximum depth to compare"
     )

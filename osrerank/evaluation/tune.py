@@ -26,7 +26,7 @@ DECIMALS = 4
 GRID_VALUES = tuple(step / 10 for step in range(11))
 Floats = npt.NDArray[np.float64]
 Setting = TypeVar("Setting")
-"""The type of the settings that a cross-validation chooses from."""
+"""The type of the settings that cross-validation chooses from."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -57,8 +57,7 @@ class SentenceScores:
         query_id: the query's id.
         doc_ids: the document ids in first-pass order.
         first_pass: the first-pass scores ``(n,)``, scaled as in `SentenceStage`.
-        best: the scores of each document's three best sentences ``(n, 3)``, best first. Documents with fewer sentences
-            have NaN.
+        best: the scores of each document's three best sentences ``(n, 3)``, best first, or NaN for missing sentences.
     """
 
     query_id: str
@@ -84,7 +83,7 @@ class SentenceScores:
         return cls(record.query_id, doc_ids, first_scores, best.reshape(len(candidates), REPORTED_SENTENCES))
 
     def order(self, weights: Weights) -> npt.NDArray[np.intp]:
-        """Return document indices, best first; documents without sentence scores come last, in first-pass order."""
+        """Return document indices, best first. Documents without sentence scores come last, in first-pass order."""
         combined = interpolate(self.first_pass, self.best, weights.a, weights.sentences)
         return np.lexsort((-combined, np.isnan(self.best[:, 0])))
 
@@ -139,7 +138,7 @@ def grid(sentences: int, values: Sequence[float] = GRID_VALUES) -> tuple[Weights
 def average_precisions(
     run_scores: Sequence[SentenceScores], qrels: Qrels, settings: Sequence[Weights]
 ) -> dict[str, Floats]:
-    """Return query_id -> AP with each setting ``(n_settings,)``; queries without judgments are left out."""
+    """Return query_id -> AP with each setting ``(n_settings,)``. Queries without judgments are left out."""
     return {
         scores.query_id: np.array([_average_precision(scores, judged, weights) for weights in settings])
         for scores in run_scores
@@ -193,7 +192,7 @@ def best_by_a(by_query: Mapping[str, Floats], settings: Sequence[Weights], sente
     Args:
         by_query: query_id -> AP with each setting ``(n_settings,)``.
         settings: the settings.
-        sentences: the number of best sentences that count; settings that weight further sentences are ignored.
+        sentences: the number of best sentences that count. Settings that weight other sentences are ignored.
     """
     means = np.mean(list(by_query.values()), axis=0)
     best: dict[float, float] = {}
@@ -204,7 +203,7 @@ def best_by_a(by_query: Mapping[str, Floats], settings: Sequence[Weights], sente
 
 
 def _average_precision(query_scores: SentenceScores, judged: Mapping[str, int], weights: Weights) -> float:
-    """Return a query's AP; relevant documents that are not candidates have precision 0."""
+    """Return a query's AP. Relevant documents that are not candidates have precision 0."""
     n_relevant = sum(relevance > 0 for relevance in judged.values())
     if not n_relevant:
         return 0.0

@@ -19,11 +19,11 @@ DEFAULT_RUN_NAME = "run"
 def as_run(value: RunLike) -> Run:
     """Convert a value to a run.
 
-    A list must have the best document first; its elements are ids, or texts that `Reranker` ranked.
+    A list must begin with the best document. Its elements are ids, or texts that `Reranker` ranked.
 
     Raises:
         EvaluationError: the value cannot be converted to a run.
-        ConfigError: a DataFrame lacks a column or a value.
+        ConfigError: a DataFrame has no such column, or a value is missing.
         FormatError: a file is malformed.
     """
     if isinstance(value, Run):
@@ -44,7 +44,7 @@ def as_qrels(value: QrelsLike) -> Qrels:
 
     Raises:
         EvaluationError: the value cannot be converted to judgments.
-        ConfigError: a DataFrame lacks a column or a value.
+        ConfigError: a DataFrame has no such column, or a value is missing.
         FormatError: a file is malformed.
     """
     if isinstance(value, Qrels):

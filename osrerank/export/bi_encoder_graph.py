@@ -15,7 +15,7 @@ from osrerank.scoring.modular import modern_bert as modern_shape
 from osrerank.scoring.saved_encoder import POSITION_BUCKETS
 
 PREFIXES = ("bert.", "roberta.", "mpnet.")
-"""Prefixes of weights that were saved with a head."""
+"""Weight prefixes of encoders that were saved with a head."""
 MPNET_NAMES = {
     "attention.attn.q": "attention.self.query",
     "attention.attn.k": "attention.self.key",
@@ -34,8 +34,8 @@ def build_encoder(weights: Weights, config: Mapping[str, Any], card: ModelCard) 
     """Return the graph that encodes texts, as an ``onnx.ModelProto`` in fp32.
 
     Its input is ``input_ids``, int64 ``(n, tokens)``. The rows of a batch must have the same length. Its output
-    ``vector`` is float32 ``(n, dimensions)``; for late interaction, it has a row for each token. With [CLS] pooling,
-    the last layer computes only the state of [CLS]. If a late-interaction model expands queries by tokens that the
+    ``vector`` is float32 ``(n, dimensions)``, with a row for each token in late interaction. With [CLS] pooling, the
+    last layer computes only the [CLS] state. If a late-interaction model expands queries by tokens that the
     query's own tokens must not attend to, a second input ``attention_mask`` is 0 on the expansion.
 
     Args:
@@ -107,7 +107,7 @@ class _Encoder(BertGraph):
     """A BERT encoder without a head, whose texts have only one segment."""
 
     def states(self, *, only_first: bool) -> str:
-        """Return the last states of all tokens, or only that of the first ``(n, 1, hidden)``."""
+        """Return the last states of all tokens, or only of the first token ``(n, 1, hidden)``."""
         states = self._embeddings(self._positions(), self._first_segment())
         for layer in range(self._layers):
             states = self._layer(states, layer, only_first=only_first and layer == self._layers - 1)
@@ -149,7 +149,7 @@ class _MpnetEncoder(_Encoder):
 def distance_buckets(distances: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     """Return the bucket of each distance from a token to another, as in transformers' MPNet.
 
-    Each short distance has a bucket of its own; longer distances share buckets of logarithmically growing size
+    Each short distance has its own bucket. Longer distances share buckets of logarithmically growing size
     (T5, arXiv 1910.10683, section 2.1). Positive and negative distances have different buckets.
     """
     half, exact = POSITION_BUCKETS // 2, POSITION_BUCKETS // 4

@@ -30,7 +30,7 @@ class JudgedQuery:
 
     Attributes:
         raw_scores: the model's raw scores ``(n,)``. A candidate that could not be scored has NaN.
-        first_pass: the first-pass scores divided by the query's best one ``(n,)``; zeros if the best is not positive.
+        first_pass: the first-pass scores divided by the query's best one ``(n,)``, or zeros if that is not positive.
         doc_ids: the ids of the n candidates.
         relevance: document id -> grade. A document without a judgment counts as not relevant.
     """
@@ -59,7 +59,7 @@ class FirstPassWeight:
     Attributes:
         weight: how much the best first-pass score adds, in logits.
         ndcg: the mean nDCG@10 over the queries with this weight.
-        cross_validated_ndcg: the mean nDCG@10 if each fold is ranked with the best weight of the other folds.
+        cross_validated_ndcg: the mean nDCG@10 when each fold is ranked with the best weight of the other folds.
         first_pass_ndcg: the mean nDCG@10 of the candidates in their original order.
     """
 
@@ -74,7 +74,7 @@ def score_judged_queries(
 ) -> Iterator[JudgedQuery]:
     """Score the candidates of each query in a file, and yield them with their judgments.
 
-    Raw scores are computed by undoing the model's current ``calibration``.
+    Raw scores are computed by inverting the model's current ``calibration``.
 
     Raises:
         FormatError: the file is malformed.
@@ -93,10 +93,10 @@ def score_judged_queries(
 
 
 def fit_judged_queries(queries: Sequence[JudgedQuery]) -> Calibration:
-    """Fit the map from raw scores to logits on the candidates of judged queries, as `fit_calibration` does.
+    """Fit the map from raw scores to logits on the candidates of judged queries; see `fit_calibration`.
 
     Raises:
-        EvaluationError: as `fit_calibration`.
+        EvaluationError: all candidates are relevant, none is, or relevant ones do not score higher.
     """
     raw_scores = np.concatenate([np.zeros(0), *(query.raw_scores for query in queries)])
     is_relevant = np.concatenate([np.zeros(0, dtype=bool), *(query.is_relevant for query in queries)])

@@ -58,28 +58,28 @@ class ExportOptions:
     """The options of `export_model`.
 
     Attributes:
-        name: the model's name in its card; by default, the output directory's name.
-        kind: the kind of the new model; by default, the source's. "duo" compares two documents, and adds a third
+        name: the model's name in its card. The default is the output directory's name.
+        kind: the kind of the new model. The default is the source's. "duo" compares two documents, and adds a third
             segment embedding to a model with two.
-        third_segment: the start of the third segment embedding: "zeros", as in the released duoBERT, or a "copy" of
-            the document's embedding (`osrerank.export.third_segment`).
-        pooling: a bi-encoder's pooling: "cls", "mean", "max", "weightedmean" or "lasttoken". None reads it from the
-            source's files, as it does for the next four options.
+        third_segment: the initial third segment embedding: "zeros", as in the released duoBERT, or a "copy" of the
+            document's embedding (`osrerank.export.third_segment`).
+        pooling: a bi-encoder's pooling: "cls", "mean", "max", "weightedmean" or "lasttoken". For this and
+            the next four options, None keeps the source's value.
         query_prefix: the text that precedes every query of a bi-encoder.
         document_prefix: the text that precedes every document of a bi-encoder.
         dimensions: the number of leading values of a bi-encoder's vectors to keep.
         pool_factor: the number of tokens that a late-interaction model merges, on average, into one document vector.
-        precision: "fp32" or "int8". The default is int8 for encoders that another library saved, else fp32.
+        precision: "fp32" or "int8". The default is int8 for encoders that another library saved, and fp32 for others.
         recipe: how the graph is quantised.
         first_pass_weight: the logits that the query's best first-pass score adds in a blend. By default, the
-            development set chooses it; without a development set, the source's is kept.
-        padded: whether the graph takes padded batches, for other programs. Otherwise, BERTs and ModernBERTs get the
+            development set chooses it. Without a development set, the source's weight is kept.
+        padded: whether the graph accepts padded batches, for other programs. Otherwise, BERTs and ModernBERTs get the
             faster graphs of `osrerank.export.graph` and `osrerank.export.modern_bert_graph`.
         keep_weights: whether to copy the safetensors, for the torch backend.
-        head: the kind of head, if the source's files do not name it: "logit1", "logits2" or "next-sentence".
+        head: the kind of head, if the source's files do not specify it: "logit1", "logits2" or "next-sentence".
         self_check: whether a cross-encoder that osrerank did not train must rank paragraphs that answer a question
             above random ones (`osrerank.scoring.checkpoints.self_check`).
-        provenance: the provenance for the card; by default, the source's.
+        provenance: the provenance for the card. The default is the source's.
         vector_model: the bi-encoder for which a development set chooses a cross-encoder's ``vectors_weight``.
     """
 
@@ -114,9 +114,9 @@ def export_model(
 
     Args:
         source: a directory with ``config.json``, ``tokenizer.json`` and safetensors; an encoder that another library
-            saved; an older format, which is converted first (`osrerank.scoring.checkpoints`); or a model whose weights
-            are in a graph that osrerank exported.
-        output: the directory to create; it must not exist.
+            saved; a model in an older format, which is converted first (`osrerank.scoring.checkpoints`); or a model
+            that osrerank exported, even if only its graph contains the weights.
+        output: the directory to create. It must not exist.
         options: the options of the export.
         development_set: the files of candidates (JSON lines) and judgments (TREC) that fit the calibration and choose
             the weight of the first pass.
@@ -211,7 +211,7 @@ def refuse_existing(output: Path) -> None:
     """Raise `ConfigError` if the output exists."""
     if output.exists():
         raise ConfigError(
-            f"{output} exists; name a directory that does not, or remove it", setting="output", source="argument"
+            f"{output} exists; choose another directory, or remove it", setting="output", source="argument"
         )
 
 
@@ -255,7 +255,7 @@ def _convert_encoder(source: Path, output: Path, options: ExportOptions) -> Iter
 
 @contextmanager
 def _add_third_segment(source: Path, output: Path, options: ExportOptions) -> Iterator[Path]:
-    """Yield the source or, if a duo model needs a third segment that it lacks, a temporary copy with one."""
+    """Yield the source or, if a duo model needs a third segment embedding, a temporary copy with one."""
     config = read_config(source) if (source / CONFIG_FILE).exists() else {}
     if options.kind != "duo" or config.get("type_vocab_size") != 2:
         yield source
@@ -271,7 +271,7 @@ def _add_third_segment(source: Path, output: Path, options: ExportOptions) -> It
 
 
 def _new_card(source: Path, options: ExportOptions) -> ModelCard:
-    """Return the source's card with the changes that the options describe."""
+    """Return the source's card, changed by the options."""
     card = read_card(source, name=options.name)
     if options.kind == "duo" and card.kind != "duo":
         card = _duo_card(card, source)
@@ -290,7 +290,7 @@ def _read_languages(directory: Path) -> tuple[str, ...]:
     """Return the ISO 639 codes in the front matter of a model's ``README.md``."""
     if not (directory / README).exists():
         return ()
-    from huggingface_hub import metadata_load  # noqa: PLC0415 - takes half a second
+    from huggingface_hub import metadata_load  # noqa: PLC0415 - the import takes half a second
 
     languages = (metadata_load(directory / README) or {}).get("language") or []
     if isinstance(languages, str):
@@ -302,7 +302,7 @@ def _read_languages(directory: Path) -> tuple[str, ...]:
 def _duo_card(card: ModelCard, source: Path) -> ModelCard:
     """Return the card of a duo model that starts from a cross-encoder, and refuse a bi-encoder."""
     if card.is_encoder:
-        reason = f"{source} is a bi-encoder; a duo model can only be made from a cross-encoder"
+        reason = f"{source} is a bi-encoder; only a cross-encoder can become a duo model"
         raise ModelLoadError(reason, model=card.name, path=str(source))
     segment_rows = 3 if card.segment_rows == 2 else card.segment_rows
     return replace(card, kind="duo", segment_rows=segment_rows, calibration=Calibration(), first_pass_weight=0.0)
@@ -339,7 +339,7 @@ def _choose_vectors_weight(
     qrels: Qrels,
     report: Callable[[str], None],
 ) -> float:
-    """Choose the weight of the vectors' logit with which ``vectors-mono`` has the best nDCG@10."""
+    """Choose the weight of the vectors' logit that gives ``vectors-mono`` the best nDCG@10."""
     with closing(load_scorer(options.vector_model, kinds=("bi-encoder",))) as encoder:
         card = read_card(locate(options.vector_model))
         vector_queries = list(score_judged_queries(encoder, card.calibration, candidates, qrels))

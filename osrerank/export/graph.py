@@ -1,7 +1,7 @@
 """Build the ONNX graph of a BERT cross-encoder for sequences of the same length.
 
-It is faster on CPUs than a traced graph. It has no attention mask. A classifier's last layer computes only the state
-of [CLS], because the head uses no other. One product computes queries, keys and values. Sum and LayerNormalization
+It is faster on CPUs than a traced graph. It needs no attention mask. A classifier's last layer computes only the [CLS]
+state, because the head uses no other. One product computes queries, keys and values. Sum and LayerNormalization
 replace ONNX Runtime's SkipLayerNormalization, which takes several times as long (docs/research/inference.md).
 
 `osrerank.scoring.backends.networks.onnx_weights` reads the weights back from the graph, by the names of the constants.
@@ -50,7 +50,7 @@ def build_bert(weights: Weights, config: Mapping[str, Any], card: ModelCard, hea
         weights: the weights under transformers' names, with or without the prefix ``bert.``.
         config: the model's ``config.json``; see `can_build`.
         card: the model's card.
-        head: the head of a modular cross-encoder; by default, the classifier's head.
+        head: the head of a modular cross-encoder. The default is the classifier's head.
 
     Raises:
         KeyError: a weight is missing.
@@ -70,7 +70,7 @@ class Graph:
     node_count: int = 0
 
     def constant(self, name: str, array: Array) -> str:
-        """Add an array unless the graph has one of this name, and return the name."""
+        """Add an array, unless this name is already used, and return the name."""
         if name not in self.constants:
             onnx = require("onnx", extra="onnx")
             self.constants[name] = onnx.numpy_helper.from_array(np.ascontiguousarray(array), name)
@@ -130,7 +130,7 @@ class BertGraph:
         self._card = card
 
     def logits(self, head: Head | None) -> str:
-        """Return the logits ``(n, labels)`` of a head; by default, of the classifier's head."""
+        """Return the logits ``(n, labels)`` of a head. None uses the classifier's head."""
         classifier = "cls.seq_relationship" if self._card.head == "next-sentence" else "classifier"
         head = head or Head((HeadStep("dense", "pooler.dense", "tanh"), HeadStep("dense", classifier)))
         states = self._embeddings(self._positions(), self._look_up("token_type", "token_type_ids"))
@@ -149,7 +149,7 @@ class BertGraph:
         return self._feed_forward(context, query_states, layer)
 
     def _attention_bias(self, *, only_first: bool) -> str:  # noqa: ARG002 - a subclass uses it
-        """Return the bias that is added to the attention logits. BERT has none, so this returns an empty name."""
+        """Return the bias that is added to the attention logits, or "" because BERT has no such bias."""
         return ""
 
     def _feed_forward(self, context: str, residual: str, layer: int) -> str:

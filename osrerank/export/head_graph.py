@@ -19,7 +19,7 @@ class Nodes(Protocol):
     """A graph under construction, such as `osrerank.export.graph.Graph`."""
 
     def constant(self, name: str, array: npt.NDArray[Any]) -> str:
-        """Add an array unless the graph has one of this name, and return the name."""
+        """Add an array, unless this name is already used, and return the name."""
 
     def add(self, operator: str, inputs: Sequence[str], name: str = "", *, domain: str = "", **attributes: Any) -> str:
         """Add a node with one output, and return the output's name."""

@@ -21,7 +21,7 @@ from osrerank.scoring.saved_encoder import PROVISIONAL_CALIBRATION, EncoderOverr
 PROJECTION = "1_Dense"
 """The folder of the merged projection in an osrerank model directory."""
 FIRST_PASS_WEIGHT = 0.05
-"""How much the query's best first-pass score adds to a mean of cosines."""
+"""The first-pass weight for cosines: what the query's best first-pass score adds to a mean of cosines."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ def read_late_interaction(directory: Path, name: str, overrides: EncoderOverride
         raise file_error(transformer / TOKENIZER_SETTINGS_FILE, reason)
     width = _projected_width(directory, description) or int(config["hidden_size"])
     if overrides.pooling is not None:
-        reason = f"{directory} is a late-interaction model, which pools no token vectors: leave --pooling out"
+        reason = f"{directory} is a late-interaction model, which pools no token vectors; leave --pooling out"
         raise ConfigError(reason, setting="pooling", source="argument")
     if overrides.dimensions is not None and overrides.dimensions > width:
         reason = f"dimensions is {overrides.dimensions}, but {directory}'s vectors have only {width} dimensions"
@@ -98,7 +98,7 @@ def read_late_interaction(directory: Path, name: str, overrides: EncoderOverride
 
 
 def _projected_width(directory: Path, description: files.LateInteractionDescription) -> int:
-    """Return the output size of the last projection, as its weights have it, or 0 without projections."""
+    """Return the output size of the last projection, from its weights, or 0 without projections."""
     if not description.projections:
         return 0
     last = description.projections[-1]
@@ -108,7 +108,7 @@ def _projected_width(directory: Path, description: files.LateInteractionDescript
     if not rows:
         raise ModelLoadError(f"{file} has no tensor {name}", path=str(file))
     if description.dimensions not in (0, rows):
-        reason = f"{file} projects to {rows} dimensions, but the model's description names {description.dimensions}"
+        reason = f"{file} projects to {rows} dimensions, but the model's config file says {description.dimensions}"
         raise ModelLoadError(reason, path=str(file))
     return rows
 

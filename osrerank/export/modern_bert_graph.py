@@ -1,12 +1,12 @@
 """Build the ONNX graph of a ModernBERT for sequences of the same length.
 
-As in `osrerank.export.graph`, the graph has no mask for padding, and the last layer computes only the state of [CLS] if
-the head uses no other.
+As in `osrerank.export.graph`, the graph needs no padding mask, and the last layer computes only the [CLS] state if the
+head uses no other state.
 
-ModernBERT's local attention limits each token to a window around it. The graph has two branches for this, and chooses
-one by the length of the sequences. Short sequences compute attention between all pairs of tokens and mask the distant
-ones. Longer sequences are divided into blocks of a window's size, and each block attends to itself and to its two
-neighbours. The cost of blocks grows with the number of tokens, not with its square.
+ModernBERT's local attention limits each token to a window around it. The graph has two branches for this, of which it
+runs one, depending on the sequences' length. For short sequences, it computes attention between all pairs of tokens and
+masks the distant ones. Longer sequences are divided into blocks of a window's size, and each block attends to itself
+and to its two neighbours. The cost of blocks grows with the number of tokens, not with its square.
 """
 
 from collections.abc import Callable, Mapping
@@ -37,7 +37,7 @@ def build_modern_bert(weights: Weights, config: Mapping[str, Any], card: ModelCa
         weights: the weights under transformers' names, with or without a classifier's prefix.
         config: the model's ``config.json``, which `osrerank.scoring.modular.modern_bert` supports.
         card: the model's card.
-        head: the head of a modular cross-encoder; by default, the classifier's head.
+        head: the head of a modular cross-encoder. The default is the classifier's head.
 
     Raises:
         KeyError: a weight is missing.
@@ -65,11 +65,11 @@ class ModernBertGraph:
         scalar = self.graph.add("Squeeze", [self._tokens, self._axis(0)])
         positions = self.graph.add("Range", [self._integer("zero", 0), scalar, self._integer("one", 1)])
         self._positions = self.graph.add("Cast", [positions], to=FLOAT32)
-        self._rotations = {theta: self._rotation(theta) for theta in dict.fromkeys(shape.rope_bases)}
+        self._rope = {base: self._rope_angles(base) for base in dict.fromkeys(shape.rope_bases)}
         self._masks = {window: self._mask(window) for window in dict.fromkeys(shape.windows) if window is not None}
 
     def states(self, *, only_first: bool) -> str:
-        """Return the last states of all tokens, or only that of [CLS] ``(n, 1, hidden)``."""
+        """Return the last states of all tokens, or only the [CLS] state ``(n, 1, hidden)``."""
         word = self._constant(EMBEDDINGS["word"], "weight")
         states = self._norm(self.graph.add("Gather", [word, "input_ids"]), EMBEDDINGS["norm"])
         last = len(self._shape.windows) - 1
@@ -83,16 +83,16 @@ class ModernBertGraph:
         normed = self._norm(states, names["attention_norm"]) if layer else states
         projections = self._linear(normed, f"{name}.projections", names["projections"])
         query, key, value = self.graph.add_node("Split", [projections], 3, axis=2, num_outputs=3)
-        theta, window = self._shape.rope_bases[layer], self._shape.windows[layer]
-        key = self._rotate(key, theta)
-        if only_first:  # the rotation at position 0 changes nothing
+        rope_base, window = self._shape.rope_bases[layer], self._shape.windows[layer]
+        key = self._apply_rope(key, rope_base)
+        if only_first:  # RoPE changes nothing at position 0
             query, states = self._truncate(query, self._axis(1)), self._truncate(states, self._axis(1))
             if window is not None:
                 end = self.graph.constant(f"seen.{window}", np.array([window + 1]))
                 key, value = self._truncate(key, end), self._truncate(value, end)
             context = self._attention(query, key, value)
         else:
-            context = self._context(self._rotate(query, theta), key, value, window)
+            context = self._context(self._apply_rope(query, rope_base), key, value, window)
         states = add("Add", [states, self._linear(context, f"{name}.attended", names["attended"])])
         wide = self._linear(self._norm(states, names["norm"]), f"{name}.widen", names["widen"])
         inner, gate = self.graph.add_node("Split", [wide], 2, axis=2, num_outputs=2)
@@ -153,7 +153,7 @@ class ModernBertGraph:
         return add("Reshape", [masks, constant(f"mask.{window}", np.array([-1, 1, window, 3 * window]))])
 
     def _block_attention(self, query: str, key: str, value: str, window: int, mask: str) -> str:
-        """Return the context within a window, computed in blocks that attend to themselves and to both neighbours."""
+        """Return attention to a window, computed in blocks that attend to themselves and to both neighbours."""
         add, constant, hidden = self.graph.add, self.graph.constant, self._shape.hidden
         width = constant(f"window.{window}.shape", np.array([window]))
         padding = add("Sub", [add("Mul", [self._block_count(window), width]), self._tokens])
@@ -198,7 +198,7 @@ class ModernBertGraph:
         return self.graph.add("Where", [is_visible, self._number("open", 0.0), self._number("blocked", MASK_BIAS)])
 
     def _if_else(self, condition: str, then: Callable[[], str], otherwise: Callable[[], str]) -> str:
-        """Build both branches, and return the value of the one that the condition chooses when the graph runs."""
+        """Build two branches, between which the condition chooses when the graph runs, and return the output."""
         helper = require("onnx", extra="onnx").helper
         outer_nodes = self.graph.nodes
         branches = {}
@@ -209,17 +209,17 @@ class ModernBertGraph:
         self.graph.nodes = outer_nodes
         return self.graph.add("If", [condition], **branches)
 
-    def _rotation(self, theta: float) -> tuple[str, str]:
-        """Return the cosines and sines of the rotary embeddings' angles, each ``(tokens, width / 2)``."""
+    def _rope_angles(self, base: float) -> tuple[str, str]:
+        """Return the cosines and sines of RoPE's angles, each ``(tokens, width / 2)``."""
         add, width = self.graph.add, self._shape.width
         powers = np.arange(0, width, 2, dtype=np.float32) / np.float32(width)
-        frequencies = (1.0 / np.float32(theta) ** powers).astype(np.float32)
-        columns = self.graph.constant(f"speeds.{theta}", frequencies)
+        frequencies = (1.0 / np.float32(base) ** powers).astype(np.float32)
+        columns = self.graph.constant(f"speeds.{base}", frequencies)
         angles = add("Mul", [add("Unsqueeze", [self._positions, self._axis(1)]), columns])
         return add("Cos", [angles]), add("Sin", [angles])
 
-    def _rotate(self, states: str, theta: float) -> str:
-        inputs = [states, self._axis(0), *self._rotations[theta]]  # from position 0 on
+    def _apply_rope(self, states: str, base: float) -> str:
+        inputs = [states, self._axis(0), *self._rope[base]]  # from position 0 on
         return self.graph.add("RotaryEmbedding", inputs, domain=RUNTIME_DOMAIN, num_heads=self._shape.heads)
 
     def _linear(self, states: str, node_name: str, weights_name: str) -> str:

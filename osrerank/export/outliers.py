@@ -1,8 +1,8 @@
 """Multiply outlier channels in fp32, so that int8 stays precise for the other channels.
 
-Activations are quantised with one scale for a tensor. In BERT's states a handful of channels, the same ones for every
-text, are ten times as large as the others. One scale for all would leave the other channels only a few of its 255
-steps. The outlier channels are therefore multiplied in fp32, and the others in int8 (Dettmers, Lewis, Belkada,
+An activation tensor is quantised with a single scale. In BERT's states, a handful of channels are ten times as large as
+the others, and they are the same for every text. With a single scale, the other channels would use only a few of its
+255 steps. The outlier channels are therefore multiplied in fp32, and the others in int8 (Dettmers, Lewis, Belkada,
 Zettlemoyer: LLM.int8(), 2022, arXiv:2208.07339, section 3.2). The paper detects them in each input; the export detects
 them once.
 """
@@ -18,12 +18,12 @@ from osrerank._optional import require
 from osrerank.scoring.inputs import Tokens, pad
 
 SUFFIX = ".outliers"
-"""The suffix of an fp32 product's name, and of the values and constants that belong to it.
+"""The suffix of the names of an fp32 product, its values and its constants.
 
 `osrerank.scoring.backends.networks.onnx_weights` reads the constants ``NAME.outliers.places`` and ``.weight``.
 """
 MIN_WEIGHTS = 1024
-"""Smaller matrices are not changed."""
+"""The minimum number of weights in a matrix. Smaller matrices are not changed."""
 
 ChannelMaxima = npt.NDArray[np.float32]
 """The largest magnitude of each channel ``(channels,)``."""

@@ -16,9 +16,9 @@ from osrerank.export.smoothing import smooth
 from osrerank.scoring.inputs import Tokens
 
 MIN_TABLE_ROWS = 512
-"""Tables with fewer rows, such as that of the segments, stay in fp32."""
+"""Tables with fewer rows, such as the segment table, stay in fp32."""
 ROW_OPERATORS = frozenset({"Gather", "Slice"})
-"""Operators that read rows of a table: Gather by index, Slice the first ones."""
+"""Operators that return rows of a table: Gather by index, and Slice the first rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,10 +27,10 @@ class QuantisationRecipe:
 
     Attributes:
         reduce_range: whether weights have 7 bits, so that 16-bit sums cannot overflow on CPUs without VNNI.
-        outliers: the maximum number of outlier channels of a product's input. 0 turns their treatment off.
-        outlying: the treatment of outlier channels. "apart" keeps them in fp32 (`osrerank.export.outliers`). "smooth"
-            is faster and moves their size into the weights (`osrerank.export.smoothing`). With "", the export uses
-            "smooth" for cross-encoders and "apart" for bi-encoders.
+        outliers: the maximum number of outlier channels of a product's input. 0 treats no channel as an outlier.
+        outlying: how outlier channels are treated. "apart" keeps them in fp32 (`osrerank.export.outliers`). "smooth" is
+            faster and moves their scale into the weights (`osrerank.export.smoothing`). "" is "smooth" for
+            cross-encoders and "apart" for bi-encoders.
         outlier_gain: the minimum ratio of the largest channel to the largest one that is not an outlier. With a higher
             ratio, fewer products have outliers, which is faster for short inputs.
     """
@@ -110,13 +110,13 @@ def quantise_tables(model: Any) -> None:
 
 
 def quantise_rows(table: npt.NDArray[np.float32]) -> tuple[npt.NDArray[np.int8], npt.NDArray[np.float32]]:
-    """Return int8 rows and their scales ``(rows, 1)``; each number is at most half a scale from the original."""
+    """Return int8 rows and their scales ``(rows, 1)``. The error of each value is at most half its scale."""
     scales = np.maximum(np.abs(table).max(axis=1, keepdims=True), np.finfo(np.float32).tiny) / np.float32(127)
     return np.rint(table / scales).astype(np.int8), scales.astype(np.float32)
 
 
 def _dequantise_rows(make_node: Any, table: str, node: Any) -> list[Any]:
-    """Return the nodes that replace a node that reads rows: they read int8 rows and multiply them by their scales."""
+    """Return the nodes that replace a row lookup: they look up int8 rows and multiply them by their scales."""
     rows = list(node.input[1:])
     return [
         make_node(node.op_type, [f"{table}.int8", *rows], [f"{table}.rows"]),

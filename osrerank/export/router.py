@@ -1,6 +1,6 @@
-"""Split sentence-transformers' Router, which encodes queries with one list of modules and documents with another.
+"""Split sentence-transformers' Router, which encodes queries and documents with different lists of modules.
 
-The export then treats the two lists as two bi-encoders.
+Each list is exported as a bi-encoder.
 """
 
 import json
@@ -13,7 +13,7 @@ from osrerank.scoring.json_file import read_json
 from osrerank.scoring.modular.description import LIBRARY, MODEL_FILE, MODULES_FILE, file_error, refuse_unknown_fields
 
 ROUTER_FILES = ("router_config.json", "config.json")
-"""The name of the Router's description, and its name in older versions."""
+"""The name of the Router's config file, and its name in older versions."""
 ROUTES = ("query", "document")
 IGNORED_PARAMETERS = ("default_route", "allow_empty_key")
 """Parameters for texts that are neither queries nor documents."""

@@ -2,8 +2,8 @@
 
 Each input channel j is divided by a scale, and its weights are multiplied by it, which changes nothing in fp32. The
 scale is max|x_j|^a / max|w_j|^(1 - a) (Xiao, Lin, Seznec, Wu, Demouth, Han: SmoothQuant, 2023, arXiv:2211.10438,
-equation 4). This costs one multiplication of the input, and so is faster than the second matrix product that
-`osrerank.export.outliers` adds.
+equation 4). This costs one multiplication of the input, and is therefore faster than the second matrix product
+that `osrerank.export.outliers` adds.
 """
 
 from collections import Counter
@@ -80,7 +80,7 @@ def _input_name(product: Any) -> str:
 
 
 def _insert(graph: Any, smoothing_nodes: dict[str, Any]) -> None:
-    """Insert each node, given by the name of its input, before the first node that reads its input or output."""
+    """Insert each node before the first node that uses its input or output. The mapping's keys are the inputs."""
     nodes: list[Any] = []
     for node in graph.node:
         inputs = [name.removesuffix(SUFFIX) for name in node.input]

@@ -1,8 +1,9 @@
 """Add a third row to BERT's token type table, for the second document of a duo model.
 
-In Nogueira et al. 2019 (arXiv 1910.14424, section 3.3), the query and both documents have a segment each, but the
+In Nogueira et al. 2019 (arXiv 1910.14424, section 3.3), the query and both documents are separate segments, but the
 tables of BERT's checkpoints have two rows. The released duoBERT kept two rows. It looks rows up by one-hot vectors of
-length two, so the embedding of segment 2 is zero, in training and in use. The third row can start in two ways:
+length two, so the embedding of segment 2 is zero in training and inference. The third row has two possible initial
+values:
 
 - ``zeros``, as in the released code. Training either keeps the row at zero or changes it.
 - ``copy``, the row of the first document. The paper's text suggests that each segment has an embedding of its own.
@@ -24,7 +25,7 @@ TABLE = "token_type_embeddings"
 ThirdRow = Literal["zeros", "copy"]
 
 
-def third_row(table: Tensor, start: ThirdRow) -> Tensor:
+def third_row(table: Tensor, init: ThirdRow) -> Tensor:
     """Add a third row to a table ``(2, hidden)``.
 
     Raises:
@@ -32,11 +33,11 @@ def third_row(table: Tensor, start: ThirdRow) -> Tensor:
     """
     if table.shape[0] != 2:
         raise ValueError(f"the token type table has {table.shape[0]} rows; it must have two")
-    row = torch.zeros_like(table[1]) if start == "zeros" else table[1].clone()
+    row = torch.zeros_like(table[1]) if init == "zeros" else table[1].clone()
     return torch.cat([table, row.unsqueeze(0)])
 
 
-def write_with_third_row(source: Path, folder: Path, start: ThirdRow) -> None:
+def write_with_third_row(source: Path, folder: Path, init: ThirdRow) -> None:
     """Copy a checkpoint's config, tokenizer and safetensors, and add a third row to its token type table.
 
     Raises:
@@ -52,7 +53,7 @@ def write_with_third_row(source: Path, folder: Path, start: ThirdRow) -> None:
         weights = safetensors.load_file(source / name)
         for key, tensor in weights.items():
             if key.endswith(f"{TABLE}.weight") and tensor.shape[0] == 2:
-                weights[key] = third_row(tensor, start)
+                weights[key] = third_row(tensor, init)
                 widened += 1
         safetensors.save_file(weights, folder / name, metadata={"format": "pt"})
     if widened != 1:

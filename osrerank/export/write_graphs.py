@@ -28,7 +28,7 @@ from osrerank.scoring.modular.description import FAMILIES, GRAPH_FAMILIES, STATI
 from osrerank.scoring.saved_encoder import check_architecture
 
 WORD_SAMPLES, PUNCTUATION_SAMPLES = 32, 16
-"""How many samples calibrate the quantisation; see `_sample_sequences`."""
+"""The numbers of samples that calibrate the quantisation (`_sample_sequences`)."""
 SPACE_MARKERS = "\u2581\u0120"
 """The characters that mark a space in word pieces of XLM-R and RoBERTa."""
 GRAPHS = {"fp32": "onnx/model.onnx", "int8": "onnx/model_int8.onnx"}
@@ -37,15 +37,15 @@ GRAPHS = {"fp32": "onnx/model.onnx", "int8": "onnx/model_int8.onnx"}
 def write_graphs(
     source: Path, folder: Path, card: ModelCard, *, precision: str, recipe: QuantisationRecipe, padded: bool
 ) -> None:
-    """Write the graph of the model ``source`` into a new model directory, which already has a tokenizer.
+    """Write the graph of the model ``source`` into a new model directory, which already contains a tokenizer.
 
     Args:
-        source: the directory of the checkpoint.
+        source: the checkpoint's directory.
         folder: the new model directory.
         card: the new model's card.
         precision: "fp32" or "int8".
         recipe: how an int8 graph is quantised.
-        padded: whether the graph takes padded batches.
+        padded: whether the graph accepts padded batches.
 
     Raises:
         ConfigError: ``padded`` is set for a bi-encoder.
@@ -86,13 +86,13 @@ def _sample_sequences(folder: Path, card: ModelCard) -> Iterator[Tokens]:
 
 
 def _write_fp32(source: Path, target: Path, card: ModelCard, *, padded: bool) -> None:
-    """Build the fp32 graph, or have optimum export it if osrerank does not build the family or batches are padded."""
+    """Build the fp32 graph. Padded graphs, and families that osrerank does not build, are exported by optimum."""
     from osrerank.scoring.backends.torch import load_network, read_head, read_weights  # noqa: PLC0415 - imports torch
 
     config = read_config(source)
     if card.is_encoder:
         if padded:
-            reason = f"{source}: a bi-encoder's graph takes no padding; leave padded out"
+            reason = f"{source} is a bi-encoder, whose graph accepts no padding; leave padded out"
             raise ConfigError(reason, setting="padded", source="argument")
         families = GRAPH_FAMILIES if card.kind == "late-interaction" else (*FAMILIES, STATIC_MODEL_TYPE)
         check_architecture(source / CONFIG_FILE, config, families)
@@ -101,7 +101,7 @@ def _write_fp32(source: Path, target: Path, card: ModelCard, *, padded: bool) ->
         try:
             graph = build_encoder(weights, config, card)
         except KeyError as error:
-            reason = f"{source} lacks the weight {error}, which a {config['model_type']} has"
+            reason = f"{source} does not contain the weight {error}, which a {config['model_type']} needs"
             raise ModelLoadError(reason, path=str(source)) from error
         require("onnx", extra="onnx").save(graph, target)
         return

@@ -7,12 +7,12 @@ FLAGS = os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_BINARY", 0)
 
 
 class AppendedLines:
-    """A file to which several processes append whole lines; it may be renamed or removed at any time.
+    """A file to which several processes append whole lines. It can be renamed or removed at any time.
 
     For each line, the file is opened and written by one call. Local Unix file systems do not interleave such writes.
 
     Args:
-        path: the file. The first line creates it and its folder; only its owner can read the file.
+        path: the file. The first line creates it and its folder. Only its owner can read it.
         max_bytes: the maximum size of the file, in bytes.
     """
 

@@ -1,4 +1,4 @@
-"""Parse each published format of candidates with texts to entries; an entry is a query with its documents."""
+"""Parse published formats of candidates with texts. An entry is a query with its documents."""
 
 import json
 import math
@@ -15,14 +15,14 @@ Fields = Mapping[str, Any]
 Entry = tuple[int, str, Any, tuple[Fields, ...]]
 """Line number, query id, query text, and documents with ``id``, ``text`` and optionally ``title`` and ``score``."""
 _TEXT_FIELDS = ("text", "segment", "contents", "content", "body", "passage")
-"""The fields that may have a document's text in rank_llm's files, in order of preference."""
+"""The fields that can contain a document's text in rank_llm's files, in order of preference."""
 
 
 def line_entry(source: SourceFile, number: int, value: Fields) -> Entry:
     """Return the entry of a JSON line in osrerank's or rank_llm's format.
 
     Raises:
-        FormatError: the line has neither format.
+        FormatError: the line is in neither format.
     """
     try:
         query = value["query"]
@@ -71,7 +71,7 @@ def table_entries(source: SourceFile) -> Iterator[Entry]:
 
 
 def dataset_entries(name: str) -> Iterator[Entry]:
-    """Yield the entries of an ir_datasets collection, with documents sorted by score; queries are numbered from 1.
+    """Yield the entries of an ir_datasets collection, with documents sorted by score and queries numbered from 1.
 
     Raises:
         LoaderError: the collection has no candidates, queries or documents.
@@ -90,9 +90,9 @@ def dataset_entries(name: str) -> Iterator[Entry]:
 
 
 def make_document(doc_id: object, fields: Fields) -> dict[str, Any]:
-    """Return a document with id, text, title and score; fields that are absent or None are left out."""
-    present = {name: fields[name] for name in (TEXT, "title", SCORE) if fields.get(name) is not None}
-    return {"id": str(doc_id), **present}
+    """Return a document with id, text, title and score. Fields that are missing or None are left out."""
+    values = {name: fields[name] for name in (TEXT, "title", SCORE) if fields.get(name) is not None}
+    return {"id": str(doc_id), **values}
 
 
 def _parse_rank_llm(candidate: Fields, document: Fields) -> dict[str, Any]:
@@ -115,5 +115,5 @@ def _parse_row(source: SourceFile, number: int, row: Mapping[str, str]) -> dict[
 
 
 def _score_key(document: Fields) -> float:
-    """Return a key that sorts documents by falling score; documents without a score come last."""
+    """Return a key that sorts documents by falling score. Documents without a score come last."""
     return -float(document[SCORE]) if SCORE in document else math.inf

@@ -44,7 +44,7 @@ class CandidateList:
 
 @dataclass(frozen=True, slots=True)
 class CandidateLists:
-    """An iterable of candidate lists, which are read again on each iteration, so that they need not fit into memory.
+    """An iterable of candidate lists that need not fit into memory, because each iteration reads them again.
 
     Attributes:
         read: a function that reads the lists from the beginning.
@@ -57,15 +57,15 @@ class CandidateLists:
 
 
 class CandidatesByQuery:
-    """Returns the candidates of one query at a time, from lists that need not fit into memory; thread-safe.
+    """Returns the candidates of one query at a time, from lists that need not fit into memory. It is thread-safe.
 
     Args:
-        lists: the candidate lists. The constructor reads and checks all of them. `documents` reads them once more if
-            the queries are requested in the lists' order, and repeatedly in another order.
+        lists: the candidate lists. The constructor reads and checks all of them. `documents` reads them a second time
+            if queries are requested in the lists' order, and more often in another order.
 
     Attributes:
         queries: the queries, in the lists' order.
-        digest: a digest of all queries' ids and candidates, by which changes are noticed.
+        digest: a digest of all query ids and candidates, to detect changes.
 
     Raises:
         FormatError: a list is malformed.
@@ -89,12 +89,12 @@ class CandidatesByQuery:
         """Return a query's candidates.
 
         Raises:
-            KeyError: the lists do not have the query.
+            KeyError: the lists do not contain the query.
             FormatError: the candidates were changed after the constructor read them.
         """
         expected_digest = self._digests[query_id]
         with self._lock:
-            for _attempt in range(2):  # first from the current position, then from the beginning
+            for _attempt in range(2):  # search from the current position, then from the beginning
                 candidate_list = next((each for each in self._remaining if each.query.query_id == query_id), None)
                 if candidate_list is not None and _digest(_serialise(candidate_list)) == expected_digest:
                     return candidate_list.documents
@@ -130,7 +130,7 @@ def candidate_lists(path: Path | str) -> CandidateLists:
     - PyTerrier's table as CSV: ``qid``, ``query``, ``docno``, ``text``, and optionally ``title`` and ``score``
     - ``ir_datasets:NAME``: the candidates published with a collection
 
-    Candidates keep the order of the file, but those of tables and ir_datasets are sorted by score.
+    Candidates are in the order of the file. Those of tables and ir_datasets are sorted by score.
 
     Iteration raises `FormatError` if a line is malformed, a query appears twice, a query has a document twice, or the
     file has no candidates. A pipe can be read only once, so this function loads it and raises these errors itself.
@@ -170,11 +170,11 @@ def _entries(path: Path) -> Iterator[Entry]:
 
 
 Texts = Callable[[AbstractSet[str]], Iterable[Mapping[str, Any]]]
-"""A function from ids to documents, each with ``id``, ``text`` and optionally ``title``; missing ids are skipped."""
+"""A function from ids to documents, each with ``id``, ``text`` and optionally ``title``. Missing ids are skipped."""
 
 
 def assemble(run: Path | str, corpus: Path | str | Texts, queries: Path | str) -> CandidateLists:
-    """Assemble candidate lists from a run, a corpus and a query set; the texts are stored in a temporary file.
+    """Assemble candidate lists from a run, a corpus and a query set. The texts are stored in a temporary file.
 
     Args:
         run: a run file, in a format of `trec.read_run`.
@@ -184,7 +184,7 @@ def assemble(run: Path | str, corpus: Path | str | Texts, queries: Path | str) -
 
     Raises:
         FormatError: a file is malformed.
-        EvaluationError: the corpus lacks a document of the run, or the query set lacks a query.
+        EvaluationError: a document or query of the run is not in the corpus or the query set.
         LoaderError: the disk is full.
     """
     rankings = read_run(run).rankings
@@ -211,11 +211,11 @@ def assemble(run: Path | str, corpus: Path | str | Texts, queries: Path | str) -
 
 
 def read_texts(corpus: Path, doc_ids: AbstractSet[str]) -> dict[str, str]:
-    """Return document id -> title and text, from a file of JSON lines; the last line with an id counts.
+    """Return document id -> title and text, from a file of JSON lines. The last line with an id counts.
 
     Raises:
         FormatError: a line is malformed.
-        EvaluationError: the file lacks a document.
+        EvaluationError: a document is not in the file.
     """
     missing = set(doc_ids)
     documents = {row.id: json.loads(str(row.value)) for row in _rows_from_file(corpus, doc_ids, missing)}
@@ -257,7 +257,7 @@ def _with_score(documents: IdTable, doc_id: str, score: float) -> dict[str, Any]
 
 
 def _invalid_entry_reason(query_id: str, text: object, documents: Sequence[Mapping[str, Any]]) -> str:
-    """Return why an entry is invalid; "" if it is valid."""
+    """Return why an entry is invalid, or "" if it is valid."""
     if not isinstance(text, str) or not text.strip():
         return f"query {query_id} has no text"
     if reason := invalid_id_reason(query_id, is_query=True):

@@ -12,7 +12,7 @@ STDOUT = Path("/dev/stdout")
 
 
 def bad_line(path: Path, line: int, reason: str) -> FormatError:
-    """Return the error for a bad line; its message starts with file and line."""
+    """Return the error for a bad line. Its message starts with file and line."""
     return FormatError(f"{path}, line {line}: {reason}", file=str(path), line=line)
 
 
@@ -33,7 +33,7 @@ def write_atomically(path: Path, lines: Iterable[str]) -> None:
     temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         with temporary.open("wb") as raw:
-            if path.suffix == ".gz":  # without name and time in the header, equal lines give equal files
+            if path.suffix == ".gz":  # a header without name and time, so that equal lines give equal files
                 with gzip.GzipFile(filename="", mode="wb", fileobj=raw, mtime=0) as stream:
                     stream.writelines(line.encode() for line in lines)
             else:

@@ -1,6 +1,7 @@
 """Read DataFrames with PyTerrier's columns and create new ones, without importing pandas.
 
-Queries have ``qid`` and ``query``, documents ``docno``, ``text``, ``title`` and ``score``, and judgments ``label``.
+The columns are ``qid`` and ``query``; for documents, ``docno``, ``text``, ``title`` and ``score``; and for judgments,
+``label``.
 """
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
@@ -19,7 +20,7 @@ FIRST_RANK = 0
 
 
 def is_frame(value: object) -> bool:
-    """Return whether a value is a DataFrame of pandas."""
+    """Return whether a value is a pandas DataFrame."""
     return hasattr(value, "columns") and hasattr(value, "iloc") and hasattr(value, "assign")
 
 
@@ -27,7 +28,7 @@ def read_frame_rows(frame: Any, columns: Sequence[str]) -> list[dict[Hashable, A
     """Return the rows of a frame, with None for missing values.
 
     Raises:
-        ConfigError: the frame lacks one of the columns.
+        ConfigError: a column is missing.
     """
     if missing := [name for name in columns if name not in frame.columns]:
         present = ", ".join(map(str, frame.columns)) or "none"

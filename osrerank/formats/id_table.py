@@ -37,8 +37,8 @@ class IdRow(NamedTuple):
     """A row of the table.
 
     Attributes:
-        id: the id, which several rows may have.
-        number: the unique number of the row, such as that of its line.
+        id: the id. Several rows can have the same id.
+        number: the row's unique number, such as its line number.
         value: an integer or a string.
     """
 
@@ -62,10 +62,10 @@ class Repeat(NamedTuple):
 
 
 class IdTable:
-    """Rows sorted by id, in a file; may be used from any thread.
+    """Rows sorted by id, in a file. Any thread can use the table.
 
     Args:
-        database: the open database, which is closed together with the table or when the table is garbage-collected.
+        database: the open database. It is closed by `close`, or when the table is garbage-collected.
         count: the number of rows.
         name: the file's name, for errors.
     """
@@ -77,7 +77,7 @@ class IdTable:
 
     @classmethod
     def create_temporary(cls, rows: Iterable[IdRow]) -> "IdTable":
-        """Sort rows into a temporary file that is removed with the table; a small table stays in memory.
+        """Sort rows into a temporary file that is removed with the table. A small table stays in memory.
 
         Raises:
             LoaderError: the disk is full.
@@ -86,7 +86,7 @@ class IdTable:
 
     @classmethod
     def open_existing(cls, path: Path, key: str) -> "IdTable | None":
-        """Open a table from a file; return None if the file does not exist, is invalid, or has another key."""
+        """Open a table from a file, or return None if the file does not exist, is invalid, or has another key."""
         try:
             database = _open_read_only(path)
         except sqlite3.OperationalError:  # the path does not exist, or is not a file
@@ -111,7 +111,7 @@ class IdTable:
             path: the file, which is replaced atomically when the table is complete.
             key: a string that identifies the state of the rows' source; `open_existing` compares it.
             rows: the rows, which are read once.
-            check: a function that may raise an error for the table before the file is replaced.
+            check: called with the table before the file is replaced. If it raises an error, the file is not replaced.
 
         Raises:
             LoaderError: the disk is full, or the file cannot be written.
@@ -146,7 +146,7 @@ class IdTable:
         return self.get(row_id) is not None
 
     def get(self, row_id: str) -> IdRow | None:
-        """Return the first row with an id; None if there is no such row.
+        """Return the first row with an id, or None.
 
         Raises:
             LoaderError: the file is damaged.
@@ -163,7 +163,7 @@ class IdTable:
 
 
 def open_scratch_database(path: str) -> sqlite3.Connection:
-    """Open a database for writing without crash safety, with bounded memory; "" opens a temporary database."""
+    """Open a database for writing without crash safety, with bounded memory. The path "" opens a temporary database."""
     database = sqlite3.connect(path, check_same_thread=False)
     for pragma in ("journal_mode = OFF", "synchronous = OFF", "temp_store = FILE"):
         database.execute(f"PRAGMA {pragma}")
@@ -172,7 +172,7 @@ def open_scratch_database(path: str) -> sqlite3.Connection:
 
 
 def _open_read_only(path: Path) -> sqlite3.Connection:
-    """Open a complete file; other processes may replace the file, but never change it."""
+    """Open a complete file. Other processes can replace the file, but never change it."""
     return sqlite3.connect(f"{path.absolute().as_uri()}?immutable=1", uri=True, check_same_thread=False)
 
 

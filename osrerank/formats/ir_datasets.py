@@ -1,4 +1,4 @@
-"""Read collections of the package ir_datasets like files, under the path ``ir_datasets:NAME``.
+"""Read ir_datasets collections like files, under the path ``ir_datasets:NAME``.
 
 MacAvaney et al.: Simplified data wrangling with ir_datasets, SIGIR 2021, arXiv 2103.02280. The package downloads a
 collection on first use. Records are converted to lines in formats that osrerank's readers accept.
@@ -28,15 +28,15 @@ _TEXT_FIELDS = ("text", "body", "contents")
 
 
 def is_dataset(name: object) -> bool:
-    """Return whether a path names a collection of ir_datasets."""
+    """Return whether a path is an ir_datasets collection, ``ir_datasets:NAME``."""
     return str(name).startswith(PREFIX)
 
 
 def load_dataset(name: str, part: Part) -> Any:
-    """Load a collection that has a part.
+    """Load a collection, and check that it contains a part.
 
     Raises:
-        LoaderError: ir_datasets has no such collection, or the collection lacks the part.
+        LoaderError: the collection does not exist or does not contain the part.
         MissingDependencyError: ir_datasets is not installed.
     """
     library = require("ir_datasets", extra="ir-datasets")
@@ -55,13 +55,13 @@ def open_part(name: str, part: Part) -> IO[bytes]:
     """Open a part of a collection as a stream of lines: documents and queries as JSON, other parts in TREC's columns.
 
     Raises:
-        LoaderError, MissingDependencyError: as `load_dataset`.
+        LoaderError, MissingDependencyError: see `load_dataset`.
     """
     return cast("IO[bytes]", io.BufferedReader(ChunkStream(_encode_lines(name, part, load_dataset(name, part)))))
 
 
 def document_fields(document: Any) -> dict[str, Any]:
-    """Return a document's fields, with ``text`` from its main text field, or all its text if it has none."""
+    """Return a document's fields, with ``text`` from its main text field, or from all its text without one."""
     fields = {name: value for name, value in document._asdict().items() if _is_json_value(value)}
     for name in _TEXT_FIELDS:
         if isinstance(fields.get(name), str):

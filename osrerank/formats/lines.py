@@ -1,4 +1,4 @@
-"""Read numbered lines of text and JSON. For a bad line, `text_lines` and `json_lines` yield an error and go on."""
+"""Read numbered lines of text and JSON. For a bad line, `text_lines` and `json_lines` yield an error and continue."""
 
 import json
 import re
@@ -13,7 +13,7 @@ from osrerank.formats.sources import SourceFile, file_errors, open_paths, record
 Content = TypeVar("Content")
 ONLY_CR = "lines end with CR alone; convert the file first: tr '\\r' '\\n'"
 WORD = re.compile(r"\S+", re.ASCII)
-"""A word in trec_eval's sense: words are separated by ASCII white space, so a word may contain a no-break space."""
+"""A word in trec_eval's sense: words are separated by ASCII white space, so a word can contain a no-break space."""
 _INTEGER = re.compile(r"[+-]?[0-9]+")
 _EXCERPT_CHARACTERS = 60
 
@@ -21,7 +21,7 @@ _EXCERPT_CHARACTERS = 60
 def text_lines(source: SourceFile) -> Iterator[tuple[int, str | FormatError]]:
     """Yield each line's number, from 1, and its text without LF or CR LF.
 
-    Byte order marks are removed from all lines, because concatenated files may have them in the middle.
+    Byte order marks are removed from all lines, because concatenated files can contain them in the middle.
     """
     for number, raw in enumerate(source.stream, 1):
         try:
@@ -34,7 +34,7 @@ def text_lines(source: SourceFile) -> Iterator[tuple[int, str | FormatError]]:
 
 
 def json_lines(source: SourceFile) -> Iterator[tuple[int, dict[str, Any] | FormatError]]:
-    """Yield each line's number and its JSON object; blank lines are skipped."""
+    """Yield each line's number and its JSON object. Blank lines are skipped."""
     decode = json.JSONDecoder().decode
     for number, raw in enumerate(source.stream, 1):
         try:
@@ -89,7 +89,7 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def numbered_objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield the line numbers and objects of a file of JSON lines, compressed or not; blank lines are skipped.
+    """Yield the line numbers and objects of a file of JSON lines, compressed or not. Blank lines are skipped.
 
     Raises:
         FormatError: a line is not a JSON object in UTF-8, or the file is truncated or damaged.
@@ -116,7 +116,7 @@ def whole_number(text: str) -> int:
     """Parse a whole number of ASCII digits with an optional sign.
 
     Raises:
-        ValueError: the text has another form, such as ``1_0`` or digits of other scripts, which ``int`` accepts.
+        ValueError: the text is not such a number. ``1_0`` and digits of other scripts, which ``int`` accepts, are not.
     """
     if not _INTEGER.fullmatch(text):
         raise ValueError(text)
@@ -124,7 +124,7 @@ def whole_number(text: str) -> int:
 
 
 def invalid_id_reason(text: str, *, is_query: bool = False) -> str:
-    """Return why an id is invalid in runs and judgments; "" if it is valid."""
+    """Return why an id is invalid in runs and judgments, or "" if it is valid."""
     if not WORD.fullmatch(text):
         return f"the id {text!r} must be one word, because columns of runs and judgments are separated by white space"
     if is_query and text.startswith("#"):

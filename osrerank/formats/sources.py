@@ -48,7 +48,7 @@ class SourceFile:
     Attributes:
         name: the path as the user named it; a member of an archive is ``archive.tar!member``.
         stream: the decompressed bytes, without a byte order mark.
-        encoding_error: the error for a text in UTF-16 or UTF-32, which `file_errors` raises; else None.
+        encoding_error: the error for a text in UTF-16 or UTF-32, which `file_errors` raises. None for other files.
     """
 
     name: str
@@ -57,7 +57,7 @@ class SourceFile:
 
 
 def record_error(source: SourceFile, reason: str, *, line: int | None = None, byte: int | None = None) -> FormatError:
-    """Return the error for a bad record; the message starts with file, line and byte."""
+    """Return the error for a bad record. The message starts with file, line and byte."""
     location = source.name
     if line is not None:
         location += f", line {line}"
@@ -67,7 +67,7 @@ def record_error(source: SourceFile, reason: str, *, line: int | None = None, by
 
 
 def wide_encoding_error(name: str, head: bytes) -> FormatError | None:
-    """Return the error for a text in UTF-16 or UTF-32, detected by its first bytes; None for other files."""
+    """Return the error for a text in UTF-16 or UTF-32, detected by its first bytes, or None for other files."""
     if not (_UTF16.match(head) or head.startswith(codecs.BOM_UTF32_BE)):
         return None
     wide = "UTF-32" if b"\0\0" in head[:8] else "UTF-16"
@@ -94,14 +94,14 @@ def file_errors(source: SourceFile) -> Iterator[None]:
 
 
 class ByteCounter:
-    """Counts the bytes read from disk, to show progress as a share of the files' sizes."""
+    """Counts the bytes read from disk, to show progress."""
 
     def __init__(self) -> None:
         self.bytes_read = 0
 
 
 class _PrefixedStream(io.RawIOBase):
-    """A stream after ``head``, bytes that were already read from it; a counter counts all bytes."""
+    """A stream that returns ``head``, the bytes already read from it, and then the rest. A counter counts all bytes."""
 
     def __init__(self, stream: IO[bytes], head: bytes = b"", counter: ByteCounter | None = None) -> None:
         self._stream = stream
@@ -129,7 +129,7 @@ def _decompress_zstandard(stream: IO[bytes]) -> Iterator[bytes]:
     """Yield the decompressed chunks of a zstd stream.
 
     Raises:
-        EOFError: a frame is damaged or truncated; the library's own reader ignores a truncated frame.
+        EOFError: a frame is damaged or truncated. The library's own reader would ignore a truncated frame.
     """
     library = require("zstandard", extra="loaders")
     frame = library.ZstdDecompressor().decompressobj()
@@ -151,10 +151,10 @@ def _decompress_zstandard(stream: IO[bytes]) -> Iterator[bytes]:
 
 
 def list_files(paths: Sequence[str], patterns: Patterns = ANY_NAME) -> tuple[str, ...]:
-    """List the files to read, in the order of the paths; the files of a folder are sorted.
+    """List the files to read, in the order of the paths. The files in a folder are sorted.
 
-    In folders, hidden files and files that match no pattern are left out. Standard input and collections of
-    ir_datasets are listed by their names.
+    In folders, hidden files and files that match no pattern are left out. Standard input and ir_datasets collections
+    are listed by name.
 
     Raises:
         LoaderError: a path does not exist, or no file in a folder matches a pattern.
@@ -171,7 +171,7 @@ def list_files(paths: Sequence[str], patterns: Patterns = ANY_NAME) -> tuple[str
 
 
 def is_virtual_path(path: str) -> bool:
-    """Return whether a path is not on disk: standard input, or a collection of ir_datasets."""
+    """Return whether a path is not on disk: standard input, or an ir_datasets collection."""
     return path == STDIN or is_dataset(path)
 
 
@@ -186,7 +186,7 @@ def _files_in_folder(folder: Path, patterns: Patterns) -> list[str]:
 
 
 def _matches(name: str, patterns: Patterns, *, archive: bool = False) -> bool:
-    """Return whether a file name matches a pattern, without the suffix of a compression."""
+    """Return whether a file name matches a pattern, ignoring compression suffixes."""
     for suffix in _SUFFIXES:
         name = name.removesuffix(suffix)
     if name.startswith(".") or any(fnmatch.fnmatch(name.lower(), pattern) for pattern in _EXCLUDED_NAMES):
@@ -204,7 +204,7 @@ def open_paths(
     Args:
         paths: a file of any name, or a list of files, folders and archives.
         patterns: the names of the files to read from folders and archives.
-        part: the part to read from a collection of ir_datasets.
+        part: the part to read from an ir_datasets collection.
 
     Raises:
         LoaderError: a path in a list does not exist, or no file in a folder matches a pattern.
@@ -222,14 +222,14 @@ def open_sources(
     first_bytes: bytes = b"",
     part: Part = "docs",
 ) -> Iterator[SourceFile]:
-    """Open files and members of archives one after the other; each is closed before the next is opened.
+    """Open files and archive members one after the other. Each is closed before the next is opened.
 
     Args:
         files: the files, from `list_files`.
         patterns: the names of the files to read from archives.
         counter: counts the bytes read from disk.
         first_bytes: bytes that were already read from standard input.
-        part: the part to read from a collection of ir_datasets.
+        part: the part to read from an ir_datasets collection.
     """
     for name in files:
         if is_dataset(name):
@@ -247,7 +247,7 @@ def open_sources(
 def _unpack(
     name: str, stream: IO[bytes], patterns: Patterns, counter: ByteCounter | None = None
 ) -> Iterator[SourceFile]:
-    """Decompress a stream and unpack archives, also nested ones, and yield the files."""
+    """Decompress a stream, unpack archives and nested archives, and yield the files."""
     try:
         head = _read_head(stream)
         buffered = io.BufferedReader(_PrefixedStream(stream, head, counter), BUFFER_BYTES)
@@ -273,7 +273,7 @@ def _read_head(stream: IO[bytes]) -> bytes:
 
 
 def _open_decompressor(head: bytes, stream: IO[bytes]) -> IO[bytes] | None:
-    """Return a stream of decompressed bytes; None if the stream is not compressed."""
+    """Return a stream of decompressed bytes, or None if the stream is not compressed."""
     if head.startswith(b"\x1f\x8b"):
         return cast("IO[bytes]", gzip.GzipFile(fileobj=stream))
     if head.startswith(b"\xfd7zXZ\x00"):
@@ -288,7 +288,7 @@ def _open_decompressor(head: bytes, stream: IO[bytes]) -> IO[bytes] | None:
 
 
 def _decompress_lzw(stream: IO[bytes]) -> bytes:
-    """Decompress a file of the Unix program ``compress`` in memory; TREC's files have one or two megabytes.
+    """Decompress a file of the Unix program ``compress`` in memory. TREC's files are one or two megabytes long.
 
     Raises:
         EOFError: the bytes are truncated or damaged.

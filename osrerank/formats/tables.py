@@ -1,6 +1,6 @@
 """Read PyTerrier's tables from CSV files, as ``frame.to_csv`` writes them.
 
-All tables have the column ``qid``. Runs also have ``docno`` and ``score``, candidates ``query``, ``docno`` and
+All tables contain the column ``qid``. Runs also contain ``docno`` and ``score``, candidates ``query``, ``docno`` and
 ``text``, query sets ``query``, and judgments ``docno`` and ``label``. Other columns are ignored.
 """
 

@@ -28,7 +28,7 @@ _TAG_NAMES: dict[TopicField, str] = {
 }  # Microblog's title is <query>
 _CAR_PREFIX = re.compile(r"^(?:enwiki|tqa\d*):")
 _CAR_SIGN = re.compile(rb"\A(?:enwiki|tqa\d*):|%[0-9A-Fa-f]{2}|[^\s:/]/[^\s/]")
-"""A sign of a file of TREC-CAR's ids: a prefix, an escape or a heading."""
+"""Matches the beginning of a file of TREC-CAR ids: a prefix, an escape or a heading."""
 
 
 def read_queries(paths: Path | str | Sequence[str], *, field: TopicField = "title") -> tuple[Query, ...]:
@@ -38,14 +38,14 @@ def read_queries(paths: Path | str | Sequence[str], *, field: TopicField = "titl
 
     - ``id<TAB>text``
     - JSON lines with ``query_id`` (or ``id``, ``_id``) and ``text`` (or ``query``)
-    - TREC topics, whose numbers lose leading zeros, because TREC's qrels have none
+    - TREC topics, whose numbers lose leading zeros, as in TREC's qrels
     - ``<DOC><DOCNO>id</DOCNO> text</DOC>``
     - TREC-CAR's ids, one per line, whose decoded title and headings are the text
     - PyTerrier's table as CSV (``qid``, ``query``)
     - ``ir_datasets:NAME``
 
     Args:
-        paths: a file, or a list of files, folders and archives; all may be compressed.
+        paths: a file, or a list of files, folders and archives, each compressed or not.
         field: the part of a TREC topic to use as the query.
 
     Raises:
@@ -64,7 +64,7 @@ def numbered_queries(paths: Path | str | Sequence[str], *, field: TopicField = "
     """Yield the number of each query's first line, and the query, as `read_queries` reads them.
 
     Raises:
-        FormatError: as `read_queries`, but an empty set is allowed.
+        FormatError: see `read_queries`. An empty set is allowed.
     """
     query_ids: set[str] = set()
     for source in open_paths(paths, FILE_PATTERNS, part="queries"):
@@ -156,5 +156,5 @@ def _extract_field(topic: str, field: TopicField) -> str:
 
 
 def _normalise_topic_id(number: str) -> str:
-    """Return a topic's number as TREC's qrels have it: ``051`` becomes ``51``."""
+    """Return a topic's number as in TREC's qrels: ``051`` becomes ``51``."""
     return str(int(number)) if number.isascii() and number.isdecimal() else number

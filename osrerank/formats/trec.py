@@ -1,6 +1,6 @@
 """Read runs and judgments of TREC and MS MARCO strictly, and write runs that all tools sort in the same order.
 
-``trec_eval`` ignores the rank column. It sorts by score and breaks ties by document id, both descending; versions up to
+``trec_eval`` ignores the rank column. It sorts by score and breaks ties by document id, both descending. Versions up to
 9.0.8 store scores in 32 bits. Runs written here therefore have scores that strictly decrease in 32 bits.
 """
 
@@ -37,9 +37,9 @@ class RunLine(NamedTuple):
         number: the line's number, from 1.
         query_id: the query's id.
         doc_id: the document's id.
-        score: the document's score; 1 / rank in MS MARCO's form, which has no scores.
-        rank: the document's rank, from 1; None in TREC's form, whose rank column is ignored.
-        tag: the name of the run; "" in MS MARCO's form.
+        score: the document's score, or 1 / rank in MS MARCO's form, which has no scores.
+        rank: the document's rank, from 1, or None in TREC's form, whose rank column is ignored.
+        tag: the name of the run, or "" in MS MARCO's form.
     """
 
     file: str
@@ -58,7 +58,7 @@ class RunLine(NamedTuple):
 def read_run(path: Path | str, *, duplicates: Duplicates = "refuse") -> Run:
     """Read a run, compressed or not.
 
-    A run has TREC's six columns or MS MARCO's three (``query_id doc_id rank``), separated by spaces or tabs. It may
+    A run has TREC's six columns or MS MARCO's three (``query_id doc_id rank``), separated by spaces or tabs. It can
     also be PyTerrier's table as CSV (``qid``, ``docno``, ``score``), or the candidates of ``ir_datasets:NAME``.
 
     Documents are sorted as by trec_eval: by score, then document id, both descending. In a three-column run, scores are
@@ -66,7 +66,7 @@ def read_run(path: Path | str, *, duplicates: Duplicates = "refuse") -> Run:
 
     Args:
         path: the run file.
-        duplicates: ``refuse`` raises an error if a query has a document twice; ``first`` keeps the first line.
+        duplicates: ``refuse`` raises an error if a query has a document twice. ``first`` keeps the first line.
 
     Raises:
         FormatError: a line is malformed, a score is not finite, a document or rank is repeated, or the run is empty.
@@ -222,10 +222,10 @@ def write_rankings(
         path: the run file.
         name: the run's tag.
         rankings: pairs of query id and documents in rank order.
-        form: the form of the run, as for `write_run`.
+        form: the form of the run; see `write_run`.
 
     Raises:
-        EvaluationError: as `write_run`.
+        EvaluationError: a score does not fit in 32 bits, or an id or the tag is blank or contains white space.
     """
     lines = _format_trec(name, rankings) if form == "trec" else _format_msmarco(rankings)
     write_atomically(Path(path), lines)
@@ -257,7 +257,7 @@ def strictly_decreasing(scores: Iterable[float]) -> list[np.float32]:
     """
     lowered: list[np.float32] = []
     previous = np.float32(np.inf)
-    with np.errstate(over="ignore"):  # below the minimum float, scores become -inf, for which an error is raised below
+    with np.errstate(over="ignore"):  # scores below the minimum float become -inf, and raise an error below
         for score in scores:
             if not abs(score) <= _FLOAT32_MAX:
                 raise EvaluationError(f"the score {score} does not fit in 32 bits; rescale the scores")
@@ -269,7 +269,7 @@ def strictly_decreasing(scores: Iterable[float]) -> list[np.float32]:
 
 
 def _split_lines(source: SourceFile) -> Iterator[tuple[int, list[str]]]:
-    """Yield the number and fields of each line, without blank lines and comments; log the number of comments."""
+    """Yield the number and fields of each line, without blank lines and comments. Log the number of comments."""
     comments = 0
     for number, line in column_lines(source):
         if line.startswith("#"):
@@ -300,7 +300,7 @@ def _parse_run_line(source: SourceFile, number: int, fields: list[str], *, is_tr
 
 
 def _parse_table(source: SourceFile) -> Iterator[RunLine]:
-    """Yield the rows of a PyTerrier table; the run's name is that of the file."""
+    """Yield the rows of a PyTerrier table. The run is named after the file."""
     tag = Path(source.name).stem
     for number, row in table_rows(source, (QID, DOCNO, SCORE)):
         _validate_ids(source, number, row)

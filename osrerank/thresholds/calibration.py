@@ -36,7 +36,7 @@ class IndexCalibration:
         model: the digest of the models and options that determine the score (`model_digest`).
         mapping: the digest of the mappings of the fields that are searched or used as model input (`mapping_digest`).
         precisions: pairs ``(probability threshold, precision at or above it)``, by rising threshold. Each precision is
-            the lower end of a 95% interval on held-out judgments.
+            the lower bound of a 95% interval on held-out judgments.
         evidence: the numbers of queries, hits and relevant hits, and the expected calibration errors.
     """
 
@@ -48,12 +48,12 @@ class IndexCalibration:
     evidence: Mapping[str, Any] = field(default_factory=dict)
 
     def probability(self, candidate: Candidate) -> float | None:
-        """Return a candidate's probability of relevance; None if the stage did not score it."""
+        """Return a candidate's probability of relevance, or None if the stage did not score it."""
         scores = [entry.score for entry in candidate.trace if entry.stage == self.stage]
         return float(self.map.apply(np.array([scores[-1]]))[0]) if scores else None
 
     def threshold_for(self, precision: float) -> float | None:
-        """Return the lowest probability threshold that reaches a precision; None if no threshold reaches it."""
+        """Return the lowest probability threshold that reaches a precision, or None if no threshold reaches it."""
         return next((threshold for threshold, reached in self.precisions if reached >= precision), None)
 
     @property
@@ -85,7 +85,7 @@ def calibration_file(settings: Settings) -> Path:
 
 
 def read_calibrations(file: Path) -> dict[str, IndexCalibration]:
-    """Return index name -> calibration; empty if the file does not exist.
+    """Return index name -> calibration, or an empty dict if the file does not exist.
 
     Raises:
         ConfigError: the file cannot be read or is invalid.
@@ -95,7 +95,7 @@ def read_calibrations(file: Path) -> dict[str, IndexCalibration]:
     try:
         content = json.loads(file.read_text("utf-8"))
         if content["version"] != VERSION:
-            raise ValueError(f"version {content['version']}; this osrerank reads {VERSION}")  # noqa: TRY301 - as others
+            raise ValueError(f"version {content['version']}; this osrerank reads {VERSION}")  # noqa: TRY301 - converted below
         return {index: IndexCalibration.from_json(entry) for index, entry in content["indexes"].items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         invalid = f"{file} is not a valid calibration file ({type(error).__name__}: {error})"
@@ -104,7 +104,7 @@ def read_calibrations(file: Path) -> dict[str, IndexCalibration]:
 
 
 def write_calibration(file: Path, index: str, calibration: IndexCalibration) -> None:
-    """Write an index's calibration to the file, which keeps those of other indices.
+    """Write an index's calibration to the file, and keep the other indices' calibrations.
 
     Raises:
         ConfigError: the file exists and is invalid.
@@ -131,7 +131,7 @@ def mapping_digest(mappings: Mapping[str, Any], options: Rerank) -> str:
     """Return a digest of the mappings of the fields that a search queries or uses as model input.
 
     Args:
-        mappings: the engine's response to ``_mapping``. Index names are ignored, so an alias may move to another index.
+        mappings: the engine's response to ``_mapping``. Index names are ignored, so an alias can move to another index.
         options: the search's options, including fields.
     """
     names = {name.partition("^")[0] for name in (*(options.fields or ()), *(options.query_fields or ()))}

@@ -1,4 +1,4 @@
-"""Cut off a reranked list at a minimum probability, or at the threshold that reaches a precision."""
+"""Remove reranked hits below a minimum probability, or below the threshold that reaches a precision."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,8 +17,8 @@ class Cut:
         option: the option that sets the cutoff, ``min_probability`` or ``precision``.
         value: the option's value.
         hits: the number of reranked hits that were removed.
-        threshold: the minimum probability of a remaining hit; None if the cutoff was not applied.
-        reason: why the cutoff was not applied; empty if it was applied.
+        threshold: the minimum probability of a remaining hit, or None if the cutoff was not applied.
+        reason: why the cutoff was not applied, or "" if it was.
     """
 
     option: str
@@ -43,10 +43,10 @@ class Thresholds:
     """The cutoffs of a search, and the index's calibration.
 
     Attributes:
-        min_probability: the minimum calibrated probability of a remaining hit; None keeps all hits.
-        cutoff: the precision that the list must reach; None keeps all hits.
-        calibration: the index's calibration; None if there is no valid calibration.
-        refusal: why there is no valid calibration; empty if there is one.
+        min_probability: the minimum calibrated probability of a remaining hit. None keeps all hits.
+        cutoff: the precision that the list must reach. None keeps all hits.
+        calibration: the index's calibration, or None if there is no valid calibration.
+        refusal: why there is no valid calibration, or "" if there is one.
     """
 
     min_probability: float | None = None
@@ -75,7 +75,7 @@ class Thresholds:
         return remaining, cuts
 
     def probability(self, candidate: Candidate) -> float | None:
-        """Return a candidate's calibrated probability; None if it has none."""
+        """Return a candidate's calibrated probability, or None without a calibration or a score of its stage."""
         return None if self.calibration is None else self.calibration.probability(candidate)
 
     def _cut_by_precision(
@@ -106,9 +106,9 @@ class Thresholds:
 def filter_by_probability(
     candidates: Sequence[Candidate], threshold: float, reports: Sequence[StageReport] = ()
 ) -> tuple[list[Candidate], int]:
-    """Remove the candidates below a probability; return the remaining candidates and the number of removed ones.
+    """Remove the candidates below a probability of the last stage that returns probabilities.
 
-    The probability is that of the last stage that returns probabilities.
+    Return the remaining candidates and the number of removed ones.
 
     Args:
         candidates: the reranked candidates, best first.
@@ -130,16 +130,16 @@ def _remove_below(
     stage: str,
     reports: Sequence[StageReport],
 ) -> tuple[list[Candidate], int]:
-    """Remove the candidates below a probability; return the remaining candidates and the number of removed ones.
+    """Remove the candidates below a probability, and return the remaining ones and the number of removed ones.
 
     Candidates that the stage had no time to score remain. Candidates below the depth are removed but not counted,
     because their number depends on the page.
 
     Args:
         candidates: the reranked candidates, best first.
-        probabilities: each candidate's probability; None if the stage did not score it.
+        probabilities: each candidate's probability, or None if the stage did not score it.
         threshold: the minimum probability of a remaining candidate.
-        stage: the stage that returns the probabilities.
+        stage: the stage that computed the probabilities.
         reports: the stages' reports.
     """
     depth = max((report.candidates for report in reports), default=len(candidates))
@@ -157,6 +157,6 @@ def _remove_below(
 
 
 def last_probability(candidate: Candidate) -> float | None:
-    """Return the probability of relevance from the last stage that returns one; None if no stage does."""
+    """Return the probability from the last stage that returns one, or None if no stage does."""
     probabilities = [entry.parts["probability"] for entry in candidate.trace if "probability" in entry.parts]
     return probabilities[-1] if probabilities else None

@@ -17,7 +17,7 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Platt:
-    """The logistic function of ``scale * score + offset``; the scale is above 0."""
+    """The logistic function of ``scale * score + offset``, with a scale above 0."""
 
     scale: float
     offset: float
@@ -26,7 +26,7 @@ class Platt:
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.offset) and 0 < self.scale < math.inf):
-            raise ValueError(f"scale {self.scale} and offset {self.offset} do not give a rising logistic function")
+            raise ValueError(f"scale {self.scale} and offset {self.offset} do not define a rising logistic function")
 
     def apply(self, scores: Floats) -> Floats:
         """Return the probabilities of scores ``(n,)``."""

@@ -1,1 +1,1 @@
-"""Trace searches, requests and chunks with OpenTelemetry's API; the application may set up an SDK to export spans."""
+"""Trace searches, requests and chunks with OpenTelemetry's API. The application can set up an SDK to export spans."""

@@ -1,7 +1,7 @@
 """Attributes of spans, named by OpenTelemetry's semantic conventions for databases, HTTP and reranking.
 
-The conventions for reranking, ``gen_ai.operation.name`` "rerank" and ``gen_ai.rerank.*``, are a proposal, and may
-change. Names that begin with ``osrerank.`` are in no convention.
+The conventions for reranking, ``gen_ai.operation.name`` "rerank" and ``gen_ai.rerank.*``, are a proposal, and might
+change. Names that begin with ``osrerank.`` follow no convention.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,7 +25,7 @@ def db_attributes(engine: Engine, hosts: Sequence[Mapping[str, Any]], operation:
 
     Args:
         engine: the search engine.
-        hosts: the cluster's hosts; empty for the embedded engine.
+        hosts: the cluster's hosts, or none for the embedded engine.
         operation: the name of the operation, such as ``search``.
         index: the name of an index, a list of names, or None for all indices.
     """
@@ -40,7 +40,7 @@ def db_attributes(engine: Engine, hosts: Sequence[Mapping[str, Any]], operation:
 
 
 def join_names(index: Any) -> str | None:
-    """Return the names of indices, separated by commas; None for all indices."""
+    """Return the names of indices, separated by commas, or None for all indices."""
     return index if isinstance(index, str) or index is None else ",".join(index)
 
 
@@ -69,7 +69,7 @@ def http_span(method: str, url: str) -> AbstractContextManager[Span]:
 
 
 def set_http_status(span: Span, status: int) -> None:
-    """Set the HTTP status of a response on its span; mark the span as failed from 400 on."""
+    """Set a response's HTTP status on its span. From 400 on, mark the span as failed."""
     spans.set_attributes(span, {"http.response.status_code": status})
     if status >= HTTPStatus.BAD_REQUEST:
         spans.mark_failed(span, str(status))
@@ -93,7 +93,7 @@ def set_stage_attributes(span: Span, report: StageReport) -> None:
 
 
 def set_search_outcome(*, applied: bool | str, reason: str | None, code: str | None) -> None:
-    """Set on the current span whether a search was reranked; add an event if it was not, or only in part."""
+    """Set on the current span whether a search was reranked. Add an event if it was not or only partly reranked."""
     if not spans.is_recording():
         return
     attributes: Attributes = {"osrerank.applied": str(applied).lower()}
@@ -103,9 +103,9 @@ def set_search_outcome(*, applied: bool | str, reason: str | None, code: str | N
 
 
 def reason_attributes(reason: str, code: str | None) -> Attributes:
-    """Return a reason's attributes: its code and, if the trace may contain queries, its sentence.
+    """Return a reason's attributes: its code and, if the trace is allowed to contain queries, its sentence.
 
-    The sentence may quote another program's message, and this may quote a query or a document.
+    The sentence can quote another program's message, which can quote a query or a document.
     """
     attributes: Attributes = {"osrerank.reason.code": code and str(code)}
     return {**attributes, "osrerank.reason": reason or None} if spans.may_record_queries() else attributes

@@ -19,7 +19,7 @@ INSTALL_COMMAND = "pip install opentelemetry-sdk opentelemetry-exporter-otlp-pro
 
 
 def export_traces(service: str) -> bool:
-    """Set up a tracer provider if an ``OTEL_*`` variable requests traces; return whether it was set up.
+    """Set up a tracer provider if an ``OTEL_*`` variable requests traces, and return whether it was set up.
 
     An endpoint or ``OTEL_TRACES_EXPORTER`` requests traces. If the SDK or the exporter is not installed, the log says
     what to install, and nothing is traced.
@@ -72,6 +72,6 @@ def _create_exporter(name: str) -> Any:
 
 
 def _service_attributes(service: str) -> dict[str, str]:
-    """Return the attribute with the service's name; empty if a variable sets it."""
+    """Return the attribute with the service's name, or none if a variable sets it."""
     is_named = os.environ.get("OTEL_SERVICE_NAME") or "service.name=" in os.environ.get("OTEL_RESOURCE_ATTRIBUTES", "")
     return {} if is_named else {"service.name": service}

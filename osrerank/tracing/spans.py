@@ -2,7 +2,7 @@
 
 `trace` creates the span of a search, a request or a chunk. `span` creates a span inside it, which is recorded only if
 the outer span is sampled. The trace context is sent as W3C's ``traceparent`` and ``tracestate``. Baggage is neither
-sent nor read, because it may contain anything.
+sent nor read, because it can contain anything.
 """
 
 import functools
@@ -18,7 +18,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from osrerank._version import __version__
 
 Attributes = Mapping[str, str | bool | int | float | Sequence[str] | None]
-"""Name -> value; attributes that are None are not recorded."""
+"""Name -> value. Attributes that are None are not recorded."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -29,7 +29,7 @@ PROPAGATOR = TraceContextTextMapPropagator()
 UNRECORDED = nullcontext(INVALID_SPAN)
 """A span that records nothing."""
 _may_record_queries: ContextVar[bool | None] = ContextVar("osrerank_queries", default=None)
-"""Whether this context's trace may contain queries; None outside of `trace`."""
+"""Whether this context's trace is allowed to contain queries, or None outside of `trace`."""
 
 
 @contextmanager
@@ -41,12 +41,12 @@ def trace(
     kind: SpanKind = SpanKind.INTERNAL,
     parent: Mapping[str, str] | None = None,
 ) -> Iterator[Span]:
-    """Create the span of a search, a request or a chunk, as a child of the current span, or else of ``parent``.
+    """Create the span of a search, a request or a chunk, as a child of the current span or, without one, of ``parent``.
 
     Args:
         name: the span's name.
         attributes: the span's attributes.
-        queries: whether this span and the spans inside it may contain queries (the setting ``trace_queries``).
+        queries: whether this span and the spans inside it can contain queries (the setting ``trace_queries``).
         kind: the span's kind.
         parent: the headers of the request or message, which identify its sender's span.
     """
@@ -61,17 +61,17 @@ def trace(
 def span(
     name: str, attributes: Attributes | None = None, *, kind: SpanKind = SpanKind.INTERNAL
 ) -> AbstractContextManager[Span]:
-    """Create a span inside the current trace; return a span without effect if no trace is recorded."""
+    """Create a span inside the current trace, or a span without effect if no trace is recorded."""
     return _start_span(name, attributes or {}, kind) if is_recording() else UNRECORDED
 
 
 def is_recording() -> bool:
-    """Return whether `span` would record a span in this context; check it before computing costly attributes."""
+    """Return whether `span` would record a span in this context. Check this before computing costly attributes."""
     return _may_record_queries.get() is not None and api.get_current_span().is_recording()
 
 
 def may_record_queries() -> bool:
-    """Return whether this context's trace may contain queries."""
+    """Return whether this context's trace is allowed to contain queries."""
     return bool(_may_record_queries.get())
 
 
@@ -94,7 +94,7 @@ def mark_failed(span: Span, error_type: str) -> None:
 
 
 def trace_headers() -> dict[str, str]:
-    """Return the headers with which another process continues this trace; empty if nothing is traced."""
+    """Return the headers with which another process continues this trace, or none if nothing is traced."""
     carrier: dict[str, str] = {}
     PROPAGATOR.inject(carrier)
     return carrier
@@ -106,7 +106,7 @@ def bind_trace(function: Callable[P, T]) -> Callable[P, T]:
 
 
 def error_type(error: BaseException) -> str:
-    """Return the value of ``error.type`` for an error: its HTTP status if it has one, else its class."""
+    """Return the value of ``error.type`` for an error: its HTTP status if it has one, otherwise its class."""
     status = getattr(error, "status_code", None)
     if isinstance(status, int):
         return str(status)
@@ -118,7 +118,7 @@ def error_type(error: BaseException) -> str:
 def _start_span(
     name: str, attributes: Attributes, kind: SpanKind, parent: Mapping[str, str] | None = None
 ) -> Iterator[Span]:
-    """Create a span and make it the current span; of an error inside it, only the type is recorded."""
+    """Create a span and make it the current span. If an error is raised inside it, only the type is recorded."""
     has_current_span = api.get_current_span().get_span_context().is_valid
     context = None if has_current_span or not parent else PROPAGATOR.extract(parent)
     new_span = api.get_tracer("osrerank", __version__).start_span(name, context, kind, _clean_attributes(attributes))

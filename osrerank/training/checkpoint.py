@@ -27,11 +27,11 @@ class State:
 
     Attributes:
         step: the number of steps done.
-        best: the best measure on the development set so far; None before the first measurement.
+        best: the best measure on the development set so far, or None before the first measurement.
         best_step: the number of steps done at the best measurement.
         fingerprint: a hash of the recipe, the data and the starting checkpoint, which determine the result.
         skipped: the number of steps that changed nothing, because gradients overflowed in fp16.
-        scaler: the state of the loss scaler in fp16; empty in other precisions.
+        scaler: the state of the loss scaler in fp16. Empty in other precisions.
     """
 
     step: int
@@ -43,7 +43,7 @@ class State:
 
 
 class Checkpoints:
-    """The checkpoints of one training, in its folder. Only the newest is kept, besides the best weights."""
+    """The checkpoints in a training's folder. Only the newest one and the best weights are kept."""
 
     def __init__(self, folder: Path, fingerprint: str) -> None:
         self._folder = folder
@@ -118,7 +118,7 @@ def _cpu_tensors(parameters: Mapping[str, nn.Parameter]) -> dict[str, Tensor]:
 
 
 def _optimiser_tensors(parameters: Mapping[str, nn.Parameter], optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """Return ``PARAMETER/MOMENT`` -> Adam's running mean; `MOMENTS` has the names."""
+    """Return ``PARAMETER/MOMENT`` -> Adam's running mean. `MOMENTS` lists the moments."""
     return {
         f"{name}/{moment}": tensor.cpu().contiguous()
         for name, parameter in parameters.items()

@@ -1,4 +1,4 @@
-"""Count the training data, from which the number of steps and the cost of a training follow."""
+"""Count the training data, to compute the number of steps and the cost of a training."""
 
 import random
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ class DataCounts:
     Attributes:
         examples: the number of examples in each source.
         sequences: the number of sequences in a pass over all sources.
-        cost: the cost of a pass, as `osrerank.training.development.estimate_cost` returns it.
+        cost: the estimated cost of a pass, in characters (`osrerank.training.development.estimate_cost`).
     """
 
     examples: tuple[int, ...]

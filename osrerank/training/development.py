@@ -35,7 +35,7 @@ MIN_QUERIES = 10
 """The minimum number of queries that distinguish better weights from worse ones."""
 MEASURE_ALL = "set evaluate_every=STEPS in the recipe to measure all of them after every STEPS steps"
 CHARACTERS_PER_TOKEN = 5
-"""The length of an English word piece, with the space after it; used to estimate cost."""
+"""The length of an English word piece with its space, to estimate cost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class NetworkScorer:
         return [float(score) for score in scores]
 
     def score_documents(self, trainee: Trainee, examples: Iterable[Example]) -> Iterator[list[float]]:
-        """Yield the scores of each example's documents. A duo model's are sums over pairs of documents."""
+        """Yield the scores of each example's documents. A duo model's scores are sums over pairs of documents."""
         for example in examples:
             if trainee.card.kind == "duo":
                 yield self._sum_pairs(trainee, example)
@@ -95,8 +95,7 @@ class DevelopmentSet:
         examples: each query's candidates, in the first pass's order, with their relevance.
         measure: ``nDCG@k``, ``RR@k``, ``AP@k`` or ``AP``. Relevant documents that are not candidates count as missed.
         depth: how many candidates of each query are reordered. The others keep their ranks.
-        passages: how documents are split into passages and the passages' scores are aggregated. By default, documents
-            are scored whole.
+        passages: how documents are split into passages and their scores aggregated. None scores whole documents.
     """
 
     examples: Sequence[Example]
@@ -112,11 +111,11 @@ class DevelopmentSet:
         if not any(example.relevant_documents for example in self.examples):
             raise EvaluationError("the development set has no relevant document among its candidates")
 
-    def measure_network(self, trainee: Trainee, scoring: NetworkScorer) -> float:
+    def measure_network(self, trainee: Trainee, scorer: NetworkScorer) -> float:
         """Return the mean of the measure over the queries. A query without a relevant candidate counts as 0.
 
         Raises:
-            ConfigError: as `check_aggregation`.
+            ConfigError: see `check_aggregation`.
         """
         self.check_aggregation(trainee.card.kind)
         passages = [self.split(example) for example in self.examples]
@@ -124,7 +123,7 @@ class DevelopmentSet:
         for example, documents in zip(self.examples, passages, strict=True):
             texts = tuple(text for document in documents for text in document)
             inputs.append(Example(example.query, texts, (0,) * len(texts)))
-        all_scores = scoring.score_documents(trainee, inputs)
+        all_scores = scorer.score_documents(trainee, inputs)
         values = []
         for example, documents, scores in zip(self.examples, passages, all_scores, strict=True):
             passage_scores = split_by_counts([len(document) for document in documents], scores)
@@ -136,9 +135,9 @@ class DevelopmentSet:
         return float(np.mean([self._measure_order(example, []) for example in self.examples]))
 
     def check_aggregation(self, kind: Kind) -> None:
-        """Raise `ConfigError` if the aggregation of passages needs probabilities, but a duo model's scores are sums."""
+        """Raise `ConfigError` if the aggregation needs probabilities, which a duo model's sums of scores are not."""
         if self.passages and self.passages.aggregation not in RAW_SCORE_AGGREGATIONS and kind == "duo":
-            reason = f"dev-passages: {self.passages.aggregation} needs probabilities, which a duo model lacks; set maxp"
+            reason = f"dev-passages: {self.passages.aggregation} needs probabilities; for a duo model, set maxp"
             raise ConfigError(reason, setting="dev-passages")
 
     def texts(self) -> list[tuple[str, ...]]:
@@ -163,7 +162,7 @@ class DevelopmentSet:
         return aggregate(logits.astype(np.float64), probabilities, self.passages.k).score
 
     def _measure_order(self, example: Example, scores: Sequence[float]) -> float:
-        """Return the measure of a query whose first ``len(scores)`` candidates are ordered by the scores."""
+        """Return the measure of a query after ordering its first ``len(scores)`` candidates by the scores."""
         order = sorted(range(len(scores)), key=lambda index: -scores[index])  # stable: ties keep the first pass's order
         ranked = [str(index) for index in (*order, *range(len(scores), len(example.documents)))]
         relevance = {str(index): grade for index, grade in enumerate(example.relevance)}
@@ -180,7 +179,7 @@ class Schedule:
         development: the development set, or a part of it. None turns measuring off.
         max_measurements: the maximum number of measurements.
         measures_start: whether the network is also measured before the training.
-        note: a sentence for the user on this schedule and how to change it. A schedule from the recipe has none.
+        note: a sentence that tells the user about the schedule and how to change it. Empty if the recipe sets it.
     """
 
     development: DevelopmentSet | None
@@ -200,9 +199,8 @@ def estimate_cost(query: str, documents: Sequence[str], sequences: int, kind: Ki
 def plan_schedule(development: DevelopmentSet, training_cost: float, kind: Kind, max_tokens: int) -> Schedule:
     """Choose a schedule whose measurements take at most a tenth of the time.
 
-    The time is estimated from the number of characters, as is ``training_cost``, so that the same training is always
-    measured at the same steps. A character counts the same in measuring and in training. This overestimates measuring,
-    which has no backward pass.
+    Time is estimated from the number of characters, as in ``training_cost``, so that repeated trainings measure at the
+    same steps. Measuring is overestimated, because its characters count as in training, but it has no backward pass.
 
     If time allows, all queries are measured two to ten times. Otherwise, some queries with a relevant candidate, evenly
     spaced in the set, are measured twice. If they would be fewer than ten, nothing is measured.
@@ -216,7 +214,7 @@ def plan_schedule(development: DevelopmentSet, training_cost: float, kind: Kind,
     if total_cost * (MAX_MEASUREMENTS + 1) <= max_cost:
         note = f"{count} queries choose the best weights"
         return Schedule(development, MAX_MEASUREMENTS, measures_start=True, note=note)
-    limit = "measuring may take at most a tenth of the time"
+    limit = "measuring is limited to a tenth of the time"
     times = min(int(max_cost // total_cost), MAX_MEASUREMENTS)
     if times >= MIN_MEASUREMENTS:
         note = f"{count} queries choose the best weights, measured {times} times: {limit}"

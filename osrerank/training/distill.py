@@ -22,10 +22,10 @@ METHODS = ("simplified-tinybert", "logits")
 
 
 class DistillationObjective(Objective):
-    """A student's distance from its teacher, and from the labels if the recipe sets ``hard``.
+    """The loss of a student against its teacher, and against the labels if the recipe sets ``hard``.
 
-    The parts of the loss are ``attention``, ``hidden``, ``soft`` and ``hard``. The method ``logits`` has only the last
-    two, and a recipe can leave out either of the first two. ``soft`` is the cross-entropy between teacher and student
+    Its parts are ``attention``, ``hidden``, ``soft`` and ``hard``. The method ``logits`` uses only the last two, and a
+    recipe can leave out either of the first two. ``soft`` is the cross-entropy between teacher and student
     on each sequence or, with a listwise loss, their divergence on each list. All hidden states share one projection
     W to the teacher's width. It is trained, but is not part of the student, and starts as the identity if the widths
     are equal.
@@ -33,9 +33,9 @@ class DistillationObjective(Objective):
     Args:
         student: the model to train.
         teacher: the model to learn from. It is not changed, and computes without dropout.
-        recipe: the recipe; its method, parts, loss and temperature are used.
-        targets: for each student layer, the index of the teacher's layer that it learns from. By default, this is the
-            last layer of each block of N / M, for M student layers and N teacher layers.
+        recipe: the recipe, whose method, parts, loss and temperature are used.
+        targets: for each student layer, the index of the teacher layer that it learns from. By default, the teacher's
+            layers are divided into as many blocks as the student has layers, and each learns from its block's last one.
 
     Raises:
         ConfigError: the method is unknown, or teacher and student cannot be compared layer by layer.
@@ -85,7 +85,7 @@ class DistillationObjective(Objective):
         self._probe = NetworkProbe(student.network)
         self._teacher_probe = NetworkProbe(teacher.network)
         if self._probe.heads != self._teacher_probe.heads:
-            reason = "teacher and student need the same number of attention heads; or use method=logits"
+            reason = "teacher and student differ in the number of attention heads; set method=logits"
             raise ConfigError(reason, setting="recipe.method")
         self._targets = targets or layer_map(self._teacher_probe.layers, self._probe.layers)
         if len(self._targets) != self._probe.layers:

@@ -1,8 +1,8 @@
 """Split the documents of training examples into passages, keep the hardest negatives, and add a teacher's scores.
 
 The passages follow Chen et al.: ICIP at TREC-2020 Deep Learning Track, sections 2.1 and 3. Each passage of a relevant
-document is paired with a passage of one of the query's negatives. Of each relevant document, only the five passages
-are kept that a model trained on passages scores highest.
+document is paired with a passage of one of the query's negatives. A model trained on passages scores the passages of
+each relevant document, and only the best five are kept.
 """
 
 import logging
@@ -60,11 +60,11 @@ def split_document(example: Example, index: int, options: Passages) -> list[str]
     """Split a document of an example into passages, as a search does.
 
     Raises:
-        FormatError: the options sample passages by document ids, but the example has no ids.
+        FormatError: the options sample passages by document id, but the example has no ids.
     """
     if options.policy == "sampled" and not example.doc_ids:
         fix = "read candidates or a run, whose documents have ids, or set policy=first"
-        raise FormatError(f"{example.location}: policy=sampled draws by document ids, and there are none; {fix}")
+        raise FormatError(f"{example.location}: policy=sampled draws by document ids, and the example has none; {fix}")
     return [passage for passage, _span in split_into_passages(example.candidate(index), options)]
 
 

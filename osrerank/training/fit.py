@@ -57,8 +57,8 @@ class TrainingRequest:
         data: the examples.
         development: the development set, which chooses the best weights. Without one, the last weights are kept.
         depth: how many candidates of each development query are reordered.
-        passages: how the development set's documents are split into passages and scored; by default, they are whole.
-        max_minutes: the minutes after which the training stops. The same request resumes it. By default, no limit.
+        passages: how the development set's documents are split into passages and scored. None scores whole documents.
+        max_minutes: the minutes after which training stops. The same request resumes it. None sets no limit.
         report: called with each line of progress.
         clock: returns the time in seconds, from which ``max_minutes`` counts.
     """
@@ -98,22 +98,27 @@ def train(request: TrainingRequest, kind: Kind | None = None) -> Path | None:
     request = replace(request, report=machine.on_main_process(request.report))
     trainee = load_trainee(request.source, request.recipe, kind=kind, name=request.output.name)
     objective = RankingObjective(trainee.network, trainee.card.head, request.recipe)
-    steps = _step_builder(request.recipe, trainee, machine)
-    return _fit(request, trainee, objective, machine, steps, _fingerprint(request))
+    step_builder = _step_builder(request.recipe, trainee, machine)
+    return _fit(request, trainee, objective, machine, step_builder, _fingerprint(request))
 
 
 def distill(request: TrainingRequest, *, layers: int | Sequence[int] = 0, student: Path | None = None) -> Path | None:
-    """Train a student of the teacher ``request.source``, of the same kind; return as `train` does.
+    """Train a student of the teacher ``request.source``, and return its directory, or None if time ran out.
+
+    The student has the teacher's kind. After a timeout, the same call resumes the training.
 
     Args:
         request: the training.
-        layers: the number M of the student's layers, or the teacher's layers to keep, counted from 1. With a number,
-            each student layer starts as the last layer of a block of N / M layers of the teacher, and learns its
-            states. With a list, each kept layer also learns to do the work of the dropped layers after it.
+        layers: the number of student layers, or the numbers of the teacher layers to keep, from 1. With a number, the
+            teacher's layers are divided into as many blocks, and each student layer starts as the last layer of its
+            block and learns its states. With a list, each kept layer also learns to replace the dropped layers that
+            follow it.
         student: another checkpoint that the student starts from. ``layers`` then only chooses the states to learn.
 
     Raises:
-        ConfigError: as `train`; or the list of layers does not fit the student, or the recipe sets ``soft``.
+        ConfigError: the output exists; the recipe does not fit the data or the checkpoints, or sets ``soft``; or the
+            layers do not fit the student.
+        FormatError, EvaluationError, ModelLoadError: see `train`.
     """
     refuse_existing(request.output)
     if request.recipe.soft:
@@ -139,15 +144,15 @@ def distill(request: TrainingRequest, *, layers: int | Sequence[int] = 0, studen
         trainee = select_layers(teacher, layer_map(teacher_layers, layers), request.output.name)
     else:
         trainee = select_layers(teacher, tuple(layer - 1 for layer in layers), request.output.name)
-    steps = _step_builder(request.recipe, trainee, machine, teacher)
+    step_builder = _step_builder(request.recipe, trainee, machine, teacher)
     torch.manual_seed(request.recipe.seed)
     objective = DistillationObjective(trainee, teacher, request.recipe, targets)
     objective.teacher.to(machine.device)
-    return _fit(request, trainee, objective, machine, steps, fingerprint)
+    return _fit(request, trainee, objective, machine, step_builder, fingerprint)
 
 
 def _step_builder(recipe: Recipe, trainee: Trainee, machine: Machine, teacher: Trainee | None = None) -> StepBuilder:
-    """Return the builder of a model's steps, with the teacher's sequences if the teacher tokenises differently."""
+    """Return a builder of training steps. It also builds the teacher's inputs if the teacher tokenises differently."""
 
     def sequence_builder(builder: InputBuilder) -> SequenceBuilder:
         if trainee.card.kind != "duo":
@@ -169,7 +174,7 @@ def _step_builder(recipe: Recipe, trainee: Trainee, machine: Machine, teacher: T
 
 
 def _tokenisation_key(trainee: Trainee) -> tuple[Any, ...]:
-    """Return a key that is equal for two models if they turn the same texts into the same sequences."""
+    """Return a key that is equal for two models if they tokenise all texts to the same sequences."""
     card = trainee.card
     tokenizer = hashlib.sha256(tokenizer_file(trainee.source).read_bytes()).hexdigest()
     return tokenizer, card.kind, card.max_tokens, card.max_query_tokens, card.length_rule, trainee.pad_id
@@ -180,13 +185,13 @@ def _fit(
     trainee: Trainee,
     objective: Objective,
     machine: Machine,
-    steps: StepBuilder,
+    step_builder: StepBuilder,
     fingerprint: str,
 ) -> Path | None:
-    """Run the loop, with a break for mining if the recipe mines, and write the model."""
+    """Run the training loop and write the model. If the recipe mines negatives, they are mined between two runs."""
     recipe = request.recipe
     check_loss(trainee.card, recipe)
-    counts = _load_counts(request, steps.builder, trainee.card.kind, fingerprint, machine)
+    counts = _load_counts(request, step_builder.builder, trainee.card.kind, fingerprint, machine)
     total = recipe.steps or math.ceil(recipe.epochs * counts.sequences / recipe.batch)
     request.report(f"{sum(counts.examples)} examples, {counts.sequences} sequences a pass, {total} steps")
     schedule = _choose_schedule(request, trainee, total * recipe.batch * counts.cost / counts.sequences)
@@ -201,14 +206,15 @@ def _fit(
         clock=request.clock,
     )
     training = Training(objective, plan, machine)
-    scoring = NetworkScorer(machine.device, 4 * steps.budget_tokens, machine.autocast)
-    measure = None
+    # Scoring needs no gradients, so its batches can be larger than training batches.
+    scorer = NetworkScorer(machine.device, 4 * step_builder.budget_tokens, machine.autocast)
+    measure_network = None
     if schedule.development is not None:
-        measure = partial(schedule.development.measure_network, trainee, scoring)
+        measure_network = partial(schedule.development.measure_network, trainee, scorer)
         if not training.state.step and machine.is_main_process:
             measures = [f"first pass {schedule.development.measure_first_pass():.4f}"]
             if schedule.measures_start:
-                measures.append(f"before training {measure():.4f}")
+                measures.append(f"before training {measure_network():.4f}")
             request.report(f"{recipe.measure}: {', '.join(measures)}")
     mine_at = round(total * recipe.mine_at) if recipe.draw == "list" else 0
     sources = [source.read for source in request.data]
@@ -216,14 +222,14 @@ def _fit(
     if mine_at:
         if training.state.step < mine_at:
             examples = endless_passes(sources, source_counts, recipe)
-            if not training.run(steps.build(examples, training.state.step), mine_at, measure):
+            if not training.run(step_builder.build(examples, training.state.step), mine_at, measure_network):
                 return None
-        mined = _mine(request, source_counts, trainee, scoring, training, machine, total - mine_at)
+        mined = _mine(request, source_counts, trainee, scorer, training, machine, total - mine_at)
         if mined is None:
             return None
         sources, source_counts = [mined.read], (mined.count,)
     examples = endless_passes(sources, source_counts, recipe)
-    if not training.run(steps.build(examples, training.state.step - mine_at), total, measure):
+    if not training.run(step_builder.build(examples, training.state.step - mine_at), total, measure_network):
         return None
     if machine.is_main_process:
         _finish(request, trainee, training, counts, schedule)
@@ -235,12 +241,12 @@ def _mine(
     request: TrainingRequest,
     source_counts: Sequence[int],
     trainee: Trainee,
-    scoring: NetworkScorer,
+    scorer: NetworkScorer,
     training: Training,
     machine: Machine,
     remaining_steps: int,
 ) -> MinedExamples | None:
-    """Mine as many examples as the remaining steps need, in the main process; return None if time ran out."""
+    """Mine as many examples as the remaining steps need, or return None if time ran out. The main process mines."""
     recipe = request.recipe
     example_count = math.ceil(remaining_steps * recipe.batch / (1 + recipe.negatives))
     sources = [source.read for source in request.data]
@@ -248,7 +254,7 @@ def _mine(
     examples = itertools.islice(whole_examples, min(example_count, sum(source_counts)))
     mined = None
     if machine.is_main_process:
-        mined = mine(request.folder, examples, trainee, scoring, recipe, training.is_time_over)
+        mined = mine(request.folder, examples, trainee, scorer, recipe, training.is_time_over)
     mined_count = int(machine.broadcast(-1 if mined is None else mined.count))
     if mined_count < 0:
         return None
@@ -257,7 +263,7 @@ def _mine(
 
 
 def _choose_schedule(request: TrainingRequest, trainee: Trainee, training_cost: float) -> Schedule:
-    """Return the schedule that the recipe sets by ``evaluate_every``, or else plan one and report it."""
+    """Return the schedule that ``evaluate_every`` in the recipe sets, or plan one and report it."""
     if request.development is None:
         return Schedule(None, MAX_MEASUREMENTS, measures_start=False, note="")
     examples = tuple(request.development.read())
@@ -273,7 +279,7 @@ def _choose_schedule(request: TrainingRequest, trainee: Trainee, training_cost: 
 def _load_counts(
     request: TrainingRequest, builder: SequenceBuilder, kind: Kind, fingerprint: str, machine: Machine
 ) -> DataCounts:
-    """Read the counts that an earlier call or the main process wrote, or else count the data and write them."""
+    """Read the counts that an earlier call or the main process wrote, or count the data and write the counts."""
     file = request.folder / COUNTS_FILE
     with machine.main_process_first():
         if file.exists():
@@ -290,7 +296,7 @@ def _load_counts(
 def _fingerprint(request: TrainingRequest, student_origin: str = "") -> str:
     """Return a hash of the recipe, the data and the checkpoints, which determine the trained weights.
 
-    In a distillation, ``student_origin`` has the student's layers and checkpoint, as JSON.
+    In a distillation, ``student_origin`` contains the student's layers and checkpoint, as JSON.
     """
     recipe = {name: value for name, value in request.recipe.as_json().items() if name != "budget_tokens"}
     data = [(source.name, source.sizes) for source in request.data]

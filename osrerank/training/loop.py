@@ -42,7 +42,7 @@ SEED_STRIDE = 1_000_003
 """The distance between the seeds of two processes, and of two trainings."""
 SAVE_EVERY_S = 120.0
 MAX_WAIT = timedelta(hours=12)
-"""How long the other processes wait for the main process, which alone measures and mines."""
+"""How long the other processes wait while the main process measures and mines."""
 FP16_DEVICES = ("cuda",)
 """The device types that can train in fp16; on others the first steps overflow."""
 MAX_LOSS_PARTS = 16
@@ -58,7 +58,7 @@ class TrainingPlan:
         folder: the folder of the checkpoints and the loss curve.
         fingerprint: a hash of the recipe, the data and the starting checkpoint, which determine the result.
         max_measurements: the maximum number of measurements, unless the recipe sets ``evaluate_every``.
-        max_minutes: the minutes after which this call saves a checkpoint and stops. By default, no limit.
+        max_minutes: the minutes after which this call saves a checkpoint and stops. None sets no limit.
         save_every_s: the seconds between checkpoints.
         report: called with each line of progress.
         clock: returns the time in seconds.
@@ -160,14 +160,14 @@ class Machine:
             for parameter in parameters:
                 distributed.broadcast(parameter.data, 0)
 
-    def own_part(self, micro_batches: Sequence[MicroBatch]) -> Sequence[MicroBatch]:
+    def select_micro_batches(self, micro_batches: Sequence[MicroBatch]) -> Sequence[MicroBatch]:
         """Return the micro-batches of a step that this process computes."""
         return micro_batches[self.process_index :: self.process_count]
 
     def sum_gradients(self, parameters: Sequence[Tensor]) -> None:
         """Replace each gradient by its sum over all processes.
 
-        A parameter without a gradient in every process still has none.
+        A parameter that has no gradient in any process still has none.
         """
         if self.process_count == 1:
             return
@@ -181,7 +181,7 @@ class Machine:
     def sum_losses(self, parts: dict[str, float]) -> dict[str, float]:
         """Return the sums of the parts of the loss over all processes.
 
-        A process without micro-batches does not know the names of the parts, and calls them ``part 0``, ``part 1`` ...
+        In a process without micro-batches, which does not know the names, the parts are ``part 0``, ``part 1`` ...
         """
         if self.process_count == 1:
             return parts
@@ -203,7 +203,7 @@ def _choose_precision(precision: str, device_type: str) -> str:
 
 
 def _destroy_process_group() -> None:
-    """End the process group's threads before the interpreter ends, because a thread that outlives it may abort."""
+    """End the process group's threads before the interpreter ends. A thread that outlives it might abort."""
     if distributed.is_initialized():
         distributed.destroy_process_group()
 
@@ -229,11 +229,11 @@ class Training:
         )
         self._scaler = torch.amp.GradScaler(machine.device.type, enabled=machine.precision == "fp16")
         self._checkpoints = Checkpoints(plan.folder, plan.fingerprint)
-        start = State(0, None, 0, plan.fingerprint)
-        self.state = self._checkpoints.restore(self._parameters, self._optimiser) or start
+        initial_state = State(0, None, 0, plan.fingerprint)
+        self.state = self._checkpoints.restore(self._parameters, self._optimiser) or initial_state
         if self.state.scaler:
             self._scaler.load_state_dict(dict(self.state.scaler))
-        # Initialise the scaler now, because this process may have no micro-batch in a step.
+        # Initialise the scaler now, because this process might get no micro-batch in a step.
         self._scaler.scale(torch.zeros((), device=machine.device))
         machine.wait()  # until every process has read the checkpoint
         machine.broadcast_parameters(self._parameters.values())
@@ -247,19 +247,19 @@ class Training:
         Args:
             steps: the remaining steps, in order.
             until: the number of steps, from the start of the training, after which to stop.
-            measure: returns the measure of the current network; higher is better. Without it, nothing is measured.
+            measure: returns the measure of the current network; higher is better. None turns measuring off.
 
         Raises:
             EvaluationError: the loss is not finite, or the data ended.
         """
         evaluate_every = self.plan.evaluate_every
-        prepared = prefetch(steps)
+        prefetched_steps = prefetch(steps)
         try:
             while self.state.step < until:
                 if self.plan.max_minutes is not None and self._machine.broadcast(self.is_time_over()):
                     self.save()
                     return False
-                row = self._train_step(self.state.step, self._next_step(prepared))
+                row = self._train_step(self.state.step, self._next_step(prefetched_steps))
                 steps_done = self.state.step + 1
                 self.state = replace(self.state, step=steps_done)
                 if measure is not None and (steps_done % evaluate_every == 0 or steps_done == self.plan.total):
@@ -271,12 +271,12 @@ class Training:
                 if self.plan.clock() - self._saved_s > self.plan.save_every_s:
                     self.save()
         finally:
-            prepared.close()
+            prefetched_steps.close()
         self.save()
         return True
 
     def save(self) -> None:
-        """Write a checkpoint, in the main process."""
+        """Write a checkpoint if this is the main process."""
         if not self._machine.is_main_process:
             return
         self.state = replace(self.state, scaler=self._scaler.state_dict())
@@ -289,7 +289,7 @@ class Training:
             self._checkpoints.restore_best(self._parameters)
 
     def is_time_over(self) -> bool:
-        """Return whether the time for this call is over, by this process's clock."""
+        """Return whether this process's clock has passed ``max_minutes``."""
         minutes = self.plan.max_minutes
         return minutes is not None and self.plan.clock() - self._started_s > minutes * 60
 
@@ -314,7 +314,7 @@ class Training:
         torch.manual_seed((recipe.seed + self._machine.process_index * SEED_STRIDE) * SEED_STRIDE + number)
         self.objective.train()
         sums: dict[str, Any] = defaultdict(float)
-        for micro_batch in self._machine.own_part(step.micro_batches):
+        for micro_batch in self._machine.select_micro_batches(step.micro_batches):
             with self._machine.autocast():
                 losses = self.objective(micro_batch)
             loss = torch.stack(list(losses.values())).sum() * micro_batch.share

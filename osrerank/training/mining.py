@@ -1,4 +1,4 @@
-"""Mine hard negatives: keep the negatives that the model itself scores highest, and train on these mistakes next."""
+"""Mine hard negatives: keep the negatives that the model itself scores highest, for the rest of the training."""
 
 import json
 import os
@@ -15,7 +15,7 @@ from osrerank.training.weights.models import Trainee
 
 MINED_FILE = "mined.jsonl"
 KEPT_PER_NEGATIVE = 2
-"""How many mined negatives an example keeps for each one that a training step samples (the recipe's ``negatives``)."""
+"""Mined negatives that an example keeps for each negative that a training step samples (the recipe's ``negatives``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ def mine(
     folder: Path,
     examples: Iterator[Example],
     trainee: Trainee,
-    scoring: NetworkScorer,
+    scorer: NetworkScorer,
     recipe: Recipe,
     is_time_over: Callable[[], bool],
 ) -> MinedExamples | None:
@@ -49,12 +49,12 @@ def mine(
         folder: the folder of the file; an incomplete file is continued.
         examples: the examples, in the same order at each call.
         trainee: the model.
-        scoring: scores with the model's network.
+        scorer: scores with the model's network.
         recipe: the recipe. Each example's first ``depth`` negatives are scored.
         is_time_over: returns whether to stop after the current example.
 
     Returns:
-        The mined examples, or None if time ran out. The next call then resumes.
+        The mined examples, or None if time ran out. Another call resumes.
     """
     path = folder / MINED_FILE
     unfinished = folder / f"{MINED_FILE}.part"
@@ -64,16 +64,16 @@ def mine(
             for example in islice(examples, line_count, None):
                 if is_time_over():
                     return None
-                mined = _mine_example(example, trainee, scoring, recipe)
+                mined = _mine_example(example, trainee, scorer, recipe)
                 file.write(f"{json.dumps(as_json(mined), ensure_ascii=False)}\n")
         unfinished.replace(path)
     with path.open("rb") as lines:
         return MinedExamples(path, sum(1 for _ in lines))
 
 
-def _mine_example(example: Example, trainee: Trainee, scoring: NetworkScorer, recipe: Recipe) -> Example:
+def _mine_example(example: Example, trainee: Trainee, scorer: NetworkScorer, recipe: Recipe) -> Example:
     negatives = example.indices(relevant=False)[: recipe.depth]
-    scores = next(scoring.score_documents(trainee, [example.select(negatives)]))
+    scores = next(scorer.score_documents(trainee, [example.select(negatives)]))
     return select_hardest(example, negatives, scores, KEPT_PER_NEGATIVE * recipe.negatives)
 
 

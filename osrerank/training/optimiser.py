@@ -1,7 +1,7 @@
 """Adam with decoupled weight decay, and the learning-rate schedule, as in BERT's released code or as in AdamW.
 
 BERT's released code (Devlin et al. 2018, arXiv 1810.04805), with which Nogueira and Cho 2019 (arXiv 1901.04085, section
-4) train, has Adam (Kingma, Ba 2014) with decoupled weight decay but without bias correction. Its learning rate decays
+4) train, uses Adam (Kingma, Ba 2014) with decoupled weight decay but without bias correction. Its learning rate decays
 from step 0 on.
 """
 
@@ -20,7 +20,7 @@ MOMENTS = ("first", "second")
 def learning_rate(step: int, *, peak: float, warmup: int, total: int, decay_from: DecayFrom) -> float:
     """Return the learning rate of a step: linear warm-up, then linear decay to 0.
 
-    With ``start``, as in BERT, the rate is peak * t / W before step W, else peak * (1 - t / T). It drops by the share
+    With ``start``, as in BERT, the rate is peak * t / W before step W, then peak * (1 - t / T). It drops by the share
     W / T at step W, and the first step changes nothing. With ``warmup``, the rate decays from the peak at step W on,
     and the first step has the rate peak / W.
 
@@ -39,7 +39,7 @@ def learning_rate(step: int, *, peak: float, warmup: int, total: int, decay_from
 class Adam(torch.optim.Optimizer):
     """Adam with decoupled weight decay.
 
-    With ``bias_correction`` this is AdamW (Loshchilov, Hutter 2017, arXiv 1711.05101); without it, it is BERT's
+    With ``bias_correction``, this is AdamW (Loshchilov, Hutter 2017, arXiv 1711.05101). Otherwise, it is BERT's
     optimiser: w <- w - rate * (m / (sqrt(v) + eps) + decay * w).
 
     Args:

@@ -59,7 +59,7 @@ class EncoderSize:
     Attributes:
         layers: the number of layers.
         hidden: the width of a hidden state.
-        heads: the number of attention heads in a layer. 0 gives each head 32 dimensions of the hidden state.
+        heads: the number of attention heads in a layer. 0 chooses it so that each head has 32 dimensions.
         vocabulary: the number of pieces, including special tokens, that the tokenizer learns from the corpus.
     """
 
@@ -70,7 +70,7 @@ class EncoderSize:
 
 
 class MaskedObjective(Objective):
-    """The cross-entropy of a masked language model of transformers on the hidden pieces."""
+    """The cross-entropy of a transformers masked language model on the hidden pieces."""
 
     def __init__(self, network: nn.Module) -> None:
         super().__init__(network)
@@ -159,7 +159,7 @@ class MaskedStepBuilder:
                 yield self._step(sequences, np.random.default_rng([self.recipe.seed, number]))
 
     def _batches(self, texts: Callable[[], Iterable[str]]) -> Iterator[list[Ids]]:
-        """Yield the sequences of each step. A step may span two passes."""
+        """Yield the sequences of each step. A step can span two passes."""
         batch: list[Ids] = []
         for pass_number in itertools.count():
             rng = random.Random(f"{self.recipe.seed}/{pass_number}")  # noqa: S311 - a repeatable order
@@ -220,7 +220,7 @@ def pretrain(
         output: the directory to create.
         corpora: files of JSON lines with ``text`` and perhaps ``title``, or of plain text with a document in each line.
         recipe: the hyperparameters.
-        max_minutes: the minutes after which the training stops. By default, no limit.
+        max_minutes: the minutes after which training stops. None sets no limit.
         report: called with each line of progress.
         clock: returns the time in seconds.
 

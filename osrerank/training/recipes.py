@@ -24,16 +24,16 @@ class Recipe:
     Attributes:
         name: the preset's name.
         loss: "pointwise", the cross-entropy of single sequences, or "listwise", the softmax cross-entropy of lists.
-        draw: which documents of an example to train on. "balanced" takes each relevant document with one negative,
-            "list" each with several negatives, "top" the first ``depth`` documents, and "all" all documents.
+        draw: which documents of an example to train on. "balanced" draws each relevant document with one negative,
+            and "list" with several. "top" draws the first ``depth`` documents, and "all" draws all documents.
         negatives: with "list", the number of negatives to sample for each relevant document.
-        depth: how many of the highest-ranked negatives to sample from; with "top", the number of documents.
+        depth: how many of the highest-ranked negatives to sample from. With "top", the number of documents.
         mine_at: the share of the steps after which the hardest negatives are mined by the model itself. 0 turns
             mining off.
         head: the head of a cross-encoder or duo model: "logits2", "logit1" or "next-sentence". Empty keeps the
             checkpoint's head, or creates "logits2" if it has none. A bi-encoder always keeps its head.
         kind: "cross-encoder" trains a cross-encoder from any checkpoint. Empty keeps the checkpoint's kind.
-        third_row: the start of the third row of a duo model's token type table, if the checkpoint has two rows:
+        third_row: how the third row of a duo model's token type table starts if the checkpoint has two rows:
             "zeros" that are trained, "frozen" zeros as in the released duoBERT, or a "copy" of the second row.
         max_tokens, max_query_tokens, length_rule: the model card's fields of these names.
         batch: the number of sequences in a step.
@@ -132,7 +132,7 @@ class Recipe:
             raise _invalid_value("name", name, f"one of {', '.join(PRESETS)}")
         names = {field.name for field in fields(cls)}
         if unknown := sorted(changes.keys() - names):
-            fix = replacement_for(f"recipe.{unknown[0]}") or f"it has {', '.join(sorted(names))}"
+            fix = replacement_for(f"recipe.{unknown[0]}") or f"choose from {', '.join(sorted(names))}"
             raise ConfigError(f"a recipe has no {unknown[0]}; {fix}", setting="recipe", source="argument")
         return replace(PRESETS[name], **changes)
 

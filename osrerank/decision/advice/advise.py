@@ -2,7 +2,7 @@
 
 A *setting* (`SearchSetting`) is a combination of search options. A *sample* is the hits of all judged queries with one
 model, one set of fields and one form of query. All depths and blends are computed from the same sample. Each
-alternative, such as another model, needs a sample of its own, so every query is searched once more.
+alternative, such as another model, needs its own sample, for which every query is searched again.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -18,7 +18,7 @@ from osrerank.decision.advice.sample import (
     Sample,
     SampledQuery,
     SearchSetting,
-    present_setting,
+    current_setting,
     search_sample,
     settings_to_try,
     vectors_blend,
@@ -36,24 +36,24 @@ MAX_IDS_PER_REQUEST = 1000
 
 @dataclass(frozen=True, slots=True)
 class IndexAdvice:
-    """Whether reranking helps on an index with its present options, and whether other options are better.
+    """Whether reranking helps on an index with its current options, and whether other options are better.
 
     Attributes:
         index: the index's name.
         measure: the measure's name in ir-measures.
-        options: the index's present options.
-        current: the present options as a setting.
-        sampled: the hits of each judged query in the present sample.
+        options: the index's current options.
+        current: the current options as a setting.
+        sampled: the hits of each judged query with the current model, fields and form of query.
         before: the measure in the first pass ``(queries,)``, in the order of ``sampled``.
-        values: setting -> the measure ``(queries,)``, in the same order.
-        verdict: the comparison of the current setting with the first pass. If the current setting is the first pass, it
-            is the verdict of ``choice``.
+        values: setting -> the measure ``(queries,)``, in the order of ``sampled``.
+        verdict: the comparison of the current setting with the first pass. If both are the same, the verdict of
+            ``choice``.
         choice: the best setting, and its comparison with the current setting.
         judged_shares: the shares of the top ten hits that are judged, in the first pass and after reranking.
         alternatives: the samples with other fields, another model or the caller's own query.
-        best_by_sample: the best setting of each sample, the present sample first; empty if there are no alternatives.
-        missing_documents: the number of documents judged relevant that the index lacks, and the number of all documents
-            judged relevant.
+        best_by_sample: the best setting of each sample, starting with ``sampled``. Empty if there are no alternatives.
+        missing_documents: the number of documents judged relevant that are not in the index, and the number of all
+            documents judged relevant.
         self_hits: the number of queries with their own id among their top ten hits.
     """
 
@@ -82,16 +82,16 @@ class IndexAdvice:
         return self.choice.setting
 
     def took_ms(self, setting: SearchSetting) -> float | None:
-        """Return the median time of a setting's stages per query, in milliseconds, if all vectors are stored.
+        """Return the median time per query of a setting's stages in milliseconds, with all vectors stored.
 
-        None if the time was not measured.
+        Return None if the time was not measured.
         """
         estimates = [setting.took_ms(query_hits) for query_hits in self.find_sample(setting)]
         times = [took_ms for took_ms in estimates if took_ms is not None]
         return float(np.median(times)) if times else None
 
     def best_by_pipeline(self) -> list[SearchSetting]:
-        """Return the best setting of each pipeline in the present sample, the first pass first."""
+        """Return the best setting of each pipeline in ``sampled``, starting with the first pass."""
         best: dict[str, SearchSetting] = {}
         for setting, values in self.values.items():
             if setting.sample == self.current.sample:
@@ -102,10 +102,10 @@ class IndexAdvice:
 
     @property
     def recommended(self) -> Mapping[str, Any]:
-        """The options to write to a settings file; empty if the current setting should stay.
+        """The options to write to a settings file. Empty if the current setting should stay.
 
-        They differ from the current setting if another is better on held-out queries at the 5% level, or if reranking
-        hurts. They include ``model`` if another model is better.
+        Other options are recommended if they are better on held-out queries at the 5% level, or if reranking hurts.
+        They include ``model`` if another model is better.
         """
         if self.choice.verdict.outcome == "helps":
             model = {} if self.best.model == self.current.model else {"model": self.best.model}
@@ -115,13 +115,13 @@ class IndexAdvice:
 
 @dataclass(frozen=True, slots=True)
 class Alternatives:
-    """The fields, models and query to compare with the present ones of an index.
+    """The fields, models and query to compare with an index's current ones.
 
     Attributes:
-        fields: lists of fields; each list is compared as the model's input.
+        fields: lists of fields, each of which is compared as the model's input.
         clients: clients that search the same index with other models.
         template: the caller's own query.
-        fields_client: the client that searches with ``fields``; None uses the client of `advise`.
+        fields_client: the client that searches with ``fields``. None uses the client of `advise`.
     """
 
     fields: Sequence[Sequence[str]] = ()
@@ -156,7 +156,7 @@ def advise(
         queries: the queries, from `judged_queries`.
         qrels: the judgments.
         measure: the measure's name in ir-measures; higher is better.
-        depths: the depths to try besides the present one.
+        depths: the depths to try besides the current one.
         alternatives: the fields, models and query to compare.
         exclude_query_ids: whether to remove hits with the query's own id.
         advance: called after each search.
@@ -167,7 +167,7 @@ def advise(
     """
     if len(queries) < MIN_QUERIES:
         raise too_few_queries_error(len(queries))
-    current = present_setting(client, index)
+    current = current_setting(client, index)
     samples: dict[Sample, tuple[SampledQuery, ...]] = {}
     settings_by_sample: dict[Sample, list[SearchSetting]] = {}
 
@@ -189,8 +189,9 @@ def advise(
             )
         )
         settings = settings_to_try(setting, depths, vectors_blend=vectors_blend(sample_client, index))
-        has_own_first_pass = len(samples) == 1 or template is not None  # other fields and models have the same one
-        settings_by_sample[sample] = [each for each in settings if has_own_first_pass or not each.is_first_pass]
+        if len(samples) > 1 and template is None:  # other fields and models do not change the first pass
+            settings = [each for each in settings if not each.is_first_pass]
+        settings_by_sample[sample] = settings
 
     add_sample(client, current)
     sampled = samples[current.sample]
@@ -200,7 +201,7 @@ def advise(
     for fields in alternatives.fields:
         add_sample(alternatives.fields_client or client, replace(reranking, fields=tuple(fields)), fields)
     for model_client in alternatives.clients:
-        add_sample(model_client, present_setting(model_client, index))
+        add_sample(model_client, current_setting(model_client, index))
     if alternatives.template is not None:
         add_sample(client, replace(reranking, query=alternatives.template.name), (), alternatives.template)
     before = measure_setting(sampled, qrels, measure, None)
@@ -234,16 +235,16 @@ def advise(
 
 
 def _count_missing_documents(client: Client, index: str, qrels: Qrels, query_ids: Sequence[str]) -> tuple[int, int]:
-    """Return the number of documents judged relevant that the index lacks, and of all documents judged relevant."""
+    """Return how many documents judged relevant are not in the index, and how many are judged relevant in all."""
     relevant = sorted(
         {doc_id for query_id in query_ids for doc_id, grade in qrels.judgments[query_id].items() if grade > 0}
     )
-    present = 0
+    n_present = 0
     for start in range(0, len(relevant), MAX_IDS_PER_REQUEST):
         ids = relevant[start : start + MAX_IDS_PER_REQUEST]
         body = {"query": {"ids": {"values": ids}}, "size": 0, "track_total_hits": True}
-        present += min(len(ids), client.search(index=index, body=body)["hits"]["total"]["value"])
-    return len(relevant) - present, len(relevant)
+        n_present += min(len(ids), client.search(index=index, body=body)["hits"]["total"]["value"])
+    return len(relevant) - n_present, len(relevant)
 
 
 def judged_queries(queries: Sequence[Query], qrels: Qrels) -> list[Query]:

@@ -24,8 +24,9 @@ from osrerank.evaluation.values import score_by_rank
 from osrerank.types import Qrels, Run
 
 FOLDS = 5
-SAMPLES, SEED = 1_000, 0
-"""The number of random samples of the randomisation test, and their seed."""
+SAMPLES = 1_000
+"""The number of random samples in the randomisation test."""
+SEED = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +36,8 @@ class Choice:
     Attributes:
         setting: the setting with the highest mean over all queries.
         promised: the mean of the measure over all queries, each ranked by the setting chosen on the other folds.
-        low, high: the ends of the 95% confidence interval of ``promised``.
-        verdict: the comparison of these values with those of the current setting, by a randomisation test.
+        low, high: the bounds of the 95% confidence interval of ``promised``.
+        verdict: the comparison with the current setting, by a randomisation test.
         by_fold: for each fold, the setting chosen on the other folds.
     """
 
@@ -51,7 +52,7 @@ class Choice:
 def measure_setting(
     sampled: Sequence[SampledQuery], qrels: Qrels, measure: str, setting: SearchSetting | None
 ) -> Floats:
-    """Return a measure's value ``(queries,)`` for each query with a setting; None is the first pass.
+    """Return a measure's value for each query with a setting ``(queries,)``. The setting None is the first pass.
 
     Raises:
         EvaluationError: the measure is unknown.
@@ -68,7 +69,7 @@ def choose(query_ids: Sequence[str], current: Floats, values: Mapping[SearchSett
     Args:
         query_ids: the queries' ids.
         current: the values of the current setting ``(queries,)``.
-        values: setting -> its values ``(queries,)``. If means are equal, the earlier setting is chosen.
+        values: setting -> its values ``(queries,)``. If two means are equal, the earlier setting is chosen.
 
     Raises:
         EvaluationError: there are too few queries.
@@ -86,7 +87,7 @@ def choose(query_ids: Sequence[str], current: Floats, values: Mapping[SearchSett
     fold_rows = [np.array([rows[query_id] for query_id in fold]) for fold in folds]
     verdict = _correct_for_choice(decide(current, held_out), table - current[:, None], fold_rows)
     low, high = confidence_interval(held_out)
-    maximum = max(1.0, float(table.max()))  # some measures exceed 1; none is negative
+    maximum = max(1.0, float(table.max()))  # some measures exceed 1, but no measure is negative
     best = settings[int(np.argmax(np.round(table.mean(axis=0), DECIMALS)))]
     by_fold = tuple(fold.setting for fold in chosen)
     return Choice(best, float(held_out.mean()), max(0.0, low), min(maximum, high), verdict, by_fold)
@@ -95,10 +96,10 @@ def choose(query_ids: Sequence[str], current: Floats, values: Mapping[SearchSett
 def _correct_for_choice(verdict: Verdict, differences: Floats, folds: Sequence[npt.NDArray[np.intp]]) -> Verdict:
     """Replace the t-test of a verdict by a randomisation test that repeats the choice of the setting.
 
-    Held-out values are not independent, because each query is in the training folds of others. A t-test at the 5% level
-    therefore finds a difference where there is none in 8% of cases (measured). Here, its statistic is compared with the
-    statistics of random samples. In each sample, some queries' values of the current setting are exchanged with those
-    of the other settings, and the setting is chosen again.
+    Held-out values are not independent, because each query is in the training folds of others. At the 5% level, a
+    t-test therefore has 8% false positives (measured). Here, its statistic is compared with the statistics of random
+    samples. For each sample, the current setting's values of some queries are exchanged with those of the other
+    settings, and the setting is chosen again.
 
     Args:
         verdict: the verdict of a t-test on the held-out values.
@@ -124,7 +125,7 @@ def _correct_for_choice(verdict: Verdict, differences: Floats, folds: Sequence[n
     more_queries = verdict.more_queries
     if p_value < ALPHA:
         more_queries = 0
-    elif more_queries == 0:  # only the t-test had decided
+    elif more_queries == 0:  # the t-test was significant, but the randomisation test is not
         more_queries = 1
     return replace(
         verdict,

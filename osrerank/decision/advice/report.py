@@ -14,12 +14,13 @@ from osrerank.options.rerank import AUTO_PIPELINE, NO_STAGES
 from osrerank.types import Qrels
 
 MAX_EXAMPLES = 3
-"""The maximum number of queries shown that gain, and of queries that lose."""
+"""The maximum number of gaining queries shown, and of losing queries."""
 MAX_JUDGED_DIFFERENCE = 0.1
-"""The maximum drop in the share of judged hits from the first pass to the reranked hits; beyond it, the judgments
-are biased towards the first pass."""
-SHOWN_HITS, SNIPPET_CHARACTERS = 5, 140
-"""The number of hits that the page shows of a query, and the number of characters of each hit."""
+"""The maximum drop in the share of judged hits after reranking. Beyond it, a warning says that the judgments favour the
+first pass."""
+SHOWN_HITS = 5
+"""The number of hits that the page shows for a query."""
+SNIPPET_CHARACTERS = 140
 HEADLINES: dict[Outcome, str] = {
     "helps": "reranking helps",
     "hurts": "reranking hurts",
@@ -36,7 +37,7 @@ CHOICE_TEXTS: dict[Outcome, str] = {
     "undecided": "not shown to be better than the current setting, which stays",
 }
 NAMES = {NO_STAGES: "first pass", AUTO_PIPELINE: "mono"}
-"""Pipeline -> its name in the report, where that is clearer than the option's value."""
+"""Pipeline -> its name in the report, if clearer than the option's value."""
 CSS_CLASSES: dict[Outcome, str] = {"helps": "verdict good", "hurts": "verdict bad", "undecided": "verdict"}
 
 
@@ -59,7 +60,7 @@ def _number_lines(advice: IndexAdvice) -> Iterator[str]:
     if before - after > MAX_JUDGED_DIFFERENCE:
         yield (
             f"{before:.0%} of the first pass's top ten hits are judged, and {after:.0%} of the reranked ones. A hit "
-            "without a judgment counts as not relevant, so reranking may be better than it looks; judge more hits"
+            "without a judgment counts as not relevant, so reranking might be better than it looks; judge more hits"
         )
     yield from _alternative_lines(advice)
     if any(query_hits.by_vectors for query_hits in advice.sampled):
@@ -106,7 +107,7 @@ def _alternative_lines(advice: IndexAdvice) -> Iterator[str]:
 
 
 def _without_reranking(advice: IndexAdvice, choice: Choice) -> str:
-    """Return the value of the caller's own query without reranking, as text; "" for choices without such a query."""
+    """Return the first pass's value with the caller's own query, as text, or "" if the choice has no such query."""
     if not choice.setting.query:
         return ""
     for setting, values in advice.values.items():
@@ -116,7 +117,7 @@ def _without_reranking(advice: IndexAdvice, choice: Choice) -> str:
 
 
 def _sample_name(advice: IndexAdvice, choice: Choice) -> str:
-    """Return a name for a choice's sample: the query, fields or model in which it differs from the present sample."""
+    """Name a choice's sample by the query, fields or model that differs from the current setting."""
     setting = choice.setting
     if setting.query:
         return f"your query {setting.query}"
@@ -156,7 +157,7 @@ def _queries_needed_lines(verdict: Verdict) -> Iterator[str]:
 
 
 def find_extremes(advice: IndexAdvice) -> tuple[list[int], list[int]]:
-    """Return the rows of the queries that gain most and of those that lose most with the best setting."""
+    """Return the rows of the queries that gain most with the best setting, and of those that lose most."""
     gains = advice.values[advice.best] - advice.before
     order = [int(row) for row in gains.argsort(kind="stable")]
     gaining = [row for row in order[::-1][:MAX_EXAMPLES] if gains[row] > 0]
@@ -220,7 +221,7 @@ def html_page(advice: IndexAdvice, qrels: Qrels, settings: str) -> str:
 
     Args:
         advice: the advice to report.
-        qrels: the judgments, by which relevant hits are marked.
+        qrels: the judgments, which mark relevant hits.
         settings: the content of the recommended settings file.
     """
     title, *number_lines = lines(advice)
@@ -238,7 +239,7 @@ def html_page(advice: IndexAdvice, qrels: Qrels, settings: str) -> str:
 
 
 def _settings_table(advice: IndexAdvice) -> str:
-    """Return a table of the best setting, the present one, and the best blend at each depth."""
+    """Return a table of the best setting, the current one, and the best blend at each depth."""
     means = {setting: float(values.mean()) for setting, values in advice.values.items()}
     best: dict[tuple[object, ...], SearchSetting] = {}
     for setting in means:

@@ -18,7 +18,7 @@ from osrerank.types import Candidate, Query, Ranking, StageScore
 
 DEPTHS = (10, 20, 50, 100)
 WEIGHTS = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0)
-"""Weights of the first pass in a linear blend, relative to logits; 0 means no blend."""
+"""First-pass weights in a linear blend, relative to logits. 0 means no blend."""
 MONO_DEPTHS = (10, 20, 50)
 """Numbers of top candidates of the stage ``vectors`` that a cross-encoder scores."""
 VECTORS_STAGE, MONO_STAGE = FIRST_STAGES
@@ -36,11 +36,11 @@ class SearchSetting:
         depth: the number of candidates to rerank.
         blend: ``replace``, ``linear`` or ``rrf``.
         weight: the weight of the first pass in the blend.
-        duo_depth: the number of candidates to compare in pairs; only the present setting may have pairs.
-        pipeline: the search's pipeline. ``none`` is the first pass, on which depths and blends have no effect.
+        duo_depth: the number of candidates to compare in pairs. Only the current setting can compare pairs.
+        pipeline: the search's pipeline. ``none`` is the first pass, which ignores depths and blends.
         mono_depth: the number of top candidates that the cross-encoder scores in ``vectors-mono``.
-        fields: the model's input fields; empty for the present fields.
-        query: the name of the caller's own query; empty if the query's text is searched.
+        fields: the model's input fields. Empty keeps the current fields.
+        query: the name of the caller's own query, or "" if the query's text is searched.
     """
 
     model: str
@@ -67,9 +67,10 @@ class SearchSetting:
     def took_ms(self, sampled: "SampledQuery") -> float | None:
         """Estimate the time to rerank a query's hits, in milliseconds, from the stages' times at full depth.
 
-        None if these times were not measured, or if the setting compares pairs.
+        The estimate is None if these times were not measured, or if the setting compares pairs.
         """
-        times, n_candidates = sampled.took_ms, max(1, len(sampled.candidates))
+        times = sampled.took_ms
+        n_candidates = max(1, len(sampled.candidates))
         if self.is_first_pass:
             return 0.0
         if not times or self.duo_depth:
@@ -99,7 +100,7 @@ class SearchSetting:
         return f"depth {self.depth}, {blend}{pairs}, model {self.model}, passages {self.passages}"
 
     def options(self) -> dict[str, Any]:
-        """Return the options of a search, as a settings file has them."""
+        """Return the search options, as in a settings file."""
         if self.is_first_pass:
             return {"pipeline": NO_STAGES}
         weight = {"blend_weight": self.weight} if self.blend not in ("replace", "rrf") else {}
@@ -116,14 +117,13 @@ class SampledQuery:
 
     Attributes:
         query: the query.
-        candidates: the hits in first-pass order. ``trace`` has the first-pass score, then the model's score if the hit
-            was reranked.
-        texts: document id -> the text that is the model's input.
-        with_pairs: the document ids in the order of the present setting, if it compares pairs; else empty.
-        by_vectors: the hits with scores of the stage ``vectors`` in ``trace``, if the model is a cross-encoder; else
-            empty.
+        candidates: the hits in first-pass order. ``trace`` contains the first-pass score, then the model's score if the
+            hit was reranked.
+        texts: document id -> the model's input text.
+        with_pairs: the document ids in the order of the current setting. Empty unless it compares pairs.
+        by_vectors: the hits with the stage ``vectors`` in ``trace``. Empty unless the model is a cross-encoder.
         vectors_weight: the weight of the logit from vectors in ``vectors-mono``, relative to the cross-encoder's logit.
-        took_ms: stage -> its time for all hits, in milliseconds; empty if the search encoded documents.
+        took_ms: stage -> its time for all hits, in milliseconds. Empty if the search encoded documents.
     """
 
     query: Query
@@ -135,7 +135,7 @@ class SampledQuery:
     took_ms: Mapping[str, float] = field(default_factory=dict)
 
     def order(self, setting: SearchSetting | None) -> list[str]:
-        """Return the document ids in the order of a search with a setting; None is the first pass."""
+        """Return the document ids in the order of a search with a setting, or in first-pass order for None."""
         if setting is None or setting.is_first_pass:
             return [candidate.doc_id for candidate in self.candidates]
         if setting.duo_depth:
@@ -146,7 +146,7 @@ class SampledQuery:
         return [candidate.doc_id for candidate in self._blend(candidates, setting)]
 
     def _blend(self, candidates: Sequence[Candidate], setting: SearchSetting) -> tuple[Candidate, ...]:
-        """Return the candidates in the order of the blend of their last scores with their first-pass scores."""
+        """Return the candidates, ordered by a blend of their last scores with their first-pass scores."""
         block, tail = candidates[: setting.depth], candidates[setting.depth :]
         scored = sorted(
             (candidate for candidate in block if len(candidate.trace) > 1),
@@ -169,7 +169,7 @@ class SampledQuery:
         return [candidate.doc_id for candidate in (*scored, *unscored, *tail)]
 
 
-def present_setting(client: Client, index: str) -> SearchSetting:
+def current_setting(client: Client, index: str) -> SearchSetting:
     """Return the setting of a search of the index with ``rerank=True``."""
     options = client.options_of(index)
     passages = options.passages.aggregation if isinstance(options.passages, Passages) else options.passages or "off"
@@ -178,20 +178,20 @@ def present_setting(client: Client, index: str) -> SearchSetting:
         identity = service.identity(one_stage)
         model = service.settings.model
         is_cross_encoder = service.resolve(Rerank())[0] == MONO_STAGE
-    present = SearchSetting(model, passages, options.min_depth, *_parse_blend(identity["blend"]))
+    setting = SearchSetting(model, passages, options.min_depth, *_parse_blend(identity["blend"]))
     if options.is_first_pass:
-        return replace(present, pipeline=NO_STAGES)
+        return replace(setting, pipeline=NO_STAGES)
     if options.pipeline in VECTORS_MONO:
-        present = replace(present, pipeline="vectors-mono", mono_depth=min(options.mono_depth, options.min_depth))
+        setting = replace(setting, pipeline="vectors-mono", mono_depth=min(options.mono_depth, options.min_depth))
     elif is_cross_encoder and options.pipeline in VECTORS:
-        present = replace(present, pipeline=VECTORS_STAGE)
+        setting = replace(setting, pipeline=VECTORS_STAGE)
     if _compares_pairs(options):
-        return replace(present, duo_depth=options.duo_depth, pipeline=str(options.pipeline))
-    return present
+        return replace(setting, duo_depth=options.duo_depth, pipeline=str(options.pipeline))
+    return setting
 
 
 def vectors_blend(client: Client, index: str) -> tuple[str, float] | None:
-    """Return blend and weight of the stage ``vectors`` before a cross-encoder; None if the model is another kind."""
+    """Return blend and weight of the stage ``vectors`` before a cross-encoder, or None for other kinds of model."""
     options = client.options_of(index)
     if options.pipeline not in VECTORS_MONO:
         options = replace(options, pipeline="vectors-mono", blend="card", blend_weight=None)
@@ -201,27 +201,27 @@ def vectors_blend(client: Client, index: str) -> tuple[str, float] | None:
 
 
 def _parse_blend(blend: object) -> tuple[str, float]:
-    """Return blend and weight from a service's identity, where a blend is a list."""
+    """Return blend and weight from a service's identity, in which a blend is a list."""
     return (str(blend[0]), float(blend[1])) if isinstance(blend, list) else ("replace", 0.0)
 
 
 def settings_to_try(
-    present: SearchSetting, depths: Sequence[int] = DEPTHS, *, vectors_blend: tuple[str, float] | None = None
+    current: SearchSetting, depths: Sequence[int] = DEPTHS, *, vectors_blend: tuple[str, float] | None = None
 ) -> list[SearchSetting]:
     """Return the settings to compare: the current one, the first pass, then the others by increasing depth.
 
-    Of equally good settings, the first is chosen.
+    If settings are equally good, the first is chosen.
 
     Args:
-        present: the present setting.
-        depths: the depths to try besides the present one.
-        vectors_blend: the blend and weight of the stage ``vectors`` before a cross-encoder; None for other models.
+        current: the current setting.
+        depths: the depths to try besides the current one.
+        vectors_blend: the blend and weight of the stage ``vectors`` before a cross-encoder, or None for other models.
     """
-    first_pass_weight = present.weight if present.blend == "linear" else 0.0
+    first_pass_weight = current.weight if current.blend == "linear" else 0.0
     weights = dict.fromkeys((first_pass_weight, *WEIGHTS))
     blends = [("linear", weight) if weight else ("replace", 0.0) for weight in weights] + [("rrf", 0.0)]
-    all_depths = sorted({*depths, present.depth})
-    base = replace(present, duo_depth=0, mono_depth=0, pipeline=AUTO_PIPELINE)
+    all_depths = sorted({*depths, current.depth})
+    base = replace(current, duo_depth=0, mono_depth=0, pipeline=AUTO_PIPELINE)
     settings = [
         replace(base, depth=depth, blend=blend, weight=weight) for depth in all_depths for blend, weight in blends
     ]
@@ -230,8 +230,8 @@ def settings_to_try(
         blend, weight = vectors_blend
         two_stage = replace(base, depth=all_depths[-1], blend=blend, weight=weight, pipeline="vectors-mono")
         settings += [replace(two_stage, mono_depth=depth) for depth in MONO_DEPTHS if depth < two_stage.depth]
-    first_pass = replace(present, duo_depth=0, mono_depth=0, pipeline=NO_STAGES)
-    return list(dict.fromkeys([present, first_pass, *settings]))
+    first_pass = replace(current, duo_depth=0, mono_depth=0, pipeline=NO_STAGES)
+    return list(dict.fromkeys([current, first_pass, *settings]))
 
 
 def search_sample(
@@ -245,15 +245,15 @@ def search_sample(
     exclude_query_ids: bool = False,
     advance: Callable[[], None] = lambda: None,
 ) -> list[SampledQuery]:
-    """Search each query with the index's options, but to the given depth, and without blend, deadline and cutoffs.
+    """Search each query with the index's options, but with another depth and without blend, deadline and cutoffs.
 
     Args:
         client: the client to search with.
         index: the index to search.
         queries: the queries to search.
         depth: the number of candidates to rerank.
-        fields: the model's input fields; empty for the fields in the index's options.
-        template: the caller's own query; None searches the query's text.
+        fields: the model's input fields. Empty uses the fields in the index's options.
+        template: the caller's own query. None searches the query's text.
         exclude_query_ids: whether to remove hits with the query's own id.
         advance: called after each query.
 
@@ -262,7 +262,7 @@ def search_sample(
     """
     options = client.options_of(index)
     text_fields = tuple(fields) or options.fields or ()
-    if template is not None:  # a search with a body reads the configured fields
+    if template is not None:  # a search with a body uses the configured input fields
         options = replace(options, fields=client.searcher.defaults.options_for(index).fields)
     if fields:
         options = replace(options, fields=tuple(fields))
@@ -294,7 +294,7 @@ def search_sample(
 
 @dataclass(frozen=True, slots=True)
 class _SampleSearcher:
-    """Searches queries for a sample; the attributes are the arguments of `search_sample`."""
+    """Searches queries for a sample. `search_sample` describes the attributes."""
 
     client: Client
     index: str
@@ -322,7 +322,7 @@ class _SampleSearcher:
 
 
 def _stage_times(response: Mapping[str, Any]) -> dict[str, float]:
-    """Return stage -> its time in milliseconds; empty if a stage encoded documents, because later searches do not."""
+    """Return stage -> time in milliseconds. Empty if a stage encoded documents, because later searches do not."""
     stages = response["rerank"]["stages"]
     if any(stage.get("encoded") for stage in stages):
         return {}
@@ -330,7 +330,7 @@ def _stage_times(response: Mapping[str, Any]) -> dict[str, float]:
 
 
 def sampling_options(options: Rerank, depth: int) -> Rerank:
-    """Return options that only score ``depth`` candidates with the first model.
+    """Return options that only score ``depth`` candidates with the first stage's model.
 
     Raises:
         ConfigError: the options rerank sentences or have a custom pipeline.
@@ -360,7 +360,7 @@ def _compares_pairs(options: Rerank) -> bool:
 
 
 def _with_pairs(sampling: Rerank, options: Rerank) -> Rerank:
-    """Return the sampling options with the pipeline, depths and blend of the index."""
+    """Return the sampling options with the index's pipeline, depths and blend."""
     names = ("pipeline", "mono_depth", "blend", "blend_weight")
     index_options: dict[str, Any] = {name: getattr(options, name) for name in names}
     return replace(sampling, **index_options, depth=options.min_depth)
@@ -369,7 +369,7 @@ def _with_pairs(sampling: Rerank, options: Rerank) -> Rerank:
 def _candidates(
     hits: Sequence[Mapping[str, Any]], texts: Mapping[str, str], stages: Sequence[str]
 ) -> tuple[Candidate, ...]:
-    """Return hits as candidates in first-pass order, with the scores of those of the stages that ran."""
+    """Return hits as candidates in first-pass order, with the scores of the stages that ran."""
     return tuple(
         sorted((_candidate(hit, texts[hit["_id"]], stages) for hit in hits), key=lambda candidate: candidate.rank)
     )
@@ -377,10 +377,10 @@ def _candidates(
 
 def _candidate(hit: Mapping[str, Any], text: str, stages: Sequence[str]) -> Candidate:
     """Return a hit as a candidate at its first-pass rank."""
-    marks = hit.get("_rerank", {})
-    first_pass = marks.get(FIRST_PASS) or {"score": hit["_score"] or 0.0, "rank": 1}
+    entries = hit.get("_rerank", {})
+    first_pass = entries.get(FIRST_PASS) or {"score": hit["_score"] or 0.0, "rank": 1}
     trace = [StageScore(FIRST_PASS, first_pass["score"], first_pass["rank"], squash(first_pass["score"]))]
-    for stage, entry in marks.items():
+    for stage, entry in entries.items():
         if stage in stages:
             trace.append(StageScore(stage, entry["score"], entry["rank"], 0.0, level=1))
     return Candidate(hit["_id"], text, trace[-1].score, first_pass["rank"], tuple(trace))

@@ -28,16 +28,16 @@ class Verdict:
     """Whether reranking helps on a sample of queries, with the numbers of the test.
 
     Attributes:
-        outcome: ``helps`` or ``hurts`` if the p-value is below .05, else ``undecided``.
+        outcome: ``helps`` or ``hurts`` if the p-value is below .05, otherwise ``undecided``.
         queries: the number of queries.
         before: the mean of the measure in the first pass.
         after: the mean of the measure after reranking.
         difference: the mean of after minus before.
-        low, high: the ends of the difference's 95% confidence interval.
+        low, high: the bounds of the difference's 95% confidence interval.
         p_value: the two-tailed p-value of the test.
         better, equal, worse: the numbers of queries whose value rises, stays equal or falls.
-        more_queries: the number of further queries that would decide with a power of 80%, if the difference is as
-            measured. It is 0 if the test has decided, and None if over a million queries would be needed.
+        more_queries: the number of additional queries needed for a decision with a power of 80%, if the difference is
+            as measured. It is 0 if the test was significant, and None if over a million queries would be needed.
         detectable: the smallest difference that this number of queries detects with a power of 80%.
     """
 
@@ -103,7 +103,7 @@ def too_few_queries_error(n_queries: int) -> EvaluationError:
 
 
 def confidence_interval(values: Floats) -> tuple[float, float]:
-    """Return the 95% confidence interval of the mean of values ``(n,)`` by Student's t; n is at least 2."""
+    """Return the 95% confidence interval of the mean of values ``(n,)`` by Student's t, for n of at least 2."""
     half_width = t_quantile(len(values)) * float(values.std(ddof=1)) / math.sqrt(len(values))
     mean = float(values.mean())
     return mean - half_width, mean + half_width
@@ -116,7 +116,7 @@ def t_quantile(count: int) -> float:
 
 
 def more_queries(differences: Floats) -> int | None:
-    """Return how many further queries would decide if mean and deviation stay equal; None if over a million."""
+    """Return how many more queries a decision needs if mean and deviation stay the same, or None if over a million."""
     mean, deviation = abs(float(differences.mean())), float(differences.std(ddof=1))
     if mean <= TOLERANCE:
         return None

@@ -25,11 +25,11 @@ class ShownPage:
         query: the query text, as the user typed it.
         doc_ids: the ids of the page's documents, from top to bottom.
         clicked: the ids of the clicked documents, all of which are on the page.
-        session: the id of the user's session; empty if unknown.
+        session: the id of the user's session, or "" if unknown.
         first_rank: the rank of the page's first document, from 1.
-        teams: for an interleaved page, ``A`` or ``B`` for each document, by the ranking from which it comes; empty for
-            other pages.
-        experiment: the name of the page's experiment; empty if it has none.
+        teams: for each document of an interleaved page, ``A`` or ``B``, the ranking that it comes from. Empty for other
+            pages.
+        experiment: the name of the page's experiment, or "".
     """
 
     query: str
@@ -53,7 +53,7 @@ def read_clicks(path: Path) -> Iterator[ShownPage]:
     """Yield the pages in a file, compressed or not.
 
     Raises:
-        FormatError: a line is not a valid page; the message has its number.
+        FormatError: a line is not a valid page. The message contains its number.
     """
     for number, line in numbered_objects(path):
         try:

@@ -1,7 +1,7 @@
 """Test which of two interleaved rankings users prefer, and estimate how many sessions a decision needs.
 
-The documents of an interleaved page come from ranking A or ranking B; each ranking's documents are its *team*. A
-session prefers the team whose documents get more of its clicks (Radlinski, Kurup, Joachims: How does clickthrough data
+The documents of an interleaved page come from ranking A or ranking B, and form that ranking's *team*. A session
+prefers the team whose documents get more of its clicks (Radlinski, Kurup, Joachims: How does clickthrough data
 reflect retrieval quality?, CIKM 2008, section 4). Under the null hypothesis, half of the sessions with a preference
 prefer B, so their share has an exact binomial interval (Clopper, Pearson: Biometrika 1934).
 """
@@ -17,7 +17,7 @@ from osrerank.decision.use.clicks import ShownPage
 from osrerank.errors import EvaluationError
 
 MIN_SHARE = 0.55
-"""The default of the minimum share of preferences that is worth detecting."""
+"""The default minimum share of preferences that is worth detecting."""
 POWER = 0.8
 
 
@@ -27,17 +27,17 @@ class Preference:
 
     Attributes:
         experiment: the experiment's name.
-        sessions: the number of sessions with interleaved pages; a page without a session counts as a session.
+        sessions: the number of sessions with interleaved pages. A page without a session id counts as a session.
         wins_a, wins_b: the numbers of sessions with more clicks on team A's documents, and on team B's.
-        ties: the number of sessions with equally many clicks on both teams' documents, at least one.
+        ties: the number of sessions with clicks on both teams' documents, equally many on each.
         silent: the number of sessions without a click on an interleaved page.
-        share_b: the share of sessions with a preference that prefer B, in [0, 1]; 0.5 if no session has a preference.
-        low, high: the ends of the confidence interval of ``share_b``.
+        share_b: among sessions with a preference, the share that prefer B, in [0, 1]. 0.5 without such sessions.
+        low, high: the bounds of the confidence interval of ``share_b``.
         p_value: the two-tailed p-value of the exact binomial test of no preference.
-        winner: ``A`` or ``B``; empty if the interval contains 0.5.
-        needed: the number of sessions that detects a share of ``least_share`` with a power of 0.8; None if no session
-            has a preference.
-        needed_as_seen: the number of sessions that detects the observed share; None if it is 0.5.
+        winner: ``A`` or ``B``, or "" if the interval contains 0.5.
+        needed: the number of sessions needed to detect a share of ``least_share`` with a power of 0.8, or None if no
+            session has a preference.
+        needed_as_seen: the number of sessions needed to detect the observed share, or None if it is 0.5.
         least_share: the minimum share of preferences that is worth detecting.
     """
 
@@ -66,7 +66,7 @@ def preferences(
     """Return the preference in each experiment, sorted by the experiments' names.
 
     Args:
-        pages: the pages that users saw; pages that are not interleaved are ignored.
+        pages: the pages that users saw. Pages that are not interleaved are ignored.
         confidence: the confidence level of the intervals, in (0, 1).
         least_share: the minimum share of preferences for a team that is worth detecting, in (0.5, 1].
 
@@ -121,7 +121,7 @@ def _preference(name: str, clicks: Mapping[object, list[int]], confidence: float
 
 
 def binomial_interval(successes: int, trials: int, confidence: float = 0.95) -> tuple[float, float]:
-    """Return the exact confidence interval of a share of successes; [0, 1] without trials."""
+    """Return the exact confidence interval of a share of successes, or [0, 1] without trials."""
     if not trials:
         return 0.0, 1.0
     exact = require("scipy.stats", extra="eval").binomtest(successes, trials).proportion_ci(confidence)
@@ -129,7 +129,7 @@ def binomial_interval(successes: int, trials: int, confidence: float = 0.95) -> 
 
 
 def sessions_needed(share: float, rate: float, *, confidence: float = 0.95, power: float = POWER) -> int | None:
-    """Return the number of sessions that detects a share of preferences other than 0.5; None if no number does.
+    """Return the number of sessions needed to detect a share of preferences other than 0.5, or None if no number does.
 
     By the normal approximation of the binomial test, it takes
     ``n = ((z_confidence / 2 + z_power sqrt(p (1 - p))) / (p - 1/2))^2`` sessions with a preference. This is divided by

@@ -18,7 +18,7 @@ from osrerank.formats.sources import file_errors, open_paths
 MAX_EXAMPLES = 10
 """The maximum number of searches that the report lists, by decreasing change."""
 NUMERIC_FIELDS = ("dropped", "ms", "first_pass_ms", "hits", "after", "overlap", "moved", "farthest", "known", "encoded")
-"""Optional fields of a record; their values are numbers from 0 on."""
+"""Optional fields of a record, whose values are numbers from 0 on."""
 
 Record = dict[str, Any]
 
@@ -32,15 +32,15 @@ class ShadowReport:
         dropped: the number of searches that were not run again, because too many were waiting or the process ended.
         unreadable: the number of lines that are not records, such as a line truncated by a full disk.
         applied: whether reranking was applied, ``true``, ``partial`` or ``false`` -> number of searches.
-        reasons: reason code -> number of searches that were not reranked, or only in part.
+        reasons: reason code -> number of searches that were not or only partly reranked.
         new_hits: number of new hits among the first ten -> number of reranked searches.
         first_changed: the number of searches whose first hit changes.
         moved: for each search, the number of its first ten hits whose rank changes.
         farthest: for each search, the maximum change of a hit's rank.
         ms: for each search, its wall time with reranking, in milliseconds.
         first_pass_ms: for each search, the time of its first pass as OpenSearch reports it, in milliseconds.
-        known: the number of documents with stored vectors.
-        encoded: the number of documents that had to be encoded.
+        known: the number of documents whose vectors were already stored.
+        encoded: the number of documents that were encoded.
         most_changed: the records of the searches with the greatest changes, in decreasing order (`change_size`).
     """
 
@@ -122,7 +122,7 @@ def change_size(record: Record) -> tuple[int, int, int]:
 
 
 def percentiles(values: Sequence[float]) -> dict[str, float]:
-    """Return the median ``p50`` and the 95th percentile ``p95`` of values; both are 0 if there are no values."""
+    """Return the median ``p50`` and the 95th percentile ``p95`` of values, or zeros without values."""
     if not values:
         return {"p50": 0.0, "p95": 0.0}
     ordered = sorted(values)

@@ -63,7 +63,7 @@ def example_line(record: dict[str, Any]) -> str:
 
 
 def notes(report: ShadowReport) -> list[str]:
-    """Return sentences about document vectors and unreadable lines, which the tables leave out."""
+    """Return sentences about document vectors and unreadable lines, which are not in the tables."""
     sentences = [f"Document vectors: {report.known:,} were stored before, {report.encoded:,} were encoded."]
     if report.unreadable:
         sentences.append(f"{report.unreadable:,} lines of the files are not records and are left out.")
@@ -95,7 +95,7 @@ def _example(record: dict[str, Any]) -> str:
 
 
 def _side(title: str, ids: Sequence[str], other_ids: Sequence[str]) -> str:
-    """Return an HTML list of document ids; ids that the other list lacks are bold."""
+    """Return an HTML list of document ids. Ids that are not in the other list are bold."""
     items = [escape(doc_id) if doc_id in other_ids else f"<strong>{escape(doc_id)}</strong>" for doc_id in ids]
     list_html = "".join(f"<li>{item}</li>" for item in items)
     return f"<div><strong>{escape(title)}</strong><ol>{list_html}</ol></div>"

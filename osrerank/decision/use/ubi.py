@@ -1,8 +1,8 @@
 """Read result pages and clicks from the indices of User Behavior Insights (UBI, schema 1.3).
 
-``ubi_queries`` has the pages that users saw: ``query_id``, ``user_query`` and ``query_response_hit_ids``.
-``ubi_events`` has their actions: ``query_id``, ``action_name`` and ``event_attributes.object.object_id``. A click has
-the rank of its document on the page; ``event_attributes.position`` is ignored, because some applications start from 0.
+``ubi_queries`` contains the pages that users saw: ``query_id``, ``user_query`` and ``query_response_hit_ids``.
+``ubi_events`` contains their actions: ``query_id``, ``action_name`` and ``event_attributes.object.object_id``. A click
+has its document's rank. ``event_attributes.position`` is ignored, because some applications start from 0.
 """
 
 from collections import defaultdict
@@ -30,8 +30,8 @@ class UbiSource:
         queries: the index of searches.
         events: the index of events.
         actions: the values of ``action_name`` that count as clicks.
-        application: the application whose searches are read; empty for all applications.
-        since, until: the first and last time to read, in ISO 8601; empty for no limit.
+        application: the application whose searches are read, or "" for all applications.
+        since, until: the first and last time to read, in ISO 8601, or "" for no limit.
     """
 
     queries: str = "ubi_queries"
@@ -103,7 +103,7 @@ def read_ubi(client: Client, source: UbiSource | None = None) -> UbiPages:
 
 
 def _read_clicks(client: Client, source: UbiSource) -> dict[str, _Clicks]:
-    """Return query id -> clicks; repeated clicks on a document count once."""
+    """Return query id -> clicks. Repeated clicks on a document count once."""
     clicks: defaultdict[str, _Clicks] = defaultdict(_Clicks)
     for event in _scroll_documents(client, source.events, source):
         query_id = event.get("query_id")
@@ -135,7 +135,7 @@ def _create_page(record: Mapping[str, Any], clicks: _Clicks) -> ShownPage:
 
 
 def _query_text(record: Mapping[str, Any]) -> str:
-    """Return the query text without surrounding spaces; newer versions of UBI store an object with a ``text``."""
+    """Return the query text without surrounding spaces. Newer versions of UBI store an object with a ``text``."""
     user_query = record.get("user_query")
     text = user_query.get("text") if isinstance(user_query, Mapping) else user_query
     return text.strip() if isinstance(text, str) else ""
@@ -154,5 +154,5 @@ def _scroll_documents(client: Client, index: str, source: UbiSource) -> Iterator
         for hit in scroll_hits(client, index, body):
             yield hit["_source"]
     except NotFoundError:
-        reason = f"there is no index {index}; set the index that has UBI's documents, or pass a file of clicks"
+        reason = f"there is no index {index}; set the index that contains UBI's documents, or pass a file of clicks"
         raise EvaluationError(reason) from None

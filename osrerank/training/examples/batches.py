@@ -17,7 +17,7 @@ from osrerank.training.examples.lists import Example
 PREFETCHED_STEPS = 4
 """How many steps a background thread prepares ahead of the loop."""
 WIDTH_MULTIPLE = 16
-"""The width of a batch is a multiple of this. Fewer shapes are faster: libraries prepare each new one."""
+"""The width of a batch is a multiple of this, because libraries take time to prepare for each new shape."""
 Ids = npt.NDArray[np.int64]
 Logits = npt.NDArray[np.float32]
 Item = TypeVar("Item")
@@ -31,9 +31,9 @@ class MicroBatch:
         inputs: the padded sequences, one list after the other.
         targets: int64 ``(n,)``, 1 if relevant; in pre-training ``(n, tokens)``, the ids of the hidden pieces.
         sizes: the number of sequences in each list. With a pointwise loss, each sequence is a list of its own.
-        share: the share of the step's lists that this micro-batch has. The shares of a step add up to 1.
+        share: the share of the step's lists in this micro-batch. The shares of a step add up to 1.
         teacher: the teacher's sequences, if it tokenises the texts differently from the student.
-        scores: a teacher's logits ``(n,)``, stored with the examples; 0 without a teacher, empty in pre-training.
+        scores: a teacher's logits ``(n,)`` from the examples, zeros without a teacher. Empty in pre-training.
     """
 
     inputs: PaddedBatch
@@ -66,8 +66,8 @@ class LabelledSequence(NamedTuple):
 
     Attributes:
         tokens: the model's input.
-        target: 1 if the document, or the first one of a pair, is relevant; else 0.
-        score: a teacher's logit for the sequence; 0 without a teacher.
+        target: 1 if the document, or the first document of a pair, is relevant, otherwise 0.
+        score: a teacher's logit for the sequence, or 0 without a teacher.
     """
 
     tokens: Tokens
@@ -114,7 +114,7 @@ class MonoSequenceBuilder:
 
 @dataclass(frozen=True, slots=True)
 class _StepLists:
-    """A step's lists of sequences before padding. The teacher's are empty if it reads the student's sequences."""
+    """A step's lists of sequences before padding. The teacher's lists are empty if it uses the student's sequences."""
 
     student: list[list[LabelledSequence]] = field(default_factory=list)
     teacher: list[list[Tokens]] = field(default_factory=list)
@@ -126,7 +126,7 @@ class StepBuilder:
 
     Attributes:
         builder: builds the sequences.
-        batch: the number of sequences in a step. The step's last example may exceed it.
+        batch: the minimum number of sequences in a step, except in the last step.
         budget_tokens: the maximum number of padded tokens in a micro-batch. A longer list is a micro-batch by itself.
         pad_id: the id of the padding token.
         is_listwise: whether an example's sequences stay in one list, as a listwise loss needs.
@@ -143,10 +143,7 @@ class StepBuilder:
     teacher_pad_id: int = 0
 
     def build(self, examples: Iterator[Example], skip: int = 0) -> Iterator[TrainingStep]:
-        """Yield steps until the examples end, except the first ``skip``, which are not even tokenised.
-
-        The last step may be smaller than the others.
-        """
+        """Yield steps until the examples end. The first ``skip`` steps are left out without tokenising them."""
         for number, group in enumerate(self._groups(examples)):
             if number >= skip:
                 yield self._step(group)
@@ -231,7 +228,7 @@ def plan_batches(lists: Sequence[Sequence[Tokens]], budget_tokens: int, *, multi
 
 
 def prefetch(items: Iterator[Item], ahead: int = PREFETCHED_STEPS) -> Generator[Item]:
-    """Yield the items while a thread prepares the next ``ahead`` ones; an error of the thread is raised here."""
+    """Yield items while a thread prepares the next ``ahead`` items. An error in the thread is raised here."""
     entries: queue.Queue[tuple[str, Any]] = queue.Queue(ahead)
     stopped = threading.Event()
 

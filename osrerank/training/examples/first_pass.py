@@ -49,7 +49,7 @@ class Search:
             yield from pool.map(self.hits, queries)
 
     def text(self, doc_id: str) -> TitledText | None:
-        """Return a document's text, or None if the index lacks the document."""
+        """Return a document's text, or None if the document is not in the index."""
         document = self.client.get(index=self.index, id=doc_id, ignore=404)
         return self._titled(document) if document.get("found") else None
 
@@ -93,13 +93,13 @@ def examples_from_questions(
     """Yield an example for each question in a file of SQuAD's layout.
 
     The question's own paragraph is relevant, and BM25's other hits are negatives. Paragraphs are in BM25's order. If
-    BM25 misses the question's own paragraph, that one comes last. Hits that contain one of the answers are left out,
-    because they may answer the question.
+    BM25 misses the question's own paragraph, that one comes last. Hits that contain an answer are left out, because
+    they might be relevant.
 
     Args:
         path: a file ``{"data": [{"paragraphs": [{"context", "qas": [{"question", "answers": [{"text"}]}]}]}]}``.
         depth: how many paragraphs BM25 retrieves for a question.
-        questions: how many questions to sample; by default, all are used.
+        questions: how many questions to sample. None uses all.
         seed: the seed of the sample.
 
     Raises:

@@ -17,7 +17,7 @@ class TitledText(NamedTuple):
 
     Attributes:
         full_text: the model's input: title and text, with a space between them.
-        title: the title; empty if the document has none.
+        title: the document's title, or "".
     """
 
     full_text: str
@@ -33,10 +33,10 @@ class Example:
         documents: the documents' texts; candidates of a search are in its order.
         relevance: each document's grade. Grades above 0 are relevant. The other documents are called negatives.
         location: the file and line of the example, for error messages.
-        scores: a teacher's logit for each document; empty without a teacher.
-        titles: the title with which each document begins, needed to split it into passages; empty if none has a title.
-        doc_ids: the documents' ids; empty if unknown.
-        missed: the number of the query's relevant documents that the example lacks.
+        scores: a teacher's logit for each document. Empty if there is no teacher.
+        titles: the title with which each document begins, used to split it into passages. Empty if no document has one.
+        doc_ids: the documents' ids. Empty if unknown.
+        missed: the number of the query's relevant documents that are not in the example.
     """
 
     query: str
@@ -59,7 +59,7 @@ class Example:
         doc_ids: Iterable[str] = (),
         missed: int = 0,
     ) -> "Example":
-        """Create an example from texts that may have titles."""
+        """Create an example from texts with or without titles."""
         titled_texts = tuple(texts)
         titles = tuple(text.title for text in titled_texts)
         return cls(
@@ -107,7 +107,7 @@ class Example:
 
 
 def read_examples(path: Path) -> Iterator[Example]:
-    """Read JSON lines ``{"query", "documents": [text], "relevance": [whole number]}``, which may be gzipped.
+    """Read JSON lines ``{"query", "documents": [text], "relevance": [whole number]}``, gzipped or not.
 
     The optional fields are ``"scores": [number]``, ``"titles": [text]``, ``"doc_ids": [text]`` and ``"missed": whole
     number``; `Example` describes them.
@@ -143,7 +143,7 @@ def read_examples(path: Path) -> Iterator[Example]:
 def _read_list(
     value: Mapping[str, Any], name: str, is_valid: Callable[[Any], bool], kind: str, path: Path, line: int
 ) -> tuple[Any, ...]:
-    """Return an optional field with an entry for each document, or an empty tuple if the line lacks the field."""
+    """Return an optional field with an entry for each document. Empty if the line does not contain the field."""
     entries = value.get(name, ())
     if not isinstance(entries, list | tuple) or not all(is_valid(entry) for entry in entries):
         raise bad_line(path, line, f"{name} must be {kind}, one for each document")

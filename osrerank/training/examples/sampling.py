@@ -51,10 +51,10 @@ def shuffle(items: Iterable[Item], buffer_size: int, rng: random.Random) -> Iter
 
 
 def interleave(sources: Sequence[ReadSource], counts: Sequence[int], rng: random.Random) -> Iterator[Example]:
-    """Yield all examples of several sources, spread evenly; each source keeps its own order.
+    """Yield all examples of several sources, spread evenly. Each source keeps its own order.
 
-    The next source is drawn with probabilities in proportion to the number of examples that each source still has;
-    ``counts`` has these numbers at the start.
+    Each source is drawn with a probability proportional to its number of remaining examples. ``counts`` contains each
+    source's number of examples.
     """
     remaining = list(counts)
     readers = [iter(source()) for source in sources]
@@ -65,7 +65,7 @@ def interleave(sources: Sequence[ReadSource], counts: Sequence[int], rng: random
 
 
 def read_pass(sources: Sequence[ReadSource], counts: Sequence[int], recipe: Recipe, number: int) -> Iterator[Example]:
-    """Yield the examples of one pass over the data, in the order of training; ``counts`` has each source's number."""
+    """Yield the examples of one pass over the data, in training order. ``counts`` contains each source's number."""
     rng = random.Random(f"{recipe.seed}/{number}")  # noqa: S311 - a repeatable draw, no secret
     for example in shuffle(interleave(sources, counts, rng), recipe.shuffle, rng):
         yield from sample_documents(example, recipe, rng)

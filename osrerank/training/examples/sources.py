@@ -201,12 +201,12 @@ def read_microblog(path: Path, qrels: Path, tweets: Path, relevant: int = 1) -> 
 
 
 def _count_missed(judgments: Mapping[str, int], doc_ids: Collection[str], relevant: int) -> int:
-    """Return how many relevant documents the ids lack."""
+    """Return how many relevant documents are not among the ids."""
     return sum(grade >= relevant for doc_id, grade in judgments.items() if doc_id not in doc_ids)
 
 
 def _topic_judgments(judgments: Mapping[str, Mapping[str, int]], query_id: str) -> Mapping[str, int]:
-    """Return a topic's judgments, whether the qrels write its number as 1, 001 or MB001."""
+    """Return a topic's judgments. The qrels can write its number as 1, 001 or MB001."""
     number = query_id.removeprefix("MB").lstrip("0")
     return next((judgments[name] for name in (number, f"{number:0>3}", f"MB{number:0>3}") if name in judgments), {})
 
@@ -294,7 +294,7 @@ FILE_OPTIONS: Mapping[str, Callable[[Path], Any]] = {
     "qrels": Path,
     "tweets": Path,
 }
-"""Option that names a file -> the function that opens it."""
+"""Option whose value is a file -> the function that opens it."""
 BOOLEAN_OPTIONS = frozenset({"inject"})
 KINDS: Mapping[str, SourceKind] = {
     "examples": SourceKind(read_examples),

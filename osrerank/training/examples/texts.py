@@ -30,13 +30,13 @@ class TextFile:
     the id and some 16 bytes per text. For a large collection, this file is ``NAME.ids.sqlite`` next to the collection,
     and it is reused until the collection's size or modification time changes. For a smaller one, it is temporary.
 
-    JSON lines have ``id`` (or ``_id``, ``doc_id``, ``query_id``), ``text`` (or ``query``) and perhaps ``title``, which
-    is put before the text. In lines of columns, the first column is the id, and the others are joined by spaces. If
+    JSON lines contain ``id`` (or ``_id``, ``doc_id``, ``query_id``), ``text`` (or ``query``) and optionally ``title``,
+    which precedes the text. In lines of columns, the first column is the id, and the others are joined by spaces. If
     there are four, the second is left out, because it is MS MARCO's URL.
 
     Raises:
         FormatError: the file is compressed, a line is malformed, or an id appears twice.
-        LoaderError: the disk has no room for the offsets.
+        LoaderError: the disk is too full to store the offsets.
     """
 
     def __init__(self, path: Path, *, min_stored_bytes: int = MIN_STORED_BYTES) -> None:
@@ -67,7 +67,7 @@ class TextFile:
         return (row.id for row in self._read_rows())
 
     def __getitem__(self, text_id: str) -> str:
-        """Return title and text as one string; raise as `document` does."""
+        """Return title and text as one string; see `document` for the errors."""
         return self.document(text_id).full_text
 
     def document(self, text_id: str) -> TitledText:
@@ -85,7 +85,7 @@ class TextFile:
             line = self._file.readline().removeprefix(codecs.BOM_UTF8)
         value = _parse_json(line, self._path, row.number)
         if _read_id(line, value, self._path, row.number) != text_id:
-            reason = f"this line no longer has the text of {text_id}; delete {self._path.name}{OFFSETS_SUFFIX}"
+            reason = f"this line no longer contains the text of {text_id}; delete {self._path.name}{OFFSETS_SUFFIX}"
             raise bad_line(self._path, row.number, reason)
         return _read_text(line, value, self._path, row.number)
 

@@ -2,7 +2,7 @@
 
 The mean of a checkpoint's weights before and after fine-tuning keeps most of what fine-tuning taught, and more of the
 checkpoint's robustness (Wortsman et al.: Robust fine-tuning of zero-shot models, arXiv 2109.01903). Several
-fine-tunings of one checkpoint can be averaged, too (Wortsman et al.: Model soups, arXiv 2203.05482).
+fine-tunings of one checkpoint can also be averaged (Wortsman et al.: Model soups, arXiv 2203.05482).
 """
 
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ def average(models: Sequence[Path], shares: Sequence[float], output: Path) -> Pa
     """Write the weighted mean of the models' weights, with the first model's tokenizer and card.
 
     Args:
-        models: the models' directories. The first is a reranker; the others may be the encoder that it started from.
+        models: the models' directories. The first is a reranker. Others can be the encoder that it was trained from.
         shares: the weight of each model in the mean, at least 0. They are divided by their sum.
         output: the model directory to create. Its name becomes the model's name.
 
@@ -35,8 +35,8 @@ def average(models: Sequence[Path], shares: Sequence[float], output: Path) -> Pa
     """
     refuse_existing(output)
     if len(models) != len(shares) or not models or min(shares) < 0 or sum(shares) <= 0:
-        reason = f"{len(models)} models have the shares {list(shares)}; name a share of at least 0 for each model"
-        raise ConfigError(f"{reason}, and one above 0", setting="shares")
+        reason = f"{len(models)} models have the shares {list(shares)}; pass a share of at least 0 for each model"
+        raise ConfigError(f"{reason}, at least one of them above 0", setting="shares")
     first_card = read_card(models[0])
     normalised = [share / sum(shares) for share in shares]
     mean = _load(models[0], first_card)

@@ -16,6 +16,6 @@ class BiEncoderNetwork(nn.Module):
         self.encoder = encoder
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> Tensor:
-        """Return logits ``(n, 1)``; the arguments are those of `PaddedBiEncoder.forward`."""
+        """Return logits ``(n, 1)``; see `PaddedBiEncoder.forward` for the arguments."""
         scores: Tensor = self.encoder(input_ids, attention_mask, token_type_ids)
         return TEMPERATURE * scores

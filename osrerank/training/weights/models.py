@@ -1,4 +1,4 @@
-"""Load checkpoints for training, with the recipe's head and kind, and write trained networks to a directory."""
+"""Load checkpoints for training, with the head and kind that the recipe sets, and save trained networks."""
 
 import json
 import logging
@@ -41,9 +41,9 @@ from osrerank.training.weights.bi_encoder import BiEncoderNetwork
 INITIAL_STD = 0.02
 """The standard deviation of new weights, which are drawn from a normal distribution truncated at two deviations."""
 HEAD_PREFIXES = ("classifier.", "pre_classifier.", "head.", "score.", "pooler.", "cls.", "lm_head.")
-"""Prefixes of a head's weights. A checkpoint may lack them, because training can start with a new head."""
+"""Prefixes of a head's weights. A checkpoint without them gets a new head."""
 TWO_LOGIT_HEADS = {"logits2": "classifier.", "next-sentence": "cls.seq_relationship."}
-"""Head -> its weights' prefix in BERT. Both compute two logits from the pooled [CLS]; the second means relevant."""
+"""Head -> its weights' prefix in BERT. Both heads compute two logits from the pooled [CLS]. The second is relevance."""
 TYPE_TABLE = "embeddings.token_type_embeddings.weight"
 logger = logging.getLogger(__name__)
 
@@ -53,7 +53,7 @@ class Trainee:
     """A model that can be trained.
 
     Attributes:
-        network: the network, which takes `PaddedBatch`'s fields by name and returns logits ``(n, labels)``.
+        network: the network. Its keyword arguments are `PaddedBatch`'s fields, and it returns logits ``(n, labels)``.
         card: the model card, which determines how texts are tokenised and what the output means.
         builder: tokenises texts and joins them into sequences, as in scoring.
         config: the content of ``config.json``.
@@ -80,17 +80,17 @@ class Trainee:
 
 
 def load_trainee(source: Path, recipe: Recipe, *, kind: Kind | None = None, name: str = "") -> Trainee:
-    """Load a checkpoint with the recipe's head, kind and lengths. The recipe's seed determines new weights.
+    """Load a checkpoint with the recipe's head, kind and lengths. New weights depend only on the recipe's seed.
 
     Args:
         source: a directory with ``config.json``, ``tokenizer.json`` and safetensors, of an encoder, a masked language
-            model or a reranker. A model that osrerank exported may have its weights only in its graph.
-        recipe: the recipe of the training. An empty ``head`` or ``kind`` keeps the source's.
-        kind: the kind of the model; by default, the recipe's.
-        name: the name for the model's card; by default, the directory's.
+            model or a reranker; or a model that osrerank exported, even if only its graph contains the weights.
+        recipe: the training recipe. An empty ``head`` or ``kind`` keeps the source's.
+        kind: the model's kind. The default is the recipe's.
+        name: the name for the model's card. The default is the directory's.
 
     Raises:
-        ModelLoadError: the source cannot be read, or lacks weights of the encoder.
+        ModelLoadError: the source cannot be read, or an encoder weight is missing.
         ConfigError: the recipe sets a head, kind or loss that the model cannot have.
     """
     torch.manual_seed(recipe.seed)
@@ -142,10 +142,10 @@ def _trainee_card(source: Path, recipe: Recipe, kind: Kind | None, name: str) ->
             source_card or ModelCard(name=name, head="logits2"),
             name=name,
             kind=new_kind,  # type: ignore[arg-type] # the card checks it
-            head=head,  # type: ignore[arg-type] # likewise
+            head=head,  # type: ignore[arg-type] # the card checks it
             max_tokens=min(recipe.max_tokens, max_positions),
             max_query_tokens=_max_query_tokens(source_card, recipe),
-            length_rule=recipe.length_rule,  # type: ignore[arg-type] # likewise
+            length_rule=recipe.length_rule,  # type: ignore[arg-type] # the card checks it
             segment_rows=_segment_rows(source, new_kind, config, source_card),
             onnx={},
             provenance={},
@@ -155,14 +155,14 @@ def _trainee_card(source: Path, recipe: Recipe, kind: Kind | None, name: str) ->
 
 
 def _source_card(source: Path, name: str) -> ModelCard | None:
-    """Return the card of a reranker, or of a bi-encoder that sentence-transformers saved. A bare encoder has none."""
+    """Return the card of a reranker or a sentence-transformers bi-encoder, or None for a bare encoder."""
     if _is_reranker(source):
         return read_card(source, name=name)
     return read_bi_encoder(source, name).card if is_bi_encoder(source) else None
 
 
 def _segment_rows(source: Path, kind: str, config: Mapping[str, Any], source_card: ModelCard | None) -> int:
-    """Return the number of segments of an input: three in a duo model, one if the tokenizer returns no token types."""
+    """Return the number of input segments: three in a duo model, one if the tokenizer returns no token types."""
     rows = int(config.get("type_vocab_size", 2))
     if kind == "duo":
         return max(3, rows)
@@ -173,7 +173,7 @@ def _segment_rows(source: Path, kind: str, config: Mapping[str, Any], source_car
 
 
 def _check_trainable(source: Path, card: ModelCard) -> None:
-    """Refuse a bi-encoder unless its vectors are the normalised state of [CLS], or the mean of all states."""
+    """Raise an error unless a bi-encoder's vectors are the normalised [CLS] state or the normalised mean state."""
     is_unsupported = {
         "head": card.head == "dot",
         "pooling": card.pooling not in ("cls", "mean"),
@@ -189,14 +189,14 @@ def _check_trainable(source: Path, card: ModelCard) -> None:
 
 
 def check_loss(card: ModelCard, recipe: Recipe) -> None:
-    """Raise `ConfigError` if the loss is pointwise, but the head computes cosines."""
+    """Raise `ConfigError` if the loss is pointwise but the head computes cosines."""
     if card.head == "cosine" and recipe.loss == "pointwise":
         reason = "a model that computes cosines learns from lists only: set loss=listwise,draw=list in the recipe"
         raise ConfigError(reason, setting="recipe.loss")
 
 
 def _max_query_tokens(source_card: ModelCard | None, recipe: Recipe) -> int:
-    """Return the recipe's maximum for a query, or a bi-encoder's own maximum, up to the recipe's ``max_tokens``."""
+    """Return the recipe's maximum query length. A bi-encoder keeps its own, limited to the recipe's ``max_tokens``."""
     if source_card is None or not source_card.is_bi_encoder:
         return recipe.max_query_tokens
     return min(source_card.max_query_tokens, recipe.max_tokens)
@@ -223,7 +223,7 @@ def _load_bi_encoder(source: Path, config: Mapping[str, Any], card: ModelCard) -
 
 
 def _load_classifier(source: Path, card: ModelCard, recipe: Recipe) -> tuple[Classifier, dict[str, Any]]:
-    """Return a transformers classifier, and its config."""
+    """Return a transformers classifier with the card's head, and its config."""
     config, weights = read_checkpoint(source)
     labels = 1 if card.head == "logit1" else 2
     config.update(
@@ -234,10 +234,10 @@ def _load_classifier(source: Path, card: ModelCard, recipe: Recipe) -> tuple[Cla
     )
     if card.kind == "duo":
         config["type_vocab_size"] = max(3, int(config.get("type_vocab_size", 2)))
-        start: ThirdRow = "copy" if recipe.third_row == "copy" else "zeros"
+        third_row_init: ThirdRow = "copy" if recipe.third_row == "copy" else "zeros"
         for name, tensor in weights.items():
             if name.endswith(TYPE_TABLE) and len(tensor) <= 2:
-                weights[name] = third_row(tensor, start)
+                weights[name] = third_row(tensor, third_row_init)
     network = build_network(network_class(card), config)
     put_weights(network, _rename_head(weights, card, source), source)
     if card.kind == "duo" and recipe.third_row == "frozen":
@@ -246,9 +246,9 @@ def _load_classifier(source: Path, card: ModelCard, recipe: Recipe) -> tuple[Cla
 
 
 def _rename_head(weights: dict[str, Tensor], card: ModelCard, source: Path) -> dict[str, Tensor]:
-    """Rename the weights of a reranker's trained head to the card's head, if the two heads compute the same.
+    """Rename a reranker's trained head weights to match the card's head, if the two heads are equivalent.
 
-    If the trained head does not fit the card, log a warning; training then starts with a new head.
+    Otherwise, log a warning. Training then starts with a new head.
     """
     trained_head = read_card(source).head if _is_reranker(source) else card.head
     if trained_head == card.head:
@@ -274,7 +274,7 @@ def read_checkpoint(source: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
 
 
 def build_network(class_name: str, config: Mapping[str, Any]) -> Any:
-    """Return an untrained network of transformers for the content of a ``config.json``."""
+    """Return an untrained transformers network for the content of a ``config.json``."""
     transformers = require("transformers", extra="torch")
     settings = {name: value for name, value in config.items() if name not in ("model_type", "num_labels")}
     network_config = transformers.AutoConfig.for_model(config["model_type"], **settings)
@@ -289,7 +289,7 @@ def config_json(network: Any) -> dict[str, Any]:
 
 
 def write_encoder(directory: Path, network: Any, source: Path) -> None:
-    """Write a transformers network with the source's tokenizer, as a checkpoint to start a training from."""
+    """Write a transformers network and the source's tokenizer as a checkpoint that training can start from."""
     if source != directory:
         shutil.copyfile(tokenizer_file(source), directory / TOKENIZER_FILE)
     (directory / CONFIG_FILE).write_text(f"{json.dumps(config_json(network), indent=2)}\n", encoding="utf-8")
@@ -304,24 +304,26 @@ def network_class(card: ModelCard) -> str:
 
 
 def put_weights(network: Any, weights: Mapping[str, Tensor], source: Path) -> None:
-    """Load weights into a network. A head that is missing or has another shape is initialised.
+    """Load weights into a network. A head that is missing or differs in shape is initialised.
 
     Raises:
-        ModelLoadError: a weight of the encoder is missing or has another shape.
+        ModelLoadError: an encoder weight is missing or differs in shape.
     """
     prefix = f"{network.base_model_prefix}."
-    loaded = _rename_weights(weights, prefix)
+    renamed = _rename_weights(weights, prefix)
     parameters = dict(network.named_parameters())
-    missing = [name for name, tensor in parameters.items() if name not in loaded or loaded[name].shape != tensor.shape]
+    missing = [
+        name for name, tensor in parameters.items() if name not in renamed or renamed[name].shape != tensor.shape
+    ]
     missing_encoder = [name for name in missing if not name.removeprefix(prefix).startswith(HEAD_PREFIXES)]
     if missing_encoder:
         names = ", ".join(sorted(missing_encoder)[:3])
-        reason = f"{source} lacks weights that its config names, or has them in another shape: {names}"
+        reason = f"in {source}, weights that its config requires are missing or differ in shape: {names}"
         raise ModelLoadError(reason, path=str(source))
     with torch.no_grad():
         for name, tensor in parameters.items():
             if name not in missing:
-                tensor.copy_(loaded[name])
+                tensor.copy_(renamed[name])
             elif name.lower().endswith("norm.weight"):
                 tensor.fill_(1.0)
             elif tensor.ndim > 1:
@@ -331,12 +333,12 @@ def put_weights(network: Any, weights: Mapping[str, Tensor], source: Path) -> No
 
 
 def _rename_weights(weights: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    """Rename old TensorFlow names, and add the prefix to the weights of a bare encoder, as in a classifier."""
+    """Replace TensorFlow names by PyTorch's, and add a classifier's prefix to a bare encoder's weights."""
     is_bare_encoder = not any(name.startswith(prefix) for name in weights)
     renamed = {}
     for name, tensor in weights.items():
         for old, new in OLD_NAMES.items():
-            name = name.replace(old, new)  # noqa: PLW2901 - the name's newer form
+            name = name.replace(old, new)  # noqa: PLW2901 - the PyTorch name
         is_head = name.startswith(("classifier.", "score.", "cls.", "lm_head."))
         renamed[f"{prefix}{name}" if is_bare_encoder and not is_head else name] = tensor
     return renamed
@@ -347,7 +349,7 @@ def _zero_third_row(gradient: Tensor) -> Tensor:
 
 
 def _freeze(network: nn.Module, parameters: str) -> None:
-    """Exclude parameters from training; only "embeddings", the embedding tables, can be excluded."""
+    """Exclude parameters from training. Only "embeddings", the embedding tables, can be frozen."""
     if parameters != "embeddings":
         raise ConfigError(f"recipe: freeze is {parameters!r}; it must be embeddings, or empty", setting="recipe.freeze")
     for module in network.modules():

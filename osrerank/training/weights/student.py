@@ -13,10 +13,10 @@ from osrerank.training.weights.models import Trainee, build_network, checkpoint_
 
 
 def select_layers(teacher: Trainee, kept_layers: tuple[int, ...], name: str) -> Trainee:
-    """Return a student that starts as a copy of some of the teacher's layers, which count from 0.
+    """Return a student that starts as a copy of some of the teacher's layers, numbered from 0.
 
     Raises:
-        ConfigError: the teacher lacks a layer. The message counts layers from 1, as users do.
+        ConfigError: the teacher has no such layer. The message counts layers from 1, as users do.
     """
     _check_layers(int(teacher.config["num_hidden_layers"]), kept_layers)
     config = {**teacher.config, "num_hidden_layers": len(kept_layers)}
@@ -33,7 +33,7 @@ def select_layers(teacher: Trainee, kept_layers: tuple[int, ...], name: str) -> 
 def _check_layers(count: int, kept_layers: Sequence[int]) -> None:
     if not kept_layers or any(not 0 <= layer < count for layer in kept_layers):
         names = ", ".join(str(layer + 1) for layer in kept_layers) or "none"
-        raise ConfigError(f"layers are numbered 1 to {count}; the request names {names}", setting="layers")
+        raise ConfigError(f"layers are numbered 1 to {count}; the request lists {names}", setting="layers")
 
 
 def layer_map(teacher_layers: int, student_layers: int) -> tuple[int, ...]:
@@ -53,11 +53,11 @@ def layer_map(teacher_layers: int, student_layers: int) -> tuple[int, ...]:
 def target_layers(teacher_layers: int, kept_layers: Sequence[int]) -> tuple[int, ...]:
     """Return, for each kept layer, the teacher's layer whose states it learns: the last one before the next kept layer.
 
-    A kept layer then does the work of the dropped layers after it, and the next one gets the same input as in the
+    A kept layer thus learns to replace the dropped layers after it, and the next one gets the same input as in the
     teacher. Layers count from 0.
 
     Raises:
-        ConfigError: the teacher lacks a layer.
+        ConfigError: the teacher has no such layer.
     """
     _check_layers(teacher_layers, kept_layers)
     return (*(following - 1 for following in kept_layers[1:]), teacher_layers - 1)

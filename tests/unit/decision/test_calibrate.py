@@ -147,7 +147,7 @@ def test_calibrate_refuses_too_few_judgments_and_an_index_without_reranking(
         calibrate(client, INDEX, few, Qrels({}))
     with (
         connect(collection.url, rerank={"pipeline": "none"}) as other,
-        pytest.raises(ConfigError, match="no probabilities to calibrate"),
+        pytest.raises(ConfigError, match="no probabilities can be calibrated"),
     ):
         calibrate(other, INDEX, collection.queries, collection.qrels)
 

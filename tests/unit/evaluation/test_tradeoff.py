@@ -67,7 +67,7 @@ def test_a_sample_of_no_pairs_keeps_the_mono_order_and_of_all_pairs_is_the_sum()
 
 def test_a_curve_of_pairs_that_were_not_stored_is_refused() -> None:
     # At k0 = 2 monoBERT ranks e and a alone; no pair of theirs was kept.
-    with pytest.raises(EvaluationError, match=r"the run lacks duoBERT's probabilities .* for query q"):
+    with pytest.raises(EvaluationError, match=r"the run does not contain duoBERT's probabilities .* for query q"):
         derive_ranking(SCORED, OperatingPoint(2, 4))
 
 

@@ -66,11 +66,13 @@ def test_an_interrupted_export_leaves_nothing(tmp_path: Path) -> None:
 
 def test_export_leaves_an_existing_output_folder_alone(tmp_path: Path) -> None:
     (tmp_path / "made").mkdir()
-    with pytest.raises(ConfigError, match="exists; name"), new_directory(tmp_path / "made"):
+    with pytest.raises(ConfigError, match="exists; choose"), new_directory(tmp_path / "made"):
         pytest.fail("entered")
 
 
-@pytest.mark.parametrize(("pooling", "reason"), [("cls", r"lacks the weight .embeddings\."), (None, "lacks weights")])
+@pytest.mark.parametrize(
+    ("pooling", "reason"), [("cls", r"does not contain the weight .embeddings\."), (None, "lacks weights")]
+)
 def test_export_names_missing_weights(tmp_path: Path, pooling: Pooling | None, reason: str) -> None:
     from safetensors.numpy import save_file
 

@@ -33,7 +33,7 @@ def test_a_card_of_late_interaction_round_trips(tmp_path: Path) -> None:
 
 def test_token_dimensions_come_from_the_weights_and_contradicting_files_are_refused(tmp_path: Path) -> None:
     assert read_card(exported(str(copied(tmp_path, dim=None)), tmp_path / "made")).dimensions == 16
-    reason = "model.safetensors projects to 16 dimensions, but the model's description names 128"
+    reason = "model.safetensors projects to 16 dimensions, but the model's config file says 128"
     with pytest.raises(ModelLoadError, match=re.escape(reason)):
         exported(str(copied(tmp_path / "other", dim=128)), tmp_path / "other" / "made")
 

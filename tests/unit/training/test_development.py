@@ -64,7 +64,7 @@ def test_development_documents_are_scored_by_the_configured_passages() -> None:
 
 def test_a_duo_models_sums_are_no_probabilities() -> None:
     trainee = load_trainee(CLASSIFIER, Recipe(), kind="duo")
-    with pytest.raises(ConfigError, match="kmaxavgp needs probabilities, which a duo model lacks; set maxp"):
+    with pytest.raises(ConfigError, match="kmaxavgp needs probabilities; for a duo model, set maxp"):
         DevelopmentSet([EXAMPLE], "RR@10", passages=Passages("kmaxavgp")).measure_network(trainee, SCORING)
 
 

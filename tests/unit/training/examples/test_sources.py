@@ -176,7 +176,9 @@ def test_offsets_of_a_changed_collection_are_noticed(tmp_path: Path) -> None:
     TextFile(path, min_stored_bytes=1)
     path.write_text("d2\ttwo\nd1\tone\n")
     os.utime(path, ns=(state.st_atime_ns, state.st_mtime_ns))
-    with pytest.raises(FormatError, match=r"line 1: this line no longer has the text of d1; delete c.tsv.ids.sqlite"):
+    with pytest.raises(
+        FormatError, match=r"line 1: this line no longer contains the text of d1; delete c.tsv.ids.sqlite"
+    ):
         TextFile(path, min_stored_bytes=1)["d1"]
 
 
