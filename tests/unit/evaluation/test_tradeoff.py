@@ -141,7 +141,7 @@ def test_a_blended_curve_is_the_blend_stages_order() -> None:
     assert derive_ranking(blended, OperatingPoint(3))[0] == ("c", "b", "a")
     assert derive_ranking(blended, OperatingPoint(3, blended=True)) == (("a", "c", "b"), 3)
     assert derive_ranking(blended, OperatingPoint(2, blended=True))[0] == ("a", "b", "c")
-    with pytest.raises(EvaluationError, match="lacks a blend with the first pass"):
+    with pytest.raises(EvaluationError, match="does not contain a blend with the first pass"):
         derive_ranking(SCORED, OperatingPoint(3, blended=True))
 
 
