@@ -1,1 +1,1 @@
-"""Rerankers for other frameworks; each module needs the extra of its framework."""
+"""Rerankers for other frameworks. Each module needs its framework's extra."""

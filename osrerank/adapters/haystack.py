@@ -1,4 +1,4 @@
-"""A ranker component for Haystack; needs the ``haystack`` extra."""
+"""A ranker component for Haystack, with the extra ``haystack``."""
 
 import asyncio
 import math

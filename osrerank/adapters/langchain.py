@@ -1,4 +1,4 @@
-"""A document compressor for LangChain; needs the ``langchain`` extra."""
+"""A document compressor for LangChain, with the extra ``langchain``."""
 
 from collections.abc import Sequence
 from typing import Any, cast

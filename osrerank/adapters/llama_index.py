@@ -1,4 +1,4 @@
-"""A node postprocessor for LlamaIndex; needs the ``llama-index`` extra."""
+"""A node postprocessor for LlamaIndex, with the extra ``llama-index``."""
 
 from typing import Any, cast
 

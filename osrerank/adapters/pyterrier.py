@@ -1,4 +1,4 @@
-"""A transformer for PyTerrier; needs the ``pyterrier`` extra."""
+"""A transformer for PyTerrier, with the extra ``pyterrier``."""
 
 from typing import Any, cast
 
@@ -33,7 +33,7 @@ class OsrerankReRanker(pt.Transformer):  # type: ignore[misc] # pyterrier has no
         super().__init__()
         self.model = model
         self.options = options
-        self._argument = repr(model) if scorer is None else f"scorer={type(scorer).__name__}"
+        self._argument_text = repr(model) if scorer is None else f"scorer={type(scorer).__name__}"
         self._ranker = Reranker(model, scorer=scorer, **cast("RerankOptions", options or {}))
 
     def transform(self, inp: Any) -> Any:
@@ -48,4 +48,4 @@ class OsrerankReRanker(pt.Transformer):  # type: ignore[misc] # pyterrier has no
         return self._ranker.rank_frame(inp)
 
     def __repr__(self) -> str:
-        return f"OsrerankReRanker({self._argument})"
+        return f"OsrerankReRanker({self._argument_text})"

@@ -189,6 +189,5 @@ def fit_probabilities(hits: JudgedHits, n_folds: int = FOLDS) -> CalibrationFit:
 
 
 def _fold_indices(query_ids: Sequence[str], n_folds: int) -> list[Indices]:
-    """Return the indices of each fold's queries."""
     indices = {query_id: index for index, query_id in enumerate(query_ids)}
     return [np.array([indices[query_id] for query_id in fold]) for fold in block_folds(query_ids, n_folds)]

@@ -25,9 +25,9 @@ def reciprocal_rank(ranked: Sequence[str], relevance: Mapping[str, int], cutoff:
 
 
 def average_precision(ranked: Sequence[str], relevance: Mapping[str, int], cutoff: int) -> float:
-    """Return the mean precision at the ranks of all relevant documents; those below the cutoff count as 0.
+    """Return the mean precision at the ranks of all relevant documents. Documents below the cutoff count as 0.
 
-    This is trec_eval's ``map``, whose option ``-M`` is the cutoff. It is 0 when nothing is relevant.
+    This is trec_eval's ``map``, whose option ``-M`` is the cutoff. It is 0 if nothing is relevant.
     """
     relevant_ranks = [rank for rank, doc_id in enumerate(ranked[:cutoff], start=1) if relevance.get(doc_id, 0) > 0]
     precisions = math.fsum(number / rank for number, rank in enumerate(relevant_ranks, start=1))

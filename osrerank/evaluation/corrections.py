@@ -1,4 +1,4 @@
-"""Compute ``NumRel`` and ``IPrec`` as trec_eval 10 does; pytrec-eval-terrier 0.5 computes them differently.
+"""Compute ``NumRel`` and ``IPrec`` as trec_eval 10 does, because pytrec-eval-terrier 0.5 differs.
 
 The package ignores the relevance level of ``NumRel``, and returns NaN for the ``IPrec`` of a query without documents.
 Its recall points are those of trec_eval 9, whereas trec_eval 10 rounds them to the nearest document.

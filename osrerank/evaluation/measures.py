@@ -22,13 +22,13 @@ from osrerank.formats.trec import trec_order
 from osrerank.types import Qrels, Run
 
 MSMARCO = "MRR@10 (MS MARCO)"
-"""The name of the measure that MS MARCO's official script computes; see `msmarco_mrr`."""
+"""The name of the measure that MS MARCO's official script computes (`msmarco_mrr`)."""
 MSMARCO_DEPTH = 10
 """The number of top ranks that the official script evaluates."""
 _GDEVAL_MAX_GRADE = 4
 _MISSING_PACKAGE = re.compile(r"Unsupported measures {(.+?)}\..*?- (\S+) \(pip install ([^)]+)\)")
 _UNSUPPORTED = re.compile(r"Unsupported measures {(.+)}\.?")
-"""ir-measures' messages for measures that it cannot compute; the first one names the missing package."""
+"""ir-measures' messages for measures that it cannot compute. The first message contains the missing package."""
 DEFAULT_MEASURES = ("nDCG@10", "RR@10", "AP", "R@100")
 
 
@@ -97,7 +97,7 @@ def evaluate(
 class Evaluator:
     """Measures a run batch by batch, so that the whole run need not be in memory.
 
-    It returns the same values as `evaluate` for the whole run; see there for the arguments.
+    It returns the same values as `evaluate` for the whole run. `evaluate` describes the arguments.
 
     Raises:
         EvaluationError: a measure is unknown.
@@ -131,10 +131,12 @@ class Evaluator:
             for measure, by_query in self._values.items()
             if measure != MSMARCO
         }
-        if undefined := [measure for measure, by_query in values.items() if not by_query]:
+        undefined = [measure for measure, by_query in values.items() if not by_query]
+        if undefined:
             raise EvaluationError(f"{undefined[0]} has no value for any query of run {run_name}; leave it out")
         overall = {measure: _aggregate(self._parsed[measure], by_query) for measure, by_query in values.items()}
-        if (by_query := self._values.get(MSMARCO)) is not None:  # queries missing from the run count as 0
+        if MSMARCO in self._values:  # queries missing from the run count as 0
+            by_query = self._values[MSMARCO]
             values[MSMARCO] = {query_id: by_query.get(query_id, 0.0) for query_id in self._qrels.judgments}
             overall[MSMARCO] = math.fsum(values[MSMARCO].values()) / len(values[MSMARCO])
         return Evaluation(run_name, values, overall)
@@ -237,7 +239,7 @@ def _compute_values(
 
 
 def _rank_doc_ids(run: Run, query_id: str, averaging: Averaging) -> list[str]:
-    """Return a query's document ids in trec_eval's order, truncated to the depth; none if the run has no ranking."""
+    """Return the ids of a query's top documents in trec_eval's order, or none if the query is not in the run."""
     documents = trec_order(run.rankings.get(query_id, ()), single_precision=averaging.single_precision)
     return [document.doc_id for document in documents[: averaging.depth]]
 
@@ -285,7 +287,6 @@ def _unsupported_message(measures: Sequence[Any], message: str) -> str:
 
 
 def _parse(ir_measures: ModuleType, name: str) -> list[Any]:
-    """Return the measures for a name from ir-measures or trec_eval."""
     try:
         measures = [ir_measures.parse_measure(name)]
     except (NameError, ValueError, TypeError):

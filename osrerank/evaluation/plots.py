@@ -95,7 +95,7 @@ def plot_reliability(path: Path, curves: Mapping[str, Sequence[tuple[float, floa
 
 
 def check_plot(path: Path) -> None:
-    """Check that a plot can be written to a path; call this before computing the plot.
+    """Check that a plot can be written to a path, before computing it.
 
     Raises:
         ConfigError: the file name has another suffix than those in `FORMATS`.
@@ -108,7 +108,6 @@ def check_plot(path: Path) -> None:
 
 @contextlib.contextmanager
 def _axes(path: Path) -> Iterator[Any]:
-    """Yield the axes of a new figure, and write the figure at the end."""
     check_plot(path)
     matplotlib = require("matplotlib", extra="eval")
     figure_module = require("matplotlib.figure", extra="eval")

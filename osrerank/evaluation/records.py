@@ -34,7 +34,7 @@ NON_STAGE_KEYS = {FIRST_PASS, "failure", "explanation", "probability"}
 
 @dataclass(frozen=True, slots=True)
 class QueryRecord:
-    """A query's record; the module's docstring lists its fields.
+    """A query's record. The module's docstring lists its fields.
 
     Attributes:
         query_id: the query's id.
@@ -59,7 +59,7 @@ class QueryRecord:
 
     @classmethod
     def from_ranking(cls, query_id: str, ranking: Ranking, started_s: float) -> Self:
-        """Create the record of a ranking; see `from_response` for the other arguments."""
+        """Create the record of a ranking. `from_response` describes the other arguments."""
         candidates = [
             {
                 "doc_id": candidate.doc_id,
@@ -178,7 +178,6 @@ def _remove_from_pairs(pairs: Mapping[str, Any], doc_id: str) -> dict[str, Any]:
 
 
 def _validate_scores(candidate: Mapping[str, Any]) -> None:
-    """Raise an error if a score of a candidate is not finite."""
     scored = [candidate, candidate["first_pass"], *candidate["stages"].values()]
     if not isinstance(candidate["doc_id"], str) or not all(math.isfinite(part["score"]) for part in scored):
         raise EvaluationError(f"document {candidate['doc_id']!r} has a score that is not a finite number")

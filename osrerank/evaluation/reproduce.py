@@ -190,7 +190,8 @@ def _find_by_checksum(folder: Path, published: PublishedFile) -> Iterator[Path]:
 
 
 def _verify_checksum(path: Path, published: PublishedFile) -> None:
-    if published.sha256 and (digest := _digest(path, "sha256")) != published.sha256:
+    digest = _digest(path, "sha256") if published.sha256 else ""
+    if digest != published.sha256:
         raise ChecksumError(
             f"{path} is not the published file: its SHA-256 is {digest}, not {published.sha256}; download it again "
             f"from {published.url}"

@@ -21,7 +21,7 @@ FORMAT = 1
 
 
 class SideFile:
-    """A side file that is open for appending; use it as a context manager.
+    """A context manager that holds a side file open for appending.
 
     Args:
         path: the side file, which is created if it does not exist.
@@ -72,7 +72,7 @@ class SideFile:
                 yield QueryRecord.from_json(json.loads(self._file.readline()))
 
     def finish(self, query_ids: Iterable[str]) -> None:
-        """Rewrite the file in the order of the queries; equal runs then differ only in their timings."""
+        """Rewrite the file in the order of the queries, so that equal runs differ only in their timings."""
         write_atomically(self.path, self._sorted_lines(query_ids))
         self._file.close()
 
@@ -171,7 +171,6 @@ def read_options(path: Path) -> Mapping[str, Any]:
 
 
 def _parse_header(path: Path, header: Any, fix: str = "pass a file that ends in .jsonl") -> Mapping[str, Any]:
-    """Return the options in a side file's first line."""
     if not isinstance(header, dict) or header.get("osrerank_run") != FORMAT:
         raise EvaluationError(f"{path} is not a side file of this version of `osrerank run`; {fix}")
     options: Mapping[str, Any] = header.get("options", {})
@@ -179,7 +178,6 @@ def _parse_header(path: Path, header: Any, fix: str = "pass a file that ends in 
 
 
 def _check_options(path: Path, header: Any, options: Mapping[str, Any]) -> None:
-    """Raise an error if the file was written with other options."""
     stored = _parse_header(path, header, "move it away or choose another output")
     names = sorted(name for name in stored.keys() | options.keys() if stored.get(name) != options.get(name))
     if names:

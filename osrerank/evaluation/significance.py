@@ -180,16 +180,16 @@ def superscripts(
     alpha: float = 0.05,
     marks: Marks = "holm",
 ) -> dict[tuple[str, str], str]:
-    """Return the letters that papers print beside a value, which name the runs that it is significantly better than.
+    """Return the letters that papers print beside a value, for the runs that are significantly worse.
 
-    With ``raw`` marks, they name the runs from which it differs significantly, better or worse, without correction
+    With ``raw`` marks, the letters stand for all runs that differ significantly, better or worse, without correction
     (Chen et al., ICIP at TREC-2020, Table 2).
 
     Args:
         comparisons: the comparisons from `compare_runs`.
-        names: the runs' names in the table's order; the first run has the letter ``a``.
+        names: the runs' names in the table's order. The first run has the letter ``a``.
         test: the test whose p-values are used.
-        alpha: the significance level; lower p-values are significant.
+        alpha: the significance level. Lower p-values are significant.
         marks: the rule by which runs get letters.
 
     Returns:

@@ -153,7 +153,7 @@ def cross_validate(
 
     Args:
         by_query: query_id -> value of the measure with each setting ``(n_settings,)``.
-        folds: the query ids of each fold; queries without values are ignored.
+        folds: the query ids of each fold. Queries without values are ignored.
         settings: the settings. If means are equal to four decimals, the first setting is chosen.
 
     Raises:
@@ -166,8 +166,8 @@ def cross_validate(
             by_query[query_id] for other in folds if other is not fold for query_id in other if query_id in by_query
         ]
         if not held_out or not training:
-            place = f"fold {number} has" if not held_out else f"the folds other than fold {number} have"
-            raise EvaluationError(f"{place} no judged query; check the folds' query ids")
+            subject = f"the folds other than fold {number} have" if held_out else f"fold {number} has"
+            raise EvaluationError(f"{subject} no judged query; check the folds' query ids")
         means = np.mean(training, axis=0)
         chosen = int(np.argmax(np.round(means, DECIMALS)))
         test = float(np.mean([by_query[query_id][chosen] for query_id in held_out]))

@@ -133,7 +133,6 @@ class _MpnetEncoder(_Encoder):
         return self.graph.add("Slice", [self._bias, self._axis(0), self._axis(1), self._axis(2)])
 
     def _pair_biases(self) -> str:
-        """Look up the bias of each pair of tokens by their distance."""
         add, constant = self.graph.add, self.graph.constant
         max_positions = len(self._weights["embeddings.position_embeddings.weight"])
         distances = np.arange(1 - max_positions, max_positions)

@@ -93,7 +93,7 @@ def score_judged_queries(
 
 
 def fit_judged_queries(queries: Sequence[JudgedQuery]) -> Calibration:
-    """Fit the map from raw scores to logits on the candidates of judged queries; see `fit_calibration`.
+    """Fit the map from raw scores to logits on the candidates of judged queries, with `fit_calibration`.
 
     Raises:
         EvaluationError: all candidates are relevant, none is, or relevant ones do not score higher.

@@ -376,7 +376,6 @@ def _copy_files(source: Path, folder: Path, card: ModelCard, options: ExportOpti
 
 
 def _write_graph_weights(source: Path, folder: Path) -> None:
-    """Write the weights of a source's graph as safetensors."""
     from osrerank.scoring.backends.torch import read_weights  # noqa: PLC0415 - imports torch
 
     safetensors: Any = require("safetensors.torch", extra="torch")

@@ -8,7 +8,8 @@ import numpy.typing as npt
 
 from osrerank.scoring.modular.head import Head, HeadStep, Mode
 
-OPERATORS = {"tanh": "Tanh", "relu": "Relu", "sigmoid": "Sigmoid", "gelu": "Gelu"}
+ACTIVATION_OPERATORS = {"tanh": "Tanh", "relu": "Relu", "sigmoid": "Sigmoid", "gelu": "Gelu"}
+POOLING_OPERATORS: Mapping[str, str] = {"mean": "ReduceMean", "max": "ReduceMax"}
 RUNTIME_DOMAIN = "com.microsoft"
 """The domain of ONNX Runtime's own operators, of which Gelu is one."""
 FLOAT32 = 1
@@ -49,8 +50,8 @@ def add_head(graph: Nodes, states: str, head: Head, weights: Mapping[str, npt.ND
 
 def _pool(graph: Nodes, states: str, mode: Mode) -> str:
     axis = graph.constant("axis.1", np.array([1]))
-    if mode in {"mean", "max"}:
-        return graph.add("ReduceMean" if mode == "mean" else "ReduceMax", [states, axis], keepdims=0)
+    if mode in POOLING_OPERATORS:
+        return graph.add(POOLING_OPERATORS[mode], [states, axis], keepdims=0)
     if mode == "weightedmean":
         return _weighted_mean(graph, states, axis)
     row = graph.constant(f"row.{mode}", np.array([0 if mode == "cls" else -1]))
@@ -88,4 +89,5 @@ def _add_step(graph: Nodes, vector: str, step: HeadStep, weights: Mapping[str, n
         return product
     if step.activation == "silu":
         return graph.add("Mul", [product, graph.add("Sigmoid", [product])])
-    return graph.add(OPERATORS[step.activation], [product], domain=RUNTIME_DOMAIN if step.activation == "gelu" else "")
+    domain = RUNTIME_DOMAIN if step.activation == "gelu" else ""
+    return graph.add(ACTIVATION_OPERATORS[step.activation], [product], domain=domain)

@@ -79,6 +79,7 @@ def read_late_interaction(directory: Path, name: str, overrides: EncoderOverride
         reason = f"dimensions is {overrides.dimensions}, but {directory}'s vectors have only {width} dimensions"
         raise ConfigError(reason, setting="dimensions", source="argument")
     factor = description.tokens.pool_factor if overrides.pool_factor is None else overrides.pool_factor
+    modules = (HeadStep("dense", f"{PROJECTION}.linear", has_bias=False),) if description.projections else ()
     card = ModelCard(
         name=name,
         head="cosine",
@@ -88,7 +89,7 @@ def read_late_interaction(directory: Path, name: str, overrides: EncoderOverride
         segment_rows=int(config.get("type_vocab_size", 0)),
         calibration=PROVISIONAL_CALIBRATION,
         first_pass_weight=FIRST_PASS_WEIGHT * PROVISIONAL_CALIBRATION.scale,
-        modules=(HeadStep("dense", f"{PROJECTION}.linear", has_bias=False),) if description.projections else (),
+        modules=modules,
         dimensions=overrides.dimensions or (width if description.projections else 0),
         query_prefix=description.query_prefix if overrides.query_prefix is None else overrides.query_prefix,
         document_prefix=description.document_prefix if overrides.document_prefix is None else overrides.document_prefix,

@@ -100,7 +100,6 @@ class ModernBertGraph:
         return add("Add", [states, self._linear(gated, f"{name}.narrow", names["narrow"])])
 
     def _context(self, query: str, key: str, value: str, window: int | None) -> str:
-        """Return the output of attention to all tokens, or to a window around each token."""
         if window is None:
             return self._attention(query, key, value)
         is_short, mask = self._masks[window]
@@ -117,8 +116,7 @@ class ModernBertGraph:
     def _mask(self, window: int) -> tuple[str, str]:
         """Return whether the sequences are short, and the mask that is added to the attention logits.
 
-        The mask of short sequences is ``(1, 1, tokens, tokens)``, that of long ones
-        ``(n * blocks, 1, window, 3 * window)``.
+        Its shape is ``(1, 1, tokens, tokens)`` or, for long sequences, ``(n * blocks, 1, window, 3 * window)``.
         """
         limit = self.graph.constant(f"short.{window}", np.array([MAX_MASKED_WINDOWS * window]))
         is_short = self.graph.add("Squeeze", [self.graph.add("LessOrEqual", [self._tokens, limit]), self._axis(0)])

@@ -30,7 +30,7 @@ ChannelMaxima = npt.NDArray[np.float32]
 
 
 def separate_outliers(model: Any, sequences: Iterable[Tokens], max_channels: int, min_gain: float) -> None:
-    """Split matrix products into a product of the outlier channels and one of the others.
+    """Split matrix products into one product for the outlier channels and one for the other channels.
 
     The fp32 ``onnx.ModelProto`` is changed in place. Its output stays the same, up to rounding.
 
@@ -117,7 +117,7 @@ def outlier_channels(maxima: ChannelMaxima, max_channels: int, min_gain: float) 
 
 
 def _split_product(make_node: Any, node: Any) -> list[Any]:
-    """Return the nodes that replace a product: one for the outlier channels, one for the others, and their sum."""
+    """Return the nodes that replace a product: a product of the outlier channels, one of the others, and their sum."""
     states, weight = node.input
     name = f"{node.name}{SUFFIX}"
     return [

@@ -23,7 +23,7 @@ ROW_OPERATORS = frozenset({"Gather", "Slice"})
 
 @dataclass(frozen=True, slots=True)
 class QuantisationRecipe:
-    """How a graph is quantised. The defaults are those of the shipped models (``docs/research/inference.md``).
+    """How a graph is quantised. The shipped models use the defaults (``docs/research/inference.md``).
 
     Attributes:
         reduce_range: whether weights have 7 bits, so that 16-bit sums cannot overflow on CPUs without VNNI.
@@ -76,7 +76,6 @@ def quantise(
 
 
 def _fp32_nodes(model: Any) -> list[str]:
-    """Return the names of the matrix products that stay in fp32."""
     products = {node.name for node in matrix_products(model)}
     fp32_products = [node.name for node in model.graph.node if node.op_type == "MatMul" and node.name not in products]
     # Gemm nodes multiply a single row; the quantiser turns each into a MatMul of this name first.

@@ -63,7 +63,6 @@ class _Module(NamedTuple):
 
 
 def _write_model(directory: Path, file: Path, modules: Sequence[_Module], target: Path) -> Path:
-    """Copy a route's modules into a new model directory."""
     target.mkdir()
     for parent, name, _type in modules:
         if Path(name).name != name:

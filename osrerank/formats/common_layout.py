@@ -1,4 +1,4 @@
-"""Write the layout to which all collections are converted: ``corpus.jsonl``, ``queries.tsv`` and ``qrels.txt``."""
+"""Write the files of the layout that collections are converted to, such as ``corpus.jsonl`` and ``queries.tsv``."""
 
 import json
 from collections.abc import Iterable, Iterator
@@ -24,7 +24,7 @@ def flatten_qrels(qrels: Qrels) -> Iterator[Judgment]:
 
 
 def write_corpus(documents: Iterable[Document], path: Path) -> int:
-    """Write documents as JSON lines; return their number."""
+    """Write documents as JSON lines, and return their number."""
     rows = (
         {"id": document.doc_id, "title": document.title, "text": document.text, **document.metadata}
         for document in documents
@@ -33,19 +33,19 @@ def write_corpus(documents: Iterable[Document], path: Path) -> int:
 
 
 def write_queries(queries: Iterable[Query], path: Path) -> int:
-    """Write ``query_id TAB text`` lines, with white space in texts replaced by single spaces; return their number."""
+    """Write ``query_id TAB text`` lines, with white space in texts replaced by single spaces. Return their number."""
     return write_lines((f"{query.query_id}\t{' '.join(query.text.split())}" for query in queries), path)
 
 
 def write_qrels(judgments: Iterable[Judgment], path: Path) -> int:
-    """Write ``query_id 0 doc_id relevance`` lines; return their number."""
+    """Write ``query_id 0 doc_id relevance`` lines, and return their number."""
     return write_lines(
         (f"{judgment.query_id} 0 {judgment.doc_id} {judgment.relevance}" for judgment in judgments), path
     )
 
 
 def write_lines(lines: Iterable[str], path: Path) -> int:
-    """Write lines atomically to a file, or one by one to a pipe or device; return their number."""
+    """Write lines atomically to a file, or one by one to a pipe or device, and return their number."""
     count = 0
 
     def count_lines() -> Iterator[str]:

@@ -1,7 +1,7 @@
 """Read DataFrames with PyTerrier's columns and create new ones, without importing pandas.
 
-The columns are ``qid`` and ``query``; for documents, ``docno``, ``text``, ``title`` and ``score``; and for judgments,
-``label``.
+Queries have the columns ``qid`` and ``query``, documents also ``docno``, ``text``, ``title`` and ``score``, and
+judgments ``label``.
 """
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
@@ -30,9 +30,10 @@ def read_frame_rows(frame: Any, columns: Sequence[str]) -> list[dict[Hashable, A
     Raises:
         ConfigError: a column is missing.
     """
-    if missing := [name for name in columns if name not in frame.columns]:
-        present = ", ".join(map(str, frame.columns)) or "none"
-        raise frame_error(f"the DataFrame lacks the column {missing[0]}; it has {present}")
+    missing = [name for name in columns if name not in frame.columns]
+    if missing:
+        frame_columns = ", ".join(map(str, frame.columns)) or "none"
+        raise frame_error(f"the DataFrame lacks the column {missing[0]}; it has {frame_columns}")
     rows: list[dict[Hashable, Any]] = frame.astype(object).where(frame.notna(), None).to_dict("records")
     return rows
 
@@ -92,7 +93,6 @@ def frame_to_qrels(frame: Any) -> Qrels:
 
 
 def _column_values(frame: Any, column: str) -> Iterator[tuple[str, str, Any]]:
-    """Yield query id, document id and the value of a column."""
     for _, row in _complete_rows(frame, (QID, DOCNO, column)):
         yield str(row[QID]), str(row[DOCNO]), row[column]
 

@@ -109,7 +109,7 @@ class IdTable:
 
         Args:
             path: the file, which is replaced atomically when the table is complete.
-            key: a string that identifies the state of the rows' source; `open_existing` compares it.
+            key: a string that identifies the state of the rows' source. `open_existing` compares it.
             rows: the rows, which are read once.
             check: called with the table before the file is replaced. If it raises an error, the file is not replaced.
 

@@ -14,7 +14,7 @@ def strip_tags(markup: str) -> str:
 
 
 def elements(markup: str, *names: str) -> list[str]:
-    """Return the texts of all elements with these names, in order; case and attributes are ignored."""
+    """Return the texts of all elements with these names, in order. Case and attributes are ignored."""
     pattern = rf"<({'|'.join(names)})(?:\s[^>]*)?>(.*?)</\1\s*>"
     matches = re.findall(pattern, markup, re.DOTALL | re.IGNORECASE)
     return [strip_tags(content).strip() for _name, content in matches]

@@ -46,7 +46,7 @@ class SourceFile:
     """An unpacked file that records can be read from.
 
     Attributes:
-        name: the path as the user named it; a member of an archive is ``archive.tar!member``.
+        name: the path that the user passed, or ``archive.tar!member`` for an archive member.
         stream: the decompressed bytes, without a byte order mark.
         encoding_error: the error for a text in UTF-16 or UTF-32, which `file_errors` raises. None for other files.
     """
@@ -253,9 +253,9 @@ def _unpack(
         buffered = io.BufferedReader(_PrefixedStream(stream, head, counter), BUFFER_BYTES)
         if head.startswith(b"PK\x03\x04") and stream.seekable():
             yield from _zip_members(name, stream, patterns)
-        elif (inner := _open_decompressor(head, buffered)) is not None:
-            yield from _unpack(name, inner, patterns)
-        elif head[257:262] == b"ustar":
+        elif (decompressed := _open_decompressor(head, buffered)) is not None:
+            yield from _unpack(name, decompressed, patterns)
+        elif head[257:262] == b"ustar":  # tar's magic number
             yield from _tar_members(name, buffered, patterns)
         else:
             text = io.BufferedReader(_PrefixedStream(stream, head.removeprefix(codecs.BOM_UTF8), counter), BUFFER_BYTES)

@@ -32,12 +32,14 @@ def table_rows(source: SourceFile, columns: Sequence[str]) -> Iterator[tuple[int
     """
     reader = csv.DictReader(io.TextIOWrapper(source.stream, "utf-8", newline=""), strict=True)
     try:
-        if missing := [name for name in columns if name not in (reader.fieldnames or ())]:
-            present = ", ".join(filter(None, reader.fieldnames or ()))
-            raise record_error(source, f"the table lacks the column {missing[0]}; it has {present}", line=1)
+        header = reader.fieldnames or ()
+        missing = [name for name in columns if name not in header]
+        if missing:
+            names = ", ".join(filter(None, header))
+            raise record_error(source, f"the table lacks the column {missing[0]}; it has {names}", line=1)
         for row in reader:
             if None in row or None in row.values():
-                expected = f"expected {len(reader.fieldnames or ())} fields, as in the header line"
+                expected = f"expected {len(header)} fields, as in the header line"
                 raise record_error(source, expected, line=reader.line_num)
             yield reader.line_num, row
     except csv.Error as error:

@@ -76,8 +76,9 @@ def numbered_queries(paths: Path | str | Sequence[str], *, field: TopicField = "
                     raise record_error(source, "a query has no id", line=line)
                 if not text.strip():
                     raise record_error(source, f"query {query_id!r} has no text", line=line)
-                if problem := invalid_id_reason(query_id, is_query=True):
-                    raise record_error(source, problem, line=line)
+                reason = invalid_id_reason(query_id, is_query=True)
+                if reason:
+                    raise record_error(source, reason, line=line)
                 query_ids.add(query_id)
                 yield line, Query(query_id, text)
 

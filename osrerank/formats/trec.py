@@ -142,7 +142,7 @@ def read_qrels(paths: Path | str | Sequence[str]) -> Qrels:
                     raise record_error(source, reason, line=number)
         if repeated:
             logger.warning(
-                "%s repeats %d judgments with the same grade, which count once; the first in line %d",
+                "%s repeats %d judgments with the same grade, which count once; the first is in line %d",
                 source.name,
                 len(repeated),
                 repeated[0],
@@ -155,7 +155,6 @@ def read_qrels(paths: Path | str | Sequence[str]) -> Qrels:
 
 
 def _parse_judgments(source: SourceFile) -> Iterator[tuple[int, str, str, int]]:
-    """Yield line number, query id, document id and relevance of each judgment."""
     if is_table(source):
         for number, row in table_rows(source, (QID, DOCNO, LABEL)):
             _validate_ids(source, number, row)
@@ -308,8 +307,9 @@ def _parse_table(source: SourceFile) -> Iterator[RunLine]:
 
 
 def _validate_ids(source: SourceFile, number: int, row: Mapping[str, str]) -> None:
-    if problem := invalid_id_reason(row[QID], is_query=True) or invalid_id_reason(row[DOCNO]):
-        raise record_error(source, problem, line=number)
+    reason = invalid_id_reason(row[QID], is_query=True) or invalid_id_reason(row[DOCNO])
+    if reason:
+        raise record_error(source, reason, line=number)
 
 
 def _find_repeated_rank(path: Path) -> FormatError:

@@ -49,7 +49,6 @@ def export_traces(service: str) -> bool:
 
 
 def _exporter_names() -> list[str]:
-    """Return the names of the requested exporters."""
     if os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
         return []
     default = "otlp" if any(map(os.environ.get, ENDPOINTS)) else "none"

@@ -1,1 +1,1 @@
-"""Train, distil and pre-train rerankers; needs the extra ``torch``."""
+"""Train, distil and pre-train rerankers, with the extra ``torch``."""

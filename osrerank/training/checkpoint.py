@@ -73,7 +73,7 @@ class Checkpoints:
             shutil.rmtree(previous)
 
     def restore(self, parameters: Mapping[str, nn.Parameter], optimiser: torch.optim.Optimizer) -> State | None:
-        """Restore the weights and the optimiser from the newest checkpoint; return its state, or None if none exists.
+        """Restore weights and optimiser from the newest checkpoint, and return its state, or None without a checkpoint.
 
         Raises:
             ConfigError: the checkpoint belongs to a training with another fingerprint.

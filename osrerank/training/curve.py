@@ -12,7 +12,7 @@ CURVE_FILE = "curve.csv"
 
 
 class Curve:
-    """Writes the rows of a curve: step, rate, loss, parts of the loss and, after a measurement, the measure.
+    """Writes a curve's rows: step, rate, loss, parts of the loss and, after a measurement, the measure.
 
     A training that resumes after ``steps_done`` steps removes the rows of later steps.
     """

@@ -89,7 +89,7 @@ class NetworkScorer:
 
 @dataclass(frozen=True, slots=True)
 class DevelopmentSet:
-    """Queries with judged candidates, on which the network is measured during training.
+    """Queries with judged candidates, to measure the network during training.
 
     Attributes:
         examples: each query's candidates, in the first pass's order, with their relevance.
@@ -173,7 +173,7 @@ class DevelopmentSet:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """How often, and on which queries, the network is measured.
+    """How often the network is measured, and on which queries.
 
     Attributes:
         development: the development set, or a part of it. None turns measuring off.

@@ -48,16 +48,16 @@ COUNTS_FILE = "data.json"
 
 @dataclass(frozen=True, slots=True)
 class TrainingRequest:
-    """What to train, from which checkpoint, and on which data.
+    """A training: its starting checkpoint, recipe, data and output.
 
     Attributes:
-        source: the checkpoint that the training starts from; in a distillation, the teacher.
+        source: the checkpoint that training starts from or, in a distillation, the teacher.
         output: the model directory to create.
         recipe: the hyperparameters.
         data: the examples.
         development: the development set, which chooses the best weights. Without one, the last weights are kept.
         depth: how many candidates of each development query are reordered.
-        passages: how the development set's documents are split into passages and scored. None scores whole documents.
+        passages: how the development set's documents are split into passages. None scores whole documents.
         max_minutes: the minutes after which training stops. The same request resumes it. None sets no limit.
         report: called with each line of progress.
         clock: returns the time in seconds, from which ``max_minutes`` counts.
@@ -305,7 +305,6 @@ def _fingerprint(request: TrainingRequest, student_origin: str = "") -> str:
 
 
 def _checkpoint_digest(source: Path) -> str:
-    """Return a hash of a checkpoint's weights, card and config."""
     files = [name for name in (CARD_FILE, CONFIG_FILE) if (source / name).exists()]
     return digest(source, [*files, *parameter_files(source)])
 

@@ -123,7 +123,7 @@ class Machine:
         self.budget_tokens = DEFAULT_BUDGET_TOKENS.get(self.device.type, DEFAULT_BUDGET_TOKENS["cpu"])
 
     def autocast(self) -> Any:
-        """Return the context in which a forward pass has this precision."""
+        """Return the context for a forward pass in this precision."""
         if self.precision == "fp16":
             return torch.autocast(self.device.type, torch.float16)
         return self.accelerator.autocast() if self.accelerator.mixed_precision != "no" else nullcontext()
@@ -139,7 +139,7 @@ class Machine:
         return context
 
     def on_main_process(self, report: Callable[[str], None]) -> Callable[[str], None]:
-        """Return the function in the main process, and a function that does nothing in the others."""
+        """Return a function that calls ``report`` in the main process, and does nothing in the other processes."""
         return report if self.is_main_process else _report_nothing
 
     def wait(self) -> None:
@@ -179,7 +179,7 @@ class Machine:
                 distributed.all_reduce(parameter.grad)
 
     def sum_losses(self, parts: dict[str, float]) -> dict[str, float]:
-        """Return the sums of the parts of the loss over all processes.
+        """Return the sum of each part of the loss over all processes.
 
         In a process without micro-batches, which does not know the names, the parts are ``part 0``, ``part 1`` ...
         """
@@ -242,7 +242,7 @@ class Training:
         self._sequences = self._tokens = 0
 
     def run(self, steps: Iterator[TrainingStep], until: int, measure: Callable[[], float] | None) -> bool:
-        """Train until ``until`` steps are done; return False if time ran out first.
+        """Train until ``until`` steps are done, and return True, or return False if time ran out first.
 
         Args:
             steps: the remaining steps, in order.
@@ -263,7 +263,8 @@ class Training:
                 steps_done = self.state.step + 1
                 self.state = replace(self.state, step=steps_done)
                 if measure is not None and (steps_done % evaluate_every == 0 or steps_done == self.plan.total):
-                    row["measure"] = self._machine.broadcast(measure() if self._machine.is_main_process else 0.0)
+                    value = measure() if self._machine.is_main_process else 0.0
+                    row["measure"] = self._machine.broadcast(value)
                     self._save_if_best(row["measure"])
                 if self._machine.is_main_process:
                     self._curve.add(row)

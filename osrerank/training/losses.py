@@ -15,7 +15,7 @@ from torch.nn import functional
 from osrerank.scoring.card import Head
 
 MASKED_LOGIT = -100.0
-"""Attention logits at or below this are masked: they count as 0 for student and teacher."""
+"""Attention logits at or below this are masked, and count as 0 for student and teacher."""
 
 
 def raw_scores(logits: Tensor, head: Head) -> Tensor:
@@ -29,7 +29,7 @@ def two_logits(logits: Tensor) -> Tensor:
 
 
 def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
-    """Return the mean of -log s over relevant sequences and -log(1 - s) over the others.
+    """Return the mean of -log s for relevant sequences and -log(1 - s) for others.
 
     Args:
         logits: ``(n, 1)`` or ``(n, 2)``.

@@ -46,7 +46,7 @@ def mine(
     """Write each example with its relevant documents and its hardest 2 x ``negatives`` negatives.
 
     Args:
-        folder: the folder of the file; an incomplete file is continued.
+        folder: the folder of the file. An incomplete file is continued.
         examples: the examples, in the same order at each call.
         trainee: the model.
         scorer: scores with the model's network.

@@ -14,11 +14,11 @@ from osrerank.training.examples.batches import MicroBatch
 from osrerank.training.recipes import Loss, Recipe
 
 Parts = Mapping[str, Tensor]
-"""Name -> part of a micro-batch's loss, a mean over lists, sequences or hidden pieces. The loss is their sum."""
+"""Name -> part of a micro-batch's loss, a mean over lists, sequences or hidden pieces. The parts add up to the loss."""
 
 
 class Objective(nn.Module, ABC):
-    """A network, which takes `PaddedBatch`'s fields by name, and the loss that training minimises."""
+    """A network, which accepts `PaddedBatch`'s fields as keyword arguments, and the loss that training minimises."""
 
     def __init__(self, network: nn.Module) -> None:
         super().__init__()
@@ -59,7 +59,7 @@ def output_loss(
     """Return the parts of the loss on logits: ``soft`` and, if the recipe sets it, ``hard``.
 
     ``logits`` are ``(n, labels)``. ``teacher_logits`` come from a teacher, or are the examples' scores ``(n, 1)``.
-    ``heads`` are the network's and the teacher's.
+    ``heads`` are the heads of the network and the teacher.
     """
     student_head, teacher_head = heads
     if recipe.loss == "listwise":

@@ -33,7 +33,9 @@ def learning_rate(step: int, *, peak: float, warmup: int, total: int, decay_from
     """
     if decay_from == "start":
         return peak * step / warmup if step < warmup else peak * (1 - step / total)
-    return peak * (step + 1) / warmup if step < warmup else peak * (total - step) / max(1, total - warmup)
+    if step < warmup:
+        return peak * (step + 1) / warmup
+    return peak * (total - step) / max(1, total - warmup)
 
 
 class Adam(torch.optim.Optimizer):

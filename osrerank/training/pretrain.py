@@ -98,7 +98,7 @@ class MaskedStepBuilder:
 
     Attributes:
         tokenizer: the tokenizer of the model.
-        recipe: the recipe; its batch, lengths, share of hidden pieces, packing and seed are used.
+        recipe: the recipe, whose batch, lengths, share of hidden pieces, packing and seed are used.
         budget_tokens: the maximum number of padded tokens in a micro-batch.
         pad_id: the id of the padding token.
     """
@@ -112,14 +112,13 @@ class MaskedStepBuilder:
         """Yield the sequences of a pass, except those with fewer than `MIN_PIECES` pieces."""
         start_id, end_id, _ = self._special_ids
         texts_ids = (self.tokenizer.encode(text, add_special_tokens=False).ids for text in texts)
-        parts = self._pack(texts_ids, end_id) if self.recipe.pack else self._split(texts_ids)
-        for piece_ids in parts:
+        sequences = self._pack(texts_ids, end_id) if self.recipe.pack else self._split(texts_ids)
+        for piece_ids in sequences:
             if len(piece_ids) >= MIN_PIECES:
                 yield np.array([start_id, *piece_ids, end_id], dtype=np.int64)
 
     @property
     def _special_ids(self) -> tuple[int, int, int]:
-        """Return the ids of the tokens that begin a sequence, end it, and hide a piece."""
         for tokens in FAMILY_TOKENS:
             start_id, end_id, mask_id = (self.tokenizer.token_to_id(token) for token in tokens)
             if start_id is not None and end_id is not None and mask_id is not None:
@@ -255,7 +254,6 @@ def pretrain(
 
 
 def _load(source: Path, recipe: Recipe, machine: Machine) -> tuple[Any, MaskedStepBuilder]:
-    """Return the network to train, and the builder of its steps."""
     torch.manual_seed(recipe.seed)
     config, weights = read_checkpoint(source)
     rates = {"hidden_dropout_prob": recipe.dropout, "attention_probs_dropout_prob": recipe.dropout}

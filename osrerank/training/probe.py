@@ -72,7 +72,7 @@ class NetworkProbe:
             self.states.append(output)
 
     def _attention_logits(self, query: Tensor, key: Tensor) -> Tensor:
-        """Return scaled logits ``(n, heads, tokens, tokens)``. Padding has logits, too, which the losses ignore."""
+        """Return scaled logits ``(n, heads, tokens, tokens)``. The losses ignore the logits of padding."""
         shape = (*query.shape[:2], self.heads, self.width)
         queries = query.reshape(shape).transpose(1, 2)
         keys = key.reshape(shape).transpose(1, 2)

@@ -48,8 +48,8 @@ class Recipe:
         freeze: "embeddings" excludes the embedding tables from training. Empty trains all weights.
         shuffle: the size of the shuffle buffer, in examples.
         seed: the seed of all random choices.
-        precision: the precision of the matrix products; weights are always fp32. "mixed" is bf16 on the CPU and on
-            GPUs that support it, else fp16. "fp16" needs CUDA. It scales the loss, so that small gradients are not
+        precision: the precision of the matrix products. Weights are always fp32. "mixed" is bf16 on the CPU and on
+            GPUs that support it, otherwise fp16. "fp16" needs CUDA. It scales the loss, so that small gradients are not
             lost, and skips a step whose gradients overflow.
         budget_tokens: the maximum number of padded tokens in a forward pass. A larger step takes several passes.
         measure: the measure on the development set that chooses the best weights.

@@ -262,7 +262,7 @@ def judged_queries(queries: Sequence[Query], qrels: Qrels) -> list[Query]:
 
 
 def _judged_share(sampled: Sequence[SampledQuery], qrels: Qrels, setting: SearchSetting | None) -> float:
-    """Return the share of all queries' top ten hits that are judged; 1 if there are no hits."""
+    """Return the judged share of all queries' top ten hits, or 1 without hits."""
     is_judged = [
         doc_id in qrels.judgments[query_hits.query.query_id]
         for query_hits in sampled

@@ -103,7 +103,7 @@ def _correct_for_choice(verdict: Verdict, differences: Floats, folds: Sequence[n
 
     Args:
         verdict: the verdict of a t-test on the held-out values.
-        differences: the value of each setting minus that of the current setting ``(queries, settings)``.
+        differences: each setting's values minus the current setting's values ``(queries, settings)``.
         folds: the rows of each fold's queries.
     """
     count = len(differences)

@@ -133,7 +133,6 @@ def _p_value(verdict: Verdict) -> str:
 
 
 def _time_text(advice: IndexAdvice, setting: SearchSetting) -> str:
-    """Return the time of a setting's stages, as text."""
     took_ms = advice.took_ms(setting)
     return "time not measured" if took_ms is None else f"{took_ms:.1f} ms"
 
@@ -239,7 +238,6 @@ def html_page(advice: IndexAdvice, qrels: Qrels, settings: str) -> str:
 
 
 def _settings_table(advice: IndexAdvice) -> str:
-    """Return a table of the best setting, the current one, and the best blend at each depth."""
     means = {setting: float(values.mean()) for setting, values in advice.values.items()}
     best: dict[tuple[object, ...], SearchSetting] = {}
     for setting in means:
@@ -256,13 +254,12 @@ def _settings_table(advice: IndexAdvice) -> str:
         ]
         for setting in dict.fromkeys([advice.best, advice.current, *best.values()])
     ]
-    columns = ("setting", f"{advice.measure} of the sample", "over first pass", "stages, vectors known")
+    columns = ("setting", f"{advice.measure} of the sample", "over first pass", "stages, with stored vectors")
     note = "The best of many settings looks better on its sample than it is; the promise above is for held-out queries."
     return table(columns, rows) + paragraph(note, "quiet")
 
 
 def _side_by_side(advice: IndexAdvice, row: int, qrels: Qrels) -> str:
-    """Return a query's top hits from the first pass and from the best setting, side by side."""
     query_hits, after = advice.sampled[row], advice.values[advice.best][row]
     judged = qrels.judgments.get(query_hits.query.query_id, {})
     reranked = advice.find_sample(advice.best)[row]

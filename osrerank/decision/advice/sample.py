@@ -84,8 +84,10 @@ class SearchSetting:
 
     def __str__(self) -> str:
         query = f", your query {self.query}" if self.query else ""
-        fields_text = f", reads {' and '.join(self.fields)}" if self.fields else ""
-        return self._describe_ranking() + ("" if self.is_first_pass else fields_text) + query
+        fields_text = ""
+        if self.fields and not self.is_first_pass:
+            fields_text = f", reads {' and '.join(self.fields)}"
+        return self._describe_ranking() + fields_text + query
 
     def _describe_ranking(self) -> str:
         if self.is_first_pass:
@@ -208,7 +210,7 @@ def _parse_blend(blend: object) -> tuple[str, float]:
 def settings_to_try(
     current: SearchSetting, depths: Sequence[int] = DEPTHS, *, vectors_blend: tuple[str, float] | None = None
 ) -> list[SearchSetting]:
-    """Return the settings to compare: the current one, the first pass, then the others by increasing depth.
+    """Return the settings to compare: the current one, the first pass, then other settings by increasing depth.
 
     If settings are equally good, the first is chosen.
 
@@ -376,7 +378,6 @@ def _candidates(
 
 
 def _candidate(hit: Mapping[str, Any], text: str, stages: Sequence[str]) -> Candidate:
-    """Return a hit as a candidate at its first-pass rank."""
     entries = hit.get("_rerank", {})
     first_pass = entries.get(FIRST_PASS) or {"score": hit["_score"] or 0.0, "rank": 1}
     trace = [StageScore(FIRST_PASS, first_pass["score"], first_pass["rank"], squash(first_pass["score"]))]

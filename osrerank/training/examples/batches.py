@@ -149,7 +149,6 @@ class StepBuilder:
                 yield self._step(group)
 
     def _groups(self, examples: Iterator[Example]) -> Iterator[list[Example]]:
-        """Yield the examples of each step."""
         group: list[Example] = []
         sequences = 0
         for example in examples:

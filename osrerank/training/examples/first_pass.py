@@ -16,7 +16,7 @@ from osrerank.training.examples.lists import Example, TitledText, join_title
 from osrerank.types import Qrels, Query
 
 MIN_QUESTION_WORDS = 3
-"""The minimum number of words in a question. SQuAD has questions of one or two letters."""
+"""The minimum number of words in a question. Some questions in SQuAD are only one or two letters long."""
 BULK_LINES = 2000
 """The number of lines in a bulk request, two for each document."""
 
@@ -27,7 +27,7 @@ class Search:
 
     Attributes:
         client: a client of the engine.
-        index: an index whose documents have the field ``text`` and perhaps ``title``.
+        index: an index whose documents contain the field ``text`` and optionally ``title``.
         depth: how many documents a search returns.
         threads: how many searches run at the same time.
     """
@@ -137,7 +137,6 @@ def temporary_search(texts: Iterable[tuple[str, str]], depth: int) -> Iterator[S
 def _question_example(
     path: Path, paragraph: int, question: Mapping[str, Any], contexts: list[str], hits: list[tuple[str, TitledText]]
 ) -> Example:
-    """Return the example of a question from paragraph ``paragraph`` of the contexts."""
     context = contexts[paragraph]
     answers = [answer["text"].lower() for answer in question.get("answers", []) if answer["text"].strip()]
     texts: list[str] = []

@@ -30,7 +30,7 @@ class Example:
 
     Attributes:
         query: the query's text.
-        documents: the documents' texts; candidates of a search are in its order.
+        documents: the documents' texts. Candidates of a search are in search order.
         relevance: each document's grade. Grades above 0 are relevant. The other documents are called negatives.
         location: the file and line of the example, for error messages.
         scores: a teacher's logit for each document. Empty if there is no teacher.
@@ -94,7 +94,7 @@ class Example:
         )
 
     def indices(self, *, relevant: bool) -> list[int]:
-        """Return the indices of the relevant documents, or those of the negatives."""
+        """Return the indices of the relevant documents, or of the negatives."""
         return [index for index, grade in enumerate(self.relevance) if (grade > 0) == relevant]
 
     def candidate(self, index: int) -> Candidate:
@@ -110,7 +110,7 @@ def read_examples(path: Path) -> Iterator[Example]:
     """Read JSON lines ``{"query", "documents": [text], "relevance": [whole number]}``, gzipped or not.
 
     The optional fields are ``"scores": [number]``, ``"titles": [text]``, ``"doc_ids": [text]`` and ``"missed": whole
-    number``; `Example` describes them.
+    number``. `Example` describes them.
 
     Raises:
         FormatError: a line does not have this form.

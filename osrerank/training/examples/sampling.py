@@ -31,7 +31,8 @@ def sample_documents(example: Example, recipe: Recipe, rng: random.Random) -> It
         negatives = example.indices(relevant=False)[: recipe.depth]
         if not negatives:
             return
-        sample_size = min(len(negatives), 1 if recipe.draw == "balanced" else recipe.negatives)
+        max_negatives = 1 if recipe.draw == "balanced" else recipe.negatives
+        sample_size = min(len(negatives), max_negatives)
         for relevant_index in example.indices(relevant=True):
             yield example.select((relevant_index, *rng.sample(negatives, sample_size)))
 

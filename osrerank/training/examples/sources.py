@@ -137,10 +137,10 @@ def read_run(
     relevant: int = 1,
     inject: bool = True,  # noqa: FBT001, FBT002 - an option by name
 ) -> Iterator[Example]:
-    """Read a first pass's run. Its negatives are J_neg of duoBERT's paper (arXiv 1910.14424, section 3.1).
+    """Read a first pass's run. Its negatives are the set J_neg in duoBERT's paper (arXiv 1910.14424, section 3.1).
 
     Args:
-        path: a run in TREC's six columns or MS MARCO's three, with each query's lines together and in rank order.
+        path: a run in TREC's six columns or MS MARCO's three. A query's lines must be consecutive and in rank order.
         corpus: the documents' texts.
         queries: the queries' texts.
         qrels: the file of judgments.
@@ -182,7 +182,7 @@ def read_microblog(path: Path, qrels: Path, tweets: Path, relevant: int = 1) -> 
 
     Args:
         path: the topics, ``<top><num>Number: MB001</num><query>...</query></top>`` (``<title>`` in 2011).
-        qrels: the file of judgments. Grades 1 and 2 are relevant; -2 is spam.
+        qrels: the judgments. Grades 1 and 2 are relevant, and -2 is spam.
         tweets: JSON lines with ``id`` (or ``id_str``) and ``text``, or lines ``id<TAB>text``.
         relevant: the minimum grade of a relevant tweet.
     """
@@ -212,7 +212,7 @@ def _topic_judgments(judgments: Mapping[str, Mapping[str, int]], query_id: str) 
 
 
 class _LabelledPair(NamedTuple):
-    """A line of `read_pairs`; ``label`` is 0 or 1."""
+    """A line of `read_pairs`, with the label 0 or 1."""
 
     number: int
     query_id: str

@@ -67,7 +67,7 @@ class TextFile:
         return (row.id for row in self._read_rows())
 
     def __getitem__(self, text_id: str) -> str:
-        """Return title and text as one string; see `document` for the errors."""
+        """Return title and text as one string. `document` lists the errors."""
         return self.document(text_id).full_text
 
     def document(self, text_id: str) -> TitledText:
@@ -111,11 +111,11 @@ class TextFile:
         return offsets
 
     def _refuse_repeats(self, offsets: IdTable) -> None:
-        if repeats := offsets.find_repeats(1):
+        repeats = offsets.find_repeats(1)
+        if repeats:
             raise bad_line(self._path, repeats[0].number, f"the id {repeats[0].id} appears twice")
 
     def _read_rows(self) -> Iterator[IdRow]:
-        """Yield each line's id, number and offset in bytes."""
         offset = 0
         with self._path.open("rb") as lines:
             for number, line in enumerate(lines, start=1):

@@ -63,7 +63,7 @@ def average(models: Sequence[Path], shares: Sequence[float], output: Path) -> Pa
 
 
 def _load(model: Path, card: ModelCard) -> Trainee:
-    """Load a model with the kind, head and lengths of a card."""
     fields = {name: getattr(card, name) for name in ("kind", "max_tokens", "max_query_tokens", "length_rule")}
-    recipe = Recipe.from_options({**fields, "head": "" if card.is_bi_encoder else card.head}, "modern")
+    head = "" if card.is_bi_encoder else card.head
+    recipe = Recipe.from_options({**fields, "head": head}, "modern")
     return load_trainee(model, recipe, kind=card.kind, name=card.name)

@@ -58,7 +58,7 @@ class Trainee:
         builder: tokenises texts and joins them into sequences, as in scoring.
         config: the content of ``config.json``.
         source: the directory from which the tokenizer and the notices are copied.
-        pad_id: the id of the padding token.
+        pad_id: the padding token's id.
     """
 
     network: nn.Module
@@ -118,7 +118,6 @@ def checkpoint_weights(network: nn.Module) -> dict[str, Tensor]:
 
 
 def _trainee_card(source: Path, recipe: Recipe, kind: Kind | None, name: str) -> ModelCard:
-    """Return the card of the model to train."""
     source_card = _source_card(source, name)
     source_kind = source_card.kind if source_card and source_card.kind != "duo" else "cross-encoder"
     new_kind = kind or recipe.kind or source_kind
@@ -180,8 +179,8 @@ def _check_trainable(source: Path, card: ModelCard) -> None:
         "modules": bool(card.modules),
         "dimensions": bool(card.dimensions),
     }
-    if unsupported := [field for field, is_set in is_unsupported.items() if is_set]:
-        field = unsupported[0]
+    field = next((field for field, is_set in is_unsupported.items() if is_set), None)
+    if field is not None:
         file = next((file for file in (source / CARD_FILE, source / MODULES_FILE) if file.exists()), source)
         reason = f"{file}: {field} is {card.to_json()[field]!r}, and such bi-encoders cannot be trained"
         fix = "start from a bi-encoder that compares whole [CLS] or mean vectors by their cosine"

@@ -37,7 +37,7 @@ def _check_layers(count: int, kept_layers: Sequence[int]) -> None:
 
 
 def layer_map(teacher_layers: int, student_layers: int) -> tuple[int, ...]:
-    """Divide the teacher's layers into as many blocks as the student has layers; return each block's last layer.
+    """Divide the teacher's layers into as many blocks as the student has layers, and return each block's last layer.
 
     Layers count from 0.
 

@@ -89,7 +89,7 @@ def test_bad_judgments_are_refused_with_file_and_line(tmp_path: Path, text: str,
 def test_a_repeated_judgment_counts_once_and_is_logged(tmp_path, caplog, text):
     path = written(tmp_path / "qrels", text)
     assert read_qrels(path).judgments == {"q": {"a": 1, "b": 0}}
-    said = f"{path} repeats 1 judgments with the same grade, which count once; the first in line 3"
+    said = f"{path} repeats 1 judgments with the same grade, which count once; the first is in line 3"
     assert caplog.messages == [said]
 
 
