@@ -120,7 +120,7 @@ def test_the_official_files_become_triples_of_passages(official: dict[str, str],
 
 def test_sampling_training_passages_needs_document_ids() -> None:
     example = Example("q", ("a b c d",), (1,), "here, line 7")
-    with pytest.raises(FormatError, match="here, line 7: policy=sampled draws by document ids, and the example has none"):
+    with pytest.raises(FormatError, match="here, line 7: policy=sampled draws by document ids, and the example"):
         split_document(example, 0, Passages(words=1, stride=1, policy="sampled"))
     assert not list(passage_triples([example], Passages()))
 
