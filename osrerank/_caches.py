@@ -1,4 +1,4 @@
-"""Let threads share a cache of ``cachetools``, which has no lock of its own."""
+"""Let threads share a ``cachetools`` cache, which has no lock."""
 
 import threading
 from collections.abc import Callable
@@ -14,7 +14,7 @@ CacheType = TypeVar("CacheType", bound=Cache)  # type: ignore[type-arg]
 class SharedCache(Generic[CacheType]):
     """A context manager that locks a cache and returns it.
 
-    A forked child gets an empty cache, because another thread may have been changing the parent's.
+    A forked child gets an empty cache, because another thread might have been changing the parent's.
 
     Args:
         create: a function that returns a new cache.

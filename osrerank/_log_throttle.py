@@ -1,4 +1,4 @@
-"""Limit how often a log line is repeated, for events that may happen in every search."""
+"""Limit how often a log line is repeated, for events that can happen in every search."""
 
 import time
 from collections.abc import Callable, Hashable
@@ -8,16 +8,16 @@ from cachetools import LRUCache, TTLCache
 from osrerank._caches import SharedCache
 
 DEFAULT_INTERVAL_S = 60.0
-"""The default minimum time between two lines of a kind, in seconds."""
+"""The default minimum time between two lines of the same kind, in seconds."""
 MAX_KINDS = 1_000
-"""The maximum number of kinds that are remembered. With more kinds, lines may be repeated earlier."""
+"""The maximum number of remembered kinds. With more kinds, a line might be repeated too early."""
 
 
 class LogThrottle:
-    """Decides whether a log line of a kind is due; safe to use from many threads.
+    """Decides whether a log line of a kind is due. Safe to use from many threads.
 
     Args:
-        interval_s: the minimum time between two lines of a kind, in seconds.
+        interval_s: the minimum time between two lines of the same kind, in seconds.
         clock: a function that returns the time in seconds.
     """
 
@@ -34,9 +34,9 @@ class LogThrottle:
             return True
 
     def count_unlogged(self, kind: Hashable = None) -> int | None:
-        """Count an event; return None if no line is due.
+        """Count an event. Return None if no line is due.
 
-        Otherwise, return the number of events since the last line; the caller must then log this event.
+        Otherwise, return the number of events since the last line. The caller must then log this event.
         """
         is_due = self.is_due(kind)
         with self._unlogged as unlogged:

@@ -1,4 +1,4 @@
-"""Import optional libraries, with an error that names the extra to install."""
+"""Import optional libraries. The error for a missing library says which extra to install."""
 
 import importlib
 from types import ModuleType
@@ -10,7 +10,7 @@ def require(module: str, *, extra: str) -> ModuleType:
     """Import a module of an optional extra.
 
     Raises:
-        MissingDependencyError: the module is not installed; the message names the extra.
+        MissingDependencyError: the module is not installed. The message says which extra to install.
     """
     try:
         return importlib.import_module(module)

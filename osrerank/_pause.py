@@ -11,14 +11,14 @@ Result = TypeVar("Result")
 
 
 class Pause:
-    """Makes no calls for a while after one has failed. Safe to use from many threads.
+    """Prevents calls temporarily after a call has failed. Safe to use from many threads.
 
     Args:
-        lengths_s: the length of a pause, in seconds; or the lengths after the first, second and further consecutive
-            failures, of which the last repeats. Each of several lengths is shortened by up to a half at random, so that
-            processes do not all retry at the same moment.
-        report: a function that is called with each error, and whether it began a pause. An error during a pause only
-            prolongs it.
+        lengths_s: the length of each pause, in seconds. A sequence gives the lengths after the first, second and
+            further consecutive failures; the last one repeats. Its lengths are shortened by up to a half at random, so
+            that processes do not all retry at the same moment.
+        report: a function that is called with each error and whether it began a pause. An error during a pause only
+            prolongs the pause.
         clock: a function that returns the time in seconds.
     """
 
@@ -46,7 +46,7 @@ class Pause:
         return self._failures
 
     def attempt(self, call: Callable[[], Result], default: Result) -> Result:
-        """Make a call and return its result; return the default during a pause, or if the call fails."""
+        """Make a call and return its result. During a pause, or if the call fails, return the default."""
         if self.is_on:
             return default
         try:
@@ -56,7 +56,7 @@ class Pause:
             return default
 
     def begin(self, error: BaseException) -> float:
-        """Report an error, and start or restart the pause; return its length in seconds."""
+        """Report an error, and start or restart the pause. Return its length in seconds."""
         with self._lock:
             is_first = not self.is_on
             self._failures += 1

@@ -1,4 +1,4 @@
-"""Hide differences between operating systems: forks, file locks, and the cores that a process may use.
+"""Hide differences between operating systems: forks, file locks, and the number of usable cores.
 
 A forked child inherits neither threads nor usable locks. `renew_after_fork` makes shared objects usable in it.
 """
@@ -18,7 +18,7 @@ from filelock import lock_descriptor
 from osrerank.errors import OsrerankError
 
 FORK_TIMEOUT_S = 10.0
-"""The maximum time that a fork waits for threads in a `ForkGate`, in seconds; a commit to disk takes less."""
+"""The maximum time that a fork waits for threads in a `ForkGate`, in seconds. A commit to disk takes less."""
 
 
 class Renewable(Protocol):
@@ -45,7 +45,7 @@ def fork_safe_lock() -> threading.Lock:
 
 
 def freeze_objects() -> None:
-    """Exclude all current objects from Python's garbage collection; call it when a process has warmed up.
+    """Exclude all current objects from Python's garbage collection. Call this when a process has warmed up.
 
     Otherwise a full collection scans all modules, models and indices, and delays a search by 40 to 55 ms.
     """
@@ -67,8 +67,8 @@ if hasattr(os, "register_at_fork"):  # Windows has no forks
 class ForkGate:
     """A context manager for native code whose locks and files would be unusable in a forked child.
 
-    Any number of threads may be inside, and each may enter again. Before a fork, the parent waits until all its other
-    threads have left, for at most `FORK_TIMEOUT_S` seconds. No further thread enters meanwhile.
+    Any number of threads can be inside, and each can enter again. Before a fork, the parent waits until all its other
+    threads have left, for at most `FORK_TIMEOUT_S` seconds. Meanwhile, no further thread enters.
 
     Attributes:
         was_empty: whether no thread was inside at the last fork.
@@ -83,7 +83,7 @@ class ForkGate:
 
     def renew(self) -> None:
         """Start over in a forked child, where no other thread is inside."""
-        self._lock = threading.RLock()  # reentrant, because a signal handler may fork
+        self._lock = threading.RLock()  # reentrant, because a signal handler can fork
         self._changed = threading.Condition(self._lock)
         self._entries: dict[int, int] = {}  # thread -> the number of times that it has entered without leaving
         self._n_forks = 0
@@ -118,7 +118,7 @@ class ForkGate:
 
 
 def try_lock(file: int) -> bool:
-    """Try to take the exclusive lock on an open file, and return whether this process has it now.
+    """Try to acquire the exclusive lock on an open file, and return whether this process holds it now.
 
     The lock, ``flock`` on Unix and ``LockFileEx`` on Windows, is released when the file is closed or the process dies.
 
@@ -139,7 +139,7 @@ def try_lock(file: int) -> bool:
 
 
 def usable_cores(system: Path = Path("/")) -> int:
-    """Return the number of cores that this process may use, at least one.
+    """Return the number of cores that this process can use, at least one.
 
     Only physical cores in its CPU affinity count, because hyper-threads share the units that compute matrix products.
     The CPU quota of a container limits the number, rounded up.
@@ -176,7 +176,6 @@ def _cpu_quotas(system: Path) -> Iterator[float]:
 
 
 def _read_text(file: Path) -> str:
-    """Return the text of a small file; "" if it cannot be read."""
     try:
         return file.read_text(encoding="utf-8").strip()
     except OSError:

@@ -32,7 +32,7 @@ class ProgressLines:
 
         Args:
             n_done: the number of items done since the command began.
-            total: the number of all items; None if it is unknown.
+            total: the number of all items, or None if it is unknown.
             unit: the name of the items, in the plural.
         """
         now_s = self._clock()
@@ -50,7 +50,7 @@ class ProgressLines:
 
 @contextmanager
 def show_progress(task: str, unit: str) -> Iterator[Callable[[int, int], None]]:
-    """Show a command's progress on standard error; yield the function to call with the items done and all items.
+    """Show a command's progress on standard error. Yield a function to call with the items done and all items.
 
     Args:
         task: a description of what the command does.

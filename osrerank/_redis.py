@@ -7,7 +7,7 @@ MAX_CONNECTIONS = 1024
 
 
 def open_redis(url: str, *, connect_s: float, response_s: float, **options: Any) -> Any:
-    """Return a Redis client that connects on first use and does not retry, so that callers bound the time of a call.
+    """Return a Redis client that connects on first use and does not retry, so that callers can bound a call's time.
 
     Args:
         url: the server's URL, with the scheme ``redis``, ``rediss`` or ``unix``.

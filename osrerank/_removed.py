@@ -2,7 +2,7 @@
 
 SIGNING_KEY = "set OSRERANK_SIGNING_KEY, which signs both messages and scores"
 VECTORS_SUFFIXES = ("", "_FOLDER", "_KEY", "_MB", "_PROFILE", "_TTL_S")
-"""What follows ``OSRERANK_VECTORS`` in the names of the settings for document vectors."""
+"""The suffixes of ``OSRERANK_VECTORS`` in the names of the settings for document vectors."""
 VECTORS_INDEX = "set OSRERANK_VECTORS=index for the file and side indices, or OSRERANK_VECTORS=file for no side index"
 VECTORS_REDIS = "set OSRERANK_VECTORS=redis, and the Redis as OSRERANK_REDIS_URL"
 
@@ -18,7 +18,7 @@ SEARCH_COMMANDS = ("rerank", "run", "search")
 REMOVED: dict[str, str] = {
     **{f"OSRERANK_STATES{suffix}": f"set OSRERANK_VECTORS{suffix}" for suffix in VECTORS_SUFFIXES},
     "OSRERANK_CACHE_KEY": SIGNING_KEY,
-    "OSRERANK_CATALOGUE": "name a mirror's list with osrerank download --catalogue FILE",
+    "OSRERANK_CATALOGUE": "pass a mirror's list with osrerank download --catalogue FILE",
     "OSRERANK_MODELS_MAX": "leave it out: at most 3 models stay loaded",
     "OSRERANK_RERANK_BATCH": "write batch = NUMBER in [http] of osrerank.toml",
     "OSRERANK_RERANK_DIALECT": 'write dialect = "NAME" in [http] of osrerank.toml',
@@ -33,11 +33,11 @@ REMOVED: dict[str, str] = {
     "OSRERANK_WORKERS_KEY": SIGNING_KEY,
     "feedback": NEW_EXPORT,
     "osrerank adapt": "use osrerank export MODEL OUTPUT, which reads a bi-encoder with its prefixes and pooling",
-    "osrerank advise --budget-s": "every judged query is searched: name a file with fewer queries",
-    "osrerank advise --compare": "name the models with osrerank advise --models NAME",
+    "osrerank advise --budget-s": "every judged query is searched: pass a file with fewer queries",
+    "osrerank advise --compare": "set the models with osrerank advise --models NAME",
     "osrerank advise --p95-ms": "choose a lower depth from the table in the --html report",
     "osrerank advise --pool": "judge hits by clicking, with osrerank serve --ui --save-judgments",
-    "osrerank advise --sample": "every judged query is searched: name a file with fewer queries",
+    "osrerank advise --sample": "every judged query is searched: pass a file with fewer queries",
     "osrerank advise --searches-per-s": WORKER_COUNT,
     "osrerank advise --seed": "leave it out: every judged query is searched, without a random sample",
     "osrerank bench": "use osrerank advise for latency, or python -m tools.bench in a checkout to compare libraries",
@@ -52,7 +52,7 @@ REMOVED: dict[str, str] = {
     "osrerank export --kind mono": "leave it out: osrerank export reads bi-encoders and cross-encoders as they are",
     "osrerank export --layout": "leave it out: osrerank export reads bi-encoders and cross-encoders as they are",
     "osrerank export --other-bias": NEW_EXPORT,
-    "osrerank export --padded": "leave it out; for a graph that takes padded batches, use Optimum",
+    "osrerank export --padded": "leave it out; for a graph with padded batches as input, use Optimum",
     "osrerank export --pool-factor": NEW_EXPORT,
     "osrerank export --query-bias": NEW_EXPORT,
     "osrerank index --vector-field": "let your application or an ingest pipeline fill a vector field of your own",

@@ -12,20 +12,20 @@ END_SIGNALS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if h
 
 
 def end_as_first_process() -> None:
-    """Let SIGTERM end this process if it is a container's first one, for which Linux requires a handler."""
+    """Let SIGTERM end this process even if it is a container's first one, for which Linux requires a handler."""
     if os.getpid() == 1:
         signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
 
 
 @contextmanager
 def end_on_signals(end: Callable[[], object] = lambda: sys.exit(0)) -> Iterator[None]:
-    """Call a function when SIGTERM or SIGHUP arrives; by default, exit with 0.
+    """Call a function when SIGTERM or SIGHUP arrives. By default, exit with 0.
 
-    Ignored signals stay ignored, as SIGHUP is under `nohup`. In other threads than the main thread, which never receive
-    signals, this does nothing.
+    Ignored signals, such as SIGHUP under `nohup`, stay ignored. Outside of the main thread, this does nothing, because
+    other threads never receive signals.
 
     Args:
-        end: a function that ends the service. It is called in the main thread.
+        end: a function that ends the service. The main thread calls it.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

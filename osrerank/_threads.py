@@ -1,8 +1,8 @@
 """Daemon threads that neither delay the interpreter's exit nor crash it.
 
-A thread that returns from C++ or Rust while the interpreter exits aborts the process. All code that may run in a daemon
+A thread that returns from C++ or Rust while the interpreter exits aborts the process. Code that can run in a daemon
 thread, osrerank's or an application's, therefore calls native code inside the context manager `NATIVE_CODE`. At exit,
-it admits no further thread, and waits until none is inside.
+it admits no further thread, and waits until all threads have left.
 """
 
 import atexit
@@ -19,7 +19,7 @@ from osrerank._platform import renew_after_fork
 from osrerank.errors import InferenceError
 
 EXIT_TIMEOUT_S = 60.0
-"""The maximum time that the interpreter waits at exit for native code, in seconds: longer than any batch takes."""
+"""The maximum time that an exit waits for native code, in seconds. No batch takes longer."""
 
 Result = TypeVar("Result")
 
@@ -28,7 +28,7 @@ class NativeCode:
     """A context manager that counts the threads in native code.
 
     Raises:
-        InferenceError: the interpreter is exiting; only its main thread may still enter.
+        InferenceError: the interpreter is exiting. Only its main thread can still enter.
     """
 
     def __init__(self) -> None:
@@ -54,12 +54,12 @@ class NativeCode:
                 self._changed.notify_all()
 
     def end(self) -> None:
-        """Let no other thread enter, and wait until none is inside, even if Ctrl-C is pressed meanwhile."""
+        """Admit no other thread, and wait until all have left, even if Ctrl-C is pressed meanwhile."""
         self._is_exiting = True
         end_s = time.monotonic() + EXIT_TIMEOUT_S
-        while (remaining_s := end_s - time.monotonic()) > 0:
+        while time.monotonic() < end_s:
             with contextlib.suppress(KeyboardInterrupt), self._changed:
-                if self._changed.wait_for(lambda: not self._n_inside, remaining_s):
+                if self._changed.wait_for(lambda: not self._n_inside, end_s - time.monotonic()):
                     return
 
 
@@ -120,7 +120,7 @@ class DaemonThreads:
                 thread.join()
 
     def _start_thread(self, future: "Future[Any]") -> None:
-        """Start a thread; if it would be the first and the system has no more threads, cancel the future and raise."""
+        """Start a thread. If the pool has no threads and the system cannot start one, cancel the future and raise."""
         name = f"{self._name}_{len(self._threads)}"
         thread = threading.Thread(target=_run_tasks, args=(self._tasks, self._n_idle), name=name, daemon=True)
         try:
@@ -134,7 +134,6 @@ class DaemonThreads:
 
 
 def _run_tasks(tasks: "SimpleQueue[Any]", n_idle: threading.Semaphore) -> None:
-    """Run tasks from the queue until it yields None."""
     while True:
         try:
             task = tasks.get_nowait()

@@ -43,10 +43,10 @@ __all__ = ["AsyncClient", "connect_async"]
 
 
 class AsyncClient(OpenSearchPyClient, AsyncDriver, AsyncOpenSearch):
-    """An ``opensearchpy.AsyncOpenSearch`` whose ``search`` takes ``rerank=True``.
+    """An ``opensearchpy.AsyncOpenSearch`` whose ``search`` accepts ``rerank=True``.
 
-    Arguments, results and errors are those of ``osrerank.Client``. Models run in threads and do not block the event
-    loop.
+    Its methods have the same arguments, results and errors as in ``osrerank.Client``. Models run in threads and do not
+    block the event loop.
     """
 
     def __init__(
@@ -153,9 +153,9 @@ def connect_async(
 ) -> AsyncClient:
     """Return an asynchronous client for a server, or for the embedded engine.
 
-    The arguments are those of ``osrerank.connect``, except ``warm``, which starts loading the first stage's models in
-    other threads and does not wait for them; a search does. ``await client.warm_up()`` loads all models, and raises an
-    error if that fails.
+    See ``osrerank.connect`` for the arguments. Only ``warm`` differs: it starts loading the first stage's models in
+    other threads without waiting for them. ``await client.warm_up()`` loads all models, and raises an error if that
+    fails.
     """
     refuse_settings(options)
     refuse_unknown(options, AsyncTransport, ConnectionPool, AIOHttpConnection)

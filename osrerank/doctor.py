@@ -57,7 +57,7 @@ REDIS_TIMEOUT_S = 2.0
 """The timeout for connecting to Redis, and for its response, in seconds."""
 PROBE_KEY = "osrerank:doctor"
 QUEUE_KEYS = ("_kombu.binding.osrerank", "unacked", "osrerank:queue")
-"""Keys with the prefixes of Celery's queues. A user who may not read them cannot use the broker."""
+"""Keys with the prefixes of Celery's queues. A user without the right to read them cannot use the broker."""
 SAMPLE_SIZE = 20
 """The number of documents whose language is detected."""
 QUERY = "what causes low blood pressure"
@@ -72,7 +72,7 @@ class Finding:
         part: the name of the part.
         status: ``ok``; ``failed`` if the part is configured but does not work; ``absent`` if it is not configured.
         found: the result, in a sentence.
-        fix: what to do; "" if there is nothing to fix.
+        fix: what to do, or "" if there is nothing to fix.
         facts: the result for programs.
     """
 
@@ -101,14 +101,14 @@ def examine(settings: Settings, *, index: str = "") -> Iterator[Finding]:
 
 
 def use_index_model(settings: Settings, index: str) -> Settings:
-    """Return the settings with the model that the settings file names for an index, if there is one.
+    """Return the settings with the index's model from the settings file, if it sets one.
 
     Raises:
-        ConfigError: the file cannot be used, or names different models for several indices.
+        ConfigError: the file cannot be used, or sets different models for several indices.
     """
     models = Defaults.load(settings).models_of(index)
     if len(models) > 1:
-        reason = f"the indices of {index} may have different models: check them one by one"
+        reason = f"the indices of {index} might use different models: check them one by one"
         raise ConfigError(reason, setting="model", source="settings file")
     model = models.pop()
     return settings if model is None else settings.model_copy(update={"model": model})
@@ -120,7 +120,7 @@ def cpu_name() -> str:
 
 
 def cpu_features() -> list[str]:
-    """Return the processor's features that are in `FEATURES`; empty if the system does not report them."""
+    """Return the processor's features that are in `FEATURES`, or [] if the system does not report them."""
     flags = (_read_cpu_field("flags") or _read_cpu_field("Features")).split()
     return [name for name in FEATURES if name in flags]
 
@@ -135,7 +135,7 @@ def installed_versions(libraries: Sequence[str]) -> dict[str, str]:
 
 
 def _read_cpu_field(name: str) -> str:
-    """Return the value of the first line of ``/proc/cpuinfo`` that begins with a name; "" without such a line."""
+    """Return the value of the first line of ``/proc/cpuinfo`` that begins with a name, or "" without such a line."""
     if not CPUINFO.exists():
         return ""
     lines = CPUINFO.read_text(encoding="utf-8", errors="replace").splitlines()
@@ -160,7 +160,6 @@ def _check_processor() -> Finding:
 
 
 def _check_model(settings: Settings, index: str) -> Iterator[Finding]:
-    """Load the model, and score a pair with it."""
     if settings.backend == HTTP:
         yield _check_rerank_server(settings)
         return
@@ -181,7 +180,7 @@ def _check_model(settings: Settings, index: str) -> Iterator[Finding]:
 
 
 def _model_fix(settings: Settings, index: str) -> str:
-    """Return the fix for a model that cannot be loaded, which names the place where the model is set."""
+    """Return the fix for a model that cannot be loaded, including where the model is set."""
     if settings.model == DEFAULT_MODEL:
         return "install osrerank again: this model is part of it"
     with suppress(ConfigError):  # the check of the engine reports it
@@ -192,7 +191,7 @@ def _model_fix(settings: Settings, index: str) -> str:
 
 
 def engine_fix(error: Exception, not_found_fix: str = WRONG_ADDRESS_FIX) -> str:
-    """Return the fix for an error of the search engine, or of the connection to it; "" if the error names it.
+    """Return the fix for an error of the search engine or of the connection to it, or "" if the error states the fix.
 
     Args:
         error: any exception.
@@ -203,7 +202,7 @@ def engine_fix(error: Exception, not_found_fix: str = WRONG_ADDRESS_FIX) -> str:
     if status is None:
         return NO_SERVER_FIX
     if status == HTTPStatus.FORBIDDEN:
-        is_blocked = failed.kind == "cluster_block_exception"  # the error names the block
+        is_blocked = failed.kind == "cluster_block_exception"  # the error describes the block
         return "" if is_blocked else "grant this user the missing right; docs/operations.md has the roles"
     if status == HTTPStatus.NOT_FOUND:
         return not_found_fix
@@ -215,14 +214,12 @@ def engine_fix(error: Exception, not_found_fix: str = WRONG_ADDRESS_FIX) -> str:
 
 
 def _needs_vector_model(settings: Settings, index: str) -> bool:
-    """Return whether searches use the vectors of a second model before a cross-encoder."""
     with suppress(ConfigError):  # the check of the engine reports it
         return Defaults.load(settings).options_for(index or None).pipeline in VECTORS_MONO
     return False
 
 
 def _check_vector_model(settings: Settings) -> Finding:
-    """Load the bi-encoder of the pipeline vectors-mono, and score a pair with it."""
     try:
         with closing(as_scorer(load_local(settings, ENCODERS, model=settings.vector_model))) as scorer:
             scorer.score(QUERY, [DOCUMENT], [(0,)])
@@ -234,7 +231,6 @@ def _check_vector_model(settings: Settings) -> Finding:
 
 
 def _check_rerank_server(settings: Settings) -> Finding:
-    """Score a pair on the rerank server."""
     fix = "correct [http] of osrerank.toml, OSRERANK_RERANK_KEY or the model's name, or start the server"
     try:
         url = HttpSettings.load(settings).url
@@ -250,11 +246,11 @@ def _check_rerank_server(settings: Settings) -> Finding:
 def _describe_model(settings: Settings, card: Any, backend: Any) -> Finding:
     name = backend.name
     if settings.backend != "auto":
-        reason = f"the settings have {settings.backend}"
+        reason = f"the settings choose {settings.backend}"
     elif name == "onnx":
-        reason = f"the model has graphs ({', '.join(card.onnx)})"
+        reason = f"the model contains ONNX graphs ({', '.join(card.onnx)})"
     else:
-        reason = "the model has no ONNX graph, but torch is installed and the model has weights"
+        reason = "the model contains weights but no ONNX graph, and torch is installed"
     threads, precision = backend.threads, backend.precision
     facts = {"model": card.name, "backend": name, "precision": precision, "threads": threads, "why": reason}
     sentence = f"{card.name}: backend {name}, {precision}, {threads} runs at once: {reason}"
@@ -277,7 +273,6 @@ def _score_pair(scorer: Any, deadline: Deadline = NEVER) -> Finding:
 
 
 def _check_engine(settings: Settings, index: str) -> Iterator[Finding]:
-    """Send a request to the search engine, and check the index, if there is one."""
     address = settings.url.get_secret_value()
     try:
         client = connect(address, max_retries=0, timeout=5)
@@ -307,13 +302,11 @@ def _check_engine(settings: Settings, index: str) -> Iterator[Finding]:
 
 
 def _hosts(client: Client) -> str:
-    """Return the addresses that a client connects to, without credentials."""
     hosts = client.transport.hosts or []
     return ", ".join(f"{host.get('scheme', 'http')}://{host.get('host')}:{host.get('port', 9200)}" for host in hosts)
 
 
 def _check_fields(client: Client, index: str) -> Finding:
-    """Report an index's text fields, and which of them are searched and which are the model's input."""
     try:
         mappings = client.indices.get_mapping(index=index)
     except Exception as error:  # noqa: BLE001 - any error is the finding
@@ -337,21 +330,20 @@ def _check_fields(client: Client, index: str) -> Finding:
 
 
 def _check_search_pipeline(client: Client, index: str) -> Iterator[Finding]:
-    """Report a default search pipeline that prevents reranking, or a missing right to look it up."""
+    """Report a default search pipeline that prevents reranking, or a missing right to read it."""
     pipeline = client.search_pipeline_of(index)
     if pipeline.obstacle:
         reason = f"{index}: searches are not reranked: {pipeline.obstacle}"
         fix = f"remove the pipeline from the index's setting {DEFAULT_PIPELINE_SETTING}, or leave the ranking to it"
         yield Finding("search pipeline", "failed", reason, fix)
     elif pipeline.missing_right:
-        reason = f"{index}: this user may not look up the default search pipeline, which may rank the hits itself"
+        reason = f"{index}: this user cannot read the default search pipeline, which might rank the hits itself"
         yield Finding("search pipeline", "failed", reason, f"grant this user {pipeline.missing_right}")
     elif pipeline.name:
         yield Finding("search pipeline", "ok", f"{index}: searches use the search pipeline {pipeline.name}")
 
 
 def _check_languages(settings: Settings, index: str) -> Iterator[Finding]:
-    """Report the languages of a sample of an index's documents, and whether the model supports them."""
     from osrerank.indexing.documents import sample_texts  # noqa: PLC0415 - imports tokenizers
     from osrerank.indexing.languages import Languages  # noqa: PLC0415 - imports tokenizers
 
@@ -399,7 +391,7 @@ def _check_vectors(settings: Settings, index: str) -> Iterator[Finding]:
 
 
 def _check_redis_servers(settings: Settings) -> Iterator[Finding]:
-    """Check the Redis of the cache and that of the workers' broker, which may be the same."""
+    """Check the Redis of the cache and the Redis of the workers' broker, which can be the same."""
     cache, broker = settings.redis_url, None
     if settings.backend == WORKERS:
         broker = settings.broker_url or settings.redis_url
@@ -433,7 +425,7 @@ def _check_redis(part: str, url: str, fix: str, *, has_queues: bool, cache_mb: f
         reason = f"it responds with the error {code}: {message}" if code else f"it does not respond: {error}"
         return Finding(part, "failed", reason, redis_fix(error, fix))
     if not memory:
-        sentence = "Redis responds and accepts writes; this user may not read its memory limits (INFO)"
+        sentence = "Redis responds and accepts writes; this user cannot read its memory limits (INFO)"
         return Finding(part, "ok", f"{sentence}: maxmemory-policy must be noeviction" if has_queues else sentence)
     policy, maxmemory = str(memory.get("maxmemory_policy", "unknown")), int(memory.get("maxmemory", 0))
     facts = {"version": server["redis_version"], "maxmemory_policy": policy, "maxmemory_bytes": maxmemory}
@@ -442,12 +434,12 @@ def _check_redis(part: str, url: str, fix: str, *, has_queues: bool, cache_mb: f
         eviction_fix = "set maxmemory-policy to noeviction; the score cache limits its own memory"
         return Finding(part, "failed", f"{sentence}: evicting a queue loses searches", eviction_fix, facts)
     if 0 < maxmemory < cache_mb * 1e6:
-        sentence += f"; the score cache may take {cache_mb:g} MB of it: raise maxmemory or lower OSRERANK_CACHE_MB"
+        sentence += f"; the score cache can use {cache_mb:g} MB of it: raise maxmemory or lower OSRERANK_CACHE_MB"
     return Finding(part, "ok", sentence, facts=facts)
 
 
 def _read_info(client: Any, section: str) -> Mapping[str, Any]:
-    """Return a section of Redis' ``INFO``; empty if this user may not read it, which searches do not need."""
+    """Return a section of Redis' ``INFO``, or {} if this user has no right to read it. Searches do not need it."""
     from redis.exceptions import NoPermissionError  # noqa: PLC0415 - only where it is configured
 
     with suppress(NoPermissionError):
@@ -457,7 +449,6 @@ def _read_info(client: Any, section: str) -> Mapping[str, Any]:
 
 
 def _check_workers(settings: Settings) -> Finding:
-    """Report the running workers of the model."""
     if settings.backend != WORKERS:
         scorer = "the rerank server" if settings.backend == HTTP else "this process"
         return Finding("workers", "absent", f"{scorer} scores; OSRERANK_BACKEND=workers sends the work to workers")

@@ -1,7 +1,7 @@
 """Elasticsearch clients whose searches can rerank (extra ``elasticsearch``); `osrerank.wrap` creates them.
 
-elasticsearch-py turns the arguments of a search into a request. To use the same code, a copy of the client records that
-request instead of sending it, and the steps of a reranked search are made from the recorded request.
+elasticsearch-py turns a search method's arguments into a request. A copy of the client records this request instead of
+sending it, and the reranked search is built from the recorded request.
 """
 
 from collections.abc import Callable, Mapping
@@ -40,10 +40,10 @@ class RecordedCall(NamedTuple):
     """The request of a search method, which was recorded instead of sent.
 
     Attributes:
-        client: the client that sends requests for this call, with the call's options.
+        client: the client that sends this call's requests, with the call's options.
         params: the URL parameters.
         body: the body of the request.
-        indices: the index or indices; None for all.
+        indices: the index or indices. None means all.
         responses: the responses to the requests that were sent for this call.
     """
 
@@ -60,7 +60,7 @@ class RecordedCall(NamedTuple):
 
 
 class _RecordingClient:
-    """The common code of the synchronous and the asynchronous client."""
+    """The code that the synchronous and the asynchronous client share."""
 
     _searcher: Searcher
     _headers: Any
@@ -80,7 +80,7 @@ class _RecordingClient:
         return client
 
     def _copy(self, calls: list[RecordedCall] | None) -> Self:
-        """Return a copy that appends its requests to a list instead of sending them, or sends them if it is None."""
+        """Return a copy that appends its requests to ``calls`` instead of sending them, or sends them if it is None."""
         copy = object.__new__(type(self))
         copy.__dict__ |= {**self.__dict__, "_calls": calls}
         return copy
@@ -91,7 +91,7 @@ class _RecordingClient:
         self._calls.append(RecordedCall(self._copy(None), params or {}, body, index or None, []))
 
     def _forget_changed_indices(self, method: str, path: str, request: Mapping[str, Any]) -> None:
-        """Clear the caches about indices after a request of ``client.indices`` that may have changed them."""
+        """Clear the caches about indices after a request of ``client.indices`` that might have changed them."""
         if str(request.get("endpoint_id")).startswith("indices.") and may_change_indices(method, path):
             self._searcher.forget_indices()
 
@@ -108,18 +108,21 @@ class _RecordingClient:
             action = "msearch"
             content = _headers_and_body(step.lines, is_lines=True)
             params = {**call.params, **step.params}
+        endpoint, endpoint_id = f"_{action}", action
+        if step.is_template:
+            endpoint, endpoint_id = f"_{action}/template", f"{action}_template"
         request = {
             **content,
             "method": "POST",
-            "path": build_path(call.indices, f"_{action}/template" if step.is_template else f"_{action}"),
+            "path": build_path(call.indices, endpoint),
             "params": params,
-            "endpoint_id": f"{action}_template" if step.is_template else action,
+            "endpoint_id": endpoint_id,
             "path_parts": {"index": call.indices} if call.indices else {},
         }
         return self, request
 
     def _prepare_side_request(self, step: SideRequest) -> tuple[Self, dict[str, Any]]:
-        """Prepare a request of the search's own, with the shorter of its timeout and the client's."""
+        """Prepare an additional request of a search, with the shorter of its timeout and the client's."""
         client, client_timeout_s = self, self._request_timeout
         timeout_s = step.params.get("request_timeout")
         if timeout_s is not None:
@@ -144,7 +147,7 @@ class _RecordingClient:
 
 
 def _headers_and_body(body: Any, *, is_lines: bool = False) -> dict[str, Any]:
-    """Return the body and headers of a request; a string body with a final line end is newline-delimited JSON."""
+    """Return the body and headers of a request. A string body with a final line end is newline-delimited JSON."""
     if body is None:
         return {"headers": {"accept": "application/json"}}
     is_lines = is_lines or (isinstance(body, str) and body.endswith("\n"))
@@ -153,7 +156,6 @@ def _headers_and_body(body: Any, *, is_lines: bool = False) -> dict[str, Any]:
 
 
 def _steps(method: str, call: RecordedCall, query: Any, rerank: RerankArgument) -> ClientSteps:
-    """Return the steps of a reranked call of a search method."""
     searcher, index = call.client.searcher, call.indices
     if method == "search":
         return search_steps(searcher, query, call.body, call.params, index=index, rerank=rerank)
@@ -171,7 +173,7 @@ def _span(method: str, call: RecordedCall, query: Any, rerank: RerankArgument) -
 
 
 class RerankingElasticsearch(_RecordingClient, SyncDriver, Elasticsearch):  # type: ignore[override]
-    """An ``elasticsearch.Elasticsearch`` whose searches take ``rerank=``, as those of ``osrerank.Client`` do.
+    """An ``elasticsearch.Elasticsearch`` whose search methods accept ``rerank=``, as in ``osrerank.Client``.
 
     Arguments, options, response objects, exceptions and retries are unchanged.
     """
@@ -182,17 +184,17 @@ class RerankingElasticsearch(_RecordingClient, SyncDriver, Elasticsearch):  # ty
             return self._record(**request)
         try:
             return super().perform_request(method, path, **request)
-        finally:  # a failed request may have changed some indices
+        finally:  # a failed request might have changed some indices
             self._forget_changed_indices(method, path, request)
 
     def search(self, query: Any = None, *, rerank: RerankArgument = False, **arguments: Any) -> Any:
         """Search, and optionally rerank the hits.
 
         Args:
-            query: a text to search for in ``query_fields``, or a query-DSL clause; None if another argument has the
-                query.
-            rerank: as for ``osrerank.Client``.
-            arguments: as for ``Elasticsearch.search``.
+            query: a text to search for in ``query_fields``, or a query-DSL clause. None if another argument contains
+                the query.
+            rerank: True, False or options, as for ``osrerank.Client.search``.
+            arguments: the arguments of ``Elasticsearch.search``.
         """
         if isinstance(query, str):
             return self._call_reranked("search", rerank, query, arguments)
@@ -240,7 +242,7 @@ class RerankingElasticsearch(_RecordingClient, SyncDriver, Elasticsearch):  # ty
 
 
 class RerankingAsyncElasticsearch(_RecordingClient, AsyncDriver, AsyncElasticsearch):  # type: ignore[override]
-    """An ``elasticsearch.AsyncElasticsearch`` whose searches take ``rerank=``, as those of `RerankingElasticsearch`."""
+    """An ``elasticsearch.AsyncElasticsearch`` whose search methods accept ``rerank=``."""
 
     async def perform_request(self, method: str, path: str, **request: Any) -> Any:
         """Send a request, as elasticsearch-py does."""
@@ -318,7 +320,7 @@ def wrap_client(client: Any, models: RerankService, defaults: Defaults) -> Any:
 
 @lru_cache
 def _reranking_subclass(client_class: Any, reranking_class: Any) -> Any:
-    """Combine the reranking class with a client's class, which may be a subclass that the application defines."""
+    """Combine the reranking class with a client's class, which can be a subclass in the application."""
     if issubclass(reranking_class, client_class):
         return reranking_class
     return type(f"Reranking{client_class.__name__}", (reranking_class, client_class), {})

@@ -55,7 +55,7 @@ class ConfigError(OsrerankError):
 
 
 class MissingDependencyError(OsrerankError, ImportError):
-    """An optional library is needed here and is not installed."""
+    """A call needs an optional library that is not installed."""
 
     def __init__(self, message: str, *, extra: str, module: str) -> None:
         super().__init__(message)
@@ -64,7 +64,7 @@ class MissingDependencyError(OsrerankError, ImportError):
 
 
 class ResponseFormatError(OsrerankError):
-    """A search response lacks a field that every search response has."""
+    """A search response does not contain a field that every search response must contain."""
 
     def __init__(self, message: str, *, path: str) -> None:
         super().__init__(message)

@@ -184,13 +184,13 @@ class HitMarks(TypedDict, total=False):
 
     Attributes:
         first_pass: the score and rank of the first pass.
-        vectors: the score and rank by the bi-encoder; for a long document, the score of its best passage.
-        mono: the score and rank by the cross-encoder; for a long document, the score of its best passage.
-        sentences: the score and rank by the document's best sentences.
-        blend: the score and rank by the blend of model and first pass.
-        vectors_blend: the score and rank by the blend of cross-encoder and bi-encoder.
-        duo: the score and rank by comparisons of pairs.
-        boosts: the score and rank by the model's order and the query's boosts.
+        vectors: the bi-encoder's score and rank. A long document gets the score of its best passage.
+        mono: the cross-encoder's score and rank. A long document gets the score of its best passage.
+        sentences: the score and rank from the document's best sentences.
+        blend: the score and rank after blending the model's scores with the first pass.
+        vectors_blend: the score and rank after blending the cross-encoder's scores with the bi-encoder's.
+        duo: the score and rank from comparisons of pairs.
+        boosts: the score and rank from the model's order and the query's boosts.
         exact_name: present if this hit was moved up because the query is exactly its name; contains the score of the
             hit whose place it took.
         failure: why the hit could not be scored.

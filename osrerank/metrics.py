@@ -104,6 +104,6 @@ WORKER_SECONDS = Histogram(
 
 
 def serve_metrics(port: int) -> None:
-    """Serve all metrics at ``http://HOST:port/metrics``. Port 0 serves none."""
+    """Serve all metrics at ``http://HOST:port/metrics``. Port 0 starts no server."""
     if port:
         start_http_server(port)

@@ -151,9 +151,8 @@ class Reranker:
             top_k: the number of rows to return per query. None returns all.
 
         Raises:
-            ConfigError: a column or value is missing, a query lists a document twice, its rows differ in the query's
-                text, or ``top_k`` is below 1.
-            ScoringError: scoring failed, and ``on_failure`` is ``"raise"``.
+            ConfigError: a column or value is missing, or a query has a document twice or two texts. See `rank` for all
+                other errors.
         """
         if not is_frame(frame):
             raise _argument_error("frame", f"the frame is {_describe_type(frame)}; pass a DataFrame of pandas")
@@ -175,8 +174,7 @@ class Reranker:
         """Rank each query's documents as `rank` does, several queries at a time.
 
         Raises:
-            ValueError: the numbers of queries and document lists differ, a query is blank, or two documents of a query
-                have the same id. See `rank` for further errors.
+            ValueError: the numbers of queries and document lists differ. See `rank` for all other errors.
         """
         if len(queries) != len(documents):
             raise ValueError(f"there are {len(queries)} queries and {len(documents)} lists of documents")
@@ -276,8 +274,10 @@ def _decreasing_scores(texts: Sequence[RankedText]) -> list[float]:
         previous = scores[-1] if scores else None
         if text.score is not None and (previous is None or text.score <= previous):
             scores.append(text.score)
+        elif previous is None:
+            scores.append(0.0)
         else:
-            scores.append(0.0 if previous is None else previous - UNSCORED_GAP)
+            scores.append(previous - UNSCORED_GAP)
     return scores
 
 

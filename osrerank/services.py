@@ -63,7 +63,9 @@ class Services:
         If the indices use different models, yield the service of the client's default model.
         """
         names = self._model_names(index)
-        name = names.pop() if len(names) == 1 else self._client_service.settings.model
+        name = self._client_service.settings.model
+        if len(names) == 1:
+            (name,) = names
         if name not in self._services:
             yield self._client_service
             return
@@ -87,7 +89,6 @@ class Services:
         return {name or self._client_service.settings.model for name in self._defaults.models_of(index)}
 
     def _release_models(self, next_name: str) -> None:
-        """Release idle models to make room for the next one."""
         loaded = [name for name in self.loaded if name != next_name]
         max_loaded = MAX_MODELS - _is_loaded(self._client_service) - 1  # one for the next model
         idle = [name for name in loaded if not self._n_searches[name]]

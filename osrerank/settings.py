@@ -39,7 +39,7 @@ ONE_REDIS = (
     "master, such as a proxy in front of Sentinel"
 )
 MIN_KEY_LENGTH = 16
-"""The minimum number of characters of a signing key; ``openssl rand -hex 32`` prints 64."""
+"""The minimum number of characters of a signing key. ``openssl rand -hex 32`` prints 64."""
 SETTINGS_FILE = Path("osrerank.toml")
 """The name of the settings file in the working directory or in the user's configuration folder."""
 
@@ -47,11 +47,11 @@ SETTINGS_FILE = Path("osrerank.toml")
 def user_folder(variable: str, default: str) -> Path:
     """Return osrerank's subfolder of one of the user's folders, such as the cache folder.
 
-    The path may begin with ``~``, because a user may have no home; `expand_home` expands it when the folder is used.
+    The path can begin with ``~``, because a user might have no home. `expand_home` expands it when the folder is used.
 
     Args:
         variable: the XDG variable with the user's folder, such as ``XDG_CACHE_HOME``.
-        default: the folder if the variable is not set, relative to the home.
+        default: the folder, relative to the home, if the variable is not set.
     """
     return (Path(os.environ.get(variable) or f"~/{default}")) / "osrerank"
 
@@ -74,8 +74,8 @@ class Settings(BaseSettings):
     """The settings that a deployment configures once.
 
     Attributes:
-        url: the address of the search engine: ``http(s)://[user:password@]host:port``, several separated by commas, or
-            ``embedded:FOLDER``.
+        url: the address of the search engine: ``http(s)://[user:password@]host:port``, or ``embedded:FOLDER``. Several
+            hosts are separated by commas.
         engine: the kind of search engine, ``opensearch`` or ``elasticsearch``. None determines it by a request.
         api_key: Elasticsearch's API key, in the encoded form that Elasticsearch returns.
         redis_url: the Redis for the score cache. None keeps the cache in this process only. The backend
@@ -83,41 +83,41 @@ class Settings(BaseSettings):
         broker_url: the Redis through which clients and workers exchange messages. None uses ``redis_url``.
         model: the model that scores candidates: a shipped model's name, a directory in Hugging Face layout, or a hub
             id.
-        vector_model: the bi-encoder of the stage ``vectors`` if ``model`` is a cross-encoder; named in the same way.
-        duo_model: the model that compares pairs of candidates, for ``mono-duo`` and ``vectors-duo``; named in the same
-            way. None disables these pipelines.
+        vector_model: the bi-encoder of the stage ``vectors`` if ``model`` is a cross-encoder. Set like ``model``.
+        duo_model: the model that compares pairs of candidates, for ``mono-duo`` and ``vectors-duo``. Set like
+            ``model``. None disables these pipelines.
         backend: the backend that computes scores: ``onnx``, ``torch``, ``workers`` for ``osrerank worker`` processes,
-            or ``http`` for the rerank server that the settings file names under ``[http]``; ``auto`` chooses ``onnx``
-            if the model has a graph, else ``torch``.
+            or ``http`` for the rerank server in the table ``[http]`` of the settings file. ``auto`` chooses ``onnx`` if
+            the model has a graph, and ``torch`` otherwise.
         rerank_key: the key or token for the rerank server, sent as ``Authorization: Bearer``.
-        dtype: the precision of the torch backend: ``fp32``, ``bf16`` or ``fp16``; ``auto`` is 16 bits on a GPU and fp32
-            on the CPU. Any other value than ``auto`` selects the torch backend.
+        dtype: the precision of the torch backend: ``fp32``, ``bf16`` or ``fp16``. ``auto`` is 16 bits on a GPU and fp32
+            on the CPU. Any value other than ``auto`` selects the torch backend.
         cache_ttl_s: the time after which an unused score is removed from the cache, in seconds.
         cache_mb: the memory for cached scores in Redis, in megabytes. 0 disables this cache.
         cache_local_mb: the memory for cached scores in this process, in megabytes. 0 disables this cache.
         vectors: the store of document vectors, for bi-encoders: ``file``; ``index`` for the file and a side index,
-            a second index beside each searched one; ``redis`` for the Redis of ``redis_url``; or ``off``. If None, it
-            is ``index`` on a cluster and ``file`` in the embedded engine; where no index is searched, it is ``redis``
-            if ``redis_url`` is set, else ``file``.
+            a second index beside each searched index; ``redis`` for the Redis of ``redis_url``; or ``off``. None means
+            ``index`` on a cluster and ``file`` in the embedded engine. Where no index is searched, it means ``redis``
+            if ``redis_url`` is set, and ``file`` otherwise.
         vectors_folder: the folder of that file.
-        vectors_mb: the memory or disk space for document vectors, in megabytes; in Redis they also take at most
+        vectors_mb: the memory or disk space for document vectors, in megabytes. In Redis, they also use at most
             ``cache_mb``.
         vectors_ttl_s: the lifetime of a document's vector, in seconds.
         vectors_profile: the precision of a vector's numbers: ``standard`` has 8 bits, ``exact`` 32.
         vectors_key: the secret that signs vectors. Vectors without a valid signature are not used.
-        signing_key: the secret with which clients and workers sign their messages, and the scores in Redis; those
-            without a valid signature are refused. Of several secrets, separated by commas, the first signs and all are
-            accepted, so that a secret can be replaced without restarting all processes at once.
-        queue_chunks: the maximum number of waiting chunks per worker; a search that would exceed it is refused as
+        signing_key: the secret with which clients and workers sign their messages and the scores in Redis. Messages and
+            scores without a valid signature are refused. Of several secrets, separated by commas, the first signs and
+            all are accepted, so that a secret can be replaced without restarting all processes at once.
+        queue_chunks: the maximum number of waiting chunks per worker. A search that would exceed it is refused as
             overloaded.
         worker_tasks: the number of chunks that a worker scores at a time. 0 chooses by the model.
         metrics_port: the port of a worker's Prometheus metrics. 0 serves no metrics.
         probe_port: the port of a worker's HTTP probes ``/live`` and ``/ready``. 0 serves no probes.
         log_format: the format of a worker's log lines: ``text`` or ``json``.
         settings_file: the TOML file with the options of ``rerank=True`` (``[rerank]``, ``[index."NAME".rerank]``), the
-            ``model`` of an index (``[index."NAME"]``), and the rerank server of the backend ``http`` (``[http]``). If
-            None, it is ``./osrerank.toml``, or else ``osrerank/osrerank.toml`` in the user's configuration folder, if
-            it exists.
+            ``model`` of an index (``[index."NAME"]``), and the rerank server of the backend ``http`` (``[http]``). None
+            uses ``./osrerank.toml``, or else ``osrerank/osrerank.toml`` in the user's configuration folder, if it
+            exists.
         threads: the number of CPU threads for scoring. 0 uses one per physical core of this process.
         server_token: the bearer token that clients of ``osrerank serve`` must send. None requires no token.
         shadow_file: the file to which searches in shadow mode (option ``traffic``) append JSON lines about what
@@ -203,7 +203,7 @@ class Settings(BaseSettings):
         return secret
 
     def find_settings_file(self) -> Path | None:
-        """Return the path of the settings file; None if there is no file."""
+        """Return the path of the settings file, or None if there is no file."""
         if self.settings_file is not None:
             return self.settings_file
         folders = [Path()]
@@ -266,7 +266,7 @@ class Settings(BaseSettings):
 
 
 def _parse_cloud_id(text: str) -> str | None:
-    """Return the address in a cloud id of Elastic Cloud; None if the text is not a cloud id.
+    """Return the address in a cloud id of Elastic Cloud, or None if the text is not a cloud id.
 
     A cloud id is ``NAME:BASE64``, and the encoded part is ``HOST[:PORT]$ELASTICSEARCH_ID$KIBANA_ID``.
     """
@@ -283,7 +283,7 @@ def refuse_settings(options: Mapping[str, Any]) -> None:
     """Reject settings among opensearch-py's options, because opensearch-py silently ignores unknown names.
 
     Raises:
-        ConfigError: an option is a setting. The message names its environment variable.
+        ConfigError: an option is a setting. The message gives its environment variable.
     """
     for name in sorted(set(options) & set(Settings.model_fields)):
         variable = f"OSRERANK_{name.upper()}"
@@ -291,15 +291,16 @@ def refuse_settings(options: Mapping[str, Any]) -> None:
 
 
 def _find_secret_files() -> list[str]:
-    """Return the names of the files in the folder of secrets that begin with ``osrerank_``, in any case."""
     folder = _secrets_folder()
     files = sorted(folder.iterdir()) if folder else ()
     return [file.name for file in files if file.name.upper().startswith(PREFIX)]
 
 
 def split_keys(secret: SecretStr | None) -> list[bytes]:
-    """Return the comma-separated keys of a setting; an empty list if it is not set."""
-    return [key.strip().encode() for key in secret.get_secret_value().split(",")] if secret is not None else []
+    """Return the comma-separated keys of a setting, or an empty list if it is not set."""
+    if secret is None:
+        return []
+    return [key.strip().encode() for key in secret.get_secret_value().split(",")]
 
 
 def _secrets_folder() -> Path | None:

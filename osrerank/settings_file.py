@@ -16,7 +16,7 @@ logger = logging.getLogger(__name__)
 
 TABLES = ("rerank", "index", "http")
 INDEX_KEYS = ("model", "rerank")
-"""The keys that ``[index.NAME]`` of a settings file may have."""
+"""The allowed keys of ``[index.NAME]`` in a settings file."""
 RerankDialect = Literal["auto", "cohere-v1", "cohere-v2", "jina", "voyage", "tei", "vllm", "vllm-score", "osrerank"]
 """The protocols of rerank servers (`osrerank.scoring.backends.http.dialects`)."""
 
@@ -27,8 +27,9 @@ class HttpSettings(BaseModel):
     Attributes:
         url: the server's address, ``http(s)://host:port``, perhaps with a path.
         dialect: the server's protocol: ``cohere-v1``, ``cohere-v2``, ``jina``, ``voyage``, ``tei``, ``vllm``,
-            ``vllm-score`` or ``osrerank``; ``auto`` decides by the address, else by the server's description of itself.
-        scores: the scale of the server's scores: ``probability`` in [0, 1], or ``logit``; ``auto`` is the dialect's
+            ``vllm-score`` or ``osrerank``. ``auto`` determines it from the address, or else from the server's
+            description of itself.
+        scores: the scale of the server's scores: ``probability`` in [0, 1], or ``logit``. ``auto`` uses the dialect's
             usual scale.
         batch: the maximum number of documents in a request. 0 uses the dialect's maximum.
     """
@@ -49,7 +50,7 @@ class HttpSettings(BaseModel):
 
     @classmethod
     def load(cls, settings: Settings) -> Self:
-        """Read the table from the settings file; return the defaults without a file or table.
+        """Read the table from the settings file. Without a file or table, return the defaults.
 
         Raises:
             ConfigError: the file cannot be used.
@@ -58,7 +59,7 @@ class HttpSettings(BaseModel):
         if file is None:
             return cls()
         if not settings.settings_file:
-            logger.info("the backend http takes its server from %s", file.absolute())
+            logger.info("the backend http uses the server in %s", file.absolute())
         return cls.of(read_file(file).get("http", {}), file)
 
     @classmethod
@@ -66,7 +67,7 @@ class HttpSettings(BaseModel):
         """Validate the table ``[http]`` of a file.
 
         Raises:
-            ConfigError: the table has an unknown key, or a value that cannot be used.
+            ConfigError: the table contains an unknown key or an invalid value.
         """
         try:
             return cls.model_validate(table)
@@ -84,8 +85,7 @@ def read_file(path: Path) -> dict[str, Any]:
     """Return the tables of a settings file, without checking the options of searches.
 
     Raises:
-        ConfigError: the file cannot be read, is not TOML, or has an unknown table or key, or a value that cannot be
-            used.
+        ConfigError: the file cannot be read or is not TOML, or it contains an unknown table or key or an invalid value.
     """
     try:
         content = tomllib.loads(path.read_text("utf-8"))
@@ -101,7 +101,7 @@ def read_file(path: Path) -> dict[str, Any]:
 
 
 def _check_tables(content: Mapping[str, Any], path: Path) -> None:
-    """Check that a file has only the tables [rerank], [index.NAME.rerank], [index.NAME] with a model, and [http]."""
+    """Check that a file contains no other tables than [rerank], [http] and [index.NAME], and that models are names."""
     unknown = [key for key in content if key not in TABLES]
     index_tables = content.get("index", {})
     if not isinstance(index_tables, Mapping):
@@ -114,7 +114,7 @@ def _check_tables(content: Mapping[str, Any], path: Path) -> None:
             unknown.append(f"index.{name}")
     if unknown:
         allowed = "[rerank], [index.NAME.rerank], [index.NAME] with a model, and [http]"
-        reason = f"the settings file {path} has {unknown[0]!r}; it may have only {allowed}"
+        reason = f"the settings file {path} contains {unknown[0]!r}; it can contain only {allowed}"
         raise ConfigError(reason, setting=unknown[0], source=str(path))
     for name, table in index_tables.items():
         model = table.get("model", "-")

@@ -67,7 +67,7 @@ def join_run_and_texts(
         documents: the records of the collection.
 
     Raises:
-        FormatError: a line is not a run line, a query or document is unknown, or two documents have the same rank.
+        FormatError: a line is not a run line, a query or document is missing, or two documents share a rank.
     """
     with tempfile.TemporaryDirectory() as folder, closing(_database(Path(folder))) as database:
         for position, line in enumerate(run_lines(files)):
@@ -78,9 +78,7 @@ def join_run_and_texts(
         tie = database.execute(_SELECT_TIE).fetchone()
         if tie:
             query_id, rank = tie
-            raise CorpusFormatError(
-                f"{', '.join(files)}: two documents of query {query_id!r} have the same rank {rank}"
-            )
+            raise CorpusFormatError(f"{', '.join(files)}: two documents of query {query_id!r} share the rank {rank}")
         _store_texts(database, documents)
         yield from _group_by_query(database)
 
@@ -105,12 +103,11 @@ def _lines(files: tuple[str, ...]) -> Iterator[tuple[SourceFile, int, str]]:
 
 
 def _store_texts(database: sqlite3.Connection, documents: Iterable[Record]) -> None:
-    """Store the texts of the run's documents."""
     database.execute("INSERT INTO texts SELECT DISTINCT doc_id, '', NULL FROM rows ORDER BY doc_id")
     for document in documents:
         if isinstance(document, FormatError):
             raise document
-        doc_id = document.doc_id.encode("utf-8", "surrogatepass")  # ids outside the run may not be valid Unicode
+        doc_id = document.doc_id.encode("utf-8", "surrogatepass")  # ids outside of the run might not be valid Unicode
         if database.execute(_SELECT_MISSING_TEXT, (doc_id,)).fetchone():
             database.execute(_UPDATE_TEXT, (document.title, document.text, document.doc_id))
     n_missing, first_id = database.execute("SELECT count(*), min(doc_id) FROM texts WHERE text IS NULL").fetchone()

@@ -1,4 +1,4 @@
-"""The commands `index` and `download`; `convert` has its own file."""
+"""The commands `index` and `download`. The command `convert` is in `convert_cli`."""
 
 import json
 from contextlib import closing
@@ -107,7 +107,7 @@ def index(defaults: dict[str, Any], /, **options: Any) -> None:
     type=click.Path(file_okay=False, path_type=Path),
     help="Folder for the files.  [default: the collection's name]",
 )
-@click.option("--only", multiple=True, help="Download only this file; may be repeated.")
+@click.option("--only", multiple=True, help="Download only this file; repeatable.")
 @click.option(
     "--catalogue",
     type=click.Path(dir_okay=False, path_type=Path),

@@ -96,7 +96,7 @@ def candidates(
 @_level_option
 @click.option("--style", type=click.Choice(["headings", "dl4marco"]), default="headings", show_default=True)
 @click.option(
-    "--pages", is_flag=True, help="On the level hierarchical, also write each page as a query; for outlines of v2.0."
+    "--pages", is_flag=True, help="With --level hierarchical, also write each page as a query; for outlines of v2.0."
 )
 @_output_option
 def trec_car_queries(paths: tuple[str, ...], level: Any, style: Any, *, pages: bool, output: Path) -> None:
@@ -145,7 +145,7 @@ def squad(path: Path, output: Path) -> None:
 def _read_documents(
     loader_name: str, paths: tuple[str, ...], convert_record: Callable[[Record], Record] | None = None
 ) -> Iterator[Document]:
-    """Yield a collection's documents; raise the error of the first bad record."""
+    """Yield a collection's documents. Raise the error of the first bad record."""
     from osrerank.formats.sources import list_files, open_sources
     from osrerank_loaders.collections.base import read_records
 

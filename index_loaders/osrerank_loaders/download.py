@@ -57,7 +57,7 @@ def read_catalogue(catalogue: Path | None = None) -> dict[str, Download]:
             of the package's.
 
     Raises:
-        LoaderError: the catalogue cannot be read or is invalid; the message names the first invalid field.
+        LoaderError: the catalogue cannot be read or is invalid. The message states the first invalid field.
     """
     source = catalogue or resources.files("osrerank_loaders").joinpath("downloads.json")
     schema = TypeAdapter(dict[str, Download], config=ConfigDict(extra="forbid", strict=True))
@@ -123,7 +123,6 @@ def fetch(
 
 
 def _has_version(version_file: Path, version: str) -> bool:
-    """Return whether the incomplete file is of the server's current version."""
     return bool(version) and version_file.exists() and version_file.read_text("utf-8") == version
 
 
@@ -134,7 +133,7 @@ def compute_sha256(path: Path) -> str:
 
 
 def _describe(remote: RemoteFile, retry_budget: RetryBudget) -> tuple[int, str]:
-    """Request a file's size and version: its strong ETag, else its Last-Modified date."""
+    """Request a file's size and version, which is its strong ETag or else its Last-Modified date."""
     descriptions: list[tuple[int, str]] = []
 
     def read_headers(response: http.client.HTTPResponse) -> None:
@@ -143,9 +142,10 @@ def _describe(remote: RemoteFile, retry_budget: RetryBudget) -> tuple[int, str]:
             raise LoaderError(
                 f"{remote.url}: the server sends no Content-Length; add the file's size to the catalogue, as bytes"
             )
-        tag = response.headers["ETag"] or ""
-        is_strong = bool(tag) and not tag.startswith("W/")
-        descriptions.append((length, tag if is_strong else response.headers["Last-Modified"] or ""))
+        version = response.headers["ETag"] or ""
+        if not version or version.startswith("W/"):  # a weak ETag does not identify the bytes
+            version = response.headers["Last-Modified"] or ""
+        descriptions.append((length, version))
 
     wait = retry_budget.start(remote.url)
     while True:
@@ -241,7 +241,10 @@ def _write(
     with part.open("r+b" if offset else "wb") as file:
         file.seek(offset)
         n_bytes = offset
-        while n_bytes <= expected_bytes and (chunk := response.read1(_CHUNK_BYTES)):
+        while n_bytes <= expected_bytes:
+            chunk = response.read1(_CHUNK_BYTES)
+            if not chunk:
+                break
             file.write(chunk)
             n_bytes += len(chunk)
             report(n_bytes)

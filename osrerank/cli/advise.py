@@ -151,7 +151,6 @@ def field_choices(current: tuple[str, ...]) -> list[tuple[str, ...]]:
 
 
 def _report_missing_vectors(client: Any, index: str) -> None:
-    """Print how many vectors are missing, if any, and how to build them."""
     from osrerank.errors import ConfigError
     from osrerank.indexing.estimate import estimate
 

@@ -48,11 +48,7 @@ class QuerySetRun:
 
 
 def run_batch(batch: QuerySetRun, options: Mapping[str, Any]) -> None:
-    """Search for all queries that are not in the side file yet, then write the run.
-
-    Args:
-        batch: the query set and its search.
-        options: the command's options, as `run_options` adds them.
+    """Search for all queries that are not in the side file yet, then write the run. `run_options` adds the options.
 
     Raises:
         EvaluationError: queries failed. They are listed on standard error.
@@ -101,7 +97,7 @@ def run_batch(batch: QuerySetRun, options: Mapping[str, Any]) -> None:
 
 
 def _write_run(output: Path, tag: str, form: RunForm, checkpoint: SideFile, queries: Sequence[Query]) -> list[bool]:
-    """Write the run; return for each of its queries, in order, whether it has hits."""
+    """Write the run. Return whether each query, in order, has hits."""
     have_hits: list[bool] = []
 
     def rankings() -> Iterator[tuple[str, tuple[ScoredDocument, ...]]]:
@@ -159,11 +155,9 @@ def resolve_ranking_options(arguments: RerankArgument, defaults: Rerank, reranke
 
 @contextlib.contextmanager
 def progress(total: int, done: int) -> Iterator[Callable[[], None]]:
-    """Show a bar on a terminal, or else lines; yield a function to call after each query.
+    """Show a bar on a terminal, or else lines. Yield a function to call after each query.
 
-    Args:
-        total: the number of all queries.
-        done: the number of queries that an earlier run has finished.
+    An earlier run has finished ``done`` of the ``total`` queries.
     """
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 

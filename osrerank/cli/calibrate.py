@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 def calibrate(
     context: click.Context, /, *, index: str, queries: Path, qrels: Path, plot: Path | None, output: Path | None
 ) -> None:
-    """Fit the probability that a hit is relevant, so that thresholds have a meaning.
+    """Fit the probability that a hit is relevant, so that thresholds are meaningful.
 
     \b
     osrerank calibrate --index articles --queries queries.tsv --qrels qrels.txt --plot reliability.svg

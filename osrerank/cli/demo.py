@@ -115,8 +115,7 @@ def demo(context: click.Context, /, questions: int, pipeline: str, port: int, *,
     `osrerank search "..." --index osrerank-demo`. Each question is searched with BM25, then with reranking. If the
     pipeline uses vectors, a third search shows how fast reranking is once the second has stored the vectors.
 
-    Pipelines with mono use osrerank/monobert-l6 if neither --model nor the settings name a model; those with duo need
-    a --duo-model.
+    Pipelines with mono use osrerank/monobert-l6 if no model is set. Pipelines with duo need a --duo-model.
 
     With --ui, http://127.0.0.1:PORT/ui shows both orders of every question, with the relevant paragraph marked.
     """
@@ -206,7 +205,6 @@ def _search_all(context: click.Context, questions: Sequence[str], pipeline: str)
 
 
 def _summarize(rows: Sequence[DemoRow], relevance: Sequence[Mapping[str, int]]) -> dict[str, Any]:
-    """Return the report that ``--json`` prints."""
     summary: dict[str, Any] = {"queries": len(relevance), "depth": DEPTH}
     for row in rows:
         summary[row.name] = {
@@ -262,7 +260,6 @@ def _doc_ids(response: Mapping[str, Any]) -> list[str]:
 
 
 def _gain(before: Mapping[str, Any], after: Mapping[str, Any], relevance: Mapping[str, int]) -> float:
-    """Return by how much reranking raised the reciprocal rank."""
     return reciprocal_rank(_doc_ids(after), relevance) - reciprocal_rank(_doc_ids(before), relevance)
 
 

@@ -75,7 +75,7 @@ def evaluate(obj: dict[str, Any], /, **options: Any) -> None:
     \b
     osrerank evaluate qrels.txt bm25.run reranked.run -m nDCG@10 -m AP --compare
 
-    A run has six columns (TREC) or three (MS MARCO: query, document, rank); files may be gzipped. Without -m:
+    A run has six columns (TREC) or three (MS MARCO: query, document, rank); files can be gzipped. Without -m:
     nDCG@10, RR@10, AP and R@100.
     """
     compares = options["compare"] or options["all_pairs"]
@@ -126,7 +126,7 @@ def _warn(message: str) -> None:
 
 
 def _warn_of_undefined_values(evaluation: "Evaluation", n_queries: int) -> None:
-    """Warn of measures that have no value for some queries, such as Accuracy without a relevant hit."""
+    """Warn of measures that are undefined for some queries, such as Accuracy without a relevant hit."""
     for measure, values in evaluation.per_query.items():
         n_missing = n_queries - len(values)
         if n_missing > 0:
@@ -145,11 +145,10 @@ def _warn_of_self_hits(runs: "Sequence[Run]") -> None:
         count = count_self_hits(rankings)
         if count:
             finding = f"in {run.name}, the top document of {count} of {len(rankings)} queries has the query's id"
-            _warn(f"{finding}; to leave such documents out, as BEIR does, use osrerank run --exclude-query-ids")
+            _warn(f"{finding}; to leave it out, as BEIR does, use osrerank run --exclude-query-ids")
 
 
 def _warn_of_different_queries(evaluations: "Sequence[Evaluation]") -> None:
-    """Warn if runs are averaged over different queries, so that their means cannot be compared."""
     queries_by_run = {evaluation.run: set().union(*evaluation.per_query.values()) for evaluation in evaluations}
     if len({frozenset(queries) for queries in queries_by_run.values()}) > 1:
         counts = ", ".join(f"{run} {len(queries)}" for run, queries in queries_by_run.items())
@@ -157,7 +156,6 @@ def _warn_of_different_queries(evaluations: "Sequence[Evaluation]") -> None:
 
 
 def _warn_of_partial_queries(paths: Sequence[Path]) -> None:
-    """Warn of runs with partly reranked queries, according to their side files."""
     from osrerank.errors import EvaluationError
     from osrerank.evaluation.side_file import read_records
 
@@ -172,7 +170,7 @@ def _warn_of_partial_queries(paths: Sequence[Path]) -> None:
 
 
 def _read_runs(paths: Sequence[Path], duplicates: "Duplicates") -> list["Run"]:
-    """Read the runs, and name each after its file, or by its path if several files have the same name."""
+    """Read the runs. Name each after its file, or by its path if several files share a name."""
     from osrerank.formats.trec import read_run
 
     stems = Counter(path.stem for path in paths)

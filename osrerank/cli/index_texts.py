@@ -1,4 +1,4 @@
-"""Read the texts of documents from an index, for runs, which contain only document ids."""
+"""Read documents from an index, because runs contain only document ids."""
 
 from collections.abc import Iterator, Mapping
 from collections.abc import Set as AbstractSet

@@ -22,7 +22,7 @@ from osrerank.stages.language_guard import is_installed
 SAMPLE_DOCUMENTS = 20
 DEFAULT_DEADLINE_MS = 1000.0
 SCORING_SHARE = 0.5
-"""The share of the deadline in which all candidates should be scored. The remaining time allows for a busy machine."""
+"""The share of the deadline in which all candidates should be scored. The rest is a reserve for a busy machine."""
 MIN_DEPTH = 10
 MAX_DEPTH = 100
 DEPTH_STEP = 10
@@ -84,9 +84,9 @@ def init(
             base = _options_with_vectors(deadline_ms)
         else:
             base = _options_without_vectors(client, index, texts, deadline_ms)
-        has_same_fields = not fields.groups
+        indices_have_same_fields = not fields.groups
         index_fields = {}
-        if texts and has_same_fields:
+        if texts and indices_have_same_fields:
             index_fields = {"query_fields": fields.searched, "fields": fields.read}
         options_by_index = {index: index_fields} if index and index_fields else {}
         models = {index: model} if index and model else {}
@@ -155,7 +155,6 @@ def _print_fields(index: str, fields: SearchFields, *, is_written: bool, has_tex
 
 
 def _build_vectors(client: Any, index: str, *, build: bool) -> None:
-    """Print how many vectors are missing, and the command that builds them. If ``build`` is set, build them."""
     from osrerank.indexing.build import build_on_screen
     from osrerank.indexing.estimate import estimate
 

@@ -30,7 +30,7 @@ def interleave() -> None:
     multiple=True,
     default=("click", "click_through"),
     show_default=True,
-    help="action_name of events that count as clicks; may be repeated.",
+    help="action_name of events that count as clicks; repeatable.",
 )
 @click.option("--application", default="", help="Only count the searches of this application.")
 @click.option("--since", default="", help="ISO 8601 time of the first search and event that count.")
@@ -70,7 +70,6 @@ def report(
 
 
 def _read_pages(context: click.Context, clicks: Path | None, ubi: dict[str, Any]) -> "tuple[list[ShownPage], int]":
-    """Return the pages from a file or from UBI's indices, and the number of clicks that belong to other pages."""
     if clicks is not None:
         from osrerank.decision.use.clicks import read_clicks
 

@@ -220,10 +220,7 @@ def rerank_options(command: Command) -> Command:
 
 
 def rerank_arguments(options: Mapping[str, Any]) -> RerankOptions | bool:
-    """Build the ``rerank`` argument of a search from a command's options.
-
-    With ``--no-rerank``, return False, or only the options of the first pass if some are set.
-    """
+    """Build the ``rerank`` argument of a search. With ``--no-rerank``, only the first pass's options can be set."""
     arguments = {field.name: options[field.name] for field in fields(Rerank) if options.get(field.name) is not None}
     if not options["do_rerank"]:
         arguments = {name: arguments[name] for name in ("rm3", "query_fields") if name in arguments}

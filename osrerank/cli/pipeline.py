@@ -114,7 +114,6 @@ def _confirm(context: click.Context, question: str, *, yes: bool) -> None:
 
 
 def _find_engine(context: click.Context) -> Engine:
-    """Return the engine behind ``--url``, which must not be the embedded engine."""
     from osrerank.client import embedded_folder
     from osrerank.errors import ConfigError
     from osrerank.settings import Settings
@@ -156,7 +155,8 @@ def _create_spec(context: click.Context, engine: Engine, options: dict[str, Any]
                 reason = f"leave out {flag}: Elasticsearch's inference endpoints have no such setting"
                 raise ConfigError(reason, setting=name, source="flag")
     server = options["server"].rstrip("/")
-    if urlsplit(server).scheme not in ("http", "https") or not urlsplit(server).hostname:
+    address = urlsplit(server)
+    if address.scheme not in ("http", "https") or not address.hostname:
         raise ConfigError(f"--server is {server!r}; it must be http(s)://host:port", setting="server", source="flag")
     fields = tuple(name.strip() for name in (options["fields"] or "").split(",") if name.strip())
     if options["fields"] is not None and not fields:

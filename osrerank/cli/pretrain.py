@@ -50,7 +50,7 @@ def pretrain(source: Path | None, new: dict[str, Any] | None, **options: Any) ->
 
 
 def _create_encoder(new: dict[str, Any], options: dict[str, Any]) -> Path:
-    """Create an untrained encoder beside the output, unless an interrupted call has created it."""
+    """Create an untrained encoder beside the output, or return the one that an interrupted call created."""
     from osrerank.errors import ConfigError
     from osrerank.training.pretrain import EncoderSize, create_encoder
 

@@ -19,18 +19,11 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("collection", type=click.Choice(sorted(COLLECTIONS)))
 @click.argument("folder", required=False, type=FOLDER)
-@click.option(
-    "--candidates",
-    "candidate_depth",
-    type=click.Choice([str(depth) for depth in DEPTHS]),
-    default="100",
-    show_default=True,
-    help="Rerank BM25's top 100 or top 1,000.",
-)
+@click.option("--candidates", "candidate_depth", type=click.Choice([str(depth) for depth in DEPTHS]), default="100",
+    show_default=True, help="Rerank BM25's top 100 or top 1,000.")  # fmt: skip
 @click.option("--index", help="Index with the documents of BM25.txt, instead of corpus.jsonl.")
 @click.option("--against", type=FILE, multiple=True, help="Run to compare with, in addition to BM25; repeat for more.")
-@click.option("--output", "-o", type=OUTPUT_FILE,
-    help="Run to write.  [default: COLLECTION-MODEL.run]")  # fmt: skip
+@click.option("--output", "-o", type=OUTPUT_FILE, help="Run to write.  [default: COLLECTION-MODEL.run]")
 @allow_partial
 @search_options(*RANKING)
 @click.pass_context

@@ -94,7 +94,7 @@ def _create_batch(client: Any, cli_options: dict[str, Any]) -> Any:
 
 
 def _identify_index(client: Any, index: str) -> dict[str, Any]:
-    """Return the cluster's URLs without credentials, and the indices' UUIDs. The UUIDs are None if unreadable."""
+    """Return the cluster's URLs without credentials, and the indices' UUIDs, or None if they cannot be read."""
     from urllib.parse import urlsplit
 
     from opensearchpy.exceptions import TransportError

@@ -72,15 +72,17 @@ def _summarize(response: dict[str, Any]) -> str:
     below_min_score = report.get("below_min_score")
     if below_min_score:
         summary += f"; {below_min_score:,} of them below --min-score"
-    for cut in report.get("cuts", []):
-        if cut["applied"]:
-            summary += f"; {cut['hits']:,} removed by {cut['by']}"
+    for threshold in report.get("cuts", []):
+        if threshold["applied"]:
+            summary += f"; {threshold['hits']:,} removed by {threshold['by']}"
         else:
-            summary += f"; {cut['by']}: {cut['reason']}"
+            summary += f"; {threshold['by']}: {threshold['reason']}"
     stages = []
     for stage in report["stages"]:
-        work = f" {stage['inferences']} inferences in {stage['took_ms']:.0f} ms by {stage['model']}"
-        stages.append(stage["name"] + (work if stage["model"] else ""))
+        description = stage["name"]
+        if stage["model"]:
+            description += f" {stage['inferences']} inferences in {stage['took_ms']:.0f} ms by {stage['model']}"
+        stages.append(description)
     reason = f" ({report['reason']})" if report["reason"] else ""
     return f"{summary}; {', '.join(stages)}{reason}"
 

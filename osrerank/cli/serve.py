@@ -32,7 +32,7 @@ FILE = click.Path(exists=True, dir_okay=False)
 @click.option(
     "--max-queue", type=click.IntRange(1), help="Maximum documents waiting or being scored.  [default: 20000]"
 )
-@click.option("--timeout-ms", type=DURATION, help="Time limit; clients may set a shorter one.  [default: 30000]")
+@click.option("--timeout-ms", type=DURATION, help="Time limit; clients can set a shorter one.  [default: 30000]")
 @click.option(
     "--max-wait",
     type=click.FloatRange(0, MAX_MS / 1000),
@@ -74,8 +74,8 @@ def serve(context: click.Context, /, host: str, port: int, **options: Any) -> No
     With --ui, http://HOST:PORT/ui shows the hits of a search in BM25's order and in the model's order, side by side.
     All users of the server can then read the indices at --url, or only those in --index.
 
-    With --index, the server reads the vectors that "osrerank vectors build --index" has stored on the cluster, instead
-    of encoding those documents again. Use it for a server that the search pipeline of an index calls.
+    With --index, the server uses the vectors that "osrerank vectors build --index" stored on the cluster, instead of
+    encoding those documents again. Set it for a server that an index's search pipeline calls.
     """
     require("fastapi", extra="server")
     require("uvicorn", extra="server")
@@ -106,10 +106,7 @@ def serve_page(
     limits: "ServerLimits | None" = None,
     access: "Access | None" = None,
 ) -> None:
-    """Serve the rerank API and the comparison page.
-
-    The page offers the indices in ``indexes``, or all that the client can read if it is empty.
-    """
+    """Serve the rerank API and the comparison page. If ``indexes`` is empty, the page offers all readable indices."""
     from osrerank.server.api.limits import ServerLimits
     from osrerank.server.page.routes import ComparisonPage, check_pipelines
     from osrerank.server.run import bind, run, server_url
@@ -174,7 +171,6 @@ def _warn_if_open(reranker: Any, host: str) -> None:
 
 
 def _listen(reranker: Any, host: str, port: int, listener: Any) -> None:
-    """Start to accept connections, and print the address."""
     from osrerank.server.run import listen, server_url
 
     listen(listener)

@@ -45,7 +45,7 @@ class IntegersParam(click.ParamType[tuple[int, ...]]):
         if not all(part.isdecimal() for part in parts):
             self.fail(f"{value!r} is not a list of whole numbers such as 0,10,20", param, ctx)
         if min(map(int, parts)) < self._minimum:
-            self.fail(f"{value!r} has a number below {self._minimum}", param, ctx)
+            self.fail(f"{value!r} contains a number below {self._minimum}", param, ctx)
         return tuple(dict.fromkeys(int(part) for part in parts))
 
 
@@ -169,7 +169,6 @@ def _choose_settings(run: "ScoredRun", k1_limit: int, options: dict[str, Any]) -
 
 
 def _default_depths(depths: Sequence[int], limit: int) -> tuple[int, ...]:
-    """Return the depths below the limit, and the limit."""
     return (*(depth for depth in depths if depth < limit), limit)
 
 

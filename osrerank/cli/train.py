@@ -45,7 +45,7 @@ time_option = click.option(
     "--max-minutes", type=click.FloatRange(0, min_open=True), help="Stop after this time; the same command resumes."
 )
 MODEL_HELP = "Model to start from: a directory with safetensors, a shipped model or a hub id."
-DATA_HELP = "Training data, KIND=FILE,OPTION=VALUE; may be repeated."
+DATA_HELP = "Training data, KIND=FILE,OPTION=VALUE; repeatable."
 DEV_HELP = "Development set, as for --data, to choose the best weights; takes a tenth of the time."
 DEPTH_HELP = "Candidates of each development query."
 PASSAGES_HELP = "Score development candidates by passages, such as kmaxavgp,k=2.  [default without a value: maxp]"

@@ -51,7 +51,6 @@ def _read_examples(options: dict[str, Any], open_client: Callable[[], Client]) -
 
 
 def _transform_examples(examples: Iterator[Example], options: dict[str, Any]) -> Iterator[Example]:
-    """Split documents into passages, keep only hard documents, and add a teacher's scores, if the options are set."""
     if options["passages"]:
         scorer = load_scorer(options["judge"]) if options["judge"] else None
         keep = options["keep"] or DEFAULT_KEEP

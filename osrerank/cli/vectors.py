@@ -34,7 +34,7 @@ def vectors() -> None:
 @click.option(
     "--to",
     type=click.Choice(["file", "redis", "index"]),
-    help="Store to fill.  [default: the store that OSRERANK_VECTORS names]",
+    help="Store to fill.  [default: the store in OSRERANK_VECTORS]",
 )
 @click.option(
     "--follow",
@@ -91,7 +91,7 @@ def build(context: click.Context, /, *, index: str, to: Any, follow: str | None)
 )
 @click.pass_context
 def status(context: click.Context, /, *, index: str | None, at_least: float | None) -> None:
-    """Show where and how many vectors are stored; with --index, also how many are missing and how long they take.
+    """Show where and how many vectors are stored. With --index, also estimate how long the missing ones take.
 
     \b
     osrerank --model ./new vectors build --index articles &
@@ -107,7 +107,7 @@ def status(context: click.Context, /, *, index: str | None, at_least: float | No
     else:
         _print_sizes(sizes)
         if estimate is not None:
-            click.echo(f"{estimate}" if at_least is None else f"{index}: {estimate.coverage}")
+            click.echo(str(estimate) if at_least is None else f"{index}: {estimate.coverage}")
     if estimate is not None and at_least is not None and estimate.coverage.share < at_least:
         context.exit(1)
 
@@ -115,7 +115,6 @@ def status(context: click.Context, /, *, index: str | None, at_least: float | No
 def _find_status(
     context: click.Context, index: str | None, *, estimates_time: bool
 ) -> "tuple[dict[str, Any], Estimate | None]":
-    """Return the sizes of the stores, and for an index an estimate of the missing vectors."""
     from osrerank.errors import ConfigError
     from osrerank.indexing.estimate import Estimate, estimate
 
@@ -141,7 +140,7 @@ def _print_sizes(sizes: dict[str, Any]) -> None:
 
 
 @vectors.command()
-@click.option("--index", "-i", "indexes", multiple=True, help="Index whose side index is pruned; may be repeated.")
+@click.option("--index", "-i", "indexes", multiple=True, help="Index whose side index is pruned; repeatable.")
 @click.option("--all", "all_indexes", is_flag=True, help="Prune all side indices, and the file or Redis.")
 @click.pass_context
 def prune(context: click.Context, /, *, indexes: tuple[str, ...], all_indexes: bool) -> None:
@@ -199,7 +198,6 @@ def _open_stores(context: click.Context, index: str | None) -> "Iterator[Sequenc
 
 
 def _find_stores(client: Any, index: str, *, has_side_index: bool) -> "Sequence[VectorStore]":
-    """Return the stores of an index's vectors: its side indices, or the store in the settings."""
     from osrerank.indexing.side_index import side_stores
 
     store = _open_store(client.searcher.service.settings)
@@ -214,10 +212,13 @@ def _open_store(settings: Any) -> "VectorStore | None":
 
 def _sum_sizes(stores: "Sequence[VectorStore]") -> dict[str, Any]:
     """Return the total size of stores of the same kind: records, bytes, maximum bytes, and records of each model."""
-    sizes = [store.size() for store in stores]
-    records, stored, most = map(sum, zip(*sizes, strict=True)) if sizes else (0, 0, 0)
-    totals = {"store": stores[0].name if stores else "index", "records": records, "stored": stored, "most": most}
+    totals: dict[str, Any] = {"store": "index", "records": 0, "stored": 0, "most": 0}
     models: Counter[str] = Counter()
     for store in stores:
+        records, stored_bytes, max_bytes = store.size()
+        totals["store"] = store.name
+        totals["records"] += records
+        totals["stored"] += stored_bytes
+        totals["most"] += max_bytes
         models.update(getattr(store, "models", dict)())  # only side indices count records per model
     return {**totals, "models": dict(models)}

@@ -38,7 +38,6 @@ def explain_failures(step: str, *, calls_server: bool = False) -> Iterator[None]
 
 
 def _describe_error(error: TransportError) -> str:
-    """Return the cluster's reason and its cause in one line."""
     info = error.info if isinstance(error.info, Mapping) else {}
     fault = info.get("error", info)
     cause = None

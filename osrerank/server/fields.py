@@ -74,7 +74,6 @@ def describe_missing_fields(client: OpenSearch, index: str, field_names: Sequenc
 
 
 def _read_mappings(client: OpenSearch, index: str) -> list[Mapping[str, Leaf]]:
-    """Return the fields of each index behind a name, or an empty list if there is no such index."""
     try:
         return list(read_leaves_by_index(client.indices.get_mapping(index=index)).values())
     except NotFoundError:

@@ -48,7 +48,7 @@ class HeaderTimeoutProtocol(H11Protocol):
         self._cancel_timeout()
 
     def _update_timeout(self) -> None:
-        """Start the timeout if headers are due; cancel it once they have arrived."""
+        """Start the timeout if headers are due. Cancel it once they have arrived."""
         cycle: Any = self.cycle  # None before the first request, despite its annotation
         waits_for_headers = cycle is None or cycle.response_complete
         if not waits_for_headers:
@@ -114,7 +114,7 @@ def run(
     restrict(app, hosts=hosts, origins=access.origins)
     try:
         server = uvicorn.Server(uvicorn_config(app, limits))
-        # uvicorn raises SIGTERM again when it has ended, which would end this process by the signal
+        # after its shutdown, uvicorn raises SIGTERM again, which would kill this process
         with end_on_signals(lambda: setattr(server, "should_exit", True)):
             server.run(sockets=[listener])
     finally:
@@ -149,7 +149,8 @@ def bind(host: str, port: int) -> socket.socket:
     Raises:
         ConfigError: the address cannot be used.
     """
-    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
     try:
         if os.name == "posix":  # elsewhere, two servers could then share a port
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

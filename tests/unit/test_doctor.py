@@ -40,11 +40,11 @@ def test_the_doctor_reports_each_part_of_a_sound_deployment(url: str) -> None:
     statuses = {part: finding.status for part, finding in by_part.items()}
     assert statuses == dict.fromkeys(sound, "ok") | dict.fromkeys(absent, "absent")
     assert by_part["model"].facts["precision"] == "fp32"
-    assert "the settings have onnx" in by_part["model"].found
+    assert "the settings choose onnx" in by_part["model"].found
     assert by_part["scored pair"].facts["took_ms"] > 0
     folder = url.removeprefix("embedded:")
     assert by_part["engine"].found.startswith(f"the embedded engine in {folder} responds as opensearch 3.")
-    assert "the model has graphs (fp32)" in findings(url, backend="auto")["model"].found
+    assert "the model contains ONNX graphs (fp32)" in findings(url, backend="auto")["model"].found
 
 
 def test_the_doctor_checks_the_vector_model_if_the_pipeline_needs_it(url: str, tmp_path: Path) -> None:

@@ -74,7 +74,6 @@ def _configure(app: Celery, service: WorkerService) -> None:
 
 
 def _connect_signals(service: WorkerService, settings: Settings) -> None:
-    """Start and stop the service when Celery signals that the worker starts and stops."""
     stop_probes: list[Callable[[], None]] = []
 
     def on_setup_logging(**_signal: Any) -> None:

@@ -39,6 +39,9 @@ def check_worker(settings: Settings) -> str:
         raise WorkerError(f"no worker of {settings.model} can be trusted: {registry.refusal}")
     message = f"no worker of {settings.model} is ready on {socket.gethostname()}"
     if local_heartbeats:
-        states = (f"{item.worker} {'hangs' if item.taking else 'accepts no chunks'}" for item in local_heartbeats)
+        states = []
+        for heartbeat in local_heartbeats:
+            problem = "hangs" if heartbeat.taking else "accepts no chunks"
+            states.append(f"{heartbeat.worker} {problem}")
         message += f": {'; '.join(states)}"
     raise WorkerError(message)

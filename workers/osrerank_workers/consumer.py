@@ -93,7 +93,7 @@ class Consumer(CeleryConsumer):  # type: ignore[misc]
         message.reject_log_error(logger, self.connection_errors)
 
     def on_unknown_task(self, body: Any, message: Any, exc: Exception) -> None:  # noqa: ARG002 - Celery's signature
-        _log_refusal("names an unknown task")
+        _log_refusal("requests an unknown task")
         message.reject_log_error(logger, self.connection_errors)
 
     def on_invalid_task(self, body: Any, message: Any, exc: Exception) -> None:  # noqa: ARG002 - Celery's signature

@@ -10,7 +10,7 @@ from typing import Literal
 NOISY_LOGGERS = ("celery.worker.strategy", "celery.app.trace", "celery.worker.consumer.connection", "kombu")
 """Loggers that write a line for every message. Only their warnings are shown."""
 CODE = re.compile(r"\[([a-z-]+)\] ")
-"""The code at the start of some lines. docs/operations.md has the codes, and what to do about each."""
+"""The code at the start of some lines. docs/operations.md explains each code, and what to do."""
 
 
 class JsonFormatter(logging.Formatter):

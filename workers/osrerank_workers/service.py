@@ -349,14 +349,13 @@ class WorkerService:
         """Run a background thread. On an unexpected error, log it and stop the worker."""
         try:
             run()
-        except Exception as error:  # noqa: BLE001 - no error may end the thread unnoticed
+        except Exception as error:  # noqa: BLE001 - no error should end the thread unnoticed
             if not self._is_closed.is_set():
                 logger.critical("[model-broken] the worker cannot score or send heartbeats, and stops: %s", error)
                 self.stop_accepting()
                 state.should_stop = 1
 
     def _send_heartbeats(self) -> None:
-        """Send heartbeats until the worker ends, less often while Redis does not respond."""
         while not self._is_closed.is_set():
             pause_s = BEAT_S
             try:

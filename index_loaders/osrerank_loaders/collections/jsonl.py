@@ -2,7 +2,7 @@
 
 The id is in ``id``, ``_id``, ``doc_id`` or ``docid``, and the text in ``text``, ``contents`` or ``body``; ``title`` is
 optional. Other fields become metadata, as do the fields of an object named ``metadata``, as in BEIR. A line with
-``id_str`` is a tweet: ``id_str`` is its id, and ``full_text`` is preferred to ``text``, which may be truncated.
+``id_str`` is a tweet: ``id_str`` is its id, and ``full_text`` is preferred to ``text``, which might be truncated.
 """
 
 from collections.abc import Iterator, Mapping

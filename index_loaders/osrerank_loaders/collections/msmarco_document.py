@@ -65,9 +65,9 @@ def _read_trec(source: SourceFile) -> Iterator[Record]:
 
 
 def read_documents_v2(source: SourceFile) -> Iterator[Record]:
-    """Read ``{"url", "title", "headings", "body", "docid"}`` lines; segments have ``segment`` instead of ``body``.
+    """Read ``{"url", "title", "headings", "body", "docid"}`` lines. Segments contain ``segment`` instead of ``body``.
 
-    Segments of version 2.1 also have ``start_char`` and ``end_char``, their offsets in the document's body.
+    Segments of version 2.1 also contain ``start_char`` and ``end_char``, their offsets in the document's body.
     """
     for number, record in json_lines(source):
         if isinstance(record, FormatError):
@@ -97,7 +97,6 @@ def _url_title_body(document: Document) -> str:
 
 
 def _url_title_headings_text(document: Document) -> str:
-    """Join url, title, headings and text with spaces, as Anserini's ``MsMarcoV2DocCollection`` does."""
     return f"{document.metadata['url']} {document.title} {document.metadata['headings']} {document.text}"
 
 

@@ -124,26 +124,27 @@ class _Piece(NamedTuple):
 def _pieces(source: SourceFile, tags: re.Pattern[bytes]) -> Iterator[_Piece]:
     buffer = bytearray()
     while True:
-        while (match := tags.search(buffer)) is not None:
+        match = tags.search(buffer)
+        while match is not None:
             kind = match.lastgroup or ""
             begin, end = match.span()
-            del match  # a bytearray cannot be resized while a match refers to it
+            match = None  # a bytearray cannot be resized while a match refers to it
             yield _Piece(bytes(buffer[:begin]), bytes(buffer[begin:end]), kind)
             del buffer[:end]
+            match = tags.search(buffer)
         chunk = source.stream.read(BUFFER_BYTES)
         if not chunk:
             yield _Piece(bytes(buffer), b"", "file")
             return
-        n_without_tag = max(
-            0, len(buffer) - _MAX_TAG_BYTES
-        )  # after these bytes, a tag might begin and end in the chunk
+        # the last bytes are kept, because they might contain the beginning of a tag
+        n_without_tag = max(0, len(buffer) - _MAX_TAG_BYTES)
         yield _Piece(bytes(buffer[:n_without_tag]), b"", "")
         del buffer[:n_without_tag]
         buffer += chunk
 
 
 class _GapChecker:
-    """Checks that only white space, comments and tags stand between documents."""
+    """Checks that the text between documents consists of white space, comments and tags."""
 
     def __init__(self, source: SourceFile) -> None:
         self._source = source

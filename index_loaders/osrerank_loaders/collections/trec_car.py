@@ -1,6 +1,6 @@
 """Read TREC-CAR's CBOR files of paragraphs, pages and outlines.
 
-Files of version 1.5 are a sequence of items; files of version 2.0 have a header and one list of items.
+Files of version 1.5 are a sequence of items. Files of version 2.0 consist of a header and one list of items.
 
 Dietz and Gamari, TREC CAR data releases, http://trec-car.cs.unh.edu/datareleases/.
 """
@@ -41,7 +41,7 @@ def parse_paragraph(item: Sequence[Any]) -> Document:
     A body is ``[0, text]`` or a link, ``[1, [tag, page, [section?], page id, anchor]]``.
 
     Raises:
-        ValueError, TypeError, IndexError, AttributeError: the item has another shape.
+        ValueError, TypeError, IndexError, AttributeError: the item is not of this form.
     """
     _tag, paragraph_id, bodies = item
     texts = [content if tag == _TEXT_TAG else content[-1] for tag, content in bodies]
@@ -59,7 +59,6 @@ def read_pages(source: SourceFile) -> Iterator[Record]:
 
 
 def _paragraph_texts(skeleton: Sequence[Any]) -> Iterator[str]:
-    """Yield the paragraphs of a page or section and its subsections."""
     for part in skeleton:
         if part[0] == PARAGRAPH:
             yield parse_paragraph(part[1]).text
@@ -72,16 +71,18 @@ def read_items(source: SourceFile, *, kinds: Sequence[str]) -> Iterator[Any]:
 
     Args:
         source: the file.
-        kinds: the accepted kinds of items. Only files of version 2.0 name their kind.
+        kinds: the accepted kinds of items. Only files of version 2.0 state their kind.
 
     Raises:
-        FormatError: the header names another kind, or the CBOR is damaged and cannot be read further.
+        FormatError: the header states another kind, or the CBOR is damaged and cannot be read further.
     """
     decoder = _CborDecoder(source.stream)
     try:
         is_list = _skip_header(source, decoder, kinds)
-        while (next_byte := decoder.peek()) and not (is_list and next_byte == _LIST_END):
+        next_byte = decoder.peek()
+        while next_byte and not (is_list and next_byte == _LIST_END):
             yield decoder.decode()
+            next_byte = decoder.peek()
     except (decoder.error, UnicodeDecodeError) as error:
         raise record_error(source, f"damaged CBOR ({error})", byte=decoder.offset) from error
     if is_list and not next_byte:

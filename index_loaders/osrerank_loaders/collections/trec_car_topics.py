@@ -1,7 +1,7 @@
 """Derive TREC-CAR's queries from outlines and its judgments from pages.
 
-A query is a page or one of its sections. Its id is the page id and the heading ids, joined by '/'. Headings may contain
-'/', so an id cannot be split into them.
+A query is a page or one of its sections. Its id is the page id and the heading ids, joined by '/'. Headings can also
+contain '/', so an id cannot be split into them.
 """
 
 from collections.abc import Iterable, Iterator, Sequence

@@ -1,7 +1,7 @@
 """Send documents in bulk requests, several at a time, and report each rejected document.
 
 The requests create documents and never overwrite one. After a repeated request or a resumed load, the index therefore
-has no deleted copies, and BM25's statistics are exact. A rejected document is sent once more, in a request of its own.
+contains no deleted copies, and BM25's statistics are exact. A rejected document is sent once more, in a separate one.
 """
 
 import dataclasses
@@ -27,7 +27,7 @@ class BulkOptions:
     """How documents are sent.
 
     Attributes:
-        max_bytes: the maximum size of a request, in bytes. A larger document gets a request of its own.
+        max_bytes: the maximum size of a request, in bytes. A larger document gets a separate request.
         max_documents: the maximum number of documents in a request.
         in_flight: the number of requests sent at the same time.
         retry_budget: how long to wait for a server that is busy or does not respond.
@@ -115,7 +115,7 @@ def send_all(
 
 
 def send(client: OpenSearch, index: str, entries: Sequence[BulkEntry], retry_budget: RetryBudget) -> BulkOutcome:
-    """Send entries in one request, and repeat it while the server is busy; then send each rejected entry by itself."""
+    """Send entries in one request, and repeat it while the server is busy. Then send each rejected entry separately."""
     outcome, rejected = _send_until_processed(client, index, entries, retry_budget)
     if len(entries) == 1:
         return dataclasses.replace(outcome, rejections=tuple(rejection for _entry, rejection in rejected))
@@ -132,7 +132,7 @@ def send(client: OpenSearch, index: str, entries: Sequence[BulkEntry], retry_bud
 def _send_until_processed(
     client: OpenSearch, index: str, entries: Sequence[BulkEntry], retry_budget: RetryBudget
 ) -> tuple[BulkOutcome, list[tuple[BulkEntry, Rejection]]]:
-    """Repeat the request until each entry is in the index or rejected; return the outcome and the rejected entries."""
+    """Repeat the request until each entry is in the index or rejected. Return the outcome and the rejected entries."""
     n_created = 0
     existing_ids, rejected = [], []
     remaining = entries
@@ -158,7 +158,7 @@ def _send_until_processed(
 def _send_once(
     client: OpenSearch, index: str, entries: Sequence[BulkEntry], timeout_s: float
 ) -> Iterator[tuple[BulkEntry, int, str]]:
-    """Send one request; yield each entry with its HTTP status and the reason of an error."""
+    """Send one request. Yield each entry with its HTTP status and the reason of an error."""
     try:
         response = client.bulk(
             body=b"".join(entry.body for entry in entries),

@@ -1,4 +1,4 @@
-"""Repair double-encoded UTF-8, as in version 1 of MS MARCO, where "é" may have become "Ã©".
+"""Repair double-encoded UTF-8, as in version 1 of MS MARCO, where some "é" became "Ã©".
 
 Repair is off by default, because published runs and models used the texts as they are. A text can mix correct and
 double-encoded characters. If a part of it cannot be decoded, the whole text stays unchanged.
@@ -86,6 +86,6 @@ class EncodingRepair:
         if not self.n_unrepaired:
             return ""
         return (
-            f"{self.n_unrepaired:,} documents have double-encoded text that could be repaired only in part, so it was "
-            f"left as it is (first: {self.first_unrepaired!r})"
+            f"{self.n_unrepaired:,} documents contain double-encoded text that cannot be repaired completely, so it is "
+            f"unchanged (the first is {self.first_unrepaired!r})"
         )

@@ -38,7 +38,6 @@ def compute_fingerprints(files: Sequence[str]) -> Fingerprints:
 
 
 def _read_stdin_block() -> tuple[bytes, bytes]:
-    """Return the first block of standard input, and the bytes of it that cannot be read again."""
     stream = sys.stdin.buffer
     start = stream.tell() if stream.seekable() else None
     block = stream.read(BLOCK_BYTES)

@@ -51,7 +51,7 @@ class LoadOptions:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """The counts of a load: ``read = indexed + skipped + failed + duplicates``.
+    """The counts of a load, for which ``read = indexed + skipped + failed + duplicates``.
 
     Attributes:
         read: the number of the collection's records.
@@ -61,7 +61,7 @@ class Summary:
         duplicates: the number of records with the id of an earlier record.
         resumed_from: the number of records loaded by an earlier run.
         took_s: the wall time of this run, in seconds.
-        notes: the engine's warnings and the first tolerated problems, one line each.
+        notes: the engine's warnings and the first tolerated problems, as lines.
     """
 
     read: int
@@ -94,7 +94,7 @@ def load(
     options: LoadOptions | None = None,
     report: Report = lambda _records, _bytes: None,
 ) -> Summary:
-    """Load a collection into an index; an interrupted load resumes where it stopped.
+    """Load a collection into an index. An interrupted load resumes where it stopped.
 
     Raises:
         LoaderError: the index exists and belongs to another load, or the server did not respond.
@@ -151,7 +151,7 @@ class _Load:
         return map(self._repair, records) if self._options.repair_encoding else records
 
     def _create_or_resume(self) -> LoadState:
-        """Create the index if it does not exist; return the state stored in it."""
+        """Create the index if it does not exist. Return the state stored in it."""
         options = permanent_options(self._loader, self._options.index)
         if self._options.repair_encoding:
             options += ("repair_encoding",)
@@ -177,7 +177,6 @@ class _Load:
         return state
 
     def _first_changed_input(self, state: LoadState) -> str:
-        """Return the first input whose digest differs from the stored one."""
         stored_digests = state.digests or ("",) * len(self._files)
         digests = zip(self._files, stored_digests, self._fingerprints.digests, strict=True)
         name = next(name for name, stored, current in digests if stored != current)
@@ -218,7 +217,7 @@ class _Load:
         return Summary(state.records, indexed, state.skipped, state.failed, state.duplicates, state.records)
 
     def _send(self, reader: RecordReader, state: LoadState) -> LoadState:
-        """Send the missing documents, with a checkpoint every ``checkpoint_s`` seconds; return the last checkpoint.
+        """Send the missing documents, with a checkpoint every ``checkpoint_s`` seconds. Return the last checkpoint.
 
         A checkpoint never includes a rejected document or a later one, so the next run sends them again.
         """

@@ -23,7 +23,7 @@ class IndexOptions:
         k1: BM25's k1. None uses the loader's value.
         b: BM25's b. None uses the loader's value.
         shards: the number of shards. With several shards, each computes scores from its own term statistics.
-        replicas: the number of replicas after the load. None means 1 if the cluster has a second node, else 0.
+        replicas: the number of replicas after the load. None means 1 if the cluster has a second node, and 0 otherwise.
         contents: whether to add a field ``contents`` with all text that Anserini indexes of a document.
         language: the language of the texts, one of `LANGUAGES`.
     """
@@ -54,11 +54,11 @@ def index_body(
     """
     text = {"type": "text", "analyzer": _analyzer(options.language)}
     fields = {name: text if field.get("analyzer") == ENGLISH else field for name, field in loader.fields.items()}
-    mappings: dict[str, Any] = {
-        "_meta": meta,
-        "dynamic": loader.allows_other_fields,
-        "properties": {"title": text, "text": text, **({CONTENTS: text} if options.contents else {}), **fields},
-    }
+    properties: dict[str, Any] = {"title": text, "text": text}
+    if options.contents:
+        properties[CONTENTS] = text
+    properties |= fields
+    mappings = {"_meta": meta, "dynamic": loader.allows_other_fields, "properties": properties}
     settings: dict[str, Any] = {"number_of_shards": options.shards, **_LOADING_SETTINGS}
     uses_defaults = loader.is_for_own_collections and options.k1 is None and options.b is None
     if not (has_one_similarity and uses_defaults):
@@ -84,7 +84,6 @@ def _analyzer(language: str) -> str:
 
 
 def _analysis(language: str) -> dict[str, Any]:
-    """Define the analyzer of a language with a Snowball stemmer."""
     name = _analyzer(language)
     return {
         "filter": {name: {"type": "snowball", "language": language.capitalize()}},

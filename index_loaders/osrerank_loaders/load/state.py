@@ -48,7 +48,7 @@ class LoadState:
         return cls(loader, tuple(names), options, digests)
 
     def is_same_load(self, other: "LoadState") -> bool:
-        """Return whether both loads have the same loader, files and options, whatever their digests."""
+        """Return whether both loads use the same loader, files and options. Their digests can differ."""
         return (self.loader, self.files, self.options) == (other.loader, other.files, other.options)
 
     def as_meta(self) -> dict[str, Any]:

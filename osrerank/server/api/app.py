@@ -103,7 +103,6 @@ async def _respond_to_validation_error(http: HttpRequest, error: Exception) -> R
 
 
 async def _respond_to_http_error(http: HttpRequest, error: Exception) -> Response:
-    """Respond to an unknown path or method, or to another request that Starlette refuses."""
     assert isinstance(error, HTTPException)
     message = str(error.detail)
     headers = dict(error.headers or {})
@@ -115,7 +114,6 @@ async def _respond_to_http_error(http: HttpRequest, error: Exception) -> Respons
 
 
 async def _respond_to_failure(http: HttpRequest, error: Exception) -> Response:
-    """Log an error of osrerank, and respond with its message."""
     status = error_status(error)
     if http.url.path in READINESS:
         if log_limiter.is_due("not-ready"):  # probes come every few seconds

@@ -140,7 +140,7 @@ class _Parser:
                 self._fail("a key in double quotes is missing", offset)
             key, offset = scanstring(self._text, offset + 1, True)  # noqa: FBT003 - a C function
             if key in members:
-                raise RefusedRequest(422, f"{name or 'the body'} has a key twice")
+                raise RefusedRequest(422, f"{name or 'the body'} contains a key twice")
             if len(members) == MAX_KEYS:
                 raise RefusedRequest(422, f"{name or 'the body'} has more than {MAX_KEYS} keys")
             offset = self._skip_whitespace(offset)
@@ -240,7 +240,6 @@ class _Parser:
         raise RefusedRequest(422, reason)
 
     def _skip_whitespace(self, offset: int) -> int:
-        """Return the offset of the next character that is not white space."""
         if self._text[offset : offset + 1] not in " \t\n\r":
             return offset
         return WHITESPACE.match(self._text, offset).end()  # type: ignore[union-attr]
@@ -250,7 +249,6 @@ class _Parser:
 
 
 def _has_text(entry: Any) -> bool:
-    """Return whether an entry of a list is a text, or an object with a text."""
     values = entry.values() if isinstance(entry, dict) else [entry]
     return any(isinstance(value, str) for value in values)
 

@@ -83,7 +83,6 @@ class RequestMiddleware:
     async def _respond(
         self, scope: MutableMapping[str, Any], receive: Receive, response: "_ResponseSender", started: float
     ) -> None:
-        """Respond to a request, then count it and log it."""
         body = bytearray()
         incoming = Incoming(receive)
         try:
@@ -96,7 +95,8 @@ class RequestMiddleware:
         except RefusedRequest as refusal:
             self._discard(body)
             is_late = refusal.status == HTTPStatus.REQUEST_TIMEOUT
-            await refuse(refusal, response.send, incoming, 0.0 if is_late else self._limits.body_timeout_s)
+            drain_timeout_s = 0.0 if is_late else self._limits.body_timeout_s
+            await refuse(refusal, response.send, incoming, drain_timeout_s)
         except ClientDisconnected:
             response.status = CLIENT_CLOSED_REQUEST
         finally:
@@ -108,7 +108,6 @@ class RequestMiddleware:
             self._log(scope, response, route, took_s)
 
     def _discard(self, body: bytearray) -> None:
-        """Empty the body, and subtract its size from the bytes of all requests."""
         self._held_bytes -= len(body)
         body.clear()
 

@@ -126,12 +126,9 @@ class TaskQueue:
     def wait_s(self, tokens: int) -> float:
         """Estimate how long a new request would wait for the requests in progress, in seconds.
 
-        With equal shares, each request in progress scores as many tokens as the new request before that one ends. A
-        large request also waits for the running tasks. A request of a single task does not, because it uses other
+        With equal shares, each request in progress scores as many tokens as the new one, ``tokens``, before that ends.
+        A large request also waits for the running tasks. A request of a single task does not, because it uses other
         threads.
-
-        Args:
-            tokens: the number of tokens of the new request.
         """
         is_large = tokens > self.task_tokens
         tokens_ahead = 0
@@ -167,7 +164,6 @@ class TaskQueue:
             threads.close()
 
     def _start_tasks(self) -> None:
-        """Start waiting tasks until all threads are in use."""
         while True:
             job = self._next_job()
             if job is None:
@@ -197,7 +193,6 @@ class TaskQueue:
         return min(startable, key=lambda job: job.next_finish_tag, default=None)
 
     def _finish_task(self, job: _Job[Any], index: int, task: QueuedTask[Any], future: "asyncio.Future[Any]") -> None:
-        """Store the value or the error of a task, and start the next tasks."""
         self._running_tasks -= 1
         self._running_large_tasks -= job.is_large
         self.rate.finish(task.tokens)

@@ -220,7 +220,8 @@ async def ready(
     if obstacle:
         raise RefusedRequest(503, obstacle)
     if index is not None or at_least is not None:
-        await _check_vectors(http, index, WARM_SHARE if at_least is None else at_least)
+        min_share = WARM_SHARE if at_least is None else at_least
+        await _check_vectors(http, index, min_share)
     return Readiness(status="ready", model=service.model)
 
 
@@ -233,15 +234,15 @@ async def ready_weaviate(http: HttpRequest) -> Readiness:
     return await ready(http)
 
 
-async def _check_vectors(http: HttpRequest, index: str | None, at_least: float) -> None:
+async def _check_vectors(http: HttpRequest, index: str | None, min_share: float) -> None:
     find_vector_share: Callable[[str], float] | None = http.app.state.find_vector_share
     if find_vector_share is None:
         raise RefusedRequest(400, "this server has no indices: start it with --ui, or leave out index and at_least")
     if index is None:
         raise RefusedRequest(400, "at_least needs an index: add index=NAME")
     share = await asyncio.to_thread(find_vector_share, index)
-    if share < at_least:
-        reason = f"only {share:.1%} of the documents of {index} have vectors, less than {at_least:.1%}"
+    if share < min_share:
+        reason = f"only {share:.1%} of the documents of {index} have vectors, less than {min_share:.1%}"
         raise RefusedRequest(503, f"{reason}: run osrerank vectors build --index {index}")
 
 

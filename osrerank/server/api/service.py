@@ -40,7 +40,7 @@ REMOTE_CHECK_TIMEOUT_S = 0.5
 SERVER_CHECK_TIMEOUT_MS = 6_000.0
 """The timeout of the request that checks a rerank server, in milliseconds. It can outlast the readiness check."""
 MAX_TOKENS = 1 << 62
-"""More tokens than any request has: a task of this size is never split, and its wait is that for all other requests."""
+"""More tokens than any request has. A task of this size is never split, and waits for all other requests."""
 
 
 class Busy(Overloaded):
@@ -273,7 +273,6 @@ class ApiService:
 
 
 def _estimate_tokens(question: Question) -> int:
-    """Estimate the number of tokens of a question."""
     characters = sum(map(len, question.documents)) + len(question.query)
     return characters // CHARACTERS_PER_TOKEN + OVERHEAD_TOKENS * len(question.documents)
 

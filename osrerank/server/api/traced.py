@@ -19,7 +19,7 @@ MIN_FAILURE_STATUS = 500
 
 
 def server_span(scope: Mapping[str, Any], request_id: str, *, queries: bool) -> AbstractContextManager[Span]:
-    """Begin the span of a request. The query string is not recorded, because it may contain anything."""
+    """Begin the span of a request. The query string is not recorded, because it can contain anything."""
     if scope["path"] in UNTRACED_PATHS:
         return UNRECORDED
     parent = {name.decode(): value.decode("latin-1") for name, value in scope["headers"] if name in TRACE_HEADERS}

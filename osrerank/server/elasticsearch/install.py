@@ -64,7 +64,6 @@ class EndpointSpec:
 
 
 def _is_own(endpoint: Mapping[str, Any]) -> bool:
-    """Return whether osrerank created an inference endpoint."""
     if endpoint["service"] != "custom":
         return False
     return str(endpoint["service_settings"]["request"]).startswith(REQUEST_PREFIX)
@@ -233,7 +232,6 @@ class Installer:
         return settings.items() >= spec.settings().items() and self._find_failure() is None
 
     def _find_failure(self) -> str | None:
-        """Return why Elasticsearch cannot score texts through the endpoint, or None if it can."""
         try:
             self._check_licence()
             self._probe(self._name)
@@ -259,7 +257,6 @@ class Installer:
             raise InstallError(f"the rerank server returned {len(scores)} scores for two texts", step=step)
 
     def _delete(self, name: str) -> None:
-        """Delete an endpoint if it exists."""
         with explain_failures(f"remove the inference endpoint {name}"), contextlib.suppress(NotFoundError):
             self._request("DELETE", name)
 

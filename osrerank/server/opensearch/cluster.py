@@ -37,10 +37,8 @@ def check_plugins(client: OpenSearch) -> None:
         installed = {entry["component"] for entry in client.cat.plugins(format="json")}
     missing = [name for name in PLUGINS if name not in installed]
     if missing:
-        names = " and no ".join(missing)
-        raise InstallError(
-            f"the cluster has no {names}: install the missing plugins, or rerank in the client", step=STEP
-        )
+        reason = f"the cluster has no {' and no '.join(missing)}"
+        raise InstallError(f"{reason}: install the missing plugins, or rerank in the client", step=STEP)
 
 
 def required_settings(client: OpenSearch, server: str) -> dict[str, dict[str, Any]]:

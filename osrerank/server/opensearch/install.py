@@ -60,7 +60,8 @@ class Installation:
     Attributes:
         model_id: the id of the model that the pipeline calls, or "none" if someone removed it from the pipeline.
         templates: the names of the search templates.
-        drifted: the names of the search pipeline and the templates that someone changed or an older osrerank wrote.
+        drifted: the names of the search pipeline and templates that differ from what this osrerank installs, because
+            someone changed them or an older version wrote them.
     """
 
     model_id: str
@@ -178,7 +179,6 @@ class Installer:
         self._clean_up(replaceable_ids)  # meanwhile, another installation might have stored its model
 
     def _store(self, target: Installation) -> None:
-        """Create or overwrite the search pipeline."""
         body = {"description": DESCRIPTION_PREFIX + json.dumps({"index": target.index}), **target.processors()}
         with explain_failures("store the search pipeline"):
             self._client.transport.perform_request("PUT", f"/_search/pipeline/{self._name}", body=body)
@@ -208,15 +208,14 @@ class Installer:
                 break
             for name in template_names:
                 self._templates.put(name, installation.template())
-        self._models.remove(replaceable_ids, keep=None if installation is None else installation.model_id)
+        called_id = None if installation is None else installation.model_id
+        self._models.remove(replaceable_ids, keep=called_id)
         return installation
 
     def _find_model_id(self) -> str | None:
-        """Return the id of the model that the pipeline calls, or None if it calls no model or does not exist."""
         return _called_model_id(self._read_pipeline() or {})
 
     def _read_pipeline(self) -> dict[str, Any] | None:
-        """Return the definition of the search pipeline, or None if it does not exist."""
         with explain_failures("read the search pipeline"):
             try:
                 content = self._client.transport.perform_request("GET", f"/_search/pipeline/{self._name}")
@@ -317,7 +316,6 @@ class Installer:
         return self._find_failure(model_id) is None
 
     def _find_failure(self, model_id: str) -> str | None:
-        """Return why OpenSearch cannot score texts with a model, or None if it can."""
         try:
             self._models.probe(model_id)
         except InstallError as error:
@@ -325,7 +323,6 @@ class Installer:
         return None
 
     def _find_default_indices(self) -> list[str]:
-        """Return the names of the indices whose default pipeline this is."""
         with explain_failures("read the settings of the indices"):
             indices = self._client.indices.get_settings(
                 index="_all", flat_settings=True, expand_wildcards="open,closed"
@@ -338,27 +335,27 @@ def _target(spec: PipelineSpec, current: Installation | None, model_id: str) -> 
 
     The templates of the current installation are kept. If the specification sets no index, its index is also kept.
     """
-    templates = set() if current is None else {*current.templates}
+    templates: set[str] = set()
+    index = spec.index
+    if current is not None:
+        templates |= {*current.templates}
+        index = index or current.index
     if spec.template is not None:
         templates.add(spec.template)
-    index = spec.index or ("" if current is None else current.index)
     return Installation(model_id, spec.fields, spec.oversample, tuple(sorted(templates)), index)
 
 
 def _processor_options(pipeline: Mapping[str, Any], kind: str, name: str) -> dict[str, Any]:
-    """Return a processor's options, or {} if the pipeline has no such processor."""
     options = (processor[name] for processor in pipeline.get(kind, ()) if name in processor)
     return next(options, {})
 
 
 def _called_model_id(pipeline: Mapping[str, Any]) -> str | None:
-    """Return the id of the model that a pipeline calls, or None if it calls no model."""
     rerank = _processor_options(pipeline, "response_processors", "rerank")
     model_id: str | None = rerank.get("ml_opensearch", {}).get("model_id")
     return model_id
 
 
 def _has_processors(pipeline: Mapping[str, Any], processors: Mapping[str, Any]) -> bool:
-    """Return whether a pipeline has exactly these processors."""
     kinds = ("request_processors", "response_processors", "phase_results_processors")
     return all(pipeline.get(kind, []) == processors.get(kind, []) for kind in kinds)

@@ -199,13 +199,15 @@ class Models:
         """
         with explain_failures("remove the model"):
             models, groups = self._search("models"), self._search("model_groups")
-            names = {
+            unwanted = {
                 model_id: name
                 for model_id, name in models.items()
                 if model_id != keep and (model_ids is None or model_id in model_ids)
             }
-            group_ids = [group_id for group_id, name in groups.items() if model_ids is None or name in names.values()]
-            removed = [self._delete("models", model_id) for model_id in names]
+            group_ids = [
+                group_id for group_id, name in groups.items() if model_ids is None or name in unwanted.values()
+            ]
+            removed = [self._delete("models", model_id) for model_id in unwanted]
             removed += [self._delete("model_groups", group_id) for group_id in group_ids]
             return removed
 
@@ -248,7 +250,6 @@ class Models:
             return f"{kind.removesuffix('s').replace('_', ' ')} {object_id}"
 
     def _search(self, kind: str) -> dict[str, str]:
-        """Return the names of the pipeline's models or model groups, by id."""
         query = {"query": {"match_phrase": {"name": self.label}}, "size": 100, "_source": ["name", "description"]}
         try:
             hits = self._request("POST", f"{kind}/_search", query)["hits"]["hits"]

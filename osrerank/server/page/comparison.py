@@ -165,7 +165,6 @@ def highlighting() -> dict[str, Any]:
 def _compare_document(
     hit: Mapping[str, Any], rank: int, fields: Sequence[str], title_field: str, relevance: Mapping[str, int]
 ) -> ComparedDocument:
-    """Describe a hit at a rank of the reranked response."""
     trace = hit.get("_rerank") or {}
     first_pass = trace.get(FIRST_PASS) or {"score": hit.get("_score"), "rank": rank}
     stages = {name: mark for name, mark in trace.items() if name != FIRST_PASS and isinstance(mark, Mapping)}

@@ -132,5 +132,4 @@ class Judgments:
 
 
 def _normalize(text: str) -> str:
-    """Return a text in lower case with single spaces, for comparisons."""
     return " ".join(text.split()).casefold()

@@ -212,7 +212,6 @@ def check_pipelines(reranker: RerankService) -> dict[str, str]:
 
 
 def _find_obstacle(reranker: RerankService, pipeline: str) -> str:
-    """Return why a pipeline cannot be used, or "" if it can."""
     try:
         reranker.warm_up(Rerank(pipeline=pipeline), server_ms=SERVER_MS)
         return "".join(reranker.resolve(Rerank(pipeline=pipeline))[1])

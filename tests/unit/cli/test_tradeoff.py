@@ -35,7 +35,7 @@ def test_tradeoff_points_have_cost_and_quality_and_larger_depths_are_refused(fol
     ]
     assert "is not a list of whole numbers" in shown(folder, "--k0", "0,ten").output
     outcome = shown(folder, "--k0", "3", "--k1", "3")
-    assert "lacks duoBERT's probabilities for the pairs of the top 3" in str(outcome.exception)
+    assert "does not contain duoBERT's probabilities for the pairs of the top 3" in str(outcome.exception)
 
 
 def test_a_run_of_vectors_mono_is_a_curve_over_its_mono_depth(folder: Path) -> None:
@@ -80,7 +80,7 @@ def test_several_sample_sizes_are_a_curve_each(tmp_path: Path) -> None:
             (f"duoBERT Sample of {size}, k0 = 4", 4 + 4 * size) for size in (1, 2, 3)
         ]
     assert points[-1]["quality"] == 1.0  # all three others: Sum
-    assert "has a number below 1" in shown(tmp_path, "--sample-size", "0,5").output
+    assert "contains a number below 1" in shown(tmp_path, "--sample-size", "0,5").output
 
 
 def write_run(path: Path, first: list[str], mono: list[str], pairs: list[str], **options: object) -> None:
@@ -109,7 +109,7 @@ def test_a_curve_of_another_mono_depth_reads_pairs_from_its_own_run(tmp_path: Pa
     (tmp_path / "qrels").write_text("q 0 b 1\n")
     deep = ["tradeoff", str(tmp_path / "qrels"), str(tmp_path / "deep.jsonl"), "-m", "RR", "--json", "--pairs", "sum"]
     curves = [*deep, "--duo-k0", "2,4", "--k1", "0,2"]
-    assert "lacks duoBERT's probabilities" in str(CliRunner().invoke(cli, curves).exception)
+    assert "does not contain duoBERT's probabilities" in str(CliRunner().invoke(cli, curves).exception)
     outcome = CliRunner().invoke(cli, [*curves, "--pairs-from", str(tmp_path / "two.jsonl")])
     found = {
         (point["k0"], point["k1"]): point["quality"]

@@ -48,7 +48,7 @@ class TestCandidates:
             ("D2", 1.0),
             ("D1", 0.5),
         ]
-        with pytest.raises(FormatError, match="two documents of query '7' have the same rank 1"):
+        with pytest.raises(FormatError, match="two documents of query '7' share the rank 1"):
             list(join_run_and_texts((write(tmp_path, "7\tD2\t1\n7\tD1\t1\n"),), {"7": "seven"}, collection))
         with pytest.raises(FormatError, match=r"line 1: expected .*, found 2 columns"):
             list(join_run_and_texts((write(tmp_path, "7 D2\n"),), {"7": "seven"}, collection))
@@ -197,8 +197,8 @@ class TestCommand:
         texts = [json.loads(line)["text"] for line in (tmp_path / "c").read_text().splitlines()]
         assert texts == ["caf\u00e9", "caf\u00c3\u00a9\u00e9"]
         assert (
-            "1 documents have double-encoded text that could be repaired only in part, so it was left as it is "
-            "(first: '2')" in outcome.stderr
+            "1 documents contain double-encoded text that cannot be repaired completely, so it is unchanged "
+            "(the first is '2')" in outcome.stderr
         )
 
     def test_a_run_needs_queries_and_a_collection(self, tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ class CohereRequest(RankFieldsRequest):
     """A request to Cohere's ``/v1/rerank`` or ``/v2/rerank`` (https://docs.cohere.com/reference/rerank)."""
 
     documents: Documents
-    model: str | None = Field(None, description="Ignored: the server has one model, which the response names.")
+    model: str | None = Field(None, description="Ignored: the server has one model, which the response reports.")
     top_n: int | None = Field(None, ge=1, description="How many results to return; all if absent.")
     return_documents: bool | None = Field(
         None, description="Whether results contain their documents; by default, if the model's name is one of Jina's."
@@ -141,7 +141,7 @@ class VoyageRequest(DialectRequest):
 
     query: QueryText
     documents: Texts = Field(min_length=1)
-    model: str | None = Field(None, description="Ignored: the server has one model, which the response names.")
+    model: str | None = Field(None, description="Ignored: the server has one model, which the response reports.")
     top_k: int | None = Field(None, ge=1, description="How many results to return; all if absent.")
     return_documents: bool | None = Field(None, description="Whether results contain their documents.")
 

@@ -25,7 +25,7 @@ class MixedbreadRequest(RankFieldsRequest):
     """A request to Mixedbread's ``/v1/reranking``."""
 
     input: Documents
-    model: str | None = Field(None, description="Ignored: the server has one model, which the response names.")
+    model: str | None = Field(None, description="Ignored: the server has one model, which the response reports.")
     top_k: Literal[-1] | Annotated[int, Field(ge=1)] | None = Field(
         None, description="How many results to return; all if absent or -1."
     )

@@ -32,7 +32,7 @@ class ScoreRequest(DialectRequest):
         validation_alias=AliasChoices("text_2", "documents", "items", "data_2"),
         description='The documents; also named "documents", "items" or "data_2".',
     )
-    model: str | None = Field(None, description="Ignored: the server has one model, which the response names.")
+    model: str | None = Field(None, description="Ignored: the server has one model, which the response reports.")
 
     @model_validator(mode="after")
     def _are_pairs(self) -> "ScoreRequest":
