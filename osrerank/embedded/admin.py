@@ -58,7 +58,7 @@ def create_index(engine: Engine, name: str, body: Json) -> tuple[Json, list[str]
 
 
 def normalise_settings(settings: Json) -> Json:
-    """Return settings as nested objects under ``index`` and ``analysis``. Their keys may be dotted or lack ``index``.
+    """Return settings as nested objects under ``index`` and ``analysis``. Their keys can be dotted or lack ``index``.
 
     Raises:
         Fault: 400; a setting is unknown or has a wrong value.

@@ -45,7 +45,7 @@ def argument_fault(reason: str) -> Fault:
 
 
 def unsupported_fault(feature: str, fix: str = "use an OpenSearch server for it") -> Fault:
-    """Return the 400 for a feature of OpenSearch that this engine lacks; ``feature`` names the clause in brackets."""
+    """Return the 400 for an OpenSearch feature that this engine lacks. ``feature`` contains the clause in brackets."""
     return parsing_fault(f"the embedded engine does not support {feature}; {fix}")
 
 

@@ -20,7 +20,7 @@ from osrerank.embedded.storage.engine import Engine
 LOGGERS = [logging.getLogger(name) for name in ("opensearch", "opensearchpy.trace")]
 """opensearch-py's loggers, which log whole responses at DEBUG."""
 DECODED = "application/x-osrerank-decoded"
-"""The content type of a body of Python objects, which is not converted to JSON and back."""
+"""The content type of a body of Python objects, which skips the conversion to JSON and back."""
 HttpResponse = tuple[int, dict[str, str], Any]
 """Status, headers and body of an HTTP response."""
 
@@ -40,7 +40,7 @@ def with_serializers(options: dict[str, Any]) -> dict[str, Any]:
 
 
 class EmbeddedConnection(Connection):
-    """A connection to the engine of a folder; opensearch-py handles errors, retries and decoding.
+    """A connection to the engine of a folder. opensearch-py handles errors, retries and decoding.
 
     Args:
         embedded_path: the folder; the first request creates it if it is missing.
@@ -72,7 +72,7 @@ class EmbeddedConnection(Connection):
         started_s = time.perf_counter()
         response = self._handle(method, url, params or {}, body)
         full_url = f"{self.host}{url}"
-        if response.is_unshared and not any(logger.isEnabledFor(logging.DEBUG) for logger in LOGGERS):
+        if response.needs_no_copy and not any(logger.isEnabledFor(logging.DEBUG) for logger in LOGGERS):
             self.log_request_success(method, full_url, url, None, 200, "", time.perf_counter() - started_s)
             return 200, {"content-type": DECODED}, response.body
         is_text = isinstance(response.body, str)
@@ -102,7 +102,7 @@ class EmbeddedConnection(Connection):
 
 
 class EmbeddedTransport(Transport):
-    """opensearch-py's transport over ``EmbeddedConnection``; ``embedded_path`` names the folder."""
+    """opensearch-py's transport over ``EmbeddedConnection``, to the engine in the folder ``embedded_path``."""
 
     DEFAULT_CONNECTION_CLASS = EmbeddedConnection
 

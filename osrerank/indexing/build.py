@@ -100,7 +100,7 @@ def build_vectors(
     documents are read if the engine reports no sequence numbers, or if the vectors are in Redis.
 
     Args:
-        client: a client of the index; its settings name the model and the store.
+        client: a client of the index; its settings specify the model and the store.
         index: the index's name.
         to: the place to store the vectors; by default the side index on a cluster, else the settings' store.
         date_field: a date or number field whose value grows with each change. With it, the build reads the documents
@@ -143,7 +143,7 @@ def follow_vectors(
         report: called after each round that read documents.
 
     Raises:
-        ConfigError: as `build_vectors`; also if the engine reports no sequence numbers, or the store may drop vectors.
+        ConfigError: see `build_vectors`. Also if the engine reports no sequence numbers, or the store can drop vectors.
         OsrerankError: the first build failed; later errors are logged.
     """
     has_built = False
@@ -465,7 +465,7 @@ def _yield_request(request: SideRequest) -> Generator[SideRequest, Any, Any]:
 
 
 def _side_stores(client: Client, index: str, to: StoreName | None, vectors: DocumentVectors) -> dict[str, IndexStore]:
-    """Return the side indices that a build writes to, by index name; empty if it writes to the settings' store.
+    """Return the side indices that a build writes to, by index name. Empty if it writes to the settings' store.
 
     Raises:
         ConfigError: the settings name another store.

@@ -17,7 +17,7 @@ class Changes(NamedTuple):
 
     Attributes:
         saved: the stored position, which contains the highest value of the field at the last such build.
-        newest: the field's highest value now; None if no document has the field.
+        newest: the field's highest value now. None if no document has the field.
         field: the field's name.
         is_date: whether the field is a date, with values in milliseconds.
     """

@@ -47,7 +47,7 @@ def read_batches(
 ) -> Iterator[DocumentBatch]:
     """Yield an index's documents in batches; its options decide how they become texts.
 
-    ``subset`` names the indices to read, separated by commas, if not all that ``index`` stands for.
+    ``subset`` lists the indices to read, separated by commas, if not all that ``index`` stands for.
     """
     options = client.options_of(index)
     documents = scan_documents(client, subset or index, fields, query)

@@ -41,7 +41,7 @@ class Estimate:
         coverage: the numbers of documents with and without vectors.
         build_s: the time to build the missing vectors, in seconds.
         build_bytes: the stored size of the missing vectors in bytes, without the store's overhead.
-        rate: the measured speed of encoding; None if no vectors are missing.
+        rate: the measured speed of encoding. None if no vectors are missing.
     """
 
     coverage: Coverage

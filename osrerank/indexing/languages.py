@@ -14,7 +14,7 @@ from osrerank.scoring.registry import is_local
 from osrerank.stages.language_guard import count_languages, is_model_language, use_multilingual
 
 MIN_SHARE = 0.2
-"""The minimum share of a language among the texts with a clear language; a rarer one may be a detection error."""
+"""The minimum share of a language among the texts with a clear language. A rarer one might be a detection error."""
 ANALYZERS = {
     "ar": "arabic", "bg": "bulgarian", "bn": "bengali", "ca": "catalan", "cs": "czech", "da": "danish", "de": "german",
     "el": "greek", "en": "english", "es": "spanish", "et": "estonian", "eu": "basque", "fa": "persian", "fi": "finnish",
@@ -35,8 +35,8 @@ class Languages:
     Attributes:
         counts: language -> the number of sampled documents in it, without rare languages.
         model: the index's model.
-        model_languages: the languages that the model supports; empty if they are unknown.
-        generic_field: the text field that is searched first, if its analyzer is in `GENERIC_ANALYZERS`; else "".
+        model_languages: the languages that the model supports. Empty if they are unknown.
+        generic_field: the text field that is searched first. Empty unless its analyzer is in `GENERIC_ANALYZERS`.
     """
 
     counts: Mapping[str, int]

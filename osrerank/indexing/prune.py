@@ -86,7 +86,7 @@ def _indices_with_vectors(client: Client) -> list[str]:
 def _prune_side(client: Client, side: IndexStore, names: Sequence[str]) -> int:
     """Prune a side index; return how many records remain.
 
-    Vectors that builders store meanwhile may be deleted. The positions of builds are then set back, so that the next
+    Vectors that builders store meanwhile might be deleted. The positions of builds are then set back, so that the next
     build stores these vectors again.
     """
     positions = {}

@@ -57,7 +57,7 @@ def scroll_hits(client: Client, index: str, body: Mapping[str, Any]) -> Iterator
             yield from page
             page = client.search(body={**body, "search_after": page[-1]["sort"]}, index=index)["hits"]["hits"]
         return
-    params = {"scroll": SCROLL_KEEP_ALIVE, **engine.no_pipeline}  # an index may have a default pipeline
+    params = {"scroll": SCROLL_KEEP_ALIVE, **engine.no_pipeline}  # an index can have a default pipeline
     response = client.search(body=body, index=index, params=params)
     try:
         while page := response["hits"]["hits"]:
@@ -231,7 +231,7 @@ def side_stores(client: Client, names: Sequence[str], model: str = "") -> list[I
         NotFoundError: an index does not exist.
     """
     indices = {index for name in names for index in client.indices.get_mapping(index=name)}
-    for stream in {data_stream(index) for index in indices} - indices:  # a restored index may have no stream here
+    for stream in {data_stream(index) for index in indices} - indices:  # a restored index might have no stream here
         indices |= {*client.indices.get_mapping(index=stream, ignore_unavailable=True)}
     application_indices = [index for index in indices if not index.startswith(PREFIX)]
     groups = groupby(sorted(application_indices, key=lambda index: (side_index(index), index)), side_index)

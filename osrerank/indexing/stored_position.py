@@ -1,7 +1,7 @@
 """Load and store the position of an index's builds: which documents have vectors, and which builder reads which now.
 
 The position is stored with the vectors: in a side index (the hidden index with the vectors of another one), or in this
-machine's file. Several builders may change it at the same time. `osrerank.vectors.position` describes its content.
+machine's file. Several builders can change it at the same time. `osrerank.vectors.position` describes its content.
 """
 
 import logging
@@ -71,7 +71,7 @@ class SidePosition(StoredPosition):
 
 
 class FilePosition(StoredPosition):
-    """The position in this machine's file. Two processes that build may both encode a text, but neither skips one."""
+    """The position in this machine's file. Two processes that build might both encode a text, but neither skips one."""
 
     def __init__(self, store: FileStore, key: bytes) -> None:
         self._store, self._key = store, POSITION_PREFIX + key

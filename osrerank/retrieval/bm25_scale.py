@@ -37,7 +37,7 @@ class Bm25Scale:
 
     Attributes:
         default: the factor of an index with the default similarity; 1 if the engine has no factor.
-        factors: index -> factor, for indices whose settings name a similarity.
+        factors: index -> factor, for indices whose settings define a similarity.
     """
 
     default: float = 1.0

@@ -22,7 +22,7 @@ from osrerank.types.reasons import Reason, ReasonCode
 from osrerank.types.values import TEXT
 
 STAGE = "boosts"
-"""The name of the step after the stages, in reports and in hits."""
+"""The name under which boosts are reported, as if they were a last stage."""
 SCORES_PARAM = "include_named_queries_score"
 """The URL parameter that requests the scores of named queries: since OpenSearch 2.13 and Elasticsearch 8.8."""
 PREFIX = "osrerank-"
@@ -46,10 +46,10 @@ class Boost:
     """A boost of a query, whose value for a hit is combined with the text score.
 
     Attributes:
-        mode: the operation that combines it with the score so far: a ``boost_mode`` of ``function_score``.
+        mode: how it combines with the score so far: a ``boost_mode`` of ``function_score``.
         names: the named queries whose scores are summed.
         factor: the product of the ``boost`` of all enclosing clauses; it multiplies the sum.
-        fixed_value: the boost of all hits that match the query (``negative_boost``); None if it depends on the scores.
+        fixed_value: the boost of every hit that matches (``negative_boost``). None if the boost depends on the scores.
         enclosing: the optional queries that enclose the boost; a hit that does not match all of them gets no boost.
     """
 
@@ -104,13 +104,13 @@ Parts = Mapping[str, float]
 def find_boosts(
     body: Mapping[str, Any], params: Mapping[str, Any], text: str, exact: Collection[str]
 ) -> Boosts | Reason | None:
-    """Return the boosts of a search; the reason if they cannot be separated from its text score; None if it has none.
+    """Return the query's boosts, or the reason why they cannot be separated from its text score. None without boosts.
 
     Args:
         body: the caller's body.
         params: the caller's URL parameters.
         text: the query text. If some clause searches for it, a clause that searches for another text is a boost.
-        exact: fields of exact values, such as keywords; a clause that searches only these is a boost.
+        exact: non-text fields, such as keywords. A clause that searches only these is a boost.
     """
     query = body.get("query")
     is_searched = any(text == clause_text for clause_text, _ in texts_with_fields(query))
@@ -155,14 +155,14 @@ class _InseparableBoostsError(Exception):
 
 @dataclass(slots=True)
 class _Naming:
-    """Names the parts of a query, from its root to the text.
+    """Gives names to a query's text clauses and boosts, so that the engine returns their scores.
 
     Attributes:
-        text: the query text, if a clause searches for it; else None.
-        exact: the fields of exact values.
-        texts, factor, steps: the parts of the `Boosts` named so far.
-        filters: named queries that match all documents; added as filters, they only return scores.
-        count: the number of names so far.
+        text: the query text. None if no clause searches for it.
+        exact: the non-text fields, such as keywords.
+        texts, factor, steps: the attributes of the resulting `Boosts`, as collected so far.
+        filters: named queries that match all documents. They are sent as filters, so they only return scores.
+        count: the number of names given so far.
         enclosing: the optional queries that enclose the current clause.
         text_enclosing: the optional queries that enclose the text part.
     """
@@ -178,7 +178,7 @@ class _Naming:
     text_enclosing: tuple[str, ...] = ()
 
     def name_parts(self, clause: Any, factor: float) -> Mapping[str, Any]:
-        """Return a copy of a clause whose text part and boosts have names.
+        """Return a copy of a clause with names for its text part and boosts.
 
         Raises:
             _InseparableBoostsError: its boosts cannot be separated from its text score.
@@ -220,7 +220,7 @@ class _Naming:
         return frozenset(kinds)
 
     def _is_filter(self, leaf: Mapping[str, Any]) -> bool:
-        """Return whether a clause searches only fields of exact values, or for another text than the query text."""
+        """Return whether a clause searches only non-text fields, or searches for another text than the query."""
         texts = list(texts_with_fields(leaf))
         names = [without_boost(name) for _, fields in texts for name in fields]
         if names and all(name in self.exact for name in names):
@@ -234,7 +234,7 @@ class _Naming:
         return {"bool": {"must": [clause], "_name": names[-1]}}
 
     def _name_function_score(self, content: Mapping[str, Any], factor: float) -> dict[str, Any]:
-        """Return a ``function_score`` with a named query; its functions get a named query of their own in `filters`."""
+        """Name the text part of a ``function_score``; add a named query with its functions to `filters`."""
         named = {**content, "query": self.name_parts(content.get("query"), factor)}
         if not _functions(content):
             return named
@@ -296,13 +296,13 @@ def _as_list(clauses: Any) -> list[Any]:
 
 
 def _functions(content: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Return the functions of a ``function_score``; a single one may stand outside the list."""
+    """Return the functions of a ``function_score``, which can define a single one outside the list."""
     single = {key: value for key, value in content.items() if key not in _NON_FUNCTION_KEYS and key != "functions"}
     return [*_as_list(content.get("functions") or []), *([single] if single else [])]
 
 
 def _check_functions(part: Any) -> None:
-    """Raise `_InseparableBoostsError` if the value of a function in a query depends on the text score or on chance."""
+    """Raise `_InseparableBoostsError` if a function's value depends on the text score or on chance."""
     if isinstance(part, list):
         for element in part:
             _check_functions(element)
@@ -311,18 +311,18 @@ def _check_functions(part: Any) -> None:
     for value in part.values():
         _check_functions(value)
     if "random_score" in part and "seed" not in (part["random_score"] or {}):
-        raise _InseparableBoostsError("random_score has no seed, so each search draws other values")
+        raise _InseparableBoostsError("random_score has no seed, so its values change with each search")
     if "script_score" in part:
         script = part["script_score"].get("script")
         source = script.get("source") if isinstance(script, Mapping) else script
         if not isinstance(source, str) or "_score" in source:
-            raise _InseparableBoostsError("a script reads _score, or is a stored script")
+            raise _InseparableBoostsError("a script uses _score, or is a stored script")
 
 
 def split_scores(response: Mapping[str, Any], boosts: Boosts) -> tuple[tuple[Parts, ...] | Reason, dict[str, Any]]:
-    """Return the score parts of each hit, or the reason why they are unknown; and the response with the caller's names.
+    """Return the score parts of each hit, or why they are unknown, and the response with only the caller's query names.
 
-    The parts are unknown unless those of each hit combine to its ``_score``, except for the last places of float32.
+    The parts are unknown unless they combine to each hit's ``_score``, apart from float32 rounding.
 
     Raises:
         ResponseFormatError: ``response`` is not a search response.
@@ -342,14 +342,14 @@ def split_scores(response: Mapping[str, Any], boosts: Boosts) -> tuple[tuple[Par
         except TypeError:  # "NaN"
             combined_score = math.nan
         if not abs(combined_score - score) <= MAX_ERROR_ULPS * float(np.spacing(np.float32(score))):
-            cause = f"the hit at rank {rank} has the _score {score:.7g}, but its parts make {combined_score:.7g}"
+            cause = f"the hit at rank {rank} has the _score {score:.7g}, but its parts combine to {combined_score:.7g}"
             return _inseparable_reason(cause), caller_response
         parts.append({TEXT: text_score, **{_boost_key(number): value for number, value in enumerate(values, start=1)}})
     return tuple(parts), caller_response
 
 
 def restore_caller_names(response: Mapping[str, Any], *, has_scores: bool) -> dict[str, Any]:
-    """Return a response in whose ``matched_queries`` only the caller's own names are left.
+    """Remove osrerank's query names from a response's ``matched_queries``.
 
     The names are a list unless the caller requested their scores.
     """
@@ -378,7 +378,7 @@ def _restore_hit(hit: Mapping[str, Any], has_scores: bool) -> dict[str, Any]:  #
 
 
 def _restore_nested_hits(part: Any, has_scores: bool) -> Any:  # noqa: FBT001 - as in the response
-    """Return a part of a response with only the caller's names in each ``matched_queries``, at any depth."""
+    """Remove osrerank's query names from each ``matched_queries`` in a part of a response, at any depth."""
     if isinstance(part, list):
         return [_restore_nested_hits(element, has_scores) for element in part]
     if not isinstance(part, Mapping):
@@ -388,13 +388,13 @@ def _restore_nested_hits(part: Any, has_scores: bool) -> Any:  # noqa: FBT001 - 
 
 
 def with_score_parts(ranking: Ranking, parts: Sequence[Parts]) -> Ranking:
-    """Return a first pass's ranking with score parts, which are given in the order of the candidates."""
+    """Return a first pass's ranking with the score parts of each candidate, in the same order."""
     pairs = zip(ranking.candidates, parts, strict=True)
     return replace(ranking, candidates=tuple(candidate.with_first_parts(scores) for candidate, scores in pairs))
 
 
 def combine(text_score: float, values: Sequence[float], steps: Sequence[Boost]) -> float:
-    """Return the score that a text score and the values of the boosts combine to, in the order of the steps."""
+    """Combine a text score with the boosts' values, one step after the other."""
     score = text_score
     for value, step in zip(values, steps, strict=True):
         if step.mode == "multiply":
@@ -413,7 +413,7 @@ def combine(text_score: float, values: Sequence[float], steps: Sequence[Boost]) 
 
 
 def apply_boosts(ranking: Ranking, boosts: Boosts | Reason) -> Ranking:
-    """Return a ranking with the boosts of the query applied, or with a report of the reason why they are not.
+    """Apply the query's boosts to a ranking, or report why they cannot be applied.
 
     The text scores are redistributed among the reranked candidates: the model's best candidate gets the highest, and so
     on. Each is then combined with the candidate's boosts as in the query. If the model agrees with the text scores, the
@@ -449,7 +449,10 @@ def apply_boosts(ranking: Ranking, boosts: Boosts | Reason) -> Ranking:
 def _boosted_scores(
     candidates: Sequence[Candidate], text_scores: Sequence[float], steps: Sequence[Boost]
 ) -> Iterator[float]:
-    """Yield the score of each candidate with a new text score; exactly the old score if the text score is the same."""
+    """Yield each candidate's score recomputed with its new text score.
+
+    An unchanged text score yields the original score exactly, without rounding error.
+    """
     for candidate, text_score in zip(candidates, text_scores, strict=True):
         first_pass = candidate.trace[0]
         if text_score == candidate.text_score:

@@ -40,7 +40,7 @@ def fields_content(stored: bytes, identity: str, fields: Sequence[str]) -> bytes
     """Return the content to store under `fields_key`, as JSON.
 
     Args:
-        stored: the content that is stored now; empty if there is none.
+        stored: the content that is stored now. Empty if there is none.
         identity: the index's uuid; "" in a side index.
         fields: the fields that the build read.
     """
@@ -68,7 +68,7 @@ class BuiltFields:
 
     @cached_property
     def _file(self) -> FileStore | None:
-        """This machine's vector file; None if vectors are stored elsewhere."""
+        """This machine's vector file. None if vectors are stored elsewhere."""
         store = VectorStorage.from_settings(self._settings).store if self._settings.vectors in (None, "file") else None
         return store if isinstance(store, FileStore) else None
 

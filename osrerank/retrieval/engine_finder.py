@@ -21,7 +21,7 @@ class EngineFinder:
 
     @property
     def engine_if_known(self) -> Engine | None:
-        """The engine; None until a lookup has succeeded."""
+        """The engine. None until a lookup has succeeded."""
         return self._engine
 
     def find(self) -> Generator[SideRequest, Any, Engine]:
@@ -33,7 +33,7 @@ class EngineFinder:
         except EngineError as error:
             if self._log_throttle.is_due(""):
                 logger.warning(
-                    "[engine-unread] osrerank cannot identify the search engine and assumes OpenSearch; name the "
+                    "[engine-unread] osrerank cannot identify the search engine and assumes OpenSearch; set the "
                     "engine with OSRERANK_ENGINE or engine=: %s",
                     error,
                 )
@@ -45,7 +45,7 @@ def _identify() -> Generator[SideRequest, Any, Engine]:
     """Yield the requests that identify the engine, and return it.
 
     ``GET /`` needs a right on the cluster. If the user lacks it, osrerank requests ``/_security/_authenticate``: only
-    Elasticsearch has this path, and every user may read it.
+    Elasticsearch has this path, and every user can read it.
     """
     try:
         response = yield SideRequest("GET", "/")

@@ -18,7 +18,7 @@ from osrerank.retrieval.fields import (
     IndexGroup,
     NamedFields,
     SearchFields,
-    add_defined_fields,
+    add_body_fields,
     index_groups,
     resolve_fields,
     union,
@@ -34,9 +34,9 @@ logger = logging.getLogger(__name__)
 LOG_INTERVAL_S = 86_400.0
 """The time, in seconds, after which the fields of an index are logged again."""
 MIN_AGE_S = 0.1
-"""The age, in seconds, below which a cached mapping is not read again, even if it lacks a named field."""
+"""The age, in seconds, below which a cached mapping is not read again, even if it lacks a specified field."""
 MAX_FIELD_SETS = 1_000
-"""The maximum number of sets of named fields that are cached for an index."""
+"""The maximum number of cached `NamedFields` per index."""
 MAX_LISTED_NAMES = 20
 """The maximum number of names that a message lists."""
 
@@ -49,9 +49,9 @@ class _CacheEntry:
         loaded_at_s: the time of the clock when the mapping was read, in seconds.
         names: all top-level field names seen so far, in mappings and in hits.
         indices: the names of all indices seen so far, in mappings and in hits.
-        groups: the fields of a search that names none, chosen by the mapping alone.
-        built: index -> the fields from which its vectors were last built; None before they are looked up.
-        fields: the fields that a search names -> the fields that it uses.
+        groups: the fields of a search that specifies none, chosen by the mapping alone.
+        built: index -> the fields used by its last vector build. None before they are looked up.
+        fields: the fields that a search specifies -> the fields that it uses.
     """
 
     def __init__(self, by_index: dict[str, Leaves], loaded_at_s: float) -> None:
@@ -88,7 +88,7 @@ class FieldFinder:
         """Return the fields that a search uses. Yield the requests to look them up, unless they are cached.
 
         If the mapping cannot be read, the query searches the index's default fields, and the model reads the fields of
-        the hits. The returned fields carry a warning. ``options`` are the search's `index_options`; with ``refresh``,
+        the hits. The returned fields contain a warning. ``options`` are the search's `index_options`. With ``refresh``,
         the mapping is read even if it is cached.
         """
         key = f"{index}{options}"
@@ -124,10 +124,11 @@ class FieldFinder:
                 self._entries.put(f"{index}{options}", entry)
             else:
                 entry.replace_mapping(by_index, self._clock())
-        needs_defaults = named.needs_mapping_fields(add_defined_fields(entry.by_index, named))
+        needs_defaults = named.needs_mapping_fields(add_body_fields(entry.by_index, named))
         warnings: tuple[SearchWarning, ...] = ()
         groups = entry.groups if needs_defaults else ()
-        if needs_defaults and named.uses_built and self._built is not None and not (named.read or named.searched):
+        has_names = bool(named.text_fields or named.query_fields)
+        if needs_defaults and named.uses_build_fields and self._built is not None and not has_names:
             if entry.built is None:
                 entry.built, warnings = yield from self._read_built(index, entry.by_index, options)
             groups = with_built_fields(entry.groups, entry.built, entry.by_index)
@@ -164,7 +165,7 @@ class FieldFinder:
             return {}, (warning,)
 
     def _log_built_fields(self, mapped: Iterable[IndexGroup], groups: Iterable[IndexGroup]) -> None:
-        """Log, once a day for an index, that its vectors were built from other fields than the mapping now has."""
+        """Log once a day, for each index, that its vectors were built from fields other than the mapping's."""
         mapping_fields = {name: group.read for group in mapped for name in group.indices}
         for group in groups:
             for name in group.indices:
@@ -178,7 +179,7 @@ class FieldFinder:
                     )  # fmt: skip
 
     def _log_fields(self, index: Any, fields: SearchFields) -> None:
-        """Log, once a day for an index, which text fields are searched and which are not."""
+        """Log once a day, for each index, which text fields are searched and which are not."""
         if self._daily_throttle.is_due((str(index), fields.searched, fields.left_out)):
             indices, searched = index or "all indices", ", ".join(fields.searched) or "default fields"
             if fields.left_out:
@@ -189,7 +190,7 @@ class FieldFinder:
                 logger.info("in %s, %s are searched", indices, searched)
 
     def is_outdated(self, index: Any, options: Mapping[str, Any], response: Mapping[str, Any]) -> bool:
-        """Return whether a search's hits have indices or top-level fields that the cached mapping lacks."""
+        """Return whether a search's hits contain indices or top-level fields that are not in the cached mapping."""
         entry = self._entries.get(f"{index}{options}")
         if entry is None:
             return False
@@ -215,11 +216,11 @@ class FieldFinder:
 
 
 def _fields_without_mapping(named: NamedFields, *warnings: SearchWarning) -> SearchFields:
-    """Return the fields that a search names, for a search whose mapping cannot be read."""
-    read = union([map(without_boost, named.read or named.searched)])
+    """Return the fields of a search whose mapping cannot be read: those that it specifies."""
+    read = union([map(without_boost, named.text_fields or named.query_fields)])
     query_names = [without_boost(name) for name in named.in_query or () if "*" not in name]
     return replace(
-        SearchFields.from_names(named.searched, read),
+        SearchFields.from_names(named.query_fields, read),
         read=read or union([query_names]),
         not_in_source=frozenset(read),
         warnings=warnings,

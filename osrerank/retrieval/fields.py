@@ -1,6 +1,6 @@
 """Decide which fields of each index the query searches and the model reads.
 
-They are the fields that the caller names, or else the text fields of the mapping.
+They are the fields that the caller specifies, or else the text fields of the mapping.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -24,55 +24,55 @@ from osrerank.types.reasons import SearchWarning, WarningCode
 
 
 class FoundNames(tuple[str, ...]):
-    """Field names that osrerank found in a mapping; a search with them looks the fields up again."""
+    """Field names that osrerank found in a mapping. A search that gets them looks the fields up again."""
 
     __slots__ = ()
 
 
 class CheckedNames(tuple[str, ...]):
-    """Field names that were checked against the mapping: searches do not warn again of those that are missing."""
+    """Field names already checked against the mapping. Searches do not warn again about missing ones."""
 
     __slots__ = ()
 
 
 def caller_names(names: Sequence[str] | None) -> tuple[str, ...]:
-    """Return the field names that the caller gave; empty for None, and for names that osrerank found."""
+    """Return the field names that the caller specified, without names that osrerank found."""
     return () if names is None or isinstance(names, FoundNames) else tuple(names)
 
 
 @dataclass(frozen=True, slots=True)
 class NamedFields:
-    """The fields that a search names, in its options and in its query.
+    """The fields that a search specifies, in its options and in its query.
 
     Attributes:
-        searched: the names in the option ``query_fields``, which a query given as text searches.
-        read: the names in the option ``fields``, whose text the model scores.
-        in_query: the names in the caller's own query; None if the query is a text.
-        other_ranking: the names in the option ``fields`` of the second ranking of an interleaved search.
-        defined: the fields that the caller's body defines, such as runtime fields.
+        query_fields: the names in the option ``query_fields``, which a plain-text query searches.
+        text_fields: the names in the option ``fields``, whose text the model scores.
+        in_query: the names in the caller's query body. None for a plain-text query.
+        other_text_fields: the names in the option ``fields`` of an interleaved search's second ranking.
+        body_fields: the fields that the caller's body defines, such as runtime fields.
         is_checked: whether the names were checked against the mapping before.
-        uses_built: whether a search that names no fields reads those of the last build of vectors.
+        uses_build_fields: whether the fields used by the last vector build are the default.
     """
 
-    searched: tuple[str, ...] = ()
-    read: tuple[str, ...] = ()
+    query_fields: tuple[str, ...] = ()
+    text_fields: tuple[str, ...] = ()
     in_query: tuple[str, ...] | None = None
-    other_ranking: tuple[str, ...] = ()
-    defined: tuple[Leaf, ...] = ()
+    other_text_fields: tuple[str, ...] = ()
+    body_fields: tuple[Leaf, ...] = ()
     is_checked: bool = False
-    uses_built: bool = False
+    uses_build_fields: bool = False
 
     def needs_mapping_fields(self, mappings: Sequence[Leaves]) -> bool:
-        """Return whether the search names too few fields, so that the mapping's text fields are used."""
+        """Return whether the search specifies too few fields, so that the mapping's text fields are used."""
         if self.in_query is None:
-            return not self.searched
-        if self.read or self.searched:
+            return not self.query_fields
+        if self.text_fields or self.query_fields:
             return False
         texts = self.query_text_fields(mappings)
         return not texts or any("*" in name for name in texts)
 
     def query_text_fields(self, mappings: Sequence[Leaves]) -> list[str]:
-        """Return the names in the caller's own query that are text fields, or patterns that match some."""
+        """Return the names in the caller's query that are text fields, or patterns that match text fields."""
         names = self.in_query or ()
         return [name for name in names if any(leaf.kind in TEXT_KINDS for leaf in _resolve_all(mappings, name))]
 
@@ -82,7 +82,7 @@ class IndexGroup:
     """A group of indices that have the same fields.
 
     Attributes:
-        searched: the fields that a query given as text searches.
+        searched: the fields that a plain-text query searches.
         read: the fields whose text the model scores.
     """
 
@@ -96,24 +96,24 @@ class SearchFields:
     """The fields that a search uses, and the warnings about them.
 
     Attributes:
-        searched: the fields that a query given as text searches; empty for the index's default fields.
-        read: the fields whose text the model scores; if empty, they are chosen from the hits.
-        groups: groups of indices with the same fields; empty if fields are named, or all indices have the same.
-        paths: name in the options -> the fields that are read for it.
+        searched: the fields that a plain-text query searches. If empty, it searches the index's default fields.
+        read: the fields whose text the model scores. If empty, they are chosen from the hits.
+        groups: groups of indices with the same fields. Empty if all indices use the same fields.
+        paths: name in the options -> the fields that it stands for.
         nested: field -> the nested object that contains it.
         nested_indices: nested object -> the indices in which it is nested, if it is an ordinary object in others.
-        semantic: fields with vectors, each of which needs a clause of its own.
-        not_in_source: fields whose original text ``_source`` lacks, so that a request lists them in ``fields``.
-        exact: fields that hold exact values in every index that has them, such as keywords and numbers; what a search
-            requests does not depend on them.
-        source_only: fields whose original text only ``_source`` has; ``fields`` would return another text.
+        semantic: ``semantic_text`` fields, each of which needs a separate clause.
+        not_in_source: fields without their text in ``_source``, which are requested as ``fields``.
+        exact: non-text fields, such as keywords and numbers. Ignored in comparisons, because the requests do not
+            depend on them.
+        source_only: fields whose text must come from ``_source``, because ``fields`` might return a different text.
         is_lenient: whether a searched field has a type that rejects some texts, such as a date.
-        options: name in the options, without its boost -> whether a query given as text searches it.
-        missing: the names in the options that the mapping lacks.
+        options: name in the options, without its boost -> whether a plain-text query searches it.
+        missing: the names in the options that are not in the mapping.
         similar: name in the options -> the most similar name in the mapping.
-        left_out: the text fields that are not searched, because the search names none and there are too many.
-        warnings: warnings about reading the mapping.
-        timed_out: whether the request for the mapping timed out, as others would now.
+        left_out: the text fields beyond the maximum number that a search without field names searches.
+        warnings: warnings about the mapping request.
+        timed_out: whether the mapping request timed out. Further requests would probably time out too.
     """
 
     searched: tuple[str, ...] = ()
@@ -136,7 +136,7 @@ class SearchFields:
 
     @classmethod
     def from_options(cls, options: Rerank) -> Self:
-        """Return the fields that the options name, without a mapping."""
+        """Return the fields specified in the options, without a mapping."""
         return cls.from_names(caller_names(options.query_fields), caller_names(options.fields))
 
     @classmethod
@@ -146,7 +146,7 @@ class SearchFields:
         return cls(searched, names, paths={name: (name,) for name in names}, options=dict.fromkeys(names, False))
 
     def fields_to_read(self, names: Sequence[str] | None) -> tuple[str, ...]:
-        """Return the fields to read for the names in a ranking's ``fields`` option; `read` if it names none."""
+        """Return the fields for the names in a ranking's ``fields`` option, or `read` if it is empty."""
         if not caller_names(names):
             return self.read
         return union(self.paths.get(without_boost(name), (without_boost(name),)) for name in caller_names(names))
@@ -155,8 +155,8 @@ class SearchFields:
         """Return index -> the fields to read in it.
 
         Args:
-            names: the names in a ranking's ``fields`` option; if it has any, the same fields are read in all indices,
-                and the mapping returned is empty.
+            names: the names in a ranking's ``fields`` option. If the caller specified any, they apply to all indices,
+                and the result is empty.
         """
         return {} if caller_names(names) else {index: group.read for group in self.groups for index in group.indices}
 
@@ -168,7 +168,7 @@ class SearchFields:
         return replace(options, fields=read or None, query_fields=searched)
 
     def check_names(self, fields_with_text: Collection[str] | None) -> list[SearchWarning]:
-        """Return warnings about names in the options that the mapping lacks, or that have no text in the hits.
+        """Return warnings about option names that are not in the mapping, or that have no text in the hits.
 
         ``fields_with_text`` is None if there are no hits.
         """
@@ -197,7 +197,7 @@ def index_groups(by_index: Mapping[str, Leaves]) -> tuple[IndexGroup, ...]:
 def with_built_fields(
     groups: Sequence[IndexGroup], built: Mapping[str, tuple[str, ...]], by_index: Mapping[str, Leaves]
 ) -> tuple[IndexGroup, ...]:
-    """Return the groups with the fields that the last build of each index read, if its mapping still has them all."""
+    """Return the groups with the fields used by each index's last build, if its mapping still contains them all."""
     changed = []
     for group in groups:
         for index in group.indices:
@@ -236,7 +236,7 @@ def merge_groups(groups: Iterable[IndexGroup]) -> tuple[IndexGroup, ...]:
 
 
 def _source_paths(leaf: Leaf, leaves: Leaves) -> tuple[str, ...]:
-    """Return the paths at which ``_source`` has a field's text, or else those to request as ``fields``."""
+    """Return the paths of a field's text in ``_source``, or else the paths to request as ``fields``."""
     original = leaves.get(leaf.source)
     if original is not None and original.is_in_source and not leaf.copied_from:
         return (original.path,)
@@ -244,30 +244,32 @@ def _source_paths(leaf: Leaf, leaves: Leaves) -> tuple[str, ...]:
 
 
 def resolve_fields(by_index: Mapping[str, Leaves], defaults: Sequence[IndexGroup], named: NamedFields) -> SearchFields:
-    """Return the fields that a search uses: those that it names, and the ``defaults`` where it names none."""
-    mappings = add_defined_fields(by_index, named)
-    paths = {without_boost(name): _paths_to_read(mappings, name) for name in (*named.read, *named.other_ranking)}
+    """Return the fields that a search uses: those that it specifies, or else the ``defaults``."""
+    mappings = add_body_fields(by_index, named)
+    text_names = (*named.text_fields, *named.other_text_fields)
+    paths = {without_boost(name): _paths_to_read(mappings, name) for name in text_names}
     groups = [replace(group, read=_query_fields(mappings, group.read, named)) for group in defaults]
-    if named.read or named.searched:
-        read = union(paths[without_boost(name)] for name in named.read) or _distinct_texts(mappings, named.searched)
+    if named.text_fields or named.query_fields:
+        read = union(paths[without_boost(name)] for name in named.text_fields)
+        read = read or _distinct_texts(mappings, named.query_fields)
     else:
         read = union(group.read for group in groups) or _query_fields(mappings, (), named)
-    searched = _expand_objects(mappings, named.searched) or union(group.searched for group in groups)
+    searched = _expand_objects(mappings, named.query_fields) or union(group.searched for group in groups)
     leaves = {leaf.path: leaf for mapping in mappings for leaf in mapping.values()}
     texts = {leaf.path for mapping in mappings for leaf in mapping.values() if leaf.kind in TEXT_KINDS}
     nested = {leaf.path: leaf.nested for mapping in mappings for leaf in mapping.values() if leaf.nested}
-    left_out = [] if named.searched or named.in_query is not None else _unsearched_fields(mappings, searched)
-    searched_names = set(map(without_boost, named.searched))
-    names = map(without_boost, (*named.searched, *named.read, *named.other_ranking))
+    left_out = [] if named.query_fields or named.in_query is not None else _unsearched_fields(mappings, searched)
+    searched_names = set(map(without_boost, named.query_fields))
+    names = map(without_boost, (*named.query_fields, *text_names))
     options = {name: name in searched_names for name in names}
-    if not named.read:
+    if not named.text_fields:
         paths |= {name: _fields_with_same_text(mappings, name, read) for name in searched_names}
     searched_leaves = [leaves[without_boost(name)] for name in searched if without_boost(name) in leaves]
     differ = len({(group.searched, group.read) for group in groups}) > 1
     return SearchFields(
         searched=searched,
         read=read,
-        groups=tuple(groups) if differ and not named.searched else (),
+        groups=tuple(groups) if differ and not named.query_fields else (),
         paths=paths,
         nested=nested,
         nested_indices=_nested_indices(by_index, nested),
@@ -288,9 +290,9 @@ def _unsearched_fields(mappings: Sequence[Leaves], searched: Collection[str]) ->
     return [path for path in texts if path not in searched]
 
 
-def add_defined_fields(by_index: Mapping[str, Leaves], named: NamedFields) -> list[Leaves]:
-    """Return the fields of each index together with those that the search itself defines."""
-    return [{**leaves, **{leaf.path: leaf for leaf in named.defined}} for leaves in by_index.values()]
+def add_body_fields(by_index: Mapping[str, Leaves], named: NamedFields) -> list[Leaves]:
+    """Return the fields of each index together with those that the search body defines."""
+    return [{**leaves, **{leaf.path: leaf for leaf in named.body_fields}} for leaves in by_index.values()]
 
 
 def _nested_indices(by_index: Mapping[str, Leaves], nested: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
@@ -310,7 +312,7 @@ def union(names: Iterable[Iterable[str]]) -> tuple[str, ...]:
 
 
 def _may_differ(mappings: Sequence[Leaves], name: str) -> bool:
-    """Return whether ``fields`` may return another text than ``_source``, as for a part of a flat object."""
+    """Return whether ``fields`` might return a different text than ``_source``, as for a part of a flat object."""
     leaves = [leaves[name] for leaves in mappings if name in leaves]
     if leaves:
         return any(leaf.may_differ and leaf.is_in_source for leaf in leaves)
@@ -323,20 +325,20 @@ def _resolve_all(mappings: Sequence[Leaves], name: str) -> list[Leaf]:
 
 
 def _paths_to_read(mappings: Sequence[Leaves], name: str) -> tuple[str, ...]:
-    """Return the fields that are read for a name in the options; the name itself if no mapping has it."""
+    """Return the fields that a name in the options stands for, or the name itself if no mapping contains it."""
     leaves = [] if ":" in name else _resolve_all(mappings, name)
     return union(_text_paths(leaf) for leaf in leaves) or (without_boost(name),)
 
 
 def _text_paths(leaf: Leaf) -> tuple[str, ...]:
-    """Return the paths at which hits have a field's text: the fields that are copied to it, then its own."""
+    """Return the paths of a field's text in hits: the fields that are copied to it, then the field itself."""
     if leaf.kind == SEMANTIC_TEXT:  # its value includes the copied texts
         return (leaf.path,)
     return (*titles_first(sorted(leaf.copied_from)), leaf.path)
 
 
 def _distinct_texts(mappings: Sequence[Leaves], names: Iterable[str]) -> tuple[str, ...]:
-    """Return the fields that names stand for, without fields that repeat the text of an earlier one."""
+    """Return the fields that names stand for, without those that repeat an earlier field's text."""
     by_source: dict[str, str] = {}
     for name in names:
         for leaf in _resolve_all(mappings, name) or [Leaf(without_boost(name), source=without_boost(name))]:
@@ -347,7 +349,7 @@ def _distinct_texts(mappings: Sequence[Leaves], names: Iterable[str]) -> tuple[s
 
 
 def _fields_with_same_text(mappings: Sequence[Leaves], name: str, read: Collection[str]) -> tuple[str, ...]:
-    """Return the fields in ``read`` that have the text of a searched name: the field itself, or copies of its text."""
+    """Return the fields in ``read`` that contain the text of a searched name."""
     leaves = _resolve_all(mappings, name)
     sources = {path for leaf in leaves for path in (leaf.source or leaf.path, *leaf.copied_from)} or {name}
     texts = {path: {leaf.source or path for leaf in _resolve_all(mappings, path)} or {path} for path in read}
@@ -355,7 +357,7 @@ def _fields_with_same_text(mappings: Sequence[Leaves], name: str, read: Collecti
 
 
 def _query_fields(mappings: Sequence[Leaves], default: tuple[str, ...], named: NamedFields) -> tuple[str, ...]:
-    """Return the fields to read for the caller's own query: the text fields that it searches, or else ``default``."""
+    """Return the text fields that the caller's query searches, or else ``default``."""
     texts = named.query_text_fields(mappings)
     patterns = [without_boost(name) for name in texts if "*" in name]
     matching = [name for name in default if any(fnmatchcase(name, pattern) for pattern in patterns)]

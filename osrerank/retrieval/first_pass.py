@@ -49,11 +49,11 @@ class FirstPass:
         params: the request's URL parameters.
         page: the caller's page.
         pipeline: the search pipeline that the request runs under.
-        read_later: the fields whose text a second request fetches by the hits' ids; empty if the hits have the text.
-        reads_source: whether texts are read only from ``_source``, because ``fields`` may hold values that the caller
+        read_later: the fields whose text a second request fetches by the hits' ids. Empty if the hits have the text.
+        reads_source: whether texts are read only from ``_source``, because ``fields`` might hold values that the caller
             computed.
-        after: the sort values after which the caller's page begins (`search_after`); None without `search_after`.
-        boosts: the query with names for its parts; None if the caller's query is sent unchanged.
+        after: the sort values after which the caller's page begins (`search_after`). None without `search_after`.
+        boosts: the query with names for its parts. None if the caller's query is sent unchanged.
     """
 
     body: dict[str, Any]
@@ -73,7 +73,7 @@ class FirstPass:
 
     @property
     def is_sorted(self) -> bool:
-        """Whether hits have sort values, so that a caller may continue with `search_after`."""
+        """Whether hits have sort values, so that a caller can continue with `search_after`."""
         return bool(self.params.get("sort") or self.body.get("sort"))
 
     def find_search_after(self, response: Mapping[str, Any]) -> tuple[int, ...]:
@@ -83,7 +83,7 @@ class FirstPass:
         return tuple(positions) if positions and positions[0] < self.depth else ()
 
     def incompleteness(self, response: Mapping[str, Any]) -> str:
-        """Return the reason why the response to the caller's own request may have more hits; empty if it cannot."""
+        """Return the reason why the response to the caller's own request might have more hits. Empty if it cannot."""
         shards = _section(response, "_shards")
         if shards.get("failed"):
             return f"{shards['failed']} of {shards.get('total')} shards failed{_first_failure(shards)}"
@@ -96,7 +96,7 @@ class FirstPass:
         hit_count, end = len(unchecked_hits(response)), self.page.offset + self.page.size
         total = read_total(response, end)
         is_page_empty = hit_count <= self.page.offset
-        # a collapsed response has fewer hits than its total; OpenSearch may refuse an empty page of a hybrid query
+        # a collapsed response has fewer hits than its total; OpenSearch can refuse an empty page of a hybrid query
         is_short = hit_count < min(end, total) and (is_page_empty or "collapse" not in self.body)
         may_be_refused = is_page_empty and self.page.offset > 0 and _hybrid_query(self.body) is not None
         return f"it found {hit_count} of {total} hits" if is_short or may_be_refused else ""
@@ -138,13 +138,13 @@ class FirstPass:
 
 
 def _section(response: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """Return an object of a response by its key; empty if the response has no such object."""
+    """Return an object of a response by its key. Empty if the response has no such object."""
     part = response.get(name)
     return part if isinstance(part, Mapping) else {}
 
 
 def unchecked_hits(response: Mapping[str, Any]) -> Sequence[Any]:
-    """Return the hits of a response, unchecked; empty if the response has no list of hits."""
+    """Return the hits of a response, unchecked. Empty if the response has no list of hits."""
     hits = _section(response, "hits").get("hits")
     return hits if isinstance(hits, list) else ()
 
@@ -167,7 +167,7 @@ def _losses(response: Mapping[str, Any], hits: Sequence[Any]) -> tuple[int, ...]
 
 
 def _first_failure(shards: Mapping[str, Any]) -> str:
-    """Return the failure reason of the first failed shard, in parentheses; empty if the response has none."""
+    """Return the failure reason of the first failed shard, in parentheses. Empty if the response has none."""
     failures: Sequence[Mapping[str, Any]] = shards.get("failures") or ({},)
     reason = failures[0].get("reason") or {}
     return f" ({reason.get('type')}: {str(reason.get('reason'))[:MAX_REASON_CHARACTERS]})" if reason else ""
@@ -194,7 +194,7 @@ def plan_first_pass(
         depth: the number of candidates that the deepest stage reranks.
         fields: the fields that the search uses.
         pipeline: the search pipeline that the search runs under.
-        thresholds: the scores at which the reranked list is cut off; None to return the whole list.
+        thresholds: the scores at which the reranked list is cut off. None to return the whole list.
     """
     offset = read_count(params, body, ("from", "from_"), 0)
     size = read_count(params, body, ("size",), DEFAULT_SIZE)
@@ -232,7 +232,7 @@ def plan_first_pass(
 def _search_after_values(
     body: Mapping[str, Any], params: Mapping[str, Any], pipeline: SearchPipeline
 ) -> list[Any] | None:
-    """Return the sort values after which a page of a reranked list begins; None without a usable `search_after`.
+    """Return the sort values after which a page of a reranked list begins. None without a usable `search_after`.
 
     A list whose hits were collapsed, added or dropped cannot be continued, nor can one with another sort.
     """
@@ -246,7 +246,7 @@ def _search_after_values(
 def _refusal(
     body: Mapping[str, Any], params: Mapping[str, Any], offset: int | None, size: int | None, depth: int | None
 ) -> Reason | None:
-    """Return the reason why the hits of a request are not reranked; None if they are.
+    """Return the reason why the hits of a request are not reranked. None if they are.
 
     ``offset`` or ``size`` is None if the value in the request is not a count. ``depth`` is the number of hits to rerank
     if ``search_after`` continues a reranked list, else None.
@@ -336,9 +336,9 @@ def _names_absent_from_source(
 
 
 def _may_clash(body: Mapping[str, Any], params: Mapping[str, Any], names: Iterable[str]) -> bool:
-    """Return whether adding these names to ``fields`` may change what the caller's request returns.
+    """Return whether adding these names to ``fields`` might change what the caller's request returns.
 
-    It may if the request puts other values there (computed or formatted fields, the field of ``collapse``), or if a
+    It does if the request puts other values there (computed or formatted fields, the field of ``collapse``), or if a
     completion suggester or an aggregation would show the added text.
     """
     suggest = body.get("suggest")

@@ -25,13 +25,13 @@ class Leaf:
     Attributes:
         path: the full dotted name, such as ``author.name`` or ``title.raw``.
         kind: the type; for an alias, the type of the field that it names.
-        source: the path of the values in ``_source``; empty if ``_source`` lacks them, as for a derived field.
+        source: the path of the values in ``_source``. Empty if ``_source`` lacks them, as for a derived field.
         analyzer: the name of the analyzer.
-        nested: the nested object that contains the field; empty outside nested objects.
+        nested: the nested object that contains the field. Empty outside nested objects.
         copied_from: the fields that are copied to this one (``copy_to``).
         is_alias_or_subfield: whether the field is a subfield (multi-field) or an alias.
         is_indexed: whether a query can search the field.
-        may_differ: whether ``fields`` may return other values than ``_source``.
+        may_differ: whether ``fields`` might return other values than ``_source``.
     """
 
     path: str

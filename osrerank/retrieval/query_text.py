@@ -71,7 +71,7 @@ def _word_ends(text: str) -> list[int]:
 
 
 def _count_fields(names: Sequence[str]) -> int:
-    """Return the number of fields that the names may stand for."""
+    """Return the number of fields that the names can stand for."""
     return sum(ASSUMED_FIELD_COUNT if "*" in name else 1 for name in names) or ASSUMED_FIELD_COUNT
 
 
@@ -175,7 +175,7 @@ def unfinished_query_reason(body: Mapping[str, Any]) -> str:
     suggesters = suggest.values() if isinstance(suggest, Mapping) else ()
     if not evidence and any(isinstance(suggester, Mapping) and "completion" in suggester for suggester in suggesters):
         evidence = "a completion suggester"
-    fix = "to rerank all the same, name a text with rerank={'query': ...}"
+    fix = "to rerank it anyway, pass the query text with rerank={'query': ...}"
     return f"the query is still being typed ({evidence}): {fix}" if evidence else ""
 
 
@@ -190,7 +190,7 @@ def _prefix_search(name: str, content: Mapping[str, Any]) -> str:
 
 
 def _query_context(body: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the body's `ext.rerank.query_context`; empty if it has none."""
+    """Return the body's `ext.rerank.query_context`. Empty if it has none."""
     context: Any = body
     for key in ("ext", "rerank", "query_context"):  # OpenSearch reports a value that is not an object
         context = (context.get(key) if isinstance(context, Mapping) else None) or {}

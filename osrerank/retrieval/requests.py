@@ -16,7 +16,7 @@ ANONYMOUS_HEADERS = {
     "accept", "content-type", "elastic-api-version", "traceparent", "tracestate", "user-agent", "x-opaque-id",
     "x-request-id",
 }  # fmt: skip
-"""Headers that do not identify the sender of a request; a proxy may use any other header to do so."""
+"""Headers that do not identify the sender of a request; a proxy can use any other header to do so."""
 
 HARMLESS_ACTIONS = frozenset({"_refresh", "_flush", "_forcemerge", "_analyze", "clear", "query"})
 """The last parts of paths to which a ``POST`` changes no mapping, setting or name of an index."""
@@ -29,7 +29,7 @@ class SideRequest:
     Attributes:
         method: the HTTP method.
         path: the path of the URL.
-        body: a JSON object, or lines of JSON objects; None for a request without a body.
+        body: a JSON object, or lines of JSON objects. None for a request without a body.
         params: the URL parameters.
     """
 
@@ -57,7 +57,7 @@ def _format_parameter(value: Any) -> str:
 
 
 def may_change_indices(method: str, path: str) -> bool:
-    """Return whether a request of ``client.indices`` may change a mapping, a setting or a name of an index."""
+    """Return whether a request of ``client.indices`` can change an index's mapping, settings or name."""
     return method not in ("GET", "HEAD") and path.rpartition("/")[2] not in HARMLESS_ACTIONS
 
 
@@ -88,7 +88,7 @@ def digest_authentication(client: Any) -> str:
 
 
 def digest_credentials(headers: Mapping[str, str] | None) -> str:
-    """Return a digest of the headers that may identify the sender of a request; empty if there are none."""
+    """Return a digest of the headers that can identify the sender of a request. Empty if there are none."""
     by_name = {str(name).lower(): str(value) for name, value in (headers or {}).items()}
     identifying = sorted((name, value) for name, value in by_name.items() if name not in ANONYMOUS_HEADERS)
     return hashlib.sha256(repr(identifying).encode()).hexdigest() if identifying else ""

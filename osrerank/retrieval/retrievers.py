@@ -32,7 +32,7 @@ def read_queries(body: Mapping[str, Any]) -> Any:
 
 
 def find_obstacle(body: Mapping[str, Any], end: int) -> str:
-    """Return the reason why a retriever's hits cannot be reranked, down to rank ``end``; empty if they can."""
+    """Return the reason why a retriever's hits cannot be reranked, down to rank ``end``. Empty if they can."""
     kinds = [kind for kind, _ in _walk_retrievers(body.get("retriever"))]
     for kind in kinds:
         if kind in UNSUPPORTED_RETRIEVERS:
@@ -51,7 +51,7 @@ def find_obstacle(body: Mapping[str, Any], end: int) -> str:
 
 
 def retriever_window(body: Mapping[str, Any]) -> int | None:
-    """Return the number of hits that a body's retriever ranks; None if it ranks all that are requested."""
+    """Return the number of hits that a body's retriever ranks. None if it ranks all that are requested."""
     kind, content = next(_walk_retrievers(body.get("retriever")), ("standard", {}))
     if kind == "standard":
         return None

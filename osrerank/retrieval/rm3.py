@@ -43,7 +43,7 @@ def expand_query(
     name: str,
     pipeline: str | Mapping[str, Any] | None = None,
 ) -> Generator[SideRequest, Any, dict[str, Any] | None]:
-    """Yield the requests for the feedback terms, and return the expanded query; None if no document matches the text.
+    """Yield the requests for the feedback terms, and return the expanded query. None if no document matches the text.
 
     It yields at most three requests: a search, the term vectors of its hits, and the analysis of the query. The field
     ``name`` is searched, and gives the terms. ``params`` and ``pipeline`` are those of the caller's search.
@@ -93,7 +93,7 @@ def expand_terms(query_terms: Sequence[str], feedback: Sequence[FeedbackDocument
 
 
 def _usable_terms(term_vector: Mapping[str, Any], rm3: Rm3) -> dict[str, int]:
-    """Return the terms of a term vector that may expand a query, with their frequencies."""
+    """Return the terms of a term vector that can expand a query, with their frequencies."""
     document_count = (term_vector.get("field_statistics") or {}).get("doc_count", 0)
     return {
         term: counts["term_freq"]

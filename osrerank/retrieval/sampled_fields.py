@@ -38,11 +38,11 @@ _MARKUP = re.compile(r"<[^<>]{1,200}>")
 
 @dataclass(frozen=True)
 class SampledField:
-    """A field that may hold text, with its values in the sampled documents.
+    """A field that might hold text, with its values in the sampled documents.
 
     Attributes:
         leaf: the field.
-        values: one tuple of values for each document; empty if the document lacks the field.
+        values: one tuple of values for each document. Empty if the document lacks the field.
     """
 
     leaf: Leaf
@@ -68,7 +68,7 @@ class SampledField:
 
     @property
     def parent(self) -> str:
-        """The path of the object that contains the field; empty at the top level."""
+        """The path of the object that contains the field. Empty at the top level."""
         return (self.leaf.source or self.leaf.path).rpartition(".")[0]
 
     @property

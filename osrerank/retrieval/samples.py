@@ -24,7 +24,7 @@ def sample_groups(
 ) -> Generator[SideRequest, Any, tuple[IndexGroup, ...]]:
     """Yield the requests for samples, and return each group of indices with its fields; () if no index has documents.
 
-    ``pipeline`` is the ``search_pipeline`` of the requests; None for the index's default.
+    ``pipeline`` is the ``search_pipeline`` of the requests. None for the index's default.
     """
     groups = [(whole_fields(texts), names) for texts, names in group_by_text_fields(by_index)]
     samples: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}

@@ -1,6 +1,6 @@
 """Find out which search pipeline a search runs under, and what the pipeline does to the hits.
 
-An index's default search pipeline may restrict which documents a user sees, so the first pass runs under it, but
+An index's default search pipeline can restrict which documents a user sees, so the first pass runs under it, but
 without a rerank processor that osrerank installed. If a pipeline ranks the hits itself, the search is not reranked: a
 request for more candidates would multiply the calls of the pipeline's model.
 
@@ -46,14 +46,14 @@ class SearchPipeline:
     """The properties of a search pipeline that reranking depends on.
 
     Attributes:
-        name: the pipeline's name; empty if the search has no pipeline, or defines it in the request.
-        obstacle: the reason why the hits cannot be reranked; empty if they can.
-        changes_fields: whether the hits may have other fields than their documents.
-        may_shorten: whether the pipeline may drop hits, so that a short response is complete.
+        name: the pipeline's name. Empty if the search has no pipeline, or defines it in the request.
+        obstacle: the reason why the hits cannot be reranked. Empty if they can.
+        changes_fields: whether the hits might have other fields than their documents.
+        may_shorten: whether the pipeline might drop hits, so that a short response is complete.
         lengthens: whether the pipeline returns more hits than the search requests.
-        missing_right: the right that the user lacks to read the settings or the definition; empty if they were read.
-        has_default: whether an index of the search has a default pipeline, or may have one.
-        replacement: the definition to send in place of the index's default pipeline; None to leave the default.
+        missing_right: the right that the user lacks to read the settings or the definition. Empty if they were read.
+        has_default: whether an index of the search has a default pipeline, or might have one.
+        replacement: the definition to send in place of the index's default pipeline. None to leave the default.
     """
 
     name: str = ""
@@ -217,7 +217,7 @@ def _processor_kinds(definition: Mapping[str, Any], section: str) -> set[str]:
 
 
 def _without_rerank(definition: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a pipeline without its rerank processor, to send with a request; empty if it has no other processors.
+    """Return a pipeline without its rerank processor, to send with a request. Empty if it has no other processors.
 
     An empty pipeline turns off the index's default. Unlike ``_none``, OpenSearch before 2.18 accepts it in the body,
     where a multi-search needs it.

@@ -72,7 +72,7 @@ def shard_request(
 ) -> SideRequest:
     """Return a request for ``_search`` or ``_count`` to one shard.
 
-    ``order`` sorts the hits by sequence number, ``asc`` or ``desc``; empty for no order.
+    ``order`` sorts the hits by sequence number, ``asc`` or ``desc``. Empty for no order.
     """
     if engine.is_embedded:
         by_document = {"sort": [{"_doc": order}]} if order else {}

@@ -26,7 +26,7 @@ def titles_first(paths: Iterable[str]) -> list[str]:
 def text_fields(leaves: Leaves) -> list[Leaf]:
     """Return the text fields of a mapping: title-like names first, then in alphabetical order, nested ones last.
 
-    Text fields have the type ``text`` or one like it. They may be subfields of others, such as ``name.text`` of the
+    Text fields have the type ``text`` or one like it. They can be subfields of others, such as ``name.text`` of the
     keyword ``name``. Of fields with the same text, only one is returned: no other subfield, no alias, and no target of
     its ``copy_to``.
     """

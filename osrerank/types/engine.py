@@ -33,7 +33,7 @@ class Engine(Enum):
 
     @property
     def has_ext(self) -> bool:
-        """Whether a search body may contain ``ext``, the object for plugins."""
+        """Whether a search body can contain ``ext``, the object for plugins."""
         return self is not Engine.ELASTICSEARCH
 
     @property

@@ -19,11 +19,11 @@ class EngineError(PropagatedError):
     """The search engine rejected a request or did not respond. It looks the same for every client library.
 
     Attributes:
-        status: the HTTP status; None without a response.
-        kind: the engine's error type, such as ``index_not_found_exception``; empty if unknown.
+        status: the HTTP status. None without a response.
+        kind: the engine's error type, such as ``index_not_found_exception``. Empty if unknown.
         timed_out: whether the request timed out.
         foreign: the first line of the message of the engine or the client library.
-        is_shared: whether the request contained other searches, which may have caused the error.
+        is_shared: whether the request contained other searches, which might have caused the error.
         cause: the client library's exception; in a multi-search, the search's entry in the response.
     """
 
@@ -55,6 +55,6 @@ class EngineError(PropagatedError):
     def is_overload(self) -> bool:
         """Whether the cluster is overloaded, so that a retry would make it worse.
 
-        A circuit breaker also responds with 429, but it may accept a smaller request.
+        A circuit breaker also responds with 429, but it might accept a smaller request.
         """
         return self.status in (429, 503) and self.kind != "circuit_breaking_exception"

@@ -94,7 +94,7 @@ class WarningCode(StrEnum):
     NO_TEXT_FIELD = "no-text-field"
     """The mapping has no text field."""
     PAGES_APART = "pages-apart"
-    """The page may repeat or skip hits of the page before it."""
+    """The page might repeat or skip hits of the previous page."""
     PIPELINE_CHANGED = "pipeline-changed"
     """The model does not support the requested pipeline, so another one ran."""
     QUERY_CUT = "query-cut"

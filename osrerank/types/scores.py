@@ -55,7 +55,7 @@ class Deadline:
     """The time after which a call begins no more work.
 
     Attributes:
-        at_s: the deadline in seconds of ``clock``; None if it never passes. It is at most `MAX_REMAINING_S` ahead.
+        at_s: the deadline in seconds of ``clock``. None if it never passes. It is at most `MAX_REMAINING_S` ahead.
         withdrawn: a cheap function that returns whether the caller has given up; the deadline then counts as passed.
         clock: a monotonic clock, in seconds.
     """
@@ -123,11 +123,11 @@ class Scores(Counts):
             was not attempted.
         failures: why a tuple could not be scored, by index.
         reached: the number of leading tuples that were all attempted.
-        identity: `Scorer.identity` at the time of the call, if it may change between calls; else empty.
-        odds: the log-odds of relevance ``(n,)``; None if ``values`` are log-odds. They differ for a next-sentence head,
+        identity: `Scorer.identity` at the time of the call. Empty if it never changes.
+        odds: the log-odds of relevance ``(n,)``. None if ``values`` are log-odds. They differ for a next-sentence head,
             whose value is the second of two logits.
         cuts: what was truncated in each tuple ``(n,)``, as the sum of 1 for the first document, 2 for the second, and
-            `QUERY_CUT` for the query; None if unknown.
+            `QUERY_CUT` for the query. None if unknown.
     """
 
     values: npt.NDArray[np.float32]
@@ -212,7 +212,7 @@ class Advice:
         first_pass_weight: the weight of the first-pass score, divided by the query's best one, in a linear blend; at
             least 0.
         passages: whether documents longer than the model's window are split into passages.
-        languages: the languages that the model supports, as ISO 639-1 codes; empty if unknown.
+        languages: the languages that the model supports, as ISO 639-1 codes. Empty if unknown.
         kind: the model's kind: ``bi-encoder``, ``late-interaction``, ``cross-encoder`` or ``duo``.
         vectors_weight: the weight of the bi-encoder's logit, which ``vectors-mono`` adds to the cross-encoder's; at
             least 0.
@@ -264,7 +264,7 @@ class Scorer(Protocol):
 
     @property
     def identity(self) -> str:
-        """A string for cache keys that differs whenever the same texts may get another score.
+        """A string for cache keys that differs whenever the same texts might get a different score.
 
         For example, it contains a digest of the weights, the precision, and how texts are truncated.
         """

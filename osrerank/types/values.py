@@ -59,7 +59,7 @@ class Section(NamedTuple):
     Attributes:
         field: the field's name, as in the request.
         text: the value as text.
-        value: the index of the value if the field has several, from 0; else None.
+        value: the index of the value, from 0. None if the field has a single value.
     """
 
     field: str
@@ -74,7 +74,7 @@ class Span:
     Attributes:
         field: the field's name, as in the request.
         start, end: the passage as a slice of the field's value, in characters.
-        value: the index of the value if the field has several, from 0; else None.
+        value: the index of the value, from 0. None if the field has a single value.
     """
 
     field: str
@@ -96,7 +96,7 @@ class StageScore(NamedTuple):
         rank: the candidate's rank after the stage, from 1.
         unit: the score in [0, 1), in the same order.
         parts: further values by name, such as ``logit`` and ``probability``.
-        passage: the passage that decided the score; None if the text was not split.
+        passage: the passage that decided the score. None if the text was not split.
         level: the stage's number without blends, from 1; the first pass has level 0.
         cut: whether the text was truncated to the model's window.
     """
@@ -122,11 +122,11 @@ class Candidate(NamedTuple):
 
     Attributes:
         doc_id: the document's id, unique within the ranking.
-        text: the text for the models; None if the hit lacks the fields that models use.
+        text: the text for the models. None if the hit lacks the fields that models use.
         score: the score of the latest stage that scored the candidate, or of the first pass.
         rank: the candidate's rank, from 1.
         trace: the scores of the first pass and of each stage, in order.
-        failure: why the latest stage could not score the candidate; else empty.
+        failure: why the latest stage could not score the candidate. Empty if it did.
         sections: the field values that ``text`` was joined from, for stages that score passages.
     """
 
@@ -156,7 +156,7 @@ class PairProbabilities:
 
     Attributes:
         doc_ids: the ids of the n candidates, in their order before the stage.
-        probabilities: the probability that candidate i is more relevant than candidate j ``(n, n)``; None if it was not
+        probabilities: the probability that candidate i is more relevant than candidate j ``(n, n)``. None if it was not
             computed.
     """
 
@@ -174,16 +174,16 @@ class StageReport(Counts):
     Attributes:
         name: the stage's name.
         applied: whether the stage reordered its candidates: True, False, or "partial" for some of them.
-        reason: why the stage was not applied, or only partially; else empty.
-        code: the code of the reason; None without a reason.
-        model: the model's name; empty if the stage has no model.
-        kind: the model's kind: ``bi-encoder``, ``late-interaction``, ``cross-encoder`` or ``duo``; else empty.
+        reason: why the stage was not applied, or was applied only partially. Empty if it was applied fully.
+        code: the code of the reason. None without a reason.
+        model: the model's name. Empty if the stage has no model.
+        kind: the model's kind: ``bi-encoder``, ``late-interaction``, ``cross-encoder`` or ``duo``. Empty if none.
         candidates: the number of candidates that the stage was given.
         failed: the number of candidates that could not be scored.
-        lacking: the number of candidates with a vector, or a vector of a passage, missing at the deadline.
+        lacking: the number of candidates without all their stored vectors when the deadline passed.
         took_ms: the wall time of the stage, in milliseconds.
         skipped: whether the pipeline intentionally skipped the stage; ``reason`` has the explanation.
-        pairs: the pairwise probabilities; None if the stage does not compare candidates.
+        pairs: the pairwise probabilities. None if the stage does not compare candidates.
     """
 
     name: str
@@ -205,14 +205,14 @@ class Ranking:
     """The candidates of a query in ranked order.
 
     Ids are unique, scores are finite, and ranks count from 1. Scores never increase among the candidates that a stage
-    ordered; those of a first pass with a ``sort`` may be in any order.
+    ordered; those of a first pass with a ``sort`` can be in any order.
 
     Attributes:
         query: the query.
         candidates: the candidates, best first.
         reports: the reports of the stages, in order.
         warnings: differences between the request and the response.
-        vectors: the candidates' vector records; None if no stage compares vectors.
+        vectors: the candidates' vector records. None if no stage compares vectors.
     """
 
     query: Query

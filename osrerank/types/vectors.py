@@ -71,11 +71,11 @@ class Encoder(Protocol):
 
     @property
     def identity(self) -> str:
-        """A string that differs whenever the same texts may get another similarity."""
+        """A string that differs whenever the same texts might get a different similarity."""
 
     @property
     def key(self) -> str:
-        """A string that differs whenever the same document may get another vector.
+        """A string that differs whenever the same document might get a different vector.
 
         Backends, devices and dtypes share it, because their vectors are interchangeable.
         """
@@ -116,7 +116,7 @@ class Encoder(Protocol):
 
 
 Part = tuple[str, Span | None]
-"""A passage or sentence as the model's input, and its span in the document; None for the whole text."""
+"""A passage or sentence as the model's input, and its span in the document. None for the whole text."""
 
 
 def interleave_parts(counts: Sequence[int]) -> list[tuple[int, int]]:
@@ -158,7 +158,7 @@ class PassageScores(Counts):
     """The scores of the passages or sentences of several documents.
 
     Attributes:
-        spans: the spans of each document's passages, at least one per document; None for the whole text.
+        spans: the spans of each document's passages, at least one per document. None for the whole text.
         logits: the logits of each document's passages, float32 ``(n,)``. NaN marks a passage that failed or was not
             attempted.
         failures: why a passage could not be scored, by the indices of the document and of its passage.

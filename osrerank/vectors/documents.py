@@ -109,7 +109,7 @@ class DocumentVectors:
 
     @property
     def store(self) -> VectorStore | None:
-        """The store of the records; None if records are not stored."""
+        """The store of the records. None if records are not stored."""
         return self.records.store
 
     @property
@@ -143,7 +143,7 @@ class DocumentVectors:
         """Read the records of texts from all stores, then compute and store the missing ones as `complete` does.
 
         Args:
-            texts: the texts. Half of the time to the deadline may be spent on iterating over them.
+            texts: the texts. Iterating over them can take up to half of the time to the deadline.
             deadline: the time after which no text is split and no batch begins.
 
         Raises:
@@ -341,13 +341,13 @@ class DocumentRecords:
 
     Args:
         text: the document's text.
-        stored_record: the record in the store; None if the document is not stored.
+        stored_record: the record in the store. None if the document is not stored.
 
     Attributes:
         records: the records, by index of the part.
         failures: why a part could not be encoded, by index.
-        parts: the parts with their spans; empty until `split` is called.
-        spans: the span of each part; None for the whole text.
+        parts: the parts with their spans. Empty until `split` is called.
+        spans: the span of each part. None for the whole text.
     """
 
     __slots__ = ("failures", "parts", "records", "spans", "text")
@@ -388,7 +388,7 @@ class DocumentRecords:
 
     @property
     def text_record(self) -> TextRecord | None:
-        """The record to store for the document; None until every part has a record."""
+        """The record to store for the document. None until every part has a record."""
         if len(self.records) < len(self.spans):
             return None
         if not isinstance(self.text, LongText):

@@ -85,7 +85,7 @@ class RecordRequests(NamedTuple):
         return self._contents(self._hits(response))
 
     def parse_position(self, response: Mapping[str, Any]) -> tuple[bytes, Mapping[str, Any]]:
-        """Return the content and the hit of a response to `request_positions` with one key; both may be empty."""
+        """Return the content and the hit of a response to `request_positions` with one key. Both can be empty."""
         hits = self._hits(response)
         return (self._content(hits[0]), hits[0]) if hits else (b"", {})
 
@@ -173,7 +173,7 @@ def record_bodies(side: str, records: Mapping[bytes, bytes], model: str) -> Iter
 
 
 def bulk_failure(response: Mapping[str, Any], action: str = "index") -> str:
-    """Return why the engine rejected records of a bulk request, without quoting them; empty if it rejected none.
+    """Return why the engine rejected records of a bulk request, without quoting them. Empty if it rejected none.
 
     Args:
         response: the response to the bulk request.

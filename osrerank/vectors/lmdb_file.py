@@ -82,7 +82,7 @@ def check_length(environment: lmdb.Environment, page_bytes: int, file: Path) -> 
         size = file.stat().st_size
         if size >= min_bytes:
             min_bytes = (environment.info()["last_pgno"] + 1) * page_bytes
-        if size < min_bytes:  # another process may have extended the file in the meantime
+        if size < min_bytes:  # another process might have extended the file in the meantime
             size = file.stat().st_size
     except FileNotFoundError:  # another process has deleted it
         return

@@ -37,7 +37,7 @@ class LongRecord:
 
     Attributes:
         passages: the records, at least one.
-        spans: the span of each passage; None for the whole text.
+        spans: the span of each passage. None for the whole text.
     """
 
     passages: Sequence[VectorRecord]

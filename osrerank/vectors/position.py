@@ -71,7 +71,7 @@ class Position:
     Attributes:
         shards: how far each shard is leased, by shard number.
         leases: the ranges that are being built, or whose builder died.
-        files: the names of the files that store the vectors; empty if a side index stores them.
+        files: the names of the files that store the vectors. Empty if a side index stores them.
         newest: the latest value of the date field that was built, for builds that follow a date field.
     """
 

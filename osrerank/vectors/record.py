@@ -10,7 +10,7 @@ A record of 384 dimensions takes about 400 bytes in the profile ``standard``. Al
 | 1 | 1 if the text was truncated to the model's window, else 0 |
 | 1 | 0 if the vector has norm 1, else 1 |
 | 2 | dimensions |
-| 2 | number of token vectors; 0 for a single vector |
+| 2 | number of token vectors. 0 for a single vector |
 | 2 per vector | scale, fp16; only with 8 bits |
 | 1 or 4 per dimension and vector | vector, int8 or float32 |
 | 16 | BLAKE2b of the record's key and all bytes above, keyed with the secret if one is set |

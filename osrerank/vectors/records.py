@@ -36,7 +36,7 @@ class Records:
         by_tokens: whether each token has a vector, as in late interaction.
 
     Attributes:
-        store: the store; None if records are not stored.
+        store: the store. None if records are not stored.
         bits: the bits per dimension.
         model_key: a digest of everything that records depend on except the texts, 16 bytes.
     """

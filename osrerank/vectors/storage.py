@@ -16,7 +16,7 @@ from osrerank.vectors.store import VectorStore
 MEGABYTE = 1_000_000
 SECRET_BYTES = 32
 LOCAL_HOSTS = frozenset({None, "localhost", "127.0.0.1", "::1"})
-"""Hosts to which unencrypted connections are safe; None is a Unix socket."""
+"""Hosts to which unencrypted connections are safe. None is a Unix socket."""
 
 logger = logging.getLogger(__name__)
 log_throttle = LogThrottle()
@@ -27,9 +27,9 @@ class VectorStorage:
     """How document vectors are stored. By default, they are neither stored nor rounded.
 
     Attributes:
-        store: the store; None if vectors are not stored.
+        store: the store. None if vectors are not stored.
         bits: the bits per dimension.
-        secret: the key of the records' digests, without which nobody can forge a record; empty if none is set.
+        secret: the key of the records' digests, without which nobody can forge a record. Empty if none is set.
     """
 
     store: VectorStore | None = None
@@ -78,7 +78,7 @@ def _redis_store(settings: Settings) -> VectorStore:
     if settings.redis_url is None:
         reason = "OSRERANK_VECTORS is redis, and OSRERANK_REDIS_URL is not set: set it to the URL of your Redis"
         raise ConfigError(reason, setting="redis_url", source="OSRERANK_REDIS_URL")
-    max_mb = min(settings.vectors_mb, settings.cache_mb or settings.vectors_mb)  # scores may take as much
+    max_mb = min(settings.vectors_mb, settings.cache_mb or settings.vectors_mb)  # scores can take as much
     url = settings.redis_url.get_secret_value()
     host = urlsplit(url).hostname
     if url.startswith("redis:") and host not in LOCAL_HOSTS:

@@ -28,7 +28,7 @@ class Size(NamedTuple):
     Attributes:
         records: the number of records.
         stored_bytes: the size of the records, with the store's overhead.
-        max_bytes: the maximum size; 0 if it is unlimited.
+        max_bytes: the maximum size. 0 if it is unlimited.
     """
 
     records: int

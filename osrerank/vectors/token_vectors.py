@@ -29,8 +29,8 @@ Doubles = npt.NDArray[np.float64]
 def maxsim(query: Floats, documents: Iterable[Floats]) -> Floats:
     """Return the mean MaxSim score of each document, float32 ``(n,)``.
 
-    MaxSim is the maximum product of a query token with any token of the document. ColBERT sums it over the query's
-    tokens. The mean ranks equally, and its range does not depend on the length of the query.
+    For each query token, MaxSim takes the maximum dot product with any document token. ColBERT sums these maxima. The
+    mean gives the same ranking as the sum, but its range does not depend on the query's length.
 
     Args:
         query: the token vectors of the query ``(tokens, dimensions)``.

@@ -57,4 +57,4 @@ SNOWBALL: Mapping[str, Callable[[str], str]] = MappingProxyType(
         "Swedish": stem_swedish,
     }
 )
-"""Language, as Lucene's filter names it -> stemming function."""
+"""Language, as in Lucene's filter -> stemming function."""

@@ -38,7 +38,7 @@ METADATA = frozenset(
     {"_id", "_index", "_source", "_type", "_routing", "_field_names", "_ignored", "_seq_no", "_version", "_doc_count",
      "_nested_path", "_primary_term", "_tier", "_size", "_feature", "_data_stream_timestamp"}
 )  # fmt: skip
-"""Metadata fields, which no document may have as a property."""
+"""Metadata fields, which documents cannot contain as properties."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class Field:
         return self.column != "text" and self.body.get("doc_values", True) not in (False, "false")
 
     def convert(self, value: Any) -> Any:
-        """Return a document's value in the type of its column; None if the value is not indexed."""
+        """Return a document's value in the type of its column. None if the value is not indexed."""
         if value is None:
             return None
         if self.kind in ("text", "keyword"):
@@ -121,7 +121,7 @@ class IndexFields:
         return extracted
 
     def new_mappings(self, source: Json) -> Json:
-        """Return mappings for the properties of a document that the mappings lack; empty if they lack none.
+        """Return mappings for a document's unmapped properties. Empty if all properties are mapped.
 
         Raises:
             Fault: a property has an invalid name, or values of different types, or conflicts with the mappings.
@@ -180,7 +180,7 @@ def _check_names(source: Json) -> None:
 
 def _check_name(name: str, kind: str) -> None:
     if not name or ("." in name and not all(segment.strip() for segment in name.split("."))):
-        raise Fault(400, kind, f"a field name cannot be empty, nor have an empty part: [{name}]")
+        raise Fault(400, kind, f"the field name [{name}] is empty or has an empty part between dots")
 
 
 def _property_names(value: Any) -> Iterator[str]:
@@ -253,8 +253,8 @@ def _merge_field(name: str, old: Json, new: Json) -> Json:
         raise argument_fault(f"can't merge a non object mapping [{name}] with an object mapping")
     if kinds[0] != kinds[1]:
         raise argument_fault(f"mapper [{name}] cannot be changed from type [{kinds[0]}] to [{kinds[1]}]")
-    for key, normal in _IMMUTABLE_PARAMETERS.items():
-        if new.get(key, normal) != old.get(key, normal):
+    for key, default in _IMMUTABLE_PARAMETERS.items():
+        if new.get(key, default) != old.get(key, default):
             raise argument_fault(f"Mapper for [{name}] conflicts with existing mapper: Cannot update parameter [{key}]")
     if kinds[0] == "object":
         properties = _merge_properties(old.get("properties", {}), new.get("properties", {}))
@@ -287,7 +287,7 @@ def _disabled(prefix: str, body: Json) -> Iterator[str]:
 
 
 def _read_field(path: str, source: str, body: Json) -> Field:
-    """Return a field, or raise the fault that names what is wrong with its mapping."""
+    """Return a field. Raises a `Fault` if its mapping is invalid."""
     kind = str(body.get("type"))
     if kind not in COLUMNS:
         reason = f"No handler for type [{kind}] declared on field [{path}]: the embedded engine knows {sorted(COLUMNS)}"
@@ -295,8 +295,9 @@ def _read_field(path: str, source: str, body: Json) -> Field:
     if not path.count(".") and path in METADATA:
         raise argument_fault(f"[{path}] is a metadata field, and cannot be mapped")
     reject_unknown_keys(f"mapping of {path}", body, _PARAMETERS.get(kind, frozenset({"type"})))
-    indexed, counted = _read_flag(body, "index", path), _read_flag(body, "doc_values", path)
-    if kind == "keyword" and counted and not indexed:
+    is_indexed = _read_flag(body, "index", path)
+    has_doc_values = _read_flag(body, "doc_values", path)
+    if kind == "keyword" and has_doc_values and not is_indexed:
         raise unsupported_fault(f"[index: false] of [{path}] with doc values", "add [doc_values: false]")
     if "ignore_above" in body and isinstance(body["ignore_above"], str):
         raise argument_fault(f"[ignore_above] of [{path}] must be a whole number")

@@ -20,8 +20,11 @@ def idf(document_count: int, frequency: int) -> float:
     return math.log(1 + (document_count - frequency + 0.5) / (frequency + 0.5))
 
 
-def saturation(length: int, totals: FieldTotals) -> float:
-    """Return the frequency at which a term has half its maximum score, for a field length as Lucene stores it."""
+def length_norm(length: int, totals: FieldTotals) -> float:
+    """Return BM25's length norm: the frequency at which a term has half its maximum score.
+
+    ``length`` is the field length as Lucene stores it.
+    """
     return K1 * (1 - B + B * length * totals.documents / totals.tokens)
 
 
@@ -45,7 +48,7 @@ def single_field(clause: str, body: Json, value_key: str | None, allowed: frozen
 
 
 def as_clauses(clauses: Any) -> list[Any]:
-    """Return clauses as a list, because a body may have a single clause or none."""
+    """Return clauses as a list, because a body can contain a single clause or none."""
     if isinstance(clauses, list):
         return clauses
     return [] if clauses is None else [clauses]
@@ -60,7 +63,7 @@ def read_boost(body: Json) -> float:
 
 
 def best_clause(queries: list[TQuery], tie_breaker: float) -> TQuery:
-    """Return the query that scores as its best clause does, plus ``tie_breaker`` times the scores of the others."""
+    """Return a query whose score is its best clause's score plus ``tie_breaker`` times the other clauses' scores."""
     if not queries:
         return TQuery.empty_query()
     return queries[0] if len(queries) == 1 else TQuery.disjunction_max_query(queries, tie_breaker=tie_breaker)

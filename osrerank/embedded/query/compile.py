@@ -34,7 +34,7 @@ class Compiler(LeafQueries):
         """Return the tantivy query for a query clause.
 
         Raises:
-            Fault: 400; the reason names the clause or parameter that is wrong or not supported.
+            Fault: 400 for a clause or parameter that is invalid or not supported. The reason contains it.
         """
         if not isinstance(query, dict) or len(query) != 1:
             content = sorted(query) if isinstance(query, dict) else query

@@ -29,8 +29,8 @@ from osrerank.embedded.query.clauses import (
     best_clause,
     idf,
     is_in_range,
+    length_norm,
     read_boost,
-    saturation,
     single_field,
 )
 from osrerank.embedded.storage.index import Snapshot
@@ -87,7 +87,7 @@ class LeafQueries:
         name, clauses = self._snapshot.shard.frequency_columns[path], []
         for token, _ in self._snapshot.searcher.terms_with_prefix(name, term + JOIN):
             frequency, length = map(int, token[len(term) + 1 :].split(JOIN))
-            score = weight * frequency / (frequency + saturation(length, totals))
+            score = weight * frequency / (frequency + length_norm(length, totals))
             clauses.append(TQuery.const_score_query(TQuery.term_query(self._schema, name, token, "basic"), score))
         return _any_of(clauses)
 
@@ -126,8 +126,8 @@ class LeafQueries:
         seqs_by_score: dict[float, list[int]] = {}
         for (score, _), length, seq in zip(hits, lengths, shard.sequence_numbers(searcher, addresses), strict=True):
             share = score / (tantivy_idf * (K1 + 1))
-            frequency = max(1, round(share * saturation(length, tantivy_totals) / (1 - share)))
-            lucene_score = lucene_idf * frequency / (frequency + saturation(length, totals))
+            frequency = max(1, round(share * length_norm(length, tantivy_totals) / (1 - share)))
+            lucene_score = lucene_idf * frequency / (frequency + length_norm(length, totals))
             seqs_by_score.setdefault(lucene_score, []).append(seq)
         return _any_of(
             [
@@ -209,7 +209,7 @@ class LeafQueries:
             raise
 
     def _query_value(self, field: Field, value: Any) -> Any:
-        """Return the value of a query in the type of the field's column; None if no document can have the value."""
+        """Return the value of a query in the type of the field's column. None if no document can have the value."""
         if field.kind == "keyword":
             return values.as_text(value)
         try:
@@ -311,7 +311,7 @@ class LeafQueries:
         return TQuery.const_score_query(query, boost)
 
     def _bounds(self, field: Field, options: Json) -> tuple[Any, Any]:
-        """Return the lower and upper bound in the type of the column; None for an open end."""
+        """Return the lower and upper bound in the type of the column. None for an open end."""
         bounds: list[Any] = []
         for names in (("gte", "gt"), ("lte", "lt")):
             name = next((key for key in names if options.get(key) is not None), None)

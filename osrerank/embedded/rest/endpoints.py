@@ -34,7 +34,7 @@ def _cat_indices(request: RestRequest) -> Response:
 )
 def _search(request: RestRequest) -> Response:
     body = execute.search(request.engine, _index_expression(request), request.json(), request.params)
-    return Response(body, is_unshared=True)
+    return Response(body, needs_no_copy=True)
 
 
 def _index_expression(request: RestRequest) -> str | None:
@@ -56,7 +56,7 @@ def _msearch(request: RestRequest) -> Response:
         reject_unknown_keys("msearch header", header, frozenset({"index"}))
     responses = [_search_once(request, header, body) for header, body in zip(headers, lines[1::2], strict=True)]
     took_ms = sum(response.get("took", 0) for response in responses)
-    return Response({"took": took_ms, "responses": responses}, is_unshared=True)
+    return Response({"took": took_ms, "responses": responses}, needs_no_copy=True)
 
 
 def _search_once(request: RestRequest, header: Json, body: str) -> Json:

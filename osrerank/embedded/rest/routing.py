@@ -17,7 +17,7 @@ from osrerank.embedded.storage.store import storage_fault
 logger = logging.getLogger(__name__)
 
 REQUEST_ERRORS = (TypeError, LookupError, AttributeError, ValueError, ArithmeticError, RecursionError, re.error)
-"""The exceptions that a value of an unexpected type in a request may raise."""
+"""The exceptions that a value of an unexpected type in a request can raise."""
 _INDEX_PATTERN = r"(?P<index>_all|[^/_][^/]*)"
 """Matches the index in a path. It cannot begin with an underscore, as the names of other APIs do."""
 
@@ -79,13 +79,13 @@ class Response:
         body: a value of JSON's types, or a text, which is sent as plain text.
         status: the HTTP status.
         warnings: the texts of ``Warning`` headers.
-        is_unshared: whether only the caller has the body, so that it needs no copy.
+        needs_no_copy: whether the client can keep the body itself, because the engine holds no reference to it.
     """
 
     body: Any
     status: int = 200
     warnings: list[str] = field(default_factory=list)
-    is_unshared: bool = False
+    needs_no_copy: bool = False
 
 
 Endpoint = Callable[[RestRequest], Response]
@@ -100,7 +100,7 @@ class Router:
     def route(self, methods: str, *templates: str, params: str = "") -> Callable[[Endpoint], Endpoint]:
         """Return a decorator that registers an endpoint for methods, paths and URL parameters.
 
-        The methods and the parameters are separated by spaces; a path may have variable parts, such as ``{index}``.
+        The methods and the parameters are separated by spaces; a path can have variable parts, such as ``{index}``.
         Requests with other parameters are refused.
         """
 

@@ -27,19 +27,19 @@ def count_terms(aggregations: Json, queries: list[tuple[Snapshot, tantivy.Query]
     """Return the ``aggregations`` of a response, over the documents that each index's query matches.
 
     Raises:
-        Fault: 400; the reason names an aggregation other than ``terms``, sub-aggregations, or a field without values.
+        Fault: 400 for aggregations other than ``terms``, sub-aggregations, and fields without values.
     """
     return {name: _aggregate(name, body, queries) for name, body in aggregations.items()}
 
 
 def _aggregate(name: str, body: Json, queries: list[tuple[Snapshot, tantivy.Query]]) -> Json:
     if not re.fullmatch(r"[^\[\]>]+", name):
-        raise parsing_fault(f"Invalid aggregation name [{name}]: it cannot be empty, nor have [, ] or >")
+        raise parsing_fault(f"Invalid aggregation name [{name}]: use at least one character other than [, ] and >")
     for key in require_object(body, f"aggs.{name}"):
         if key in ("aggs", "aggregations"):
             raise unsupported_fault(f"sub-aggregations ([{key}] in [{name}])")
         if key != "terms":
-            raise unsupported_fault(f"the aggregation [{key}] (in [{name}])", "it knows [terms]")
+            raise unsupported_fault(f"the aggregation [{key}] (in [{name}])", "use [terms]")
     options = body.get("terms")
     if not isinstance(options, dict) or "field" not in options:
         raise parsing_fault(f"aggregation [{name}] needs a [terms] object with a [field]")
@@ -64,7 +64,7 @@ def _aggregate(name: str, body: Json, queries: list[tuple[Snapshot, tantivy.Quer
 
 
 def _count_values(snapshot: Snapshot, query: tantivy.Query, path: str) -> tuple[dict[Any, int], int]:
-    """Return value -> number of documents, for the most frequent values; and the total count of the others."""
+    """Return value -> number of documents for the most frequent values, and the total count of the other values."""
     field = snapshot.fields.by_path.get(path)
     if path in METADATA:
         raise unsupported_fault(f"[{path}] in [terms]", "use a field of the mapping")

@@ -48,10 +48,10 @@ class SearchPlan:
     """A search request after it was parsed and checked.
 
     Attributes:
-        count_limit: the number up to which hits are counted; None to leave out the total.
+        count_limit: the number up to which hits are counted. None to leave out the total.
         insertion_order: ``asc`` or ``desc`` to sort by insertion; otherwise None.
-        sort_field: the field to sort by, and whether in descending order; None to sort by something else.
-        after: the sort value after which the page begins; None if it begins at ``start``.
+        sort_field: the field to sort by, and whether in descending order. None to sort by something else.
+        after: the sort value after which the page begins. None if it begins at ``start``.
     """
 
     query: Any
@@ -93,9 +93,9 @@ class MatchingDocument:
     Attributes:
         index_number: the position of its index among the searched indices, from 0.
         seq: the sequence number of the document in that index.
-        score: the score; None if the search sorts by something else.
+        score: the score. None if the search sorts by something else.
         address: the address of the document in tantivy.
-        sort_value: the value that the document is sorted by; None if it lacks the value, or the search sorts by score.
+        sort_value: the value that the document is sorted by. None if it lacks the value, or the search sorts by score.
     """
 
     index_number: int
@@ -109,7 +109,7 @@ def read_plan(body: Json, params: Mapping[str, str]) -> SearchPlan:
     """Parse a search request; URL parameters override the body.
 
     Raises:
-        Fault: 400; the reason names the key that is wrong or not supported.
+        Fault: 400 for a key that is invalid or not supported. The reason contains the key.
     """
     for key in body:
         if key not in _BODY:
@@ -399,7 +399,7 @@ def _format_total(total: int, plan: SearchPlan) -> Json:
 
 
 def _read_count_limit(limit: Any) -> float | None:
-    """Return the number up to which hits are counted: infinity for an exact total; None to leave it out."""
+    """Return the number up to which hits are counted: infinity for an exact total. None to leave it out."""
     if isinstance(limit, bool):
         return float("inf") if limit else None
     return parse_count(limit, "track_total_hits")

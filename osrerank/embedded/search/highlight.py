@@ -134,7 +134,7 @@ def _boundaries(pattern: re.Pattern[str], text: str) -> list[int]:
 
 
 def _boundary_before(boundaries: list[int], offset: int) -> int:
-    """Return the last boundary before an offset; 0 if there is none."""
+    """Return the last boundary before an offset. 0 if there is none."""
     index = bisect_left(boundaries, offset)
     return boundaries[index - 1] if index else 0
 

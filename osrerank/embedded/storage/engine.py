@@ -354,7 +354,7 @@ def _log_failed_refresh(live_index: LiveIndex, error: BaseException) -> None:
 
 
 def refresh_interval_s(settings: Json) -> float | None:
-    """Return the seconds after which writes become visible; None if only a request for a refresh makes them visible."""
+    """Return the seconds after which writes become visible. None if only a request for a refresh makes them visible."""
     text = str(settings.get("index", {}).get("refresh_interval", "1s"))
     if text == "-1":
         return None

@@ -81,7 +81,7 @@ class LiveIndex:
 
     Attributes:
         last_seq: the highest sequence number of a stored document.
-        dirty_since: the monotonic time of the first change since the last refresh, in seconds; None without changes.
+        dirty_since: the monotonic time of the first change since the last refresh, in seconds. None without changes.
     """
 
     def __init__(self, store: SqliteStore, row: IndexRow) -> None:
@@ -196,7 +196,7 @@ class LiveIndex:
                 self._feed(shard, rows, replay=False)
 
     def _feed(self, shard: Shard, rows: Sequence[StoredDocument], *, replay: bool) -> None:
-        """Add stored documents to a search index; with ``replay``, it may already have some of them."""
+        """Add stored documents to a search index; with ``replay``, it might already contain some of them."""
         shard.delete(row.doc_id for row in rows if replay or row.version > 1)
         analyzers = {
             path: field_analyzer(self.analyzers, field)

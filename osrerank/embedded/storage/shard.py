@@ -127,7 +127,7 @@ class Shard:
     """A tantivy index in its own folder.
 
     Args:
-        folder: the folder, which is created if it is missing; None for an index in memory.
+        folder: the folder, which is created if it is missing. None for an index in memory.
         layout: field path -> the type of its column.
 
     Attributes:

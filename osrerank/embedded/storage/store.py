@@ -165,7 +165,7 @@ class SqliteStore:
         self._change_count += 1
 
     def get(self, index: IndexRow, doc_id: str) -> StoredDocument | None:
-        """Return a document's latest row, even if the document is deleted; None if it has no row."""
+        """Return a document's latest row, even if the document is deleted. None if it has no row."""
         with self.lock, self._translate_errors():
             query = f"SELECT seq, id, version, source FROM docs_{index.id:d} WHERE id = ?"
             row = self._db.execute(query, (doc_id,)).fetchone()
@@ -174,7 +174,7 @@ class SqliteStore:
     def put(self, index: IndexRow, rows: Iterable[StoredDocument]) -> None:
         """Write documents, replacing those with the same ids; call it in a transaction."""
         self._db.executemany(
-            # The id may exist, but not the sequence number, which would replace another document.
+            # The id might exist, but not the sequence number, which would replace another document.
             f"INSERT INTO docs_{index.id:d} (seq, id, version, source) VALUES (?, ?, ?, ?) ON CONFLICT (id)"
             " DO UPDATE SET seq = excluded.seq, version = excluded.version, source = excluded.source",
             rows,
@@ -234,7 +234,7 @@ class SqliteStore:
         for alias, index_id in self._db.execute("SELECT alias, index_id FROM aliases"):
             aliases.setdefault(alias, set()).add(index_id)
         self._alias_rows = aliases
-        # An open transaction may still be undone, so the next call must read again.
+        # An open transaction can still be undone, so the next call must read again.
         self._loaded_version = None if self._db.in_transaction else version
 
     @contextlib.contextmanager
