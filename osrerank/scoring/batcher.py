@@ -26,11 +26,11 @@ Row = npt.NDArray[np.float32]
 NEWEST_WEIGHT = 0.3
 """Weight of the newest batch in the moving average of seconds per token."""
 REFUSAL_FACTOR = 0.8
-"""Factor by which a refusal lowers this average, so that a model that was slow once is soon tried again."""
+"""Factor by which a refusal lowers this average, so that a model that was slow once soon gets another chance."""
 
 
 def batch_size(lengths: Iterable[int], budget_tokens: int, *, packed: bool = False) -> int:
-    """Return the number of leading sequences that fit into a batch; the first one always fits.
+    """Return the number of leading sequences that fit into a batch. The first one always fits.
 
     Args:
         lengths: the length of each sequence, in tokens.
@@ -55,8 +55,9 @@ class BatcherOutput:
     A sequence in neither field was not computed before the deadline.
 
     Attributes:
-        outputs: index -> the head's outputs ``(labels,)``, or the tokens' vectors ``(tokens, dimensions)``; all finite.
-        failures: index -> why the sequence has no output.
+        outputs: index -> the head's outputs ``(labels,)``, or the tokens' vectors ``(tokens, dimensions)``. All values
+            are finite.
+        failures: index -> reason why the sequence has no output.
     """
 
     outputs: dict[int, Row] = field(default_factory=dict)
@@ -110,7 +111,7 @@ class Batcher:
         return Call(self, deadline, threading.Condition(self._lock))
 
     def close(self) -> None:
-        """Finish the running batches; waiting and new calls fail."""
+        """Finish the running batches. Waiting and new calls fail."""
         with self._lock:
             self._closed = True
             for call in self._queue:
@@ -119,13 +120,13 @@ class Batcher:
         self._threads.close()
 
     def admit(self, call: "Call", sequences: Sequence[_CallSequence]) -> None:
-        """Queue sequences of a call, and start threads for them; raise `InferenceError` if the batcher is closed."""
+        """Queue sequences of a call, and start threads for them. Raises `InferenceError` if the batcher is closed."""
         with self._lock:
             if self._closed:
                 raise self._closed_error()
             call.waiting.extend(sequences)
             self._open_calls.add(call)
-            if call.deadline.at_s is None:  # any order will do; with the longest first, all threads end together
+            if call.deadline.at_s is None:  # with the longest first, all threads end at about the same time
                 call.waiting = deque(sorted(call.waiting, key=lambda sequence: -len(sequence.tokens.ids)))
             if call.waiting and call not in self._queue:
                 self._queue.append(call)
@@ -134,7 +135,7 @@ class Batcher:
                 self._busy_threads += 1
 
     def wait(self, call: "Call") -> None:
-        """Wait for all sequences of a call; after its deadline, only for those in running batches."""
+        """Wait for all sequences of a call. After its deadline, wait only for those in running batches."""
         with self._lock:
             timeout_s = None if call.deadline.at_s is None else max(0.0, call.deadline.remaining_s())
             call.ended.wait_for(lambda: call.is_done, timeout_s)
@@ -148,7 +149,7 @@ class Batcher:
             self._open_calls.discard(call)
 
     def _work(self) -> None:
-        """Compute batches until no sequence waits; an error of the batcher itself is raised to all callers."""
+        """Compute batches until no sequence waits. An error of the batcher itself is raised to all callers."""
         try:
             self._compute_batches()
         except BaseException as error:  # noqa: BLE001 - a thread that dies would leave its callers waiting
@@ -158,7 +159,10 @@ class Batcher:
                     call.fail(error)
 
     def _compute_batches(self) -> None:
-        while batch := self._next_batch():
+        while True:
+            batch = self._next_batch()
+            if not batch:
+                return
             try:
                 with self._throughput.timed(sum(len(sequence.tokens.ids) for sequence in batch)):
                     outputs = self._compute(batch)
@@ -177,7 +181,7 @@ class Batcher:
         return list(outputs)
 
     def _next_batch(self) -> list[_CallSequence]:
-        """Return the next batch; an empty batch ends the thread."""
+        """Return the next batch. An empty batch ends the thread."""
         with self._lock:
             batch = self._next_half() or self._next_sequences()
             if not batch:
@@ -214,7 +218,7 @@ class Batcher:
         return batch
 
     def _count_fitting(self, batch: Sequence[_CallSequence], call: "Call") -> int:
-        """Return how many sequences of a call join a batch; drop its sequences if there is no time for them."""
+        """Return how many sequences of a call fit into a batch. Drop its sequences if there is no time for them."""
         lengths = [len(sequence.tokens.ids) for sequence in batch]
         if call.waiting and not self._throughput.allows(sum(lengths) + len(call.waiting[0].tokens.ids), call.deadline):
             if not batch:
@@ -231,7 +235,7 @@ class Batcher:
         return max(0, size - len(batch))
 
     def _halve(self, batch: Sequence[_CallSequence], reason: str) -> None:
-        """Halve a failed batch, whose size or a single sequence may be the cause; a single sequence has failed."""
+        """Halve a failed batch, because its size or one sequence might be the cause. A single sequence fails."""
         with self._lock:
             if len(batch) > 1:
                 HALVINGS.inc()
@@ -273,8 +277,8 @@ class Call:
         outcome: the results so far.
         waiting: the sequences that are in no batch yet.
         running: the number of sequences in running batches.
-        error: an unexpected error, which ends the call; None if none occurred.
-        ended: condition with the batcher's lock, notified when the call is done.
+        error: an unexpected error, which ends the call, or None.
+        ended: condition with the batcher's lock. It is notified when the call is done.
     """
 
     def __init__(self, batcher: Batcher, deadline: Deadline, ended: threading.Condition) -> None:
@@ -350,7 +354,7 @@ class Throughput:
         self.seconds_per_token = newest if average == 0 else (1 - NEWEST_WEIGHT) * average + NEWEST_WEIGHT * newest
 
     def budget_tokens(self, max_tokens: int, deadline: Deadline) -> int:
-        """Return the size of a batch that takes a quarter of the time left, in tokens; at most ``max_tokens``."""
+        """Return the tokens that can be computed in a quarter of the time left, but at most ``max_tokens``."""
         if deadline.at_s is None or self.seconds_per_token == 0:
             return max_tokens
         return max(1, int(min(max_tokens, deadline.remaining_s() / 4 / self.seconds_per_token)))

@@ -21,20 +21,20 @@ from osrerank.types import NEVER, Deadline, Side, Vectors
 from osrerank.types.vectors import Floats
 
 QUERY_CACHE_SIZE = 128
-"""The number of query vectors that are cached, because a search may need the same vector several times."""
-NOT_FINITE = "its vector has numbers that are not finite; if the model computes in 16 bits, try --dtype fp32"
+"""The number of query vectors that are cached, because a search can need the same vector several times."""
+NOT_FINITE = "its vector contains numbers that are not finite; if the model computes in 16 bits, try --dtype fp32"
 """Why a text with such a vector failed."""
 
 
 class BiEncoder(LocalModel):
-    """A bi-encoder. Its inputs are ``[CLS] text [SEP]``, where queries and documents may have different prefixes.
+    """A bi-encoder. Its inputs are ``[CLS] text [SEP]``, where queries and documents can have different prefixes.
 
     The similarity of two vectors is the logit ``scale * product + offset``, with the calibration of the model card. The
     product is a cosine if the vectors are normalised.
     """
 
     max_token_vectors = 0
-    """The maximum number of token vectors of a document; 0 for models with one vector per document."""
+    """The maximum number of token vectors of a document. 0 for models with one vector per document."""
 
     def __init__(
         self,
@@ -60,13 +60,13 @@ class BiEncoder(LocalModel):
         actual = f"a {query_model.card.kind} ({query_model.card.head}, {query_model.dimensions} dimensions)"
         if actual != expected:
             folder = self._directory / self.card.query_model
-            reason = f"{folder} is {actual}; it must be {expected}, as the model for documents"
+            reason = f"{folder} is {actual}; it must be {expected}, like the document model"
             raise ModelLoadError(reason, model=self.model, path=str(self._directory))
         self._query_encoder = query_model
 
     @functools.cached_property
     def key(self) -> str:
-        """A string that differs whenever the same document may get another vector.
+        """A string that differs whenever the same document might get another vector.
 
         Backends, devices and dtypes share it, so that a client on a CPU can use the vectors of a worker on a GPU.
         """
@@ -82,13 +82,13 @@ class BiEncoder(LocalModel):
 
     @functools.cached_property
     def identity(self) -> str:
-        """A string that differs whenever the same texts may get another similarity."""
+        """A string that differs whenever the same texts might get another similarity."""
         key = hashlib.blake2b(self.key.encode(), digest_size=16).hexdigest()
         query_identity = f"/{self._query_encoder.identity}" if self._query_encoder else ""
         return f"{self._digest(())}/{key}/{self.card.kind}/{self._length_policy}{query_identity}"
 
     def encode(self, texts: Sequence[str], side: Side, *, deadline: Deadline = NEVER) -> Vectors:
-        """Encode texts, as `osrerank.types.Encoder.encode`. Query vectors are cached, and queries ignore the deadline.
+        """Encode texts into vectors. Query vectors are cached, and queries ignore the deadline.
 
         Raises:
             InferenceError: no text could be encoded.
@@ -116,7 +116,7 @@ class BiEncoder(LocalModel):
     def _encode_documents(
         self, texts: Sequence[str], deadline: Deadline
     ) -> tuple[list[Tokens], BatcherOutput, frozenset[int]]:
-        """Encode documents until the deadline; return the model's inputs and outputs, and the truncated indices."""
+        """Encode documents until the deadline. Returns the model's inputs and outputs, and the truncated indices."""
         truncated_indices: list[int] = []
         sequences: list[Tokens] = []
         with self._batcher.call(deadline) as call:
@@ -167,5 +167,5 @@ def weights_digest(directory: Path, card: ModelCard) -> str:
 
 
 def _file_digest(file: Path) -> str:
-    with file.open("rb") as opened:
-        return hashlib.file_digest(opened, "sha256").hexdigest()
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()

@@ -1,8 +1,8 @@
 """Normalise texts as sentencepiece does, by a model's precompiled character map: the longest match is replaced first.
 
-The normaliser of `tokenizers` for such maps has other results. It replaces the shortest match in a grapheme of up to
-five bytes and drops the grapheme's other characters; it replaces longer graphemes character by character. So a letter
-with two combining marks loses one of them, and decomposed Hangul is not composed.
+The normaliser of `tokenizers` gives other results. In a grapheme of up to five bytes, it replaces the shortest match
+and drops the other characters. It replaces longer graphemes character by character. So a letter with two combining
+marks loses one of them, and decomposed Hangul is not composed.
 """
 
 import base64
@@ -36,12 +36,14 @@ class CharacterMap:
         """Remove the normaliser of a tokenizer, and return its map.
 
         Raises:
-            ValueError: the tokenizer has no normaliser, or one without such a map.
+            ValueError: the tokenizer's normaliser does not contain such a map.
         """
         normalizer = tokenizer.normalizer
         state = {} if normalizer is None else json.loads(normalizer.__getstate__())
         if state.get("type") != "Precompiled":
-            raise ValueError("the card's normalization is sentencepiece, and the normalizer is not Precompiled")
+            raise ValueError(
+                "the card's normalization is sentencepiece, but the tokenizer's normalizer is not Precompiled"
+            )
         tokenizer.normalizer = normalizers.Sequence([])
         return cls(base64.b64decode(state["precompiled_charsmap"]))
 
@@ -75,7 +77,7 @@ class CharacterMap:
             for byte in text[end].encode():
                 node ^= byte
                 unit = trie[node]
-                if unit & 0x800000FF != byte:  # the trie has no longer match
+                if unit & 0x800000FF != byte:  # the trie contains no longer match
                     if end < start + 2 and len(self._pairs) < MAX_PAIRS:
                         self._pairs[text[start : start + 2]] = replacement, length
                     return replacement, length
@@ -90,5 +92,5 @@ class CharacterMap:
 
 
 def _child_offset(unit: int) -> int:
-    """Return the offset of the children of a unit of the double array, relative to the unit."""
+    """Return the offset of a trie unit's children, relative to the unit."""
     return unit >> 10 << ((unit & 0x200) >> 6)

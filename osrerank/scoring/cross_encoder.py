@@ -18,16 +18,16 @@ from osrerank.types import NEVER, Deadline, Scores
 from osrerank.types.scores import QUERY_CUT
 
 WINDOW, WINDOW_TOKENS = 4096, 512
-"""Maximum number of sequences in memory (32 MiB) at ``WINDOW_TOKENS`` tokens each; fewer if sequences are longer."""
+"""Maximum number of sequences in memory (32 MiB) at ``WINDOW_TOKENS`` tokens each. Longer sequences lower it."""
 
 
 class CrossEncoder(LocalModel):
     """Scores pairs of query and document: ``[CLS] q [SEP] d [SEP]``.
 
     ``Scores.values`` are logits in float32: ``scale * raw + offset`` with the card's calibration, by default 1 and 0.
-    The raw score depends on the head: the logit of a one-logit head; the log-odds z1 - z0 of a two-logit head, which
-    give the same order as ``log_softmax[1]``; z1 of a next-sentence head. Only a next-sentence head has separate
-    ``Scores.log_odds``, z1 - z0. ``Scores.inferences`` counts tuples.
+    The raw score of a one-logit head is its logit. A two-logit head gives the log-odds z1 - z0, which order like
+    ``log_softmax[1]``. A next-sentence head gives z1, and is the only one with separate ``Scores.log_odds``, z1 - z0.
+    ``Scores.inferences`` counts tuples.
     """
 
     documents_per_tuple = 1
@@ -88,7 +88,7 @@ class CrossEncoder(LocalModel):
         Args:
             query: the query's pieces.
             documents: the texts of all documents.
-            pieces: index of a document -> its pieces; documents are added when a tuple first needs them.
+            pieces: index of a document -> its pieces. Documents are added when a tuple first needs them.
             tuples: the tuples to compute.
             deadline: the time after which no batch begins.
         """
@@ -130,7 +130,7 @@ def _cuts(
 ) -> npt.NDArray[np.uint8]:
     """Return `Scores.cuts` ``(size,)``, which is 0 for tuples that were not reached."""
     cuts = np.zeros(size, dtype=np.uint8)
-    for position, indices in enumerate(tuples):
-        cuts[position] = sum(pieces[index].cut << bit for bit, index in enumerate(indices))
+    for row, indices in enumerate(tuples):
+        cuts[row] = sum(pieces[index].cut << bit for bit, index in enumerate(indices))
     cuts[: len(tuples)] |= QUERY_CUT * query.cut
     return cuts

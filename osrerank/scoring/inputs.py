@@ -1,10 +1,10 @@
 """Build a model's token sequences: ``[CLS] q [SEP] d [SEP]`` and ``[CLS] q [SEP] d_i [SEP] d_j [SEP]``.
 
-An encoder's queries and documents are separate sequences, which may have prefixes.
+An encoder's queries and documents are separate sequences, which can have prefixes.
 
 Lengths follow Nogueira and Cho 2019 (arXiv 1901.04085, section 3) and Nogueira et al. 2019 (arXiv 1910.14424, sections
 3.2 and 3.3). The query has at most 64 tokens, including two special tokens. The document is truncated so that the
-sequence has at most 512 tokens; each document of a pair has at most 223.
+sequence has at most 512 tokens. Each document of a pair has at most 223.
 
 The characters "[SEP]" in a text do not become the special token. In a prefix they do, as in the libraries that save
 such models.
@@ -27,9 +27,9 @@ from osrerank.scoring.model_files import tokenizer_file
 from osrerank.scoring.template import pair_template, single_template
 
 CHARACTERS_PER_PIECE = 8
-"""Number of characters tokenised for each word piece, at first. English word pieces have four to five characters."""
+"""First estimate of the characters per word piece. English word pieces have four to five characters."""
 MAX_TEXT_CHARACTERS = 1 << 18
-"""Maximum number of characters tokenised of a text. Only white space or one long word yields under 512 pieces."""
+"""A text is tokenised up to this number of characters, which yield 512 pieces unless they are mostly white space."""
 
 Ids = npt.NDArray[np.int64]
 
@@ -64,7 +64,7 @@ class Tokens:
 
 @dataclass(frozen=True, slots=True)
 class PaddedBatch:
-    """Sequences padded to the same length, int64 ``(n, tokens)``. The fields have the names of the model's inputs."""
+    """Sequences padded to the same length, int64 ``(n, tokens)``. The fields are named like the model's inputs."""
 
     input_ids: Ids
     attention_mask: Ids
@@ -126,7 +126,7 @@ class InputBuilder:
             raise ModelLoadError(reason, model=card.name, path=str(file)) from error
 
     def query(self, text: str) -> Pieces:
-        """Return the pieces of prefix and query: at most 62 if the card allows 64 tokens.
+        """Return the pieces of prefix and query, at most 62 if the card allows 64 tokens.
 
         A cross-encoder's prefix does not count towards this limit.
         """
@@ -144,18 +144,20 @@ class InputBuilder:
         """Return the ids of tokens.
 
         Raises:
-            ValueError: the tokenizer does not have one of the tokens.
+            ValueError: the tokenizer does not contain one of the tokens.
         """
         ids = [self._tokenizer.token_to_id(token) for token in tokens]
         if None in ids:
-            raise ValueError(f"the card has the token {tokens[ids.index(None)]!r}, which the tokenizer does not have")
+            raise ValueError(
+                f"the card uses the token {tokens[ids.index(None)]!r}, which the tokenizer does not contain"
+            )
         return tuple(ids)
 
     def chunks(self, texts: Sequence[str], query: Pieces) -> list[list[tuple[int, int]]]:
         """Split texts into consecutive chunks that fit into a sequence with the query.
 
-        A chunk has as many whole words as possible. A word that does not fit into one chunk is split. A text without
-        pieces has no chunks.
+        A chunk contains as many whole words as possible. A word that does not fit into one chunk is split. A text
+        without pieces yields no chunks.
 
         Returns:
             For each text, the (start, end) of its chunks, in characters.
@@ -191,7 +193,7 @@ class InputBuilder:
         return Tokens(ids, np.zeros_like(ids))
 
     def duo(self, query: Pieces, first: Pieces, second: Pieces) -> Tokens:
-        """Return the sequence of a query and two documents; a special token has the segment of the text before it."""
+        """Return the sequence of a query and two documents. A special token gets the segment of the text before it."""
         template, middle = self._template, self._template.middle
         ids = _concatenate(template.head, query.ids, middle, first.ids, middle, second.ids, template.tail)
         segments = np.full_like(ids, template.second_type)
@@ -201,10 +203,10 @@ class InputBuilder:
         return Tokens(ids, segments)
 
     def _max_document_pieces(self, query: Pieces) -> int:
-        """Return the maximum number of pieces of a document beside the query.
+        """Return the maximum number of pieces of a document in a sequence with the query.
 
-        Each of a duo model's documents may have 223 pieces if queries may have 62; by the length rule ``released``,
-        222 to 252, depending on the query. A short document does not lend its pieces to the other one.
+        If queries can have 62 pieces, each of a duo model's documents can have 223. With the length rule ``released``,
+        documents can have 222 to 252, depending on the query. A short document leaves no room to the other one.
         """
         if self._is_encoder:
             return self.max_tokens - self._template.count_tokens(0) - len(self._document_marker)
@@ -249,8 +251,8 @@ class InputBuilder:
     def _tokenise_long(self, tokenizer: Tokenizer, text: str, max_pieces: int, max_characters: int) -> Pieces:
         """Tokenise longer and longer beginnings of a text, until one has enough pieces.
 
-        A cut changes only the pieces of the word that it splits, because the tokenizer splits a text into words first.
-        If the end of long texts is kept, the whole text is tokenised.
+        Truncation changes only the last word's pieces, because the tokenizer splits a text into words first. If
+        the card keeps the end of long texts, the whole text is tokenised.
         """
         while max_characters < min(len(text), MAX_TEXT_CHARACTERS) and not self._keeps_end:
             encoding = tokenizer.encode(self._normalise(text[:max_characters]), add_special_tokens=False)
@@ -263,7 +265,7 @@ class InputBuilder:
         return Pieces(pieces.ids, cut=pieces.cut or len(text) > MAX_TEXT_CHARACTERS)
 
     def _normalise(self, text: str) -> str:
-        """Return a text as input for the tokenizer."""
+        """Replace unpaired surrogates, and apply the card's character map."""
         text = _replace_surrogates(text)
         return self._character_map.normalise(text)[0] if self._character_map else text
 
@@ -279,8 +281,8 @@ class _Prefix:
     Attributes:
         text: the prefix.
         tokens: the number of its tokens.
-        tokenizer: the tokenizer for prefix and text, which recognises special tokens only if the prefix contains one.
-        special_tokens: the names of all special tokens if the prefix contains one, else empty.
+        tokenizer: the tokenizer for prefix and text. It recognises special tokens only if the prefix contains one.
+        special_tokens: the names of all special tokens if the prefix contains one. Otherwise empty.
         end: the end of the last special token in the prefix, in characters.
         ids: the ids of the prefix up to ``end``.
     """
@@ -294,12 +296,11 @@ class _Prefix:
 
     @classmethod
     def tokenise(cls, tokenizer: Tokenizer, text: str) -> Self:
-        """Tokenise a prefix."""
         added_tokens = tokenizer.get_added_tokens_decoder().items()
         special_tokens = {token_id: token.content for token_id, token in added_tokens if token.special}
         if not any(name in text for name in special_tokens.values()):
             return cls(text, len(tokenizer.encode(text, add_special_tokens=False).ids), tokenizer)
-        special_tokenizer = Tokenizer.from_str(tokenizer.to_str())  # the copy lacks encode_special_tokens
+        special_tokenizer = Tokenizer.from_str(tokenizer.to_str())  # the copy has encode_special_tokens turned off
         encoding = special_tokenizer.encode(text, add_special_tokens=False)
         last = max(position for position, token_id in enumerate(encoding.ids) if token_id in special_tokens)
         ids = tuple(encoding.ids[: last + 1])
@@ -308,7 +309,7 @@ class _Prefix:
 
 
 def pad(sequences: Sequence[Tokens], pad_id: int = 0, *, multiple: int = 1, max_width: int = 0) -> PaddedBatch:
-    """Pad sequences on the right to one batch; the padding has the segment of the sequence's last token.
+    """Pad sequences on the right to one batch. Padding gets the segment of the sequence's last token.
 
     Args:
         sequences: the rows of the batch.
@@ -323,7 +324,7 @@ def pad(sequences: Sequence[Tokens], pad_id: int = 0, *, multiple: int = 1, max_
     token_type_ids = np.zeros_like(input_ids)
     for row, tokens in enumerate(sequences):
         input_ids[row, : lengths[row]] = tokens.ids
-        if len(tokens.ids):  # a StaticEmbedding's sequences may be empty
+        if len(tokens.ids):  # a StaticEmbedding's sequences can be empty
             token_type_ids[row] = tokens.segments[-1]
         token_type_ids[row, : lengths[row]] = tokens.segments
     attended_lengths = lengths - np.array([tokens.unattended for tokens in sequences])
@@ -345,17 +346,17 @@ def _replace_surrogates(text: str) -> str:
 
 
 def _chunk_spans(encoding: Encoding, max_pieces: int) -> list[tuple[int, int]]:
-    """Return the (start, end) of chunks of at most ``max_pieces`` pieces, in characters; whole words if possible."""
+    """Split a text after whole words, if possible, and return each chunk's (start, end) in characters."""
     words, offsets = encoding.word_ids, encoding.offsets
     spans: list[tuple[int, int]] = []
-    first = 0
-    while first < len(words):
-        end = min(first + max_pieces, len(words))
+    start = 0
+    while start < len(words):
+        end = min(start + max_pieces, len(words))
         if end < len(words):
-            word_ends = (position for position in range(end, first, -1) if words[position] != words[position - 1])
+            word_ends = (position for position in range(end, start, -1) if words[position] != words[position - 1])
             end = next(word_ends, end)
-        spans.append((offsets[first][0], offsets[end - 1][1]))
-        first = end
+        spans.append((offsets[start][0], offsets[end - 1][1]))
+        start = end
     return spans
 
 

@@ -44,7 +44,7 @@ class LateInteraction(BiEncoder):
 
     @functools.cached_property
     def key(self) -> str:
-        """As `BiEncoder.key`, with the card's settings for token vectors."""
+        """A string that differs whenever the same document might get other vectors."""
         settings = {
             "document_marker": self.tokens.document_marker,
             "skipped": self.tokens.skipped,
@@ -54,11 +54,11 @@ class LateInteraction(BiEncoder):
 
     @functools.cached_property
     def identity(self) -> str:
-        """As `BiEncoder.identity`, with the card's settings for token vectors."""
+        """A string that differs whenever the same texts might get another similarity."""
         return f"{super().identity}/{json.dumps(self.tokens.to_json(), sort_keys=True)}"
 
     def encode(self, texts: Sequence[str], side: Side, *, deadline: Deadline = NEVER) -> Vectors:
-        """Encode texts as `osrerank.types.Encoder.encode`; queries are cached, and ignore the deadline."""
+        """Encode texts into token vectors. Query vectors are cached, and queries ignore the deadline."""
         if side == "query":
             queries, cut = self._encode_queries(texts)
             return Vectors(queries, cut=cut)

@@ -1,4 +1,4 @@
-"""Score the passages or the sentences of several documents; both are called parts here."""
+"""Score the passages or the sentences of several documents. Both are called parts here."""
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
@@ -24,7 +24,7 @@ class DocumentPart(NamedTuple):
         document: index of the document.
         number: index of the part in the document, from 0.
         text: the text to score.
-        span: the part's span in the document; None if it is the whole document.
+        span: the part's span in the document. None if the part is the whole document.
     """
 
     document: int
@@ -42,17 +42,20 @@ def score_parts(
 
     Args:
         scorer: scores ``(i,)`` tuples.
-        query: the query's text.
+        query: the query.
         parts: for each document, an iterator that splits off its parts, at least one. Blank parts are not scored.
-        deadline: as for ``Scorer.score``.
+        deadline: the time after which no further part is scored.
         stage: the stage's name, for errors.
 
     Raises:
-        InferenceError: a score is not a number.
+        InferenceError: a score is not a finite number.
     """
     queue = _PartQueue(parts)
     collector = _ScoreCollector(len(parts))
-    while group := queue.next_group(deadline):
+    while True:
+        group = queue.next_group(deadline)
+        if not group:
+            break
         not_blank = [part for part in group if not is_blank(part.text)]
         texts = [part.text for part in not_blank]
         scores = scorer.score(query, texts, [(index,) for index in range(len(texts))], deadline=deadline)
@@ -62,7 +65,7 @@ def score_parts(
         collector.add(group, not_blank, scores)
         if deadline.passed:
             break
-    return collector.scores(queue.unread)
+    return collector.scores(queue.unfinished)
 
 
 class _PartQueue:
@@ -72,12 +75,12 @@ class _PartQueue:
         self._waiting = deque((index, 0, iter(document_parts)) for index, document_parts in enumerate(parts))
 
     @property
-    def unread(self) -> int:
-        """The number of documents that may have more parts."""
+    def unfinished(self) -> int:
+        """The number of documents that might contain more parts."""
         return len(self._waiting)
 
     def next_group(self, deadline: Deadline) -> list[DocumentPart]:
-        """Return the next parts; under a deadline, at most `GROUP_SIZE`, split off within half of the time left."""
+        """Return the next parts. Under a deadline, these are at most `GROUP_SIZE`, split within half of the time."""
         remaining_s = deadline.remaining_s()
         splitting_deadline = deadline.within_ms(1000 * remaining_s / 2)
         group = []
@@ -104,7 +107,7 @@ class _ScoreCollector:
         self._logits: list[list[float]] = [[] for _ in range(size)]
         self._odds: list[list[float]] = [[] for _ in range(size)]
         self._failures: dict[tuple[int, int], str] = {}
-        self._cut: set[int] = set()
+        self._truncated: set[int] = set()
         self._calls: list[Scores] = []
 
     def add(self, group: Sequence[DocumentPart], not_blank: Sequence[DocumentPart], scores: Scores) -> None:
@@ -121,25 +124,21 @@ class _ScoreCollector:
                 self._logits[document][number] = scores.values[index]
                 self._odds[document][number] = scores.log_odds[index]
         self._failures |= {not_blank[index][:2]: reason for index, reason in scores.failures.items()}
-        cut_parts = scores.cut_documents([(index,) for index in range(len(not_blank))])
-        self._cut |= {not_blank[index].document for index in cut_parts}
+        truncated_parts = scores.cut_documents([(index,) for index in range(len(not_blank))])
+        self._truncated |= {not_blank[index].document for index in truncated_parts}
         self._calls.append(scores)
 
-    def scores(self, unread: int) -> PassageScores:
-        """Return the scores of all documents.
-
-        Args:
-            unread: the number of documents that may have more parts.
-        """
+    def scores(self, unfinished: int) -> PassageScores:
+        """Return the scores of all documents, of which ``unfinished`` might contain more parts."""
         counts = Counts.total(self._calls)
         if all(call.cuts is not None for call in self._calls):
-            counts["truncated"] = len(self._cut)
+            counts["truncated"] = len(self._truncated)
         has_odds = any(call.odds is not None for call in self._calls)
         identity = next((call.identity for call in self._calls), "")
         odds = _to_arrays(self._odds) if has_odds else None
-        cut = frozenset(self._cut)
+        truncated = frozenset(self._truncated)
         logits = _to_arrays(self._logits)
-        return PassageScores(self._spans, logits, self._failures, identity, odds, cut, unread, **counts)
+        return PassageScores(self._spans, logits, self._failures, identity, odds, truncated, unfinished, **counts)
 
 
 def _to_arrays(values: Sequence[Sequence[float]]) -> list[npt.NDArray[np.float32]]:
@@ -147,13 +146,13 @@ def _to_arrays(values: Sequence[Sequence[float]]) -> list[npt.NDArray[np.float32
 
 
 def split_into_chunks(model: Scorer | Encoder, query: str, texts: Sequence[str]) -> list[list[tuple[int, int]]]:
-    """Split texts into chunks that fit into a model's window, as `CutsTexts.chunks`.
+    """Split texts into chunks that fit into a model's window; see `CutsTexts.chunks`.
 
     Raises:
         ConfigError: the model's tokenizer is not in this process.
     """
     if isinstance(model, CutsTexts):
         return model.chunks(query, texts)
-    reason = f'sentences.chunks is "tokens", and the tokenizer of {model.model} is not in this process'
+    reason = f'sentences.chunks is "tokens", but the tokenizer of {model.model} is not in this process'
     fix = 'use the backend "onnx" or "torch", or set sentences.chunks to "words"'
     raise ConfigError(f"{reason}; {fix}", setting="rerank.sentences.chunks", source="argument")

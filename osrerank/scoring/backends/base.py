@@ -11,8 +11,8 @@ class ComputeOptions(NamedTuple):
     """The user's choices for a backend.
 
     Attributes:
-        threads: number of CPU threads; 0 uses all cores that this process may use.
-        dtype: number type ``fp32``, ``bf16`` or ``fp16``; ``auto`` lets the backend choose.
+        threads: number of CPU threads. 0 uses all cores that are available to this process.
+        dtype: number type ``fp32``, ``bf16`` or ``fp16``. ``auto`` lets the backend choose.
     """
 
     threads: int = 0
@@ -20,7 +20,7 @@ class ComputeOptions(NamedTuple):
 
 
 class Backend(Protocol):
-    """A loaded network, which computes logits or vectors. It may be called from ``threads`` threads at once."""
+    """A loaded network, which computes logits or vectors. ``threads`` threads can call it at once."""
 
     @property
     def name(self) -> str:
@@ -36,11 +36,11 @@ class Backend(Protocol):
 
     @property
     def budget_tokens(self) -> int:
-        """The maximum number of tokens in a batch; 1 if the backend computes one sequence at a time."""
+        """The maximum number of tokens in a batch. 1 if the backend computes one sequence at a time."""
 
     @property
     def packed(self) -> bool:
-        """Whether batches are computed without padding; otherwise, a batch is padded to its longest sequence."""
+        """Whether batches are computed without padding. Otherwise, a batch is padded to its longest sequence."""
 
     @property
     def threads(self) -> int:

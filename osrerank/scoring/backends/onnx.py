@@ -17,7 +17,7 @@ from osrerank.scoring.modular.head import Head
 from osrerank.types.vectors import Rows
 
 PRECISIONS = ("int8", "fp32")
-"""The precisions of a model's graphs; the first that the model has is used."""
+"""The precisions of graphs. The first one that the model contains is used."""
 VECTOR_OUTPUT = "vector"
 """Name of the output with the vectors, in the graph of an encoder that osrerank exported."""
 STATE_OUTPUTS = ("last_hidden_state", "token_embeddings")
@@ -32,7 +32,7 @@ def load(directory: Path, card: ModelCard, compute: ComputeOptions) -> Backend:
 
 
 class OnnxBackend:
-    """An ONNX Runtime session of a cross-encoder; each thread computes one sequence at a time.
+    """An ONNX Runtime session of a cross-encoder. Each thread computes one sequence at a time.
 
     Single sequences need no padding, so a score never depends on the other sequences of a batch. They are as fast as
     batches that use all cores (docs/performance.md).
@@ -40,7 +40,7 @@ class OnnxBackend:
     Args:
         session: an ``onnxruntime.InferenceSession`` that uses one thread for each run.
         threads: number of sequences that are computed at once.
-        card: the model's card, whose name errors contain.
+        card: the model's card. Errors contain its name.
         precision: precision of the graph, one of `PRECISIONS`.
         file: file of the graph, relative to the model's directory.
     """
@@ -60,12 +60,12 @@ class OnnxBackend:
 
     @classmethod
     def load(cls, directory: Path, card: ModelCard, *, threads: int = 0) -> Self:
-        """Open the model's int8 graph, or its fp32 graph if it has no int8 graph.
+        """Open the model's int8 graph, or else its fp32 graph.
 
-        ``threads`` sequences are computed at once; with 0, one for each physical core that this process may use.
+        ``threads`` sequences are computed at once. 0 computes one for each physical core available to this process.
 
         Raises:
-            ModelLoadError: the directory has no graph, or the graph cannot be read or does not match the card.
+            ModelLoadError: the directory contains no graph, or the graph cannot be read or does not match the card.
         """
         precision = _choose_precision(directory, card)
         file = card.onnx[precision]
@@ -167,15 +167,15 @@ def compute_vector(states: npt.NDArray[np.float32], head: Head) -> npt.NDArray[n
 
 
 def _find_output(session: Any) -> str | None:
-    """Return the name of a graph's output with vectors, or else with states; None if it has neither."""
+    """Return the name of a graph's output with vectors, or else with states, or None without either."""
     names = {entry.name for entry in session.get_outputs()}
     return next((name for name in (VECTOR_OUTPUT, *STATE_OUTPUTS) if name in names), None)
 
 
 def _check_inputs(session: Any, file: Path, card: ModelCard) -> None:
-    unknown = {entry.name for entry in session.get_inputs()} - set(PaddedBatch.__slots__)
-    if unknown:
-        reason = f"{file} has inputs that osrerank does not know: {', '.join(sorted(unknown))}"
+    unknown_names = {entry.name for entry in session.get_inputs()} - set(PaddedBatch.__slots__)
+    if unknown_names:
+        reason = f"{file} has inputs that osrerank does not know: {', '.join(sorted(unknown_names))}"
         raise ModelLoadError(reason, model=card.name, path=str(file))
 
 

@@ -77,11 +77,11 @@ class TorchBackend:
     def load(cls, directory: Path, card: ModelCard, *, threads: int = 0, dtype: str = "auto") -> Self:
         """Load a network from the directory's safetensors, or else from its ONNX graph.
 
-        ``threads`` CPU threads compute a batch; 0 keeps torch's default. The dtype ``auto`` uses 16 bits on a GPU and
+        ``threads`` CPU threads compute a batch. 0 keeps torch's default. The dtype ``auto`` uses 16 bits on a GPU and
         fp32 on the CPU.
 
         Raises:
-            ModelLoadError: the directory has no weights, or they cannot be read or do not match the config.
+            ModelLoadError: the directory contains no weights, or they cannot be read or do not match the config.
             MissingDependencyError: the extra ``torch`` is not installed.
         """
         torch = require("torch", extra="torch")
@@ -185,7 +185,7 @@ def load_network(directory: Path, card: ModelCard) -> Any:
 
 
 def read_head(directory: Path, card: ModelCard) -> Head | None:
-    """Return the head that follows the encoder; None if the config names a classifier of transformers instead."""
+    """Return the head that follows the encoder, or None for a transformers classifier."""
     if card.is_encoder:
         return card.vector_head
     description = read_cross_encoder(directory)
@@ -198,7 +198,7 @@ def read_weights(directory: Path) -> Mapping[str, Any]:
     If sentence-transformers saved the model, the names of a module's weights begin with the module's folder.
 
     Raises:
-        ModelLoadError: the directory has only a graph, and osrerank did not export it.
+        ModelLoadError: the directory contains only a graph, and osrerank did not export it.
         MissingDependencyError: the extra ``torch`` is not installed.
     """
     files = parameter_files(directory)
@@ -245,7 +245,7 @@ def _load_classifier(directory: Path, card: ModelCard) -> Any:
 
 
 def _refuse_decoder(directory: Path, card: ModelCard, transformers: Any) -> None:
-    """Check that the model is an encoder, because transformers has masked-word models of encoders only."""
+    """Check that the model is an encoder, because only encoders have masked-word models in transformers."""
     family = str(read_config(directory).get("model_type"))
     if family not in transformers.models.auto.modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES:
         file = directory / CONFIG_FILE

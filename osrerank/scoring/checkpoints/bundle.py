@@ -28,7 +28,7 @@ TRAILER_BYTES = 5
 """The size of a block's compression type and checksum, which follow the block."""
 CRC_MASK = 0xA282EAD8
 DTYPES: Mapping[int, str] = {1: "<f4", 2: "<f8", 3: "<i4", 9: "<i8", 19: "<f2"}
-"""TensorFlow's number of a type (tensorflow/core/framework/types.proto) -> NumPy's name of it."""
+"""TensorFlow's type number (tensorflow/core/framework/types.proto) -> NumPy's type name."""
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 """Wire types of protocol buffers."""
 
@@ -40,7 +40,7 @@ class Variable(NamedTuple):
     """The type and location of a variable.
 
     Attributes:
-        dtype: NumPy's name of the type.
+        dtype: NumPy's type name.
         shape: shape of the variable.
         shard: number of the data file, from 0.
         offset: offset of the variable in the data file, in bytes.
@@ -172,12 +172,12 @@ def _parse_fields(message: bytes) -> Fields:
 
 
 def _integer_field(fields: Fields, field: int) -> int:
-    """Return an integer field; 0, protocol buffers' default, if the message does not have it."""
+    """Return an integer field, or 0, protocol buffers' default, if the message does not contain it."""
     return int(fields.get(field, [0])[-1])
 
 
 def _parse_variable(fields: Fields) -> Variable | None:
-    """Return a variable's type and location; None if its type is not in `DTYPES`, such as strings."""
+    """Return a variable's type and location, or None if its type is not in `DTYPES`, such as strings."""
     dtype = DTYPES.get(_integer_field(fields, 1))
     if dtype is None:
         return None

@@ -29,7 +29,7 @@ from osrerank.scoring.model_files import (
 from osrerank.settings import user_folder
 
 HeadForm = Literal["", "logit1", "logits2", "next-sentence", "encoder"]
-"""Form of a model's head; "" reads it from the model's files."""
+"""Form of a model's head. "" reads it from the model's files."""
 FAMILIES = {
     "bert": "Bert",
     "electra": "Electra",
@@ -47,7 +47,7 @@ SOURCE_FILE = "source.json"
 SELF_CHECK_FILE = "self-check.json"
 NOTICES = ("LICENSE", "NOTICE")
 CACHE_VERSION = "2"
-"""Version of the converted directories, and part of their path. Since version 2, they have a tokenizer_config.json."""
+"""Version of the converted directories, and part of their path. Version 2 added tokenizer_config.json."""
 
 logger = logging.getLogger(__name__)
 
@@ -57,7 +57,7 @@ class ConvertedModel(NamedTuple):
 
     Attributes:
         directory: directory of the checkpoint, or the converted directory.
-        sha256: SHA-256 of the checkpoint's files; empty if it was not converted.
+        sha256: SHA-256 of the checkpoint's files. Empty if the checkpoint was not converted.
     """
 
     directory: Path
@@ -65,11 +65,11 @@ class ConvertedModel(NamedTuple):
 
     @property
     def is_checked(self) -> bool:
-        """Whether the model was not converted or has passed its self-check, so that it need not be checked."""
+        """Whether the model needs no self-check, because it was not converted or has passed the check."""
         return not self.sha256 or (self.directory / SELF_CHECK_FILE).exists()
 
     def record_pass(self, check: str) -> None:
-        """Write into the directory that the model has passed its self-check."""
+        """Record in the directory that the model has passed its self-check."""
         _write_json(self.directory / SELF_CHECK_FILE, {"passed": check})
 
 
@@ -91,7 +91,7 @@ class CheckedGraph(NamedTuple):
             return False
 
     def record_pass(self, check: str) -> None:
-        """Record that the graph has passed its self-check; without a writable cache folder, each load repeats it."""
+        """Record that the graph has passed its self-check. Without a writable cache folder, each load repeats it."""
         try:
             self._file.parent.mkdir(parents=True, exist_ok=True)
             _write_json(self._file, {"passed": check})
@@ -110,8 +110,8 @@ def convert_if_needed(source: Path, head: HeadForm = "") -> ConvertedModel:
 
     Args:
         source: directory of the model, or the file of pickled weights in it.
-        head: form of the model's head, which is needed if its files do not show it. A model is always converted if
-            this is not empty, because the converted config names the head.
+        head: form of the model's head, which is needed if the files do not specify it. With a form, the model is always
+            converted, because the converted config specifies the head.
 
     Raises:
         ModelLoadError: the checkpoint cannot be read.
@@ -147,7 +147,7 @@ def convert_if_needed(source: Path, head: HeadForm = "") -> ConvertedModel:
 
 
 def needs_conversion(directory: Path) -> bool:
-    """Return whether a checkpoint's format must be converted; a file of pickled weights always must."""
+    """Return whether a checkpoint must be converted. A file of pickled weights always needs it."""
     if directory.is_file():
         return True
     if (directory / CARD_FILE).exists() or any(directory.rglob("*.onnx")):
@@ -168,7 +168,7 @@ def cache_folder() -> Path:
 
 def _cache_error(source: Path, reason: str) -> ModelLoadError:
     message = f"{source} must be converted, but the copy cannot be written ({reason})"
-    return ModelLoadError(f"{message}: set XDG_CACHE_HOME to a writable folder", path=str(source))
+    return ModelLoadError(f"{message}; set XDG_CACHE_HOME to a writable folder", path=str(source))
 
 
 def _write_model(source: Path, target: Path, head: HeadForm, sha256: str) -> None:
@@ -210,10 +210,10 @@ def _read_checkpoint(source: Path) -> tuple[Mapping[str, Any], Mapping[str, Any]
 def _infer_entries(
     source: Path, config: Mapping[str, Any], weights: Mapping[str, Any], head: HeadForm
 ) -> dict[str, Any]:
-    """Infer the architecture, family and labels that a config lacks from the head and the weights.
+    """Infer the architecture, family and labels that are missing from a config, from the head and the weights.
 
     Raises:
-        ModelLoadError: the family is unknown, or the weights do not have the head.
+        ModelLoadError: the family is unknown, or the weights do not contain the head.
     """
     if config.get("architectures") and not head:
         return {}
@@ -227,8 +227,8 @@ def _infer_entries(
         raise ModelLoadError(f"{reason}; add the architectures that the model was saved with", path=str(file))
     classifier = next((name for name in CLASSIFIER_WEIGHTS if name in weights), None)
     labels = len(weights[classifier]) if classifier else 0
-    lacks_head = {"logit1": labels != 1, "logits2": labels != 2, "next-sentence": NEXT_SENTENCE_WEIGHT not in weights}
-    if lacks_head.get(head, False):
+    is_missing = {"logit1": labels != 1, "logits2": labels != 2, "next-sentence": NEXT_SENTENCE_WEIGHT not in weights}
+    if is_missing.get(head, False):
         heads = f"a classifier with {labels} labels" if labels else "no classifier"
         if NEXT_SENTENCE_WEIGHT in weights:
             heads += " and a next-sentence head"
@@ -242,7 +242,7 @@ def _infer_entries(
 
 
 def _class_suffix(family: str, weights: Mapping[str, Any], labels: int, head: HeadForm) -> str:
-    """Return the suffix of the transformers class that has the given head, or else the head in the weights."""
+    """Return the suffix of the transformers class with this head, or else with the head in the weights."""
     if head == "encoder":
         return "Model"
     if head == "next-sentence":
@@ -271,15 +271,15 @@ def _list_files(source: Path) -> list[Path]:
         SPECIAL_TOKENS_FILE,
         INDEX_FILE,
     ]
-    descriptions = [directory / name for name in names if (directory / name).exists()]
+    config_files = [directory / name for name in names if (directory / name).exists()]
     if tensorflow.is_tensorflow(source):
         prefix = tensorflow.find_checkpoint(directory)
-        return [*descriptions, *sorted(prefix.parent.glob(f"{prefix.name}.*"))]
+        return [*config_files, *sorted(prefix.parent.glob(f"{prefix.name}.*"))]
     weights = [directory / name for name in weight_files(source)] or pickled_files(source)
     for file in weights:
         if not file.exists():
             raise ModelLoadError(f"{file}, which {INDEX_FILE} lists, is missing", path=str(file))
-    return [*descriptions, *weights]
+    return [*config_files, *weights]
 
 
 def _write_json(file: Path, content: Mapping[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Read pickled PyTorch weights, without running code that the pickle names.
+"""Read pickled PyTorch weights without running code from the pickle.
 
 torch's safe unpickler reads most files. Modules that were pickled as whole objects are read by `safe_unpickler`.
 """
@@ -27,10 +27,10 @@ BUFFER_SUFFIXES = ("position_ids", "token_type_ids")
 
 
 def pickled_files(directory: Path) -> list[Path]:
-    """Return the files of a directory's pickled weights; for a file instead of a directory, return that file.
+    """Return the files of a directory's pickled weights. If ``directory`` is a file, return that file.
 
-    The index lists the files. A directory without an index must have a file with a usual name (`PICKLES`), or only one
-    file that torch.save wrote.
+    The index lists the files. A directory without an index must contain a file with a usual name (`PICKLES`), or only
+    one file that torch.save wrote.
 
     Raises:
         ModelLoadError: the index cannot be read, or several files could be the weights.
@@ -58,7 +58,7 @@ def read_pickled(directory: Path) -> dict[str, Any]:
     """Return the tensors of `pickled_files`, under the names that transformers uses today.
 
     Raises:
-        ModelLoadError: a file is missing, cannot be read, or has no tensors.
+        ModelLoadError: a file is missing, cannot be read, or contains no tensors.
         MissingDependencyError: the extra ``torch`` is not installed.
     """
     tensors = {name: tensor for file in pickled_files(directory) for name, tensor in _read_tensors(file).items()}
@@ -76,12 +76,12 @@ def _read_tensors(file: Path) -> Mapping[str, Any]:
     tensors = {name: value for name, value in _named_values(content) if isinstance(value, torch.Tensor)}
     if not tensors:
         summary = ", ".join(map(str, list(content)[:3])) if isinstance(content, Mapping) else type(content).__name__
-        raise ModelLoadError(f"{file} has no tensors; it contains {summary}", path=str(file))
+        raise ModelLoadError(f"{file} contains no tensors, only {summary}", path=str(file))
     return tensors
 
 
 def _named_values(content: object) -> Iterator[tuple[str, Any]]:
-    """Yield the names and values of a state dict or a module, which may be nested under one of `NESTED_KEYS`."""
+    """Yield the names and values of a state dict or a module, which can be nested under one of `NESTED_KEYS`."""
     if isinstance(content, Mapping):
         nested = (content[key] for key in NESTED_KEYS if isinstance(content.get(key), Mapping | Placeholder))
         content = next(nested, content)
@@ -95,7 +95,7 @@ def _load_module(file: Path, refusal: pickle.UnpicklingError) -> object:
     """Load a file that torch's safe unpickler refused, such as a module pickled as a whole object.
 
     Raises:
-        ModelLoadError: the file has no module with tensors.
+        ModelLoadError: the file contains no module with tensors.
     """
     cause: Exception = refusal
     try:
@@ -127,7 +127,6 @@ def _unsafe_pickle_message(file: Path, refusal: Exception) -> str:
 
 
 def _current_name(name: str) -> str:
-    """Return the current name in transformers of a tensor."""
     name = name.removeprefix(PARALLEL_PREFIX)
     for old, new in OLD_NAMES.items():
         if name.endswith(old):

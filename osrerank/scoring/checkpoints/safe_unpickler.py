@@ -1,7 +1,7 @@
-"""Read the tensors of a module that torch.save pickled as a whole object, without running code that the file names.
+"""Read the tensors of a module that torch.save pickled as a whole object, without running code from the file.
 
-An unpickler can only call what its ``find_class`` returns. Ours returns containers and functions that rebuild tensors;
-for any other name it returns `Placeholder`, which does nothing. We need it because torch's safe unpickler
+An unpickler can only call what its ``find_class`` returns. Ours returns containers and functions that rebuild tensors.
+For any other name, it returns `Placeholder`, which does nothing. We need it because torch's safe unpickler
 (``weights_only=True``) refuses module classes in files that torch before 1.6 wrote, as Birch's were.
 """
 
@@ -16,7 +16,7 @@ from osrerank._optional import require
 
 
 class Placeholder:
-    """A replacement for any class or function that a pickle names; it stores its state and does nothing."""
+    """A replacement for any class or function in a pickle, which stores its state and does nothing."""
 
     state: object = None
     dump_patches = False
@@ -41,7 +41,7 @@ class TensorsOnlyPickle:
 
         def find_class(self, module: str, name: str) -> Any:
             rebuild = require("torch", extra="torch")._utils._rebuild_tensor  # noqa: SLF001
-            safe_classes = {  # new functions in each call, because a pickle may set their attributes
+            safe_classes = {  # new functions in each call, because a pickle can set their attributes
                 "collections.OrderedDict": OrderedDict,
                 "torch.Size": tuple,
                 "torch._utils._rebuild_parameter": lambda tensor, *_: tensor,

@@ -5,7 +5,7 @@ Bi-encoders whose graph another program exported are checked in the same way.
 Comparing two implementations on random weights does not reveal swapped labels, a vocabulary of the wrong case or a lost
 head. This check does: a trained reranker scores nearly every answering paragraph far above the random one. The margin
 counts because a model that lost its head still has trained layers. With a new head, whose weights are random and small,
-it may order the paragraphs correctly by chance, but their scores are close.
+it might order the paragraphs correctly by chance, but their scores are close.
 """
 
 import gzip
@@ -51,14 +51,14 @@ class SelfCheck(NamedTuple):
 
     Attributes:
         correct: number of questions, out of `QUESTIONS`, whose answering paragraph came first.
-        margin: median difference of the two paragraphs' uncalibrated logits; negative if the order is wrong.
+        margin: median difference of the two paragraphs' uncalibrated logits. Negative if the order is wrong.
         unknown_share: share of [UNK] among the tokens of all texts, from 0 to 1.
         head: form of the model's head.
         label: index of the output that is the score.
         casing: ``cased`` if the tokenizer keeps capital letters, else ``lower case``.
         segment_rows: number of rows in the model's segment table.
         sha256: SHA-256 of the checkpoint's files, if it was converted.
-        cause: likely cause of the failure; empty if the check passed.
+        cause: likely cause of the failure. Empty if the check passed.
     """
 
     correct: int
@@ -106,7 +106,7 @@ def require_self_check(scorer: Scorer | Encoder, directory: Path, card: ModelCar
     """Return the outcome of `run_self_check` if the model passes it.
 
     Raises:
-        ModelLoadError: the model fails the check; the message states the likely cause.
+        ModelLoadError: the model fails the check. The message states the likely cause.
     """
     check = run_self_check(scorer, directory, card, sha256=sha256)
     if check.cause:
@@ -126,13 +126,13 @@ def examples() -> tuple[Example, ...]:
     questions = (line.split("\t") for line in (SAMPLE / "queries.tsv").read_text("utf-8").splitlines()[:QUESTIONS])
     rng = random.Random(1)  # noqa: S311 - a choice of examples
     doc_ids = sorted(texts)
-    drawn_examples = []
+    sample = []
     for query_id, question in questions:
         answer_id = answers[query_id]
         article = answer_id.rpartition("/")[0]
         unrelated_id = rng.choice([doc_id for doc_id in doc_ids if doc_id.rpartition("/")[0] != article])
-        drawn_examples.append(Example(question, texts[answer_id], texts[unrelated_id]))
-    return tuple(drawn_examples)
+        sample.append(Example(question, texts[answer_id], texts[unrelated_id]))
+    return tuple(sample)
 
 
 def _margin(scorer: Scorer | Encoder, card: ModelCard, example: Example) -> float:
@@ -141,12 +141,12 @@ def _margin(scorer: Scorer | Encoder, card: ModelCard, example: Example) -> floa
     if is_encoder(scorer):
         query = scorer.encode([example.question], "query")
         documents = scorer.encode(texts, "document")
-        first, second = scorer.similarity(query.rows[0], documents.rows)
+        answer, unrelated = scorer.similarity(query.rows[0], documents.rows)
     elif card.kind == "duo":
-        first, second = scorer.score(example.question, texts, [(0, 1), (1, 0)]).values
+        answer, unrelated = scorer.score(example.question, texts, [(0, 1), (1, 0)]).values
     else:
-        first, second = scorer.score(example.question, texts, [(0,), (1,)]).values
-    return float(first - second) / card.calibration.scale
+        answer, unrelated = scorer.score(example.question, texts, [(0,), (1,)]).values
+    return float(answer - unrelated) / card.calibration.scale
 
 
 def _unknown_share(tokenizer: Tokenizer) -> float:
@@ -158,9 +158,9 @@ def _unknown_share(tokenizer: Tokenizer) -> float:
 
 
 def _find_cause(correct: int, margin: float, unknown_share: float, card: ModelCard, *, is_mixed: bool) -> str:
-    """Return the likely cause of a failed check; empty if the check passed.
+    """Return the likely cause of a failed check, or "" if the check passed.
 
-    The numbers are those of `SelfCheck`. With ``is_mixed``, texts are lower-cased but the vocabulary is cased.
+    `SelfCheck` explains the numbers. With ``is_mixed``, texts are lower-cased but the vocabulary is cased.
     """
     if is_mixed:
         return "texts are lower-cased, but the vocabulary has words with capitals: set do_lower_case to false"

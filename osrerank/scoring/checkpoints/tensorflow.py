@@ -1,6 +1,6 @@
 """Read BERT checkpoints of TensorFlow, and give their weights transformers' names.
 
-Google, dl4marco-bert and duobert released such checkpoints. A directory has ``bert_config.json``, ``vocab.txt`` and
+Google, dl4marco-bert and duobert released such checkpoints. A directory holds ``bert_config.json``, ``vocab.txt`` and
 ``model.ckpt-N.index`` with its data files. Classifiers have ``output_weights`` ``(labels, hidden)`` and
 ``output_bias``. Pre-trained models have ``cls/seq_relationship`` and ``cls/predictions`` instead.
 """
@@ -33,7 +33,7 @@ Arrays = dict[str, npt.NDArray[Any]]
 
 
 def is_tensorflow(directory: Path) -> bool:
-    """Return whether a directory has a TensorFlow checkpoint of a BERT."""
+    """Return whether a directory contains a TensorFlow checkpoint of a BERT."""
     return (directory / CONFIG_FILE).exists() and any(directory.glob("*.index"))
 
 
@@ -41,7 +41,7 @@ def read_tensorflow(directory: Path) -> tuple[Arrays, dict[str, Any]]:
     """Return a checkpoint's weights under transformers' names, and its config.
 
     Raises:
-        ModelLoadError: the directory has several checkpoints (`find_checkpoint`), or the checkpoint cannot be read.
+        ModelLoadError: there are several checkpoints (`find_checkpoint`), or the checkpoint cannot be read.
         MissingDependencyError: the extra ``torch`` is not installed.
     """
     prefix = find_checkpoint(directory)
@@ -61,10 +61,10 @@ def read_tensorflow(directory: Path) -> tuple[Arrays, dict[str, Any]]:
 def find_checkpoint(directory: Path) -> Path:
     """Return the path of a directory's checkpoint without suffixes, such as ``model.ckpt-100000``.
 
-    If the directory has several checkpoints, the file ``checkpoint`` names the one to read.
+    If the directory contains several checkpoints, the file ``checkpoint`` specifies the one to read.
 
     Raises:
-        ModelLoadError: the directory has several checkpoints, and no file ``checkpoint`` names one of them.
+        ModelLoadError: the directory contains several checkpoints, and no file ``checkpoint`` specifies one of them.
     """
     prefixes = sorted(file.with_suffix("") for file in directory.glob("*.index"))
     if len(prefixes) == 1:
@@ -81,7 +81,6 @@ def find_checkpoint(directory: Path) -> Path:
 
 
 def _transformers_name(name: str) -> str:
-    """Return transformers' name of a variable."""
     if name in HEAD_NAMES:
         return HEAD_NAMES[name]
     *stem, parameter = re.sub(r"/layer_(\d+)/", r"/layer/\1/", name).split("/")
@@ -91,6 +90,6 @@ def _transformers_name(name: str) -> str:
 
 
 def _as_float32(name: str, array: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
-    """Return a variable in float32; a matrix, which TensorFlow stores as ``(inputs, outputs)``, is transposed."""
+    """Return a variable in float32. Matrices, which TensorFlow stores as ``(inputs, outputs)``, are transposed."""
     transposed = array.T if name.endswith("/kernel") else array
     return np.array(transposed, dtype=np.float32, order="C")

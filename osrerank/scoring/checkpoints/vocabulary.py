@@ -30,16 +30,16 @@ def build_tokenizer(directory: Path) -> Tokenizer:
 
     It respects the settings of transformers' BertTokenizer: ``do_lower_case``, ``strip_accents``,
     ``tokenize_chinese_chars`` and the special tokens. Without ``do_lower_case``, the tokenizer is cased if the
-    vocabulary has words with capitals. Only ``vocab.txt`` must exist.
+    vocabulary contains words with capitals. Only ``vocab.txt`` must exist.
 
     Raises:
-        ModelLoadError: ``vocab.txt`` is missing, a file cannot be read, or the vocabulary lacks a special token.
+        ModelLoadError: ``vocab.txt`` is missing, a file cannot be read, or a special token is not in the vocabulary.
     """
     vocabulary = read_vocabulary(directory / VOCABULARY_FILE)
     settings = _read_optional(directory / SETTINGS_FILE)
     special_names = _read_optional(directory / SPECIAL_TOKENS_FILE)
-    specials = {name: _special_token(name, special_names, settings) for name in DEFAULT_SPECIAL_TOKENS}
-    missing = sorted({specials[name] for name in ("unk_token", "sep_token", "cls_token")} - vocabulary.keys())
+    special_tokens = {name: _special_token(name, special_names, settings) for name in DEFAULT_SPECIAL_TOKENS}
+    missing = sorted({special_tokens[name] for name in ("unk_token", "sep_token", "cls_token")} - vocabulary.keys())
     if missing:
         file = directory / VOCABULARY_FILE
         fix = f"if it is the vocabulary of a BERT, name its special tokens in {SPECIAL_TOKENS_FILE}"
@@ -47,7 +47,7 @@ def build_tokenizer(directory: Path) -> Tokenizer:
     lowercase = settings.get("do_lower_case")
     if lowercase is None:
         lowercase = not is_cased(vocabulary)
-    tokenizer = Tokenizer(WordPiece(vocabulary, unk_token=specials["unk_token"], max_input_chars_per_word=100))
+    tokenizer = Tokenizer(WordPiece(vocabulary, unk_token=special_tokens["unk_token"], max_input_chars_per_word=100))
     tokenizer.normalizer = BertNormalizer(
         clean_text=True,
         handle_chinese_chars=settings.get("tokenize_chinese_chars", True),
@@ -55,13 +55,13 @@ def build_tokenizer(directory: Path) -> Tokenizer:
         lowercase=bool(lowercase),
     )
     tokenizer.pre_tokenizer = BertPreTokenizer()
-    first, last = specials["cls_token"], specials["sep_token"]
+    cls, sep = special_tokens["cls_token"], special_tokens["sep_token"]
     tokenizer.post_processor = TemplateProcessing(
-        single=f"{first}:0 $A:0 {last}:0",
-        pair=f"{first}:0 $A:0 {last}:0 $B:1 {last}:1",
-        special_tokens=[(token, vocabulary[token]) for token in (first, last)],
+        single=f"{cls}:0 $A:0 {sep}:0",
+        pair=f"{cls}:0 $A:0 {sep}:0 $B:1 {sep}:1",
+        special_tokens=[(token, vocabulary[token]) for token in (cls, sep)],
     )
-    tokenizer.add_special_tokens([token for token in dict.fromkeys(specials.values()) if token in vocabulary])
+    tokenizer.add_special_tokens([token for token in dict.fromkeys(special_tokens.values()) if token in vocabulary])
     return tokenizer
 
 
@@ -85,18 +85,18 @@ def read_vocabulary(file: Path) -> dict[str, int]:
 
 
 def is_cased(vocabulary: Mapping[str, int]) -> bool:
-    """Return whether a vocabulary has words with capitals, not counting special tokens such as ``[CLS]``."""
+    """Return whether a vocabulary contains words with capitals, not counting special tokens such as ``[CLS]``."""
     words = (token for token in vocabulary if not (token.startswith("[") and token.endswith("]")))
     return any(word != word.lower() for word in words)
 
 
 def _read_optional(file: Path) -> dict[str, Any]:
-    """Return the object in a JSON file; empty if the file does not exist."""
+    """Return the object in a JSON file, or an empty dict if the file does not exist."""
     content: dict[str, Any] = read_json(file) if file.exists() else {}
     return content
 
 
 def _special_token(name: str, special_names: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
-    """Return a special token, which a file has as a string or as an object whose ``content`` is the string."""
+    """Return a special token, which a file stores as a string or as an object with the string in ``content``."""
     token = special_names.get(name) or settings.get(name) or DEFAULT_SPECIAL_TOKENS[name]
     return str(token["content"] if isinstance(token, dict) else token)

@@ -1,1 +1,1 @@
-"""The client's side of scoring on workers: dividing into chunks, delivery, messages, and the registry of workers."""
+"""The client side of scoring on workers: chunks, delivery, messages, and the worker registry."""

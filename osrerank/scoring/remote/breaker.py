@@ -8,11 +8,11 @@ from enum import Enum
 from osrerank._pause import Pause
 
 PAUSES_S = (0.5, 1.0, 2.0, 4.0)
-"""The pauses after consecutive failures, in seconds; the last one repeats."""
+"""The pauses after consecutive failures, in seconds. The last one repeats."""
 
 
 class BrokerAccess(Enum):
-    """What a caller may do with the broker: use it, probe it as the only caller, or nothing."""
+    """Whether a caller is allowed to use the broker, to probe it as the only caller, or neither."""
 
     USE = "use"
     PROBE = "probe"
@@ -20,7 +20,7 @@ class BrokerAccess(Enum):
 
 
 class Breaker:
-    """A circuit breaker: closed while the broker replies, open after a failure. After a pause, one caller may probe.
+    """A circuit breaker: closed while the broker replies, open after a failure. After a pause, one caller probes.
 
     Args:
         clock: returns the time in seconds.
@@ -36,7 +36,7 @@ class Breaker:
         return self._pause.failures > 0
 
     def attempt(self) -> BrokerAccess:
-        """Return what the caller may do now. After `BrokerAccess.PROBE`, the caller must call `close` or `trip`."""
+        """Return whether the caller has access. After `BrokerAccess.PROBE`, the caller must call `close` or `trip`."""
         with self._lock:
             if not self.is_open:
                 return BrokerAccess.USE
@@ -52,11 +52,7 @@ class Breaker:
             self._pause.end()
 
     def trip(self, *, probed: bool = False) -> None:
-        """Record that the broker did not reply, and open the circuit; while it is open, only a failed probe counts.
-
-        Args:
-            probed: whether the failure is that of a probe.
-        """
+        """Record that the broker did not reply, and open the circuit. While it is open, only a failed probe counts."""
         with self._lock:
             if probed:
                 self._probing = False

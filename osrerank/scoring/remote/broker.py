@@ -19,9 +19,9 @@ from osrerank.settings import ONE_REDIS
 CONNECT_TIMEOUT_S = 1.0
 """Timeout for connecting to the broker, in seconds."""
 REPLY_TIMEOUT_S = 5.0
-"""Timeout for replies to Celery, in seconds; longer than Celery's blocking commands."""
+"""Timeout for replies to Celery, in seconds. It must be longer than Celery's blocking commands."""
 PLAIN_REPLY_TIMEOUT_S = 2.0
-"""Timeout for replies to the plain client, in seconds; short, because its callers have deadlines."""
+"""Timeout for replies to the plain client, in seconds. It is short, because its callers have deadlines."""
 CONNECTIONS = 64
 """Maximum number of connections that Celery opens to the broker."""
 CLUSTER_ERRORS = (ClusterCrossSlotError, ClusterDownError, MovedError)
@@ -41,14 +41,14 @@ ADDRESS_OPTIONS = ("host", "port", "path", "db", "username", "password")
 SHARED_OPTIONS = ("health_check_interval", "client_name", "max_connections", "retry_on_timeout")
 """Options of a broker URL that both Kombu and the plain client accept."""
 SOCKET_OPTIONS = ("socket_timeout", "socket_connect_timeout", "socket_keepalive", "protocol")
-"""Options that override the timeouts of this module; Kombu ignores ``protocol``."""
+"""Options that override the timeouts of this module. Kombu ignores ``protocol``."""
 OPTIONS = ("db", "username", "password", *SHARED_OPTIONS, *SOCKET_OPTIONS, "ssl_...")
 URL_SETTINGS = "OSRERANK_BROKER_URL, or OSRERANK_REDIS_URL if the broker uses that"
 CERTIFICATES = {"none": ssl.CERT_NONE, "optional": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
 
 
 def celery_app(url: str) -> Any:
-    """Return a Celery application that exchanges only MessagePack; it connects on first use.
+    """Return a Celery application that exchanges only MessagePack, and connects on first use.
 
     Args:
         url: a URL in redis-py's format, with ``redis://``, ``rediss://`` or ``unix://``.
@@ -89,7 +89,7 @@ def check_mode(redis: Any) -> None:
 
 
 def explain_failure(error: BaseException) -> str:
-    """Return a sentence that says why the broker cannot be used and how to fix it, without its URL."""
+    """Return a sentence with the reason why the broker cannot be used and the fix, but without its URL."""
     is_cluster_error = isinstance(error, CLUSTER_ERRORS) and not isinstance(error, MasterDownError)
     if is_cluster_error or "unknown command" in str(error):
         return f"the broker is a node of a Redis Cluster, or a Sentinel: {ONE_REDIS}"
@@ -110,20 +110,20 @@ def redis_fix(error: BaseException, default: str) -> str:
 
 
 def error_code(error: BaseException) -> str:
-    """Return the code of an error reply of Redis, such as READONLY; empty if Redis did not reply."""
+    """Return the code of a Redis error reply, such as READONLY, or "" if Redis did not reply."""
     text = str(error).rpartition("caused error: ")[2]  # in a pipeline, redis-py puts the command before this
     code: str = getattr(error, "status_code", None) or text.partition(" ")[0]
     return code if code.isupper() else ""
 
 
 def connect(url: str) -> Any:
-    """Return a plain Redis client for replies and heartbeats; it connects on first use."""
+    """Return a plain Redis client for replies and heartbeats, which connects on first use."""
     keepalive = {} if url.startswith("unix:") else {"socket_keepalive": True}
     return open_redis(url, connect_s=CONNECT_TIMEOUT_S, response_s=PLAIN_REPLY_TIMEOUT_S, **keepalive)
 
 
 def _celery_settings(url: str) -> dict[str, Any]:
-    """Return Celery's settings for a URL in redis-py's format; Kombu would not use TLS for rediss://.
+    """Return Celery's settings for a URL in redis-py's format, because Kombu would not use TLS for rediss://.
 
     Raises:
         ConfigError: the URL has an unknown option, or an invalid value.
@@ -159,19 +159,20 @@ def _celery_settings(url: str) -> dict[str, Any]:
 
 
 def _parse_options(url: str, scheme: str) -> dict[str, Any]:
-    """Return the options in a URL. Raises as `_celery_settings`."""
+    """Return the options in a URL. Raises `ConfigError` if one is unknown or invalid."""
     from redis.connection import SSLConnection, parse_url  # noqa: PLC0415 - only where a Redis is configured
 
     try:
         options: dict[str, Any] = parse_url(url)  # type: ignore[no-untyped-call]
     except ValueError as error:
-        reason = str(error).rstrip(".")  # an error about the port may show a password that is not percent-encoded
+        reason = str(error).rstrip(".")  # an error about the port can show a password that is not percent-encoded
         is_option = reason.startswith("Invalid value for")
         raise _url_error(reason if is_option else "the port is not a number; percent-encode the password") from None
     options.pop("connection_class", None)
     tls_options = [name for name in signature(SSLConnection.__init__).parameters if name.startswith("ssl_")]
     known_options = {*ADDRESS_OPTIONS, *SHARED_OPTIONS, *SOCKET_OPTIONS, *(tls_options if scheme == "rediss" else ())}
-    if unknown_options := sorted({*options} - known_options):
+    unknown_options = sorted({*options} - known_options)
+    if unknown_options:
         hint = "TLS options need rediss://"
         if unknown_options[0] not in tls_options:
             hint = f"the options are {', '.join(sorted(OPTIONS))}"

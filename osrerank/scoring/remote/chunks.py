@@ -14,7 +14,7 @@ MAX_CHUNK_CHARACTERS = 1 << 20
 MIN_WORKER_CHARACTERS = 4_000
 """The minimum work that justifies another worker, in characters. Sending less costs more than scoring it."""
 WINDOW_CHARACTERS = 4_000
-"""Estimated length of a model's window, in characters; the text beyond it costs nothing."""
+"""Estimated length of a model's window, in characters. Text beyond it costs nothing."""
 
 
 @dataclass(slots=True)
@@ -44,7 +44,7 @@ class Chunk:
         return [tuple(self.documents[document] for document in tuples[index]) for index in self.indices]
 
     def has_room(self, characters: int) -> bool:
-        """Return whether a tuple of this length fits into the chunk; an empty chunk has room for any tuple."""
+        """Return whether a tuple of this length fits into the chunk. An empty chunk has room for any tuple."""
         if not self.indices:
             return True
         return len(self.indices) < self.max_tuples and self.characters + characters <= MAX_CHUNK_CHARACTERS
@@ -54,7 +54,7 @@ class Chunk:
 
         Args:
             index: the tuple's index among the search's tuples.
-            documents: the tuple itself, which holds the indices of its documents.
+            documents: the tuple, which contains the indices of its documents.
             lengths: the length of each document, in characters.
         """
         self.indices.append(index)
@@ -69,8 +69,8 @@ def divide(
 ) -> list[Chunk]:
     """Divide tuples into chunks of about equal cost, in rounds of one chunk for each worker.
 
-    Tuples are taken in order, and each joins the cheapest chunk of the round, until that is full. So the tuples that
-    workers score before a deadline are the first ones of the search.
+    Each tuple, in order, goes to the cheapest chunk of the round, until that is full. So the tuples that workers score
+    before a deadline are the first ones of the search.
 
     Args:
         documents: the texts of the search.

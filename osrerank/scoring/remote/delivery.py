@@ -2,7 +2,7 @@
 
 Requests go through Celery. All replies to a process arrive in one Redis list, its reply queue, which one thread reads,
 so that a call opens neither a connection nor a subscription. A chunk is lost if it has no reply, no live worker holds
-it, and it is no longer in its queue. A lost chunk is sent again, because Celery's own redelivery takes an hour on
+it, and it is not in its queue. A lost chunk is sent again, because Celery's own redelivery takes an hour on
 Redis.
 """
 
@@ -28,11 +28,11 @@ from osrerank.types import Deadline
 logger = logging.getLogger(__name__)
 
 LOST_AFTER_S = 2.5 * BEAT_S
-"""Seconds after which a chunk that no worker holds is lost; by then, every live worker has sent two heartbeats."""
+"""Seconds after which a chunk that no worker holds is lost. By then, every live worker has sent two heartbeats."""
 GIVE_UP_S = 4.0
 """Seconds without workers or without the broker after which calls stop waiting."""
 MAX_LOSSES = 3
-"""Number of workers that die with a chunk before it is given up, because the chunk itself may kill them."""
+"""Number of workers that die with a chunk before it is given up, because the chunk might be the cause."""
 MAX_SENDS = 6
 """Maximum number of times that a chunk is sent."""
 NO_WORKER = "no worker is left"
@@ -49,11 +49,11 @@ class PendingChunk:
         queue: the queue of the workers.
         message: the encoded request.
         deadline: the deadline of the search.
-        outcome: the reply, or an error as a `str`; None while the chunk waits.
+        outcome: the reply, or an error as a `str`. None while the chunk waits.
         order: the chunk's number among all chunks that this process has sent.
         sends: the number of times that the chunk was sent.
-        unseen_since: the time from which the chunk was neither in its queue nor held by a worker; None while it may be
-            either.
+        unseen_since: the time since which the chunk was neither in its queue nor held by a worker. None while it might
+            be there.
         is_held: whether a worker has held the chunk since it was last sent.
         losses: the number of workers that died while they held the chunk.
         headers: the headers that continue the search's trace.
@@ -100,7 +100,7 @@ class _Call:
 
 
 class Delivery:
-    """Sends chunks and waits for their replies; safe to use from many threads.
+    """Sends chunks and waits for their replies. Safe to use from many threads.
 
     Args:
         app: the Celery application of the broker.
@@ -144,7 +144,7 @@ class Delivery:
         Args:
             chunks: the chunks of one call.
             deadline: the call's deadline.
-            admit: called before the first chunk is sent; raises an error if the chunks must not be sent.
+            admit: called before the first chunk is sent. Raises an error if the chunks must not be sent.
 
         Raises:
             WorkerError: the broker does not accept the chunks.
@@ -175,7 +175,7 @@ class Delivery:
             self._send(pending)
 
     def close(self) -> None:
-        """Stop listening; the waiting calls fail."""
+        """Stop listening. The waiting calls fail."""
         self._threads.close(wait=False)
         with self._changed:
             self._closed = True
@@ -248,7 +248,7 @@ class Delivery:
                 time.sleep(0.1)
 
     def _receive(self, message: bytes) -> None:
-        """Pass a reply to its call; ignore late replies and second replies."""
+        """Pass a reply to its call. Ignore late and repeated replies."""
         try:
             reply = Reply.decode(self._signer.open("reply", message))
         except PayloadError as error:
@@ -275,8 +275,8 @@ class Delivery:
                 self._last_taken[pending.queue] = max(self._last_taken.get(pending.queue, 0), pending.order)
         for pending in self._waiting_chunks():
             is_taken = pending.order <= self._last_taken.get(pending.queue, 0)
-            may_be_queued = queue_lengths.get(pending.queue, 0) > 0 and not is_taken
-            if pending.chunk_id in held_ids or may_be_queued:
+            might_be_queued = queue_lengths.get(pending.queue, 0) > 0 and not is_taken
+            if pending.chunk_id in held_ids or might_be_queued:
                 pending.unseen_since = None
             elif pending.unseen_since is None:
                 pending.unseen_since = self._checked_at

@@ -16,7 +16,7 @@ OTHER_MODEL = "workers run another {model} than this process; use the same model
 
 
 class RemoteEncoder:
-    """Encodes queries with a model in this process, and documents on workers that have the same model.
+    """Encodes queries with a model in this process, and documents on workers that use the same model.
 
     Args:
         encoder: the model in this process, which encodes queries and compares vectors.
@@ -48,11 +48,11 @@ class RemoteEncoder:
         return self._encoder.advice
 
     def encode(self, texts: Sequence[str], side: Side, *, deadline: Deadline = NEVER) -> Vectors:
-        """Encode queries here and documents on workers, as `osrerank.types.Encoder.encode`.
+        """Encode queries in this process and documents on workers.
 
         Raises:
-            InferenceError: the workers have another model.
-            Overloaded, TaskFailed, WorkerError: as `RemoteScorer.score`.
+            InferenceError: the workers use another model.
+            Overloaded, TaskFailed, WorkerError: see `RemoteScorer.score`.
         """
         if side == "query":
             return self._encoder.encode(texts, side, deadline=deadline)
@@ -88,7 +88,7 @@ class RemoteEncoder:
         return self._encoder.chunks(query, texts)
 
     def find_workers(self, deadline: Deadline = NEVER) -> int:
-        """Return the number of live workers, as `osrerank.types.NeedsWorkers.find_workers`."""
+        """Return the number of live workers. Raises `WorkerError` if there are none by the deadline."""
         return self._workers.find_workers(deadline)
 
     def close(self) -> None:

@@ -28,9 +28,9 @@ from osrerank.scoring.card import Kind
 from osrerank.types import Advice, Scores
 
 VERSION = 6
-"""Version of the message format; it is part of the names of queues and keys, so that versions can share a broker."""
+"""Version of the message format. Names of queues and keys contain it, so that versions can share a broker."""
 MAX_MESSAGE_BYTES = 8 << 20
-"""Size limit of a message, in bytes; `MAX_CHUNK_CHARACTERS` keeps requests below it."""
+"""Size limit of a message, in bytes. `MAX_CHUNK_CHARACTERS` keeps requests below it."""
 MAX_VECTOR_BYTES = 4 << 20
 """Size limit of a reply's vectors, in bytes."""
 SCORE, ENCODE = "osrerank.score", "osrerank.encode"
@@ -46,7 +46,7 @@ FLOAT = struct.Struct("<f")
 Content = TypeVar("Content")
 Name = Annotated[str, Field(strict=True, min_length=1, max_length=MAX_NAME_CHARACTERS)]
 Text = InstanceOf[str]
-"""A text that may contain an unpaired surrogate, which pydantic refuses in a ``str``."""
+"""A text that can contain an unpaired surrogate, which pydantic refuses in a ``str``."""
 Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 Count = Annotated[int, Field(strict=True, ge=0)]
 Texts = Annotated[list[Text], Field(fail_fast=True)]
@@ -80,7 +80,7 @@ def _parse_advice(content: object) -> Advice:
 
 
 def _parse_scores(content: object) -> Scores | None:
-    """Return the scores in a message, whose sizes must agree; None if the message has none."""
+    """Return the scores in a message, whose sizes must agree, or None if the message contains none."""
     if content is None:
         return None
     scores = _validate(_Scores, content)
@@ -105,7 +105,7 @@ def _parse_scores(content: object) -> Scores | None:
 
 
 def _validate(schema: type[BaseModel], content: object) -> dict[str, Any]:
-    """Return the fields of a nested map, which must be exactly those of the schema."""
+    """Validate a nested map, which must contain exactly the fields of the schema, and return the fields."""
     if not isinstance(content, dict) or content.keys() != schema.model_fields.keys():
         raise ValueError(f"the fields must be exactly {', '.join(schema.model_fields)}")
     return dict(schema.model_validate(content))
@@ -120,11 +120,12 @@ class ChunkRequest:
         reply_queue: the Redis list that the reply goes to.
         identity: identity of the model to use (`Scorer.identity`, `Encoder.identity`).
         sent_s: the time of sending, in seconds by the broker's clock.
-        deadline_s: the time at which the client stops waiting, in seconds by the broker's clock; None if it does not.
-        query: the query's text; empty in a request to encode.
+        deadline_s: the time at which the client stops waiting, in seconds by the broker's clock. None if it waits
+            without a limit.
+        query: the query. Empty in a request to encode.
         documents: the documents' texts.
-        tuples: indices into ``documents``; empty in a request to encode.
-        vector_bits: precision of the vectors, in bits per number; 0 in a request to score.
+        tuples: indices into ``documents``. Empty in a request to encode.
+        vector_bits: precision of the vectors, in bits per number. 0 in a request to score.
     """
 
     chunk: Name
@@ -151,7 +152,7 @@ class ChunkRequest:
         """Decode a message.
 
         Raises:
-            PayloadError: the message is too large, or is not a request; the error names the field.
+            PayloadError: the message is too large, or is not a request. The error names the field.
         """
         request = _decode(cls, message)
         indices = {index for members in request.tuples for index in members}
@@ -168,10 +169,10 @@ class Reply:
         chunk: the id of the request's chunk.
         worker: the worker's id.
         identity: identity of the model that the worker used.
-        scores: the scores in the order of the request's tuples; None in a reply with vectors or an error.
-        error: why the request failed; empty in a reply with scores or vectors.
-        vectors: for each document, its record without a digest (`osrerank.vectors.record`), or an error as a `str`;
-            empty bytes for a document that was not reached. None in a reply with scores.
+        scores: the scores in the order of the request's tuples. None in a reply with vectors or an error.
+        error: reason why the request failed. Empty in a reply with scores or vectors.
+        vectors: for each document, its record without a digest (`osrerank.vectors.record`), an error as a `str`, or
+            empty bytes if it was not reached. None in a reply with scores.
     """
 
     chunk: Name
@@ -203,9 +204,9 @@ class Heartbeat:
         model: the model's name, for reports.
         identity: the model's identity (`Scorer.identity`).
         advice: the model's advice.
-        taking: whether the worker takes chunks; False while it shuts down, or cannot reach the broker.
+        taking: whether the worker accepts chunks. False while it shuts down, or cannot reach the broker.
         held: ids of the chunks that the worker has taken and not yet replied to.
-        seconds_per_chunk: moving average of the time for a chunk, in seconds; 0 before the first chunk.
+        seconds_per_chunk: moving average of the time for a chunk, in seconds. 0 before the first chunk.
         tasks: number of chunks that the worker scores at a time.
         probed_s: seconds since the worker last scored a pair to test its model.
         sent_s: the time of sending, in seconds by the broker's clock.
@@ -244,7 +245,7 @@ def _pack(content: Mapping[str, Any]) -> bytes:
 
 
 def _decode(kind: type[Content], message: object) -> Content:
-    """Decode a message, which must have exactly the fields of its kind, and validate them."""
+    """Decode a message, which must contain exactly the fields of its kind, and validate them."""
     content = _unpack(message)
     names = kind.__slots__  # type: ignore[attr-defined]
     if set(content) != set(names):
@@ -283,7 +284,7 @@ def _unpack(message: object) -> dict[str, Any]:
     version = content.pop("version")
     if version != VERSION:
         shown = version if isinstance(version, int) else type(version).__name__
-        raise PayloadError(f"a message has version {shown}, and this osrerank needs {VERSION}; upgrade the older side")
+        raise PayloadError(f"a message has version {shown}, but this osrerank needs {VERSION}; upgrade the older side")
     return content
 
 

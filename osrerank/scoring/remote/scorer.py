@@ -33,12 +33,10 @@ from osrerank.vectors.record import Bits
 logger = logging.getLogger(__name__)
 
 MARGIN_S = 0.03
-"""Time for a reply to arrive, in seconds: a worker must stop this long before the search's deadline.
-
-At most a quarter of the time left.
-"""
+"""A worker stops this many seconds, or a quarter of the time left, before the search's deadline, so that its reply
+arrives in time."""
 MAX_WAIT_SHARE = 0.75
-"""Maximum share of the time left that a chunk may wait in the queue; the remainder is for scoring it."""
+"""Maximum share of the time left that a chunk can wait in the queue. The rest is for scoring it."""
 
 
 class EncodedDocuments(NamedTuple):
@@ -70,17 +68,17 @@ class _Admission:
 
 
 class RemoteScorer:
-    """Scores tuples on workers; safe to use from many threads, and after a fork.
+    """Scores tuples on workers. Safe to use from many threads, and after a fork.
 
     The tuples of a call are divided among the workers. At the deadline, tuples in a chunk without a reply count as not
-    reached. Tuples in a lost chunk count as failed. All workers of a call have the same model identity, so that an
-    upgrade of the model never mixes scores; the identity of the previous call is preferred.
+    reached. Tuples in a lost chunk count as failed. All workers of a call have the same model identity, preferably
+    that of the previous call, so that an upgrade of the model never mixes scores.
 
     Args:
         broker_url: the Redis through which clients and workers communicate.
         model: the model's name, as in the workers' ``--model``.
         queue_chunks: maximum number of chunks that wait for each worker.
-        signer: signs requests and verifies replies; None leaves messages unsigned.
+        signer: signs requests and verifies replies. None leaves messages unsigned.
     """
 
     def __init__(self, broker_url: str, model: str, *, queue_chunks: int, signer: Signer | None = None) -> None:
@@ -114,7 +112,7 @@ class RemoteScorer:
     def score(
         self, query: str, documents: Sequence[str], tuples: Sequence[tuple[int, ...]], *, deadline: Deadline = NEVER
     ) -> Scores:
-        """Score tuples on workers, as `osrerank.types.Scorer.score`.
+        """Score tuples on workers.
 
         Raises:
             Overloaded: too many chunks are waiting, or they would take too much of the time left.
@@ -131,17 +129,17 @@ class RemoteScorer:
     def encode_documents(
         self, texts: Sequence[str], *, identity: str, bits: Bits, max_bytes: int, deadline: Deadline = NEVER
     ) -> EncodedDocuments:
-        """Encode documents on workers; return no vectors if the workers have another model.
+        """Encode documents on workers. Returns no vectors if the workers use another model.
 
         Args:
             texts: the documents' texts.
             identity: identity of the model that the workers must have.
             bits: precision of the vectors, in bits per number.
             max_bytes: maximum size of a document's record, in bytes.
-            deadline: as for `score`.
+            deadline: the time after which this call stops waiting.
 
         Raises:
-            Overloaded, TaskFailed, WorkerError: as `score`.
+            Overloaded, TaskFailed, WorkerError: see `score`.
         """
         if self.workers(deadline).first.identity != identity:
             return EncodedDocuments(self.identity, {})
@@ -168,12 +166,12 @@ class RemoteScorer:
         max_tuples: int = MAX_CHUNK_TUPLES,
         vector_bits: int = 0,
     ) -> tuple[str, list[tuple[Chunk, Reply | str | None]]]:
-        """Send tuples to workers; return the identity of their model, and the chunks with their outcomes.
+        """Send tuples to workers. Returns the identity of their model, and the chunks with their outcomes.
 
         An outcome is a reply with scores or vectors, an error as a `str`, or None if no reply arrived in time.
 
         Raises:
-            Overloaded, TaskFailed, WorkerError: as `score`.
+            Overloaded, TaskFailed, WorkerError: see `score`.
         """
         group = self.workers(deadline)
         identity = group.first.identity
@@ -213,11 +211,11 @@ class RemoteScorer:
             self._process = 0
 
     def find_workers(self, deadline: Deadline = NEVER) -> int:
-        """Return the number of live workers, as `osrerank.types.NeedsWorkers.find_workers`."""
+        """Return the number of live workers. Raises `WorkerError` if there are none by the deadline."""
         return len(self.workers(deadline).heartbeats)
 
     def workers(self, deadline: Deadline = NEVER) -> WorkerGroup:
-        """Return the workers that take chunks, as `LiveWorkers.group`."""
+        """Return the workers that accept chunks; see `LiveWorkers.group`."""
         self._open()
         return self._live.group(deadline)
 
@@ -238,7 +236,7 @@ class RemoteScorer:
                 self._calls -= 1
 
     def _admit(self, group: WorkerGroup, admission: _Admission, deadline: Deadline) -> None:
-        """Count a call's chunks as in flight, or raise `Overloaded`; called before the first chunk is sent."""
+        """Count a call's chunks as in flight, or raise `Overloaded`, before the first chunk is sent."""
         try:
             waiting = self._redis.llen(group.first.queue)
         except RedisError as error:
@@ -263,7 +261,7 @@ class RemoteScorer:
             admission.has_ended = True
 
     def _refusal_reason(self, group: WorkerGroup, ahead: int, waiting: int, chunks: int, deadline: Deadline) -> str:
-        """Return why a call's chunks are refused; empty if they are not.
+        """Return the reason to refuse a call's chunks, or "" to accept them.
 
         Args:
             group: the workers.
@@ -306,7 +304,7 @@ class RemoteScorer:
         return PendingChunk(chunk_id, worker.queue, message, deadline, headers=trace_headers(), task=request.task)
 
     def _open(self) -> None:
-        """Open connections, once for each process; a forked child cannot use its parent's."""
+        """Open connections in each process, because a forked child cannot use its parent's."""
         if self._process == os.getpid():
             return
         with self._lock:
@@ -328,12 +326,12 @@ def _margin_s(deadline: Deadline) -> float:
 
 
 def text_to_send(text: str) -> str:
-    """Return the part of a text that a model can use, and one character more, so that the model reports a cut."""
+    """Truncate a text one character beyond what a model can use, so that the model reports the truncation."""
     return text[: MAX_TEXT_CHARACTERS + 1]
 
 
 def _validate_outcome(pending: PendingChunk, size: int, identity: str) -> Reply | str | None:
-    """Return a chunk's reply if it is valid, else an error as a `str`; None if no reply arrived."""
+    """Return a chunk's reply if it is valid, else an error as a `str`, or None if no reply arrived."""
     reply = pending.outcome
     if not isinstance(reply, Reply):
         return reply

@@ -24,7 +24,7 @@ SIGNED = b"\xc1"
 """The first byte of a signed message, which precedes signature and content. MessagePack never begins with it."""
 SIGNATURE_BYTES = 32
 LOG_EVERY_S = 60.0
-"""Minimum interval between log lines about the same kind of refusal, in seconds; a metric counts every refusal."""
+"""Minimum interval between log lines about the same kind of refusal, in seconds. A metric counts every refusal."""
 UNSIGNED_RISK = (
     "OSRERANK_SIGNING_KEY is not set, so everybody who can write to the broker can forge scores and divert requests; "
     "set the same key for clients and workers"
@@ -38,8 +38,8 @@ class Signer:
     """Signs messages, and verifies the signatures of received messages.
 
     Args:
-        keys: signing keys. The first one signs; signatures by all of them are accepted. Without keys, messages are not
-            signed, and signed messages are refused.
+        keys: signing keys. The first key signs, and signatures by any of the keys are accepted. Without keys, messages
+            are not signed, and signed messages are refused.
     """
 
     def __init__(self, keys: Sequence[bytes] = ()) -> None:
@@ -52,7 +52,7 @@ class Signer:
         return cls(split_keys(settings.signing_key))
 
     def seal(self, kind: Kind, message: bytes) -> bytes:
-        """Return a message preceded by its signature; without keys, return it unchanged."""
+        """Return a message preceded by its signature, or the unchanged message without keys."""
         if not self.signs:
             return message
         return SIGNED + hmac.digest(self._keys[kind][0], message, "sha256") + message
@@ -61,7 +61,7 @@ class Signer:
         """Verify a message's signature, and return the message without it.
 
         Raises:
-            PayloadError: the message is too large; it is not signed, or its key is unknown; or this process has no key.
+            PayloadError: the message is too large, is not signed, has an unknown key, or this process has no key.
         """
         if not isinstance(sealed, bytes):
             raise PayloadError(f"a message must be bytes, not {type(sealed).__name__}")

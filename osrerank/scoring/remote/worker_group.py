@@ -21,9 +21,9 @@ logger = logging.getLogger(__name__)
 FRESH_S = 2 * BEAT_S
 """Age after which the list of workers is read again, in seconds."""
 MAX_STALE_S = 4.0
-"""Age up to which searches use the old list meanwhile, in seconds; longer than the broker's timeouts."""
+"""Age up to which searches use the old list meanwhile, in seconds. It is longer than the broker's timeouts."""
 PROBE_WAIT_S = 0.05
-"""Maximum wait of a search for a probe, or for a newer list of workers, in seconds. Neither is necessary."""
+"""Maximum wait of a search for a probe, or for a newer list of workers, in seconds. The search goes on without them."""
 NO_REPLY = "the broker has not replied in time"
 
 
@@ -32,14 +32,14 @@ class WorkerGroup:
     """The live workers of one model, all with the same model identity.
 
     Attributes:
-        heartbeats: the latest heartbeat of each worker; at least one.
+        heartbeats: the latest heartbeat of each worker, at least one.
     """
 
     heartbeats: tuple[Heartbeat, ...]
 
     @property
     def first(self) -> Heartbeat:
-        """The first worker's heartbeat; model, identity and queue are those of all workers."""
+        """The first worker's heartbeat. Its model, identity and queue are those of all workers."""
         return self.heartbeats[0]
 
     @property
@@ -59,7 +59,7 @@ class WorkerGroup:
 
 
 class LiveWorkers:
-    """Finds the live workers of a model; safe to use from many threads.
+    """Finds the live workers of a model. Safe to use from many threads.
 
     After the broker has failed, a `Breaker` stops further calls to it. Background threads probe the broker and read the
     registry, so that a broker that hangs delays no search beyond its deadline.
@@ -86,11 +86,11 @@ class LiveWorkers:
 
     @property
     def latest(self) -> WorkerGroup | None:
-        """The workers in the latest list; None if it has none."""
+        """The workers in the latest list, or None if the list is empty."""
         return self._group
 
     def group(self, deadline: Deadline = NEVER) -> WorkerGroup:
-        """Return the workers that take chunks; read the registry at most once a second.
+        """Return the workers that accept chunks. The registry is read at most once a second.
 
         Args:
             deadline: the latest time to wait for the broker, if no recent list of workers exists.
@@ -116,9 +116,9 @@ class LiveWorkers:
         return group
 
     def _read_now(self, group: WorkerGroup | None, deadline: Deadline) -> WorkerGroup | None:
-        """Read the registry and return the workers; concurrent callers share one request."""
+        """Read the registry and return the workers. Concurrent callers share one request."""
         with self._lock:
-            self._raise_while_open()  # another thread may have failed meanwhile
+            self._raise_while_open()  # another thread might have failed meanwhile
             if self._group is not None and self._group is not group:
                 return self._group
             reading = self._running_reading() or self._start_reading()
@@ -141,7 +141,7 @@ class LiveWorkers:
         return self._reading if self._reading is not None and not self._reading.is_set() else None
 
     def _start_reading(self) -> threading.Event:
-        """Start a thread that reads the registry, and return the event that it sets at its end; the lock is held.
+        """Start a thread that reads the registry, and return the event that marks its end. The caller holds the lock.
 
         Raises:
             WorkerError: no thread can be started.
@@ -210,7 +210,7 @@ class LiveWorkers:
             self._breaker.close()
 
     def _read_registry(self) -> None:
-        """Read the registry, and select workers with one model identity: the previous one, if a worker still has it."""
+        """Read the registry, and select workers with the same model identity, preferably the previous one."""
         heartbeats = [heartbeat for heartbeat in self._registry.heartbeats() if heartbeat.taking]
         previous = self._group
         self._read_at = self._clock()
@@ -224,12 +224,12 @@ class LiveWorkers:
         if previous is not None and previous.first.identity in identities:
             identity = previous.first.identity
         if previous is not None and previous.first.identity != identity:
-            logger.info("the workers of %s have another model than before", self._name)
+            logger.info("the workers of %s now use another model", self._name)
         self._group = WorkerGroup(tuple(heartbeat for heartbeat in heartbeats if heartbeat.identity == identity))
 
     def _no_worker_reason(self) -> str:
         if self._breaker.is_open:
             return self._failure
-        if refusal := self._registry.refusal:
-            return f"there is no worker of {self._name} whose messages are accepted: {refusal}"
+        if self._registry.refusal:
+            return f"there is no worker of {self._name} whose messages are accepted: {self._registry.refusal}"
         return f"there is no worker of {self._name}; start one with osrerank worker"

@@ -18,12 +18,12 @@ BEAT_S = 0.5
 DEAD_AFTER_S = 2.0
 """Lifetime of a heartbeat's key, in seconds. A worker without a key is dead."""
 MAX_AGE_S = DEAD_AFTER_S + 1.0
-"""Maximum age of a valid heartbeat, in seconds; it allows for a second of difference between clocks."""
+"""Maximum age of a valid heartbeat, in seconds. It allows for a second of difference between clocks."""
 PREFIX = f"osrerank:{VERSION}:"
 
 
 def queue_name(model: str, identity: str) -> str:
-    """Return the name of a model's queue; it has a digest of the identity, so that each version has its own queue."""
+    """Return the name of a model's queue, with a digest of the identity, so that each version has its own queue."""
     return f"{PREFIX}queue:{model}:{hashlib.blake2b(identity.encode(), digest_size=6).hexdigest()}"
 
 
@@ -63,13 +63,13 @@ class WorkerRegistry:
     """The registered workers of one model.
 
     Args:
-        redis: a client that was created with ``decode_responses=False``; its errors are not caught.
+        redis: a client that was created with ``decode_responses=False``. Its errors are not caught.
         model: the model's name, which clients and workers share.
         signer: signs and verifies heartbeats.
 
     Attributes:
         clock: the broker's clock.
-        refusal: why the last call of `heartbeats` refused a heartbeat, as a sentence; empty if it accepted all.
+        refusal: the reason why the last call of `heartbeats` refused a heartbeat. Empty if it accepted all.
     """
 
     def __init__(self, redis: Any, model: str, signer: Signer) -> None:
@@ -96,7 +96,7 @@ class WorkerRegistry:
         pipeline.execute()
 
     def now_s(self) -> float:
-        """Return the server's time, in seconds; only the first call sends a request."""
+        """Return the server's time, in seconds. Only the first call sends a request."""
         if not self.clock.is_set:
             self._execute(self._redis.pipeline(transaction=False))
         return self.clock.to_server(time.monotonic())
@@ -118,7 +118,7 @@ class WorkerRegistry:
         return tuple(heartbeat for heartbeat in heartbeats if heartbeat is not None)
 
     def _decode(self, name: bytes, message: object) -> Heartbeat | None:
-        """Return the heartbeat in a message; if it is not valid, set `refusal` and return None."""
+        """Return the heartbeat in a message. If it is invalid, set `refusal` and return None."""
         try:
             heartbeat = Heartbeat.decode(self._signer.open("heartbeat", message))
             self._check(name, heartbeat)

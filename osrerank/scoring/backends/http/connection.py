@@ -37,11 +37,11 @@ TIMEOUT_S = 60.0
 """The timeout of a response, if a search has no deadline."""
 MAX_ATTEMPTS = 4
 FIRST_WAIT_S = 0.1
-"""The wait before the second attempt; each later wait is about twice as long."""
+"""The wait before the second attempt. Each later wait is about twice as long."""
 MAX_WAIT_S = 30.0
 """The maximum wait before a retry of a request with a deadline. If ``Retry-After`` is longer, the request fails."""
 RETRY_BUDGET_S = 600.0
-"""How long a batch run retries its requests while the server is busy or unavailable."""
+"""Seconds for which a batch run retries its requests while the server is busy or unavailable."""
 MAX_BACKOFF_S = 10.0
 MAX_BYTES = 64 << 20
 """The maximum size of a response."""
@@ -76,16 +76,17 @@ class _Request(NamedTuple):
 
 
 class Connection:
-    """The connections to one server; safe to use from many threads.
+    """The connections to one server. Safe to use from many threads.
 
     Args:
         host: the server's host, for messages.
-        key: key that is sent as a bearer token; "" sends no key.
+        key: key that is sent as a bearer token. "" sends no key.
         clock: function that returns monotonic seconds.
         wait: function that waits for the given seconds, or until the connections are closed.
 
     Attributes:
-        retry_budget_s: how long requests without a deadline are retried while the server is busy or unavailable.
+        retry_budget_s: seconds for which requests without a deadline are retried while the server is busy or
+            unavailable.
     """
 
     def __init__(
@@ -118,12 +119,12 @@ class Connection:
         send_deadline: bool = False,
         attempts: int = MAX_ATTEMPTS,
     ) -> Response:
-        """Send a request and return the response; retry if the server is busy or closes the connection.
+        """Send a request and return the response. Retry if the server is busy or closes the connection.
 
         Args:
             url: URL of the request.
             body: JSON of the request.
-            deadline: deadline of the search; a request without a deadline is retried for up to `retry_budget_s`.
+            deadline: deadline of the search. Without a deadline, a request is retried for up to `retry_budget_s`.
             send_deadline: whether a header sends the remaining time, which ``osrerank serve`` understands.
             attempts: maximum number of attempts to send the request.
 
@@ -152,7 +153,7 @@ class Connection:
         return Response(decoded, response.headers)
 
     def get(self, url: str, deadline: Deadline, *, timeout_s: float = TIMEOUT_S, attempts: int = MAX_ATTEMPTS) -> Any:
-        """Return the JSON at a URL; None if the response is an error or not JSON. Retry as `post` does.
+        """Return the JSON at a URL, or None if the response is an error or not JSON. Retries like `post`.
 
         Raises:
             DeadlineExceeded: the time ran out.
@@ -182,12 +183,12 @@ class Connection:
             raise EndpointError(f"{self._refusal}; retry in {remaining_s:.0f} s", retryable=True)
 
     def close(self) -> None:
-        """Close the connections; requests that wait for their next attempt fail at once."""
+        """Close the connections. Requests that wait for their next attempt fail at once."""
         self._closed.set()
         self._pool.clear()
 
     def _send_with_retries(self, request: _Request) -> RawResponse:
-        """Return the first response whose status is not in `BUSY`; raise as `post` does."""
+        """Return the first response whose status is not in `BUSY`. For the errors, see `post`."""
         attempt = 0
         while True:
             attempt += 1
@@ -209,7 +210,7 @@ class Connection:
             self._wait_or_raise(attempt, request, failure)
 
     def _send(self, request: _Request) -> RawResponse:
-        """Return the response to one attempt; raise `_ConnectionLost` if another attempt may succeed."""
+        """Return the response to one attempt. Raises `_ConnectionLost` if another attempt might succeed."""
         deadline = request.deadline
         timeout_s = min(request.timeout_s, deadline.remaining_s())
         timeout = urllib3.Timeout(connect=min(CONNECT_TIMEOUT_S, timeout_s), read=timeout_s)
@@ -255,7 +256,7 @@ class Connection:
             raise EndpointError(f"the rerank server {self._host} cannot be reached ({reason})") from None
 
     def _read_body(self, response: Any, deadline: Deadline) -> bytes:
-        """Return the body of a response; if it is too late or too large, close the connection and raise."""
+        """Return the body of a response. If it is too late or too large, close the connection and raise an error."""
         body = bytearray()
         try:
             for chunk in response.stream(CHUNK_BYTES):
@@ -268,7 +269,7 @@ class Connection:
         return bytes(body)
 
     def _wait_or_raise(self, attempt: int, request: _Request, failure: EndpointError | Overloaded) -> None:
-        """Wait for the backoff, or slightly longer than ``Retry-After``; raise the failure if no attempt is left."""
+        """Wait for the backoff, or slightly longer than ``Retry-After``. Raises the failure if no attempt is left."""
         now_s = self._clock()
         retry_after_s = failure.retry_after_s
         failing_since_s = now_s if self._failing_since_s is None else self._failing_since_s
@@ -319,7 +320,7 @@ class Connection:
 
 
 class _ConnectionLost(Exception):  # noqa: N818 - an event
-    """The connection failed; another attempt may succeed."""
+    """The connection failed, but another attempt might succeed."""
 
 
 def _backoff_s(attempt: int) -> float:

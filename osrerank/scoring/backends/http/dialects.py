@@ -1,4 +1,4 @@
-"""The HTTP protocols of rerank servers, called dialects; to support another one, add it to `DIALECTS`.
+"""The HTTP protocols of rerank servers, called dialects. To support another one, add it to `DIALECTS`.
 
 The dialects follow the servers' public documentation:
 
@@ -24,8 +24,8 @@ class EndpointRequest(NamedTuple):
     Attributes:
         query: text of the query.
         texts: texts of the documents.
-        model: the server's name for the model; "" lets the server choose.
-        scale: scale of the scores; servers with a fixed scale ignore it.
+        model: the server's name for the model. "" lets the server choose.
+        scale: scale of the scores. Servers with a fixed scale ignore it.
     """
 
     query: str
@@ -42,11 +42,11 @@ class Dialect:
         name: name of the dialect, as in ``dialect`` of ``[http]`` in the settings file.
         path: path of requests, relative to the server's address.
         body: function that returns a request's JSON.
-        list_key: key of the list in the response; "" if the response itself is the list.
-        score_key: key of the score in an entry of the list; the key of the document's index is always ``index``.
+        list_key: key of the list in the response. "" if the response itself is the list.
+        score_key: key of the score in an entry of the list. The key of the document's index is always ``index``.
         scale: scale of the scores.
         max_documents: maximum number of documents in a request.
-        needs_model: whether a request must name the model.
+        needs_model: whether a request must specify the model.
     """
 
     name: str
@@ -84,7 +84,7 @@ def _vllm_score_body(request: EndpointRequest) -> dict[str, Any]:
 
 
 def _vllm_options(request: EndpointRequest) -> dict[str, Any]:
-    """Return the options of both vLLM dialects; without ``truncate_prompt_tokens``, vLLM refuses long texts."""
+    """Return the options of both vLLM dialects. Without ``truncate_prompt_tokens``, vLLM refuses long texts."""
     options: dict[str, Any] = {"truncate_prompt_tokens": -1}
     if request.model:
         options["model"] = request.model

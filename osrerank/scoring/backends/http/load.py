@@ -14,20 +14,19 @@ logger = logging.getLogger(__name__)
 
 
 def load(settings: Settings, model: str) -> Scorer:
-    """Return a scorer for a model on the rerank server in the settings; it connects at its first call.
+    """Return a scorer for a model on the rerank server in the settings. It connects at its first call.
 
-    Raises:
-        ConfigError: as `check`.
+    For the errors, see `check`.
     """
     target = Target.from_settings(settings, model)
     key = settings.rerank_key.get_secret_value() if settings.rerank_key else ""
     if key and not _is_key_protected(target.url):
-        logger.warning("[key-in-clear] the key for %s is sent unencrypted: use https", target.host)
+        logger.warning("[key-in-clear] the key for %s is sent unencrypted; use https", target.host)
     return EndpointScorer(target, key)
 
 
 def check(settings: Settings) -> None:
-    """Check that the settings have a rerank server's address, and the model's name if the dialect needs it.
+    """Check that the settings contain a rerank server's address, and the model's name if the dialect needs it.
 
     Raises:
         ConfigError: the settings lack one of these.

@@ -13,7 +13,7 @@ BUSY = frozenset({HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.BAD_GATEWAY, HTTPStat
 UNAVAILABLE = BUSY | {HTTPStatus.INTERNAL_SERVER_ERROR, HTTPStatus.GATEWAY_TIMEOUT}
 """The statuses of a failed health check. With any other status, the server can score."""
 MAX_RETRY_AFTER_S = 86_400.0
-"""The maximum ``Retry-After``; longer ones are lowered to it."""
+"""The maximum ``Retry-After``. Longer ones are lowered to it."""
 MAX_MESSAGE_CHARACTERS = 200
 """The maximum length of the server's own message in an error."""
 
@@ -49,7 +49,7 @@ def refusal(host: str, key: str, response: RawResponse) -> EndpointError | Overl
 
 
 def find_message(body: bytes, key: str) -> str:
-    """Return the error message in a body, truncated and without the key; "" if the body has no message."""
+    """Return the error message in a body, truncated and without the key, or "" if there is no message."""
     try:
         message = _message_in_json(json.loads(body))
     except (ValueError, RecursionError):
@@ -61,20 +61,21 @@ def find_message(body: bytes, key: str) -> str:
 
 
 def _message_in_json(content: Any) -> str:
-    """Return the message in the JSON of an error, whose key depends on the server; "" if it has no message."""
+    """Return the message in the JSON of an error, whose key depends on the server, or "" without a message."""
     if isinstance(content, str):
         return content
     if isinstance(content, list) and content:
         return _message_in_json(content[0])
     if isinstance(content, dict):
         for key in ("message", "detail", "error", "msg"):
-            if message := _message_in_json(content.get(key)):
+            message = _message_in_json(content.get(key))
+            if message:
                 return message
     return ""
 
 
 def retry_after_s(headers: Mapping[str, str]) -> float | None:
-    """Return the seconds of ``Retry-After``, which is a number or a date; None if it is missing or invalid.
+    """Return the seconds of ``Retry-After``, a number or a date, or None if it is missing or invalid.
 
     A date is compared with the server's own ``Date`` if it sends one, because clocks differ.
     """
@@ -91,7 +92,7 @@ def retry_after_s(headers: Mapping[str, str]) -> float | None:
 
 
 def _parse_date(date: str) -> float | None:
-    """Return the Unix time of a header's date; None if it is not a date."""
+    """Return the Unix time of a header's date, or None if it is not a date."""
     try:
         return parsedate_to_datetime(date).timestamp()
     except (TypeError, ValueError, OverflowError):

@@ -27,7 +27,7 @@ def read_scores(
 ) -> tuple[dict[int, float], dict[int, str]]:
     """Return index -> logit, and index -> reason of each document that has no logit.
 
-    ``count`` is the number of documents in the request; the other arguments describe the response.
+    ``count`` is the number of documents in the request. The other arguments describe the response.
 
     Raises:
         EndpointError: the response does not follow the dialect, scores a document twice, or scores a document that was
@@ -84,7 +84,7 @@ def _count_unscored(headers: Mapping[str, str]) -> int:
 
 
 def _to_logit(score: Any, scale: Scale) -> float | None:
-    """Return a score as a logit that is finite in float32; None if the score is not a finite number."""
+    """Return a score as a logit that is finite in float32, or None if the score is not a finite number."""
     if not isinstance(score, int | float) or isinstance(score, bool) or not abs(score) <= MAX_FLOAT32:
         return None
     if scale == "probability":

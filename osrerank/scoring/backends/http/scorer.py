@@ -61,7 +61,7 @@ class EndpointBatch:
 
 
 class EndpointScorer:
-    """Scores single documents through a rerank server; safe to use from many threads, and after a fork.
+    """Scores single documents through a rerank server. Safe to use from many threads, and after a fork.
 
     ``Scores.values`` are logits: the server's own, or ``log(p / (1 - p))`` of its probabilities. A document counts as
     not reached if the server scores it too late, and as failed if the server refuses it or returns no score for it.
@@ -103,7 +103,7 @@ class EndpointScorer:
         *,
         deadline: Deadline = NEVER,
     ) -> Scores:
-        """Score documents on the server; each of the ``tuples`` has the index of one document.
+        """Score documents on the server. Each of the ``tuples`` contains the index of one document.
 
         Raises:
             DeadlineExceeded: the time ran out before the scorer knew the server's dialect.
@@ -133,8 +133,8 @@ class EndpointScorer:
 
         Raises:
             DeadlineExceeded: the server does not respond in time.
-            EndpointError, Overloaded: the server cannot be reached or refuses; `retryable` states whether a retry
-                may help.
+            EndpointError, Overloaded: the server cannot be reached or refuses. `retryable` states whether a retry
+                might help.
         """
         self._connection.check_retry_after()
         dialect = self._find_dialect(deadline, attempts=1)
@@ -169,7 +169,7 @@ class EndpointScorer:
             return self._threads.submit(bind_trace(self._score_batch), dialect, query, batch, deadline)
 
     def _score_batch(self, dialect: Dialect, query: str, batch: EndpointBatch, deadline: Deadline) -> EndpointBatch:
-        """Score a batch; split it in halves while the server refuses its size or one of its documents.
+        """Score a batch. Split it into halves while the server refuses its size or one of its documents.
 
         If the server refuses two documents that are sent alone, and has not accepted any, the batch fails.
         """
@@ -236,7 +236,7 @@ class EndpointScorer:
     def _gather(
         self, count: int, batches: Sequence[EndpointBatch], futures: "Sequence[Future[EndpointBatch]]"
     ) -> Scores:
-        """Return the scores and failures of batches; raise if all failed, or scores are not on the expected scale."""
+        """Return the scores and failures of batches. Raises an error if all failed, or the scores' scale is wrong."""
         values = np.full(count, np.nan, dtype=np.float32)
         failures: dict[int, str] = {}
         late_indices: list[int] = []
@@ -267,7 +267,7 @@ class EndpointScorer:
         return Scores(values, failures, reached, inferences=scored, identity=self.identity)
 
     def _find_dialect(self, deadline: Deadline, *, attempts: int = MAX_ATTEMPTS) -> Dialect:
-        """Return the server's dialect. If neither settings nor address name it, the first call detects it."""
+        """Return the server's dialect. If neither settings nor address determine it, the first call detects it."""
         if self._dialect is not None:
             return self._dialect
         timeout_s = -1 if deadline.at_s is None else max(0.0, deadline.remaining_s())
@@ -291,12 +291,12 @@ class EndpointScorer:
                 if dialect.name == "tei" and not self._max_documents:
                     self._max_documents = _tei_batch_size(content)
                 return dialect
-        reason = f"{self._target.host} does not report its dialect: set dialect in [http] of osrerank.toml"
+        reason = f"{self._target.host} does not report its dialect; set dialect in [http] of osrerank.toml"
         raise EndpointError(reason, model=self.model)
 
 
 def _batch_error(future: "Future[EndpointBatch]") -> OsrerankError | None:
-    """Return the error that ended a batch's requests, or None; raise it if it is not a `ScoringError`."""
+    """Return the error that ended a batch's requests, or None. Other errors than `ScoringError` are raised."""
     if future.cancelled() or not future.done():
         return DeadlineExceeded("the deadline passed")
     error = future.exception()
@@ -306,7 +306,7 @@ def _batch_error(future: "Future[EndpointBatch]") -> OsrerankError | None:
 
 
 def _tei_batch_size(info: object) -> int:
-    """Return the maximum number of documents in a request from TEI's ``/info``; 0 if ``/info`` does not have it."""
+    """Return the maximum number of documents in a request from TEI's ``/info``, or 0 if it sets none."""
     size = info.get("max_client_batch_size") if isinstance(info, dict) else None
     return size if isinstance(size, int) and size > 0 else 0
 

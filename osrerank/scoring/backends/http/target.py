@@ -23,10 +23,10 @@ class Target:
 
     Attributes:
         url: address of the server, without a slash at the end.
-        dialect: dialect of the server; None if it must be detected from the server's responses.
-        model: the server's name for the model; "" lets the server choose.
+        dialect: dialect of the server. None if it must be detected from the server's responses.
+        model: the server's name for the model. "" lets the server choose.
         scores: scale ``probability`` or ``logit``, or ``auto`` for the dialect's scale.
-        batch: maximum number of documents in a request; 0 uses the dialect's maximum.
+        batch: maximum number of documents in a request. 0 uses the dialect's maximum.
     """
 
     url: str
@@ -39,7 +39,7 @@ class Target:
     def from_settings(cls, settings: Settings, model: str) -> Self:
         """Read the server from ``[http]`` of the settings file.
 
-        The default model's name is not sent, because other servers do not have that model.
+        The default model's name is not sent, because other servers do not know that model.
 
         Raises:
             ConfigError: the settings file cannot be read or has no address, or the dialect needs a model's name and the
@@ -85,21 +85,21 @@ class Target:
         return self.url + dialect.path
 
     def scale(self, dialect: Dialect) -> Scale:
-        """Return the scale in the settings; with ``auto``, the dialect's."""
+        """Return the scale in the settings, or the dialect's scale for ``auto``."""
         if self.scores == "probability":
             return "probability"
         return "logit" if self.scores == "logit" else dialect.scale
 
 
 def dialect_from_info(content: Any) -> Dialect | None:
-    """Return the dialect of a server from its ``/info``; None if it is neither TEI nor ``osrerank serve``."""
+    """Return the dialect of a server from its ``/info``, or None if it is neither TEI nor ``osrerank serve``."""
     if not isinstance(content, dict) or "max_client_batch_size" not in content:
         return None
     return DIALECTS["osrerank" if "max_body_bytes" in content else "tei"]
 
 
 def dialect_from_models(content: Any) -> Dialect | None:
-    """Return the dialect of a server from its ``/v1/models``; None if it is not vLLM."""
+    """Return the dialect of a server from its ``/v1/models``, or None if it is not vLLM."""
     models = content.get("data") if isinstance(content, dict) else None
     if not isinstance(models, list):
         return None
@@ -108,7 +108,7 @@ def dialect_from_models(content: Any) -> Dialect | None:
 
 
 def _address_dialect(url: str) -> str:
-    """Return the name of the dialect that an address implies; "" if it does not imply a dialect."""
+    """Return the name of the dialect that an address implies, or "" if it implies none."""
     address = urlsplit(url)
     host = address.hostname or ""
     for domain, dialect in HOSTS.items():

@@ -1,6 +1,6 @@
 """Attention within packed sequences, in two implementations that compute the same values.
 
-Packed means that the tokens of all sequences of a batch stand end to end, without padding. `VarlenAttention` is
+Packed means that the tokens of all sequences of a batch are concatenated without padding. `VarlenAttention` is
 PyTorch's packed flash attention (Dao 2023, arXiv 2307.08691; ``torch.nn.attention.varlen``, PyTorch 2.10). It needs
 CUDA and 16-bit numbers. `PaddedAttention` pads the sequences for the attention only, and works everywhere: on the CPU,
 in fp32, on older GPUs and with older PyTorch.
@@ -41,7 +41,7 @@ class Bounds:
     """The positions of n sequences among packed tokens.
 
     Attributes:
-        offsets: offsets on the device, int32 ``(n + 1,)``; the tokens of sequence i are ``offsets[i]:offsets[i + 1]``.
+        offsets: offsets on the device, int32 ``(n + 1,)``. The tokens of sequence i are ``offsets[i]:offsets[i + 1]``.
         lengths: number of tokens in each sequence ``(n,)``, above 0, in host memory.
     """
 
@@ -93,7 +93,7 @@ class Attention(Protocol):
 
     @property
     def packed(self) -> bool:
-        """Whether a batch is computed without padding; otherwise, it is padded to its longest sequence."""
+        """Whether a batch is computed without padding. Otherwise, it is padded to its longest sequence."""
 
     def __call__(
         self,
@@ -105,9 +105,9 @@ class Attention(Protocol):
         *,
         window: int | None = None,
     ) -> Tensor:
-        """Return the context of each query ``(queries, heads, width)``; keys and values are ``(keys, heads, width)``.
+        """Return the context of each query ``(queries, heads, width)``. Keys and values are ``(keys, heads, width)``.
 
-        A query attends to at most ``window`` positions to either side, or with None, to the whole sequence. With a
+        A query attends to at most ``window`` positions to either side, or to the whole sequence if it is None. With a
         window, the queries and keys must belong to the same tokens.
         """
 
@@ -259,7 +259,7 @@ def _attend_in_blocks(query: Tensor, key: Tensor, value: Tensor, bounds: Bounds,
 
 
 def _unsupported_reason(device: torch.device, dtype: torch.dtype, width: int) -> str:
-    """Return why `VarlenAttention` cannot be used; empty if it can."""
+    """Return the reason why `VarlenAttention` cannot be used, or "" if it can."""
     if device.type != "cuda":
         return f"packed attention needs CUDA, but the device is {device.type}"
     if dtype not in FLASH_DTYPES:

@@ -1,4 +1,4 @@
-"""BERT's forward pass without padding: the tokens of all sequences of a batch are packed end to end.
+"""BERT's forward pass without padding: the tokens of all sequences of a batch are concatenated.
 
 It computes BERT (Devlin et al. 2019, arXiv 1810.04805) and, with other weight names and position ids, RoBERTa (Liu et
 al. 2019, arXiv 1907.11692) and XLM-R. Packing changes no score, because only attention combines tokens, and a token
@@ -22,7 +22,7 @@ from osrerank.scoring.backends.networks.packing import Numbers, PackedBatch, off
 from osrerank.scoring.inputs import Tokens
 
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
-"""A function from queries, keys and values, each ``(tokens, heads, width)``, to the context, in the same shape."""
+"""A function from queries, keys and values, each ``(tokens, heads, width)``, to the context of the same shape."""
 
 ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
     "gelu": functional.gelu,
@@ -144,7 +144,7 @@ class BertEncoder(nn.Module):
     def _run_layers(
         self, layers: Sequence[BertLayer], ids: Sequence[Tensor], bounds: Bounds, attention: Attention
     ) -> Tensor:
-        """Return the states after the given layers; ``ids`` are the arrays of `embedding_ids` as tensors."""
+        """Return the states after these layers. ``ids`` are the arrays of `embedding_ids` as tensors."""
         token_ids, positions, segments = ids
         states: Tensor = self.norm(self.word(token_ids) + self.position(positions) + self.segment(segments))
         for layer in layers:
@@ -194,12 +194,12 @@ class PackedEncoder(Protocol):
         """
 
     def states(self, ids: Sequence[Tensor], bounds: Bounds, attention: Attention) -> Tensor:
-        """Return the last states ``(tokens, hidden)``; ``ids`` are the arrays of `embedding_ids` as tensors."""
+        """Return the last states ``(tokens, hidden)``. ``ids`` are the arrays of `embedding_ids` as tensors."""
 
     def first_states(self, ids: Sequence[Tensor], bounds: Bounds, first_bounds: Bounds, attention: Attention) -> Tensor:
         """Return the last state of each sequence's first token ``(n, hidden)``.
 
-        ``first_bounds`` are the bounds of n sequences of one token each; the other arguments are as in `states`.
+        ``first_bounds`` are the bounds of n sequences of one token each. `states` explains the other arguments.
         """
 
 
@@ -225,8 +225,7 @@ class PackedClassifier(nn.Module):
     def forward(self, inputs: Sequence[Tensor], lengths: Numbers) -> Tensor:
         """Return the logits ``(n, labels)`` or vectors of a batch in fp32.
 
-        ``inputs`` are the arrays that `pack` returned, as tensors on the device. ``lengths`` is the last of them, in
-        host memory.
+        ``inputs`` are the arrays from `pack`, as tensors on the device. ``lengths`` is the last array, in host memory.
         """
         *ids, sequence_offsets, first_offsets, _ = inputs
         bounds = Bounds(sequence_offsets, lengths)
@@ -242,7 +241,7 @@ class PackedClassifier(nn.Module):
 class PackedTokens(PackedClassifier):
     """An encoder and a head for late interaction, which compute a vector for each token ``(tokens, dimensions)``.
 
-    The last tokens of a sequence may be unattended (`Tokens.unattended`): they attend to other tokens, but no token
+    The last tokens of a sequence can be unattended (`Tokens.unattended`): they attend to other tokens, but no token
     attends to them.
     """
 

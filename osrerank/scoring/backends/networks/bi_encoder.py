@@ -117,7 +117,7 @@ def _mean(states: Tensor, mask: Tensor) -> Tensor:
 
 
 def _extract(input_ids: Tensor, selected: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the selected tokens of each sequence, moved to its beginning, and their mask, each ``(n, tokens)``."""
+    """Move each sequence's selected tokens to its beginning. Returns them and their mask, each ``(n, tokens)``."""
     lengths = selected.sum(dim=1)
     order = (~selected).long().argsort(dim=1, stable=True)[:, : int(lengths.max())]
     mask = torch.arange(order.shape[1], device=input_ids.device) < lengths.unsqueeze(1)

@@ -1,4 +1,4 @@
-"""Wrap networks of transformers in modules that take the fields of a `PaddedBatch` as inputs."""
+"""Wrap transformers networks in modules that take the fields of a `PaddedBatch` as inputs."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -9,7 +9,7 @@ from osrerank.scoring.backends.networks.heads import HeadNetwork
 
 
 class Classifier(nn.Module):
-    """A model of transformers with a classification head, which computes logits ``(n, labels)``."""
+    """A transformers model with a classification head, which computes logits ``(n, labels)``."""
 
     def __init__(self, network: Any) -> None:
         super().__init__()
@@ -17,14 +17,14 @@ class Classifier(nn.Module):
         self.has_segments = getattr(network.config, "type_vocab_size", 0) > 1
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> Tensor:
-        """Return the logits; a model without segments gets no token types."""
+        """Return the logits. A model without segments gets no token types."""
         segments = {"token_type_ids": token_type_ids} if self.has_segments else {}
         logits: Tensor = self.network(input_ids=input_ids, attention_mask=attention_mask, **segments).logits
         return logits
 
 
 class EmbeddingTable(nn.Module):
-    """A table of token vectors ``(ids, dimensions)``, in place of an encoder; its config is transformers'."""
+    """A table of token vectors ``(ids, dimensions)``, in place of an encoder, with a transformers config."""
 
     def __init__(self, vectors: Tensor, config: Any) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class EmbeddingTable(nn.Module):
 
 
 class ModularClassifier(nn.Module):
-    """An encoder of transformers or an `EmbeddingTable`, and a head, which computes logits or vectors ``(n, size)``."""
+    """A transformers encoder or an `EmbeddingTable`, and a head, which computes logits or vectors ``(n, size)``."""
 
     def __init__(self, network: Any, head: HeadNetwork) -> None:
         super().__init__()
@@ -46,7 +46,7 @@ class ModularClassifier(nn.Module):
         self.has_segments = getattr(network.config, "type_vocab_size", 0) > 1
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> Tensor:
-        """Return the logits or vectors; a model without segments gets no token types."""
+        """Return the logits or vectors. A model without segments gets no token types."""
         segments = {"token_type_ids": token_type_ids} if self.has_segments else {}
         states = self.network(input_ids=input_ids, attention_mask=attention_mask, **segments).last_hidden_state
         logits: Tensor = self.head(self.head.pool_grid(states, attention_mask))

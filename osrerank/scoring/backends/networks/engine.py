@@ -21,7 +21,7 @@ class DeviceNetwork(Protocol):
     """A network on its device."""
 
     packed: bool
-    """Whether a batch is computed without padding; otherwise, it is padded to its longest sequence."""
+    """Whether a batch is computed without padding. Otherwise, it is padded to its longest sequence."""
 
     def __call__(self, sequences: Sequence[Tokens]) -> Rows:
         """Return the logits or vectors of a batch; see `Backend.run`."""
@@ -54,7 +54,7 @@ class TokenEngine(PackedEngine):
 
 
 class PaddedEngine:
-    """Runs a network of transformers on padded batches, for families that our own forward pass does not support."""
+    """Runs a transformers network on padded batches, for families that our own forward pass does not support."""
 
     packed = False
 
@@ -92,7 +92,7 @@ def copy_to_host(outputs: Tensor) -> npt.NDArray[np.float32]:
 
 
 def choose_precision(name: str, device: torch.device) -> str:
-    """Return the named precision; for ``auto``, bf16 or else fp16 on a GPU, and fp32 on the CPU.
+    """Return the precision with this name. ``auto`` chooses bf16 or else fp16 on a GPU, and fp32 on the CPU.
 
     bf16 is preferred because it has the range of fp32, so no checkpoint overflows in it. fp16 is eight times finer.
     """

@@ -71,7 +71,7 @@ class HeadNetwork(nn.Module):
     """A head, which pools an encoder's states and computes logits or vectors from them.
 
     Raises:
-        KeyError: the weights lack the ``NAME.weight`` or ``NAME.bias`` of a step.
+        KeyError: the ``NAME.weight`` or ``NAME.bias`` of a step is missing.
     """
 
     def __init__(self, head: Head, weights: Mapping[str, Tensor]) -> None:
@@ -90,13 +90,13 @@ class HeadNetwork(nn.Module):
         return computed
 
     def pool(self, states: Tensor, bounds: Bounds) -> Tensor:
-        """Pool packed states ``(tokens, hidden)`` to vectors ``(n, width)``; without pooling modes, return them."""
+        """Pool packed states ``(tokens, hidden)`` to vectors ``(n, width)``, or return them without pooling modes."""
         if not self.pooling:
             return states
         return torch.cat([_pool_packed(states, bounds, mode) for mode in self.pooling], dim=1)
 
     def pool_grid(self, states: Tensor, mask: Tensor) -> Tensor:
-        """Pool states ``(n, tokens, hidden)`` to vectors ``(n, width)``; the mask ``(n, tokens)`` is 0 on padding."""
+        """Pool states ``(n, tokens, hidden)`` to vectors ``(n, width)``. The mask ``(n, tokens)`` is 0 on padding."""
         return torch.cat([_pool_padded(states, mask, mode) for mode in self.pooling], dim=1)
 
 

@@ -25,7 +25,7 @@ from osrerank.scoring.modular.head import Head, HeadStep
 
 
 def unsupported_reason(config: Mapping[str, Any], card: ModelCard, head: Head | None = None) -> str:
-    """Return why our own forward pass cannot compute a model; empty if it can.
+    """Return the reason why our own forward pass cannot compute a model, or "" if it can.
 
     ``config`` is the content of ``config.json``. Only a modular cross-encoder has a ``head``.
     """
@@ -45,7 +45,7 @@ def unsupported_reason(config: Mapping[str, Any], card: ModelCard, head: Head | 
 
 
 def has_windows(config: Mapping[str, Any]) -> bool:
-    """Return whether the attention of some layers has a window, as ModernBERT's has."""
+    """Return whether some layers attend within a window, as in ModernBERT."""
     return config.get("model_type") == modern_shape.MODEL_TYPE
 
 

@@ -1,7 +1,7 @@
 """Read a BERT's weights from a graph that osrerank exported, because a shipped model has no safetensors.
 
 This is the inverse of `osrerank.export.graph` and `osrerank.export.quantise`. fp32 weights are read exactly. An int8
-matrix becomes its integers times their scales, except for outlying channels, which the graph also has in fp32. The
+matrix becomes its integers times their scales, except for outlying channels, which the graph also stores in fp32. The
 smoothing of a matrix's rows is undone. "Our names" are those of `bert_weights`, and a product is a MatMul of the graph.
 """
 
@@ -20,17 +20,17 @@ from osrerank.scoring.backends.networks.bert_weights import EMBEDDINGS, LAYER, P
 Array = npt.NDArray[Any]
 CLASSIFIER_MODULES = ("pooler.dense", "classifier", "cls.seq_relationship")
 BI_ENCODER_SUFFIXES = (".linear", ".norm")
-"""Ends of the names of a bi-encoder's modules after the encoder; no module of the encoder has such a name."""
+"""Name suffixes of a bi-encoder's modules after the encoder. No module of the encoder has such a name."""
 
 
 def read_graph_weights(file: Path, config: Mapping[str, Any]) -> dict[str, Tensor]:
     """Return the weights in float32, by transformers' names without the prefix ``bert.``.
 
-    A bi-encoder's graph has only the first row of the token type table. The other rows, which are never used, become
+    A bi-encoder's graph stores only the first row of the token type table. The other rows, which are never used, become
     zeros.
 
     Raises:
-        KeyError: the graph lacks a weight, because osrerank did not export it.
+        KeyError: a weight is missing, because osrerank did not export the graph.
         MissingDependencyError: the extra ``torch`` is not installed.
     """
     graph = _GraphWeights(_read_constants(file))
@@ -81,7 +81,7 @@ class _GraphWeights:
         self._constants = constants
 
     def encoder_weights(self, layers: int, segment_rows: int) -> dict[str, Array]:
-        """Return an encoder's weights under our names, as `bert_weights.encoder_weights` does."""
+        """Return an encoder's weights under our names."""
         ours = self._embedding_tables(segment_rows)
         for parameter in PARAMETERS:
             ours[f"norm.{parameter}"] = self._constants[f"embeddings.LayerNorm.{parameter}"]
@@ -136,10 +136,9 @@ class _GraphWeights:
         return matrix
 
     def _dequantise(self, name: str) -> Array:
-        """Return a matrix in fp32, which the graph has in fp32, int8 or int4.
+        """Return a matrix in fp32, which the graph stores in fp32, int8 or int4.
 
-        In int8, there is a scale for each row, for each column or for the whole matrix; in int4, for each block of a
-        row.
+        int8 has a scale for each row, for each column or for the whole matrix. int4 has one for each block of a row.
         """
         if name in self._constants:
             return self._constants[name]

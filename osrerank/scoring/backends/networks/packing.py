@@ -1,4 +1,4 @@
-"""Pack sequences end to end into a batch without padding, in host memory."""
+"""Concatenate sequences to a batch without padding, in host memory."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ Numbers = npt.NDArray[np.int32]
 
 @dataclass(frozen=True, slots=True)
 class PackedBatch:
-    """The tokens of n sequences, end to end; all arrays are int32.
+    """The concatenated tokens of n sequences. All arrays are int32.
 
     Attributes:
         ids: token ids ``(tokens,)``.

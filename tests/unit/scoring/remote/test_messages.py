@@ -104,7 +104,7 @@ def test_a_message_of_another_version_is_refused_with_both_versions(monkeypatch)
     newer = REQUEST.encode()
     monkeypatch.undo()
     with pytest.raises(
-        PayloadError, match=f"version {messages.VERSION + 1}, and this osrerank needs {messages.VERSION}"
+        PayloadError, match=f"version {messages.VERSION + 1}, but this osrerank needs {messages.VERSION}"
     ):
         ChunkRequest.decode(newer)
 

@@ -300,5 +300,5 @@ def test_a_vllm_server_is_recognised_by_its_models(scorer_of):
         scores = scorer_of(server.url, "auto").score("q", ["a", "b"], TWO)
     assert scores.values.tolist() == pytest.approx([0.0, 2.1972246])
     silent = answering(lambda _received: Reply({"detail": "Not Found"}, 404))  # which is not guessed
-    with silent as server, pytest.raises(EndpointError, match="does not report its dialect: set dialect in"):
+    with silent as server, pytest.raises(EndpointError, match="does not report its dialect; set dialect in"):
         scorer_of(server.url, "auto").score("q", ["a"], [(0,)])
