@@ -73,11 +73,7 @@ def celery_app(url: str) -> Any:
 
 
 def check_mode(redis: Any) -> None:
-    """Check that a Redis can serve as a broker.
-
-    Raises:
-        WorkerError: the Redis is a node of a Redis Cluster, or a Sentinel.
-    """
+    """Raise a `WorkerError` if a Redis cannot be a broker, because it is a node of a Redis Cluster, or a Sentinel."""
     try:
         reply = redis.execute_command("HELLO")
     except ResponseError:  # Redis is older than 6, or forbids the command to this user

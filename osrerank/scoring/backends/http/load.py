@@ -26,11 +26,7 @@ def load(settings: Settings, model: str) -> Scorer:
 
 
 def check(settings: Settings) -> None:
-    """Check that the settings contain a rerank server's address, and the model's name if the dialect needs it.
-
-    Raises:
-        ConfigError: the settings lack one of these.
-    """
+    """Raise a `ConfigError` unless the settings contain a rerank server's address, and the model's name if needed."""
     Target.from_settings(settings, settings.model)
 
 
