@@ -1,4 +1,4 @@
-"""Choose the weights of sentence scores (Birch) by cross-validation: learn on some folds, and apply to another.
+"""Choose the weights of sentence scores (Birch) by cross-validation.
 
 Akkalyoncu Yilmaz et al., EMNLP 2019, section 4: a grid over a, w2 and w3, in steps of .1. The weights with the highest
 mean AP on the training folds rank the queries of the held-out fold. The sentence scores come from a run's side file
@@ -159,7 +159,7 @@ def cross_validate(
     Raises:
         EvaluationError: a fold has no queries with values, or all other folds have none.
     """
-    learned = []
+    learned_folds = []
     for number, fold in enumerate(folds, start=1):
         held_out = [query_id for query_id in fold if query_id in by_query]
         training = [
@@ -169,10 +169,10 @@ def cross_validate(
             subject = f"the folds other than fold {number} have" if held_out else f"fold {number} has"
             raise EvaluationError(f"{subject} no judged query; check the folds' query ids")
         means = np.mean(training, axis=0)
-        chosen = int(np.argmax(np.round(means, DECIMALS)))
-        test = float(np.mean([by_query[query_id][chosen] for query_id in held_out]))
-        learned.append(Fold(tuple(held_out), settings[chosen], float(means[chosen]), test))
-    return learned
+        best = int(np.argmax(np.round(means, DECIMALS)))
+        test = float(np.mean([by_query[query_id][best] for query_id in held_out]))
+        learned_folds.append(Fold(tuple(held_out), settings[best], float(means[best]), test))
+    return learned_folds
 
 
 def build_held_out_run(run_scores: Iterable[SentenceScores], folds: Iterable[Fold[Weights]], name: str) -> Run:

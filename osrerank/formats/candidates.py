@@ -196,10 +196,12 @@ def assemble(run: Path | str, corpus: Path | str | Texts, queries: Path | str) -
         rows, corpus_name = _rows_from_file(Path(corpus), frozenset(missing), missing), str(corpus)
     documents = IdTable.create_temporary(rows)
     if missing:
-        raise EvaluationError(f"{corpus_name} lacks {len(missing)} documents of {run}, {min(missing)} among them")
-    if missing_queries := rankings.keys() - queries_by_id.keys():
-        example = min(missing_queries)
-        raise EvaluationError(f"{queries} lacks {len(missing_queries)} queries of {run}, {example} among them")
+        raise EvaluationError(f"{len(missing)} documents of {run} are not in {corpus_name}, such as {min(missing)}")
+    missing_queries = rankings.keys() - queries_by_id.keys()
+    if missing_queries:
+        raise EvaluationError(
+            f"{len(missing_queries)} queries of {run} are not in {queries}, such as {min(missing_queries)}"
+        )
     return CandidateLists(
         lambda: (
             CandidateList(
@@ -220,7 +222,7 @@ def read_texts(corpus: Path, doc_ids: AbstractSet[str]) -> dict[str, str]:
     missing = set(doc_ids)
     documents = {row.id: json.loads(str(row.value)) for row in _rows_from_file(corpus, doc_ids, missing)}
     if missing:
-        raise EvaluationError(f"{corpus} lacks {len(missing)} documents of the runs, {min(missing)} among them")
+        raise EvaluationError(f"{len(missing)} documents of the runs are not in {corpus}, such as {min(missing)}")
     return {
         doc_id: " ".join(filter(None, (document.get("title"), document["text"])))
         for doc_id, document in documents.items()

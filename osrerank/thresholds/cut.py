@@ -57,7 +57,7 @@ class Thresholds:
     def cut(
         self, candidates: Sequence[Candidate], reports: Sequence[StageReport] = ()
     ) -> tuple[list[Candidate], list[Cut]]:
-        """Return the remaining candidates, in their order, and the effect of each cutoff.
+        """Return the remaining candidates in their original order, and the effect of each cutoff.
 
         Args:
             candidates: the reranked candidates, best first.

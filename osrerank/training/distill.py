@@ -89,9 +89,7 @@ class DistillationObjective(Objective):
             raise ConfigError(reason, setting="recipe.method")
         self._targets = targets or layer_map(self._teacher_probe.layers, self._probe.layers)
         if len(self._targets) != self._probe.layers:
-            reason = (
-                f"the student has {self._probe.layers} layers, but {len(self._targets)} of the teacher's are listed"
-            )
+            reason = f"the student has {self._probe.layers} layers, but {len(self._targets)} teacher layers are listed"
             raise ConfigError(reason, setting="layers")
         student_width = int(student.config["hidden_size"])
         teacher_width = int(teacher.config["hidden_size"])

@@ -117,7 +117,7 @@ class Machine:
         started = int(os.environ.get("WORLD_SIZE") or 1)
         if started != self.process_count:
             reason = f"{started} processes were started (WORLD_SIZE), but Accelerate joined {self.process_count}"
-            fix = "each would train its own model: start them with torchrun or accelerate launch, or start only one"
+            fix = "start them with torchrun or accelerate launch, because each would otherwise train its own model"
             raise ConfigError(f"{reason}; {fix}", setting="WORLD_SIZE", source="environment")
         self.device: torch.device = self.accelerator.device
         self.budget_tokens = DEFAULT_BUDGET_TOKENS.get(self.device.type, DEFAULT_BUDGET_TOKENS["cpu"])

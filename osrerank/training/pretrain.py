@@ -235,7 +235,9 @@ def pretrain(
     network, steps = _load(source, recipe, machine)
     count = sum(1 for _ in steps.sequences(read_texts(corpora)))
     if count < recipe.batch:
-        raise EvaluationError(f"the corpora have {count} sequences; a step needs {recipe.batch}: lower the batch")
+        raise EvaluationError(
+            f"the corpora contain {count} sequences, but a step needs {recipe.batch}; lower the batch"
+        )
     total = recipe.steps or math.ceil(recipe.epochs * count / recipe.batch)
     report(f"{count} sequences a pass, {total} steps")
     folder = output.with_name(f"{output.name}.training")

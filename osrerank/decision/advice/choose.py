@@ -35,7 +35,7 @@ class Choice:
 
     Attributes:
         setting: the setting with the highest mean over all queries.
-        promised: the mean of the measure over all queries, each ranked by the setting chosen on the other folds.
+        promised: the mean of the measure over all queries, each ranked with the setting chosen on the other folds.
         low, high: the bounds of the 95% confidence interval of ``promised``.
         verdict: the comparison with the current setting, by a randomisation test.
         by_fold: for each fold, the setting chosen on the other folds.

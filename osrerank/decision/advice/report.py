@@ -97,16 +97,17 @@ def _alternative_lines(advice: IndexAdvice) -> Iterator[str]:
     """Yield a line for each sample, with the value of its best setting on held-out queries."""
     if not advice.best_by_sample:
         return
-    now = float(advice.values[advice.current].mean())
-    yield f"fields, models and queries compared, each with its best depth and blend, on unseen queries (now {now:.4f}):"
+    current_mean = float(advice.values[advice.current].mean())
+    compared = "fields, models and queries compared, each with its best depth and blend, on unseen queries"
+    yield f"{compared} (now {current_mean:.4f}):"
     for choice in advice.best_by_sample:
         verdict = choice.verdict
-        against = f"{verdict.difference:+.4f} against now, {_p_value(verdict)}"
+        difference = f"{verdict.difference:+.4f} against now, {_p_value(verdict)}"
         promised = f"{choice.promised:.4f} [{choice.low:.4f}, {choice.high:.4f}]"
-        yield f"  {_sample_name(advice, choice)}: {promised}, {against}{_without_reranking(advice, choice)}"
+        yield f"  {_sample_name(advice, choice)}: {promised}, {difference}{_first_pass_text(advice, choice)}"
 
 
-def _without_reranking(advice: IndexAdvice, choice: Choice) -> str:
+def _first_pass_text(advice: IndexAdvice, choice: Choice) -> str:
     """Return the first pass's value with the caller's own query, as text, or "" if the choice has no such query."""
     if not choice.setting.query:
         return ""
@@ -122,10 +123,10 @@ def _sample_name(advice: IndexAdvice, choice: Choice) -> str:
     if setting.query:
         return f"your query {setting.query}"
     if setting.fields:
-        return f"reads {', '.join(setting.fields)}"
+        return f"fields {', '.join(setting.fields)}"
     if setting.model != advice.current.model:
         return f"model {setting.model}"
-    return f"as now: reads {', '.join(advice.options.fields or ()) or 'all texts'}, model {setting.model}"
+    return f"as now: fields {', '.join(advice.options.fields or ('all',))}, model {setting.model}"
 
 
 def _p_value(verdict: Verdict) -> str:
@@ -164,7 +165,7 @@ def find_extremes(advice: IndexAdvice) -> tuple[list[int], list[int]]:
 
 
 def extreme_lines(advice: IndexAdvice) -> list[str]:
-    """Return a line for each query that gains most or loses most with the best setting."""
+    """Return a line for each query that gains or loses most with the best setting."""
     after = advice.values[advice.best]
     return [
         f"  {name}: {advice.before[row]:.2f} -> {after[row]:.2f} {advice.sampled[row].query.text}"

@@ -86,7 +86,7 @@ class SearchSetting:
         query = f", your query {self.query}" if self.query else ""
         fields_text = ""
         if self.fields and not self.is_first_pass:
-            fields_text = f", reads {' and '.join(self.fields)}"
+            fields_text = f", fields {' and '.join(self.fields)}"
         return self._describe_ranking() + fields_text + query
 
     def _describe_ranking(self) -> str:
@@ -95,7 +95,7 @@ class SearchSetting:
         blend = f"linear blend {self.weight:g}" if self.blend == "linear" else self.blend
         pairs = f", pairs of the first {self.duo_depth}" if self.duo_depth else ""
         if self.mono_depth:
-            stages_text = f"vectors at depth {self.depth}, the best {self.mono_depth} read"
+            stages_text = f"vectors at depth {self.depth}, cross-encoder at depth {self.mono_depth}"
             return f"{stages_text}, {blend}{pairs}, model {self.model}, passages {self.passages}"
         if self.pipeline in VECTORS:
             return f"vectors at depth {self.depth}, {blend}{pairs}, passages {self.passages}"
@@ -105,12 +105,18 @@ class SearchSetting:
         """Return the search options, as in a settings file."""
         if self.is_first_pass:
             return {"pipeline": NO_STAGES}
-        weight = {"blend_weight": self.weight} if self.blend not in ("replace", "rrf") else {}
-        pairs = {"duo_depth": self.duo_depth} if self.duo_depth else {}
-        pairs |= {"mono_depth": self.mono_depth} if self.mono_depth else {}
-        depths = {"pipeline": self.pipeline, **pairs, "depth": self.depth}
-        fields = {"fields": list(self.fields)} if self.fields else {}
-        return {**depths, "blend": self.blend, **weight, "passages": self.passages, **fields}
+        options: dict[str, Any] = {"pipeline": self.pipeline}
+        if self.duo_depth:
+            options["duo_depth"] = self.duo_depth
+        if self.mono_depth:
+            options["mono_depth"] = self.mono_depth
+        options |= {"depth": self.depth, "blend": self.blend}
+        if self.blend not in ("replace", "rrf"):
+            options["blend_weight"] = self.weight
+        options["passages"] = self.passages
+        if self.fields:
+            options["fields"] = list(self.fields)
+        return options
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +209,6 @@ def vectors_blend(client: Client, index: str) -> tuple[str, float] | None:
 
 
 def _parse_blend(blend: object) -> tuple[str, float]:
-    """Return blend and weight from a service's identity, in which a blend is a list."""
     return (str(blend[0]), float(blend[1])) if isinstance(blend, list) else ("replace", 0.0)
 
 

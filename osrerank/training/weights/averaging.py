@@ -48,7 +48,9 @@ def average(models: Sequence[Path], shares: Sequence[float], output: Path) -> Pa
             other_parameters = dict(_load(model, first_card).network.named_parameters())
             for name, parameter in parameters.items():
                 if name not in other_parameters or other_parameters[name].shape != parameter.shape:
-                    raise ConfigError(f"{model} has no {name} of the shape that {models[0]} has", setting="models")
+                    raise ConfigError(
+                        f"{name} is missing in {model}, or differs in shape from {models[0]}", setting="models"
+                    )
                 parameter.add_(other_parameters[name], alpha=share)
     average_of = [
         {"model": model_name(model), "share": round(share, 4)} for model, share in zip(models, normalised, strict=True)

@@ -133,7 +133,7 @@ def _trainee_card(source: Path, recipe: Recipe, kind: Kind | None, name: str) ->
         head = recipe.head or (source_card.head if source_card else "logits2")
     config = read_config(source)
     if head == "next-sentence" and config.get("model_type") != "bert":
-        reason = f"{source} is a {config.get('model_type')}, and next-sentence is BERT's head: set head=logits2"
+        reason = f"{source} is a {config.get('model_type')}, but next-sentence is a BERT head; set head=logits2"
         raise ConfigError(reason, setting="recipe.head", source="argument")
     max_positions = int(config.get("max_position_embeddings", 512))
     try:
@@ -190,7 +190,7 @@ def _check_trainable(source: Path, card: ModelCard) -> None:
 def check_loss(card: ModelCard, recipe: Recipe) -> None:
     """Raise `ConfigError` if the loss is pointwise but the head computes cosines."""
     if card.head == "cosine" and recipe.loss == "pointwise":
-        reason = "a model that computes cosines learns from lists only: set loss=listwise,draw=list in the recipe"
+        reason = "a model that computes cosines learns only from lists; set loss=listwise,draw=list in the recipe"
         raise ConfigError(reason, setting="recipe.loss")
 
 

@@ -93,7 +93,7 @@ def test_a_kept_layer_replaces_the_dropped_layers_after_it(kept, expected):
 
 def test_a_student_whose_layers_do_not_fit_the_teacher_is_refused() -> None:
     teacher = load_trainee(CLASSIFIER, LISTWISE)
-    with pytest.raises(ConfigError, match="the student has 2 layers, but 1 of the teacher's are listed"):
+    with pytest.raises(ConfigError, match="the student has 2 layers, but 1 teacher layers are listed"):
         DistillationObjective(load_trainee(CLASSIFIER, LISTWISE), teacher, LISTWISE, (1,))
     with pytest.raises(ConfigError, match="layers are numbered 1 to 6; the request lists 2, 7"):
         target_layers(6, (1, 6))

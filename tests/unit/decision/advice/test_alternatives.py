@@ -99,11 +99,16 @@ def test_orders_of_alternatives_equal_orders_of_searches(advice: tuple[Any, Inde
 def test_the_report_shows_alternatives_in_one_table(advice: tuple[Any, IndexAdvice]) -> None:
     _client, found = advice
     said = "\n".join(lines(found))
-    for part in ("as now: reads title, summary", "reads title:", "model osrerank/minilm-l6:", "your query mine.json:"):
+    for part in (
+        "as now: fields title, summary",
+        "fields title:",
+        "model osrerank/minilm-l6:",
+        "your query mine.json:",
+    ):
         assert part in said
     assert "; not reranked 0." in said
     assert len(json.loads(json.dumps(as_json(found)))["compared"]) == 5
-    assert "reads title" in html_page(found, QRELS, "")
+    assert "fields title" in html_page(found, QRELS, "")
 
 
 @pytest.mark.long
@@ -176,7 +181,7 @@ def test_advise_compares_named_alternatives_and_writes_fields_and_model(
     named = ["--template", "mine.json", "--fields", "title", "--models", "osrerank/minilm-l6", "--quick"]
     outcome = CliRunner().invoke(cli, ["--url", url, "advise", *arguments, *named], catch_exceptions=False)
     assert outcome.exit_code == 0, outcome.output
-    for part in ("reads title:", "model osrerank/minilm-l6:", "your query mine.json:"):
+    for part in ("fields title:", "model osrerank/minilm-l6:", "your query mine.json:"):
         assert part in outcome.output
     written = tomllib.loads(Path("osrerank.toml").read_text("utf-8"))["index"][INDEX]
     assert written["rerank"]["fields"] == ["title"]
