@@ -183,10 +183,10 @@ def precision_thresholds(probabilities: Floats, relevant: Flags, max_count: int 
     values, relevant_so_far = probabilities[order], np.cumsum(relevant[order])
     last_of_value = np.flatnonzero(np.append(values[1:] < values[:-1], True))
     targets = np.linspace(0, relevant_so_far[-1], max_count + 1)[1:]
-    selected = np.unique(last_of_value[np.searchsorted(relevant_so_far[last_of_value], targets)])
+    indices = np.unique(last_of_value[np.searchsorted(relevant_so_far[last_of_value], targets)])
     return [
         (float(values[index]), precision_lower_bound(int(relevant_so_far[index]), int(index) + 1))
-        for index in selected[::-1]
+        for index in indices[::-1]
         if index + 1 >= MIN_HITS
     ]
 

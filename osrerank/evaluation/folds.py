@@ -52,11 +52,11 @@ def block_folds(query_ids: Iterable[str], count: int) -> Folds:
         is_number = query_id.isdecimal()
         return not is_number, int(query_id) if is_number else 0, query_id
 
-    ordered = sorted(query_ids, key=sort_key)
-    if len(ordered) < count:
-        raise EvaluationError(f"{len(ordered)} judged queries are too few for {count} folds")
-    edges = [len(ordered) * number // count for number in range(count + 1)]
-    return tuple(tuple(ordered[start:end]) for start, end in pairwise(edges))
+    sorted_ids = sorted(query_ids, key=sort_key)
+    if len(sorted_ids) < count:
+        raise EvaluationError(f"{len(sorted_ids)} judged queries are too few for {count} folds")
+    edges = [len(sorted_ids) * number // count for number in range(count + 1)]
+    return tuple(tuple(sorted_ids[start:end]) for start, end in pairwise(edges))
 
 
 def _parse_ids(values: Any) -> tuple[str, ...]:

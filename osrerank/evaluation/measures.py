@@ -123,11 +123,13 @@ class Evaluator:
         Raises:
             EvaluationError: run and judgments share no query.
         """
-        averaged = select_judgments(self._qrels, self._run_query_ids, run_name, complete=self._averaging.complete)
-        unranked = {query_id: judged for query_id, judged in averaged.items() if query_id not in self._run_query_ids}
-        self._measure(unranked, Run({}))
+        judgments = select_judgments(self._qrels, self._run_query_ids, run_name, complete=self._averaging.complete)
+        unranked_judgments = {
+            query_id: judged for query_id, judged in judgments.items() if query_id not in self._run_query_ids
+        }
+        self._measure(unranked_judgments, Run({}))
         values = {
-            measure: {query_id: by_query[query_id] for query_id in averaged if query_id in by_query}
+            measure: {query_id: by_query[query_id] for query_id in judgments if query_id in by_query}
             for measure, by_query in self._values.items()
             if measure != MSMARCO
         }
@@ -158,13 +160,13 @@ def select_judgments(
     Raises:
         EvaluationError: run and judgments share no query.
     """
-    shared = {query_id: judged for query_id, judged in qrels.judgments.items() if query_id in run_query_ids}
-    if not shared:
+    shared_judgments = {query_id: judged for query_id, judged in qrels.judgments.items() if query_id in run_query_ids}
+    if not shared_judgments:
         raise EvaluationError(
             f"run {run_name} and the judgments share no query: the run has {_list_first_ids(run_query_ids)}, the "
             f"judgments have {_list_first_ids(qrels.judgments)}; are both for the same query set?"
         )
-    return dict(qrels.judgments) if complete else shared
+    return dict(qrels.judgments) if complete else shared_judgments
 
 
 def parse_measures(names: Iterable[str], relevance_level: int = 1) -> dict[str, Any]:
@@ -180,12 +182,12 @@ def parse_measures(names: Iterable[str], relevance_level: int = 1) -> dict[str, 
     ir_measures = require("ir_measures", extra="eval")
     measures: dict[str, Any] = {}
     for name in names:
-        parsed = _parse(ir_measures, name)
-        for measure in parsed:
-            adjusted = _set_relevance_level(measure, name, relevance_level)
-            is_unchanged = len(parsed) == 1 and adjusted is measure
-            if adjusted not in measures.values():
-                measures[name if is_unchanged else repr(adjusted)] = adjusted
+        named_measures = _parse(ir_measures, name)
+        for measure in named_measures:
+            measure_at_level = _set_relevance_level(measure, name, relevance_level)
+            is_unchanged = len(named_measures) == 1 and measure_at_level is measure
+            if measure_at_level not in measures.values():
+                measures[name if is_unchanged else repr(measure_at_level)] = measure_at_level
     return measures
 
 
@@ -335,8 +337,8 @@ def _aggregate(measure: Any, values: Mapping[str, float]) -> float:
 
 
 def _list_first_ids(query_ids: Iterable[str]) -> str:
-    listed = sorted(query_ids)
-    return f"{', '.join(listed[:3])}{', ...' if len(listed) > 3 else ''}"
+    sorted_ids = sorted(query_ids)
+    return f"{', '.join(sorted_ids[:3])}{', ...' if len(sorted_ids) > 3 else ''}"
 
 
 def _one_line(error: Exception) -> str:

@@ -151,10 +151,12 @@ def compare_with_published(
         EvaluationError: two runs have the same name, or a run and the judgments share no query.
     """
     averaging = Averaging(complete=True)
-    judged = Qrels({query_id: qrels.judgments[query_id] for query_id in bm25.rankings if query_id in qrels.judgments})
-    evaluations = [evaluate(judged, run, [MEASURE], averaging) for run in (model_run, bm25, *other_runs)]
+    run_qrels = Qrels(
+        {query_id: qrels.judgments[query_id] for query_id in bm25.rankings if query_id in qrels.judgments}
+    )
+    evaluations = [evaluate(run_qrels, run, [MEASURE], averaging) for run in (model_run, bm25, *other_runs)]
     values = {evaluation.run: evaluation.overall[MEASURE] for evaluation in evaluations}
-    has_all_queries = len(judged.judgments) == collection.queries
+    has_all_queries = len(run_qrels.judgments) == collection.queries
     is_published = has_all_queries and abs(values[BM25] - collection.bm25.value) <= ROUNDING
     return Reproduction(
         collection,
@@ -164,7 +166,7 @@ def compare_with_published(
         collection.values if is_published and depth == min(collection.candidates) else (),
         is_published,
         tuple(map(_swap_runs, compare_runs(evaluations))),
-        len(judged.judgments),
+        len(run_qrels.judgments),
     )
 
 
@@ -182,7 +184,6 @@ def _swap_runs(comparison: RunComparison) -> RunComparison:
 
 
 def _find_by_checksum(folder: Path, published: PublishedFile) -> Iterator[Path]:
-    """Yield the files in a folder that have a published file's size and MD5."""
     paths = sorted(folder.iterdir()) if folder.is_dir() else []
     for path in paths:
         if path.is_file() and path.stat().st_size == published.bytes and _digest(path, "md5") == published.md5:

@@ -187,11 +187,11 @@ def derive_ranking(scored: QueryScores, setting: OperatingPoint) -> tuple[tuple[
     block = scored.first_pass[: setting.k0]
     if len(block) > scored.mono_depth:
         raise _missing_scores_error(scored, f"monoBERT's scores below rank {scored.mono_depth}")
-    unscored = [doc_id for doc_id in block if doc_id not in scored.mono]
-    ranked = sorted((doc_id for doc_id in block if doc_id in scored.mono), key=lambda doc_id: -scored.mono[doc_id])
+    unscored_ids = [doc_id for doc_id in block if doc_id not in scored.mono]
+    ranked_ids = sorted((doc_id for doc_id in block if doc_id in scored.mono), key=lambda doc_id: -scored.mono[doc_id])
     if setting.blended:
-        ranked = _blend_with_first_pass(scored, ranked)
-    ranking = (*ranked, *unscored, *scored.first_pass[len(block) :])
+        ranked_ids = _blend_with_first_pass(scored, ranked_ids)
+    ranking = (*ranked_ids, *unscored_ids, *scored.first_pass[len(block) :])
     if setting.k1 < 2:
         return ranking, len(block)
     rivals = ranking[: min(setting.k1, len(block))]

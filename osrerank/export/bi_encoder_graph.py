@@ -151,9 +151,9 @@ def distance_buckets(distances: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     Each short distance has its own bucket. Longer distances share buckets of logarithmically growing size
     (T5, arXiv 1910.10683, section 2.1). Positive and negative distances have different buckets.
     """
-    half, exact = POSITION_BUCKETS // 2, POSITION_BUCKETS // 4
+    half, n_exact = POSITION_BUCKETS // 2, POSITION_BUCKETS // 4
     lengths = np.abs(distances)
-    ratios = np.maximum(lengths, 1).astype(np.float32) / np.float32(exact)
-    steps = np.log(ratios) / np.float32(math.log(MAX_BUCKET_DISTANCE / exact)) * np.float32(half - exact)
-    shared = np.minimum(exact + steps.astype(np.int64), half - 1)
-    return half * (distances > 0) + np.where(lengths < exact, lengths, shared)
+    ratios = np.maximum(lengths, 1).astype(np.float32) / np.float32(n_exact)
+    steps = np.log(ratios) / np.float32(math.log(MAX_BUCKET_DISTANCE / n_exact)) * np.float32(half - n_exact)
+    shared_buckets = np.minimum(n_exact + steps.astype(np.int64), half - 1)
+    return half * (distances > 0) + np.where(lengths < n_exact, lengths, shared_buckets)

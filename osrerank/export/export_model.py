@@ -300,7 +300,6 @@ def _read_languages(directory: Path) -> tuple[str, ...]:
 
 
 def _duo_card(card: ModelCard, source: Path) -> ModelCard:
-    """Return the card of a duo model that starts from a cross-encoder, and refuse a bi-encoder."""
     if card.is_encoder:
         reason = f"{source} is a bi-encoder; only a cross-encoder can become a duo model"
         raise ModelLoadError(reason, model=card.name, path=str(source))
@@ -325,10 +324,10 @@ def _calibrate(
         card = replace(card, vectors_weight=weight)
     if options.first_pass_weight is not None:
         return card
-    chosen = choose_weight(queries, calibration)
-    measures = f"nDCG@10 {chosen.ndcg:.4f}, by cross-validation {chosen.cross_validated_ndcg:.4f}"
-    report(f"first-pass weight {chosen.weight:g}: {measures}, first pass alone {chosen.first_pass_ndcg:.4f}")
-    return replace(card, first_pass_weight=chosen.weight)
+    choice = choose_weight(queries, calibration)
+    measures = f"nDCG@10 {choice.ndcg:.4f}, by cross-validation {choice.cross_validated_ndcg:.4f}"
+    report(f"first-pass weight {choice.weight:g}: {measures}, first pass alone {choice.first_pass_ndcg:.4f}")
+    return replace(card, first_pass_weight=choice.weight)
 
 
 def _choose_vectors_weight(
@@ -343,11 +342,11 @@ def _choose_vectors_weight(
     with closing(load_scorer(options.vector_model, kinds=("bi-encoder",))) as encoder:
         card = read_card(locate(options.vector_model))
         vector_queries = list(score_judged_queries(encoder, card.calibration, candidates, qrels))
-    chosen = choose_weight(simulate_vectors_mono(queries, vector_queries, card, Rerank().mono_depth), calibration)
-    measures = f"nDCG@10 {chosen.ndcg:.4f}, by cross-validation {chosen.cross_validated_ndcg:.4f}"
-    baseline = f"vectors of {options.vector_model} alone {chosen.first_pass_ndcg:.4f}"
-    report(f"vectors' weight {chosen.weight:g} in vectors-mono: {measures}, {baseline}")
-    return chosen.weight
+    choice = choose_weight(simulate_vectors_mono(queries, vector_queries, card, Rerank().mono_depth), calibration)
+    measures = f"nDCG@10 {choice.ndcg:.4f}, by cross-validation {choice.cross_validated_ndcg:.4f}"
+    baseline = f"vectors of {options.vector_model} alone {choice.first_pass_ndcg:.4f}"
+    report(f"vectors' weight {choice.weight:g} in vectors-mono: {measures}, {baseline}")
+    return choice.weight
 
 
 def _copy_files(source: Path, folder: Path, card: ModelCard, options: ExportOptions) -> None:

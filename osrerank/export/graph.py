@@ -155,22 +155,22 @@ class BertGraph:
     def _feed_forward(self, context: str, residual: str, layer: int) -> str:
         """Add attention output, feed-forward network and both norms, and return the layer's states."""
         weights_name, node_name = f"encoder.layer.{layer}", f"layers.{layer}"
-        attended = self._linear(context, f"{node_name}.attended", [f"{weights_name}.attention.output.dense"])
-        states = self._norm([attended, residual], f"{weights_name}.attention.output.LayerNorm")
-        wide = self._product(states, f"{node_name}.widen", [f"{weights_name}.intermediate.dense"])
+        attention_output = self._linear(context, f"{node_name}.attended", [f"{weights_name}.attention.output.dense"])
+        states = self._norm([attention_output, residual], f"{weights_name}.attention.output.LayerNorm")
+        intermediate = self._product(states, f"{node_name}.widen", [f"{weights_name}.intermediate.dense"])
         bias = self.graph.constant(f"{node_name}.widen.bias", self._weights[f"{weights_name}.intermediate.dense.bias"])
-        wide = self.graph.add("BiasGelu", [wide, bias], domain=RUNTIME_DOMAIN)
-        narrow = self._linear(wide, f"{node_name}.narrow", [f"{weights_name}.output.dense"])
-        return self._norm([narrow, states], f"{weights_name}.output.LayerNorm")
+        intermediate = self.graph.add("BiasGelu", [intermediate, bias], domain=RUNTIME_DOMAIN)
+        output = self._linear(intermediate, f"{node_name}.narrow", [f"{weights_name}.output.dense"])
+        return self._norm([output, states], f"{weights_name}.output.LayerNorm")
 
     def _projections(self, states: str, query_states: str, weights_name: str, node_name: str) -> list[str]:
         """Return the queries of ``query_states``, and the keys and values of ``states``."""
         query, *key_value = (f"{weights_name}.attention.self.{projection}" for projection in ("query", "key", "value"))
         if query_states == states:
-            joined = self._linear(states, f"{node_name}.projections", [query, *key_value])
-            return self.graph.add_node("Split", [joined], 3, axis=2, num_outputs=3)
-        joined = self._linear(states, f"{node_name}.keys_values", key_value)
-        keys_values = self.graph.add_node("Split", [joined], 2, axis=2, num_outputs=2)
+            projections = self._linear(states, f"{node_name}.projections", [query, *key_value])
+            return self.graph.add_node("Split", [projections], 3, axis=2, num_outputs=3)
+        projections = self._linear(states, f"{node_name}.keys_values", key_value)
+        keys_values = self.graph.add_node("Split", [projections], 2, axis=2, num_outputs=2)
         return [self._linear(query_states, f"{node_name}.query", [query]), *keys_values]
 
     def _embeddings(self, positions: str, segments: str) -> str:

@@ -94,8 +94,8 @@ class ModernBertGraph:
         else:
             context = self._context(self._apply_rope(query, rope_base), key, value, window)
         states = add("Add", [states, self._linear(context, f"{name}.attended", names["attended"])])
-        wide = self._linear(self._norm(states, names["norm"]), f"{name}.widen", names["widen"])
-        inner, gate = self.graph.add_node("Split", [wide], 2, axis=2, num_outputs=2)
+        intermediate = self._linear(self._norm(states, names["norm"]), f"{name}.widen", names["widen"])
+        inner, gate = self.graph.add_node("Split", [intermediate], 2, axis=2, num_outputs=2)
         gated = add("Mul", [add("Gelu", [inner], domain=RUNTIME_DOMAIN), gate])
         return add("Add", [states, self._linear(gated, f"{name}.narrow", names["narrow"])])
 
@@ -177,8 +177,8 @@ class ModernBertGraph:
         for start, end in enumerate(ends):
             bounds = constant(f"from.{start}", np.array([start])), constant(f"to.{end}", np.array([end]))
             neighbours.append(add("Slice", [blocks, *bounds, self._axis(1)]))
-        joined = add("Concat", neighbours, axis=2)
-        return add("Reshape", [joined, constant(f"around.{window}", np.array([-1, 3 * window, hidden]))])
+        joined_blocks = add("Concat", neighbours, axis=2)
+        return add("Reshape", [joined_blocks, constant(f"around.{window}", np.array([-1, 3 * window, hidden]))])
 
     def _pad(self, states: str, before: str, after: str) -> str:
         """Add ``before`` and ``after`` rows of zeros at the ends of the states."""

@@ -73,7 +73,6 @@ def record_maxima(model: Any, names: Sequence[str], sequences: Iterable[Tokens])
 def _record_values(
     model: Any, names: Sequence[str], sequences: Iterable[Tokens]
 ) -> Iterator[dict[str, npt.NDArray[np.float32]]]:
-    """Yield the named values of an ``onnx.ModelProto`` for each sequence."""
     onnx = require("onnx", extra="onnx")
     runtime: Any = require("onnxruntime", extra="onnx")
     outputs = list(dict.fromkeys(names))

@@ -42,7 +42,7 @@ def split_router(directory: Path, folder: Path) -> Mapping[str, Path]:
     file = next((source / name for name in ROUTER_FILES if (source / name).exists()), source / ROUTER_FILES[0])
     content = read_json(file)
     refuse_unknown_fields(file, content.get("parameters") or {}, IGNORED_PARAMETERS, "Router")
-    shared = [_Module(directory, str(module["path"]), str(module["type"])) for module in shared_modules]
+    common_modules = [_Module(directory, str(module["path"]), str(module["type"])) for module in shared_modules]
     models = {}
     for route in ROUTES:
         try:
@@ -50,7 +50,7 @@ def split_router(directory: Path, folder: Path) -> Mapping[str, Path]:
         except (KeyError, TypeError) as error:
             raise file_error(file, f"it has no route {route!r}, or a module without a type: {error!r}") from None
         modules = [_Module(source, name, module_type) for name, module_type in types.items()]
-        models[route] = _write_model(directory, file, [*modules, *shared], folder / route)
+        models[route] = _write_model(directory, file, [*modules, *common_modules], folder / route)
     return models
 
 

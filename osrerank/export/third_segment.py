@@ -48,14 +48,14 @@ def write_with_third_row(source: Path, folder: Path, init: ThirdRow) -> None:
     (folder / CONFIG_FILE).write_text(json.dumps({**config, "type_vocab_size": 3}, indent=2), encoding="utf-8")
     for file in source.glob(f"{TOKENIZER_FILE.removesuffix('.json')}*.json"):
         shutil.copyfile(file, folder / file.name)
-    widened = 0
+    n_tables = 0
     for name in weight_files(source):
         weights = safetensors.load_file(source / name)
         for key, tensor in weights.items():
             if key.endswith(f"{TABLE}.weight") and tensor.shape[0] == 2:
                 weights[key] = third_row(tensor, init)
-                widened += 1
+                n_tables += 1
         safetensors.save_file(weights, folder / name, metadata={"format": "pt"})
-    if widened != 1:
-        reason = f"{source} has {widened} token type tables of two rows; a duo model needs a BERT with one such table"
+    if n_tables != 1:
+        reason = f"{source} has {n_tables} token type tables of two rows; a duo model needs a BERT with one such table"
         raise ModelLoadError(reason, path=str(source))

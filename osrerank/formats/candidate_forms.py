@@ -81,9 +81,9 @@ def dataset_entries(name: str) -> Iterator[Entry]:
     store = load_dataset(name, "docs").docs_store()
     for number, (query_id, group) in enumerate(groupby(candidates, key=lambda candidate: candidate.query_id), 1):
         scores = {candidate.doc_id: candidate.score for candidate in group}
-        stored = store.get_many(list(scores))
+        documents_by_id = store.get_many(list(scores))
         documents = [
-            make_document(doc_id, {**_parse_texts(document_fields(stored[doc_id])), SCORE: score})
+            make_document(doc_id, {**_parse_texts(document_fields(documents_by_id[doc_id])), SCORE: score})
             for doc_id, score in scores.items()
         ]
         yield number, query_id, queries.get(query_id), tuple(sorted(documents, key=_score_key))

@@ -70,8 +70,10 @@ def wide_encoding_error(name: str, head: bytes) -> FormatError | None:
     """Return the error for a text in UTF-16 or UTF-32, detected by its first bytes, or None for other files."""
     if not (_UTF16.match(head) or head.startswith(codecs.BOM_UTF32_BE)):
         return None
-    wide = "UTF-32" if b"\0\0" in head[:8] else "UTF-16"
-    return FormatError(f"{name}, line 1: is in {wide}; convert it first: iconv -f {wide} -t UTF-8", file=name, line=1)
+    encoding = "UTF-32" if b"\0\0" in head[:8] else "UTF-16"
+    return FormatError(
+        f"{name}, line 1: is in {encoding}; convert it first: iconv -f {encoding} -t UTF-8", file=name, line=1
+    )
 
 
 @contextlib.contextmanager

@@ -87,8 +87,8 @@ def read_run(path: Path | str, *, duplicates: Duplicates = "refuse") -> Run:
         raise FormatError(reason, file=str(path))
     if not tag and any(len(set(documents.values())) != len(documents) for documents in rankings.values()):
         raise _find_repeated_rank(path)
-    ordered = {query_id: trec_order(documents) for query_id, documents in rankings.items()}
-    return Run(ordered, name=tag or path.stem, by_rank=not tag)
+    sorted_rankings = {query_id: trec_order(documents) for query_id, documents in rankings.items()}
+    return Run(sorted_rankings, name=tag or path.stem, by_rank=not tag)
 
 
 def run_lines(paths: Path | str | Sequence[str]) -> Iterator[RunLine]:
@@ -132,10 +132,10 @@ def read_qrels(paths: Path | str | Sequence[str]) -> Qrels:
         repeated: list[int] = []
         with file_errors(source):
             for number, query_id, doc_id, relevance in _parse_judgments(source):
-                judged = judgments.setdefault(query_id, {})
-                if doc_id in judged:
+                grades_by_id = judgments.setdefault(query_id, {})
+                if doc_id in grades_by_id:
                     repeated.append(number)
-                previous = judged.setdefault(doc_id, relevance)
+                previous = grades_by_id.setdefault(doc_id, relevance)
                 if previous != relevance:
                     grades = f"{previous} and {relevance}"
                     reason = f"query {query_id} has document {doc_id} with the grades {grades}; remove one"
@@ -313,7 +313,6 @@ def _validate_ids(source: SourceFile, number: int, row: Mapping[str, str]) -> No
 
 
 def _find_repeated_rank(path: Path) -> FormatError:
-    """Return the error for the first repeated rank of a query in a three-column run."""
     ranks: set[tuple[str, int | None]] = set()
     for line in run_lines(path):
         if (line.query_id, line.rank) in ranks:

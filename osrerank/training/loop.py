@@ -140,7 +140,7 @@ class Machine:
 
     def on_main_process(self, report: Callable[[str], None]) -> Callable[[str], None]:
         """Return a function that calls ``report`` in the main process, and does nothing in the other processes."""
-        return report if self.is_main_process else _report_nothing
+        return report if self.is_main_process else lambda _line: None
 
     def wait(self) -> None:
         """Wait until every process has called this."""
@@ -150,9 +150,9 @@ class Machine:
         """Return the main process's value in every process."""
         if self.process_count == 1:
             return value
-        shared = torch.tensor(value, dtype=torch.float32, device=self.device)
-        distributed.broadcast(shared, 0)
-        return shared.item()
+        tensor = torch.tensor(value, dtype=torch.float32, device=self.device)
+        distributed.broadcast(tensor, 0)
+        return tensor.item()
 
     def broadcast_parameters(self, parameters: Iterable[Tensor]) -> None:
         """Copy the main process's parameters to the others."""
@@ -206,10 +206,6 @@ def _destroy_process_group() -> None:
     """End the process group's threads before the interpreter ends. A thread that outlives it might abort."""
     if distributed.is_initialized():
         distributed.destroy_process_group()
-
-
-def _report_nothing(_line: str) -> None:
-    """Ignore a line of progress."""
 
 
 class Training:

@@ -253,12 +253,12 @@ def judged_queries(queries: Sequence[Query], qrels: Qrels) -> list[Query]:
     Raises:
         EvaluationError: no query has such a document.
     """
-    judged = [
+    queries_with_relevant = [
         query for query in queries if any(grade > 0 for grade in qrels.judgments.get(query.query_id, {}).values())
     ]
-    if not judged:
+    if not queries_with_relevant:
         raise EvaluationError("no query has a document judged relevant; are queries and judgments from the same set?")
-    return judged
+    return queries_with_relevant
 
 
 def _judged_share(sampled: Sequence[SampledQuery], qrels: Qrels, setting: SearchSetting | None) -> float:

@@ -58,8 +58,8 @@ def measure_setting(
         EvaluationError: the measure is unknown.
     """
     rankings = {query_hits.query.query_id: score_by_rank(query_hits.order(setting)) for query_hits in sampled}
-    judged = Qrels({query_id: qrels.judgments[query_id] for query_id in rankings})
-    (by_query,) = evaluate(judged, Run(rankings), [measure], Averaging(complete=True)).per_query.values()
+    sample_qrels = Qrels({query_id: qrels.judgments[query_id] for query_id in rankings})
+    (by_query,) = evaluate(sample_qrels, Run(rankings), [measure], Averaging(complete=True)).per_query.values()
     return np.array([by_query[query_hits.query.query_id] for query_hits in sampled])
 
 
@@ -113,9 +113,9 @@ def _correct_for_choice(verdict: Verdict, differences: Floats, folds: Sequence[n
     for fold in folds:
         held_out = signs[:, fold] @ differences[fold]
         means = (sums - held_out) / max(1, count - len(fold))
-        chosen = np.argmax(np.round(means, DECIMALS), axis=1)
-        totals += held_out[np.arange(SAMPLES), chosen]
-        totals_of_squares += (differences[fold] ** 2).sum(axis=0)[chosen]
+        best_settings = np.argmax(np.round(means, DECIMALS), axis=1)
+        totals += held_out[np.arange(SAMPLES), best_settings]
+        totals_of_squares += (differences[fold] ** 2).sum(axis=0)[best_settings]
     errors = np.sqrt(np.maximum(totals_of_squares - totals**2 / count, TOLERANCE) / (count - 1) / count)
     random_statistics = np.abs(totals / count) / errors
     error = (verdict.high - verdict.low) / 2 / t_quantile(count)

@@ -94,7 +94,6 @@ def _warnings(advice: IndexAdvice) -> Iterator[str]:
 
 
 def _alternative_lines(advice: IndexAdvice) -> Iterator[str]:
-    """Yield a line for each sample, with the value of its best setting on held-out queries."""
     if not advice.best_by_sample:
         return
     current_mean = float(advice.values[advice.current].mean())
@@ -262,16 +261,16 @@ def _settings_table(advice: IndexAdvice) -> str:
 
 def _side_by_side(advice: IndexAdvice, row: int, qrels: Qrels) -> str:
     query_hits, after = advice.sampled[row], advice.values[advice.best][row]
-    judged = qrels.judgments.get(query_hits.query.query_id, {})
+    grades = qrels.judgments.get(query_hits.query.query_id, {})
     reranked = advice.find_sample(advice.best)[row]
-    sides = _side("First pass", query_hits, None, judged) + _side("Reranked", reranked, advice.best, judged)
+    sides = _side("First pass", query_hits, None, grades) + _side("Reranked", reranked, advice.best, grades)
     summary = f"<summary>{escape(query_hits.query.text)} ({advice.before[row]:.2f} → {after:.2f})</summary>"
     return f'<details open>{summary}<div class="pair">{sides}</div></details>'
 
 
-def _side(title: str, query_hits: SampledQuery, setting: SearchSetting | None, judged: Mapping[str, int]) -> str:
+def _side(title: str, query_hits: SampledQuery, setting: SearchSetting | None, grades: Mapping[str, int]) -> str:
     list_items = []
     for doc_id in query_hits.order(setting)[:SHOWN_HITS]:
         text = escape(f"{doc_id}: {query_hits.texts[doc_id][:SNIPPET_CHARACTERS]}")
-        list_items.append(f'<li class="good">✓ {text}</li>' if judged.get(doc_id, 0) > 0 else f"<li>{text}</li>")
+        list_items.append(f'<li class="good">✓ {text}</li>' if grades.get(doc_id, 0) > 0 else f"<li>{text}</li>")
     return f"<div><strong>{escape(title)}</strong><ol>{''.join(list_items)}</ol></div>"

@@ -160,10 +160,10 @@ class SampledQuery:
             (candidate for candidate in block if len(candidate.trace) > 1),
             key=lambda candidate: (-candidate.score, candidate.rank),
         )
-        ordered = (*scored, *(candidate for candidate in block if len(candidate.trace) == 1), *tail)
+        by_score = (*scored, *(candidate for candidate in block if len(candidate.trace) == 1), *tail)
         if setting.blend == "replace" or not scored:
-            return ordered
-        ranked = tuple(candidate._replace(rank=rank) for rank, candidate in enumerate(ordered, start=1))
+            return by_score
+        ranked = tuple(candidate._replace(rank=rank) for rank, candidate in enumerate(by_score, start=1))
         stage = BlendStage(cast("Method", setting.blend), setting.weight, setting.depth)
         return stage.rerank(Ranking(self.query, ranked)).candidates
 

@@ -125,9 +125,9 @@ def percentiles(values: Sequence[float]) -> dict[str, float]:
     """Return the median ``p50`` and the 95th percentile ``p95`` of values, or zeros without values."""
     if not values:
         return {"p50": 0.0, "p95": 0.0}
-    ordered = sorted(values)
+    sorted_values = sorted(values)
     shares = {"p50": 0.5, "p95": 0.95}
-    return {name: float(ordered[math.ceil(share * len(ordered)) - 1]) for name, share in shares.items()}
+    return {name: float(sorted_values[math.ceil(share * len(sorted_values)) - 1]) for name, share in shares.items()}
 
 
 def read_report(paths: Iterable[Path]) -> ShadowReport:

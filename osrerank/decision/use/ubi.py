@@ -87,23 +87,22 @@ def read_ubi(client: Client, source: UbiSource | None = None) -> UbiPages:
         if source.application not in ("", record.get("application")):
             other_applications.add(query_id)
         else:
-            stored = records.get(key)
-            if stored is None or str(stored.get("timestamp")) <= str(record.get("timestamp")):
+            previous_record = records.get(key)
+            if previous_record is None or str(previous_record.get("timestamp")) <= str(record.get("timestamp")):
                 records[key] = record
     pages = [_create_page(record, clicks.get(query_id, _Clicks())) for (query_id, _rank), record in records.items()]
-    matched: defaultdict[str, set[str]] = defaultdict(set)
+    clicked_ids: defaultdict[str, set[str]] = defaultdict(set)
     for (query_id, _rank), page in zip(records, pages, strict=True):
-        matched[query_id] |= page.clicked
-    unmatched = sum(
-        len(search_clicks.doc_ids - matched[query_id])
+        clicked_ids[query_id] |= page.clicked
+    n_unmatched = sum(
+        len(search_clicks.doc_ids - clicked_ids[query_id])
         for query_id, search_clicks in clicks.items()
         if query_id not in other_applications
     )
-    return UbiPages(tuple(pages), unmatched)
+    return UbiPages(tuple(pages), n_unmatched)
 
 
 def _read_clicks(client: Client, source: UbiSource) -> dict[str, _Clicks]:
-    """Return query id -> clicks. Repeated clicks on a document count once."""
     clicks: defaultdict[str, _Clicks] = defaultdict(_Clicks)
     for event in _scroll_documents(client, source.events, source):
         query_id = event.get("query_id")

@@ -60,9 +60,9 @@ def interleave(sources: Sequence[ReadSource], counts: Sequence[int], rng: random
     remaining = list(counts)
     readers = [iter(source()) for source in sources]
     while any(remaining):
-        chosen = rng.choices(range(len(remaining)), weights=remaining)[0]
-        remaining[chosen] -= 1
-        yield next(readers[chosen])
+        source_index = rng.choices(range(len(remaining)), weights=remaining)[0]
+        remaining[source_index] -= 1
+        yield next(readers[source_index])
 
 
 def read_pass(sources: Sequence[ReadSource], counts: Sequence[int], recipe: Recipe, number: int) -> Iterator[Example]:

@@ -67,7 +67,6 @@ def open_source(options: Mapping[str, Any]) -> ExampleSource:
 
 
 def _parse_option(name: str, value: Any) -> int | bool:
-    """Convert an option's text to a positive number, or to a boolean if it is one of `BOOLEAN_OPTIONS`."""
     text = str(value).lower()
     if name in BOOLEAN_OPTIONS and text in {"true", "false"}:
         return text == "true"

@@ -222,7 +222,6 @@ def _load_bi_encoder(source: Path, config: Mapping[str, Any], card: ModelCard) -
 
 
 def _load_classifier(source: Path, card: ModelCard, recipe: Recipe) -> tuple[Classifier, dict[str, Any]]:
-    """Return a transformers classifier with the card's head, and its config."""
     config, weights = read_checkpoint(source)
     labels = 1 if card.head == "logit1" else 2
     config.update(

@@ -67,11 +67,11 @@ def _renumber_layers(weights: Mapping[str, Tensor], kept_layers: tuple[int, ...]
     """Return the weights of the kept layers, renumbered from 0, and the weights that belong to no layer."""
     renumbered = {}
     for name, tensor in weights.items():
-        prefix, marker, numbered = name.partition("encoder.layer.")
+        prefix, marker, layer_name = name.partition("encoder.layer.")
         if not marker:
             renumbered[name] = tensor
             continue
-        number, _, suffix = numbered.partition(".")
+        number, _, suffix = layer_name.partition(".")
         if int(number) in kept_layers:
             renumbered[f"{prefix}{marker}{kept_layers.index(int(number))}.{suffix}"] = tensor
     return renumbered
