@@ -110,7 +110,7 @@ def distill(request: TrainingRequest, *, layers: int | Sequence[int] = 0, studen
     Args:
         request: the training.
         layers: the number of student layers, or the teacher layers to keep, counted from 1. With a number, the
-            teacher's layers are divided into as many blocks, and each student layer starts as its block's last layer and
+            teacher's layers are divided into as many blocks. Each student layer starts as its block's last layer and
             learns its states. With a list, each kept layer also learns to replace the dropped layers after it.
         student: another checkpoint that the student starts from. ``layers`` then only chooses the states to learn.
 
