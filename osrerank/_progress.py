@@ -1,4 +1,4 @@
-"""Show the progress of a long command: a bar on a terminal, else a line every few seconds."""
+"""Show the progress of a long command: a bar on a terminal, or else periodic lines."""
 
 import sys
 import time

@@ -180,7 +180,6 @@ def _check_model(settings: Settings, index: str) -> Iterator[Finding]:
 
 
 def _model_fix(settings: Settings, index: str) -> str:
-    """Return the fix for a model that cannot be loaded, including where the model is set."""
     if settings.model == DEFAULT_MODEL:
         return "install osrerank again: this model is part of it"
     with suppress(ConfigError):  # the check of the engine reports it
@@ -330,7 +329,6 @@ def _check_fields(client: Client, index: str) -> Finding:
 
 
 def _check_search_pipeline(client: Client, index: str) -> Iterator[Finding]:
-    """Report a default search pipeline that prevents reranking, or a missing right to read it."""
     pipeline = client.search_pipeline_of(index)
     if pipeline.obstacle:
         reason = f"{index}: searches are not reranked: {pipeline.obstacle}"
@@ -391,7 +389,6 @@ def _check_vectors(settings: Settings, index: str) -> Iterator[Finding]:
 
 
 def _check_redis_servers(settings: Settings) -> Iterator[Finding]:
-    """Check the Redis of the cache and the Redis of the workers' broker, which can be the same."""
     cache, broker = settings.redis_url, None
     if settings.backend == WORKERS:
         broker = settings.broker_url or settings.redis_url

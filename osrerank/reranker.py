@@ -35,7 +35,7 @@ Document = str | Mapping[str, Any]
 """A text, or a mapping with ``text`` and optionally ``id``, ``doc_id`` or ``docno``, ``title`` and ``score``."""
 ID_FIELDS = ("id", "doc_id", "docno")
 UNSCORED_GAP = 1.0
-"""The difference between the score of an unscored text and that of the text above it, in a DataFrame."""
+"""In a DataFrame, how far the score of an unscored text is below the score of the text above it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +144,7 @@ class Reranker:
 
         The columns are PyTerrier's: ``qid``, ``query``, ``docno`` and ``text``, and optionally ``title``, which is also
         part of the model's input, and ``score``. In the new frame, ``score`` is the model's, ``rank`` counts from 0,
-        and other columns are unchanged. The score of an unscored text is below that of the text above it.
+        and other columns are unchanged. An unscored text gets a lower score than the text above it.
 
         Args:
             frame: the candidates of one or more queries.

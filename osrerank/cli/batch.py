@@ -34,7 +34,7 @@ class QuerySetRun:
 
     Attributes:
         queries: the queries, in order.
-        search: a function that takes a query and its start time and returns its record. Several threads call it.
+        search: a function from a query and its start time to its record. Several threads call it.
         ranking_options: the options that determine the rankings. A side file with other options is not resumed.
         must_rerank: whether a query that was not completely reranked counts as failed.
         workers: the number of threads.

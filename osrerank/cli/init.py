@@ -179,7 +179,7 @@ def _measure_speed(client: Any, sample: Sequence[str]) -> Speed:
 
 
 def _choose_model(client: Any, index: str, texts: Sequence[str]) -> str:
-    """Print the documents' languages; return a model that supports them, or "" to keep the current model."""
+    """Print the documents' languages. Return a model that supports them, or "" to keep the current model."""
     from osrerank.indexing.languages import Languages
 
     languages = Languages.detect(client, index, texts)

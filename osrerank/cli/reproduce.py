@@ -72,7 +72,6 @@ def reproduce(context: click.Context, /, **options: Any) -> None:
 
 
 def _print_report(reproduction: "Reproduction") -> None:
-    """Print the table of values, and how the model differs from BM25 and from the other runs."""
     from osrerank.cli.tables import console, table
 
     collection = reproduction.collection

@@ -102,7 +102,6 @@ def tradeoff(obj: dict[str, Any], /, **options: Any) -> None:
 
 
 def _compute_curves(options: dict[str, Any]) -> "Mapping[str, Sequence[Point]]":
-    """Return the points of each curve, by the curve's label."""
     from osrerank.evaluation.measures import Averaging
     from osrerank.evaluation.tradeoff import compute_curve, join_pairs, max_k1
     from osrerank.formats.trec import read_qrels

@@ -76,7 +76,6 @@ def tune(obj: dict[str, Any], /, **options: Any) -> None:
 
 
 def _learn_weights(sentence_scores: "Sequence[SentenceScores]", options: dict[str, Any]) -> "list[Fold[Weights]]":
-    """Learn the weights of each fold. With ``--plot``, also plot AP against a, the weight of the first pass."""
     from osrerank.errors import EvaluationError
     from osrerank.evaluation.folds import block_folds, read_folds
     from osrerank.evaluation.tune import average_precisions, best_by_a, cross_validate, grid

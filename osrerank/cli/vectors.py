@@ -91,7 +91,7 @@ def build(context: click.Context, /, *, index: str, to: Any, follow: str | None)
 )
 @click.pass_context
 def status(context: click.Context, /, *, index: str | None, at_least: float | None) -> None:
-    """Show where and how many vectors are stored. With --index, also estimate how long the missing ones take.
+    """Show where and how many vectors are stored. With --index, also estimate the time to build missing ones.
 
     \b
     osrerank --model ./new vectors build --index articles &

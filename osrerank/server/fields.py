@@ -22,7 +22,7 @@ def choose_fields(client: Client, index: str, field_names: Sequence[str] = ()) -
         field_names: the fields to check. If it is empty, the fields are chosen from the mapping.
 
     Raises:
-        InstallError: the index does not exist or lacks a field, or the cluster cannot send the fields.
+        InstallError: the index does not exist, a field is missing, or the cluster cannot send the fields.
     """
     options: RerankOptions | bool = True
     if field_names:

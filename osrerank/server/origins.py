@@ -55,7 +55,6 @@ class HostMiddleware:
             await self._application(scope, receive, send)
 
     def _is_own_name(self, host: str) -> bool:
-        """Return whether the name in a Host header is one of this server's."""
         name = _parse_name(host)
         is_localhost = name == "localhost" or name.endswith(".localhost")
         return name in self._hosts or is_localhost or _is_ip_address(name)

@@ -31,9 +31,8 @@ def check_worker(settings: Settings) -> str:
         redis.close()
     local_heartbeats = [heartbeat for heartbeat in heartbeats if heartbeat.host == socket.gethostname()]
     for heartbeat in local_heartbeats:
-        accepts_chunks = heartbeat.taking
         since_check_s = heartbeat.probed_s
-        if accepts_chunks and since_check_s < STALE_S:
+        if heartbeat.taking and since_check_s < STALE_S:  # it accepts chunks and does not hang
             return f"worker {heartbeat.worker} is ready: {heartbeat.model}, checked {since_check_s:.0f} s ago"
     if not local_heartbeats and registry.refusal:
         raise WorkerError(f"no worker of {settings.model} can be trusted: {registry.refusal}")

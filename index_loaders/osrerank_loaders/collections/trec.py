@@ -54,7 +54,7 @@ def read_trec(source: SourceFile, *, contents: bool = False) -> Iterator[Record]
 
 
 def read_robust04(source: SourceFile, *, contents: bool = False) -> Iterator[Record]:
-    """Read the SGML documents of TREC disks 4 and 5, except those of the Congressional Record.
+    """Read the SGML documents of TREC disks 4 and 5, without the Congressional Record.
 
     A file that contains only the Congressional Record yields nothing. A file without documents yields an error.
     """
@@ -172,7 +172,6 @@ class _GapChecker:
 
 
 def _count_line_ends(raw: bytes) -> int:
-    """Count the ends of lines: LF, CR LF, or CR alone."""
     return raw.count(b"\n") + raw.count(b"\r") - raw.count(b"\r\n")
 
 

@@ -31,7 +31,7 @@ class PageSection:
 
     Attributes:
         path: the headings from the page to the section.
-        paragraph_ids: the ids of its paragraphs, without those of its subsections.
+        paragraph_ids: the ids of its paragraphs, without its subsections.
     """
 
     path: tuple[Heading, ...]
@@ -84,7 +84,7 @@ def queries(
 
     Args:
         sections: the sections of all pages.
-        level: ``hierarchical`` selects all sections, ``toplevel`` those of the first level, ``article`` the pages.
+        level: ``hierarchical`` selects all sections, ``toplevel`` the first-level sections, ``article`` the pages.
             ``hierarchical`` also selects a page with paragraphs before its first heading, as the judgments of v2.0 do
             (132 of benchmarkY1-test's 2,254 queries). The judgments of v1.5 do not.
         style: the form of the texts. ``headings`` joins the page's name and the headings. ``dl4marco`` is the input of

@@ -158,7 +158,6 @@ def _send_until_processed(
 def _send_once(
     client: OpenSearch, index: str, entries: Sequence[BulkEntry], timeout_s: float
 ) -> Iterator[tuple[BulkEntry, int, str]]:
-    """Send one request. Yield each entry with its HTTP status and the reason of an error."""
     try:
         response = client.bulk(
             body=b"".join(entry.body for entry in entries),

@@ -295,7 +295,6 @@ class _Load:
         return int(self._retry_budget.call(lambda: self._client.count(index=self._index))["count"])
 
     def _finish(self, state: LoadState, summary: Summary) -> None:
-        """Change the index to its settings for searching, and mark the load as complete."""
         if self._options.force_merge:
             merge = {"max_num_segments": 1, "request_timeout": 24 * 3600}
             self._retry_budget.call(lambda: self._client.indices.forcemerge(index=self._index, params=merge))

@@ -1,4 +1,4 @@
-"""Show the progress of a load or download on standard error: a bar on a terminal, else a line every few seconds."""
+"""Show the progress of a load or download on standard error: a bar on a terminal, or else periodic lines."""
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence

@@ -2,8 +2,6 @@
 
 A request is split into tasks of about a tenth of a second. Fair queueing (Demers, Keshav and Shenker 1989) gives all
 requests equal shares of the threads, so a small request waits for at most one task of each large request.
-
-The maximum size of a task follows from the measured rate: the number of tokens that are scored in `TASK_S`.
 """
 
 import asyncio
@@ -22,7 +20,7 @@ Value = TypeVar("Value")
 MAX_LARGE_TASKS = 8
 """The maximum number of running tasks of large requests. The other threads remain free for requests of one task."""
 TASK_S = 0.1
-"""The intended duration of a task, in seconds."""
+"""The intended duration of a task, in seconds. With the measured rate, it determines how many tokens a task gets."""
 MIN_TASK_TOKENS = 2_048
 MAX_TASK_TOKENS = 65_536
 INITIAL_TASK_TOKENS = 4_096
@@ -185,7 +183,6 @@ class TaskQueue:
             future.add_done_callback(functools.partial(self._finish_task, job, index, task))
 
     def _next_job(self) -> _Job[Any] | None:
-        """Return the job whose next task should be started, or None if no task can be started."""
         if self._running_tasks >= self._max_tasks:
             return None
         can_start_large = self._running_large_tasks < min(MAX_LARGE_TASKS, self._max_tasks)

@@ -196,7 +196,6 @@ class ApiService:
         self._queue.close()
 
     def _find_model_obstacle(self) -> str:
-        """Load the model if necessary. Return why it cannot score, or "" if it can."""
         try:
             model = self.reranker.model
             if isinstance(model, NeedsWorkers):

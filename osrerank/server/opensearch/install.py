@@ -279,7 +279,7 @@ class Installer:
         }
 
     def remove(self) -> list[str]:
-        """Remove the pipeline, its models and templates, and those of interrupted installations.
+        """Remove the pipeline, its models and its templates, also after interrupted installations.
 
         Returns:
             A sentence for each removal.

@@ -183,14 +183,13 @@ class ComparisonPage:
         return compare(response, request, fields, self.judgments.find(query), blend)
 
     def _search_with_highlighting(self, query: str, index: str, depth: int, options: RerankOptions) -> Any:
-        """Search with highlighting, or without it if the engine refuses it, as it does for very long texts."""
+        """Search with highlighting, or without it if the engine refuses it, for example for very long texts."""
         try:
             return self.client.search(query, index=index, size=depth, rerank=options, body=highlighting())
         except RequestError:
             return self.client.search(query, index=index, size=depth, rerank=options)
 
     def _blend_method(self, response: Any, index: str, options: RerankOptions) -> str | None:
-        """Return the method by which the first-pass score was blended in, or None without a blend."""
         if not any(stage["name"] == BLEND and stage["applied"] for stage in response["rerank"]["stages"]):
             return None
         with self.client.searcher.serving(index) as service:

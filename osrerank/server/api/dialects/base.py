@@ -99,7 +99,7 @@ def document_texts(
         rank_fields: the fields whose values are joined to a text. None or an empty list means ``text``.
 
     Raises:
-        ValueError: a field is a list or an object, or a document lacks all of the fields.
+        ValueError: a field is a list or an object, or all fields of a document are missing.
     """
     fields = rank_fields or ["text"]
     return tuple(_document_text(document, fields, f"{name}[{index}]") for index, document in enumerate(documents))
