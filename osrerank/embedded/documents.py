@@ -283,7 +283,7 @@ def _new_id() -> str:
 
 
 def _check_id(doc_id: str) -> str:
-    """Return an id if OpenSearch accepts it; otherwise raise the 400."""
+    """Return an id if OpenSearch accepts it, or raise the 400."""
     try:
         size = len(doc_id.encode())
     except UnicodeEncodeError:

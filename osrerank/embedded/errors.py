@@ -86,28 +86,28 @@ def _refuse_constant(name: str) -> Any:
 
 
 def require_object(value: Any, name: str) -> Json:
-    """Return the value if it is an object; otherwise raise the 400 for the parameter ``name``."""
+    """Return the value if it is an object, or raise the 400 for the parameter ``name``."""
     if not isinstance(value, dict):
         raise parsing_fault(f"[{name}] must be an object, found {value!r:.100}")
     return value
 
 
 def require_list(value: Any, name: str) -> list[Any]:
-    """Return the value if it is a list; otherwise raise the 400 for the parameter ``name``."""
+    """Return the value if it is a list, or raise the 400 for the parameter ``name``."""
     if not isinstance(value, list):
         raise parsing_fault(f"[{name}] must be a list, found {value!r:.100}")
     return value
 
 
 def require_string(value: Any, name: str) -> str:
-    """Return the value if it is a string; otherwise raise the 400 for the parameter ``name``."""
+    """Return the value if it is a string, or raise the 400 for the parameter ``name``."""
     if not isinstance(value, str):
         raise parsing_fault(f"[{name}] must be a string, found {value!r:.100}")
     return value
 
 
 def parse_number(value: Any, name: str) -> float:
-    """Return the finite number that a number or string gives; otherwise raise the 400 for the parameter ``name``."""
+    """Convert a number or string to a finite number, or raise the 400 for the parameter ``name``."""
     try:
         number = math.nan if isinstance(value, bool) else float(value)
     except (TypeError, ValueError, OverflowError):
@@ -118,7 +118,7 @@ def parse_number(value: Any, name: str) -> float:
 
 
 def parse_count(value: Any, name: str) -> int:
-    """Return the whole number, at least 0, that a number or string gives; otherwise raise the 400 for the parameter."""
+    """Convert a number or string to a whole number of at least 0, or raise the 400 for the parameter."""
     is_scalar = isinstance(value, int | float | str) and not isinstance(value, bool)
     number = parse_number(value, name) if is_scalar else math.nan
     if not number.is_integer():

@@ -100,9 +100,9 @@ def build_vectors(
     documents are read if the engine reports no sequence numbers, or if the vectors are in Redis.
 
     Args:
-        client: a client of the index; its settings specify the model and the store.
+        client: a client of the index. Its settings specify the model and the store.
         index: the index's name.
-        to: the place to store the vectors; by default the side index on a cluster, else the settings' store.
+        to: the place to store the vectors. By default the side index on a cluster, else the settings' store.
         date_field: a date or number field whose value grows with each change. With it, the build reads the documents
             with a higher value than at the last such build, and those without the field.
         report: called after each batch with the number of documents that all builders have read, and with their total
@@ -144,7 +144,7 @@ def follow_vectors(
 
     Raises:
         ConfigError: see `build_vectors`. Also if the engine reports no sequence numbers, or the store can drop vectors.
-        OsrerankError: the first build failed; later errors are logged.
+        OsrerankError: the first build failed. Later errors are logged.
     """
     has_built = False
     while True:
@@ -172,7 +172,7 @@ class Builder:
         index: a name, an alias or a pattern.
         to: the place to store the vectors, as for `build_vectors`.
         report: called after each batch, as for `build_vectors`.
-        as_built: whether to read the fields of the last build, if the options name none; otherwise those of the
+        as_built: whether to read the fields of the last build, if the options specify none. Otherwise, those of the
             mapping.
 
     Raises:
@@ -434,7 +434,7 @@ class Builder:
         return self._built
 
     def _store_fields(self) -> bool:
-        """Store the fields that were read of each index, for searches that name none; return whether they changed."""
+        """Store each index's fields, for searches that specify none. Return whether they changed."""
         by_index = self._fields.fields_by_index(self._options.fields)
         store = self._vectors.store
         is_changed = False

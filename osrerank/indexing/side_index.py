@@ -45,7 +45,7 @@ logger = logging.getLogger(__name__)
 
 
 def scroll_hits(client: Client, index: str, body: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """Yield all hits of a search in arbitrary order; changes after its start are not seen.
+    """Yield all hits of a search in arbitrary order, without changes made after it starts.
 
     The body's ``size`` is the number of hits that a request returns.
     """
@@ -71,7 +71,7 @@ class IndexStore:
     """The store of vectors in one side index, for commands that build, count and delete them.
 
     Args:
-        client: a client of the engine; the caller closes it.
+        client: a client of the engine. The caller closes it.
         indices: the application's indices whose vectors it stores: one index, or all indices of a data stream.
         model: the label of the model whose vectors are written.
         pause_s: the pause after a failed read, or a failed write, in seconds.

@@ -103,7 +103,7 @@ class BuiltFields:
         return {name: fields for name, fields in built.items() if fields}
 
     def _read_side_indices(self, keys: Mapping[str, bytes]) -> Generator[SideRequest, Any, dict[str, FieldsByIndex]]:
-        """Yield the requests that read the side indices; return index -> the parsed content under its key."""
+        """Read the side indices. Return index -> the parsed content under its key."""
         requests = RecordRequests((yield from self._engine.find()))
         stored: dict[bytes, bytes] = {}
         sides = sorted({side_index(name) for name in keys})

@@ -85,7 +85,7 @@ class FieldFinder:
     def find(
         self, index: Any, named: NamedFields, options: Mapping[str, Any] = NO_OPTIONS, *, refresh: bool = False
     ) -> Generator[SideRequest, Any, SearchFields]:
-        """Return the fields that a search uses. Yield the requests to look them up, unless they are cached.
+        """Return the fields that a search uses, from the cache or after looking them up.
 
         If the mapping cannot be read, the query searches the index's default fields, and the model reads the fields of
         the hits. The returned fields contain a warning. ``options`` are the search's `index_options`. With ``refresh``,
@@ -116,7 +116,7 @@ class FieldFinder:
     def _look_up(
         self, index: Any, named: NamedFields, options: Mapping[str, Any], entry: _CacheEntry | None, *, is_old: bool
     ) -> Generator[SideRequest, Any, SearchFields]:
-        """Yield the requests for the mapping and the fields of the last build; cache and return the search's fields."""
+        """Read the mapping and the last build's fields, then cache and return the search's fields."""
         if entry is None or is_old:
             by_index = read_leaves_by_index((yield SideRequest("GET", build_path(index, "_mapping"), params=options)))
             if entry is None:
@@ -150,7 +150,7 @@ class FieldFinder:
     def _read_built(
         self, index: Any, by_index: Mapping[str, Leaves], options: Mapping[str, Any]
     ) -> Generator[SideRequest, Any, tuple[FieldsByIndex, tuple[SearchWarning, ...]]]:
-        """Yield the requests for the fields from which vectors were built; return these fields, or a warning."""
+        """Look up the fields used by the last vector build. Return them, or a warning."""
         assert self._built is not None
         try:
             return (yield from self._built.find(index, by_index, options)), ()

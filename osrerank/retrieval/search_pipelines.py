@@ -48,7 +48,7 @@ class SearchPipeline:
     Attributes:
         name: the pipeline's name. Empty if the search has no pipeline, or defines it in the request.
         obstacle: the reason why the hits cannot be reranked. Empty if they can.
-        changes_fields: whether the hits might have other fields than their documents.
+        changes_fields: whether the hits might contain fields that their documents do not.
         may_shorten: whether the pipeline might drop hits, so that a short response is complete.
         lengthens: whether the pipeline returns more hits than the search requests.
         missing_right: the right that the user lacks to read the settings or the definition. Empty if they were read.

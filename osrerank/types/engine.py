@@ -67,6 +67,6 @@ _BACKING = re.compile(r"(?:.*-)?\.ds-(?P<stream>.+?)(?:-\d{4}\.\d{2}\.\d{2})?-\d
 
 
 def data_stream(index: str) -> str:
-    """Return the name of the data stream of a backing index; return the name of any other index unchanged."""
+    """Return a backing index's data stream. Return the name of any other index unchanged."""
     backing = _BACKING.fullmatch(index)
     return index if backing is None else backing["stream"]

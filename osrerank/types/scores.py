@@ -72,7 +72,7 @@ class Deadline:
 
     @classmethod
     def after_ms(cls, duration_ms: float | None, clock: Callable[[], float] = time.monotonic) -> Self:
-        """Return a deadline this many milliseconds from now; None returns one that never passes."""
+        """Return a deadline this many milliseconds from now. None means that it never passes."""
         return cls(None if duration_ms is None else clock() + duration_ms / 1000, clock=clock)
 
     @property
@@ -166,7 +166,7 @@ class Scores(Counts):
         return log_odds
 
     def cut_documents(self, tuples: Sequence[tuple[int, ...]]) -> set[int]:
-        """Return the indices of the truncated documents; the set is empty if ``cuts`` is None.
+        """Return the indices of the truncated documents. Empty if ``cuts`` is None.
 
         Args:
             tuples: the tuples that were scored, in order.
@@ -186,7 +186,7 @@ class Scores(Counts):
         Args:
             indices: the index of each scored document in the longer list, ascending.
             size: the length of the longer list.
-            reason: the failure of the other documents.
+            reason: why the other documents failed.
         """
         values = np.full(size, np.nan, dtype=np.float32)
         values[indices] = self.values

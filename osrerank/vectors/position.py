@@ -22,8 +22,8 @@ class Head(NamedTuple):
 
     Attributes:
         history: the index's UUID and the shard's history UUID. It differs after the index is recreated or restored.
-        global_checkpoint: the sequence number up to which all copies of the shard have all writes; -1 before a write.
-        max_seq_no: the highest sequence number of a write; -1 before the first write.
+        global_checkpoint: the sequence number up to which all shard copies contain all writes. -1 before any write.
+        max_seq_no: the highest sequence number of a write. -1 before any write.
     """
 
     history: str
@@ -127,7 +127,7 @@ class Position:
         return [*ranges, (first, last)] if first <= last else ranges
 
     def built_checkpoint(self, shard: str) -> int:
-        """Return the sequence number up to which a shard is built without gaps; -1 if the first one is not built."""
+        """Return the sequence number up to which a shard is built without gaps. -1 if the first one is not built."""
         first_numbers = [lease.first for lease in self.leases if lease.shard == shard]
         return min([*first_numbers, self.shards[shard].next]) - 1
 

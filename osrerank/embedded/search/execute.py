@@ -49,7 +49,7 @@ class SearchPlan:
 
     Attributes:
         count_limit: the number up to which hits are counted. None to leave out the total.
-        insertion_order: ``asc`` or ``desc`` to sort by insertion; otherwise None.
+        insertion_order: ``asc`` or ``desc`` to sort by insertion. None to sort by something else.
         sort_field: the field to sort by, and whether in descending order. None to sort by something else.
         after: the sort value after which the page begins. None if it begins at ``start``.
     """
