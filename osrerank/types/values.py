@@ -180,7 +180,7 @@ class StageReport(Counts):
         kind: the model's kind: ``bi-encoder``, ``late-interaction``, ``cross-encoder`` or ``duo``. Empty if none.
         candidates: the number of candidates that the stage was given.
         failed: the number of candidates that could not be scored.
-        lacking: the number of candidates without all their stored vectors when the deadline passed.
+        lacking: the number of candidates for which a vector was still missing at the deadline.
         took_ms: the wall time of the stage, in milliseconds.
         skipped: whether the pipeline intentionally skipped the stage; ``reason`` has the explanation.
         pairs: the pairwise probabilities. None if the stage does not compare candidates.

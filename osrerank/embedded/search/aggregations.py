@@ -34,7 +34,7 @@ def count_terms(aggregations: Json, queries: list[tuple[Snapshot, tantivy.Query]
 
 def _aggregate(name: str, body: Json, queries: list[tuple[Snapshot, tantivy.Query]]) -> Json:
     if not re.fullmatch(r"[^\[\]>]+", name):
-        raise parsing_fault(f"Invalid aggregation name [{name}]: use at least one character other than [, ] and >")
+        raise parsing_fault(f"Invalid aggregation name [{name}]: it is empty or contains [, ] or >")
     for key in require_object(body, f"aggs.{name}"):
         if key in ("aggs", "aggregations"):
             raise unsupported_fault(f"sub-aggregations ([{key}] in [{name}])")
