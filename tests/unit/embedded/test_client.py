@@ -15,7 +15,9 @@ from tests.waiting import wait_until
 Opener = Callable[..., OpenSearch]
 
 
-def test_data_outlives_its_client_and_clients_of_a_process_share_it(engine: OpenSearch, open_engine: Opener) -> None:
+def test_embedded_data_outlives_the_client_and_is_shared_by_clients_of_a_process(
+    engine: OpenSearch, open_engine: Opener
+) -> None:
     engine.index(index="a", id="1", body={"text": "never refreshed"})
     engine.close()
     again = open_engine()
@@ -46,7 +48,7 @@ def test_writes_become_visible_without_an_explicit_refresh(engine: OpenSearch) -
 
 
 @pytest.mark.long
-def test_threads_search_while_one_indexes(engine: OpenSearch) -> None:
+def test_threads_search_an_embedded_index_while_a_thread_indexes(engine: OpenSearch) -> None:
     engine.index(index="a", id="start", body={"text": "word start"}, refresh=True)
     stop = threading.Event()
 

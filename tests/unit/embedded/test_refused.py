@@ -172,7 +172,7 @@ def test_a_refused_write_changes_nothing(
     assert content(client) == before
 
 
-def test_a_pattern_deletes_no_index_by_its_alias(client: OpenSearch) -> None:
+def test_index_patterns_delete_no_index_by_an_alias(client: OpenSearch) -> None:
     client.indices.delete(index="alia*")
     client.indices.delete(index="alias,missing", ignore_unavailable=True)
     client.indices.delete(index="*,-a")

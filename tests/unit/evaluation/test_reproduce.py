@@ -111,7 +111,7 @@ def test_the_model_stands_beside_published_values_on_the_same_candidates(folder:
     assert json.loads(json.dumps(told.as_json()))["published"][0]["system"] == "others"
 
 
-def test_other_candidates_and_another_depth_have_no_published_values(folder: Path) -> None:
+def test_unpublished_candidates_and_depths_have_no_published_values(folder: Path) -> None:
     found = find_materials(folder, COLLECTION, 100)
     for bm25, depth in ((run_of(BM25, "b", "a"), 100), (run_of(BM25, "a", "b", queries=3), 100)):
         told = compare_with_published(COLLECTION, depth, found.qrels, bm25, run_of("ours", "b"), [])

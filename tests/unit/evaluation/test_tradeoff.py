@@ -35,7 +35,7 @@ SCORED = QueryScores("q", tuple("eabcdf"), {"a": 5.0, "b": 4.0, "c": 3.0, "d": 2
 @pytest.mark.parametrize(
     ("k0", "expected"), [(0, "eabcdf"), (1, "eabcdf"), (2, "aebcdf"), (3, "abecdf"), (5, "abcdef")]
 )
-def test_mono_reorders_its_depth_and_leaves_the_tail(k0: int, expected: str) -> None:
+def test_a_mono_stage_reorders_candidates_within_the_depth_and_leaves_the_tail(k0: int, expected: str) -> None:
     assert derive_ranking(SCORED, OperatingPoint(k0)) == (tuple(expected), k0)
 
 
@@ -120,7 +120,7 @@ def test_queries_are_averaged_over_all_parts_that_are_in_memory() -> None:
 
 
 @pytest.mark.long
-def test_plot_is_the_same_file_every_time(tmp_path: Path) -> None:
+def test_a_tradeoff_plot_is_the_same_file_every_time(tmp_path: Path) -> None:
     points = compute_curve(
         [QueryScores.from_record(record())], [OperatingPoint(0), OperatingPoint(2)], Qrels({"q": {"b": 1}}), "RR"
     )

@@ -33,7 +33,7 @@ def test_an_appended_file_is_private_and_stops_growing_at_its_limit(tmp_path: Pa
 
 
 @pytest.mark.long
-def test_two_processes_append_whole_lines(tmp_path: Path) -> None:
+def test_lines_appended_by_two_processes_are_never_mixed(tmp_path: Path) -> None:
     path, spawn = tmp_path / "lines", multiprocessing.get_context("spawn")
     writers = [spawn.Process(target=append, args=(path, name)) for name in "ab"]
     for writer in writers:

@@ -23,7 +23,7 @@ def test_kombu_reads_the_queue_where_we_catch_what_is_no_message():
         assert len(QoS(connection.default_channel)._delivered) == 0
 
 
-def test_a_consumer_is_told_of_errors_before_and_after_it_has_connected_and_reconnects_after_an_answered_error():
+def test_celery_reports_connection_errors_to_a_consumer_and_reconnects_after_an_error_reply():
     source = inspect.getsource(Consumer.start)
     assert "self.on_connection_error_before_connected(exc)" in source
     assert "self.on_connection_error_after_connected(exc)" in source
@@ -38,7 +38,7 @@ def test_celery_ends_a_worker_with_the_code_of_should_stop(monkeypatch):
     assert raised.value.code == 1
 
 
-def test_a_consumer_connects_by_ensure_connected_and_kombu_tries_once_where_told_to():
+def test_celery_connects_by_ensure_connected_and_kombu_can_try_only_once():
     assert "self.ensure_connected(" in inspect.getsource(Consumer.connection_for_read)
     pauses = []
     with Connection("redis://127.0.0.1:1") as connection, pytest.raises(OperationalError):

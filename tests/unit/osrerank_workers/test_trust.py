@@ -79,7 +79,7 @@ def test_a_copy_without_a_deadline_is_refused_after_an_hour(service, redis_url):
     assert replies(redis_url, service) == []
 
 
-def test_seen_requests_are_forgotten_after_expiry_and_bounded(service, monkeypatch):
+def test_remembered_requests_expire_and_are_bounded(service, monkeypatch):
     monkeypatch.setattr(replays, "MAX_REQUESTS", 10)
     now = [time.time()]
     guard = ReplayGuard(lambda: now[0])

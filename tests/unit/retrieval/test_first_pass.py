@@ -112,7 +112,7 @@ OWN_VALUES = [
 
 
 @pytest.mark.parametrize("body", [*({**body, "_source": False} for body in OWN_VALUES), {"stored_fields": ["text"]}])
-def test_text_is_fetched_separately_if_the_caller_requests_own_fields(body):
+def test_text_is_fetched_separately_if_the_caller_requests_specific_fields(body):
     first_pass = planned(body)
     assert (first_pass.read_later, first_pass.reads_source, first_pass.page.added_fields) == (
         ("title", "text"),
@@ -156,7 +156,7 @@ def test_callers_body_is_not_changed():
     assert body == before
 
 
-def test_one_field_makes_a_match_and_several_a_multi_match():
+def test_a_query_of_one_field_is_a_match_and_of_several_fields_a_multi_match():
     assert build_query("x", SearchFields(("text",))) == {"match": {"text": {"query": "x"}}}
     assert build_query("x", SearchFields(("title^2",)))["multi_match"]["fields"] == ["title^2"]
     assert build_query("x", SearchFields(("title", "text")))["multi_match"]["type"] == "best_fields"

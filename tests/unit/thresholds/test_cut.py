@@ -52,7 +52,7 @@ def test_hits_are_cut_by_probability_or_precision() -> None:
     st.integers(0, 14),
     st.floats(0, 1),
 )
-def test_a_hit_that_was_not_scored_in_time_stays(probabilities, failed, depth, least) -> None:
+def test_a_threshold_keeps_hits_that_were_not_scored_in_time(probabilities, failed, depth, least) -> None:
     hits = candidates(*(hit if rank < depth else None for rank, hit in enumerate(probabilities)))
     hits = [hit._replace(failure="too long") if hit.rank in failed and len(hit.trace) < 2 else hit for hit in hits]
     reports = [StageReport("mono", applied="partial", candidates=depth), StageReport("blend", applied=True)]

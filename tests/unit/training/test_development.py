@@ -68,7 +68,7 @@ def test_a_duo_models_sums_are_no_probabilities() -> None:
         DevelopmentSet([EXAMPLE], "RR@10", passages=Passages("kmaxavgp")).measure_network(trainee, SCORING)
 
 
-def test_average_precision_counts_what_the_first_pass_missed() -> None:
+def test_average_precision_counts_relevant_documents_that_the_first_pass_missed() -> None:
     example = Example("q", ("a", "b", "c", "d"), (0, 1, 0, 1), missed=2)
     by_hand = (1 / 2 + 2 / 4) / 4
     assert DevelopmentSet([example], "AP").measure_first_pass() == pytest.approx(by_hand)

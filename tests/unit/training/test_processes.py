@@ -123,7 +123,7 @@ def test_a_second_precision_in_a_process_is_refused() -> None:
 
 
 @pytest.mark.slow
-def test_an_unfinished_training_of_two_processes_resumes(examples: Path, tmp_path: Path) -> None:
+def test_a_stopped_training_of_two_processes_resumes(examples: Path, tmp_path: Path) -> None:
     said = trained(examples, tmp_path / "made", 2, "--max-minutes", "0.000001")
     assert "step 6 of 6" not in said
     assert (tmp_path / "made.training").is_dir()

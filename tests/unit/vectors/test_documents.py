@@ -262,16 +262,14 @@ def test_vectors_computed_on_a_gpu_equal_those_of_the_cpu(directory: Path, score
     np.testing.assert_allclose(found.values / 20, expected.values / 20, atol=0.1)
 
 
-def test_weights_without_a_graph_have_the_key_of_the_graph_that_was_exported_from_them(
-    directory: Path, tmp_path: Path
-) -> None:
+def test_weights_and_the_graph_exported_from_them_have_equal_record_keys(directory: Path, tmp_path: Path) -> None:
     from osrerank.export.export_model import ExportOptions, export_model
 
     export_model(directory, tmp_path / "int8", ExportOptions(precision="int8"))
     assert len({encoder_of(folder, read_card(folder)).key for folder in (directory, tmp_path / "int8")}) == 1
 
 
-def test_an_index_is_built_in_torch_and_searched_with_its_graph(
+def test_vectors_built_in_torch_are_searched_with_the_exported_graph(
     directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OSRERANK_VECTORS_FOLDER", str(tmp_path / "vectors"))

@@ -97,7 +97,7 @@ def test_a_record_may_have_a_vector_for_each_token(bits: Bits, error: float, cou
 
 
 @pytest.mark.parametrize("by_tokens", [False, True])
-def test_a_record_with_the_other_number_of_vectors_is_a_miss(by_tokens: bool) -> None:
+def test_a_record_with_an_unexpected_number_of_vectors_is_a_miss(by_tokens: bool) -> None:
     """Without a secret anybody can write one; it must not fail a search."""
     store = MemoryStore()
     records = Records("model", 96, VectorStorage(store, ROUNDED_BITS), by_tokens=by_tokens)

@@ -68,7 +68,7 @@ def test_a_missing_data_file_of_a_tensorflow_checkpoint_is_named(copy: Path) -> 
         read_bundle(copy / "model.ckpt-7")
 
 
-def test_of_several_tensorflow_checkpoints_the_named_one_is_read(copy: Path) -> None:
+def test_the_named_checkpoint_of_several_tensorflow_checkpoints_is_read(copy: Path) -> None:
     for file in list(copy.glob("model.ckpt-7.*")):
         shutil.copyfile(file, copy / file.name.replace("ckpt-7", "ckpt-9"))
     with pytest.raises(ModelLoadError, match=r"several checkpoints \(model.ckpt-7, model.ckpt-9\)"):

@@ -116,7 +116,7 @@ def test_a_converted_checkpoint_gives_the_logits_of_the_original(tmp_path: Path,
     assert (again.directory, again.is_checked) == (converted.directory, False)
 
 
-def test_with_several_checkpoints_in_a_folder_one_must_be_named(tmp_path: Path) -> None:
+def test_a_folder_of_several_checkpoints_needs_the_name_of_a_checkpoint(tmp_path: Path) -> None:
     source = as_birch(tmp_path / "source", checkpoints.network("next-sentence"))
     second_network = checkpoints.network("next-sentence", seed=2)
     torch.save(second_network, source / "saved.mb_1")

@@ -37,7 +37,7 @@ def reranked():
     return response(hit("b", 1.8, **mono(1, 2)), hit("a", 1.7, **mono(2, 1)))
 
 
-def test_the_comparison_has_both_ranks_and_scores():
+def test_the_comparison_shows_ranks_and_scores_of_both_orders():
     outcome = compare(reranked(), ASKED, ("title", "text"), None)
     assert [(document.doc_id, document.before, document.after) for document in outcome.documents] == [
         ("b", 2, 1),

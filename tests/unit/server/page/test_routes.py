@@ -268,7 +268,7 @@ def test_every_answer_of_the_page_has_security_headers(page, path):
     )
 
 
-def test_with_a_token_the_pages_files_are_open_and_its_searches_are_not(page):
+def test_the_token_protects_the_pages_searches_but_not_the_pages_files(page):
     browser = page(token="sesame")
     assert {PATH, *(f"{PATH}/{name}" for name in ASSETS if name != "page.html")} == PAGE_FILES
     for path in PAGE_FILES:
