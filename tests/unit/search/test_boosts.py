@@ -28,13 +28,13 @@ class OldEngine(CannedTransport):
 def test_an_engine_that_refuses_named_clauses_is_searched_without_names() -> None:
     client = client_for(response_of(TEXTS), FunctionScorer(overlap), transport_class=OldEngine)
     searches = [client.search(body=BODY, index="i", rerank=True) for _ in range(2)]
-    for answer in searches:
-        stage = answer["rerank"]["stages"][-1]
-        assert answer["rerank"]["applied"] is True
+    for response in searches:
+        stage = response["rerank"]["stages"][-1]
+        assert response["rerank"]["applied"] is True
         assert (stage["name"], stage["applied"], stage["reason_code"]) == ("boosts", False, "boosts")
     assert ids(searches[0]) == ids(searches[1])
-    named = [request for request in client.transport.requests if "include" in str(request["params"])]
-    assert len(named) == 1
+    naming_requests = [request for request in client.transport.requests if "include" in str(request["params"])]
+    assert len(naming_requests) == 1
 
 
 def test_the_embedded_engine_reranks_without_boosts_and_warns(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -103,13 +103,13 @@ def test_commands_have_no_default_deadline(clock):
 
 
 def test_each_search_of_a_multi_search_has_its_own_second(clock):
-    answer = {"took": 1, "responses": [response_of([f"{place} {text}" for text in TEXTS]) for place in range(3)]}
+    answer = {"took": 1, "responses": [response_of([f"{number} {text}" for text in TEXTS]) for number in range(3)]}
     client = client_for(clock, answer=answer)
-    body = [part for _ in range(3) for part in ({"index": "notes"}, {"query": {"match": {"text": "low"}}})]
+    body = [line for _ in range(3) for line in ({"index": "notes"}, {"query": {"match": {"text": "low"}}})]
     marks = [response["rerank"] for response in client.msearch(body=body, rerank=True)["responses"]]
     assert [mark["stages"][0]["lacking"] for mark in marks] == [50, 50, 50]
-    whole = client.msearch(body=body, rerank={"deadline_ms": None})["responses"]
-    assert all(one["rerank"]["applied"] is True for one in whole)
+    reranked = client.msearch(body=body, rerank={"deadline_ms": None})["responses"]
+    assert all(search_response["rerank"]["applied"] is True for search_response in reranked)
 
 
 def test_documents_without_vectors_are_logged_once(clock, caplog):
@@ -181,10 +181,10 @@ def test_reading_the_mapping_counts_against_the_deadline(clock):
 def test_the_first_pass_counts_against_the_deadline_and_is_never_cut_short(clock):
     client = client_for(clock, FunctionScorer(lambda _query, text: float(text.split()[-1])), transport_class=SlowEngine)
     client.transport.clock, client.transport.slow = clock, "_search"
-    found = client.search("low", index="notes", size=100, rerank={"deadline_ms": 250, "fields": "text"})
-    assert rankings.ids(found) == [f"d{place}" for place in range(100)]
-    assert found["rerank"]["applied"] is False
-    assert "the deadline passed" in found["rerank"]["reason"]
+    response = client.search("low", index="notes", size=100, rerank={"deadline_ms": 250, "fields": "text"})
+    assert rankings.ids(response) == [f"d{number}" for number in range(100)]
+    assert response["rerank"]["applied"] is False
+    assert "the deadline passed" in response["rerank"]["reason"]
     assert "timeout" not in str(client.transport.requests)
 
 

@@ -28,22 +28,22 @@ MAPPING = {"mappings": {"properties": {"name": NAME, "summary": {"type": "text"}
 @pytest.fixture
 def client(tmp_path: Path) -> Iterator[Client]:
     """A client whose model prefers long texts."""
-    with connect(f"embedded:{tmp_path / 'engine'}", scorer=BY_LENGTH) as made:
-        made.indices.create(index="tools", body=MAPPING)
-        fill(made, "tools", TOOLS)
-        yield made
+    with connect(f"embedded:{tmp_path / 'engine'}", scorer=BY_LENGTH) as opened_client:
+        opened_client.indices.create(index="tools", body=MAPPING)
+        fill(opened_client, "tools", TOOLS)
+        yield opened_client
 
 
-def found(client: Client, query: Any, **options: Any) -> list[dict[str, Any]]:
-    answer = client.search(query, index="tools", rerank={"blend": "replace"}, **options)
-    assert answer["rerank"]["applied"] is True
-    hits: list[dict[str, Any]] = answer["hits"]["hits"]
+def search_hits(client: Client, query: Any, **options: Any) -> list[dict[str, Any]]:
+    response = client.search(query, index="tools", rerank={"blend": "replace"}, **options)
+    assert response["rerank"]["applied"] is True
+    hits: list[dict[str, Any]] = response["hits"]["hits"]
     return hits
 
 
 @pytest.mark.parametrize("query", ["gimp", "GIMP", " Gimp ", "gimp!"])
 def test_a_query_that_is_a_documents_whole_name_keeps_the_document_first(client: Client, query: str) -> None:
-    first, *others = found(client, query)
+    first, *others = search_hits(client, query)
     assert (first["_id"], first["_rerank"]["first_pass"]["exact_name"]) == ("gimp", True)
     assert first["_rerank"][STAGE]["rank"] == 1
     lengths = [len(hit["_source"]["name"]) + len(hit["_source"]["summary"]) for hit in others]
@@ -55,33 +55,35 @@ def test_a_query_that_is_a_documents_whole_name_keeps_the_document_first(client:
 def test_a_query_in_clauses_is_compared_with_the_names_of_its_hits(client: Client) -> None:
     term = {"term": {"name": {"value": "gimp", "boost": 50}}}
     query = {"bool": {"must": {"match": {"summary": "gimp editor"}}, "should": term}}
-    assert found(client, query)[0]["_id"] != "gimp"  # the query's text is no name
+    assert search_hits(client, query)[0]["_id"] != "gimp"  # the query's text is no name
     query = {"bool": {"should": [{"match": {"summary": "gimp"}}, term]}}
-    assert found(client, query)[0]["_id"] == "gimp"
+    assert search_hits(client, query)[0]["_id"] == "gimp"
 
 
 def test_a_partial_name_moves_no_hit(client: Client) -> None:
-    assert found(client, "gimp editor")[0]["_id"] != "gimp"
-    assert all("exact_name" not in hit["_rerank"]["first_pass"] for hit in found(client, "gimp image"))
+    assert search_hits(client, "gimp editor")[0]["_id"] != "gimp"
+    assert all("exact_name" not in hit["_rerank"]["first_pass"] for hit in search_hits(client, "gimp image"))
 
 
 @pytest.mark.parametrize(("count", "is_marked"), [(3, True), (4, False)])
 def test_a_name_shared_by_more_than_three_hits_moves_no_hit(client: Client, count: int, is_marked: bool) -> None:
     fill(client, "tools", {f"g{number}": {"name": "gimp", "summary": f"{number}"} for number in range(1, count)})
-    marks = [hit["_id"] for hit in found(client, "gimp") if "exact_name" in hit["_rerank"]["first_pass"]]
+    marks = [hit["_id"] for hit in search_hits(client, "gimp") if "exact_name" in hit["_rerank"]["first_pass"]]
     assert len(marks) == (count if is_marked else 0)
 
 
 def test_pages_with_exact_names_join(client: Client) -> None:
-    whole = [hit["_id"] for hit in found(client, "gimp")]
-    assert [hit["_id"] for at in range(4) for hit in found(client, "gimp", from_=at, size=1)] == whole
+    expected_ids = [hit["_id"] for hit in search_hits(client, "gimp")]
+    assert [
+        hit["_id"] for offset in range(4) for hit in search_hits(client, "gimp", from_=offset, size=1)
+    ] == expected_ids
 
 
 def test_a_multi_search_and_a_foreign_response_keep_exact_names(client: Client) -> None:
-    whole = [hit["_id"] for hit in found(client, "gimp")]
+    expected_ids = [hit["_id"] for hit in search_hits(client, "gimp")]
     body = {"query": {"multi_match": {"query": "gimp", "fields": ["name.text", "summary"]}}}
-    (answer,) = client.msearch(body=[{"index": "tools"}, body], rerank={"blend": "replace"})["responses"]
-    assert [hit["_id"] for hit in answer["hits"]["hits"]] == whole
+    (response,) = client.msearch(body=[{"index": "tools"}, body], rerank={"blend": "replace"})["responses"]
+    assert [hit["_id"] for hit in response["hits"]["hits"]] == expected_ids
     plain = client.search(index="tools", body=body)
     again = client.rerank_response(plain, "gimp", options={"blend": "replace"})
     assert again["hits"]["hits"][0]["_id"] == "gimp"
@@ -134,17 +136,17 @@ def test_whatever_the_order_marked_hits_keep_their_ranks_and_the_others_their_or
         marks = set(draw.sample(range(count), min(count, draw.randint(0, 3))))
         order = [*draw.sample(range(reached), reached), *range(reached, count)]
         candidates = []
-        for rank, place in enumerate(order, start=1):
-            parts = {STAGE: True} if place in marks else {}
-            trace = [StageScore(FIRST_PASS, count - place, place + 1, squash(count - place), parts)]
+        for rank, number in enumerate(order, start=1):
+            parts = {STAGE: True} if number in marks else {}
+            trace = [StageScore(FIRST_PASS, count - number, number + 1, squash(count - number), parts)]
             if rank <= reached:
                 trace.append(StageScore("mono", 1 / rank, rank, 1 / (rank + 1), level=1))
-            candidates.append(Candidate(str(place), "x", trace[-1].score, rank, tuple(trace)))
+            candidates.append(Candidate(str(number), "x", trace[-1].score, rank, tuple(trace)))
         before = Ranking(Query("q", "x"), tuple(candidates))
         after = move_exact_names_up(before)
-        assert {each.doc_id for each in after.candidates} == {str(place) for place in order}
-        assert all(each.rank <= each.trace[0].rank for each in after.candidates if int(each.doc_id) in marks)
-        others = [each.doc_id for each in before.candidates if int(each.doc_id) not in marks]
-        assert [each.doc_id for each in after.candidates if int(each.doc_id) not in marks] == others
-        scores = [each.trace[-1].level + each.trace[-1].unit for each in after.candidates]
+        assert {hit.doc_id for hit in after.candidates} == {str(number) for number in order}
+        assert all(hit.rank <= hit.trace[0].rank for hit in after.candidates if int(hit.doc_id) in marks)
+        unmarked_ids = [hit.doc_id for hit in before.candidates if int(hit.doc_id) not in marks]
+        assert [hit.doc_id for hit in after.candidates if int(hit.doc_id) not in marks] == unmarked_ids
+        scores = [hit.trace[-1].level + hit.trace[-1].unit for hit in after.candidates]
         assert scores == sorted(scores, reverse=True)

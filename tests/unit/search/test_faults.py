@@ -116,18 +116,18 @@ class AsyncNotes(Notes):
 
 
 def searched(options: Any, **client: Any) -> Any:
-    with connect("http://localhost:9", transport_class=Notes, **client) as own:
-        return own.search(SECRET, index="notes", rerank=options)
+    with connect("http://localhost:9", transport_class=Notes, **client) as opened_client:
+        return opened_client.search(SECRET, index="notes", rerank=options)
 
 
 def in_asyncio(options: Any, **client: Any) -> Any:
-    own = connect_async("http://localhost:9", transport_class=AsyncNotes, **client)
-    return asyncio.run(own.search(SECRET, index="notes", rerank=options))
+    opened_client = connect_async("http://localhost:9", transport_class=AsyncNotes, **client)
+    return asyncio.run(opened_client.search(SECRET, index="notes", rerank=options))
 
 
 def in_a_multi_search(options: Any, **client: Any) -> Any:
-    with connect("http://localhost:9", transport_class=Notes, **client) as own:
-        return own.msearch(body=[{"index": "notes"}, BODY] * 2, rerank=options)["responses"][1]
+    with connect("http://localhost:9", transport_class=Notes, **client) as opened_client:
+        return opened_client.msearch(body=[{"index": "notes"}, BODY] * 2, rerank=options)["responses"][1]
 
 
 DRIVERS = (searched, in_asyncio, in_a_multi_search)
@@ -157,12 +157,12 @@ def code_of(kind: type[Exception]) -> str:
 @pytest.mark.parametrize("where", MODELS)
 def test_a_model_that_raises_leaves_the_best_order_so_far(where: str, driver: Any) -> None:
     for kind in KINDS:
-        given = scorer_of(where, kind(f"cannot read {SECRET}"))
+        client_options = scorer_of(where, kind(f"cannot read {SECRET}"))
         with recording() as exporter:
-            answer = driver(given.pop("rerank", True), **given)
+            response = driver(client_options.pop("rerank", True), **client_options)
             spans = told(exporter)
-        marks = answer["rerank"]
-        assert sorted(ids(answer)) == FIRST
+        marks = response["rerank"]
+        assert sorted(ids(response)) == FIRST
         assert (kind, marks["applied"]) == (kind, "partial" if where in ("duo", "stage") else False)
         assert marks["reason_code"] == code_of(kind)
         assert SECRET in marks["reason"]
@@ -174,10 +174,10 @@ def test_a_model_that_raises_leaves_the_best_order_so_far(where: str, driver: An
 @pytest.mark.parametrize("where", MODELS)
 def test_a_models_error_is_raised_with_on_failure_raise(where: str, driver: Any) -> None:
     for kind in KINDS:
-        given = scorer_of(where, kind(f"cannot read {SECRET}"))
-        options = {**given.pop("rerank", {}), "on_failure": "raise"}
+        client_options = scorer_of(where, kind(f"cannot read {SECRET}"))
+        options = {**client_options.pop("rerank", {}), "on_failure": "raise"}
         with pytest.raises(kind):
-            driver(options, **given)
+            driver(options, **client_options)
 
 
 @pytest.mark.mistakes
@@ -203,10 +203,10 @@ def test_a_shadow_record_has_no_message_of_a_models_error(tmp_path: Path, monkey
     file = tmp_path / "shadow.jsonl"
     monkeypatch.setenv("OSRERANK_SHADOW_FILE", str(file))
     for kind in KINDS:
-        given: Any = {"scorer": FunctionScorer(raising(kind(f"cannot read {SECRET}")))}
-        with connect("http://localhost:9", transport_class=Notes, **given) as own:
-            own.search(SECRET, index="notes", rerank={"traffic": {"shadow": True}})
-            own.msearch(body=[{"index": "notes"}, BODY], rerank={"traffic": {"shadow": True}})
+        client_options: Any = {"scorer": FunctionScorer(raising(kind(f"cannot read {SECRET}")))}
+        with connect("http://localhost:9", transport_class=Notes, **client_options) as client:
+            client.search(SECRET, index="notes", rerank={"traffic": {"shadow": True}})
+            client.msearch(body=[{"index": "notes"}, BODY], rerank={"traffic": {"shadow": True}})
     wait_until(lambda: file.exists() and file.read_text("utf-8").count("\n") == 2 * len(KINDS))
     lines = [json.loads(line) for line in file.read_text("utf-8").splitlines()]
     assert [line["reason_code"] for line in lines] == [code_of(kind) for kind in KINDS for _ in range(2)]

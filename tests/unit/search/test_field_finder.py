@@ -31,10 +31,12 @@ FOUND = ["headline", "body", "url"]
 
 @pytest.fixture
 def client(tmp_path: Path) -> Iterator[Client]:
-    with connect(f"embedded:{tmp_path / 'engine'}", scorer=BY_LENGTH) as made:
-        fill(made, "articles", ARTICLES)
-        made.searcher.fields = FieldFinder(itertools.count().__next__)  # each look at the clock is a second later
-        yield made
+    with connect(f"embedded:{tmp_path / 'engine'}", scorer=BY_LENGTH) as opened_client:
+        fill(opened_client, "articles", ARTICLES)
+        opened_client.searcher.fields = FieldFinder(
+            itertools.count().__next__
+        )  # each look at the clock is a second later
+        yield opened_client
 
 
 def read(client: Client, index: str = "articles", **options: Any) -> tuple[int, list[str]]:
@@ -271,8 +273,8 @@ def test_rm3_feedback_searches_the_found_fields(client: Client) -> None:
 
 
 def test_foreign_responses_are_read_without_a_mapping(client: Client) -> None:
-    found = client.search(index="articles", body={"query": {"match": {"body": "low"}}})
-    marks = client.rerank_response(found, "low blood pressure")["rerank"]
+    response = client.search(index="articles", body={"query": {"match": {"body": "low"}}})
+    marks = client.rerank_response(response, "low blood pressure")["rerank"]
     assert (marks["applied"], marks["fields"]) == (True, ["headline", "body"])
 
 

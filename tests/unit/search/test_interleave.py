@@ -29,9 +29,9 @@ SESSIONS = 10_000
 
 @pytest.fixture
 def client(tmp_path: Path) -> Iterator[Client]:
-    with connect(f"embedded:{tmp_path / 'engine'}", scorer=BY_LENGTH) as made:
-        fill(made, "notes", NOTES)
-        yield made
+    with connect(f"embedded:{tmp_path / 'engine'}", scorer=BY_LENGTH) as opened_client:
+        fill(opened_client, "notes", NOTES)
+        yield opened_client
 
 
 def page(client: Client, interleave: Any, **options: Any) -> Any:
@@ -47,24 +47,24 @@ def test_each_round_gives_each_team_one_pick() -> None:
 
 
 def test_a_longer_draft_begins_with_the_shorter_draft() -> None:
-    own, others = [str(n) for n in range(100)], [str(n) for n in reversed(range(100))]
-    whole = team_draft(own, others, "seed")
-    assert team_draft(own[:20], others[:20], "seed")[:20] == whole[:20]
-    assert team_draft(own, others, "seed") == whole != team_draft(own, others, "other seed")
+    a_ids, b_ids = [str(n) for n in range(100)], [str(n) for n in reversed(range(100))]
+    draft = team_draft(a_ids, b_ids, "seed")
+    assert team_draft(a_ids[:20], b_ids[:20], "seed")[:20] == draft[:20]
+    assert team_draft(a_ids, b_ids, "seed") == draft != team_draft(a_ids, b_ids, "other seed")
 
 
 def clicked(doc_ids: list[str], rng: random.Random, attraction: dict[str, float]) -> frozenset[str]:
     """What a user clicks who looks less and less further down."""
     return frozenset(
-        doc_id for place, doc_id in enumerate(doc_ids) if rng.random() < attraction.get(doc_id, 0.05) * 0.8**place
+        doc_id for position, doc_id in enumerate(doc_ids) if rng.random() < attraction.get(doc_id, 0.05) * 0.8**position
     )
 
 
-def simulated(own: list[str], others: list[str], attraction: dict[str, float], *, seed: int, sessions: int) -> Any:
+def simulated(a_ids: list[str], b_ids: list[str], attraction: dict[str, float], *, seed: int, sessions: int) -> Any:
     rng = random.Random(seed)
     pages = []
     for number in range(sessions):
-        picks = team_draft(own, others, f"{seed}:{number}")[:10]
+        picks = team_draft(a_ids, b_ids, f"{seed}:{number}")[:10]
         doc_ids = [pick.doc_id for pick in picks]
         teams = "".join(pick.team for pick in picks)
         pages.append(ShownPage("q", tuple(doc_ids), clicked(doc_ids, rng, attraction), str(number), teams=teams))
@@ -83,10 +83,10 @@ def test_the_better_team_wins_the_clicks_whichever_team_it_is() -> None:
 
 @pytest.mark.long
 def test_equal_rankers_have_equal_shares() -> None:
-    same = simulated(GOOD, GOOD, ATTRACTION, seed=3, sessions=SESSIONS)
-    assert same.winner == ""
-    assert same.low < 0.5 < same.high
-    assert same.high - same.low < 0.03
+    outcome = simulated(GOOD, GOOD, ATTRACTION, seed=3, sessions=SESSIONS)
+    assert outcome.winner == ""
+    assert outcome.low < 0.5 < outcome.high
+    assert outcome.high - outcome.low < 0.03
     mirrored = [GOOD[1], GOOD[0], *GOOD[2:]]
     even = simulated(GOOD, mirrored, ATTRACTION, seed=4, sessions=SESSIONS)
     assert even.winner == ""
@@ -101,7 +101,7 @@ def test_an_interleaved_page_names_the_team_of_each_hit(client: Client) -> None:
     assert marks["interleave"]["stages"] == []
     assert marks["interleave"]["teams"] == "".join(hit["_rerank"]["team"] for hit in hits)
     assert Counter(marks["interleave"]["teams"]) == {"A": 5, "B": 5}
-    longest = [str(place) for place in reversed(range(20))]
+    longest = [str(number) for number in reversed(range(20))]
     for hit in hits:
         assert hit["_rerank"]["team_ranks"]["A"] == longest.index(hit["_id"]) + 1
         assert hit["_rerank"]["team_ranks"]["B"] == hit["_rerank"]["first_pass"]["rank"]
@@ -120,29 +120,29 @@ def test_pages_of_a_session_agree_and_pages_of_another_session_differ(client: Cl
 def test_warnings_of_both_teams_are_shown_once(tmp_path: Path) -> None:
     with connect(f"embedded:{tmp_path / 'engine'}", scorer=Letters()) as client:
         fill(client, "notes", NOTES)
-        asked: Any = {"pipeline": "mono", "interleave": {"with": {"pipeline": "mono", "depth": 5}, "key": "s"}}
-        (warning,) = client.search("blood pressure", index="notes", rerank=asked)["rerank"]["warnings"]
+        options: Any = {"pipeline": "mono", "interleave": {"with": {"pipeline": "mono", "depth": 5}, "key": "s"}}
+        (warning,) = client.search("blood pressure", index="notes", rerank=options)["rerank"]["warnings"]
     assert warning.startswith("the pipeline mono ran as vectors")
 
 
 def test_scores_that_both_teams_need_are_computed_once(tmp_path: Path) -> None:
     with connect(f"embedded:{tmp_path / 'engine'}", model=TINY) as client:
         fill(client, "notes", NOTES)
-        asked = {"blend": "replace", "depth": 15, "interleave": {"with": {"blend": "rrf", "depth": 20}, "key": "s"}}
-        marks = client.search("blood pressure", index="notes", rerank=asked)["rerank"]
-    own, other = marks["stages"][0], marks["interleave"]["stages"][0]
-    assert (own["inferences"], own["cached"]) == (15, 0)
-    assert (other["inferences"], other["cached"]) == (5, 15)
+        options = {"blend": "replace", "depth": 15, "interleave": {"with": {"blend": "rrf", "depth": 20}, "key": "s"}}
+        marks = client.search("blood pressure", index="notes", rerank=options)["rerank"]
+    a_stage, b_stage = marks["stages"][0], marks["interleave"]["stages"][0]
+    assert (a_stage["inferences"], a_stage["cached"]) == (15, 0)
+    assert (b_stage["inferences"], b_stage["cached"]) == (5, 15)
 
 
 def test_both_teams_share_one_first_pass_with_the_fields_of_both(client: Client) -> None:
-    asked: Any = {"fields": "text", "depth": 3, "interleave": {"with": {"fields": "title", "depth": 7}, "key": "s"}}
+    options: Any = {"fields": "text", "depth": 3, "interleave": {"with": {"fields": "title", "depth": 7}, "key": "s"}}
     with watched(client) as requests:
-        found = client.search("blood pressure", index="notes", rerank=asked, _source=False, size=2)
+        response = client.search("blood pressure", index="notes", rerank=options, _source=False, size=2)
     searches = [body for path, body in requests if path.endswith("_search")]
     assert [(search["size"], search["fields"]) for search in searches] == [(7, ["text", "title"])]
-    assert all("fields" not in hit for hit in found["hits"]["hits"])
-    assert found["rerank"]["interleave"]["applied"] is True
+    assert all("fields" not in hit for hit in response["hits"]["hits"])
+    assert response["rerank"]["interleave"]["applied"] is True
 
 
 def test_a_page_of_half_a_ranking_is_not_interleaved(client: Client, tmp_path: Path) -> None:
@@ -153,33 +153,33 @@ def test_a_page_of_half_a_ranking_is_not_interleaved(client: Client, tmp_path: P
 
     with connect(f"embedded:{tmp_path / 'other'}", scorer=FunctionScorer(fails)) as broken:
         fill(broken, "notes", NOTES)
-        asked: Any = {"blend": "replace", "fields": "text"}
+        options: Any = {"blend": "replace", "fields": "text"}
         other = {"with": {"fields": "title"}, "key": "s"}
-        found = broken.search("blood pressure", index="notes", rerank={**asked, "interleave": other})
-        alone = broken.search("blood pressure", index="notes", rerank=asked)
-        assert ids(found) == ids(alone)
-        assert found["rerank"]["interleave"]["applied"] is False
-        assert found["rerank"]["interleave"]["reason"].startswith("team B: mono: ")
-        strict: Any = {**asked, "interleave": other, "on_failure": "raise"}
+        response = broken.search("blood pressure", index="notes", rerank={**options, "interleave": other})
+        alone = broken.search("blood pressure", index="notes", rerank=options)
+        assert ids(response) == ids(alone)
+        assert response["rerank"]["interleave"]["applied"] is False
+        assert response["rerank"]["interleave"]["reason"].startswith("team B: mono: ")
+        strict: Any = {**options, "interleave": other, "on_failure": "raise"}
         with pytest.raises(InferenceError):
             broken.search("blood pressure", index="notes", rerank=strict)
 
 
 def test_asynchronous_searches_and_multi_searches_interleave(client: Client, tmp_path: Path) -> None:
-    wanted = ids(page(client, BM25, size=10))
+    expected_ids = ids(page(client, BM25, size=10))
     rerank: Any = {"blend": "replace", "interleave": BM25}
     query = {"multi_match": {"query": "blood pressure", "fields": ["title", "text"]}}
     lines = [{"index": "notes"}, {"query": query, "size": 10}] * 2
-    answers = client.msearch(body=lines, rerank=rerank)["responses"]
-    assert [ids(answer) for answer in answers] == [wanted, wanted]
-    assert answers[0]["rerank"]["interleave"]["teams"]
+    responses = client.msearch(body=lines, rerank=rerank)["responses"]
+    assert [ids(response) for response in responses] == [expected_ids, expected_ids]
+    assert responses[0]["rerank"]["interleave"]["teams"]
 
     async def search() -> Any:
         async with connect_async(f"embedded:{tmp_path / 'engine'}", scorer=BY_LENGTH) as asynchronous:
             return await asynchronous.search("blood pressure", index="notes", rerank=rerank, size=10)
 
     client.close()
-    assert ids(asyncio.run(search())) == wanted
+    assert ids(asyncio.run(search())) == expected_ids
 
 
 def test_interleaving_is_refused_as_a_default_and_for_texts(client: Client) -> None:

@@ -114,9 +114,11 @@ def test_indices_with_different_models_are_not_reranked(open_client, index):
 def test_a_multi_search_has_the_model_of_each_line(open_client):
     client = open_client()
     body = [line for name in (*INDICES, "*") for line in ({"index": name}, {"query": {"match": {"text": "blood"}}})]
-    answer = client.msearch(body=body, rerank=True)
-    found = [[Path(stage["model"]).name for stage in part["rerank"]["stages"][:1]] for part in answer["responses"]]
-    assert found == [["shops"], ["german"], ["papers"], ["e5-small"], []]
+    responses = client.msearch(body=body, rerank=True)
+    model_names = [
+        [Path(stage["model"]).name for stage in response["rerank"]["stages"][:1]] for response in responses["responses"]
+    ]
+    assert model_names == [["shops"], ["german"], ["papers"], ["e5-small"], []]
 
 
 def test_models_are_loaded_on_first_use_and_the_longest_unused_is_released(open_client, caplog):
@@ -147,13 +149,16 @@ def test_a_model_in_use_is_not_released(open_client):
 
 def test_a_model_of_the_callers_own_holds_for_every_index(open_client, models, caplog):
     with caplog.at_level(logging.INFO):
-        given = open_client(model=str(models / "papers"))
-        own = open_client(scorer=FunctionScorer())
-    assert {model_of(given, index) for index in INDICES} == {"papers"}
-    assert {model_of(own, index) for index in INDICES} == {"function"}
-    assert marks(given, "*")["applied"] is marks(own, "*")["applied"] is True
-    said = [line for line in caplog.messages if line.endswith("the settings file's models are ignored")]
-    assert [line.split(" is used")[0] for line in said] == [f"the model {models / 'papers'}", "the client's own scorer"]
+        named_model = open_client(model=str(models / "papers"))
+        python_scorer = open_client(scorer=FunctionScorer())
+    assert {model_of(named_model, index) for index in INDICES} == {"papers"}
+    assert {model_of(python_scorer, index) for index in INDICES} == {"function"}
+    assert marks(named_model, "*")["applied"] is marks(python_scorer, "*")["applied"] is True
+    warnings = [line for line in caplog.messages if line.endswith("the settings file's models are ignored")]
+    assert [line.split(" is used")[0] for line in warnings] == [
+        f"the model {models / 'papers'}",
+        "the client's own scorer",
+    ]
 
 
 def test_the_environments_model_is_for_the_other_indices(open_client, models, monkeypatch):
@@ -194,10 +199,10 @@ def test_warming_up_an_index_loads_its_model(open_client):
 def test_searches_at_the_same_time_survive_releases(open_client):
     client = open_client()
     assert model_of(client, "notes") == "e5-small"
-    wanted = [INDICES[number % 3] for number in range(48)]
+    expected_models = [INDICES[number % 3] for number in range(48)]
     with ThreadPoolExecutor(6) as pool:
-        found = list(pool.map(lambda index: model_of(client, index), wanted))
-    assert found == ["shops", "german", "papers"] * 16
+        models_used = list(pool.map(lambda index: model_of(client, index), expected_models))
+    assert models_used == ["shops", "german", "papers"] * 16
     wait_until(lambda: model_of(client, "papers") and len(loaded(client)) == 2 and "papers" in loaded(client), 10)
 
 

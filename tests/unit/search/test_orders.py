@@ -66,60 +66,60 @@ def page(client, start=0, rerank=PARTIAL, size=10, **options):
     return client.search("low pressure", index="notes", rerank=rerank, from_=start, size=size, **options)
 
 
-def assert_joined(found, size=60):
-    every = [doc_id for one in found for doc_id in ids(one)]
-    assert len(every) == len(set(every)) == size
-    scores = [hit["_score"] for one in found for hit in one["hits"]["hits"]]
+def assert_joined(pages, size=60):
+    doc_ids = [doc_id for response in pages for doc_id in ids(response)]
+    assert len(doc_ids) == len(set(doc_ids)) == size
+    scores = [hit["_score"] for response in pages for hit in response["hits"]["hits"]]
     assert all(before >= after for before, after in pairwise(scores))
 
 
 def joined(encoder, page, more=0.001):
     """Assert that pages join although documents take another time after the first; return them all."""
-    found = [page(0)]
+    pages = [page(0)]
     encoder.pace_s = more
-    found += [page(start) for start in range(10, 60, 10)]
-    assert_joined(found)
-    return found
+    pages += [page(start) for start in range(10, 60, 10)]
+    assert_joined(pages)
+    return pages
 
 
 @pytest.mark.parametrize("more", [0.001, 0.5])
 def test_pages_join_although_each_search_scores_more_or_fewer_hits(client, encoder, more):
-    found = joined(encoder, partial(page, client), more)
-    marks = found[0]["rerank"]
+    pages = joined(encoder, partial(page, client), more)
+    marks = pages[0]["rerank"]
     assert marks["stages"][0]["lacking"] == 40
-    for one in found[1:]:
-        assert (one["rerank"]["applied"], one["rerank"]["reason"]) == ("partial", marks["reason"])
-        assert one["rerank"]["stages"][0]["inferences"] == 0
+    for response in pages[1:]:
+        assert (response["rerank"]["applied"], response["rerank"]["reason"]) == ("partial", marks["reason"])
+        assert response["rerank"]["stages"][0]["inferences"] == 0
 
 
 def test_pages_join_if_the_first_page_was_not_reranked(client, encoder):
     encoder.is_broken = True
-    first = page(client)
-    assert first["rerank"]["applied"] is False
+    first_page = page(client)
+    assert first_page["rerank"]["applied"] is False
     encoder.is_broken = False
-    found = [first, *(page(client, start) for start in range(10, 60, 10))]
-    assert_joined(found)
+    pages = [first_page, *(page(client, start) for start in range(10, 60, 10))]
+    assert_joined(pages)
 
 
 def test_a_later_page_that_fails_warns_that_pages_may_not_join(client, encoder):
     encoder.pace_s = 0.001
     assert page(client)["rerank"]["applied"] is True
     encoder.is_broken = True
-    kept = page(client, 10)["rerank"]
-    assert (kept["applied"], kept["warnings"]) == (True, [])
+    report = page(client, 10)["rerank"]
+    assert (report["applied"], report["warnings"]) == (True, [])
     encoder.real.sleep(TTL_S + 1)
-    later = page(client, 10)["rerank"]
-    assert (later["applied"], later["warnings"]) == (False, [MAY_OVERLAP])
+    failed_report = page(client, 10)["rerank"]
+    assert (failed_report["applied"], failed_report["warnings"]) == (False, [MAY_OVERLAP])
 
 
 @pytest.mark.parametrize("seed", range(8))
 def test_pages_join_however_much_time_each_search_takes(client, encoder, seed):
-    draw, found = random.Random(seed), []
+    draw, pages = random.Random(seed), []
     for start in range(0, 60, 10):
         encoder.pace_s, encoder.is_broken = draw.choice([0.0001, 0.01, 0.1, 1]), draw.random() < 0.2
-        found.append(page(client, start))
-    assert_joined(found)
-    assert len({one["hits"]["max_score"] for one in found}) == 1
+        pages.append(page(client, start))
+    assert_joined(pages)
+    assert len({response["hits"]["max_score"] for response in pages}) == 1
 
 
 def test_a_search_for_the_first_page_computes_a_new_order(client, encoder):
@@ -129,9 +129,9 @@ def test_a_search_for_the_first_page_computes_a_new_order(client, encoder):
     assert after != before
     assert ids(page(client, 20)) == after[20:30]
     encoder.pace_s = 0.001
-    whole = page(client, size=60)
-    assert whole["rerank"]["applied"] is True
-    assert ids(page(client, 20)) == ids(whole)[20:30]
+    complete_page = page(client, size=60)
+    assert complete_page["rerank"]["applied"] is True
+    assert ids(page(client, 20)) == ids(complete_page)[20:30]
 
 
 def test_an_incomplete_order_is_kept_for_a_minute_after_its_last_use(client, encoder):

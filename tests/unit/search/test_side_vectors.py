@@ -102,12 +102,12 @@ class Cluster:
         if self.unread & {*names}:
             raise AuthorizationException(403, "security_exception", {})
         self.sizes.append(step.body["size"])
-        there = [self.sides[name] for name in names if name in self.sides]
-        wanted = {bytes.fromhex(key) for key in step.body["query"]["ids"]["values"]}
-        found = {key: record for side in there for key, record in side.items() if key in wanted}
-        records = {key.hex(): base64.b64encode(record).decode().rstrip("=") for key, record in found.items()}
+        sides = [self.sides[name] for name in names if name in self.sides]
+        keys = {bytes.fromhex(key) for key in step.body["query"]["ids"]["values"]}
+        stored_records = {key: record for side in sides for key, record in side.items() if key in keys}
+        records = {key.hex(): base64.b64encode(record).decode().rstrip("=") for key, record in stored_records.items()}
         hits = [{"_id": key, "fields": {"record": [record]}} for key, record in records.items()]
-        return {"_shards": {"total": len(there)}, "hits": {"hits": hits}}
+        return {"_shards": {"total": len(sides)}, "hits": {"hits": hits}}
 
     def _written(self, body: str) -> Any:
         items = []
@@ -136,11 +136,10 @@ def searcher(model: Any = None, clock: Any = time.monotonic, **settings: Any) ->
     return Searcher(RerankService(Settings.load(**settings), model or encoder(), clock=clock, has_index=True), base)
 
 
-def search(own: Searcher, cluster: Cluster, later: bool = True, **options: Any) -> dict[str, Any]:
+def search(searcher: Searcher, cluster: Cluster, later: bool = True, **options: Any) -> dict[str, Any]:
     """Search, and return the first stage's report."""
-    return dict(
-        cluster.perform(search_steps(own, "low", None, {}, index="i", rerank=options), later)["rerank"]["stages"][0]
-    )
+    response = cluster.perform(search_steps(searcher, "low", None, {}, index="i", rerank=options), later)
+    return dict(response["rerank"]["stages"][0])
 
 
 def cluster(sides: dict[str, Sequence[str]], texts: Sequence[str] = TEXTS) -> Cluster:
@@ -162,24 +161,24 @@ def test_stored_vectors_are_read_and_computed_vectors_are_written_after_the_answ
 
 def test_a_search_creates_no_side_index_and_looks_again_after_a_minute():
     clock, engine = ManualClock(), cluster({})
-    own = searcher(clock=clock)
+    shared_searcher = searcher(clock=clock)
     for _ in range(2):
-        assert search(own, engine)["encoded"] == 2
+        assert search(shared_searcher, engine)["encoded"] == 2
         clock.sleep(30)
     assert engine.requests == [f"POST /{SIDE}/_search"]
     engine.sides[SIDE] = records_of(TEXTS)
     clock.sleep(31)
-    assert search(own, engine)["encoded"] == 0
+    assert search(shared_searcher, engine)["encoded"] == 0
     assert engine.sides.keys() == {SIDE}
 
 
 def test_vectors_in_the_local_store_are_not_requested(tmp_path):
     engine = cluster({SIDE: TEXTS})
-    own = searcher(vectors_folder=tmp_path, vectors_profile="standard")
-    assert search(own, engine)["known"] == 2
-    own.service.vectors_of(Rerank()).records.flush()  # what was read there is kept here
+    shared_searcher = searcher(vectors_folder=tmp_path, vectors_profile="standard")
+    assert search(shared_searcher, engine)["known"] == 2
+    shared_searcher.service.vectors_of(Rerank()).records.flush()  # what was read there is kept here
     for _ in range(2):
-        assert search(own, engine)["known"] == 2
+        assert search(shared_searcher, engine)["known"] == 2
     assert engine.requests == [f"POST /{SIDE}/_search"]
 
 
@@ -200,58 +199,58 @@ def test_a_model_without_vectors_sends_no_request_to_a_side_index(model, options
 def test_side_indices_can_be_turned_off_and_are_off_in_the_embedded_engine():
     assert all(searcher(vectors=value).vectors is None for value in ("file", "redis", "off"))
     assert all(searcher(vectors=value).vectors is not None for value in ("index", None))
-    own = RerankService(Settings.load(vectors="index"), encoder())
+    service = RerankService(Settings.load(vectors="index"), encoder())
     assert Searcher(RerankService(Settings.load(), encoder()), Defaults(), engine=Engine.EMBEDDED).vectors is None
-    assert Searcher(own, Defaults(), engine=Engine.EMBEDDED).vectors is not None
+    assert Searcher(service, Defaults(), engine=Engine.EMBEDDED).vectors is not None
 
 
 def test_a_fault_of_the_side_index_fails_no_search(caplog):
-    engine, own = cluster({SIDE: TEXTS}), searcher()
+    engine, shared_searcher = cluster({SIDE: TEXTS}), searcher()
     engine.fault = ConnectionTimeout("TIMEOUT", "slow", None)
     for _ in range(2):
-        assert search(own, engine)["applied"] is True
+        assert search(shared_searcher, engine)["applied"] is True
     assert engine.requests == [f"POST /{SIDE}/_search"]  # left alone for a while
     assert caplog.text.count(f"{SIDE}: reads of document vectors pause for 10 s") == 1
 
 
 def test_a_short_deadline_is_not_counted_as_a_failure_of_the_side_index(caplog):
     clock, engine = ManualClock(), cluster({SIDE: TEXTS})
-    own = searcher(clock=clock)
+    shared_searcher = searcher(clock=clock)
     engine.fault, engine.before = ConnectionTimeout("TIMEOUT", "slow", None), lambda: clock.sleep(1)
-    engine.perform(search_steps(own, "low", None, {}, index="i", rerank={"deadline_ms": 1000}))
+    engine.perform(search_steps(shared_searcher, "low", None, {}, index="i", rerank={"deadline_ms": 1000}))
     assert "no read" not in caplog.text
     engine.fault, engine.before = None, lambda: None
-    assert search(own, engine)["known"] == 2
+    assert search(shared_searcher, engine)["known"] == 2
 
 
 def test_one_forbidden_side_index_does_not_hide_another(caplog):
     hits = [("i", TEXTS[0]), ("j", TEXTS[1])]
-    engine, own = Cluster(hits, {SIDE: TEXTS, "osrerank-vectors-j": TEXTS[1:]}), searcher()
+    engine, shared_searcher = Cluster(hits, {SIDE: TEXTS, "osrerank-vectors-j": TEXTS[1:]}), searcher()
     engine.unread = {SIDE}
     for _ in range(2):
-        stage = search(own, engine)
+        stage = search(shared_searcher, engine)
         assert (stage["known"], stage["encoded"]) == (1, 1)
-    asked = [request.split("/")[1] for request in engine.requests if "_search" in request]
-    assert asked == ["osrerank-vectors-i,osrerank-vectors-j", SIDE, *["osrerank-vectors-j"] * 2]
+    indices_read = [request.split("/")[1] for request in engine.requests if "_search" in request]
+    assert indices_read == ["osrerank-vectors-i,osrerank-vectors-j", SIDE, *["osrerank-vectors-j"] * 2]
     assert caplog.text.count("this user may not read the document vectors") == 1
 
 
 def test_a_forbidden_side_index_is_read_again_after_a_minute():
     clock, engine = ManualClock(), cluster({SIDE: TEXTS})
-    own, engine.unread = searcher(clock=clock), {SIDE}
+    shared_searcher, engine.unread = searcher(clock=clock), {SIDE}
     for _ in range(2):
-        assert search(own, engine)["known"] == 0
+        assert search(shared_searcher, engine)["known"] == 0
         clock.sleep(30)
     assert engine.requests == [f"POST /{SIDE}/_search"]
     engine.unread = set()
-    assert search(own, engine)["known"] == 2
+    assert search(shared_searcher, engine)["known"] == 2
 
 
 def test_a_forbidden_write_to_a_side_index_is_logged_once_and_not_repeated(caplog):
-    engine, own = cluster({SIDE: []}), searcher()
+    engine, shared_searcher = cluster({SIDE: []}), searcher()
     engine.unwritten = {SIDE}
     for _ in range(3):
-        assert search(own, engine)["encoded"] == 2
+        assert search(shared_searcher, engine)["encoded"] == 2
     assert engine.requests.count("POST /_bulk") == 1
     assert caplog.text.count("this user may not write the document vectors") == 1
 
@@ -269,9 +268,9 @@ def test_the_side_index_decides_how_deep_an_open_depth_goes():
 
 
 def test_a_multi_search_reads_vectors_of_all_searches_in_one_request():
-    engine, own = cluster({SIDE: TEXTS}), searcher()
+    engine, shared_searcher = cluster({SIDE: TEXTS}), searcher()
     body = [line for text in ("low", "wing") for line in ({}, {"query": {"match": {"text": text}}})]
-    answer = engine.perform(multi_search_steps(own, body, "i", rerank=True, params={}))
+    answer = engine.perform(multi_search_steps(shared_searcher, body, "i", rerank=True, params={}))
     assert [response["rerank"]["stages"][0]["known"] for response in answer["responses"]] == [2, 2]
     assert engine.requests == [f"POST /{SIDE}/_search"]
 

@@ -46,9 +46,9 @@ def test_a_ubi_record_has_the_page_and_the_searchs_report() -> None:
     assert record["query_attributes"] == {"lang": "en", **own}
     assert record["timestamp"].endswith("Z")
     assert not {"application", "object_id_field"} & record.keys()  # nothing was said of them
-    named = make_record(query(user_query="Salt?", object_id_field="sku"), REPORT, text="salt")
-    assert named["user_query"] == "Salt?"  # the user's own words
-    assert (named["query_response_hit_ids"], named["object_id_field"]) == (["S7", "S9"], "sku")
+    named_record = make_record(query(user_query="Salt?", object_id_field="sku"), REPORT, text="salt")
+    assert named_record["user_query"] == "Salt?"  # the user's own words
+    assert (named_record["query_response_hit_ids"], named_record["object_id_field"]) == (["S7", "S9"], "sku")
 
 
 def test_a_ubi_record_of_an_interleaved_page_has_teams_session_and_experiment() -> None:
@@ -70,16 +70,16 @@ def test_the_ubi_index_has_exactly_the_plugins_fields() -> None:
 def test_the_first_recorded_search_creates_the_ubi_index() -> None:
     records = UbiRecords(is_embedded=False)
     steps = told(records)
-    asked = [next(steps), steps.send(False)]
-    asked.append(steps.throw(EngineError(OSError(), status=400, kind=EXISTS)))  # another search was faster
-    paths = [f"{one.method} {one.path}" for one in asked]
+    requests = [next(steps), steps.send(False)]
+    requests.append(steps.throw(EngineError(OSError(), status=400, kind=EXISTS)))  # another search was faster
+    paths = [f"{request.method} {request.path}" for request in requests]
     assert paths == ["HEAD /ubi_queries", "PUT /ubi_queries", "POST /ubi_queries/_doc"]
-    assert asked[2].params["request_timeout"] == 2.0
+    assert requests[2].params["request_timeout"] == 2.0
     with pytest.raises(StopIteration) as end:
         steps.send({})
     assert end.value.value.entries["ubi"] == {"recorded": True, "reason": None, "query_id": "q1"}
-    answer = write_report({"hits": {"hits": []}, "ext": {"other": 1}}, end.value.value)
-    assert answer["ext"] == {"other": 1, "ubi": {"query_id": "q1"}}  # what the engine says of others stays
+    response = write_report({"hits": {"hits": []}, "ext": {"other": 1}}, end.value.value)
+    assert response["ext"] == {"other": 1, "ubi": {"query_id": "q1"}}  # what the engine says of others stays
     assert next(told(records)).path == "/ubi_queries/_doc"
 
 

@@ -25,9 +25,9 @@ def test_a_query_without_one_text_keeps_the_first_pass(body, reason):
     client = client_for(["a", "bbb"])
     response = client.search(index="i", body=body, size=2, rerank={"depth": 50})
     assert (ids(response), response["rerank"]["applied"]) == (["d0", "d1"], False)
-    found = response["rerank"]["reason"]
+    reason_shown = response["rerank"]["reason"]
     for way in (reason, "rerank={'query': ...}", "ext.rerank.query_context.query_text", "single match, multi_match"):
-        assert way in found
+        assert way in reason_shown
     assert asked(client)["body"] == body
     assert int(asked(client)["params"]["size"]) == 2
     with pytest.raises(ConfigError, match=reason):
