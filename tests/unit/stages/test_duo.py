@@ -34,12 +34,12 @@ class Table(FunctionScorer):
         values = np.full(len(tuples), np.nan, dtype=np.float32)
         reached = min(self.reach, len(tuples))
         failures = {}
-        for at, (first, second) in enumerate(tuples[:reached]):
+        for number, (first, second) in enumerate(tuples[:reached]):
             pair = documents[first] + documents[second]
             if pair in self.bad:
-                failures[at] = f"{pair} failed"
+                failures[number] = f"{pair} failed"
             else:
-                values[at] = math.log(self.table[pair] / (1 - self.table[pair]))
+                values[number] = math.log(self.table[pair] / (1 - self.table[pair]))
         return Scores(values, failures, reached, inferences=reached)
 
 

@@ -95,21 +95,22 @@ def test_a_title_stands_without_markup_before_each_passage():
     assert {passage[:17] for passage, _span in split_into_passages(candidate, Passages())} == {"Salt & blood word"}
 
 
-@pytest.mark.parametrize("part", ["<!--", "<a ", "</", "<a b='", "<script>", "<script ", "<a b=\"'", "<!", "<!-- > ",
+@pytest.mark.parametrize("markup", ["<!--", "<a ", "</", "<a b='", "<script>", "<script ", "<a b=\"'", "<!", "<!-- > ",
                                   "<a b='> ", "</p ", "&#", "<p"])  # fmt: skip
-def test_unclosed_markup_is_read_in_time_that_grows_with_its_length(part):
-    text = f"<p></p>{part * 20_000}"  # html.parser takes minutes
+def test_unclosed_markup_is_read_in_time_that_grows_with_its_length(markup):
+    text = f"<p></p>{markup * 20_000}"  # html.parser takes minutes
     assert is_html(text)
     assert len(without_markup(text)) == len(text)
 
 
 @pytest.mark.parametrize("passages", ["off", "maxp"])
 def test_a_scorer_gets_text_without_markup_and_the_caller_the_source(passages):
-    read = []
+    scored = []
     text = "<script>var a = 1;</script><p>Salt &amp; blood</p>"
-    with Reranker(scorer=FunctionScorer(lambda _query, document: read.append(document) or 1.0), passages=passages) as r:
+    scorer = FunctionScorer(lambda _query, document: scored.append(document) or 1.0)
+    with Reranker(scorer=scorer, passages=passages) as r:
         (ranked,) = r.rank("salt", [text])
-    assert read == ["Salt & blood"]
+    assert scored == ["Salt & blood"]
     assert ranked.text == text
 
 

@@ -29,8 +29,8 @@ def clock() -> ManualClock:
 @pytest.mark.parametrize("deadline_s", [0.5, 3, 10, 25])
 @pytest.mark.parametrize("counts", [[1] * 40, [40, 1, 1, 1], [100], [3, 50, 2]])
 def test_no_document_is_cut_after_the_deadline(clock, counts, deadline_s):
-    parts = [document(clock, number, count) for number, count in enumerate(counts)]
-    scores = score_parts(FunctionScorer(), "part", parts, deadline=Deadline.after_ms(1000 * deadline_s, clock))
+    documents = [document(clock, number, count) for number, count in enumerate(counts)]
+    scores = score_parts(FunctionScorer(), "part", documents, deadline=Deadline.after_ms(1000 * deadline_s, clock))
     assert clock() <= max(deadline_s, CUT_S)
     assert scores.unread > 0
     assert (deadline_s > CUT_S) <= scores.attempted <= scores.asked <= deadline_s + 1
@@ -38,8 +38,8 @@ def test_no_document_is_cut_after_the_deadline(clock, counts, deadline_s):
 
 def test_passages_cut_before_the_deadline_are_scored(clock):
     slow = FunctionScorer(seconds_per_pair=1, sleep=clock.sleep)
-    parts = [document(clock, number, 3) for number in range(20)]
-    scores = score_parts(slow, "part", parts, deadline=Deadline.after_ms(20_000, clock))
+    documents = [document(clock, number, 3) for number in range(20)]
+    scores = score_parts(slow, "part", documents, deadline=Deadline.after_ms(20_000, clock))
     assert clock() <= 21
     assert scores.reached == scores.attempted == 10  # half of the time each
 

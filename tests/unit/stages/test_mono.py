@@ -104,8 +104,8 @@ class Holes(FunctionScorer):
 
     def score(self, query, documents, tuples, *, deadline=None):
         values = np.array(self.values, dtype=np.float32)
-        failures = {place: "odd" for place, text in enumerate(documents) if text == "odd"}
-        reached = next(place for place, text in enumerate(documents) if np.isnan(values[place]) and text != "odd")
+        failures = {number: "odd" for number, text in enumerate(documents) if text == "odd"}
+        reached = next(number for number, text in enumerate(documents) if np.isnan(values[number]) and text != "odd")
         return Scores(values, failures, reached, inferences=2, cached=1)
 
 

@@ -23,9 +23,9 @@ COUNT = FunctionScorer(lambda query, text: float(text.split().count(query)) - 3.
 SMALL = {"words": 4, "stride": 2}
 
 
-def long_document(place, length=40, word="hit"):
+def long_document(position, length=40, word="hit"):
     words = ["x"] * length
-    words[place] = word
+    words[position] = word
     return " ".join(words)
 
 
@@ -168,11 +168,11 @@ def test_the_score_of_each_passage_is_cached(redis_url):
     cached = CachedScorer(COUNT, RemoteStore(redis_url, ttl_s=60, max_bytes=1e6))
     stage = PassageStage(cached, Passages(**SMALL))
     text = " ".join(f"x{number}" for number in range(39)) + " hit"
-    first = stage.rerank(ranking_of([text], query="hit"))
+    first_ranking = stage.rerank(ranking_of([text], query="hit"))
     again = stage.rerank(ranking_of([text + " and more at its end", "x x x x"], query="hit"))
-    assert (first.reports[0].inferences, first.reports[0].cached) == (20, 0)
+    assert (first_ranking.reports[0].inferences, first_ranking.reports[0].cached) == (20, 0)
     assert again.reports[0].cached >= 19
-    assert again.candidates[0].score == first.candidates[0].score
+    assert again.candidates[0].score == first_ranking.candidates[0].score
 
 
 @given(

@@ -194,10 +194,10 @@ def test_sentences_chunked_by_tokens_are_not_cut(scorer):
     assert (by_words.truncated, by_words.inferences) == (1, 2)
     assert by_tokens.truncated == 0
     assert by_tokens.inferences > 3
-    parts = list(stage.sentences_of(ranking_of([LONG]).candidates[0], "a query"))
-    assert "".join(text for text, _span in parts).replace(" ", "") == LONG.replace(" ", "")
-    assert [LONG[span.start : span.end] for _text, span in parts] == [text for text, _span in parts]
-    assert parts[-1][0] == "A short one."
+    sentences = list(stage.sentences_of(ranking_of([LONG]).candidates[0], "a query"))
+    assert "".join(text for text, _span in sentences).replace(" ", "") == LONG.replace(" ", "")
+    assert [LONG[span.start : span.end] for _text, span in sentences] == [text for text, _span in sentences]
+    assert sentences[-1][0] == "A short one."
 
 
 def test_chunking_by_tokens_works_through_a_cache_and_needs_a_tokenizer(scorer):

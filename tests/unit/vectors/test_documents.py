@@ -44,10 +44,10 @@ POOLINGS = ("cls", "mean")
 def models(bi_encoder: Callable[..., Path]) -> Callable[..., Path]:
     """Return a function from pooling and precision to a model's directory."""
 
-    def made(pooling: Pooling = "cls", precision: str = "fp32") -> Path:
+    def export(pooling: Pooling = "cls", precision: str = "fp32") -> Path:
         return bi_encoder(pooling=pooling, precision=precision, query_prefix="ask : ", document_prefix="say : ")
 
-    return made
+    return export
 
 
 def encoder_of(directory: Path, card: ModelCard, backend: Any = None) -> BiEncoder:
@@ -69,12 +69,12 @@ def opened(
 def test_scores_with_and_without_stored_vectors_are_equal(
     models: Callable[..., Path], pooling: str, profile: str, precision: str
 ) -> None:
-    store, found = MemoryStore(), []
+    store, scores = MemoryStore(), []
     for _ in range(2):
         scorer = opened(models(pooling, precision), store, profile)
-        found.append(scorer.score(QUERY, DOCUMENTS, MONO))
+        scores.append(scorer.score(QUERY, DOCUMENTS, MONO))
         scorer.close()  # what is being written is there then
-    cold, warm = found
+    cold, warm = scores
     np.testing.assert_array_equal(cold.values, warm.values)
     assert (warm.truncated, warm.reached) == (cold.truncated, cold.reached)
     assert (cold.encoded, cold.known, warm.encoded, warm.known) == (len(DOCUMENTS), 0, 0, len(DOCUMENTS))
@@ -242,10 +242,12 @@ def test_each_backend_reads_vectors_written_by_another(scorers: list[EncoderScor
     share = -(-len(UNIQUE) // len(scorers))
     for turn, scorer in enumerate(scorers):
         scorer.vectors.build(UNIQUE[turn * share : (turn + 1) * share])
-    found = [scorer.score(QUERY, DOCUMENTS, MONO) for scorer in scorers]
-    assert [(one.encoded, one.known, one.reached) for one in found] == [(0, len(DOCUMENTS), len(DOCUMENTS))] * 3
-    for one in found[1:]:
-        np.testing.assert_allclose(one.values / 20, found[0].values / 20, atol=0.1)  # 20: the calibration's scale
+    by_backend = [scorer.score(QUERY, DOCUMENTS, MONO) for scorer in scorers]
+    for scores in by_backend:
+        assert (scores.encoded, scores.known, scores.reached) == (0, len(DOCUMENTS), len(DOCUMENTS))
+        np.testing.assert_allclose(
+            scores.values / 20, by_backend[0].values / 20, atol=0.1
+        )  # 20: the calibration's scale
 
 
 @pytest.mark.gpu
@@ -257,9 +259,9 @@ def test_vectors_computed_on_a_gpu_equal_those_of_the_cpu(directory: Path, score
     expected = alone.score(QUERY, DOCUMENTS, MONO)
     alone.close()
     scorers[2].vectors.build(UNIQUE)
-    found = scorers[0].score(QUERY, DOCUMENTS, MONO)
-    assert found.encoded == 0
-    np.testing.assert_allclose(found.values / 20, expected.values / 20, atol=0.1)
+    scores = scorers[0].score(QUERY, DOCUMENTS, MONO)
+    assert scores.encoded == 0
+    np.testing.assert_allclose(scores.values / 20, expected.values / 20, atol=0.1)
 
 
 def test_weights_and_the_graph_exported_from_them_have_equal_record_keys(directory: Path, tmp_path: Path) -> None:

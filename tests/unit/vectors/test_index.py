@@ -17,8 +17,8 @@ RECORDS = {KEYS[0]: b"\x00\xff one", KEYS[1]: b"two"}
 def answer(form: RecordRequests, contents: dict[str, object]) -> dict[str, object]:
     """Return what an engine answers when it has these records by id."""
     if form.engine.is_embedded:
-        return {"docs": [{"_id": one, "found": True, "_source": {"record": text}} for one, text in contents.items()]}
-    hits = [{"_id": one, "fields": {"record": [text]}} for one, text in contents.items()]
+        return {"docs": [{"_id": key, "found": True, "_source": {"record": text}} for key, text in contents.items()]}
+    hits = [{"_id": key, "fields": {"record": [text]}} for key, text in contents.items()]
     return {"hits": {"hits": hits}}
 
 

@@ -70,14 +70,14 @@ def test_a_long_document_has_the_score_of_its_best_passages(vectors: DocumentVec
     by_passages = PassageStage(EncoderScorer(vectors), OPTIONS, name="vectors").rerank(RANKING)
     vectors.records.flush()
     assert vectors.store is not None
-    known = vectors.store.size().records
+    known_records = vectors.store.size().records
     for _ in range(2):
         ranked = VectorStage(vectors, OPTIONS).rerank(RANKING)
         assert [candidate.trace for candidate in ranked.candidates] == [
             candidate.trace for candidate in by_passages.candidates
         ]
         vectors.records.flush()
-    assert vectors.store.size().records == known + 4  # the short ones have the records of their texts
+    assert vectors.store.size().records == known_records + 4  # the short ones have the records of their texts
 
 
 def test_a_long_document_with_a_record_is_not_cut_again(vectors: DocumentVectors) -> None:
@@ -141,14 +141,14 @@ def test_a_passage_that_cannot_be_encoded_leaves_the_other_passages(tmp_path: Pa
     ranked = VectorStage(scorer.vectors, OPTIONS).rerank(RANKING)
     assert ranked.reports[0].reason == "1 of 14 passages could not be scored"
     assert all(candidate.trace for candidate in ranked.candidates)
-    found = scorer.vectors.find(texts_of(scorer.vectors))
-    ((at, failures),) = [(at, one.failures) for at, one in enumerate(found.documents) if one.failures]
+    stored = scorer.vectors.find(texts_of(scorer.vectors))
+    ((number, failures),) = [(n, text.failures) for n, text in enumerate(stored.documents) if text.failures]
     assert ["out of memory" in why for why in failures.values()] == [True]
     scorer.vectors.records.flush()
     failing[:] = [b"no text any more"]
     again = scorer.vectors.find(texts_of(scorer.vectors))
     assert not any(document.failures for document in again.documents)
-    assert again.encoded == COUNTS[at]  # no part of it was kept
+    assert again.encoded == COUNTS[number]  # no part of it was kept
     scorer.close()
 
 
@@ -185,10 +185,10 @@ def record(bits: Bits = 8) -> LongRecord:
 @pytest.mark.parametrize("secret", [b"", b"secret"])
 def test_a_record_of_passage_vectors_round_trips(bits: Bits, secret: bytes) -> None:
     content = record(bits).to_bytes(KEY, secret)
-    read = LongRecord.from_bytes(content, KEY, secret)
-    assert read is not None
-    assert read.spans == record(bits).spans
-    assert read.to_bytes(KEY, secret) == content
+    decoded = LongRecord.from_bytes(content, KEY, secret)
+    assert decoded is not None
+    assert decoded.spans == record(bits).spans
+    assert decoded.to_bytes(KEY, secret) == content
     assert LongRecord.from_bytes(content, KEY[::-1], secret) is None
     assert LongRecord.from_bytes(content, KEY, b"another") is None
     assert VectorRecord.from_bytes(content, KEY, secret) is None
@@ -196,10 +196,10 @@ def test_a_record_of_passage_vectors_round_trips(bits: Bits, secret: bytes) -> N
 
 def test_a_damaged_record_of_passage_vectors_is_a_miss() -> None:
     content = record().to_bytes(KEY)
-    for at in range(0, len(content), 3):
-        flipped = bytes([*content[:at], content[at] ^ 1, *content[at + 1 :]])
+    for offset in range(0, len(content), 3):
+        flipped = bytes([*content[:offset], content[offset] ^ 1, *content[offset + 1 :]])
         assert LongRecord.from_bytes(flipped, KEY) is None
-        assert LongRecord.from_bytes(content[:at], KEY) is None
+        assert LongRecord.from_bytes(content[:offset], KEY) is None
 
 
 @pytest.mark.parametrize(

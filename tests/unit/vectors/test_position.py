@@ -22,8 +22,8 @@ def test_builders_claim_disjoint_ranges():
 def test_an_expired_lease_is_continued_where_its_builder_stopped():
     position, lease = EMPTY.claim("a", HEADS, now_s=0, until_s=60)
     position, lease = position.advance(lease, 100, term=1, until_s=60)
-    position, taken = position.claim("b", HEADS, now_s=61, until_s=121)
-    assert (taken.first, taken.last, taken.owner) == (100, LEASE_SIZE - 1, "b")
+    position, claimed = position.claim("b", HEADS, now_s=61, until_s=121)
+    assert (claimed.first, claimed.last, claimed.owner) == (100, LEASE_SIZE - 1, "b")
     assert position.advance(lease, 200, term=1, until_s=200) == (position, None)  # the first one lost it
 
 

@@ -31,10 +31,10 @@ def tokens(count: int, hidden: int = 96) -> np.ndarray:
 @pytest.mark.parametrize("bits", BITS)
 def test_a_vector_record_round_trips_through_bytes(bits: Bits, cut: bool) -> None:
     record = VectorRecord.from_vector(vector(), bits, is_truncated=cut)
-    read = VectorRecord.from_bytes(record.to_bytes(KEY, SECRET), KEY, SECRET)
-    assert read is not None
-    np.testing.assert_array_equal(read.vector, record.vector)
-    assert (read.scale, read.bits, read.is_truncated) == (record.scale, bits, cut)
+    decoded = VectorRecord.from_bytes(record.to_bytes(KEY, SECRET), KEY, SECRET)
+    assert decoded is not None
+    np.testing.assert_array_equal(decoded.vector, record.vector)
+    assert (decoded.scale, decoded.bits, decoded.is_truncated) == (record.scale, bits, cut)
 
 
 @pytest.mark.parametrize(("bits", "error"), [(32, 0.0), (8, 0.001)])
@@ -48,23 +48,23 @@ def test_a_rounded_vector_is_near_the_original(bits: Bits, error: float) -> None
 @pytest.mark.parametrize("bits", BITS)
 def test_rounding_a_rounded_vector_changes_no_number(bits: Bits) -> None:
     """So what a worker rounded is stored as if it had been rounded here."""
-    for made in (*map(vector, range(50)), *map(tokens, range(1, 30))):
-        once = VectorRecord.from_vector(made, bits, is_truncated=False)
+    for numbers in (*map(vector, range(50)), *map(tokens, range(1, 30))):
+        once = VectorRecord.from_vector(numbers, bits, is_truncated=False)
         again = VectorRecord.from_vector(stack_vectors([once])[0], bits, is_truncated=False)
         np.testing.assert_array_equal(again.vector, once.vector)
-        np.testing.assert_allclose(again.scale, once.scale, rtol=0 if made.ndim == 2 else 0.01)
+        np.testing.assert_allclose(again.scale, once.scale, rtol=0 if numbers.ndim == 2 else 0.01)
 
 
 @pytest.mark.parametrize("bits", BITS)
 def test_a_record_keeps_vector_norms_other_than_1(bits: Bits) -> None:
     """As a dot product needs them: (3, 0), (0, 5) and (.6, .8) have the norms 3, 5 and 1."""
     vectors = np.array([(3, 0), (0, 5), (0.6, 0.8)], dtype=np.float32)
-    read = [
+    decoded = [
         VectorRecord.from_bytes(VectorRecord.from_vector(vector, bits, is_truncated=False).to_bytes(KEY), KEY)
         for vector in vectors
     ]
-    assert [record.is_unit for record in read if record] == [False, False, True]
-    np.testing.assert_allclose(stack_vectors([record for record in read if record]), vectors, rtol=0.005)
+    assert [record.is_unit for record in decoded if record] == [False, False, True]
+    np.testing.assert_allclose(stack_vectors([record for record in decoded if record]), vectors, rtol=0.005)
 
 
 def test_malformed_bytes_are_not_read_as_a_vector_record(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,13 +87,13 @@ def test_malformed_bytes_are_not_read_as_a_vector_record(monkeypatch: pytest.Mon
 def test_a_record_may_have_a_vector_for_each_token(bits: Bits, error: float, count: int) -> None:
     record = VectorRecord.from_vector(tokens(count), bits, is_truncated=True)
     content = record.to_bytes(KEY, SECRET)
-    read = VectorRecord.from_bytes(content, KEY, SECRET)
-    assert read is not None
+    decoded = VectorRecord.from_bytes(content, KEY, SECRET)
+    assert decoded is not None
     assert len(content) == record_bytes(bits, 96, count)
-    assert (read.vector.shape, read.is_truncated) == ((count, 96), True)
+    assert (decoded.vector.shape, decoded.is_truncated) == ((count, 96), True)
     assert record_bytes(ROUNDED_BITS, 96, 45) < 4500  # of a passage of 90 tokens
-    assert np.abs(stack_vectors([read])[0] - tokens(count)).max() <= error
-    np.testing.assert_array_equal(stack_vectors([read])[0], stack_vectors([record])[0])
+    assert np.abs(stack_vectors([decoded])[0] - tokens(count)).max() <= error
+    np.testing.assert_array_equal(stack_vectors([decoded])[0], stack_vectors([record])[0])
 
 
 @pytest.mark.parametrize("by_tokens", [False, True])
@@ -101,12 +101,12 @@ def test_a_record_with_an_unexpected_number_of_vectors_is_a_miss(by_tokens: bool
     """Without a secret anybody can write one; it must not fail a search."""
     store = MemoryStore()
     records = Records("model", 96, VectorStorage(store, ROUNDED_BITS), by_tokens=by_tokens)
-    own, other = (KEY, KEY[::-1]) if by_tokens else (KEY[::-1], KEY)
-    made = {
-        own: VectorRecord.from_vector(tokens(3), ROUNDED_BITS, is_truncated=False),
-        other: VectorRecord.from_vector(tokens(3)[0], ROUNDED_BITS, is_truncated=False),
+    token_key, text_key = (KEY, KEY[::-1]) if by_tokens else (KEY[::-1], KEY)
+    stored = {
+        token_key: VectorRecord.from_vector(tokens(3), ROUNDED_BITS, is_truncated=False),
+        text_key: VectorRecord.from_vector(tokens(3)[0], ROUNDED_BITS, is_truncated=False),
     }
-    store.write({key: record.to_bytes(key) for key, record in made.items()})
+    store.write({key: record.to_bytes(key) for key, record in stored.items()})
     assert list(records.read_stored([KEY, KEY[::-1]])) == [KEY]
 
 
@@ -123,11 +123,11 @@ def test_merged_token_vectors_are_scipys_ward_clusters(factor: float) -> None:
     hierarchy = pytest.importorskip("scipy.cluster.hierarchy")
     for seed in range(5):
         rows = drawn(60 + seed, seed=seed)
-        rest = rows[1:]
-        distances = (1 - rest @ rest.T)[np.triu_indices(len(rest), k=1)]
-        wanted = max(int(len(rest) // factor), 1)
-        labels = hierarchy.fcluster(hierarchy.linkage(distances, "ward"), wanted, "maxclust")
-        means = [rest[labels == label].mean(axis=0) for label in sorted(set(labels))]
+        mergeable = rows[1:]
+        distances = (1 - mergeable @ mergeable.T)[np.triu_indices(len(mergeable), k=1)]
+        cluster_count = max(int(len(mergeable) // factor), 1)
+        labels = hierarchy.fcluster(hierarchy.linkage(distances, "ward"), cluster_count, "maxclust")
+        means = [mergeable[labels == label].mean(axis=0) for label in sorted(set(labels))]
         theirs = np.concatenate([rows[:1], unit(np.array(means))])
         np.testing.assert_allclose(in_order(pool_tokens(rows, factor)), in_order(theirs), atol=1e-5)
 
@@ -154,6 +154,6 @@ def test_maxsim_by_hand() -> None:
 
 @pytest.mark.parametrize("dimensions", [96, 384])
 def test_a_maxsim_score_does_not_depend_on_other_documents(dimensions: int) -> None:
-    query, documents = drawn(32, dimensions), [drawn(1 + 7 * at, dimensions, seed=at) for at in range(40)]
+    query, documents = drawn(32, dimensions), [drawn(1 + 7 * number, dimensions, seed=number) for number in range(40)]
     alone = [maxsim(query, [document])[0] for document in documents]
     assert maxsim(query, documents).tolist() == alone

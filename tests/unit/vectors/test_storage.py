@@ -43,9 +43,9 @@ def test_vectors_are_dropped_only_after_confirmation(tmp_path: Path, monkeypatch
     store = VectorStorage.from_settings(Settings.load()).store
     assert store is not None
     store.write({bytes(16): b"a record"})
-    for answer, code, left in (("n", 1, 1), ("", 1, 1), ("y", 0, 0)):
+    for answer, code, records_left in (("n", 1, 1), ("", 1, 1), ("y", 0, 0)):
         assert CliRunner().invoke(cli, ["vectors", "drop"], input=f"{answer}\n").exit_code == code
-        assert store.size().records == left
+        assert store.size().records == records_left
 
 
 def test_a_signing_key_of_any_length_signs_vectors() -> None:
@@ -67,10 +67,10 @@ def test_keeping_vectors_in_a_remote_redis_without_tls_is_warned_of(
 
 
 def test_without_a_side_index_a_configured_redis_keeps_vectors() -> None:
-    named = {"redis_url": "redis://127.0.0.1:1"}
+    redis = {"redis_url": "redis://127.0.0.1:1"}
     for settings, has_index, is_redis in (
-        (named, False, True), (named, True, False), ({**named, "vectors": "file"}, False, False), ({}, False, False),
-        ({**named, "vectors": "redis"}, True, True), ({**named, "vectors": "index"}, False, False),
+        (redis, False, True), (redis, True, False), ({**redis, "vectors": "file"}, False, False), ({}, False, False),
+        ({**redis, "vectors": "redis"}, True, True), ({**redis, "vectors": "index"}, False, False),
     ):  # fmt: skip
         store = VectorStorage.from_settings(Settings.load(**settings), has_index=has_index).store
         assert isinstance(store, RedisStore) is is_redis

@@ -42,39 +42,41 @@ def store(tmp_path: Path) -> FileStore:
 @pytest.fixture(params=["file", "memory", pytest.param("Redis", marks=pytest.mark.server)])
 def every_store(request: pytest.FixtureRequest, store: FileStore) -> Iterator[VectorStore]:
     """A store of each kind in turn, empty."""
-    made: VectorStore = store if request.param == "file" else MemoryStore()
+    opened_store: VectorStore = store if request.param == "file" else MemoryStore()
     if request.param == "Redis":
-        made = RedisStore(request.getfixturevalue("redis_url"), max_bytes=4 * MEGABYTE, ttl_s=3600)
-        made.drop()
-    yield made
-    made.drop()
-    made.close()
+        opened_store = RedisStore(request.getfixturevalue("redis_url"), max_bytes=4 * MEGABYTE, ttl_s=3600)
+        opened_store.drop()
+    yield opened_store
+    opened_store.drop()
+    opened_store.close()
 
 
 def test_written_vectors_are_read_back(every_store: VectorStore) -> None:
-    one = every_store
-    assert one.read([key(1)]) == {}
-    assert one.size().records == 0
-    assert one.write(records(3)) == 3
-    assert one.read([key(2), key(7), key(0)]) == {key(0): records(3)[key(0)], key(2): records(3)[key(2)]}
-    assert one.size().records == 3
-    assert one.write(records(3)) == 3  # again, which counts once
-    assert one.size().records == 3
-    assert one.drop() == 3
-    assert one.read([key(1)]) == {}
+    store = every_store
+    assert store.read([key(1)]) == {}
+    assert store.size().records == 0
+    assert store.write(records(3)) == 3
+    assert store.read([key(2), key(7), key(0)]) == {key(0): records(3)[key(0)], key(2): records(3)[key(2)]}
+    assert store.size().records == 3
+    assert store.write(records(3)) == 3  # again, which counts once
+    assert store.size().records == 3
+    assert store.drop() == 3
+    assert store.read([key(1)]) == {}
 
 
 def test_pruning_deletes_vectors_that_are_not_kept(every_store: VectorStore) -> None:
-    one = every_store
-    assert one.prune([[key(1)]]) == 0
-    one.write(records(5))
-    assert one.prune(iter([[key(1), key(8)], [], [key(4)]])) == 2
-    assert one.read([key(number) for number in range(5)]) == {number: records(5)[number] for number in (key(1), key(4))}
-    assert one.size().records == 2
-    one.write(records(1))
-    assert one.size().records == 3
-    one.prune([])
-    assert one.size().records == 0
+    store = every_store
+    assert store.prune([[key(1)]]) == 0
+    store.write(records(5))
+    assert store.prune(iter([[key(1), key(8)], [], [key(4)]])) == 2
+    assert store.read([key(number) for number in range(5)]) == {
+        number: records(5)[number] for number in (key(1), key(4))
+    }
+    assert store.size().records == 2
+    store.write(records(1))
+    assert store.size().records == 3
+    store.prune([])
+    assert store.size().records == 0
 
 
 def test_a_failed_pruning_leaves_all_vectors(every_store: VectorStore) -> None:
@@ -96,13 +98,13 @@ def test_pruning_reads_both_generations_and_keeps_the_age_of_vectors(tmp_path: P
     for start in range(0, 400, 50):
         store.write(records(50, start=start))
     assert len(list(store.folder.glob("vectors-*.lmdb"))) == 2
-    there = store.read([key(number) for number in range(400)])
+    stored = store.read([key(number) for number in range(400)])
     before = min(generation.created_s for generation in store._generations)
-    assert store.prune([one] for one in there) == len(there)  # more than a generation may be kept
-    assert store.read(list(there)) == there
-    kept = list(there)[::7]
-    assert store.prune([kept]) == len(kept)
-    assert store.read(list(there)) == {one: there[one] for one in kept}
+    assert store.prune([record_key] for record_key in stored) == len(stored)  # more than a generation may be kept
+    assert store.read(list(stored)) == stored
+    kept_keys = list(stored)[::7]
+    assert store.prune([kept_keys]) == len(kept_keys)
+    assert store.read(list(stored)) == {record_key: stored[record_key] for record_key in kept_keys}
     assert len(list(store.folder.glob("vectors-*.lmdb"))) == 1
     assert [generation.created_s for generation in store._generations] == [pytest.approx(before)]
     store.close()
@@ -127,9 +129,9 @@ def test_old_records_make_room_for_new_ones(store: FileStore) -> None:
     for start in range(0, 4000, 100):
         assert store.write(records(100, start)) == 100
     assert store.size().stored_bytes <= 4 * MEGABYTE
-    kept = [number for number in range(4000) if store.read([key(number)])]
-    assert kept == list(range(kept[0], 4000))
-    assert len(kept) > 400
+    kept_numbers = [number for number in range(4000) if store.read([key(number)])]
+    assert kept_numbers == list(range(kept_numbers[0], 4000))
+    assert len(kept_numbers) > 400
     assert len(list(store.folder.glob("*.lmdb"))) == 2
 
 
@@ -187,10 +189,10 @@ def writer(folder: Path, start: int, stop: int) -> "subprocess.Popen[str]":
 @pytest.mark.long
 def test_processes_share_a_vector_file(store: FileStore) -> None:
     store.write(records(1))
-    with writer(store.folder, 100, 160) as one, writer(store.folder, 200, 260) as other:
-        assert one.wait(60) == other.wait(60) == 0
-    asked = [key(number) for number in (0, *range(100, 160), *range(200, 260))]
-    assert len(store.read(asked)) == len(asked)
+    with writer(store.folder, 100, 160) as first_writer, writer(store.folder, 200, 260) as second_writer:
+        assert first_writer.wait(60) == second_writer.wait(60) == 0
+    keys = [key(number) for number in (0, *range(100, 160), *range(200, 260))]
+    assert len(store.read(keys)) == len(keys)
 
 
 @pytest.mark.long
@@ -211,9 +213,9 @@ def test_a_killed_writer_leaves_whole_vector_records(store: FileStore) -> None:
         assert killed.stdout is not None
         written = [int(killed.stdout.readline()) for _ in range(50)]
         killed.send_signal(signal.SIGKILL)
-    found = store.read([key(number) for number in range(60)])
-    assert {key(number) for number in written} <= set(found)
-    assert all(found[one] == one[-4:] + RECORD for one in found)
+    stored = store.read([key(number) for number in range(60)])
+    assert {key(number) for number in written} <= set(stored)
+    assert all(stored[record_key] == record_key[-4:] + RECORD for record_key in stored)
     assert store.write(records(1, start=5000)) == 1  # the lock that it held is free
 
 
@@ -253,13 +255,13 @@ def test_a_process_closes_a_vector_file_that_another_found_damaged(store: FileSt
     )
     with subprocess.Popen(
         [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as one:
-        assert one.stdout is not None
-        assert one.stdout.readline() == "written\n"
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "written\n"
         (file,) = store.folder.glob("*.lmdb")
         os.truncate(file, 10_000)
         assert store.write(records(1, start=60)) == 1  # and deletes the damaged file
-        assert one.communicate("\n")[0] == "0 1\n"
+        assert process.communicate("\n")[0] == "0 1\n"
     assert store.read([key(0), key(60)]) == {key(0): b"again", **records(1, start=60)}
 
 
@@ -329,11 +331,11 @@ def test_old_records_make_room_in_redis_too(redis_url: str, client: Redis) -> No
     for start in range(0, 4000, 100):
         assert store.write(records(100, start)) == 100
         assert store.size().stored_bytes <= 4.3 * MEGABYTE
-    kept = [number for number in range(4000) if store.read([key(number)])]
-    assert kept == list(range(kept[0], 4000))
-    assert len(kept) > 900
-    taken = sum(client.memory_usage(generation, samples=0) or 0 for generation in (YOUNG, OLD))
-    assert 0.9 < taken / store.size().stored_bytes < 1.4
+    kept_numbers = [number for number in range(4000) if store.read([key(number)])]
+    assert kept_numbers == list(range(kept_numbers[0], 4000))
+    assert len(kept_numbers) > 900
+    bytes_in_redis = sum(client.memory_usage(generation, samples=0) or 0 for generation in (YOUNG, OLD))
+    assert 0.9 < bytes_in_redis / store.size().stored_bytes < 1.4
 
 
 def test_a_record_is_gone_from_redis_after_its_time(redis_url: str, client: Redis) -> None:
