@@ -22,7 +22,7 @@ class CountsSalt:
     """A scorer that counts a word, and fails on another."""
 
     def score(self, query, documents, tuples):
-        texts = [documents[place] for (place,) in tuples]
+        texts = [documents[number] for (number,) in tuples]
         values = [np.nan if "broken" in text else text.count("salt") for text in texts]
         return Scores(np.array(values, dtype=np.float32))
 
@@ -32,27 +32,27 @@ def test_a_scorer_chooses_the_best_passages_and_the_hardest_others() -> None:
     assert best_passages(CountsSalt(), "q", passages, 2) == ["salt salt salt", "salt salt"]
     assert best_passages(CountsSalt(), "q", passages[:2], 2) == passages[:2]
     example = Example("q", ("wing", "salt", "heat", "salt salt", "broken"), (0, 0, 1, 0, 0))
-    (found,) = keep_hardest([example], CountsSalt(), 2)
-    assert (found.documents, found.relevance) == (("heat", "salt salt", "salt"), (1, 0, 0))
+    (hardest,) = keep_hardest([example], CountsSalt(), 2)
+    assert (hardest.documents, hardest.relevance) == (("heat", "salt salt", "salt"), (1, 0, 0))
 
 
 def test_triples_of_documents_become_triples_of_passages() -> None:
     options = Passages(words=2, stride=2)
     example = Example("q", ("salt one salt salt wing two", "other three four five", "six"), (1, 0, 0), "here")
-    whole = list(passage_triples([example], options))
-    assert [one.documents[0] for one in whole] == ["salt one", "salt salt", "wing two"]
-    assert {one.documents[1] for one in whole} <= {"other three", "four five", "six"}
-    assert all(one.relevance == (1, 0) and one.location == "here" for one in whole)
+    triples = list(passage_triples([example], options))
+    assert [triple.documents[0] for triple in triples] == ["salt one", "salt salt", "wing two"]
+    assert {triple.documents[1] for triple in triples} <= {"other three", "four five", "six"}
+    assert all(triple.relevance == (1, 0) and triple.location == "here" for triple in triples)
     filtered = list(passage_triples([example], options, keep=1, scorer=CountsSalt()))
-    assert [one.documents[0] for one in filtered] == ["salt salt"]
+    assert [triple.documents[0] for triple in filtered] == ["salt salt"]
     assert not list(passage_triples([Example("q", ("salt",), (1,))], options))
 
 
 def test_a_teachers_scores_are_written_beside_their_documents(caplog: pytest.LogCaptureFixture) -> None:
     example = Example("q", ("wing", "salt", "broken", "salt salt"), (0, 1, 0, 0), "line 7")
-    (found,) = add_scores([example], CountsSalt())
-    assert (found.documents, found.relevance) == (("wing", "salt", "salt salt"), (0, 1, 0))
-    assert found.scores == (0.0, 1.0, 2.0)
+    (scored,) = add_scores([example], CountsSalt())
+    assert (scored.documents, scored.relevance) == (("wing", "salt", "salt salt"), (0, 1, 0))
+    assert scored.scores == (0.0, 1.0, 2.0)
     assert "line 7: 1 documents could not be scored" in caplog.text
 
 
@@ -62,13 +62,13 @@ def test_training_examples_are_made_from_an_index(tmp_path: Path) -> None:
         client.index(index="notes", id=doc_id, body={"title": "T", "text": text}, refresh=True)
     qrels = Qrels({"1": {"c": 1, "a": 1, "gone": 1, "b": 0}, "2": {"b": 0}})
     queries = (Query("1", "salt"), Query("2", "salt"), Query("3", "salt"))
-    (found,) = examples_from_index(Search(client, "notes"), queries, qrels)
-    assert found.query == "salt"
-    labels = dict(zip(found.documents, found.relevance, strict=True))
+    (example,) = examples_from_index(Search(client, "notes"), queries, qrels)
+    assert example.query == "salt"
+    labels = dict(zip(example.documents, example.relevance, strict=True))
     assert labels == {"T salt and salt": 0, "T low salt": 1, "T the wing": 1}
-    assert (found.documents[2], set(found.titles)) == ("T the wing", {"T"})
-    (found,) = examples_from_index(Search(client, "notes", depth=1), queries, qrels, inject=False)
-    assert len(found.documents) == 1
+    assert (example.documents[2], set(example.titles)) == ("T the wing", {"T"})
+    (example,) = examples_from_index(Search(client, "notes", depth=1), queries, qrels, inject=False)
+    assert len(example.documents) == 1
     client.close()
 
 
@@ -80,17 +80,17 @@ def test_training_examples_are_made_from_questions() -> None:
         for paragraph in article["paragraphs"]
         for question in paragraph["qas"]
     }
-    found = list(examples_from_questions(SLICE, depth=10, questions=20))
-    assert len(found) == 20
-    assert [one.query for one in found] == [
+    examples = list(examples_from_questions(SLICE, depth=10, questions=20))
+    assert len(examples) == 20
+    assert [example.query for example in examples] == [
         question.query for question in examples_from_questions(SLICE, depth=10, questions=20)
     ]
-    for example in found:
+    for example in examples:
         assert len(example.relevant_documents) == 1
         assert answers[example.query] in example.relevant_documents[0].lower()
         assert 1 <= len(example.negatives) <= 10
         assert not any(answers[example.query] in text.lower() for text in example.negatives)
-    assert sum(example.relevance[0] for example in found) > 10  # BM25 finds most of them first
+    assert sum(example.relevance[0] for example in examples) > 10  # BM25 finds most of them first
     assert len(list(examples_from_questions(SLICE, depth=2))) == 200
 
 

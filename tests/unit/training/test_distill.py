@@ -38,15 +38,15 @@ def micro_batch(trainee: Trainee, recipe: Recipe, budget_tokens: int = 10_000) -
 def test_the_distillation_loss_of_a_model_with_itself_is_0(recipe: Recipe) -> None:
     student, teacher = load_trainee(CLASSIFIER, recipe), load_trainee(CLASSIFIER, recipe)
     with torch.no_grad():
-        found = DistillationObjective(student, teacher, recipe)(micro_batch(student, recipe))
-    assert float(found["attention"]) == 0
-    assert float(found["hidden"]) == pytest.approx(0, abs=1e-9)
+        terms = DistillationObjective(student, teacher, recipe)(micro_batch(student, recipe))
+    assert float(terms["attention"]) == 0
+    assert float(terms["hidden"]) == pytest.approx(0, abs=1e-9)
     if recipe.loss == "listwise":
-        assert float(found["soft"]) == pytest.approx(0, abs=1e-6)
+        assert float(terms["soft"]) == pytest.approx(0, abs=1e-6)
     else:
         inputs = to_device(torch.device("cpu"), micro_batch(student, recipe).inputs)
         logits = teacher.network(**inputs)
-        assert float(found["soft"]) == pytest.approx(float(soft_cross_entropy(logits, logits)))
+        assert float(terms["soft"]) == pytest.approx(float(soft_cross_entropy(logits, logits)))
 
 
 def test_padding_and_other_sequences_do_not_change_the_distillation_loss() -> None:
@@ -54,12 +54,12 @@ def test_padding_and_other_sequences_do_not_change_the_distillation_loss() -> No
     student = select_layers(teacher, layer_map(2, 1), "student")
     objective = DistillationObjective(student, teacher, POINTWISE)
     objective.requires_grad_(requires_grad=False)
-    whole = objective(micro_batch(student, POINTWISE))
+    terms = objective(micro_batch(student, POINTWISE))
     steps = StepBuilder(MonoSequenceBuilder(student.builder), 6, 1, student.pad_id)  # a sequence at a time
     (step,) = steps.build(iter(EXAMPLES))
     assert len(step.micro_batches) == 6
-    for part, value in whole.items():
-        alone = sum(float(objective(one)[part]) * one.share for one in step.micro_batches)
+    for name, value in terms.items():
+        alone = sum(float(objective(micro)[name]) * micro.share for micro in step.micro_batches)
         assert alone == pytest.approx(float(value), rel=1e-5)
 
 
@@ -86,9 +86,9 @@ def test_each_student_layer_learns_from_the_last_teacher_layer_of_its_block(
     assert layer_map(teacher, student) == expected
 
 
-@pytest.mark.parametrize(("kept", "expected"), [((0, 1, 4, 5), (0, 3, 4, 5)), ((2,), (5,)), ((0, 2), (1, 5))])
-def test_a_kept_layer_replaces_the_dropped_layers_after_it(kept, expected):
-    assert target_layers(6, kept) == expected
+@pytest.mark.parametrize(("layers", "expected"), [((0, 1, 4, 5), (0, 3, 4, 5)), ((2,), (5,)), ((0, 2), (1, 5))])
+def test_a_kept_layer_replaces_the_dropped_layers_after_it(layers, expected):
+    assert target_layers(6, layers) == expected
 
 
 def test_a_student_whose_layers_do_not_fit_the_teacher_is_refused() -> None:
@@ -107,9 +107,9 @@ def test_selected_layers_are_copied_from_the_teacher(form: str, tmp_path: Path) 
     student = select_layers(teacher, (1,), "student")
     before, after = dict(teacher.network.named_parameters()), dict(student.network.named_parameters())
     for name, tensor in after.items():
-        same = name.replace("layer.0.", "layer.1.").replace("layers.0.", "layers.1.")
-        assert torch.equal(tensor, before[same])
-        assert tensor.data_ptr() != before[same].data_ptr()
+        source_name = name.replace("layer.0.", "layer.1.").replace("layers.0.", "layers.1.")
+        assert torch.equal(tensor, before[source_name])
+        assert tensor.data_ptr() != before[source_name].data_ptr()
 
 
 def test_a_bi_encoder_is_not_compared_layer_by_layer(tmp_path: Path) -> None:
@@ -128,24 +128,24 @@ def test_recorded_hidden_states_equal_those_of_transformers() -> None:
         probe.run(inputs)
     plain = transformers.AutoModelForSequenceClassification.from_pretrained(CLASSIFIER, attn_implementation="eager")
     with torch.no_grad():
-        made = plain.eval()(**inputs, output_hidden_states=True, output_attentions=True)
-    for found, expected in zip(probe.states, made.hidden_states, strict=True):
-        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+        output = plain.eval()(**inputs, output_hidden_states=True, output_attentions=True)
+    for recorded, expected in zip(probe.states, output.hidden_states, strict=True):
+        torch.testing.assert_close(recorded, expected, rtol=1e-4, atol=1e-4)
     padding = (1 - inputs["attention_mask"])[:, None, None, :] * -1e9
-    for found, expected in zip(probe.attention, made.attentions, strict=True):
-        torch.testing.assert_close((found + padding).softmax(dim=3), expected, rtol=1e-3, atol=1e-4)
+    for recorded, expected in zip(probe.attention, output.attentions, strict=True):
+        torch.testing.assert_close((recorded + padding).softmax(dim=3), expected, rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.parametrize(
-    ("changes", "parts"),
+    ("changes", "terms"),
     [
         ({}, {"attention", "hidden", "soft", "hard"}),
         ({"attention": False}, {"hidden", "soft", "hard"}),
         ({"hidden": False, "hard": False}, {"attention", "soft"}),
     ],
 )
-def test_terms_of_the_distillation_loss_can_be_left_out(changes: dict[str, bool], parts: set[str]) -> None:
+def test_terms_of_the_distillation_loss_can_be_left_out(changes: dict[str, bool], terms: set[str]) -> None:
     recipe = replace(LISTWISE, **changes)
     teacher = load_trainee(CLASSIFIER, recipe)
     objective = DistillationObjective(select_layers(teacher, (1,), "student"), teacher, recipe)
-    assert set(objective(micro_batch(teacher, recipe))) == parts
+    assert set(objective(micro_batch(teacher, recipe))) == terms

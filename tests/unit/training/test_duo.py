@@ -48,11 +48,11 @@ def test_a_duo_training_reads_pairs_of_unlike_labels_in_both_orders() -> None:
 def test_teacher_scores_make_every_pair_with_its_difference() -> None:
     example = Example("low", ("salt", "wing", "heat"), (1, 0, 0), scores=(3.0, 1.0, 1.5))
     assembly = DuoSequenceBuilder(builder(), skips_equal_labels=False)
-    made = assembly.sequences(example)
-    assert assembly.count(example) == len(made) == 6
-    assert sorted(one.score for one in made) == [-2.0, -1.5, -0.5, 0.5, 1.5, 2.0]
+    sequences = assembly.sequences(example)
+    assert assembly.count(example) == len(sequences) == 6
+    assert sorted(sequence.score for sequence in sequences) == [-2.0, -1.5, -0.5, 0.5, 1.5, 2.0]
     labelled = DuoSequenceBuilder(builder()).sequences(example)
-    assert {one.score for one in labelled} == {2.0, 1.5, -2.0, -1.5}
+    assert {sequence.score for sequence in labelled} == {2.0, 1.5, -2.0, -1.5}
 
 
 def test_the_development_measure_of_duo_sums_probabilities() -> None:
@@ -63,10 +63,10 @@ def test_the_development_measure_of_duo_sums_probabilities() -> None:
     pairs, sequences = ordered_pairs(trainee.builder, example.query, example.documents)
     logits = scoring.score_sequences(trainee, sequences)
     expected = [
-        sum(1 / (1 + np.exp(-z)) for (i, _), z in zip(pairs, logits, strict=True) if i == place) for place in range(3)
+        sum(1 / (1 + np.exp(-z)) for (i, _), z in zip(pairs, logits, strict=True) if i == number) for number in range(3)
     ]
     np.testing.assert_allclose(sums, expected)
-    rank = sorted(range(3), key=lambda place: -sums[place]).index(2) + 1
+    rank = sorted(range(3), key=lambda number: -sums[number]).index(2) + 1
     assert DevelopmentSet([example], "RR@10").measure_network(trainee, scoring) == pytest.approx(1 / rank)
 
 
@@ -76,15 +76,15 @@ def test_a_duo_model_learns_and_is_exported(examples: Path, tmp_path: Path) -> N
     assert np.mean([float(row["loss"]) for row in rows[-8:]]) < np.mean([float(row["loss"]) for row in rows[:8]])
     card = json.loads((tmp_path / "made" / "osrerank.json").read_text())
     assert (card["kind"], card["segment_rows"]) == ("duo", 3)
-    made = export_model(tmp_path / "made", tmp_path / "exported")
-    assert (made.kind, made.segment_rows) == ("duo", 3)
+    exported = export_model(tmp_path / "made", tmp_path / "exported")
+    assert (exported.kind, exported.segment_rows) == ("duo", 3)
     assert (tmp_path / "exported" / "onnx" / "model.onnx").exists()
 
 
 def test_a_duo_model_learns_from_a_duo_teacher(examples: Path, tmp_path: Path) -> None:
     recipe = replace(RECIPE, method="logits", head="", steps=20)
-    answer = request(examples, tmp_path / "made", recipe, source=TEACHER)
-    assert distill(answer, student=START) == tmp_path / "made"
+    distillation = request(examples, tmp_path / "made", recipe, source=TEACHER)
+    assert distill(distillation, student=START) == tmp_path / "made"
     card = read_card(tmp_path / "made")
     assert (card.kind, card.segment_rows) == ("duo", 3)
     rows = read_curve(tmp_path / "made" / "curve.csv")

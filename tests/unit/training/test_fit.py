@@ -36,8 +36,8 @@ SMALL = Recipe(
 
 def request(examples: Path, output: Path, recipe: Recipe = SMALL, **changes: object) -> TrainingRequest:
     source = open_source({"examples": str(examples)})
-    given = {"source": CLASSIFIER, "data": [source], "development": source, **changes}
-    return TrainingRequest(output=output, recipe=recipe, **given)
+    options = {"source": CLASSIFIER, "data": [source], "development": source, **changes}
+    return TrainingRequest(output=output, recipe=recipe, **options)
 
 
 def minutes(steps: int) -> dict[str, object]:
@@ -59,9 +59,9 @@ POINTWISE = replace(SMALL, loss="pointwise", draw="balanced", mine_at=0.0)
 
 @pytest.mark.parametrize("recipe", [SMALL, pytest.param(POINTWISE, marks=pytest.mark.slow)])
 def test_a_trained_model_scores_the_same_after_saving(examples, tmp_path, recipe):
-    said: list[str] = []
+    progress: list[str] = []
     recipe = replace(recipe, steps=40, evaluate_every=10)
-    trained = train(request(examples, tmp_path / "made", recipe, report=said.append))
+    trained = train(request(examples, tmp_path / "made", recipe, report=progress.append))
     assert trained == tmp_path / "made"
     rows = curve(trained)
     assert [int(row["step"]) for row in rows] == list(range(1, 41))
@@ -80,11 +80,11 @@ def test_a_trained_model_scores_the_same_after_saving(examples, tmp_path, recipe
     assert not (tmp_path / "made.training").exists()
     scorer = load_scorer(str(trained), backend="torch")
     lines = [json.loads(line) for line in examples.read_text().splitlines()]
-    found = [
-        scorer.score(line["query"], line["documents"], [(place,) for place in range(4)]).values.argmax()
+    best_documents = [
+        scorer.score(line["query"], line["documents"], [(number,) for number in range(4)]).values.argmax()
         for line in lines
     ]
-    assert np.mean([place == 3 for place in found]) > 0.8
+    assert np.mean([number == 3 for number in best_documents]) > 0.8
 
 
 def with_scores(examples: Path, output: Path) -> Path:
@@ -97,26 +97,26 @@ def with_scores(examples: Path, output: Path) -> Path:
 
 @pytest.mark.parametrize("start", ["cross-encoder", pytest.param("bi-encoder", marks=pytest.mark.slow)])
 def test_training_on_teacher_scores_ignores_labels(examples, tmp_path, start):
-    data = with_scores(examples, tmp_path / "scored.jsonl")
+    scored = with_scores(examples, tmp_path / "scored.jsonl")
     source = CLASSIFIER if start == "cross-encoder" else carded(tmp_path / "start")
     recipe = replace(SMALL, soft=True, hard=False, draw="all", mine_at=0.0, steps=40)
-    trained = train(request(data, tmp_path / "made", recipe, source=source, development=None))
+    trained = train(request(scored, tmp_path / "made", recipe, source=source, development=None))
     assert trained is not None
     losses = [float(row["loss"]) for row in curve(trained)]
     assert np.mean(losses[-8:]) < 0.7 * np.mean(losses[:8])
-    turned = tmp_path / "turned.jsonl"
-    turned.write_text(data.read_text().replace("[0, 0, 0, 1]", "[0, 1, 1, 0]"))
-    other = train(request(turned, tmp_path / "other", recipe, source=source, development=None))
-    assert other is not None
-    assert curve(other) == curve(trained)
+    relabelled = tmp_path / "turned.jsonl"
+    relabelled.write_text(scored.read_text().replace("[0, 0, 0, 1]", "[0, 1, 1, 0]"))
+    trained_on_relabelled = train(request(relabelled, tmp_path / "other", recipe, source=source, development=None))
+    assert trained_on_relabelled is not None
+    assert curve(trained_on_relabelled) == curve(trained)
 
 
 def test_training_combines_scores_and_labels_and_names_examples_without_scores(examples, tmp_path):
     with pytest.raises(EvaluationError, match=r"examples\.jsonl, line 1: soft=true learns from scores"):
         train(request(examples, tmp_path / "made", replace(SMALL, soft=True)))
     assert not (tmp_path / "made.training").exists()
-    data = with_scores(examples, tmp_path / "scored.jsonl")
-    trained = train(request(data, tmp_path / "made", replace(SMALL, soft=True), development=None))
+    scored = with_scores(examples, tmp_path / "scored.jsonl")
+    trained = train(request(scored, tmp_path / "made", replace(SMALL, soft=True), development=None))
     assert trained is not None
     row = curve(trained)[0]
     assert float(row["loss"]) == pytest.approx(float(row["soft"]) + float(row["hard"]), rel=1e-4)
@@ -130,13 +130,13 @@ def test_a_stopped_training_resumes_bitwise(examples: Path, tmp_path: Path, kind
         assert train(request(examples, tmp_path / "parts", source=start, **minutes(steps))) is None
     assert train(request(examples, tmp_path / "parts", source=start)) == tmp_path / "parts"
     assert curve(tmp_path / "parts") == curve(tmp_path / "whole")
-    whole, parts = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "parts"))
-    assert whole.keys() == parts.keys()
-    assert all(torch.equal(whole[name], parts[name]) for name in whole)
+    uninterrupted, resumed = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "parts"))
+    assert uninterrupted.keys() == resumed.keys()
+    assert all(torch.equal(uninterrupted[name], resumed[name]) for name in uninterrupted)
     assert any(
-        not torch.equal(whole[name], tensor)
+        not torch.equal(uninterrupted[name], tensor)
         for name, tensor in load_file(start / "model.safetensors").items()
-        if name in whole
+        if name in uninterrupted
     )
 
 
@@ -167,22 +167,22 @@ def test_a_killed_training_resumes_bitwise(examples: Path, tmp_path: Path) -> No
     assert (tmp_path / "parts.training").is_dir()
     assert train(request(examples, tmp_path / "parts")) == tmp_path / "parts"
     assert curve(tmp_path / "parts") == curve(tmp_path / "whole")
-    whole, parts = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "parts"))
-    assert all(torch.equal(whole[name], parts[name]) for name in whole)
+    uninterrupted, resumed = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "parts"))
+    assert all(torch.equal(uninterrupted[name], resumed[name]) for name in uninterrupted)
 
 
 def test_a_stopped_distillation_resumes_with_its_student(examples: Path, tmp_path: Path) -> None:
     recipe = replace(SMALL, name="tinybert-listwise", mine_at=0.0, hard=False, dropout=0.0)
-    made = {"layers": 1}
+    student = {"layers": 1}
     begun = request(examples, tmp_path / "made", recipe, development=None)
-    assert distill(replace(begun, max_minutes=1e-9), **made) is None
+    assert distill(replace(begun, max_minutes=1e-9), **student) is None
     for changed in ({"layers": 2}, {"layers": [1, 2]}):
         with pytest.raises(ConfigError, match="another unfinished training"):
-            distill(begun, **{**made, **changed})
-    assert distill(begun, **made) == tmp_path / "made"
-    distill(replace(begun, output=tmp_path / "whole"), **made)
-    parts, whole = (load_file(tmp_path / name / "model.safetensors") for name in ("made", "whole"))
-    assert all(torch.equal(whole[name], parts[name]) for name in whole)
+            distill(begun, **{**student, **changed})
+    assert distill(begun, **student) == tmp_path / "made"
+    distill(replace(begun, output=tmp_path / "whole"), **student)
+    resumed, uninterrupted = (load_file(tmp_path / name / "model.safetensors") for name in ("made", "whole"))
+    assert all(torch.equal(uninterrupted[name], resumed[name]) for name in uninterrupted)
 
 
 def test_the_size_of_micro_batches_changes_no_loss(examples: Path, tmp_path: Path) -> None:
@@ -200,9 +200,9 @@ def test_development_labels_change_only_the_chosen_step(examples: Path, tmp_path
     for name, development in (("right", examples), ("turned", held_back)):
         source = open_source({"examples": str(development)})
         train(request(examples, tmp_path / name, development=source))
-    right, turned = (curve(tmp_path / name) for name in ("right", "turned"))
-    assert [row["loss"] for row in right] == [row["loss"] for row in turned]
-    assert [row["measure"] for row in right] != [row["measure"] for row in turned]
+    right, relabelled = (curve(tmp_path / name) for name in ("right", "turned"))
+    assert [row["loss"] for row in right] == [row["loss"] for row in relabelled]
+    assert [row["measure"] for row in right] != [row["measure"] for row in relabelled]
 
 
 def test_bad_data_and_a_nan_loss_end_a_training(examples: Path, tmp_path: Path) -> None:
@@ -246,12 +246,12 @@ def test_a_smaller_student_approaches_its_teacher(examples: Path, tmp_path: Path
     recipe = replace(SMALL, name="tinybert-listwise", steps=30, mine_at=0.0, hard=False, dropout=0.0)
     distill(request(examples, tmp_path / "made", recipe, development=None), layers=1)
     rows = curve(tmp_path / "made")
-    for part in ("attention", "hidden"):
-        values = [float(row[part]) for row in rows]
+    for term in ("attention", "hidden"):
+        values = [float(row[term]) for row in rows]
         assert np.mean(values[-5:]) < 0.9 * np.mean(values[:5])
     assert "hard" not in rows[0]
     assert float(rows[0]["loss"]) == pytest.approx(
-        sum(float(rows[0][part]) for part in ("attention", "hidden", "soft")), rel=1e-6
+        sum(float(rows[0][term]) for term in ("attention", "hidden", "soft")), rel=1e-6
     )
     config = json.loads((tmp_path / "made" / "config.json").read_text())
     assert config["num_hidden_layers"] == 1
@@ -266,8 +266,8 @@ def test_a_bi_encoder_learns_the_logits_of_a_cross_encoder(examples: Path, tmp_p
     distill(request(examples, tmp_path / "made", recipe, development=None), student=start)
     rows = curve(tmp_path / "made")
     assert np.mean([float(row["soft"]) for row in rows[-5:]]) < np.mean([float(row["soft"]) for row in rows[:5]])
-    known = read_card(tmp_path / "made").provenance
-    assert (known["base_model"], known["student_from"]) == (CLASSIFIER.name, start.name)
+    provenance = read_card(tmp_path / "made").provenance
+    assert (provenance["base_model"], provenance["student_from"]) == (CLASSIFIER.name, start.name)
     assert f"the student began as `{start.name}`" in (tmp_path / "made" / "README.md").read_text(encoding="utf-8")
 
 
@@ -288,11 +288,11 @@ def test_a_checkpoint_is_tensors_and_json_and_belongs_to_one_training(examples, 
 
 def test_a_resumed_student_may_name_its_layers(examples: Path, tmp_path: Path) -> None:
     recipe = replace(SMALL, name="tinybert-listwise", steps=2, mine_at=0.0)
-    answer = request(examples, tmp_path / "made", recipe, development=None)
-    assert distill(answer, layers=range(1, 3), student=CLASSIFIER) == tmp_path / "made"
+    distillation = request(examples, tmp_path / "made", recipe, development=None)
+    assert distill(distillation, layers=range(1, 3), student=CLASSIFIER) == tmp_path / "made"
 
 
 def test_a_distillation_reads_soft_labels_from_its_teacher(examples: Path, tmp_path: Path) -> None:
-    data = with_scores(examples, tmp_path / "scored.jsonl")
+    scored = with_scores(examples, tmp_path / "scored.jsonl")
     with pytest.raises(ConfigError, match="soft=true is for train"):
-        distill(request(data, tmp_path / "made", replace(SMALL, soft=True)), layers=1)
+        distill(request(scored, tmp_path / "made", replace(SMALL, soft=True)), layers=1)

@@ -37,11 +37,11 @@ def steps(**changes: object) -> MaskedStepBuilder:
 
 
 def test_pretraining_sequences_lose_no_token() -> None:
-    made = list(steps(max_tokens=10).sequences(["low " * 21, "low low"]))
-    assert [len(ids) for ids in made] == [10, 10, 7]  # a rest of fewer than four pieces is left out
+    sequences = list(steps(max_tokens=10).sequences(["low " * 21, "low low"]))
+    assert [len(ids) for ids in sequences] == [10, 10, 7]  # a rest of fewer than four pieces is left out
     tokenizer = Tokenizer.from_file(str(TOKENIZER))
     first, last = tokenizer.token_to_id("[CLS]"), tokenizer.token_to_id("[SEP]")
-    assert all(ids[0] == first and ids[-1] == last for ids in made)
+    assert all(ids[0] == first and ids[-1] == last for ids in sequences)
 
 
 def test_packed_pretraining_sequences_are_full_and_lose_no_token() -> None:
@@ -49,12 +49,12 @@ def test_packed_pretraining_sequences_are_full_and_lose_no_token() -> None:
     first, last = (maker.tokenizer.token_to_id(name) for name in ("[CLS]", "[SEP]"))
     low = maker.tokenizer.encode("low", add_special_tokens=False).ids
     for lengths in ([1] * 40, [3, 25, 10, 9, 1, 11, 30], [10, 10, 10], [9, 1, 9, 1, 9, 1, 9, 1, 9]):
-        made = [list(ids) for ids in maker.sequences(["low " * length for length in lengths])]
-        assert {len(ids) for ids in made[:-1]} <= {11, 12}  # one less where a text ends with a sequence
-        assert 6 <= len(made[-1]) <= 12
-        assert all(ids[0] == first and ids[-1] == last and last not in (ids[1], ids[-2]) for ids in made)
-        pieces = sum(piece in low for ids in made for piece in ids)
-        assert sum(lengths) * len(low) - pieces < 4  # a rest of fewer than four pieces is left out
+        packed = [list(ids) for ids in maker.sequences(["low " * length for length in lengths])]
+        assert {len(ids) for ids in packed[:-1]} <= {11, 12}  # one less where a text ends with a sequence
+        assert 6 <= len(packed[-1]) <= 12
+        assert all(ids[0] == first and ids[-1] == last and last not in (ids[1], ids[-2]) for ids in packed)
+        low_pieces = sum(piece in low for ids in packed for piece in ids)
+        assert sum(lengths) * len(low) - low_pieces < 4  # a rest of fewer than four pieces is left out
     inside = [list(ids[1:-1]) for ids in maker.sequences(["low low", "low low low", "low"])]
     assert inside == [[*low * 2, last, *low * 3, last, *low]]
 
@@ -63,7 +63,7 @@ def test_masking_hides_15_percent_of_tokens_and_never_separators() -> None:
     maker, rng = steps(), np.random.default_rng(1)
     mask = maker.tokenizer.token_to_id("[MASK]")
     ids = np.array([2, *range(20, 120), 3], dtype=np.int64)
-    as_mask = kept = 0
+    as_mask = unchanged = 0
     for _ in range(100):
         changed, targets = maker.mask_pieces(ids, rng)
         hidden = targets != IGNORE_INDEX
@@ -73,9 +73,9 @@ def test_masking_hides_15_percent_of_tokens_and_never_separators() -> None:
         assert (targets[hidden] == ids[hidden]).all()
         assert (changed[~hidden] == ids[~hidden]).all()
         as_mask += int((changed[hidden] == mask).sum())
-        kept += int((changed[hidden] == ids[hidden]).sum())
+        unchanged += int((changed[hidden] == ids[hidden]).sum())
     assert 0.77 < as_mask / 1500 < 0.83
-    assert 0.07 < kept / 1500 < 0.14
+    assert 0.07 < unchanged / 1500 < 0.14
     maker, rng = steps(max_tokens=40, pack=True), np.random.default_rng(1)
     (ids,) = maker.sequences(["low salt", "blood pressure", "can cause", "low low"])
     last = maker.tokenizer.token_to_id("[SEP]")
@@ -94,10 +94,10 @@ def test_masking_fits_roberta_tokenizers() -> None:
     names = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
     trainer = trainers.UnigramTrainer(vocab_size=60, special_tokens=names, unk_token="<unk>", show_progress=False)
     tokenizer.train_from_iterator(["low pressure and rain over the sea"] * 30, trainer)
-    made = MaskedStepBuilder(tokenizer, RECIPE, 10_000, 1)
-    (ids,) = made.sequences(["low pressure and rain over the sea"])
+    builder = MaskedStepBuilder(tokenizer, RECIPE, 10_000, 1)
+    (ids,) = builder.sequences(["low pressure and rain over the sea"])
     assert (ids[0], ids[-1]) == (tokenizer.token_to_id("<s>"), tokenizer.token_to_id("</s>"))
-    changed = np.concatenate([made.mask_pieces(ids, np.random.default_rng(seed))[0] for seed in range(20)])
+    changed = np.concatenate([builder.mask_pieces(ids, np.random.default_rng(seed))[0] for seed in range(20)])
     assert tokenizer.token_to_id("<mask>") in changed
     bare = MaskedStepBuilder(Tokenizer(models.Unigram()), RECIPE, 10_000)
     with pytest.raises(ConfigError, match="the model's tokenizer has neither"):
@@ -106,14 +106,16 @@ def test_masking_fits_roberta_tokenizers() -> None:
 
 def test_a_model_is_pretrained_from_scratch_and_further(corpus: Path, tmp_path: Path) -> None:
     start = create_encoder([corpus], tmp_path / "new", EncoderSize(layers=1, hidden=32, vocabulary=60))
-    said: list[str] = []
-    made = pretrain(start, tmp_path / "made", [corpus], replace(RECIPE, steps=40), report=said.append)
-    assert made is not None
-    losses = [float(row["loss"]) for row in read_curve(made / "curve.csv")]
+    progress: list[str] = []
+    pretrained = pretrain(start, tmp_path / "made", [corpus], replace(RECIPE, steps=40), report=progress.append)
+    assert pretrained is not None
+    losses = [float(row["loss"]) for row in read_curve(pretrained / "curve.csv")]
     assert np.mean(losses[-5:]) < 0.85 * np.mean(losses[:5])
-    assert json.loads((made / "config.json").read_text())["architectures"] == ["BertForMaskedLM"]
-    assert "cls.predictions.transform.dense.weight" in load_file(made / "model.safetensors")
-    assert pretrain(made, tmp_path / "more", [corpus], replace(RECIPE, steps=1), report=said.append) is not None
+    assert json.loads((pretrained / "config.json").read_text())["architectures"] == ["BertForMaskedLM"]
+    assert "cls.predictions.transform.dense.weight" in load_file(pretrained / "model.safetensors")
+    assert (
+        pretrain(pretrained, tmp_path / "more", [corpus], replace(RECIPE, steps=1), report=progress.append) is not None
+    )
 
 
 @pytest.mark.long
@@ -122,8 +124,8 @@ def test_a_stopped_pretraining_resumes_bitwise(corpus: Path, tmp_path: Path) -> 
     pretrain(start, tmp_path / "whole", [corpus], RECIPE, report=str)
     assert pretrain(start, tmp_path / "parts", [corpus], RECIPE, **minutes(3)) is None
     assert pretrain(start, tmp_path / "parts", [corpus], RECIPE, report=str) is not None
-    whole, parts = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "parts"))
-    assert all(torch.equal(whole[name], parts[name]) for name in whole)
+    uninterrupted, resumed = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "parts"))
+    assert all(torch.equal(uninterrupted[name], resumed[name]) for name in uninterrupted)
     assert read_curve(tmp_path / "whole" / "curve.csv") == read_curve(tmp_path / "parts" / "curve.csv")
 
 

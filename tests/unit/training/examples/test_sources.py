@@ -25,15 +25,21 @@ def read(**options: object) -> list[Example]:
 
 
 def test_training_triples_are_read_as_texts_and_as_ids(tmp_path: Path) -> None:
-    (found,) = read(triples=file(tmp_path, "t.tsv", "low pressure\tsalt is low\tthe wing\n"))
-    assert (found.query, found.documents, found.relevance) == ("low pressure", ("salt is low", "the wing"), (1, 0))
-    assert found.location.endswith("t.tsv, line 1")
-    found = read(
+    (example,) = read(triples=file(tmp_path, "t.tsv", "low pressure\tsalt is low\tthe wing\n"))
+    assert (example.query, example.documents, example.relevance) == (
+        "low pressure",
+        ("salt is low", "the wing"),
+        (1, 0),
+    )
+    assert example.location.endswith("t.tsv, line 1")
+    examples = read(
         **{"id-triples": file(tmp_path, "t.tsv", "7\td2\td1\n")},
         corpus=file(tmp_path, "c.jsonl", CORPUS),
         queries=file(tmp_path, "q.tsv", "7\tlow pressure\n"),
     )
-    assert [(one.query, one.documents) for one in found] == [("low pressure", ("bed rest", "Salt lowers nothing"))]
+    assert [(example.query, example.documents) for example in examples] == [
+        ("low pressure", ("bed rest", "Salt lowers nothing"))
+    ]
 
 
 def test_a_run_gives_negatives_and_relevant_documents_that_it_missed(tmp_path: Path) -> None:
@@ -43,12 +49,12 @@ def test_a_run_gives_negatives_and_relevant_documents_that_it_missed(tmp_path: P
         "queries": file(tmp_path, "q.tsv", "7\tlow\n"),
         "qrels": file(tmp_path, "qrels.txt", "7 0 d2 1\n7 0 d3 2\n7 0 d1 0\n"),
     }
-    (found,) = read(**options, depth=2)
-    assert (found.documents, found.relevance) == (("one", "three", "two"), (0, 1, 1))
-    (found,) = read(**options, depth="2", inject="false")
-    assert (found.documents, found.relevance) == (("one", "three"), (0, 1))
-    (found,) = read(**options, relevant=2)
-    assert (found.documents, found.relevance) == (("one", "three", "four"), (0, 1, 0))
+    (example,) = read(**options, depth=2)
+    assert (example.documents, example.relevance) == (("one", "three", "two"), (0, 1, 1))
+    (example,) = read(**options, depth="2", inject="false")
+    assert (example.documents, example.relevance) == (("one", "three"), (0, 1))
+    (example,) = read(**options, relevant=2)
+    assert (example.documents, example.relevance) == (("one", "three", "four"), (0, 1, 0))
 
 
 def test_training_examples_are_read_from_candidates(tmp_path: Path) -> None:
@@ -57,33 +63,33 @@ def test_training_examples_are_read_from_candidates(tmp_path: Path) -> None:
         "query": "low",
         "candidates": [{"doc_id": "a", "text": "x", "title": "t"}, {"doc_id": "b", "text": "y"}],
     }
-    (found,) = read(
+    (example,) = read(
         candidates=file(tmp_path, "c.jsonl", json.dumps(line)), qrels=file(tmp_path, "qrels.txt", "7 0 b 1\n")
     )
-    assert (found.documents, found.relevance) == (("t x", "y"), (0, 1))
+    assert (example.documents, example.relevance) == (("t x", "y"), (0, 1))
 
 
 def test_labelled_pairs_are_read_as_texts_and_as_ids(tmp_path: Path) -> None:
     wikiqa = "1\thow are caves formed ?\tby ice\t0\n1\thow are caves formed ?\tby water\t1\n2\twhat is salt\tsalt\t1\n"
-    found = read(pairs=file(tmp_path, "w.tsv", wikiqa))
-    assert [(one.query, one.documents, one.relevance) for one in found] == [
+    examples = read(pairs=file(tmp_path, "w.tsv", wikiqa))
+    assert [(example.query, example.documents, example.relevance) for example in examples] == [
         ("how are caves formed ?", ("by ice", "by water"), (0, 1)),
         ("what is salt", ("salt",), (1,)),
     ]
     birch = "1\t9.5\tlow\ta sentence\t301\td_1\t301\t0\n0\t9.5\tlow\tanother\t301\td_2\t301\t1\n"
-    (found,) = read(pairs=file(tmp_path, "b.tsv", birch))
-    assert (found.query, found.documents, found.relevance) == ("low", ("a sentence", "another"), (1, 0))
+    (example,) = read(pairs=file(tmp_path, "b.tsv", birch))
+    assert (example.query, example.documents, example.relevance) == ("low", ("a sentence", "another"), (1, 0))
 
 
 def test_written_training_examples_are_read_back(tmp_path: Path) -> None:
     examples = [Example("q", ("a\tb", "c"), (1, 0), scores=(1.5, -2.0)), Example("é", ("",), (0,))]
     assert write_examples(tmp_path / "e.jsonl.gz", examples) == 2
-    found = list(read_examples(tmp_path / "e.jsonl.gz"))
-    assert [replace(one, location="") for one in found] == examples
+    read_back = list(read_examples(tmp_path / "e.jsonl.gz"))
+    assert [replace(example, location="") for example in read_back] == examples
 
 
 @pytest.mark.parametrize(
-    ("kind", "content", "line", "said"),
+    ("kind", "content", "line", "message"),
     [
         ("triples", "q\ta\tb\nq\ta\n", 2, "found 2 columns"),
         ("triples", " \ta\tb\n", 1, "no text"),
@@ -100,9 +106,9 @@ def test_written_training_examples_are_read_back(tmp_path: Path) -> None:
     ],
 )
 def test_malformed_lines_of_training_sources_are_named(
-    tmp_path: Path, kind: str, content: str, line: int, said: str
+    tmp_path: Path, kind: str, content: str, line: int, message: str
 ) -> None:
-    with pytest.raises(FormatError, match=said) as caught:
+    with pytest.raises(FormatError, match=message) as caught:
         read(**{kind: file(tmp_path, "bad", content)})
     assert caught.value.line == line
     assert f"bad, line {line}:" in str(caught.value)
@@ -121,7 +127,7 @@ def test_a_run_must_be_sorted_and_its_documents_known(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"tripels": "x"}, "is not a kind of data"),
         ({"triples": "/nowhere/t.tsv"}, "is not a file"),
@@ -130,9 +136,9 @@ def test_a_run_must_be_sorted_and_its_documents_known(tmp_path: Path) -> None:
         ({"candidates": "HERE", "qrels": "HERE", "depth": "deep"}, "depth is 'deep'; it must be a whole number"),
     ],
 )
-def test_options_of_training_sources_are_checked(tmp_path: Path, options: dict[str, object], said: str) -> None:
+def test_options_of_training_sources_are_checked(tmp_path: Path, options: dict[str, object], message: str) -> None:
     here = file(tmp_path, "here", "x\n")
-    with pytest.raises(ConfigError, match=said):
+    with pytest.raises(ConfigError, match=message):
         open_source({name: here if value == "HERE" else value for name, value in options.items()})
 
 
@@ -145,12 +151,12 @@ def test_texts_are_looked_up_by_offset(tmp_path: Path) -> None:
 
 def test_offsets_of_a_large_collection_are_kept_beside_it(tmp_path: Path) -> None:
     path = Path(file(tmp_path, "c.tsv", "d1\tone\nd2\ttwo\n"))
-    kept = tmp_path / "c.tsv.ids.sqlite"
-    assert (TextFile(path)["d2"], kept.exists()) == ("two", False)
-    assert (TextFile(path, min_stored_bytes=1)["d2"], kept.exists()) == ("two", True)
-    made = kept.stat().st_mtime_ns
+    offsets = tmp_path / "c.tsv.ids.sqlite"
+    assert (TextFile(path)["d2"], offsets.exists()) == ("two", False)
+    assert (TextFile(path, min_stored_bytes=1)["d2"], offsets.exists()) == ("two", True)
+    written_at = offsets.stat().st_mtime_ns
     texts = TextFile(path, min_stored_bytes=1)
-    assert (list(texts), len(texts), texts["d1"], kept.stat().st_mtime_ns) == (["d1", "d2"], 2, "one", made)
+    assert (list(texts), len(texts), texts["d1"], offsets.stat().st_mtime_ns) == (["d1", "d2"], 2, "one", written_at)
     path.write_text("d0\tzero, which moves the others\nd1\tone\nd2\ttwo\n")
     assert [TextFile(path, min_stored_bytes=1)[name] for name in ("d0", "d2")] == [
         "zero, which moves the others",
@@ -183,10 +189,10 @@ def test_offsets_of_a_changed_collection_are_noticed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "line", "said"),
+    ("content", "line", "message"),
     [("d1\ta\nd1\tb\n", 2, "appears twice"), ("d1\n", 1, "expected JSON"), ('{"text": "x"}\n', 1, "with an id")],
 )
-def test_a_collection_with_ambiguous_ids_is_refused(tmp_path: Path, content: str, line: int, said: str) -> None:
-    with pytest.raises(FormatError, match=said) as caught:
+def test_a_collection_with_ambiguous_ids_is_refused(tmp_path: Path, content: str, line: int, message: str) -> None:
+    with pytest.raises(FormatError, match=message) as caught:
         TextFile(Path(file(tmp_path, "c", content)))
     assert caught.value.line == line
