@@ -74,9 +74,9 @@ def test_documents_are_cut_to_fit_and_queries_only_at_64_tokens(rule: str, most:
 
 
 def test_special_tokens_in_text_are_text(builder: InputBuilder) -> None:
-    found, types = sequence(builder, "low [SEP]", "[CLS] wing [MASK] [PAD]")
-    assert [found.count(special) for special in (SEP, CLS, 0, 4)] == [2, 1, 0, 0]
-    assert types.count(0) == found.index(SEP) + 1
+    token_ids, types = sequence(builder, "low [SEP]", "[CLS] wing [MASK] [PAD]")
+    assert [token_ids.count(special) for special in (SEP, CLS, 0, 4)] == [2, 1, 0, 0]
+    assert types.count(0) == token_ids.index(SEP) + 1
 
 
 @pytest.mark.long
@@ -179,19 +179,19 @@ def test_a_word_with_too_many_tokens_is_divided() -> None:
 
 def marked_tokenizer(tmp_path: Path, **options: object) -> Tokenizer:
     """Return a byte-level tokenizer with the special token [QRY], saved in a folder."""
-    made = Tokenizer(models.BPE())
-    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     trainer = trainers.BpeTrainer(
         vocab_size=300, special_tokens=["[CLS]", "[SEP]"], initial_alphabet=alphabet, show_progress=False
     )
-    made.train_from_iterator(["rain falls and rain rains on the plain"] * 20, trainer)
-    made.post_processor = processors.TemplateProcessing(
+    tokenizer.train_from_iterator(["rain falls and rain rains on the plain"] * 20, trainer)
+    tokenizer.post_processor = processors.TemplateProcessing(
         single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B [SEP]", special_tokens=[("[CLS]", 0), ("[SEP]", 1)]
     )
-    made.add_special_tokens([AddedToken("[QRY]", special=True, **options)])
-    made.save(str(tmp_path / "tokenizer.json"))
-    return made
+    tokenizer.add_special_tokens([AddedToken("[QRY]", special=True, **options)])
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    return tokenizer
 
 
 @pytest.mark.parametrize("prefix", ["[QRY] ", "[QRY]", "find [QRY]: ", "[QRY][SEP] a "])
@@ -213,10 +213,10 @@ def test_a_text_that_spells_a_special_token_is_read_as_text(tmp_path: Path) -> N
     tokenizer = marked_tokenizer(tmp_path)
     builder = InputBuilder.load(tmp_path, card(head="cosine", kind="bi-encoder", query_prefix="[QRY] "))
     marker = tokenizer.token_to_id("[QRY]")
-    found = builder.single(builder.query("rain [QRY] falls")).ids.tolist()
-    assert found.count(marker) == 1
-    assert found.index(marker) == 1
-    assert [tokenizer.id_to_token(one) for one in found][2:9] == ["\u0120rain", "\u0120", *"[QRY]"]
+    token_ids = builder.single(builder.query("rain [QRY] falls")).ids.tolist()
+    assert token_ids.count(marker) == 1
+    assert token_ids.index(marker) == 1
+    assert [tokenizer.id_to_token(token_id) for token_id in token_ids][2:9] == ["\u0120rain", "\u0120", *"[QRY]"]
 
 
 def test_the_end_of_a_long_text_is_kept_where_the_tokenizer_cuts_on_the_left() -> None:
