@@ -77,8 +77,9 @@ class Reranker:
     Args:
         model: a directory or hub id in Hugging Face layout, or the name of a shipped model. None uses the settings'
             model.
-        vector_model: the bi-encoder of the stage ``vectors`` if ``model`` is a cross-encoder. Set like ``model``.
-        duo_model: the model that compares pairs, for ``mono-duo`` and ``vectors-duo``. Set like ``model``.
+        vector_model: the bi-encoder of the stage ``vectors`` if ``model`` is a cross-encoder. Its values are those of
+            ``model``.
+        duo_model: the model that compares pairs, for ``mono-duo`` and ``vectors-duo``. Takes the values of ``model``.
         backend: ``auto``, ``onnx``, ``torch``, ``workers`` or ``http``. None uses the settings' backend.
         redis_url: the Redis for the score cache. None uses the settings' Redis.
         scorer: a scorer or encoder of your own instead of ``model``, which you close yourself.
@@ -140,7 +141,7 @@ class Reranker:
         return [_ranked_text(candidate, original_ids[candidate.doc_id]) for candidate in candidates[:top_k]]
 
     def rank_frame(self, frame: Any, *, top_k: int | None = None) -> Any:
-        """Return a DataFrame of pandas with each query's documents in the new order.
+        """Return a pandas DataFrame with each query's documents in the new order.
 
         The columns are PyTerrier's: ``qid``, ``query``, ``docno`` and ``text``, and optionally ``title``, which is also
         part of the model's input, and ``score``. In the new frame, ``score`` is the model's, ``rank`` counts from 0,

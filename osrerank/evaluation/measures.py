@@ -194,8 +194,8 @@ def parse_measures(names: Iterable[str], relevance_level: int = 1) -> dict[str, 
 def msmarco_mrr(qrels: Qrels, run: Run) -> dict[str, float]:
     """Return query_id -> reciprocal rank of each judged query, as MS MARCO's official script computes it.
 
-    Grades above 0 are relevant. A query that is not in the run counts as 0. In a three-column run, the rank column
-    counts, even if ranks are missing.
+    Grades above 0 are relevant. A query that is not in the run counts as 0. In a three-column run, ranks come from
+    the rank column, even if there are gaps.
     """
     return {query_id: _reciprocal_rank(judged, run, query_id) for query_id, judged in qrels.judgments.items()}
 

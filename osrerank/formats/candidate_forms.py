@@ -115,5 +115,5 @@ def _parse_row(source: SourceFile, number: int, row: Mapping[str, str]) -> dict[
 
 
 def _score_key(document: Fields) -> float:
-    """Return a key that sorts documents by falling score. Documents without a score come last."""
+    """Return a key that sorts documents by descending score. Documents without a score come last."""
     return -float(document[SCORE]) if SCORE in document else math.inf

@@ -105,7 +105,7 @@ def _check_files(directory: Path) -> None:
 def _infer_bi_encoder_card(directory: Path, name: str) -> ModelCard:
     """Return the card of a bi-encoder that another library saved.
 
-    Graphs that other programs export end with the last hidden states. They are used if no later module has weights.
+    ONNX graphs of other programs output the last hidden states. They are used only if no later module has weights.
 
     Raises:
         ModelLoadError: the files cannot be read, or the model must be exported first.

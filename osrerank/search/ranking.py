@@ -49,7 +49,7 @@ NOT_FOR_RANKINGS = {**NOT_FOR_TEXTS, "min_score": f"{RESPONSES}, and in Reranker
 
 
 def refuse_unused(rerank: RerankArgument, unused: Mapping[str, str]) -> None:
-    """Reject options of the caller that have no effect here; the default options may have them.
+    """Raise an error if the caller sets an option that has no effect here; defaults can contain such options.
 
     Args:
         rerank: the caller's ``rerank`` argument.

@@ -116,7 +116,7 @@ def count_languages(texts: Iterable[str]) -> Counter[str]:
 
 
 def _unreadable_language(texts: Sequence[str], languages: tuple[str, ...]) -> str:
-    """Return the most frequent language that a model does not know, if most of the first texts are in such; else ""."""
+    """Return the most frequent unsupported language if most of the first texts are in unsupported ones, else ""."""
     examined = list(islice((text for text in texts if len(text) >= MIN_CHARACTERS), MAX_TEXTS))
     read_count, foreign_counts = 0, Counter[str]()
     for text in examined:
@@ -173,7 +173,7 @@ def _identifier() -> Any:
 
 
 def unreadable_script(query: str, languages: Sequence[str]) -> str:
-    """Return the most frequent script that a model does not know, if most letters of a query are in such; else "".
+    """Return the most frequent unsupported script if most letters of a query are in unsupported ones, else "".
 
     Args:
         query: the query's text.

@@ -1,11 +1,11 @@
-"""The tantivy index that searches one index. It can always be rebuilt from the store (`storage/store.py`).
+"""The tantivy index behind an index of the embedded engine. It can be rebuilt from the store (`storage/store.py`).
 
 Our analyzers turn a text into terms, and tantivy receives them joined by a separator. Its own analysis only splits at
 the separator and drops `GAP`, the placeholder of a removed stop word, whose position it thereby keeps.
 
 tantivy's BM25 averages a field's length over all documents, Lucene's over the documents with a term in the field.
-Therefore a text field has two more columns, from which Lucene's score is computed if some documents lack the field: one
-with tokens of a term, its frequency and the length of the document's field, and one with the length only.
+So each text field gets two extra columns, from which Lucene's score is computed if some documents lack the field. One
+has a token for each term, made of the term, its frequency and the field's length. The other has the length alone.
 """
 
 import contextlib
@@ -24,7 +24,8 @@ from osrerank.embedded.storage.store import StoredDocument
 ID, SOURCE, SEQ, PRESENT = "_id", "_source", "_seq", "_present"
 SEPARATOR = "\x1f"
 LENGTH, DISTINCT = SEPARATOR + "length", SEPARATOR + "distinct"
-"""Parts of tokens in `PRESENT`: after a text field's path, they precede its number of terms, or of distinct terms."""
+"""Infixes of the tokens in `PRESENT`, the hidden field that lists a document's fields: ``title<LENGTH>12`` means that
+the field has 12 terms, ``title<DISTINCT>9`` that 9 of them are distinct."""
 JOIN = "\x1e"
 """The separator between a term, its frequency and the field's length in a token."""
 ALL_DOCUMENTS = "*"

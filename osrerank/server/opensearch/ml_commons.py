@@ -20,7 +20,7 @@ ROOT = "/_plugins/_ml"
 DEPLOY_TIMEOUT_S = 60.0
 DELETE_TIMEOUT_S = 10.0
 ORPHANED_AFTER_S = 10.0
-"""The seconds after which an unused model counts as orphaned. An uninterrupted installation is faster."""
+"""The seconds after which an unused model counts as left by an interrupted installation; a running one takes less."""
 POLL_S = 0.2
 REQUEST_BODY = '{"query":"${parameters.query}","documents":${parameters.documents},"model":"${parameters.model}"}'
 PROBE = {"query_text": "ready", "text_docs": ["ready", "not ready"]}
