@@ -15,8 +15,11 @@ from osrerank.decision.use.clicks import ShownPage
 from osrerank.decision.use.interleaving import preferences
 from osrerank.errors import ConfigError, InferenceError
 from osrerank.options.defaults import Defaults
-from osrerank.search.interleave import team_draft
+from osrerank.options.interleave import Interleave
+from osrerank.response import Page
+from osrerank.search.interleave import interleave_rankings, team_draft
 from osrerank.testing import FunctionScorer
+from osrerank.types import Candidate, Query, Ranking, StageScore
 from tests.articles import fill, watched
 from tests.letters import Letters
 from tests.rankings import BY_LENGTH, ids
@@ -51,6 +54,21 @@ def test_a_longer_draft_begins_with_the_shorter_draft() -> None:
     draft = team_draft(a_ids, b_ids, "seed")
     assert team_draft(a_ids[:20], b_ids[:20], "seed")[:20] == draft[:20]
     assert team_draft(a_ids, b_ids, "seed") == draft != team_draft(a_ids, b_ids, "other seed")
+
+
+def test_a_hit_that_is_no_longer_found_has_no_team_letter() -> None:
+    candidates = [
+        Candidate(doc_id, "x", 1.0, rank, (StageScore("first_pass", 1.0, rank, 0.5),))
+        for rank, doc_id in enumerate("abcd", 1)
+    ]
+    ranking = Ranking(Query("q", "x"), tuple(candidates))
+    response = {"hits": {"hits": [{"_id": doc_id, "_score": 1.0} for doc_id in "abd"]}}
+    options = Rerank(pipeline="none")
+    interleaved = interleave_rankings(
+        Interleave({"pipeline": "none"}, key="s1"), (options, options), (ranking, ranking), response, Page(0, 4)
+    )
+    assert [hit["_id"] for hit in interleaved.hits] == ["a", "b", "d"]
+    assert interleaved.teams == "".join(hit["_rerank"]["team"] for hit in interleaved.hits)
 
 
 def clicked(doc_ids: list[str], rng: random.Random, attraction: dict[str, float]) -> frozenset[str]:
