@@ -55,8 +55,8 @@ class Pause:
             self.begin(error)
             return default
 
-    def begin(self, error: BaseException) -> float:
-        """Report an error, and start or restart the pause. Return its length in seconds."""
+    def begin(self, error: BaseException | None = None) -> float:
+        """Start or restart the pause, and report the error that caused it, if any. Return its length in seconds."""
         with self._lock:
             is_first = not self.is_on
             self._failures += 1
@@ -64,7 +64,8 @@ class Pause:
             if len(self._lengths_s) > 1:
                 length_s *= random.uniform(0.5, 1.0)  # noqa: S311 - no secret
             self._end_s = self._clock() + length_s
-        self._report(error, is_first)
+        if error is not None:
+            self._report(error, is_first)
         return length_s
 
     def end(self) -> None:

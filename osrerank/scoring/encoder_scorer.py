@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from osrerank.scoring.passages import split_into_chunks
 from osrerank.types import NEVER, Advice, Deadline, Scores
-from osrerank.types.scores import QUERY_CUT
+from osrerank.types.scores import QUERY_CUT, count_leading_attempts
 from osrerank.vectors.documents import DocumentVectors
 from osrerank.vectors.record import stack_vectors
 
@@ -63,11 +63,10 @@ class EncoderScorer:
                 cuts[number] = records[index].is_truncated | QUERY_CUT * bool(encoded_query.cut)
             elif index in records or (index in vectors_by_index and vectors_by_index[index].failures):
                 failures[number] = vectors_by_index[index].failures.get(0, NOT_FINITE.format(model=self.model))
-        unreached = (number for number in np.flatnonzero(np.isnan(values)).tolist() if number not in failures)
         scores = Scores(
             values,
             failures,
-            next(unreached, len(tuples)),
+            count_leading_attempts(values, failures),
             cuts=cuts,
             inferences=len(records),
             encoded=vectors.encoded,

@@ -127,7 +127,7 @@ def interleave_rankings(
         team: {candidate.doc_id: candidate for candidate in ranking.candidates}
         for team, ranking in zip((TEAM_A, TEAM_B), rankings, strict=True)
     }
-    hits, teams = [], ""
+    hits = []
     start = page.start([doc_id for doc_id, _ in picks], ids)
     shown = picks[start : start + page.size]
     for rank, (doc_id, team) in enumerate(shown, start=start + 1):
@@ -137,12 +137,11 @@ def interleave_rankings(
         hit = merged_hit(hits_by_id[doc_id], candidate, page, rankings[team == TEAM_B].reports)
         ranks = {name: candidates[doc_id].rank for name, candidates in by_team.items()}
         hits.append(_mark_team(hit, rank, team, ranks, candidate))
-        teams += team
     return InterleavedList(
         interleave.name,
         None,
         hits,
-        teams,
+        "".join(hit["_rerank"]["team"] for hit in hits),
         ranking_b.reports,
         tuple(dict.fromkeys([*ranking_a.warnings, *ranking_b.warnings])),
         ranking_b.candidates,

@@ -1,8 +1,9 @@
 """Save the order of a search's hits for a minute, so that later pages continue the first page without gaps or repeats.
 
-An order is saved if the next page's search might rank the hits differently: under a deadline, because the machine may
-be busy by then; after a failure; and with the depth ``"auto"``. Ids and scores are saved, but no texts. The order is
-applied to the hits that OpenSearch returns for the later page, so that users see only hits that they may see.
+An order is saved if the next page's search might rank the hits differently: under a deadline, because by then the
+machine may be busy, or more vectors stored; after a failure; and with the depth ``"auto"``. Ids and scores are saved,
+but no texts. The order is applied to the hits that OpenSearch returns for the later page, so that users see only hits
+that they may see.
 """
 
 import hashlib
@@ -178,11 +179,9 @@ class PageOrder:
             return None
         try:
             order = self.orders.read(self._key(options))
-            return (
-                None
-                if order is None
-                else _restore_ranking(order, first_pass, _hit_names(hits), _model_identity(recipe))
-            )
+            if order is None:
+                return None
+            return _restore_ranking(order, first_pass, _hit_names(hits), _model_identity(recipe))
         except (ValueError, TypeError, KeyError, zlib.error):  # another version or another program wrote it
             return None
 
@@ -243,7 +242,7 @@ def _model_identity(recipe: Recipe | None) -> str:
         return ""
     try:
         return repr(recipe.identity)
-    except Exception as error:  # noqa: BLE001 - the workers are unavailable, so another model ranked the hits
+    except Exception as error:  # noqa: BLE001 - unavailable workers had no part in the order
         return type(error).__name__
 
 

@@ -185,7 +185,7 @@ class SideVectors:
             self._side(name).count_missing(documents)
         due = [side for side in map(self._side, by_name) if side.is_writable and not side.reports.is_on]
         for side in due:
-            side.reports.begin(TimeoutError())  # a pause; `Pause` records an error, although none occurred
+            side.reports.begin()
         return self._report(due) if due else None
 
     def _report(self, sides: Sequence[SideIndex]) -> Generator[SideRequest, Any, None]:
@@ -200,7 +200,7 @@ class SideVectors:
             if status < REPORT_EXISTS:
                 side.subtract_reported(counts)
                 side.reports.end()
-                side.reports.begin(TimeoutError())
+                side.reports.begin()
             elif status != REPORT_EXISTS:
                 side.record_write_failure(OSError(reason))
 

@@ -61,7 +61,7 @@ def lacks_text(candidate: Candidate) -> bool:
     """Return whether a candidate has no text, a blank text, or HTML without words."""
     if is_blank(candidate.text):
         return True
-    return has_html(candidate) and all(_lacks_words(section.text) for section in _sections(candidate))
+    return has_html(candidate) and all(_lacks_words(section.text) for section in text_sections(candidate))
 
 
 def _lacks_words(text: str) -> bool:
@@ -79,10 +79,11 @@ def has_html(candidate: Candidate) -> bool:
     """Return whether one of a candidate's texts is HTML."""
     if candidate.text is None or "<" not in candidate.text:  # much faster to find than "</"
         return False
-    return any(is_html(section.text) for section in _sections(candidate))
+    return any(is_html(section.text) for section in text_sections(candidate))
 
 
-def _sections(candidate: Candidate) -> Sequence[Section]:
+def text_sections(candidate: Candidate) -> Sequence[Section]:
+    """Return a candidate's sections; if it has none, its text as one section."""
     return candidate.sections or (Section("text", candidate.text or ""),)
 
 
@@ -91,7 +92,7 @@ def without_html(candidate: Candidate) -> Candidate:
     if not has_html(candidate):
         return candidate
     text, sections = candidate.text or "", []
-    for section in _sections(candidate):
+    for section in text_sections(candidate):
         plain = section._replace(text=without_markup(section.text)) if is_html(section.text) else section
         text = text.replace(section.text, plain.text, 1)
         sections.append(plain)

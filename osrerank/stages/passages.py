@@ -19,11 +19,11 @@ import numpy.typing as npt
 
 from osrerank.options.passages import AUTO_PASSAGES, Passages, Windows
 from osrerank.options.rerank import Rerank
-from osrerank.stages.html import has_html, lacks_text, model_text, without_html
+from osrerank.stages.html import has_html, lacks_text, model_text, text_sections, without_html
 from osrerank.stages.ordering import ScoredCandidate, unit_interval_scores
 from osrerank.stages.slices import rank_by_slices, score_slices
 from osrerank.stages.splitting import has_fewer_words, is_dense, leaves_out, normalize_spaces, passage_spans
-from osrerank.types import NEVER, Candidate, Deadline, Encoder, LongText, Ranking, Scorer, Scores, Section, Span
+from osrerank.types import NEVER, Candidate, Deadline, Encoder, LongText, Ranking, Scorer, Scores, Span
 from osrerank.types.values import BLANK_TEXT
 
 DIGEST_BYTES = 16
@@ -146,7 +146,7 @@ def lacks_words(candidate: Candidate, spans: Sequence[Span | None], options: Pas
     present = [span for span in spans if span is not None]
     if not present:
         return False
-    sections = _sections(without_html(candidate))
+    sections = text_sections(without_html(candidate))
     return leaves_out([section for section in sections if section.field not in options.title_fields], present)
 
 
@@ -161,7 +161,7 @@ def text_to_encode(candidate: Candidate, options: Passages, separator: str = " "
     is_html = has_html(candidate)
     if not is_html and _is_short(candidate, options):
         return candidate.text or ""
-    windows, sections, titles = options.windows, _sections(candidate), options.title_fields
+    windows, sections, titles = options.windows, text_sections(candidate), options.title_fields
     seed_of = candidate.doc_id if windows.policy == "sampled" else ""
     key = [*window_values(windows), seed_of, separator, len(titles), *titles]
     parts = [*key, *chain.from_iterable(sections)]
@@ -188,7 +188,7 @@ def split_into_passages(candidate: Candidate, options: Passages, separator: str 
     plain = without_html(candidate)
     if _is_short(plain, options):
         return [(model_text(candidate), None)]
-    sections = _sections(plain)
+    sections = text_sections(plain)
     titles = [section for section in sections if section.field in options.title_fields]
     bodies = [section for section in sections if section.field not in options.title_fields]
     passages = passage_spans(bodies, options.windows, candidate.doc_id)
@@ -268,7 +268,3 @@ def _best(logits: npt.NDArray[np.float32]) -> float:
 def _is_short(candidate: Candidate, options: Passages) -> bool:
     """Return whether a candidate has too few words to be split into passages."""
     return candidate.text is not None and has_fewer_words(candidate.text, options.least_words)
-
-
-def _sections(candidate: Candidate) -> Sequence[Section]:
-    return candidate.sections or (Section("text", candidate.text or ""),)

@@ -17,6 +17,7 @@ import numpy.typing as npt
 from osrerank.errors import StillLoading
 from osrerank.options.sentences import Sentences
 from osrerank.scoring.passages import split_into_chunks
+from osrerank.stages.html import text_sections
 from osrerank.stages.ordering import ScoredCandidate
 from osrerank.stages.sentence_splitting import blank_markup, is_ready, sentence_blocks
 from osrerank.stages.slices import rank_by_slices
@@ -88,7 +89,7 @@ class SentenceStage:
 
     def sentences_of(self, candidate: Candidate, query: str) -> Iterator[tuple[str, Span]]:
         """Yield a candidate's sentences as the model reads them, at least one, each with its span in the source."""
-        sections = candidate.sections or (Section("text", candidate.text or ""),)
+        sections = text_sections(candidate)
         sentences = islice(self._non_blank(sections, query), self.options.limit)
         yield next(sentences, ("", Span(sections[0].field, 0, 0, sections[0].value)))
         yield from sentences

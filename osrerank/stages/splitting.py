@@ -46,11 +46,11 @@ def is_dense(text: str) -> bool:
     A text is dense if a word has more than 40 characters, or more than 10 in a row from scripts without spaces, or if
     more than a fifth of its characters are symbols. Texts under 200 characters are never dense.
     """
-    return len(text) >= MIN_DENSE and _is_dense(text, _encode(text))
+    return _is_dense(text, _encode(text))
 
 
 def _is_dense(text: str, encoded: bytes) -> bool:
-    return _has_symbols(text, encoded) or _has_long_word(text, encoded)
+    return len(text) >= MIN_DENSE and (_has_symbols(text, encoded) or _has_long_word(text, encoded))
 
 
 def _has_symbols(text: str, encoded: bytes) -> bool:
@@ -82,16 +82,16 @@ def has_fewer_words(text: str, count: int) -> bool:
     if len(text) < 2 * count - 1:  # not even room for words of one character
         return True
     encoded = _encode(text)
-    if len(text) >= MIN_DENSE and _is_dense(text, encoded):
+    if _is_dense(text, encoded):
         return sum(1 for _ in islice(words_of(text), count)) < count
     return _count(encoded, _SPACE_LEADS) < count - 1 or len(text.split(maxsplit=count)) < count
 
 
 def words_of(text: str) -> Iterator[tuple[int, int]]:
     """Yield the start and end of each word of a text; in a dense text, of each part that counts as a word."""
-    pattern = WORD
-    if is_dense(text):
-        pattern = _TWO_PIECES if _has_symbols(text, _encode(text)) else _PIECE
+    pattern, encoded = WORD, _encode(text)
+    if _is_dense(text, encoded):
+        pattern = _TWO_PIECES if _has_symbols(text, encoded) else _PIECE
     return (match.span() for match in pattern.finditer(text))
 
 

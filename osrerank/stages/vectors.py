@@ -103,7 +103,8 @@ class VectorStage:
             return depth
         for candidate in ranking.candidates[minimum:maximum]:
             key = vectors.keys.get(candidate.doc_id)
-            if not lacks_text(candidate) if key is None else key not in vectors.stored_records:
+            needs_no_encoding = lacks_text(candidate) if key is None else key in vectors.stored_records
+            if not needs_no_encoding:
                 break
             depth += 1
         return depth

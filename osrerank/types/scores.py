@@ -3,7 +3,7 @@
 import math
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Protocol, Self, runtime_checkable
 
@@ -228,6 +228,17 @@ class Advice:
         for name in ("first_pass_weight", "vectors_weight"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be 0 or above")
+
+
+def count_leading_attempts(values: npt.NDArray[np.float32], failures: Container[int]) -> int:
+    """Return the number of tuples before the first one that has neither a score nor a failure.
+
+    Args:
+        values: the logits ``(n,)``; NaN for tuples without a score.
+        failures: the indices of the tuples that failed.
+    """
+    without_score = np.flatnonzero(np.isnan(values)).tolist()
+    return next((index for index in without_score if index not in failures), len(values))
 
 
 @runtime_checkable

@@ -19,7 +19,7 @@ from osrerank.scoring.cache.local import CachedScore, LocalStore, NullStore, Sha
 from osrerank.scoring.passages import split_into_chunks
 from osrerank.settings import Settings, split_keys
 from osrerank.types import NEVER, Advice, Counts, Deadline, Scorer, Scores
-from osrerank.types.scores import QUERY_CUT
+from osrerank.types.scores import QUERY_CUT, count_leading_attempts
 
 MEGABYTE = 1_000_000
 
@@ -191,9 +191,7 @@ def _combine_scores(
     """Return the scores of all tuples. Truncated texts are counted even if their scores were cached."""
     values, odds, cuts = _arrays(keys, scores)
     failures = {index: failed_keys[key] for index, key in enumerate(keys) if key in failed_keys}
-    unreached = (index for index in np.flatnonzero(np.isnan(values)).tolist() if index not in failures)
-    reached = next(unreached, len(keys))
-    combined = Scores(values, failures, reached, identity, odds, cuts)
+    combined = Scores(values, failures, count_leading_attempts(values, failures), identity, odds, cuts)
     truncated = max(counts.get("truncated", 0), len(combined.cut_documents(tuples)))
     query_truncated = bool(counts.get("query_truncated") or (cuts & QUERY_CUT).any())
     return replace(combined, **{**counts, "truncated": truncated, "query_truncated": query_truncated})

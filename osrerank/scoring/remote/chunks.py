@@ -1,11 +1,12 @@
 """Divide the tuples of a search into chunks for workers, and join the scores of the chunks."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from osrerank.types import Counts, Scores
+from osrerank.types.scores import count_leading_attempts
 
 MAX_CHUNK_TUPLES = 100
 """The maximum number of tuples in a chunk."""
@@ -115,14 +116,9 @@ def join_replies(size: int, chunks: Sequence[Chunk], replies: Sequence[Scores | 
                 cuts[chunk.indices] = reply.cuts
     scored = [reply for reply in replies if isinstance(reply, Scores)]
     odds = Scores.joined_odds(replies, [chunk.indices for chunk in chunks], size)
-    reached = _count_leading(values, failures)
+    reached = count_leading_attempts(values, failures)
     return Scores(values, failures, reached, identity, odds, cuts, **Counts.total(scored))
 
 
 def _cost(indices: tuple[int, ...], lengths: Sequence[int]) -> int:
     return sum(min(lengths[index], WINDOW_CHARACTERS) + 1 for index in indices)
-
-
-def _count_leading(values: np.ndarray, failures: Mapping[int, str]) -> int:
-    """Count the tuples before the first one that has neither a score nor a failure."""
-    return next((index for index in np.flatnonzero(np.isnan(values)).tolist() if index not in failures), len(values))
