@@ -36,7 +36,7 @@ from osrerank.settings import Settings, expand_home, refuse_settings
 from osrerank.types import Encoder, Scorer
 from osrerank.types.engine import Engine
 from osrerank.types.engine_errors import EngineError
-from osrerank.vectors.background import Background
+from osrerank.vectors.background import BackgroundTasks
 
 EMBEDDED = "embedded:"
 PASSED_ON = ("hosts", "transport_class", "scheme", "embedded_path", "clock")
@@ -97,7 +97,7 @@ class Client(OpenSearchPyClient, SyncDriver, OpenSearch):
     ) -> None:
         super().__init__(hosts, **options)
         self._connections = ForkSafeConnections(self.transport)
-        self._background = Background()
+        self._background = BackgroundTasks()
         self.searcher = searcher_of(self, models, defaults)
 
     def search(

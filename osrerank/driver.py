@@ -18,7 +18,7 @@ from osrerank.search.step import Computation, QueueShadowRun, SendLater
 from osrerank.types import Ranking
 from osrerank.types.engine import Engine
 from osrerank.types.engine_errors import PropagatedError
-from osrerank.vectors.background import CLOSE_S, Background
+from osrerank.vectors.background import CLOSE_S, BackgroundTasks
 
 
 class Driver:
@@ -45,7 +45,7 @@ class Driver:
 class SyncDriver(Driver):
     """A synchronous client that can rerank."""
 
-    _background: Background
+    _background: BackgroundTasks
 
     def _perform(self, steps: Generator[Any, Any, Any], send: Callable[[Any], Any]) -> Any:
         """Perform the steps of a generator until it ends, and return its value.

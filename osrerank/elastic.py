@@ -23,7 +23,7 @@ from osrerank.search.traced import multi_search_span, search_span
 from osrerank.service import RerankService
 from osrerank.types.engine import Engine
 from osrerank.types.engine_errors import EngineError
-from osrerank.vectors.background import Background
+from osrerank.vectors.background import BackgroundTasks
 
 require("elasticsearch", extra="elasticsearch")
 
@@ -310,7 +310,7 @@ def wrap_client(client: Any, models: RerankService, defaults: Defaults) -> Any:
         "_searcher": Searcher(
             models, defaults, engine=Engine.ELASTICSEARCH, authentication=digest_authentication(client)
         ),
-        "_background": set() if is_async else Background(),
+        "_background": set() if is_async else BackgroundTasks(),
         "is_owner": False,
     }
     new.__dict__ |= {**client.__dict__, **state}

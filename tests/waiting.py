@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable
 
 from osrerank.testing import FunctionScorer
-from osrerank.vectors.background import Background
+from osrerank.vectors.background import BackgroundTasks
 
 
 def wait_until(holds: Callable[[], object], within_s: float = 60.0, said: Callable[[], str] = lambda: "") -> None:
@@ -34,7 +34,7 @@ class HeldScorer(FunctionScorer):
         assert self.may_go_on.wait(30)
 
 
-def held(background: Background) -> threading.Event:
+def held(background: BackgroundTasks) -> threading.Event:
     """Keep a background thread busy until the event is set."""
     hold, started = threading.Event(), threading.Event()
 

@@ -1,7 +1,7 @@
 """Build the document vectors of a whole index, and keep them up to date as the index changes.
 
 By the sequence numbers of writes, a build reads only changed documents. It records its progress in a *position*
-(`osrerank.vectors.position`), from which the next build continues. *Heads* are the newest changes of each shard.
+(`osrerank.vectors.build_progress`), from which the next build continues. *Heads* are the newest changes of each shard.
 """
 
 import logging
@@ -34,9 +34,9 @@ from osrerank.retrieval.sequence import Heads, read_heads, sequence_number, sequ
 from osrerank.search.coverage import describe_reading, fetch_body
 from osrerank.service import RerankService
 from osrerank.types import LongText, NeedsWorkers
+from osrerank.vectors.build_progress import BuildProgress, Head, Lease, index_identity
 from osrerank.vectors.documents import BuildCounts, DocumentVectors
-from osrerank.vectors.file import POSITION_PREFIX, FileStore
-from osrerank.vectors.position import Head, Lease, Position, index_identity
+from osrerank.vectors.file import BUILD_PREFIX, FileStore
 
 StoreName = Literal["file", "redis", "index"]
 """Where vectors are stored: in a file, in Redis, or in a side index."""
@@ -264,7 +264,7 @@ class Builder:
         except BaseException:
             for saved in unfinished.values():
                 with suppress(OpenSearchException, OSError, OsrerankError), self._lock:  # the first error counts
-                    saved.change(partial(Position.release, owner=self._owner))
+                    saved.change(partial(BuildProgress.release, owner=self._owner))
             raise
         return self._finish()
 
@@ -280,11 +280,11 @@ class Builder:
         else:
             raise ConfigError(f"no store holds the position of {name}", setting="vectors", source="environment")
         saved.load()
-        saved.change(partial(Position.with_shards, heads=heads))
+        saved.change(partial(BuildProgress.with_shards, heads=heads))
         for shard in heads:
             if self._is_rewritten(name, shard, saved.position):
                 logger.warning("[vectors-again] the build reads shard %s of %s again: it lost changes", shard, name)
-                saved.change(partial(Position.restart_shard, shard=shard))
+                saved.change(partial(BuildProgress.restart_shard, shard=shard))
         return saved
 
     def key(self, name: str, heads: Mapping[str, Head]) -> bytes:
@@ -292,9 +292,9 @@ class Builder:
         return self._key(index_identity(name, heads))
 
     def _key(self, identity: str) -> bytes:
-        return self._vectors.records.position_key(identity, describe_reading(self._options, self._fields))
+        return self._vectors.records.progress_key(identity, describe_reading(self._options, self._fields))
 
-    def _is_rewritten(self, name: str, shard: str, position: Position) -> bool:
+    def _is_rewritten(self, name: str, shard: str, position: BuildProgress) -> bool:
         """Return whether a shard reused sequence numbers of changes that a build read: their primary term is higher.
 
         A cluster that acknowledges writes before they are on disk can lose some, and give their numbers to new writes.
@@ -307,7 +307,7 @@ class Builder:
         hits = self._send(request)["hits"]["hits"]
         return bool(hits) and int(hits[0]["_primary_term"]) > position.shards[shard].term
 
-    def _count_changed(self, name: str, position: Position, heads: Mapping[str, Head]) -> int:
+    def _count_changed(self, name: str, position: BuildProgress, heads: Mapping[str, Head]) -> int:
         count, engine = 0, self._client.engine
         for shard, head in heads.items():
             ranges = position.unbuilt_ranges(shard, head.global_checkpoint)
@@ -351,7 +351,7 @@ class Builder:
     def _claim(self, saved: StoredPosition, heads: Mapping[str, Head]) -> Lease | None:
         """Lease a range of changes for this builder; return None if no range is free."""
         now_s = time.time()
-        claim = partial(Position.claim, owner=self._owner, heads=heads, now_s=now_s, until_s=now_s + LEASE_S)
+        claim = partial(BuildProgress.claim, owner=self._owner, heads=heads, now_s=now_s, until_s=now_s + LEASE_S)
         with self._lock:
             lease: Lease | None = saved.update(claim)
         return lease
@@ -378,7 +378,7 @@ class Builder:
                     if is_stopped.is_set():
                         return
                     until_s = time.time() + LEASE_S
-                    advance = partial(Position.advance, lease=remaining, first=first, term=term, until_s=until_s)
+                    advance = partial(BuildProgress.advance, lease=remaining, first=first, term=term, until_s=until_s)
                     remaining = saved.update(advance)
                     report()
                 took_s = time.monotonic() - started_s
@@ -450,10 +450,10 @@ class Builder:
                     side.write_position(key, content, version)  # if another builder was faster, its fields stay
                     is_changed = True
             elif isinstance(store, FileStore):
-                stored = store.read([POSITION_PREFIX + key]).get(POSITION_PREFIX + key, b"")
+                stored = store.read([BUILD_PREFIX + key]).get(BUILD_PREFIX + key, b"")
                 content = fields_content(stored, entry["settings"]["index"]["uuid"], fields)
                 if content != stored:
-                    is_changed |= bool(store.write({POSITION_PREFIX + key: content}))
+                    is_changed |= bool(store.write({BUILD_PREFIX + key: content}))
         return is_changed
 
     def _send(self, request: SideRequest) -> Any:

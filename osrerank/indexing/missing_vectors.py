@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping
 
 from osrerank.indexing.side_index import IndexStore
-from osrerank.vectors.index import LackingCounts
+from osrerank.vectors.index import MissingVectorCounts
 
 READ_PAUSE_S = 5.0
 """The pause between two reads of reports, in seconds."""
@@ -22,7 +22,7 @@ class Backlog:
 
     def __init__(self, sides: Mapping[str, IndexStore]) -> None:
         self._sides = sides
-        self._counts: LackingCounts = Counter()
+        self._counts: MissingVectorCounts = Counter()
         self._next_read_s = 0.0
         self._lock = threading.Lock()
 

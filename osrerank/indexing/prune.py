@@ -14,9 +14,9 @@ from osrerank.indexing.documents import document_vectors, read_batches
 from osrerank.indexing.side_index import IndexStore, find_orphans, side_stores
 from osrerank.retrieval.built_fields import fields_key
 from osrerank.retrieval.requests import is_embedded
-from osrerank.vectors.file import POSITION_PREFIX
+from osrerank.vectors.build_progress import BuildProgress
+from osrerank.vectors.file import BUILD_PREFIX
 from osrerank.vectors.index import PREFIX
-from osrerank.vectors.position import Position
 from osrerank.vectors.store import VECTORS_OFF
 
 logger = logging.getLogger(__name__)
@@ -66,7 +66,7 @@ def prune_everything(client: Client) -> int:
         side_indices = client.indices.get(index=f"{PREFIX}*", expand_wildcards="all", ignore_unavailable=True)
         indices = sorted(name.removeprefix(PREFIX) for name in side_indices)
         remaining = sum(_prune_side(client, side_stores(client, [name])[0], [name]) for name in indices)
-    field_keys = [[POSITION_PREFIX + fields_key(name) for name in indices]]
+    field_keys = [[BUILD_PREFIX + fields_key(name) for name in indices]]
     return remaining + (store.prune(chain(_text_keys(client, indices), field_keys)) if store is not None else 0)
 
 
@@ -104,7 +104,7 @@ def _prune_side(client: Client, side: IndexStore, names: Sequence[str]) -> int:
 
     for key, saved in positions.items():
         saved.load()
-        saved.change(partial(Position.reopen_since, earlier=old_positions[key]))
+        saved.change(partial(BuildProgress.reopen_built_since, earlier=old_positions[key]))
     return remaining
 
 

@@ -20,16 +20,16 @@ from osrerank.errors import OsrerankError
 from osrerank.types.engine import data_stream
 from osrerank.vectors.index import (
     ALREADY_EXISTS,
+    BUILD_PREFIX,
     MODEL_FIELD,
     OLD_SUFFIX,
-    POSITION_PREFIX,
     PREFIX,
     READ_BATCH_SIZE,
     RECORD_FIELD,
-    LackingCounts,
+    MissingVectorCounts,
     RecordRequests,
-    bulk_failure,
-    record_bodies,
+    build_record_bodies,
+    describe_bulk_failure,
     side_index,
 )
 from osrerank.vectors.store import PAUSE_S, Guard, Size
@@ -111,8 +111,8 @@ class IndexStore:
 
     def _write(self, records: Mapping[bytes, bytes]) -> int:
         self.create()
-        for lines in record_bodies(self.index, records, self.model):
-            reason = bulk_failure(self._client.bulk(body=lines))
+        for lines in build_record_bodies(self.index, records, self.model):
+            reason = describe_bulk_failure(self._client.bulk(body=lines))
             if reason:
                 raise OSError(reason)
         with self._lock:
@@ -124,7 +124,7 @@ class IndexStore:
         if self._client.indices.exists(index=self.index):
             return
         try:
-            self._client.indices.create(index=self.index, body=self._requests.creation_body())
+            self._client.indices.create(index=self.index, body=self._requests.build_creation_body())
         except RequestError as error:  # another process created it first
             if error.error != ALREADY_EXISTS:
                 raise
@@ -136,9 +136,9 @@ class IndexStore:
     def read_position(self, key: bytes) -> tuple[bytes, Any]:
         """Return the content stored under a key, empty if there is none, and its version for `write_position`."""
         self.refresh()
-        path, params, body = self._requests.request_positions([self.index], [key])
+        path, params, body = self._requests.request_build_states([self.index], [key])
         response = self._client.transport.perform_request("POST", path, params=params, body=body)
-        content, hit = self._requests.parse_position(response)
+        content, hit = self._requests.parse_build_state(response)
         return content, (hit["_seq_no"], hit["_primary_term"]) if "_seq_no" in hit else None
 
     def write_position(self, key: bytes, content: bytes, version: Any) -> Any:
@@ -152,20 +152,18 @@ class IndexStore:
             params = {"if_seq_no": version[0], "if_primary_term": version[1]} if version else {"op_type": "create"}
         body = {RECORD_FIELD: base64.b64encode(content).decode()}
         try:
-            response = self._client.index(
-                index=self.index, id=f"{POSITION_PREFIX}{key.hex()}", body=body, params=params
-            )
+            response = self._client.index(index=self.index, id=f"{BUILD_PREFIX}{key.hex()}", body=body, params=params)
         except ConflictError:
             return None
         return response["_seq_no"], response["_primary_term"]
 
-    def take_reports(self) -> LackingCounts:
+    def take_reports(self) -> MissingVectorCounts:
         """Return for each document the number of searches in which it lacked a vector, and delete these reports.
 
         Only one of several builders gets a report. If the reports cannot be read, the build continues without them.
         """
         path, params, body = self._requests.request_reports(self.index)
-        counts = LackingCounts()
+        counts = MissingVectorCounts()
         try:
             response = self._client.transport.perform_request("POST", path, params=params, body=body)
             reports = self._requests.parse_reports(response)
@@ -201,7 +199,7 @@ class IndexStore:
     def prune(self, keys_to_keep: Iterable[Sequence[bytes]], positions: Iterable[bytes] = ()) -> int:
         """Delete all records except those with these keys, and all positions except those with these keys."""
         ids_to_keep = {key.hex() for batch in keys_to_keep for key in batch}
-        ids_to_keep |= {f"{POSITION_PREFIX}{key.hex()}" for key in positions}
+        ids_to_keep |= {f"{BUILD_PREFIX}{key.hex()}" for key in positions}
         if not self._client.indices.exists(index=self.index):
             return 0
         self._client.indices.refresh(index=self.index)
@@ -210,7 +208,7 @@ class IndexStore:
         ids_to_delete = (hit["_id"] for hit in hits if hit["_id"] not in ids_to_keep)
         while ids := list(islice(ids_to_delete, READ_BATCH_SIZE)):
             response = self._client.bulk(body=[{"delete": {"_index": self.index, "_id": doc_id}} for doc_id in ids])
-            reason = bulk_failure(response, "delete")
+            reason = describe_bulk_failure(response, "delete")
             if reason:
                 raise OsrerankError(f"{self.index} was pruned only in part: {reason}")
         return self.size().records

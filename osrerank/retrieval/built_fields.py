@@ -16,7 +16,7 @@ from osrerank.retrieval.engine_finder import EngineFinder
 from osrerank.retrieval.requests import SideRequest, build_path
 from osrerank.settings import Settings
 from osrerank.types.engine_errors import EngineError
-from osrerank.vectors.file import POSITION_PREFIX, FileStore
+from osrerank.vectors.file import BUILD_PREFIX, FileStore
 from osrerank.vectors.index import RecordRequests, side_index
 from osrerank.vectors.storage import VectorStorage
 
@@ -93,10 +93,10 @@ class BuiltFields:
             contents = yield from self._read_side_indices(keys)
             uuids = dict.fromkeys(keys, "")
         else:
-            stored = {} if self._file is None else self._file.read([POSITION_PREFIX + key for key in keys.values()])
+            stored = {} if self._file is None else self._file.read([BUILD_PREFIX + key for key in keys.values()])
             if not stored:
                 return {}
-            contents = {name: _parse_content(stored.get(POSITION_PREFIX + key, b"")) for name, key in keys.items()}
+            contents = {name: _parse_content(stored.get(BUILD_PREFIX + key, b"")) for name, key in keys.items()}
             entries = yield SideRequest("GET", build_path(index or "*", "").rstrip("/"), params=options)
             uuids = {name: entry["settings"]["index"]["uuid"] for name, entry in entries.items()}
         built = {name: fields_by_uuid.get(uuids.get(name, "")) for name, fields_by_uuid in contents.items()}
@@ -108,12 +108,12 @@ class BuiltFields:
         stored: dict[bytes, bytes] = {}
         sides = sorted({side_index(name) for name in keys})
         for start in range(0, len(sides), BATCH_SIZE):
-            path, params, body = requests.request_positions(sides[start : start + BATCH_SIZE], [*keys.values()])
+            path, params, body = requests.request_build_states(sides[start : start + BATCH_SIZE], [*keys.values()])
             try:
                 response = yield SideRequest("POST", path, body, {**params, "request_timeout": TIMEOUT_S})
             except EngineError as failed:
                 if not failed.is_absent and not failed.is_forbidden:
                     raise
             else:
-                stored |= requests.parse_positions(response)
+                stored |= requests.parse_build_states(response)
         return {name: _parse_content(stored.get(key, b"")) for name, key in keys.items()}

@@ -11,8 +11,8 @@ from osrerank.errors import ConfigError
 from osrerank.retrieval.requests import SideRequest, build_path
 from osrerank.types.engine import Engine
 from osrerank.types.engine_errors import EngineError
+from osrerank.vectors.build_progress import Head, parse_heads
 from osrerank.vectors.index import PREFIX
-from osrerank.vectors.position import Head, parse_heads
 
 SEQ_NO = "_seq_no"
 MAX_SEQUENCE_NUMBER = 2**62

@@ -70,7 +70,7 @@ class EncoderScorer:
             cuts=cuts,
             inferences=len(records),
             encoded=vectors.encoded,
-            known=vectors.known,
+            known=vectors.already_stored,
             query_truncated=bool(encoded_query.cut),
         )
         return replace(scores, truncated=len(scores.cut_documents(tuples)))

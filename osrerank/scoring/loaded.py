@@ -216,7 +216,7 @@ class LoadedModel:
             from osrerank.vectors.storage import VectorStorage  # noqa: PLC0415 - only encoders need it
 
             storage = VectorStorage.from_settings(self._settings, has_index=self._has_index)
-            vectors = DocumentVectors(model, storage, self._clock, sides=self.sides)
+            vectors = DocumentVectors(model, storage, self._clock, side_indices=self.sides)
             return Ready(model, vectors, EncoderScorer(vectors))
         in_redis = self._settings.redis_url is not None and self._settings.cache_mb > 0
         in_process = self._settings.cache_local_mb > 0 and self._provided is None  # a provided scorer uses only Redis

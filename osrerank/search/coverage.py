@@ -23,10 +23,10 @@ from osrerank.stages.html import lacks_text
 from osrerank.types import Candidate, LongText
 from osrerank.types.engine import Engine
 from osrerank.types.engine_errors import EngineError
+from osrerank.vectors.build_progress import BuildProgress, index_identity
 from osrerank.vectors.documents import DocumentVectors
-from osrerank.vectors.file import POSITION_PREFIX, FileStore
+from osrerank.vectors.file import BUILD_PREFIX, FileStore
 from osrerank.vectors.index import RecordRequests, side_index
-from osrerank.vectors.position import Position, index_identity
 
 if TYPE_CHECKING:
     from osrerank.search.searcher import Searcher
@@ -155,9 +155,9 @@ def _unbuilt_hits(
         heads: Heads = yield from read_heads(index, is_embedded=searcher.is_embedded)
     except (ConfigError, EngineError):  # the caller examines a sample
         return None
-    positions: dict[str, Position | None] = {}
+    positions: dict[str, BuildProgress | None] = {}
     for name, shards in heads.items():
-        key = vectors.records.position_key(index_identity(name, shards), describe_reading(*reading))
+        key = vectors.records.progress_key(index_identity(name, shards), describe_reading(*reading))
         positions[name] = yield from _position(searcher, vectors, name, key)
     if not any(positions.values()):
         return None
@@ -166,7 +166,7 @@ def _unbuilt_hits(
         for name, shards in heads.items()
         for number, head in shards.items()
         if (
-            ranges := (positions[name] or Position())
+            ranges := (positions[name] or BuildProgress())
             .with_shards(shards)
             .unbuilt_ranges(number, max(head.global_checkpoint, head.max_seq_no))
         )
@@ -188,15 +188,15 @@ def _position(searcher: "Searcher", vectors: DocumentVectors, index: str, key: b
     content, store = b"", vectors.store
     if searcher.vectors is not None:
         form = RecordRequests((yield from searcher.engine.find()))
-        path, params, body = form.request_positions([side_index(index)], [key])
+        path, params, body = form.request_build_states([side_index(index)], [key])
         try:
-            content, _ = form.parse_position((yield SideRequest("POST", path, body, params)))
+            content, _ = form.parse_build_state((yield SideRequest("POST", path, body, params)))
         except EngineError:  # the user may not read it
             return None
     elif isinstance(store, FileStore):
-        content = store.read([POSITION_PREFIX + key]).get(POSITION_PREFIX + key, b"")
+        content = store.read([BUILD_PREFIX + key]).get(BUILD_PREFIX + key, b"")
     try:
-        position = Position.from_bytes(content) if content else None
+        position = BuildProgress.from_bytes(content) if content else None
     except FormatError:
         return None
     files = store.files() if position and position.files and isinstance(store, FileStore) else ()
@@ -291,4 +291,4 @@ def _record_keys(
 
 def _accept_records(vectors: DocumentVectors, contents: Mapping[bytes, bytes]) -> set[bytes]:
     """Store the valid records of side indices on this machine, and return their keys."""
-    return set(vectors.accept(contents))
+    return set(vectors.parse_and_store(contents))

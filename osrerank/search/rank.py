@@ -124,7 +124,7 @@ def _read_vectors(
     records = yield ReadRecords(index_by_key, plan.deadline)
     if not records:
         return ranking
-    accepted = yield Computation(partial(stage.vectors.accept, records))
+    accepted = yield Computation(partial(stage.vectors.parse_and_store, records))
     return replace(ranking, vectors=ranking.vectors.with_stored(accepted))
 
 

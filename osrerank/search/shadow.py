@@ -25,7 +25,7 @@ from osrerank.search.step import ClientStep
 from osrerank.settings import Settings
 from osrerank.tracing.attributes import join_names
 from osrerank.types.reasons import Reason
-from osrerank.vectors.background import CLOSE_S, Background
+from osrerank.vectors.background import CLOSE_S, BackgroundTasks
 
 logger = logging.getLogger(__name__)
 due = LogThrottle()
@@ -60,7 +60,7 @@ class Shadows:
         self._has_texts, self._pause_factor = settings.shadow_texts, pause_factor
         self.renew()
         renew_after_fork(self)
-        self._queue = Background(MAX_WAITING, name="osrerank-shadow", on_drop=self._drop)
+        self._queue = BackgroundTasks(MAX_WAITING, name="osrerank-shadow", on_drop=self._drop)
         _all.add(self)
 
     def renew(self) -> None:

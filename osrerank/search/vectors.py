@@ -19,11 +19,11 @@ from osrerank.types.engine_errors import EngineError
 from osrerank.vectors.index import (
     MAX_REPORTS,
     READ_BATCH_SIZE,
-    LackingCounts,
+    MissingVectorCounts,
     RecordRequests,
-    bulk_failure,
-    record_bodies,
-    report_body,
+    build_record_bodies,
+    build_report_body,
+    describe_bulk_failure,
     side_index,
 )
 from osrerank.vectors.store import PAUSE_S, Guard
@@ -72,7 +72,7 @@ class SideIndex:
         self.failures = Guard("index", name, PAUSE_S)
         self.reports = Pause(REPORTS_S, clock=clock)
         self._forbidden: set[str] = set()
-        self._missing_counts: LackingCounts = Counter()
+        self._missing_counts: MissingVectorCounts = Counter()
         self._lock = fork_safe_lock()
 
     @property
@@ -192,7 +192,7 @@ class SideVectors:
         """Yield the requests that report to builders which documents lack vectors."""
         for side in sides:
             counts = side.most_frequently_missing()
-            body = report_body(side.name, self._report_number, counts)
+            body = build_report_body(side.name, self._report_number, counts)
             outcome = yield from self._send_bulk(side, body, _report_outcome)
             if outcome is None:
                 continue
@@ -260,8 +260,8 @@ class SideVectors:
         """Yield the requests that write records to side indices; the first failure of a side index ends its writes."""
         for name, own_records in records.items():
             side = self._side(name)
-            for lines in record_bodies(name, own_records, model):
-                reason = yield from self._send_bulk(side, lines, bulk_failure)
+            for lines in build_record_bodies(name, own_records, model):
+                reason = yield from self._send_bulk(side, lines, describe_bulk_failure)
                 if reason:
                     side.record_write_failure(OSError(reason))
                 if reason != "":  # the request failed (None) or was refused
@@ -280,7 +280,7 @@ class SideVectors:
 
 def _report_outcome(response: Mapping[str, Any]) -> tuple[int, str]:
     """Return the status of a report in a bulk response, and the reason if it was refused."""
-    return int(response["items"][0]["create"]["status"]), bulk_failure(response, "create")
+    return int(response["items"][0]["create"]["status"]), describe_bulk_failure(response, "create")
 
 
 def _each(sides: Iterable[SideIndex], do: Callable[[SideIndex, Exception], None], error: Exception) -> None:

@@ -127,7 +127,7 @@ class VectorStage:
         doc_ids = list(takewhile(vectors.texts.__contains__, (candidate.doc_id for candidate in readable)))
         texts = [vectors.texts[doc_id] for doc_id in doc_ids]
         keys = [vectors.keys[doc_id] for doc_id in doc_ids]
-        completed = self.vectors.complete(texts, keys, vectors.stored_records, deadline)
+        completed = self.vectors.encode_missing(texts, keys, vectors.stored_records, deadline)
         query_vector = query_future.result()
         scored = self._score(readable, completed.documents, query_vector.rows[0])
         if not scored:
@@ -221,7 +221,7 @@ class VectorStage:
         counts = {
             "inferences": sum([len(document.records) for document in documents]),
             "encoded": completed.encoded,
-            "known": completed.known,
+            "known": completed.already_stored,
             "lacking": n_unfinished,
             "truncated": sum([scored_candidate.is_truncated for scored_candidate in scored]),
             "query_truncated": bool(query.cut),

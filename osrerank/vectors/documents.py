@@ -1,7 +1,7 @@
 """Get the vectors of documents: read the stored ones, and compute and store the missing ones.
 
-Vectors are rounded for storage; the stored form is called a record (`osrerank.vectors.record`). New vectors are rounded
-before they are compared, so the first search and later searches give bitwise equal scores.
+The stored form of a document's vectors is a record (`osrerank.vectors.record`), in which they are rounded. New vectors
+are rounded before they are compared, so the first search and later searches give bitwise equal scores.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ from osrerank._threads import DaemonThreads
 from osrerank.errors import InferenceError, OsrerankError
 from osrerank.types import NEVER, Deadline, Encoder, LongText, Span, Vectors
 from osrerank.types.vectors import Part, interleave_parts
-from osrerank.vectors.background import Background
+from osrerank.vectors.background import BackgroundTasks
 from osrerank.vectors.long_record import LongRecord
 from osrerank.vectors.record import VectorRecord
 from osrerank.vectors.records import EMPTY_MAPPING, Records, TextRecord
@@ -30,17 +30,18 @@ from osrerank.vectors.storage import VectorStorage
 from osrerank.vectors.store import VECTORS_OFF, VectorStore
 
 BATCH_SIZE = 256
-"""The number of passages that are encoded between two checks of a deadline."""
+"""If a call has a deadline, it is checked after each batch of this many passages."""
 MAX_PREFETCHED = 64
-"""The maximum number of query vectors that are encoded ahead of their searches."""
+"""At most this many query vectors wait for the searches that will use them."""
 WHOLE_TEXT: Sequence[Span | None] = (None,)
 """The spans of a text that is not split into passages."""
-MAX_LATE_TEXTS, MAX_QUEUED_LATE_TEXTS = 256, 1024
-"""How many texts are encoded after the deadline of their call: the maximum per call, and in the queue."""
+MAX_LATE_TEXTS = 256
+"""After the deadline of a call, at most this many of its unfinished texts are encoded in the background."""
+MAX_QUEUED_LATE_TEXTS = 1024
+"""The queue of these texts drops the oldest ones when it is longer than this."""
 LATE_BATCH_SIZE = 8
-"""The number of texts that are encoded at a time after a deadline."""
 LATE_WAIT_S = 1.0
-"""How long each of these batches waits for running searches, in seconds."""
+"""These texts are encoded in batches, each of which first waits up to this many seconds for running searches."""
 
 logger = logging.getLogger(__name__)
 Item = TypeVar("Item")
@@ -50,14 +51,14 @@ class CompletedRecords(NamedTuple):
     """The records of the texts to compare with a query, after the missing ones were computed.
 
     Attributes:
-        documents: the texts with their records; only the first texts if the deadline was too short.
-        known: the number of texts or passages with a stored record.
+        documents: the texts with their records. If the deadline was too short, these are only the first texts.
+        already_stored: the number of texts or passages with a stored record.
         encoded: the number of texts or passages that were encoded.
         new_records: the records that were computed, by key.
     """
 
     documents: "list[DocumentRecords]"
-    known: int
+    already_stored: int
     encoded: int
     new_records: Mapping[bytes, TextRecord] = EMPTY_MAPPING
 
@@ -75,13 +76,13 @@ class BuildCounts(NamedTuple):
 
 
 class DocumentVectors:
-    """The document vectors of one model. Safe to use from many threads.
+    """Reads, computes and stores the document vectors of one model. Safe to use from many threads.
 
     Args:
         encoder: the model. The caller closes it.
-        storage: the store of the records, and their precision. By default, vectors are neither stored nor rounded.
+        storage: the store of the records, and their precision. If None, vectors are neither stored nor rounded.
         clock: a monotonic clock, in seconds.
-        sides: stores that `find` reads after this storage. The caller closes them.
+        side_indices: further stores that `find` reads. The caller closes them.
     """
 
     def __init__(
@@ -90,12 +91,12 @@ class DocumentVectors:
         storage: VectorStorage | None = None,
         clock: Callable[[], float] = time.monotonic,
         *,
-        sides: Sequence[VectorStore] = (),
+        side_indices: Sequence[VectorStore] = (),
     ) -> None:
-        self.encoder, self._clock, self._sides = encoder, clock, sides
-        by_tokens = encoder.advice.kind == "late-interaction"
-        self.records = Records(encoder.key, encoder.dimensions, storage or VectorStorage(), by_tokens=by_tokens)
-        self._late_tasks = Background(MAX_QUEUED_LATE_TEXTS, newest_first=True)
+        self.encoder, self._clock, self._side_indices = encoder, clock, side_indices
+        is_late = encoder.advice.kind == "late-interaction"
+        self.records = Records(encoder.key, encoder.dimensions, storage or VectorStorage(), has_token_vectors=is_late)
+        self._late_tasks = BackgroundTasks(MAX_QUEUED_LATE_TEXTS, newest_first=True)
         self.renew()
         renew_after_fork(self)
 
@@ -109,16 +110,16 @@ class DocumentVectors:
 
     @property
     def store(self) -> VectorStore | None:
-        """The store of the records. None if records are not stored."""
+        """The store of the records, or None if records are not stored."""
         return self.records.store
 
     @property
     def label(self) -> str:
-        """The model's name and the beginning of its `Records.model_key`, for reports to users."""
+        """The model's name and the first digits of its `Records.model_key`, for reports to users."""
         return f"{self.encoder.model} {self.records.model_key[:4].hex()}"
 
     def prefetch_query(self, query: str) -> None:
-        """Start to encode a query in another thread, while the engine runs the first pass."""
+        """Start to encode a query in another thread, while the search engine runs the first pass."""
         with self._lock, contextlib.suppress(InferenceError):  # `encode_query` raises it
             if query not in self._prefetched_queries:
                 self._prefetched_queries[query] = self._submit_query(query)
@@ -140,10 +141,10 @@ class DocumentVectors:
             raise InferenceError(f"{self.encoder.model} is closed", model=self.encoder.model) from error
 
     def find(self, texts: Iterable[str | LongText], deadline: Deadline = NEVER) -> CompletedRecords:
-        """Read the records of texts from all stores, then compute and store the missing ones as `complete` does.
+        """Read the records of texts from all stores. Then compute and store the missing ones, as `encode_missing` does.
 
         Args:
-            texts: the texts. Iterating over them can take up to half of the time to the deadline.
+            texts: the texts. After half of the time to the deadline, no more of them are taken.
             deadline: the time after which no text is split and no batch begins.
 
         Raises:
@@ -152,12 +153,13 @@ class DocumentVectors:
         prepared_texts = list(take_half_the_time(texts, deadline))
         keys = self.records.compute_keys(prepared_texts)
         records = self.records.read_stored(keys)
-        for store in self._sides:
-            if missing_keys := [key for key in keys if key not in records]:
-                records |= self.accept(store.read(missing_keys))
-        return self.complete(prepared_texts, keys, records, deadline)
+        for store in self._side_indices:
+            missing_keys = [key for key in keys if key not in records]
+            if missing_keys:
+                records |= self.parse_and_store(store.read(missing_keys))
+        return self.encode_missing(prepared_texts, keys, records, deadline)
 
-    def complete(
+    def encode_missing(
         self,
         texts: Sequence[str | LongText],
         keys: Sequence[bytes],
@@ -166,7 +168,7 @@ class DocumentVectors:
     ) -> CompletedRecords:
         """Compute and store the missing records of texts until the deadline.
 
-        Texts that are unfinished at the deadline are encoded afterwards, in the background.
+        Texts that are unfinished at the deadline are encoded later, in the background.
 
         Args:
             texts: the texts, as the model's input.
@@ -181,27 +183,28 @@ class DocumentVectors:
         self._running_searches.add(search)
         try:
             documents = [DocumentRecords(text, records.get(key)) for text, key in zip(texts, keys, strict=True)]
-            known = sum([len(document.records) for document in documents])
+            already_stored = sum([len(document.records) for document in documents])
             missing = [(key, document) for key, document in zip(keys, documents, strict=True) if not document.records]
             if not missing:
-                return CompletedRecords(documents, known, 0)
-            encoded = self._encode_documents([document for _, document in missing], deadline, raise_error=not known)
+                return CompletedRecords(documents, already_stored, 0)
+            missing_documents = [document for _, document in missing]
+            encoded = self._encode_documents(missing_documents, deadline, raise_error=not already_stored)
             new_records = _text_records(missing)
             self.records.write_later(new_records)
             if not deadline.is_withdrawn:
                 self._encode_later([document.text for document in documents if document.is_unfinished])
-            return CompletedRecords(documents, known, encoded, new_records)
+            return CompletedRecords(documents, already_stored, encoded, new_records)
         finally:
             self._running_searches.discard(search)
 
-    def accept(self, contents: Mapping[bytes, bytes]) -> dict[bytes, TextRecord]:
-        """Parse records of a side index and copy the valid ones to the store; return them by key."""
+    def parse_and_store(self, contents: Mapping[bytes, bytes]) -> dict[bytes, TextRecord]:
+        """Parse records from a side index, copy the valid ones to the store, and return them by key."""
         records = self.records.parse(contents)
         self.records.write_later(records)
         return records
 
     def measure_cost(self, texts: Sequence[str | LongText]) -> tuple[float, int]:
-        """Encode texts without storing their records; return the time in seconds and the size of the records in bytes.
+        """Encode texts without storing them. Returns the time in seconds, and the size of their records in bytes.
 
         Raises:
             InferenceError: a text could not be encoded.
@@ -218,8 +221,8 @@ class DocumentVectors:
 
         Args:
             texts: the texts, as the model's input.
-            store: the store to fill, by default `store`. Records are copied to another store where `store` has them;
-                new ones are written to both.
+            store: the store to fill, or None for this model's own. Another store also gets copies of the records in
+                this model's own, and new records are written to both.
             deadline: the time after which no text is split and no batch begins.
 
         Raises:
@@ -252,11 +255,12 @@ class DocumentVectors:
         self.records.close()
 
     def _encode_documents(self, documents: "list[DocumentRecords]", deadline: Deadline, *, raise_error: bool) -> int:
-        """Encode documents until the deadline; return the number of encoded passages.
+        """Encode documents until the deadline. Returns the number of encoded passages.
 
         Documents are split and encoded in groups, so that splitting does not use up the time to the deadline.
         """
-        remaining_documents, encoded = iter(documents), 0
+        remaining_documents = iter(documents)
+        encoded = 0
         while not deadline.passed:
             group = []
             for document in take_half_the_time(remaining_documents, deadline):
@@ -268,14 +272,15 @@ class DocumentVectors:
         return encoded
 
     def _encode_passages(self, documents: "list[DocumentRecords]", deadline: Deadline, *, raise_error: bool) -> int:
-        """Encode the passages of split documents, equal passages only once; return how many were encoded.
+        """Encode the passages of split documents. Returns how many were encoded. Equal passages are encoded once.
 
         The first passages of all documents come first, so that a deadline leaves few documents without any vector.
         """
-        locations: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)  # indices of document and part, by text
+        locations: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)  # text -> indices of document and part
         for number, part in interleave_parts([len(document.parts) for document in documents]):
             locations[documents[number].parts[part][0]].append((number, part))
-        passages, encoded = list(locations), 0
+        passages = list(locations)
+        encoded = 0
         batch_size = len(passages) if deadline.at_s is None and deadline.withdrawn is None else BATCH_SIZE
         for start in range(0, len(passages), batch_size):
             batch = passages[start : start + batch_size]
@@ -292,7 +297,7 @@ class DocumentVectors:
         return encoded
 
     def _encode(self, texts: Sequence[str], deadline: Deadline, *, raise_error: bool) -> Vectors:
-        """Encode texts; if the encoder fails, raise its error or return it as the failure of every text."""
+        """Encode texts. If the encoder fails, raise its error, or return the error as the failure of every text."""
         try:
             return self.encoder.encode(texts, "document", deadline=deadline)
         except OsrerankError as error:
@@ -304,7 +309,7 @@ class DocumentVectors:
     def _compute_records(
         self, texts: Mapping[bytes, str | LongText], deadline: Deadline
     ) -> tuple[dict[bytes, TextRecord], int]:
-        """Compute the records of texts; return them by key, and the number of encoded texts or passages.
+        """Compute the records of texts. Returns them by key, and the number of encoded texts or passages.
 
         Raises:
             InferenceError: a text could not be encoded.
@@ -317,13 +322,13 @@ class DocumentVectors:
         return _text_records(documents.items()), encoded
 
     def _encode_later(self, texts: Sequence[str | LongText]) -> None:
-        """Encode texts in the background and store their records."""
+        """Encode texts and store their records in the background."""
         if texts and self.store is not None:
             late_texts = texts[:MAX_LATE_TEXTS]
             self._late_tasks.submit(functools.partial(self._build_late, late_texts), len(late_texts))
 
     def _build_late(self, texts: Sequence[str | LongText]) -> None:
-        """Compute and store the records of texts in small batches, each of which waits a while for running searches."""
+        """Compute and store the records of texts in small batches. Each batch waits a while for running searches."""
         try:
             for start in range(0, len(texts), LATE_BATCH_SIZE):
                 until_s = time.monotonic() + LATE_WAIT_S
@@ -341,13 +346,13 @@ class DocumentRecords:
 
     Args:
         text: the document's text.
-        stored_record: the record in the store. None if the document is not stored.
+        stored_record: the record in the store, or None if the document has no record.
 
     Attributes:
         records: the records, by index of the part.
-        failures: why a part could not be encoded, by index.
+        failures: why a part could not be encoded, by index of the part.
         parts: the parts with their spans. Empty until `split` is called.
-        spans: the span of each part. None for the whole text.
+        spans: the span of each part, or None for the whole text.
     """
 
     __slots__ = ("failures", "parts", "records", "spans", "text")
@@ -364,7 +369,7 @@ class DocumentRecords:
             self.records = {0: stored_record}
 
     def split(self) -> None:
-        """Split the document into parts, unless that was done before."""
+        """Split the document into parts, unless it was split before."""
         if not self.parts:
             self.parts = self.text.cut() if isinstance(self.text, LongText) else [(self.text, None)]
             self.spans = [span for _, span in self.parts]
@@ -388,7 +393,7 @@ class DocumentRecords:
 
     @property
     def text_record(self) -> TextRecord | None:
-        """The record to store for the document. None until every part has a record."""
+        """The record to store for the document, or None until every part has a record."""
         if len(self.records) < len(self.spans):
             return None
         if not isinstance(self.text, LongText):
@@ -397,12 +402,13 @@ class DocumentRecords:
 
 
 def _text_records(documents: Iterable[tuple[bytes, DocumentRecords]]) -> dict[bytes, TextRecord]:
-    """Return the records to store for the documents that have one, by key."""
-    return {key: record for key, document in documents if (record := document.text_record) is not None}
+    """Return the record of each document whose parts all have records, by key."""
+    records = ((key, document.text_record) for key, document in documents)
+    return {key: record for key, record in records if record is not None}
 
 
 def take_half_the_time(items: Iterable[Item], deadline: Deadline) -> Iterator[Item]:
-    """Yield items, at least one, until half of the time to a deadline has passed."""
+    """Yield items until half of the time to a deadline has passed, but at least one item."""
     half_time = deadline.within_ms(500 * deadline.remaining_s())
     for item in items:
         yield item

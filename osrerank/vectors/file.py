@@ -1,7 +1,8 @@
 """Store document vectors in LMDB files that the processes of a machine share, within a maximum size and age.
 
-LMDB allows many readers and one writer at a time. Each file is a generation of records. Writes go to the youngest file.
-When it reaches half of the maximum size or age, a new file replaces the older of the two. So reads never write.
+LMDB allows many readers and one writer at a time. There are two files, each with a generation of records. Writes go to
+the younger file. When it reaches half of the maximum size or age, a new file replaces the older one. So a read does not
+have to record when an entry was used.
 """
 
 import logging
@@ -20,25 +21,26 @@ import lmdb
 
 from osrerank._pause import Result
 from osrerank._platform import ForkGate, fork_safe_lock, renew_after_fork
-from osrerank.vectors.lmdb_file import DAMAGES, check_length, is_damage, open_lmdb
+from osrerank.vectors.lmdb_file import DAMAGE_ERRORS, check_length, is_damage, open_lmdb
 from osrerank.vectors.store import PAUSE_S, Guard, Size
 
-FILE_NAME, FILE_PATTERN = "vectors-{:06d}.lmdb", f"vectors-{6 * '[0-9]'}.lmdb"
+FILE_NAME = "vectors-{:06d}.lmdb"
+FILE_PATTERN = f"vectors-{6 * '[0-9]'}.lmdb"
 PRUNE_FOLDER = "pruned-{}"
-"""The folder into which a process copies records while it prunes, with the process id."""
+"""The folder into which a process copies records while it prunes. The process id is filled in."""
 MAX_GENERATIONS = 2
 CREATED_KEY = b"created"
 """The key of the creation time of a generation, in seconds since the epoch. The keys of records are longer."""
-POSITION_PREFIX = b"position-"
-"""The prefix of the keys of build positions (`osrerank.vectors.position`)."""
+BUILD_PREFIX = b"position-"
+"""The prefix of the keys under which builds store their progress and their fields."""
 MOUNTS = Path("/proc/self/mounts")
 NETWORK_FILE_SYSTEMS = ("nfs", "nfs4", "cifs", "smb3", "9p", "fuse.sshfs", "glusterfs", "ceph", "lustre", "afs")
-"""File systems on which LMDB does not work, because several machines could map the same file."""
+"""Types of file systems on which LMDB does not work, because several machines could map the same file."""
 
 LMDB_GATE = ForkGate()
 """Delays forks while a thread uses LMDB, because a child that is forked during a call cannot open the file.
 
-It is entered after a store's `_write_lock`, which `FileStore.prune` holds for long, and before its `_open_lock`.
+It is entered after a store's `_write_lock`, which `FileStore.prune` holds for a long time, and before its `_open_lock`.
 """
 
 logger = logging.getLogger(__name__)
@@ -50,9 +52,9 @@ class _Generation:
 
     Attributes:
         file: the path of the file.
-        inode: the inode of the file, which differs from that of a later file with this name.
+        inode: the inode of the file. A later file of the same name has another inode.
         created_s: the creation time, in seconds since the epoch.
-        environment: LMDB's environment. It is closed when the last reference is gone, so never during a read.
+        environment: LMDB's environment. It is closed when nothing refers to it any more, so never during a read.
         page_bytes: the size of the file's pages.
     """
 
@@ -66,15 +68,15 @@ class _Generation:
 class FileStore:
     """A store in a folder, for all processes of one user. Safe to use from many threads, and after a fork.
 
-    A process must not open a folder twice, so use `file_store` to get its store. Damaged files are deleted, and their
-    vectors are computed again.
+    A process must not open a folder twice, so get the store of a folder from `file_store`. Damaged files are deleted,
+    and their vectors are computed again.
 
     Args:
-        folder: the folder. It is created if it does not exist, with access for its owner only.
+        folder: the folder. It is created by the first write, and only its owner can read it.
         max_bytes: the maximum total size of the files, in bytes.
         ttl_s: the maximum age of a record, in seconds.
-        pause_s: the pause of reads or of writes after a failure, in seconds.
-        clock: returns the seconds since the epoch.
+        pause_s: the pause of reads or writes after a failure, in seconds.
+        clock: a function that returns the seconds since the epoch.
     """
 
     name = "file"
@@ -97,7 +99,7 @@ class FileStore:
         renew_after_fork(self)
 
     def renew(self) -> None:
-        """In a forked child, close the parent's files; they are opened again when they are used.
+        """Close the parent's files in a forked child, which opens them again when it uses them.
 
         They stay open if another thread of the parent used LMDB during the fork, because closing would wait for it.
         """
@@ -140,15 +142,15 @@ class FileStore:
         return self._guard.translate_errors(OSError, lmdb.Error)
 
     def _retry(self, call: Callable[[], Result]) -> Result:
-        """Return the result of a call; retry after a damaged file was deleted, or another process extended a file."""
+        """Return the result of a call. Retry it if a damaged file was deleted, or another process extended a file."""
         for _ in range(MAX_GENERATIONS):
             try:
                 return call()
-            except DAMAGES:
+            except DAMAGE_ERRORS:
                 continue
             except lmdb.MapResizedError:
                 self.close()
-        return call()  # outside of the `except` clause, where the error still refers to the old environments
+        return call()  # not in an `except` clause, where the error would still refer to the old environments
 
     def _read(self, keys: Sequence[bytes]) -> dict[bytes, bytes]:
         with LMDB_GATE:
@@ -187,7 +189,7 @@ class FileStore:
         """Yield the environment of a generation. If the file turns out to be damaged, delete it and raise the error."""
         try:
             yield generation.environment
-        except DAMAGES as error:
+        except DAMAGE_ERRORS as error:
             with self._open_lock:
                 if generation in self._generations:  # no other thread has discarded it
                     self._generations = tuple(other for other in self._generations if other is not generation)
@@ -202,7 +204,7 @@ class FileStore:
         return Size(count, stored_bytes, self._max_bytes)
 
     def _prune(self, keys_to_keep: Iterable[Sequence[bytes]]) -> int:
-        """Copy the records to keep into a new folder, with the age of the oldest generation; then replace the files.
+        """Copy the records to keep into new files, which replace the old ones and have the age of the oldest.
 
         If copying fails, the store is unchanged.
         """
@@ -226,7 +228,7 @@ class FileStore:
                 shutil.rmtree(copy.folder, ignore_errors=True)
 
     def _close_with_age(self, created_s: float) -> list[Path]:
-        """Set the creation time of all generations, and close their files; return the files, the oldest first."""
+        """Set the creation time of all generations, and close their files. Returns the files, the oldest first."""
         with LMDB_GATE:
             generations = self._open()
             for generation in generations:
@@ -236,9 +238,9 @@ class FileStore:
         return [generation.file for generation in reversed(generations)]
 
     def _replace_files(self, files: Sequence[Path]) -> None:
-        """Replace all generations by files of another folder, the oldest first."""
+        """Replace all generations by files of another folder, which are given oldest first."""
         with LMDB_GATE, self._open_lock:
-            number = max((_number(generation.file) for generation in self._open()), default=0) + 1
+            number = max((_parse_number(generation.file) for generation in self._open()), default=0) + 1
             names = [FILE_NAME.format(number + offset) for offset in range(len(files))]
             for file, name in zip(files, names, strict=True):
                 file.rename(self.folder / name)
@@ -254,7 +256,7 @@ class FileStore:
         return count
 
     def _open(self, *, create: bool = False) -> tuple[_Generation, ...]:
-        """Return the generations, the youngest first; open them again if another process changed the folder."""
+        """Return the generations, the youngest first. Open them again if another process changed the folder."""
         if create and not self.folder.is_dir():
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         with self._open_lock:
@@ -270,7 +272,7 @@ class FileStore:
             return self._generations
 
     def _has_all_pages(self, generation: _Generation) -> bool:
-        """Return whether an open file still has all of its pages; reading missing pages would kill the process."""
+        """Return whether an open file still has all of its pages. Reading missing pages would kill the process."""
         try:
             check_length(generation.environment, generation.page_bytes, generation.file)
         except lmdb.CorruptedError:
@@ -278,7 +280,7 @@ class FileStore:
         return True
 
     def _open_files(self) -> Iterator[_Generation]:
-        """Open the files and yield their generations, the youngest first; delete damaged files."""
+        """Open the files and yield their generations, the youngest first. Damaged files are deleted."""
         for file in sorted(self.folder.glob(FILE_PATTERN), reverse=True)[:MAX_GENERATIONS]:
             with suppress(FileNotFoundError):  # another process has deleted it
                 inode = file.stat().st_ino
@@ -292,10 +294,10 @@ class FileStore:
     def _discard(self, file: Path, inode: int, error: lmdb.Error) -> Sequence[_Generation]:
         """Delete a damaged file. If it was the youngest, start a new generation, and return it in a list.
 
-        So no file name is used again, and other processes that have the damaged file open do not mix up the files.
+        So no file name is used again, and processes that still have the damaged file open do not confuse the two.
         """
-        number = _number(file)
-        youngest = max(map(_number, self.folder.glob(FILE_PATTERN)), default=number)
+        number = _parse_number(file)
+        youngest = max(map(_parse_number, self.folder.glob(FILE_PATTERN)), default=number)
         new = [self._open_file(self.folder / FILE_NAME.format(number + 1))] if youngest == number else []
         with suppress(FileNotFoundError):  # another process has deleted it
             if file.stat().st_ino == inode:
@@ -308,7 +310,7 @@ class FileStore:
         return new
 
     def _open_file(self, file: Path) -> _Generation:
-        """Return the generation of a file. A file that is open is not opened again, because LMDB forbids it."""
+        """Return the generation of a file. An open file is not opened again, because LMDB forbids it."""
         if file.exists():
             for generation in self._generations:
                 if (generation.file, generation.inode) == (file, file.stat().st_ino):
@@ -323,7 +325,7 @@ class FileStore:
         return _Generation(file, file.stat().st_ino, created_s, environment, environment.stat()["psize"])
 
     def _read_created_s(self, environment: lmdb.Environment) -> float:
-        """Return the creation time of a generation; store the current time in a new file."""
+        """Return the creation time of a generation. In a new file, it is the current time, and is stored."""
         with environment.begin() as transaction:
             created = transaction.get(CREATED_KEY)
         if created is None:
@@ -336,10 +338,10 @@ class FileStore:
             raise lmdb.CorruptedError("the creation time is not a number") from error
 
     def _start_generation(self, max_count: int = MAX_GENERATIONS) -> tuple[_Generation, ...]:
-        """Create a generation and delete the oldest ones; return the ``max_count`` youngest, which remain."""
+        """Create a generation, and delete all but the ``max_count`` youngest. Returns those."""
         with self._open_lock:
             generations = self._open(create=True)
-            number = _number(generations[0].file) + 1 if generations else 1
+            number = _parse_number(generations[0].file) + 1 if generations else 1
             new = self._open_file(self.folder / FILE_NAME.format(number))
             self._generations = (new, *generations)[:max_count]
             files = {generation.file for generation in self._generations}
@@ -355,7 +357,7 @@ _stores_lock = fork_safe_lock()
 
 
 def file_store(folder: Path, *, max_bytes: int, ttl_s: float) -> FileStore:
-    """Return the store of a folder, which is created by the first call in a process with its maximum size and age."""
+    """Return this process's store of a folder. The first call for a folder sets the maximum size and age."""
     resolved = folder.expanduser().resolve()
     with _stores_lock:
         store = _stores.get(resolved)
@@ -364,17 +366,17 @@ def file_store(folder: Path, *, max_bytes: int, ttl_s: float) -> FileStore:
         return store
 
 
-def _number(file: Path) -> int:
+def _parse_number(file: Path) -> int:
     """Return the number in the file name of a generation."""
     return int(file.stem.rpartition("-")[2])
 
 
 def _count_records(generation: _Generation) -> int:
-    """Return the number of entries without the creation time and the build positions."""
+    """Return the number of entries, without the creation time and what builds stored."""
     with generation.environment.begin() as transaction, transaction.cursor() as cursor:
-        cursor.set_range(POSITION_PREFIX)
-        positions = takewhile(lambda key: key.startswith(POSITION_PREFIX), cursor.iternext(values=False))
-        return int(transaction.stat()["entries"]) - 1 - sum(1 for _ in positions)
+        cursor.set_range(BUILD_PREFIX)
+        build_keys = takewhile(lambda key: key.startswith(BUILD_PREFIX), cursor.iternext(values=False))
+        return int(transaction.stat()["entries"]) - 1 - sum(1 for _ in build_keys)
 
 
 def _put(environment: lmdb.Environment, records: Mapping[bytes, bytes]) -> None:
@@ -384,7 +386,7 @@ def _put(environment: lmdb.Environment, records: Mapping[bytes, bytes]) -> None:
 
 
 def _delete(file: Path) -> None:
-    """Delete the files of a generation. Windows refuses this while they are open; then a later call deletes them."""
+    """Delete the files of a generation. On Windows, open files cannot be deleted, so a later call deletes them."""
     for path in (file, file.with_name(f"{file.name}-lock")):
         with suppress(OSError):
             path.unlink(missing_ok=True)
@@ -396,12 +398,13 @@ def _check_file_system(folder: Path) -> None:
     Raises:
         OSError: the folder is on a network file system.
     """
-    if (file_system := _file_system(folder)) in NETWORK_FILE_SYSTEMS:
+    file_system = _read_file_system(folder)
+    if file_system in NETWORK_FILE_SYSTEMS:
         raise OSError(f"it is on a network file system ({file_system}); set OSRERANK_VECTORS_FOLDER to a local folder")
 
 
-def _file_system(folder: Path) -> str:
-    """Return the type of a folder's file system; return an empty string if it is unknown."""
+def _read_file_system(folder: Path) -> str:
+    """Return the type of a folder's file system, or "" if it is unknown."""
     if not MOUNTS.exists():
         return ""
     lines = (line.split() for line in MOUNTS.read_text("utf-8", "replace").splitlines())

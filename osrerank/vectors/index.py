@@ -1,11 +1,12 @@
-"""The format of side indices, which store the vectors of an index on the engine itself.
+"""Build and parse the requests for side indices: hidden indices in which the engine stores the document vectors.
 
 The side index of NAME is called ``osrerank-vectors-NAME``. It is hidden, so patterns like ``*`` do not match it. The
 backing indices of a data stream share a side index. A side index is sharded and replicated like any index, all machines
 that search can use it, and nobody needs permission to write to the original index.
 
-It has a document for each record (`osrerank.vectors.records`). The id is the record's key, and the fields contain the
-record and a label of the model. On a cluster, the record is a doc value; in the embedded engine, it is in ``_source``.
+It has a document for each record, the stored form of a document's vectors (`osrerank.vectors.records`). The id is the
+record's key, and the fields contain the record and a label of the model. On a cluster, the record is a doc value; in
+the embedded engine, it is in ``_source``.
 """
 
 import base64
@@ -21,37 +22,40 @@ PREFIX = "osrerank-vectors-"
 """The prefix of the names of side indices."""
 OLD_SUFFIX = "-osrerank-vectors"
 """The suffix of side indices of older versions, which are no longer used."""
-RECORD_FIELD, MODEL_FIELD = "record", "model"
-"""The fields of the documents of a side index."""
+RECORD_FIELD = "record"
+"""The field of a side index that contains a record in base64."""
+MODEL_FIELD = "model"
+"""The field of a side index that contains the label of a record's model."""
 READ_BATCH_SIZE = 250
 """The maximum number of records in a response: about 100 KB in the profile ``standard``."""
 BULK_BYTES = 4 << 20
-"""The approximate size of the records in a bulk request, in bytes."""
-POSITION_PREFIX = "position-"
-"""The prefix of the ids of documents that store build positions. They have no `MODEL_FIELD`."""
+"""A bulk request ends after the record with which its records reach this size, in bytes."""
+BUILD_PREFIX = "position-"
+"""The prefix of the ids of documents in which builds store their progress and their fields, without `MODEL_FIELD`."""
 REPORT_PREFIX = "lacking-"
 """The prefix of the ids of reports, in which searches list documents without vectors for the next build."""
 MAX_REPORTS = 16
+"""The number of reports that a side index can contain at a time."""
 ALREADY_EXISTS = "resource_already_exists_exception"
-"""The engine's error type for an index to be created that exists."""
+"""The engine's error type if the index to create exists."""
 PostRequest = tuple[str, dict[str, Any], dict[str, Any]]
 """The path, the URL parameters and the body of a POST request."""
-LackingCounts = Counter[tuple[str, str]]
-"""The number of searches in which a document lacked a vector, by the document's index and id."""
+MissingVectorCounts = Counter[tuple[str, str]]
+"""The number of searches in which a document had no vector, by the document's index and id."""
 
 
 def side_index(index: str) -> str:
-    """Return the name of an index's side index; for an index of a remote cluster, it is on that cluster."""
+    """Return the name of an index's side index. The side index of a remote index is on the same cluster."""
     cluster, colon, name = index.rpartition(":")
     return f"{cluster}{colon}{PREFIX}{data_stream(name)}"
 
 
 class RecordRequests(NamedTuple):
-    """Builds requests for the documents of side indices, and parses the responses of an engine."""
+    """Builds requests for the documents of side indices, and parses the responses."""
 
     engine: Engine
 
-    def creation_body(self) -> dict[str, Any]:
+    def build_creation_body(self) -> dict[str, Any]:
         """Return the body of the request that creates a side index."""
         settings: dict[str, Any] = {"hidden": True}
         properties: dict[str, Any] = {MODEL_FIELD: {"type": "keyword"}}
@@ -66,9 +70,9 @@ class RecordRequests(NamedTuple):
         """Return the request for the records with these keys."""
         return self._request_ids(sorted(indices), [key.hex() for key in keys], track_total_hits=False, sort=["_doc"])
 
-    def request_positions(self, indices: Sequence[str], keys: Sequence[bytes]) -> PostRequest:
-        """Return the request for the build positions with these keys."""
-        return self._request_ids(indices, [f"{POSITION_PREFIX}{key.hex()}" for key in keys], seq_no_primary_term=True)
+    def request_build_states(self, indices: Sequence[str], keys: Sequence[bytes]) -> PostRequest:
+        """Return the request for what builds stored under these keys."""
+        return self._request_ids(indices, [f"{BUILD_PREFIX}{key.hex()}" for key in keys], seq_no_primary_term=True)
 
     def request_reports(self, index: str) -> PostRequest:
         """Return the request for all reports of documents without vectors."""
@@ -77,52 +81,52 @@ class RecordRequests(NamedTuple):
     def _request_ids(self, indices: Sequence[str], ids: Sequence[str], **options: Any) -> PostRequest:
         if self.engine.is_embedded:
             return "/_mget", {}, {"docs": [{"_index": name, "_id": doc_id} for name in indices for doc_id in ids]}
-        body = {"size": len(ids), "query": {"ids": {"values": ids}}, **self.record_fields(), **options}
+        body = {"size": len(ids), "query": {"ids": {"values": ids}}, **self._field_options(), **options}
         return f"/{','.join(indices)}/_search", {"ignore_unavailable": "true", **self.engine.no_pipeline}, body
 
     def parse_records(self, response: Mapping[str, Any]) -> dict[bytes, bytes]:
         """Return the records in a response to `request_records`, by key."""
-        return self._contents(self._hits(response))
+        return self._read_contents(self._read_hits(response))
 
-    def parse_position(self, response: Mapping[str, Any]) -> tuple[bytes, Mapping[str, Any]]:
-        """Return the content and the hit of a response to `request_positions` with one key. Both can be empty."""
-        hits = self._hits(response)
-        return (self._content(hits[0]), hits[0]) if hits else (b"", {})
+    def parse_build_state(self, response: Mapping[str, Any]) -> tuple[bytes, Mapping[str, Any]]:
+        """Return the content and the hit of a response to `request_build_states` with one key. Both can be empty."""
+        hits = self._read_hits(response)
+        return (self._read_content(hits[0]), hits[0]) if hits else (b"", {})
 
-    def parse_positions(self, response: Mapping[str, Any]) -> dict[bytes, bytes]:
-        """Return the contents of a response to `request_positions`, by key."""
-        hits = self._hits(response)
-        return self._contents({**hit, "_id": hit["_id"].removeprefix(POSITION_PREFIX)} for hit in hits)
+    def parse_build_states(self, response: Mapping[str, Any]) -> dict[bytes, bytes]:
+        """Return the contents of a response to `request_build_states`, by key."""
+        hits = self._read_hits(response)
+        return self._read_contents({**hit, "_id": hit["_id"].removeprefix(BUILD_PREFIX)} for hit in hits)
 
-    def parse_reports(self, response: Mapping[str, Any]) -> dict[str, LackingCounts]:
+    def parse_reports(self, response: Mapping[str, Any]) -> dict[str, MissingVectorCounts]:
         """Return the counts in a response to `request_reports`, by the id of the report."""
-        contents = ((hit["_id"], self._content(hit)) for hit in self._hits(response))
+        contents = ((hit["_id"], self._read_content(hit)) for hit in self._read_hits(response))
         return {doc_id: _parse_report(content) for doc_id, content in contents if content}
 
-    def _hits(self, response: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    def _read_hits(self, response: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
         hits: Sequence[Mapping[str, Any]] = response["docs"] if self.engine.is_embedded else response["hits"]["hits"]
         return hits
 
     def has_side_index(self, response: Mapping[str, Any]) -> bool:
-        """Return whether one of the side indices exists, by a response to `request_records`."""
+        """Return whether a response to `request_records` shows that one of the side indices exists."""
         if self.engine.is_embedded:
             return any("error" not in hit for hit in response["docs"])
         return bool(response.get("_shards", {}).get("total", 1))
 
-    def record_fields(self) -> dict[str, Any]:
+    def _field_options(self) -> dict[str, Any]:
         """Return the part of a search body that requests the records of hits."""
         return {} if self.engine.is_embedded else {"docvalue_fields": [RECORD_FIELD], "_source": False}
 
-    def _contents(self, hits: Iterable[Mapping[str, Any]]) -> dict[bytes, bytes]:
-        """Return the contents of hits by key, without hits of other programs."""
+    def _read_contents(self, hits: Iterable[Mapping[str, Any]]) -> dict[bytes, bytes]:
+        """Return the contents of hits by key. Documents that another program wrote are left out."""
         contents: dict[bytes, bytes] = {}
         for hit in hits:
             with suppress(TypeError, ValueError):  # another program wrote it
-                contents[bytes.fromhex(hit["_id"])] = self._content(hit)
+                contents[bytes.fromhex(hit["_id"])] = self._read_content(hit)
         return {key: content for key, content in contents.items() if content}
 
-    def _content(self, hit: Mapping[str, Any]) -> bytes:
-        """Return the content of a hit, or empty bytes if another program wrote the document."""
+    def _read_content(self, hit: Mapping[str, Any]) -> bytes:
+        """Return the content of a hit. It is empty if another program wrote the document."""
         fields = hit.get("_source") if self.engine.is_embedded else hit.get("fields")
         value = (fields or {}).get(RECORD_FIELD, "")
         try:
@@ -133,35 +137,35 @@ class RecordRequests(NamedTuple):
             return b""
 
 
-def report_body(side: str, number: int, counts: Sequence[tuple[tuple[str, str], int]]) -> str:
+def build_report_body(side_index_name: str, number: int, counts: Sequence[tuple[tuple[str, str], int]]) -> str:
     """Return the body of a bulk request that writes a report of documents without vectors.
 
     The engine rejects the request with status 409 if no build has read the previous report with this number.
 
     Args:
-        side: the name of the side index.
+        side_index_name: the name of the side index.
         number: the number of the report, below `MAX_REPORTS`.
-        counts: documents and numbers of searches, as the items of `LackingCounts`.
+        counts: items of `MissingVectorCounts`.
     """
-    action = {"create": {"_index": side, "_id": f"{REPORT_PREFIX}{number}"}}
+    action = {"create": {"_index": side_index_name, "_id": f"{REPORT_PREFIX}{number}"}}
     content = json.dumps([[index, doc_id, count] for (index, doc_id), count in counts])
     return f"{json.dumps(action)}\n{json.dumps({RECORD_FIELD: base64.b64encode(content.encode()).decode()})}\n"
 
 
-def _parse_report(content: bytes) -> LackingCounts:
-    """Parse the counts of a report; return no counts if another program wrote it."""
+def _parse_report(content: bytes) -> MissingVectorCounts:
+    """Return the counts in a report. They are empty if another program wrote it."""
     try:
         return Counter({(str(index), str(doc_id)): int(count) for index, doc_id, count in json.loads(content)})
     except (ValueError, TypeError):
         return Counter()
 
 
-def record_bodies(side: str, records: Mapping[bytes, bytes], model: str) -> Iterator[str]:
+def build_record_bodies(side_index_name: str, records: Mapping[bytes, bytes], model: str) -> Iterator[str]:
     """Yield the bodies of bulk requests that write records to a side index, with the label of their model."""
     lines: list[str] = []
     size = 0
     for key, record in records.items():
-        action = {"index": {"_index": side, "_id": key.hex()}}
+        action = {"index": {"_index": side_index_name, "_id": key.hex()}}
         document = {RECORD_FIELD: base64.b64encode(record).decode(), MODEL_FIELD: model}
         lines.append(f"{json.dumps(action)}\n{json.dumps(document)}\n")
         size += len(record)
@@ -172,16 +176,18 @@ def record_bodies(side: str, records: Mapping[bytes, bytes], model: str) -> Iter
         yield "".join(lines)
 
 
-def bulk_failure(response: Mapping[str, Any], action: str = "index") -> str:
-    """Return why the engine rejected records of a bulk request, without quoting them. Empty if it rejected none.
+def describe_bulk_failure(response: Mapping[str, Any], action: str = "index") -> str:
+    """Return why the engine rejected records of a bulk request, or "" if it rejected none. No record is quoted.
 
     Args:
         response: the response to the bulk request.
-        action: the action of its items. A record that is to be deleted and does not exist is not a failure.
+        action: the action of its items. For ``delete``, records that do not exist are no failures.
     """
     items = [item[action] for item in response["items"]]
-    failed = [item for item in items if item["status"] >= 300 and not (action == "delete" and item["status"] == 404)]
-    if not failed:
+    failed_items = [item for item in items if item["status"] >= 300]
+    if action == "delete":
+        failed_items = [item for item in failed_items if item["status"] != 404]
+    if not failed_items:
         return ""
-    error_type = (failed[0].get("error") or {}).get("type", "unknown")
-    return f"{len(failed)} of {len(items)} records were refused: {error_type}"
+    error_type = (failed_items[0].get("error") or {}).get("type", "unknown")
+    return f"{len(failed_items)} of {len(items)} records were refused: {error_type}"

@@ -1,7 +1,7 @@
-"""Open LMDB files safely.
+"""Open LMDB files safely, so that a truncated file or a full disk does not kill the process.
 
 LMDB maps its files into memory, and the system kills a process that accesses a mapped file beyond its end. So files are
-checked for missing pages, and space for lock files is reserved.
+checked for missing pages, and disk space for lock files is reserved.
 """
 
 import os
@@ -10,24 +10,24 @@ from pathlib import Path
 
 import lmdb
 
-DAMAGES = (lmdb.CorruptedError, lmdb.InvalidError, lmdb.PageNotFoundError, lmdb.VersionMismatchError)
-"""The errors for damaged files and for files that LMDB did not write."""
+DAMAGE_ERRORS = (lmdb.CorruptedError, lmdb.InvalidError, lmdb.PageNotFoundError, lmdb.VersionMismatchError)
+"""LMDB raises these errors for damaged files, and for files that it did not write."""
 MAX_READERS = 1024
-"""The maximum number of threads, of all processes, that read a file at a time."""
+"""At most this many threads of all processes together can read a file at a time."""
 LOCK_FILE_BYTES = 64 * (MAX_READERS + 2)
 """The size of LMDB's lock file: a cache line for each reader, and two for the header."""
 META_PAGES = 2
 """The number of meta pages at the start of a file. LMDB maps at least these."""
 MAGIC = (0xBEEFC0DE).to_bytes(4, sys.byteorder)
-"""The number in each meta page before the version of the file format."""
-MAGIC_END = 64
-"""The offset by which `MAGIC` ends in the first meta page, at the latest, in bytes."""
+"""The bytes before the version of the file format in each meta page."""
+MAGIC_SEARCH_BYTES = 64
+"""`MAGIC` and the version are in the first 64 bytes of a file."""
 VERSIONS = frozenset({1, 3})
-"""The file formats of LMDB 0.9 and 1.0."""
+"""The versions of the file format in LMDB 0.9 and 1.0."""
 
 
 def open_lmdb(file: Path, max_bytes: int) -> lmdb.Environment:
-    """Open a file for reading and writing; create it if it does not exist.
+    """Open a file for reading and writing. Create it if it does not exist.
 
     Args:
         file: the file. LMDB creates a lock file beside it.
@@ -36,9 +36,9 @@ def open_lmdb(file: Path, max_bytes: int) -> lmdb.Environment:
     Raises:
         OSError: the disk is full.
         lmdb.CorruptedError: pages of the file are missing.
-        lmdb.Error: the file cannot be opened. `is_damage` returns whether it is damaged.
+        lmdb.Error: the file cannot be opened. `is_damage` tells whether it is damaged.
     """
-    _reserve_locks(file.with_name(f"{file.name}-lock"))
+    _reserve_lock_file(file.with_name(f"{file.name}-lock"))
     environment = lmdb.open(
         str(file),
         subdir=False,
@@ -58,7 +58,7 @@ def open_lmdb(file: Path, max_bytes: int) -> lmdb.Environment:
     return environment
 
 
-def _reserve_locks(lock_file: Path) -> None:
+def _reserve_lock_file(lock_file: Path) -> None:
     """Reserve disk space for the lock file, because writing to a mapped file on a full disk kills the process."""
     if not hasattr(os, "posix_fallocate"):  # macOS, Windows
         return
@@ -92,12 +92,12 @@ def check_length(environment: lmdb.Environment, page_bytes: int, file: Path) -> 
 
 def is_damage(error: lmdb.Error, file: Path) -> bool:
     """Return whether an error means that the file is damaged, or that LMDB did not write it."""
-    return isinstance(error, DAMAGES) or _read_version(file) not in VERSIONS
+    return isinstance(error, DAMAGE_ERRORS) or _read_version(file) not in VERSIONS
 
 
 def _read_version(file: Path) -> int:
-    """Return the version of a file's format; return 0 if the file does not begin with a meta page."""
+    """Return the version of a file's format, or 0 if the file does not begin with a meta page."""
     with file.open("rb") as stream:
-        start = stream.read(MAGIC_END)
+        start = stream.read(MAGIC_SEARCH_BYTES)
     _, magic, version = start.partition(MAGIC)
     return int.from_bytes(version[:4], sys.byteorder) if magic else 0

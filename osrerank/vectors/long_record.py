@@ -1,4 +1,4 @@
-"""The stored form of a long document: the vector records of its passages, with their spans.
+"""Convert a long document's vectors to and from their stored form: the records and spans of its passages.
 
 Because the spans are stored, a search need not split the document again. All numbers are little-endian:
 
@@ -8,7 +8,7 @@ Because the spans are stored, a search need not split the document again. All nu
 | 4 | number of passages |
 | 4 | length of the field names |
 | this length | names of the fields, a list in JSON |
-| 16 per passage | field (index in the names; -1: whole text), value (index; -1: the only value), start, end |
+| 16 per passage | field (index in the names; -1 for the whole text), value (index; -1 for the only one), start, end |
 | variable | the vector records of the passages, without digests (`osrerank.vectors.record`) |
 | 16 | digest, as in a vector record |
 """
@@ -37,7 +37,7 @@ class LongRecord:
 
     Attributes:
         passages: the records, at least one.
-        spans: the span of each passage. None for the whole text.
+        spans: the span of each passage, or None for the whole text.
     """
 
     passages: Sequence[VectorRecord]
@@ -45,7 +45,7 @@ class LongRecord:
 
     @classmethod
     def from_bytes(cls, content: bytes, key: bytes, secret: bytes = b"") -> Self | None:
-        """Parse the bytes that `to_bytes` returned for the same key and secret; return None for any other bytes."""
+        """Parse the bytes that `to_bytes` returned for the same key and secret. Returns None for any other bytes."""
         without_digest = remove_digest(content, key, secret)
         if without_digest is None or len(without_digest) < HEADER.size:
             return None
@@ -65,12 +65,12 @@ class LongRecord:
             offset += length
         return cls(passages, spans) if spans is not None and offset == len(body) else None
 
-    def fits(self, dimensions: int, bits: Bits, *, by_tokens: bool = False) -> bool:
-        """Return whether the record of every passage has vectors of this form, as `VectorRecord.fits`."""
-        return all(record.fits(dimensions, bits, by_tokens=by_tokens) for record in self.passages)
+    def fits(self, dimensions: int, bits: Bits, *, has_token_vectors: bool = False) -> bool:
+        """Return whether `VectorRecord.fits` is true for every passage."""
+        return all(record.fits(dimensions, bits, has_token_vectors=has_token_vectors) for record in self.passages)
 
     def to_bytes(self, key: bytes, secret: bytes = b"") -> bytes:
-        """Return the record as bytes that end in a digest, as `VectorRecord.to_bytes`."""
+        """Return the record as bytes, with a digest at the end; see `VectorRecord.to_bytes`."""
         fields = list(dict.fromkeys(span.field for span in self.spans if span is not None))
         names = json.dumps(fields).encode()
         numbers = np.array([_span_numbers(span, fields) for span in self.spans], dtype=INT32).tobytes()
@@ -86,7 +86,7 @@ def _span_numbers(span: Span | None, fields: Sequence[str]) -> tuple[int, int, i
 
 
 def _parse_spans(names: bytes, numbers: memoryview) -> list[Span | None] | None:
-    """Parse the spans of a record; return None if the bytes are not valid."""
+    """Parse the spans of a record. Returns None if the bytes are not valid."""
     try:
         fields = json.loads(names)
         rows = np.frombuffer(numbers, INT32).reshape(-1, SPAN_FIELDS).tolist()

@@ -1,4 +1,4 @@
-"""The stored form of a text's vector, or of its token vectors for late interaction: a *record*.
+"""Convert a text's vector, or its token vectors for late interaction, to and from its stored form: a *record*.
 
 A record of 384 dimensions takes about 400 bytes in the profile ``standard``. All numbers are little-endian:
 
@@ -32,11 +32,11 @@ MAGIC = b"ORS1"
 HEADER = struct.Struct("<4sBBBBHH")
 DIGEST_BYTES = 16
 MAX_INT8 = 127
-"""The maximum of an int8 vector; the minimum is -127."""
+"""The values of an int8 vector are between -127 and 127."""
 PERSON = b"osrerank-vectors"
 """BLAKE2b's ``person``, which separates these digests from those of other programs with the same secret."""
 NORM_TOLERANCE = 1e-3
-"""A norm that differs from 1 by less is stored as 1."""
+"""A vector whose norm differs from 1 by less than this counts as a unit vector."""
 
 FLOAT16 = np.dtype("<f2")
 FLOAT32 = np.dtype("<f4")
@@ -54,10 +54,10 @@ class VectorRecord(NamedTuple):
     """The vector of a text, or its token vectors, possibly rounded.
 
     Attributes:
-        vector: float32 or int8, ``(dimensions,)``; for late interaction ``(tokens, dimensions)``.
-        scale: the factor of an int8 vector, for late interaction ``(tokens, 1)``; 1 for float32.
+        vector: float32 or int8 ``(dimensions,)``, or ``(tokens, dimensions)`` for late interaction.
+        scale: the factor by which int8 values are multiplied, or ``(tokens, 1)`` factors. 1 for float32.
         is_truncated: whether the text was truncated to the model's window.
-        is_unit: whether the vector had norm 1 before it was rounded. Otherwise its norm is restored, for dot products.
+        is_unit: whether the vector had norm 1 before it was rounded. Other norms are restored, for dot products.
     """
 
     vector: npt.NDArray[np.float32] | npt.NDArray[np.int8]
@@ -83,9 +83,9 @@ class VectorRecord(NamedTuple):
 
     @classmethod
     def from_bytes(cls, content: bytes, key: bytes, secret: bytes = b"") -> Self | None:
-        """Parse the bytes that `to_bytes` returned for the same key and secret; return None for any other bytes.
+        """Parse the bytes that `to_bytes` returned for the same key and secret. Returns None for any other bytes.
 
-        The values are checked too, because without a secret anybody can compute the digest.
+        The values are checked too, because anybody can compute the digest if there is no secret.
         """
         body = remove_digest(content, key, secret)
         if body is None:
@@ -95,7 +95,7 @@ class VectorRecord(NamedTuple):
 
     @classmethod
     def parse_body(cls, content: bytes | memoryview) -> tuple[Self | None, int]:
-        """Parse a record without a digest at the start of ``content``; return it and its length, or None and 0."""
+        """Parse a record without a digest at the start of ``content``. Returns it and its length, or None and 0."""
         invalid = None, 0
         if len(content) < HEADER.size:
             return invalid
@@ -122,12 +122,12 @@ class VectorRecord(NamedTuple):
             vector = vector.reshape(tokens, dimensions)
         return cls(vector, scale, bool(is_truncated), not has_norm), length
 
-    def fits(self, dimensions: int, bits: Bits, *, by_tokens: bool = False) -> bool:
-        """Return whether the record has vectors of this form: one, or with ``by_tokens`` one per token."""
-        return self.bits == bits and self.vector.shape[-1] == dimensions and self.vector.ndim == 1 + by_tokens
+    def fits(self, dimensions: int, bits: Bits, *, has_token_vectors: bool = False) -> bool:
+        """Return whether the record has vectors of this size, precision and number: one, or one for each token."""
+        return self.bits == bits and self.vector.shape[-1] == dimensions and self.vector.ndim == 1 + has_token_vectors
 
     def to_bytes(self, key: bytes, secret: bytes = b"") -> bytes:
-        """Return the record as bytes that end in a digest.
+        """Return the record as bytes, with a digest at the end.
 
         Args:
             key: the record's key, which the digest covers.
@@ -136,7 +136,7 @@ class VectorRecord(NamedTuple):
         return append_digest(self.body(), key, secret)
 
     def body(self) -> bytes:
-        """Return the record as bytes without a digest."""
+        """Return the record as bytes, without a digest."""
         *tokens, dimensions = self.vector.shape
         count = tokens[0] if tokens else 0
         header = HEADER.pack(MAGIC, self.bits, 0, self.is_truncated, not self.is_unit, dimensions, count)
@@ -147,7 +147,7 @@ class VectorRecord(NamedTuple):
 def parse_single_vectors(
     contents: Mapping[bytes, bytes], dimensions: int, bits: Bits, secret: bytes = b""
 ) -> dict[bytes, VectorRecord]:
-    """Parse many records of one vector each, faster than `VectorRecord.from_bytes`; return the valid ones by key."""
+    """Parse many records of one vector each, faster than `VectorRecord.from_bytes`. Returns the valid ones by key."""
     scale_field = [] if bits == EXACT_BITS else [("scale", FLOAT16.str)]
     vector_field = ("vector", (FLOAT32 if bits == EXACT_BITS else INT8).str, (dimensions,))
     layout = np.dtype([("header", f"V{HEADER.size}"), *scale_field, vector_field, ("digest", f"V{DIGEST_BYTES}")])
@@ -159,11 +159,11 @@ def parse_single_vectors(
         for is_unit in (False, True)
     }
     vectors, scales = rows["vector"], np.ones(len(keys)) if bits == EXACT_BITS else rows["scale"].astype(np.float64)
-    are_valid = vectors.any(axis=1) & np.isfinite(scales) & (scales > 0)
+    validity = vectors.any(axis=1) & np.isfinite(scales) & (scales > 0)
     if bits == EXACT_BITS:
-        are_valid &= np.isfinite(vectors).all(axis=1)
+        validity &= np.isfinite(vectors).all(axis=1)
     records = {}
-    for key, is_valid, vector, scale in zip(keys, are_valid.tolist(), vectors, scales.tolist(), strict=True):
+    for key, is_valid, vector, scale in zip(keys, validity.tolist(), vectors, scales.tolist(), strict=True):
         content = contents[key]
         flags = flags_by_header.get(content[: HEADER.size])
         if is_valid and flags and remove_digest(content, key, secret) is not None:
@@ -172,7 +172,7 @@ def parse_single_vectors(
 
 
 class TokenRows:
-    """The token vectors ``(tokens, dimensions)`` of each record, as float32. They are computed on access."""
+    """The float32 token vectors ``(tokens, dimensions)`` of each record. They are computed on access."""
 
     def __init__(self, records: Sequence[VectorRecord]) -> None:
         self._records = records
@@ -208,13 +208,13 @@ def append_digest(body: bytes, key: bytes, secret: bytes) -> bytes:
 
 
 def remove_digest(content: bytes, key: bytes, secret: bytes) -> bytes | None:
-    """Return the body of a record without its digest; return None if the digest is not valid."""
+    """Return the body of a record without its digest, or None if the digest is not valid."""
     body = content[:-DIGEST_BYTES]
     return body if hmac.compare_digest(_digest(body, key, secret), content[-DIGEST_BYTES:]) else None
 
 
 def record_bytes(bits: Bits, dimensions: int, tokens: int = 0) -> int:
-    """Return the size of a record with its digest, in bytes; ``tokens`` is 0 for a single vector."""
+    """Return the size of a record with its digest, in bytes. ``tokens`` is 0 for a single vector."""
     return _body_bytes(bits, dimensions, tokens) + DIGEST_BYTES
 
 

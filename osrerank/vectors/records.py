@@ -1,7 +1,7 @@
-"""Read and write the records of one model: the stored form of document vectors (`osrerank.vectors.record`).
+"""Read and write one model's records, the stored form of document vectors (`osrerank.vectors.record`).
 
-The key of a record is a digest of the text and of everything else that its vector depends on. So a changed text never
-gets the score of its old version. Calibration and BM25's weight are not in the key, because they do not change vectors.
+A record's key is a digest of the text and of everything else that its vector depends on. So a changed text never gets
+the score of its old version. Calibration and BM25's weight are not in the key, because they do not change vectors.
 """
 
 import functools
@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 from osrerank.types import LongText
-from osrerank.vectors.background import Background
+from osrerank.vectors.background import BackgroundTasks
 from osrerank.vectors.long_record import MAGIC, LongRecord
 from osrerank.vectors.record import VectorRecord, parse_single_vectors
 from osrerank.vectors.storage import VectorStorage
@@ -19,7 +19,7 @@ from osrerank.vectors.store import VectorStore
 
 KEY_BYTES = 16
 PASSAGES_PREFIX = b"by passages"
-"""Begins the hashed content of a document that is split into passages, so that its key differs from a short text's."""
+"""A document that is split into passages is hashed with this prefix, so that its key differs from a short text's."""
 EMPTY_MAPPING: Mapping[Any, Any] = MappingProxyType({})
 
 TextRecord = VectorRecord | LongRecord
@@ -30,33 +30,33 @@ class Records:
     """Reads and writes the records of one model.
 
     Args:
-        key: `osrerank.types.Encoder.key` of the model.
+        key: the model's `osrerank.types.Encoder.key`.
         dimensions: the length of a vector.
         storage: the store, the precision, and the secret of the digests.
-        by_tokens: whether each token has a vector, as in late interaction.
+        has_token_vectors: whether each token has a vector, as in late interaction.
 
     Attributes:
-        store: the store. None if records are not stored.
+        store: the store, or None if records are not stored.
         bits: the bits per dimension.
         model_key: a digest of everything that records depend on except the texts, 16 bytes.
     """
 
-    def __init__(self, key: str, dimensions: int, storage: VectorStorage, *, by_tokens: bool = False) -> None:
+    def __init__(self, key: str, dimensions: int, storage: VectorStorage, *, has_token_vectors: bool = False) -> None:
         self.store, self.bits, self._secret = storage.store, storage.bits, storage.secret
-        self._dimensions, self._by_tokens = dimensions, by_tokens
+        self._dimensions, self._by_tokens = dimensions, has_token_vectors
         self.model_key = _hash(f"{key}\0{self.bits}".encode())
-        self._writer = Background()
+        self._writer = BackgroundTasks()
 
     def compute_keys(self, texts: Iterable[str | LongText]) -> list[bytes]:
         """Return the key of each text, 16 bytes. The key of a `LongText` also depends on how it is split."""
         return [_hash(self.model_key + _key_content(text)) for text in texts]
 
-    def position_key(self, index_identity: str, text_options: str) -> bytes:
-        """Return the key of an index's build position (`osrerank.vectors.position`).
+    def progress_key(self, index_identity: str, text_options: str) -> bytes:
+        """Return the key of an index's build progress (`osrerank.vectors.build_progress`).
 
         Args:
             index_identity: the index's name and UUID.
-            text_options: the fields and options that decide which texts of its documents are encoded.
+            text_options: the fields and options that determine which text of a document is encoded.
         """
         return _hash(self.model_key + _hash(self._secret) + f"{index_identity}\0{text_options}".encode())
 
@@ -70,7 +70,7 @@ class Records:
         return self.parse(contents) if contents else {}
 
     def parse(self, contents: Mapping[bytes, bytes]) -> dict[bytes, TextRecord]:
-        """Parse stored bytes; return the valid records of this model by key."""
+        """Parse stored bytes. Returns the valid records of this model by key."""
         records: dict[bytes, TextRecord] = {}
         if not self._by_tokens:
             records |= parse_single_vectors(contents, self._dimensions, self.bits, self._secret)
@@ -78,12 +78,12 @@ class Records:
             if key not in records:
                 record_type = LongRecord if content[: len(MAGIC)] == MAGIC else VectorRecord
                 record = record_type.from_bytes(content, key, self._secret)
-                if record and record.fits(self._dimensions, self.bits, by_tokens=self._by_tokens):
+                if record and record.fits(self._dimensions, self.bits, has_token_vectors=self._by_tokens):
                     records[key] = record
         return records
 
     def write(self, store: VectorStore, records: Mapping[bytes, TextRecord]) -> int:
-        """Write records to a store; return how many were stored."""
+        """Write records to a store. Returns how many were stored."""
         return store.write(self.to_contents(records))
 
     def write_later(self, records: Mapping[bytes, TextRecord]) -> None:
@@ -100,7 +100,7 @@ class Records:
         self._writer.close()
 
     def close(self) -> None:
-        """Wait for pending writes and close the store, except a file, which the whole process shares."""
+        """Wait for pending writes, and close the store. A file stays open, because the whole process shares it."""
         self.flush()
         if self.store is not None and self.store.name != "file":
             self.store.close()

@@ -15,18 +15,19 @@ from osrerank._redis import open_redis
 from osrerank.vectors.store import PAUSE_S, Guard, Size
 
 PREFIX = "{osrerank:vectors:1}:"
-"""The prefix of all keys. The number is the version of the format; the braces put all keys in one slot of a cluster."""
+"""The prefix of all keys. The number is the version of the format. The braces put all keys in one slot of a cluster."""
 YOUNG, OLD, YOUNG_BYTES, OLD_BYTES = (PREFIX + name for name in ("young", "old", "young-bytes", "old-bytes"))
 """The keys of the two generations, and of their sizes in bytes."""
 PRUNED, PRUNED_BYTES = (PREFIX + name for name in ("kept", "kept-bytes"))
-"""The keys of the copies that pruning keeps, and of their size in bytes."""
-CONNECT_TIMEOUT_S, RESPONSE_TIMEOUT_S = 0.2, 0.5
+"""The keys of the records that `RedisStore.prune` has copied, and of their size in bytes."""
+CONNECT_TIMEOUT_S = 0.2
+RESPONSE_TIMEOUT_S = 0.5
 BATCH_BYTES = 1 << 20
-"""The approximate maximum size of a request and of a response, in bytes."""
+"""Requests and responses are batched to about this size, in bytes."""
 RECORD_OVERHEAD_BYTES = 100
 """The approximate memory that Redis uses for a record in addition to its bytes."""
 INITIAL_RECORD_BYTES = 10_000
-"""The assumed size of a record until one was read, in bytes."""
+"""Until a record was read, records are assumed to have this size, in bytes."""
 WRITE_SCRIPT = """
 for i = 4, #ARGV, 2 do
   if redis.call('HSET', KEYS[1], ARGV[i], ARGV[i + 1]) == 1 then
@@ -46,11 +47,15 @@ if tonumber(redis.call('GET', KEYS[3]) or 0) >= tonumber(ARGV[1]) or ttl < tonum
 end
 return 1
 """
-"""Writes records to the young generation, and replaces the old one if the young one is large or old enough."""
+"""Writes records to the young generation. If that is large or old enough, it replaces the old generation.
+
+KEYS are the keys of the generations and of their sizes. ARGV has the maximum size of a generation in bytes, the maximum
+age in milliseconds, the overhead of a record in bytes, and then keys and records in turn.
+"""
 
 
 class RedisStore:
-    """A store in Redis that reads or writes a batch in one round trip.
+    """A store in Redis, which reads or writes a batch of records in one round trip.
 
     Args:
         redis: a URL, or a client with ``decode_responses=False``.
@@ -96,7 +101,7 @@ class RedisStore:
         batch_size = max(1, BATCH_BYTES // self._record_bytes)
         records: dict[bytes, bytes] = {}
         for generation in (YOUNG, OLD):
-            batches = list(_batches([key for key in keys if key not in records], batch_size))
+            batches = list(_split_batches([key for key in keys if key not in records], batch_size))
             if not batches:
                 break
             pipeline = self._redis.pipeline(transaction=False)
@@ -111,7 +116,7 @@ class RedisStore:
     def _write(self, records: Mapping[bytes, bytes]) -> int:
         largest_bytes = max(map(len, records.values()))
         try:
-            for batch in _batches(list(records.items()), max(1, BATCH_BYTES // largest_bytes)):
+            for batch in _split_batches(list(records.items()), max(1, BATCH_BYTES // largest_bytes)):
                 keys = (YOUNG, OLD, YOUNG_BYTES, OLD_BYTES)
                 limits = (self._max_bytes // 2, self._ttl_ms, RECORD_OVERHEAD_BYTES)
                 pairs = [value for pair in batch for value in pair]
@@ -139,13 +144,14 @@ class RedisStore:
         return Size(young + old, int(young_bytes or 0) + int(old_bytes or 0), self._max_bytes)
 
     def _prune(self, keys_to_keep: Iterable[Sequence[bytes]]) -> int:
-        """Copy the records to keep, then replace both generations; the copies expire with the older generation."""
+        """Copy the records to keep, and replace both generations by the copies, which expire with the older one."""
         ttls_ms = [self._redis.pttl(generation) for generation in (YOUNG, OLD)]
         ttl_ms = min((ttl_ms for ttl_ms in ttls_ms if ttl_ms > 0), default=self._ttl_ms)
         self._redis.unlink(PRUNED, PRUNED_BYTES)
         try:
             for keys in keys_to_keep:
-                if records := self._read(keys):
+                records = self._read(keys)
+                if records:
                     copies = self._redis.hmget(PRUNED, list(records))
                     new = [record for record, copy in zip(records.values(), copies, strict=True) if copy is None]
                     self._redis.hset(PRUNED, mapping=records)
@@ -170,7 +176,7 @@ class RedisStore:
         return count
 
 
-def _batches(values: Sequence[Any], size: int) -> Iterator[list[Any]]:
+def _split_batches(values: Sequence[Any], size: int) -> Iterator[list[Any]]:
     remaining = iter(values)
     while batch := list(islice(remaining, size)):
         yield batch

@@ -1,4 +1,4 @@
-"""Choose the store, precision and secret of document vectors by the settings ``vectors`` and ``vectors_*``."""
+"""Choose where document vectors are stored, and how precisely, by the settings ``vectors`` and ``vectors_*``."""
 
 import hashlib
 import logging
@@ -16,7 +16,7 @@ from osrerank.vectors.store import VectorStore
 MEGABYTE = 1_000_000
 SECRET_BYTES = 32
 LOCAL_HOSTS = frozenset({None, "localhost", "127.0.0.1", "::1"})
-"""Hosts to which unencrypted connections are safe. None is a Unix socket."""
+"""Hosts on this machine, to which unencrypted connections are safe. None is a Unix socket's host."""
 
 logger = logging.getLogger(__name__)
 log_throttle = LogThrottle()
@@ -27,9 +27,9 @@ class VectorStorage:
     """How document vectors are stored. By default, they are neither stored nor rounded.
 
     Attributes:
-        store: the store. None if vectors are not stored.
+        store: the store, or None if vectors are not stored.
         bits: the bits per dimension.
-        secret: the key of the records' digests, without which nobody can forge a record. Empty if none is set.
+        secret: the key of the records' digests. Nobody can forge a record without it. Empty if the user set no key.
     """
 
     store: VectorStore | None = None
@@ -40,7 +40,7 @@ class VectorStorage:
     def from_settings(cls, settings: Settings, *, has_index: bool = True) -> Self:
         """Create the storage that the settings describe. Files and connections are opened at the first use.
 
-        If ``vectors`` is ``index``, the store is this machine's file, as a cache of the side indices.
+        If ``vectors`` is ``index``, the store is this machine's file, which caches the side indices.
 
         Args:
             settings: the settings.
@@ -62,7 +62,7 @@ class VectorStorage:
 
 
 def _file_store(settings: Settings) -> VectorStore | None:
-    """Return the store in ``vectors_folder``; return None if the user has no home directory and the folder is in it."""
+    """Return the store in ``vectors_folder``, or None if the user has no home directory for it."""
     try:
         folder = expand_home(settings.vectors_folder, "vectors_folder")
     except ConfigError as error:

@@ -1,4 +1,4 @@
-"""The protocol of stores for document vectors, `VectorStore`, and how stores handle failures, `Guard`."""
+"""The interface of stores for document vectors, `VectorStore`, and a pause after their failures, `Guard`."""
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -12,7 +12,7 @@ from osrerank._pause import Pause
 from osrerank.errors import OsrerankError
 
 PAUSE_S = 10.0
-"""The default pause of a store after a failure, in seconds."""
+"""By default, a store is not used for this many seconds after a failure."""
 VECTORS_OFF = "vectors are off: set OSRERANK_VECTORS=file, index or redis"
 
 ERRORS = Counter(
@@ -28,7 +28,7 @@ class Size(NamedTuple):
     Attributes:
         records: the number of records.
         stored_bytes: the size of the records, with the store's overhead.
-        max_bytes: the maximum size. 0 if it is unlimited.
+        max_bytes: the maximum size, or 0 if it is unlimited.
     """
 
     records: int
@@ -39,7 +39,7 @@ class Size(NamedTuple):
 class VectorStore(Protocol):
     """A key-value store for the stored form of document vectors (`osrerank.vectors.records`).
 
-    `read` and `write` never raise: if the store is unavailable, full or slow, vectors are only computed again. `size`,
+    `read` and `write` never raise. If the store is unavailable, full or slow, vectors are computed again. `size`,
     `prune` and `drop` raise `OsrerankError`. Stores do not validate the records that they read.
     """
 
@@ -48,35 +48,35 @@ class VectorStore(Protocol):
         """The store's name in metrics and reports."""
 
     def read(self, keys: Sequence[bytes]) -> dict[bytes, bytes]:
-        """Return the records with these keys, by key, without those that are not stored."""
+        """Return the stored records among those with these keys, by key."""
 
     def write(self, records: Mapping[bytes, bytes]) -> int:
-        """Store records; return how many were stored."""
+        """Store records. Returns how many were stored."""
 
     def size(self) -> Size:
         """Return the size of the store."""
 
     def prune(self, keys_to_keep: Iterable[Sequence[bytes]]) -> int:
-        """Delete all records except those with these keys, given in batches; return how many remain."""
+        """Delete all records except those with these keys, which come in batches. Returns how many remain."""
 
     def drop(self) -> int:
-        """Delete all records; return how many were deleted."""
+        """Delete all records. Returns how many were deleted."""
 
     def close(self) -> None:
         """Release open files and connections."""
 
 
 class Guard:
-    """Counts and logs the failures of a store, and pauses its use after each.
+    """Counts and logs a store's failures, and pauses its reads or writes after each of them.
 
     Args:
         store: the store's name in metrics.
-        location: the store's folder, index or server, for log lines.
+        location: the store's folder, index or server, for messages.
         pause_s: the length of a pause, in seconds.
 
     Attributes:
-        read: pauses reading.
-        write: pauses writing. It is separate, because a full store can still be read.
+        read: the pause of reads.
+        write: the pause of writes. A full store can still be read, so the pauses are separate.
     """
 
     def __init__(self, store: str, location: str, pause_s: float = PAUSE_S) -> None:
@@ -85,7 +85,7 @@ class Guard:
 
     @contextmanager
     def translate_errors(self, *errors: type[Exception]) -> Iterator[None]:
-        """Raise these errors of a store as `OsrerankError`, in `size`, `prune` and `drop`."""
+        """Raise these errors as `OsrerankError`. Used in `size`, `prune` and `drop`."""
         try:
             yield
         except errors as error:

@@ -1,11 +1,12 @@
-"""Late interaction: compare texts by their token vectors (MaxSim), and pool the token vectors of a text.
+"""Compare texts by their token vectors (late interaction, MaxSim), and merge similar token vectors of a text.
 
 Khattab, Zaharia: ColBERT: Efficient and Effective Passage Search via Contextualized Late Interaction over BERT, 2020,
 arXiv 2004.12832, section 3.3, equation 3.
 
 Clavié, Chaffin, Adams: Reducing the Footprint of Multi-Vector Retrieval with Minimal Performance Impact via Token
-Pooling, 2024, arXiv 2409.14683, section 3. As in PyLate and sentence-transformers, the clusters are those of Ward's
-method (1963) on the distances 1 - cosine. As in sentence-transformers, merged vectors have norm 1.
+Pooling, 2024, arXiv 2409.14683, section 3. As in PyLate and sentence-transformers, Ward's method (1963) forms the
+clusters, and the distance of two vectors is 1 minus their cosine. As in sentence-transformers, merged vectors have norm
+1.
 """
 
 from collections.abc import Iterable
@@ -17,11 +18,10 @@ import numpy.typing as npt
 from osrerank.types.vectors import Floats
 
 PROTECTED_TOKENS = 1
-"""The number of tokens at the start of a text that are not pooled: [CLS]."""
-
+"""The number of tokens at the start of a text that are never merged: only [CLS]."""
 MAX_MULTIPLICATIONS = 1 << 18
-"""The size up to which OpenBLAS computes a matrix product in one thread. On busy cores, several threads wait for each
-other and take ten times as long (docs/research/late-interaction.md)."""
+"""OpenBLAS computes products of at most this many multiplications in one thread. On busy cores, several threads wait
+for each other and take ten times as long (docs/research/late-interaction.md)."""
 
 Doubles = npt.NDArray[np.float64]
 
@@ -42,9 +42,9 @@ def maxsim(query: Floats, documents: Iterable[Floats]) -> Floats:
 
 
 def pool_tokens(vectors: Floats, factor: float) -> Floats:
-    """Merge similar token vectors of a text; return the merged vectors in the order of their first tokens.
+    """Merge similar token vectors of a text. Returns the merged vectors in the order of their first tokens.
 
-    The time grows with the square of the number of tokens; a hundred tokens take about a millisecond.
+    The time grows with the square of the number of tokens. A hundred tokens take about a millisecond.
 
     Args:
         vectors: the token vectors, of norm 1 ``(tokens, dimensions)``.
@@ -62,10 +62,10 @@ def pool_tokens(vectors: Floats, factor: float) -> Floats:
 
 
 def _cluster_rows(rows: Floats, count: int) -> npt.NDArray[np.intp]:
-    """Divide rows into ``count`` clusters by Ward's method; return the index of the first row in each row's cluster.
+    """Divide rows into ``count`` clusters by Ward's method. Returns the index of the first row in each row's cluster.
 
-    The two nearest clusters are merged until ``count`` remain. Ward's method is reducible: a merge never brings either
-    cluster closer to a third one. So a cluster's nearest neighbour changes only if that neighbour was merged.
+    The two nearest clusters are merged until ``count`` remain. In Ward's method, a merged cluster is never closer to a
+    third cluster than both of its parts were. So a cluster's nearest neighbour changes only if that one was merged.
     """
     squares: Doubles = np.square(np.clip(1 - _multiply(rows, rows).astype(np.float64), 0, 2))
     np.fill_diagonal(squares, np.inf)
@@ -79,8 +79,8 @@ def _cluster_rows(rows: Floats, count: int) -> npt.NDArray[np.intp]:
         squares[second] = squares[:, second] = np.inf
         sizes[first] += sizes[second]
         clusters[clusters == second] = first
-        stale: Any = np.append(np.flatnonzero((nearest == first) | (nearest == second)), first)
-        nearest[stale], nearest_squares[stale] = squares[stale].argmin(axis=1), squares[stale].min(axis=1)
+        outdated: Any = np.append(np.flatnonzero((nearest == first) | (nearest == second)), first)
+        nearest[outdated], nearest_squares[outdated] = squares[outdated].argmin(axis=1), squares[outdated].min(axis=1)
         nearest_squares[second] = np.inf
     return clusters
 

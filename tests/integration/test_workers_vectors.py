@@ -19,8 +19,8 @@ from osrerank.scoring.registry import as_scorer, load, load_local
 from osrerank.scoring.remote.encoder import RemoteEncoder
 from osrerank.scoring.remote.scorer import RemoteScorer
 from osrerank.settings import Settings
+from osrerank.vectors.build_progress import BuildProgress
 from osrerank.vectors.index import side_index
-from osrerank.vectors.position import Position
 from tests import servers
 from tests.articles import fill
 from tests.workers import WorkerGroup, worker_group
@@ -164,11 +164,11 @@ def test_several_batches_are_under_way_and_a_killed_worker_loses_nothing(
         client.indices.delete(index=["many", side_index("many")], ignore_unavailable=True)
         client.indices.create(index="many", body={"settings": {"number_of_shards": 4, "number_of_replicas": 0}})
         fill(client, "many", [{"text": text} for text in texts])
-        positions = [Position()]
+        positions = [BuildProgress()]
 
         def killing(done: int, _count: int) -> None:
             content, _ = side.read_position(key)
-            positions.append(Position.from_bytes(content))
+            positions.append(BuildProgress.from_bytes(content))
             if done and len(group.processes) == 2:
                 group.kill(group.processes[0])
 

@@ -67,7 +67,7 @@ class RemoteEncoder:
         records: dict[int, VectorRecord] = {}
         for index, content in encoded.contents.items():
             record = VectorRecord.parse_body(memoryview(content))[0] if isinstance(content, bytes) else None
-            if record is not None and record.fits(self.dimensions, self._bits, by_tokens=has_token_vectors):
+            if record is not None and record.fits(self.dimensions, self._bits, has_token_vectors=has_token_vectors):
                 records[index] = record
             else:
                 failures.setdefault(index, "the worker returned no vector for this text")

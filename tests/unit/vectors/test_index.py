@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from osrerank.types.engine import Engine
-from osrerank.vectors.index import RecordRequests, bulk_failure, record_bodies
+from osrerank.vectors.index import RecordRequests, build_record_bodies, describe_bulk_failure
 
 KEYS = [b"a" * 16, b"b" * 16]
 RECORDS = {KEYS[0]: b"\x00\xff one", KEYS[1]: b"two"}
@@ -28,7 +28,7 @@ def encoded(form: RecordRequests, record: bytes) -> str:
 
 
 def test_a_bulk_request_to_a_side_index_names_every_record():
-    (body,) = record_bodies("osrerank-vectors-i", RECORDS, "a model")
+    (body,) = build_record_bodies("osrerank-vectors-i", RECORDS, "a model")
     lines = [json.loads(line) for line in body.splitlines()]
     assert body.endswith("\n")
     assert lines[0] == {"index": {"_index": "osrerank-vectors-i", "_id": KEYS[0].hex()}}
@@ -37,14 +37,14 @@ def test_a_bulk_request_to_a_side_index_names_every_record():
 
 def test_many_records_are_written_to_a_side_index_in_several_requests():
     records = {bytes([number]) * 16: bytes(3 << 20) for number in range(3)}
-    bodies = list(record_bodies("osrerank-vectors-i", records, "a model"))
+    bodies = list(build_record_bodies("osrerank-vectors-i", records, "a model"))
     assert [len(body.splitlines()) for body in bodies] == [4, 2]
 
 
 def test_a_refused_write_to_a_side_index_has_the_reason_without_the_record():
     items = [{"index": {"status": 201}}, {"index": {"status": 400, "error": {"type": "x", "reason": "value [AAAA]"}}}]
-    assert bulk_failure({"errors": True, "items": items}) == "1 of 2 records were refused: x"
-    assert bulk_failure({"errors": False, "items": items[:1]}) == ""
+    assert describe_bulk_failure({"errors": True, "items": items}) == "1 of 2 records were refused: x"
+    assert describe_bulk_failure({"errors": False, "items": items[:1]}) == ""
 
 
 def test_one_request_reads_several_side_indices():

@@ -96,12 +96,12 @@ def test_a_record_may_have_a_vector_for_each_token(bits: Bits, error: float, cou
     np.testing.assert_array_equal(stack_vectors([decoded])[0], stack_vectors([record])[0])
 
 
-@pytest.mark.parametrize("by_tokens", [False, True])
-def test_a_record_with_an_unexpected_number_of_vectors_is_a_miss(by_tokens: bool) -> None:
+@pytest.mark.parametrize("has_token_vectors", [False, True])
+def test_a_record_with_an_unexpected_number_of_vectors_is_a_miss(has_token_vectors: bool) -> None:
     """Without a secret anybody can write one; it must not fail a search."""
     store = MemoryStore()
-    records = Records("model", 96, VectorStorage(store, ROUNDED_BITS), by_tokens=by_tokens)
-    token_key, text_key = (KEY, KEY[::-1]) if by_tokens else (KEY[::-1], KEY)
+    records = Records("model", 96, VectorStorage(store, ROUNDED_BITS), has_token_vectors=has_token_vectors)
+    token_key, text_key = (KEY, KEY[::-1]) if has_token_vectors else (KEY[::-1], KEY)
     stored = {
         token_key: VectorRecord.from_vector(tokens(3), ROUNDED_BITS, is_truncated=False),
         text_key: VectorRecord.from_vector(tokens(3)[0], ROUNDED_BITS, is_truncated=False),

@@ -17,7 +17,7 @@ from osrerank.cli.options import MODEL_SETTINGS
 from osrerank.cli.serve import _open_reranker
 from osrerank.errors import ConfigError
 from osrerank.settings import Settings
-from osrerank.vectors.background import Background
+from osrerank.vectors.background import BackgroundTasks
 from osrerank.vectors.file import FileStore
 from osrerank.vectors.redis import RedisStore
 from osrerank.vectors.storage import VectorStorage
@@ -89,7 +89,7 @@ def test_only_clients_of_a_cluster_have_a_side_index() -> None:
 
 
 def test_background_tasks_run_in_order_and_closing_waits_for_them() -> None:
-    background, done = Background(max_weight=20), list[int]()
+    background, done = BackgroundTasks(max_weight=20), list[int]()
     assert all(background.submit(partial(done.append, number)) for number in range(20))
     background.close()
     assert done == list(range(20))
@@ -99,7 +99,7 @@ def test_background_tasks_run_in_order_and_closing_waits_for_them() -> None:
 
 
 def test_background_tasks_beyond_the_bound_are_dropped() -> None:
-    background = Background(max_weight=2)
+    background = BackgroundTasks(max_weight=2)
     hold = held(background)
     assert [background.submit(lambda: None) for _ in range(3)] == [True, True, False]
     hold.set()
@@ -107,7 +107,7 @@ def test_background_tasks_beyond_the_bound_are_dropped() -> None:
 
 
 def test_background_tasks_may_run_newest_first_and_drop_the_oldest() -> None:
-    background, done = Background(max_weight=10, newest_first=True), list[int]()
+    background, done = BackgroundTasks(max_weight=10, newest_first=True), list[int]()
     hold = held(background)
     for number, weight in enumerate((4, 4, 4, 2)):
         assert background.submit(partial(done.append, number), weight)
@@ -117,7 +117,7 @@ def test_background_tasks_may_run_newest_first_and_drop_the_oldest() -> None:
 
 
 def test_a_failed_background_task_stops_no_other(caplog: pytest.LogCaptureFixture) -> None:
-    background, done = Background(), list[int]()
+    background, done = BackgroundTasks(), list[int]()
     background.submit(lambda: 1 // 0)
     background.submit(sys.exit)
     background.submit(lambda: done.append(1))
@@ -129,7 +129,7 @@ def test_a_failed_background_task_stops_no_other(caplog: pytest.LogCaptureFixtur
 @pytest.mark.long
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 def test_a_forked_child_has_no_background_tasks_of_its_parent() -> None:
-    background, hold = Background(), threading.Event()
+    background, hold = BackgroundTasks(), threading.Event()
     background.submit(lambda: hold.wait(10))
 
     def works() -> bool:

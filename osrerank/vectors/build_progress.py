@@ -1,9 +1,9 @@
-"""Track which documents of an index have vectors, so that several builders can share the work and resume it.
+"""Track the build progress of an index: which documents already have vectors, and which each builder is working on.
 
-Builders are processes that run ``osrerank vectors build``. An engine gives each write of a document the next sequence
-number of its shard. A builder leases a range of sequence numbers, reads the documents with these numbers, and stores
-their vectors. If it dies, its lease expires, and another builder continues the range. The position of an index is the
-state of this work. It is stored beside the vectors.
+Builders are processes that run ``osrerank vectors build``. They share the work and can resume it. An engine gives each
+write of a document the next sequence number of its shard. A builder leases a range of sequence numbers, reads the
+documents with these numbers, and stores their vectors. If it dies, its lease expires, and another builder continues the
+range. The progress is stored beside the vectors.
 """
 
 import json
@@ -21,7 +21,7 @@ class Head(NamedTuple):
     """The latest sequence numbers of a shard.
 
     Attributes:
-        history: the index's UUID and the shard's history UUID. It differs after the index is recreated or restored.
+        history: the index's UUID and the shard's history UUID. It changes if the index is recreated or restored.
         global_checkpoint: the sequence number up to which all shard copies contain all writes. -1 before any write.
         max_seq_no: the highest sequence number of a write. -1 before any write.
     """
@@ -31,7 +31,7 @@ class Head(NamedTuple):
     max_seq_no: int
 
 
-class ShardPosition(NamedTuple):
+class ShardProgress(NamedTuple):
     """How far builders have leased a shard.
 
     Attributes:
@@ -51,7 +51,7 @@ class Lease(NamedTuple):
 
     Attributes:
         shard: the shard's number.
-        first: the first sequence number without a vector.
+        first: the first sequence number of the range. It moves up while the builder stores vectors.
         last: the last sequence number of the range.
         owner: the name of the builder.
         until_s: when the lease expires, in seconds since the epoch.
@@ -65,17 +65,19 @@ class Lease(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Position:
-    """The state of an index's builds. A sequence number is built once it was leased and no lease contains it any more.
+class BuildProgress:
+    """What builders have done of an index.
+
+    A sequence number counts as built if it was leased and no lease contains it any more.
 
     Attributes:
         shards: how far each shard is leased, by shard number.
-        leases: the ranges that are being built, or whose builder died.
+        leases: the ranges that builders are working on, or left when they died.
         files: the names of the files that store the vectors. Empty if a side index stores them.
-        newest: the latest value of the date field that was built, for builds that follow a date field.
+        newest: the latest value of the date field that was built. None if builds do not follow a date field.
     """
 
-    shards: Mapping[str, ShardPosition] = field(default_factory=dict)
+    shards: Mapping[str, ShardProgress] = field(default_factory=dict)
     leases: tuple[Lease, ...] = ()
     files: tuple[str, ...] = ()
     newest: float | None = None
@@ -85,18 +87,18 @@ class Position:
         """Parse the bytes that `to_bytes` returned.
 
         Raises:
-            FormatError: the bytes are not a position.
+            FormatError: the bytes do not contain build progress.
         """
         try:
             fields = json.loads(content)
-            shards = {number: ShardPosition(*shard) for number, shard in fields["shards"].items()}
+            shards = {number: ShardProgress(*shard) for number, shard in fields["shards"].items()}
             leases = tuple(Lease(*lease) for lease in fields["leases"])
             return cls(shards, leases, tuple(fields["files"]), fields["newest"])
         except (ValueError, LookupError, TypeError, AttributeError) as error:
-            raise FormatError(f"the stored position of a build cannot be read: {error}") from error
+            raise FormatError(f"the stored build progress cannot be read: {error}") from error
 
     def to_bytes(self) -> bytes:
-        """Return the position as JSON."""
+        """Return the progress as JSON."""
         content = {"shards": self.shards, "leases": self.leases, "files": self.files, "newest": self.newest}
         return json.dumps(content, separators=(",", ":")).encode()
 
@@ -105,23 +107,23 @@ class Position:
         return set(self.files) <= set(existing_files)
 
     def with_shards(self, heads: Mapping[str, Head]) -> Self:
-        """Return the position for the current shards; those with another history or lost writes start again at zero."""
+        """Return the progress for the current shards. Shards that were recreated or lost writes start again."""
         unchanged_shards = {
             number: shard
             for number, shard in self.shards.items()
             if number in heads and heads[number].history == shard.history and heads[number].max_seq_no >= shard.next - 1
         }
-        shards = {number: unchanged_shards.get(number, ShardPosition(head.history)) for number, head in heads.items()}
+        shards = {number: unchanged_shards.get(number, ShardProgress(head.history)) for number, head in heads.items()}
         leases = tuple(lease for lease in self.leases if lease.shard in unchanged_shards)
         return replace(self, shards=shards, leases=leases)
 
     def restart_shard(self, shard: str) -> Self:
-        """Return the position with nothing built of a shard."""
+        """Return the progress without anything that was built of a shard."""
         leases = tuple(lease for lease in self.leases if lease.shard != shard)
-        return replace(self, shards={**self.shards, shard: ShardPosition(self.shards[shard].history)}, leases=leases)
+        return replace(self, shards={**self.shards, shard: ShardProgress(self.shards[shard].history)}, leases=leases)
 
     def unbuilt_ranges(self, shard: str, last: int) -> list[tuple[int, int]]:
-        """Return the ranges of a shard that are not built up to ``last``, as pairs that include both ends."""
+        """Return the unbuilt ranges of a shard up to ``last``, as pairs of the first and last sequence number."""
         ranges = [(lease.first, lease.last) for lease in self.leases if lease.shard == shard]
         first = self.shards[shard].next if shard in self.shards else 0
         return [*ranges, (first, last)] if first <= last else ranges
@@ -140,7 +142,7 @@ class Position:
         )
 
     def claim(self, owner: str, heads: Mapping[str, Head], now_s: float, until_s: float) -> tuple[Self, Lease | None]:
-        """Lease a range to a builder; return the new position and the lease.
+        """Lease a range to a builder. Returns the new progress and the lease.
 
         Expired leases are taken over first. The lease is None if everything is built or leased to others.
         """
@@ -161,7 +163,7 @@ class Position:
         return replace(self, shards=shards, leases=(*self.leases, lease)), lease
 
     def advance(self, lease: Lease, first: int, term: int, until_s: float) -> tuple[Self, Lease | None]:
-        """Shorten a lease after its first documents were built; return the new position and the shorter lease.
+        """Shorten a lease after its first documents were built. Returns the new progress and the shorter lease.
 
         The shorter lease is None if the whole range is built, or if another builder took the lease over.
 
@@ -172,25 +174,25 @@ class Position:
             until_s: when the shorter lease expires, in seconds since the epoch.
         """
         identity = (lease.shard, lease.last, lease.owner)
-        current_lease = next((held for held in self.leases if (held.shard, held.last, held.owner) == identity), None)
+        current_lease = {(other.shard, other.last, other.owner): other for other in self.leases}.get(identity)
         if current_lease is None:
             return self, None
         leases = [other for other in self.leases if other is not current_lease]
-        shorter = None
+        shorter_lease = None
         if first <= current_lease.last:
-            shorter = current_lease._replace(first=first, until_s=until_s)
-            leases.append(shorter)
+            shorter_lease = current_lease._replace(first=first, until_s=until_s)
+            leases.append(shorter_lease)
         shard = self.shards[current_lease.shard]
         shards = {**self.shards, current_lease.shard: shard._replace(term=max(shard.term, term))}
-        return replace(self, shards=shards, leases=tuple(leases)), shorter
+        return replace(self, shards=shards, leases=tuple(leases)), shorter_lease
 
     def release(self, owner: str) -> Self:
-        """Return the position with a builder's leases expired."""
+        """Let a builder's leases expire at once, so that others can claim them."""
         leases = tuple(lease._replace(until_s=0.0) if lease.owner == owner else lease for lease in self.leases)
         return replace(self, leases=leases)
 
-    def reopen_since(self, earlier: "Position") -> Self:
-        """Return the position in which everything that was built since an earlier position is not built."""
+    def reopen_built_since(self, earlier: "BuildProgress") -> Self:
+        """Return the progress in which everything that was built since an earlier state counts as unbuilt."""
         shards = {
             number: shard._replace(next=min(shard.next, earlier.shards[number].next))
             for number, shard in self.shards.items()
@@ -198,8 +200,8 @@ class Position:
         }
         leases = [lease for lease in self.leases if lease.shard in shards and lease.first < shards[lease.shard].next]
         leases += [lease._replace(until_s=0.0) for lease in earlier.leases if lease.shard in shards]
-        by_range = {(lease.shard, lease.last): lease for lease in leases}  # the earlier lease is the longer one
-        return replace(self, shards=shards, leases=tuple(by_range.values()))
+        leases_by_range = {(lease.shard, lease.last): lease for lease in leases}  # the earlier lease is the longer one
+        return replace(self, shards=shards, leases=tuple(leases_by_range.values()))
 
 
 def index_identity(index: str, heads: Mapping[str, Head]) -> str:
