@@ -14,7 +14,11 @@ ARTICLES = [
 
 def fill(client: Client, name: str, documents: Sequence[dict[str, Any]] | Mapping[str, dict[str, Any]]) -> None:
     """Index documents, each under its id, or its place where there are no ids."""
-    by_id = documents if isinstance(documents, Mapping) else {str(at): one for at, one in enumerate(documents)}
+    by_id = (
+        documents
+        if isinstance(documents, Mapping)
+        else {str(index): document for index, document in enumerate(documents)}
+    )
     lines = [line for doc_id, source in by_id.items() for line in ({"index": {"_index": name, "_id": doc_id}}, source)]
     client.bulk(body=lines, refresh=True)
 

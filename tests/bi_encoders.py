@@ -19,8 +19,8 @@ def saved(folder: Path, pooling: str = "cls", **prompts: str) -> Path:
     transformer = modules.Transformer(str(plain(folder.with_name(f"{folder.name}-plain"))), max_seq_length=24)
     width = json.loads((TINY / "config.json").read_text("utf-8"))["hidden_size"]
     parts = [transformer, modules.Pooling(width, pooling), modules.Normalize()]
-    made = library.SentenceTransformer(modules=parts, prompts=prompts, device="cpu")
-    made.save_pretrained(str(folder))
+    sentence_transformer = library.SentenceTransformer(modules=parts, prompts=prompts, device="cpu")
+    sentence_transformer.save_pretrained(str(folder))
     return folder
 
 

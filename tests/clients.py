@@ -249,8 +249,8 @@ CLIENTS = tuple(client for dialect in DIALECTS for client in dialect.clients)
 def table() -> str:
     """Return the documentation's list of dialects and clients."""
     rows = ["| `POST` | dialect | 0 results asked for | clients tried |", "|---|---|---|---|"]
-    for one in DIALECTS:
-        routes = ", ".join(f"`{route}`" for route in one.routes)
-        clients = ", ".join(client.name for client in one.clients)
-        rows.append(f"| {routes} | {one.name} | {one.least} | {clients} |")
+    for dialect in DIALECTS:
+        routes = ", ".join(f"`{route}`" for route in dialect.routes)
+        clients = ", ".join(client.name for client in dialect.clients)
+        rows.append(f"| {routes} | {dialect.name} | {dialect.least} | {clients} |")
     return "\n".join(rows)

@@ -146,6 +146,6 @@ class Container(Service):
 
     def _here(self, words: list[str] | tuple[str, ...]) -> list[str]:
         """Return words with this machine's address and the port of its own, where they name the container's."""
-        own = {"8088": self.port, "9100": self.port, "8090": self.probe_port}
-        here = [re.sub(r"\b(8088|9100|8090)\b", lambda found: str(own[found[0]]), word) for word in words]
+        port_map = {"8088": self.port, "9100": self.port, "8090": self.probe_port}
+        here = [re.sub(r"\b(8088|9100|8090)\b", lambda found: str(port_map[found[0]]), word) for word in words]
         return [word.replace("0.0.0.0", "127.0.0.1") for word in here]

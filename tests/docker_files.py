@@ -26,10 +26,10 @@ def program(name: str) -> str:
 
 def compose(*arguments: str, environment: Mapping[str, str] | None = None) -> str:
     """What `docker-compose` says of compose.yaml with all profiles, without the variables of this process."""
-    known = {"PATH": os.environ["PATH"], "HOME": os.environ.get("HOME", "/"), **(environment or {})}
+    variables = {"PATH": os.environ["PATH"], "HOME": os.environ.get("HOME", "/"), **(environment or {})}
     files = ["--file", str(COMPOSE), "--env-file", os.devnull]
     command = [program("docker-compose"), *files, "--profile", "*", *arguments]
-    return subprocess.run(command, check=True, capture_output=True, text=True, env=known).stdout
+    return subprocess.run(command, check=True, capture_output=True, text=True, env=variables).stdout
 
 
 @functools.cache
@@ -71,7 +71,7 @@ class Stage:
 def stages() -> dict[str, Stage]:
     """The Dockerfile's stages by name."""
     arguments: dict[str, str] = {}
-    found: dict[str, Stage] = {}
+    instruction: dict[str, Stage] = {}
     name = ""
     text = re.sub(r"^#.*\n", "", DOCKERFILE.read_text(encoding="utf-8"), flags=re.MULTILINE)
     for line in re.sub(r"\s*\\\n\s*", " ", text).splitlines():
@@ -81,14 +81,14 @@ def stages() -> dict[str, Stage]:
             arguments["${" + key + "}"] = value
         elif keyword == "FROM":
             base, _, name = argument.partition(" AS ")
-            found[name] = Stage(arguments.get(base, base), ())
+            instruction[name] = Stage(arguments.get(base, base), ())
         elif keyword:
-            found[name] = Stage(found[name].base, (*found[name].instructions, (keyword, argument)))
-    return found
+            instruction[name] = Stage(instruction[name].base, (*instruction[name].instructions, (keyword, argument)))
+    return instruction
 
 
 def inherited(name: str, keyword: str) -> str | None:
     """The last argument of an instruction, in a stage or in those it is built from."""
     stage = stages()[name]
-    found = stage.last(keyword)
-    return inherited(stage.base, keyword) if found is None and stage.base in stages() else found
+    instruction = stage.last(keyword)
+    return inherited(stage.base, keyword) if instruction is None and stage.base in stages() else instruction

@@ -54,10 +54,10 @@ def drawn(draw: random.Random) -> tuple[Clause, Clause]:
 def _text(draw: random.Random) -> Clause:
     words = " ".join(draw.sample(WORDS, draw.randint(1, 3)))
     match: Clause = {"match": {"title": {"query": words, "boost": draw.choice((1, 1, 2.5))}}}
-    both = {"bool": {"should": [match, {"match_phrase": {"title": words}}]}}
+    two_clauses = {"bool": {"should": [match, {"match_phrase": {"title": words}}]}}
     several = {"multi_match": {"query": words, "fields": ["title^2", "items.name"]}}
     best = {"dis_max": {"queries": [match, {"match": {"title": {"query": words, "operator": "and"}}}]}}
-    return draw.choice((match, match, both, several, best))
+    return draw.choice((match, match, two_clauses, several, best))
 
 
 def _around(draw: random.Random, query: Clause) -> Clause:
@@ -67,19 +67,19 @@ def _around(draw: random.Random, query: Clause) -> Clause:
         return {"function_score": _function_score(draw, query)}
     if kind == "bool":
         clauses = [_clause(draw) for _ in range(draw.randint(1, 3))]
-        own = draw.choice(("must", "should"))
+        clause = draw.choice(("must", "should"))
         content: Clause = {"boost": draw.choice((1, 1, 0.7, 3))}
-        if own == "must":
+        if clause == "must":
             content |= {"must": [query], "should": clauses, "filter": [{"range": {"stock": {"gte": 1}}}]}
         else:
             content |= {"should": [*clauses, query], "minimum_should_match": draw.choice((0, 1, 2))}
         return {"bool": content}
     if kind == "boosting":
         return {"boosting": {"positive": query, "negative": {"term": {"shop": "a"}}, "negative_boost": 0.4}}
-    other = {"function_score": {"query": {"match": {"title": "sofa"}}, "weight": 2}}
+    weighted = {"function_score": {"query": {"match": {"title": "sofa"}}, "weight": 2}}
     return draw.choice((
-        {"dis_max": {"queries": [query, other], "tie_breaker": 0.3}},
-        {"bool": {"should": [query, other]}},
+        {"dis_max": {"queries": [query, weighted], "tie_breaker": 0.3}},
+        {"bool": {"should": [query, weighted]}},
         {"script_score": {"query": query, "script": {"source": "_score * 2"}}},
     ))  # fmt: skip
 

@@ -36,15 +36,15 @@ def holds(client: OpenSearch, fact: str) -> bool:
 
 def needs_plugins(client: OpenSearch, *names: str) -> None:
     """Skip the test unless the engine has all plugins."""
-    found = {plugin["component"] for plugin in client.cat.plugins(format="json")}
-    _skip_without("plugin", names, found)
+    plugins = {plugin["component"] for plugin in client.cat.plugins(format="json")}
+    _skip_without("plugin", names, plugins)
 
 
 def needs_processors(client: OpenSearch, *names: str) -> None:
     """Skip the test unless the engine has all processors of search pipelines."""
     answer: Any = client.transport.perform_request("GET", "/_nodes/search_pipelines")
     kinds = [kind for node in answer["nodes"].values() for kind in node["search_pipelines"].values()]
-    _skip_without("search pipeline processor", names, {one["type"] for kind in kinds for one in kind})
+    _skip_without("search pipeline processor", names, {letter["type"] for kind in kinds for letter in kind})
 
 
 def _skip_without(kind: str, names: tuple[str, ...], found: set[str]) -> None:

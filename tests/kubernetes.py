@@ -24,13 +24,15 @@ Object = dict[str, Any]
 
 def objects(text: str) -> list[Object]:
     """The objects of YAML documents."""
-    return [found for found in yaml.safe_load_all(text) if found]
+    return [manifest for manifest in yaml.safe_load_all(text) if manifest]
 
 
 @functools.cache
 def plain() -> list[Object]:
     """The objects of the plain manifests."""
-    return [found for file in sorted(MANIFESTS.glob("*.yaml")) for found in objects(file.read_text(encoding="utf-8"))]
+    return [
+        object_ for file in sorted(MANIFESTS.glob("*.yaml")) for object_ in objects(file.read_text(encoding="utf-8"))
+    ]
 
 
 def of_kind(found: Sequence[Object], kind: str, component: str | None = None) -> list[Object]:
@@ -72,12 +74,12 @@ def check(found: Sequence[Object]) -> None:
 def _check(text: str) -> None:
     import kubernetes_validate
 
-    one = json.loads(text)
-    if one["kind"] == "ScaledObject":
-        jsonschema.validate(one, json.loads(KEDA.read_text(encoding="utf-8")))
-    elif one["kind"] not in CUSTOM:
+    content = json.loads(text)
+    if content["kind"] == "ScaledObject":
+        jsonschema.validate(content, json.loads(KEDA.read_text(encoding="utf-8")))
+    elif content["kind"] not in CUSTOM:
         for version in VERSIONS:
-            kubernetes_validate.validate(one, version, strict=True)
+            kubernetes_validate.validate(content, version, strict=True)
 
 
 @pytest.fixture(scope="session")

@@ -29,7 +29,7 @@ class Letters:
 
     def encode(self, texts: Sequence[str], side: Side, *, deadline: Deadline = NEVER) -> Vectors:
         self._sleep(self._s_per_character * sum(map(len, texts)) + self._s_per_text * len(texts))
-        rows = np.array([[1 + text.count(chr(97 + at)) for at in range(26)] for text in texts], np.float32)
+        rows = np.array([[1 + text.count(chr(97 + index)) for index in range(26)] for text in texts], np.float32)
         return Vectors(rows / np.linalg.norm(rows, axis=1, keepdims=True))
 
     def similarity(self, query: Any, vectors: Any) -> Any:

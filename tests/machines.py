@@ -16,12 +16,12 @@ STEPS = 60
 
 def run(factory: Callable[[], RuleBasedStateMachine], *, examples: int, steps: int) -> None:
     """Run a machine so often, or as often as the environment says; a failure prints the steps that lead to it."""
-    wanted = int(os.environ.get(MANY, "0"))
+    wanted_runs = int(os.environ.get(MANY, "0"))
     chosen = settings(
-        max_examples=wanted or examples,
-        stateful_step_count=STEPS if wanted else steps,
+        max_examples=wanted_runs or examples,
+        stateful_step_count=STEPS if wanted_runs else steps,
         deadline=None,
-        derandomize=not wanted,  # the default tier tries the same ones everywhere
+        derandomize=not wanted_runs,  # the default tier tries the same ones everywhere
         database=None,
         phases=[Phase.generate, *([] if os.environ.get("TEST_MACHINE_NO_SHRINK") else [Phase.shrink])],
         suppress_health_check=list(HealthCheck),

@@ -86,9 +86,11 @@ def note(name: str, arrays: dict[str, np.ndarray]) -> None:
 
 
 def arrays_of(queries: list, documents: list, scores: np.ndarray) -> dict[str, np.ndarray]:
-    named = {f"query{at}": np.asarray(one, dtype=np.float32) for at, one in enumerate(queries)}
-    named |= {f"document{at}": np.asarray(one, dtype=np.float32) for at, one in enumerate(documents)}
-    return {**named, "scores": np.asarray(scores, dtype=np.float32)}
+    query_vectors = {f"query{index}": np.asarray(query, dtype=np.float32) for index, query in enumerate(queries)}
+    query_vectors |= {
+        f"document{index}": np.asarray(document, dtype=np.float32) for index, document in enumerate(documents)
+    }
+    return {**query_vectors, "scores": np.asarray(scores, dtype=np.float32)}
 
 
 def save_with_sentence_transformers() -> None:
@@ -169,14 +171,14 @@ def save_with_pylate() -> None:
             scores.colbert_scores(torch.as_tensor(query)[None], padded, documents_mask=masks)[0] for query in queries
         ]
         arrays = arrays_of(queries, documents, torch.stack(values).numpy())
-        note(name, {**arrays, **{f"pooled{at}": np.asarray(one) for at, one in enumerate(pooled)}})
+        note(name, {**arrays, **{f"pooled{index}": np.asarray(embedding) for index, embedding in enumerate(pooled)}})
 
-    made = models.ColBERT(
+    colbert = models.ColBERT(
         str(base(FOLDER / "plain")), device="cpu", embedding_size=DIMENSIONS, query_length=16, document_length=40,
         attend_to_expansion_tokens=False,
     )  # fmt: skip
-    made[1].linear.weight.data.copy_(matrix(DIMENSIONS, 32))
-    made.save(str(FOLDER / "pylate"), create_model_card=False)
+    colbert[1].linear.weight.data.copy_(matrix(DIMENSIONS, 32))
+    colbert.save(str(FOLDER / "pylate"), create_model_card=False)
     write("pylate", models.ColBERT(str(FOLDER / "pylate"), device="cpu"))
     write("stanford", models.ColBERT(str(FOLDER / "stanford"), device="cpu"))
     shutil.rmtree(FOLDER / "plain")

@@ -32,7 +32,7 @@ def tokenizer() -> Tokenizer:
     letters = [chr(code) for code in range(ord("!"), ord("~") + 1) if not chr(code).isupper()]
     endings = [f"##{letter}" for letter in letters if letter.isalnum()] + ["##ing", "##ed", "##er", "##ly", "##s"]
     vocabulary = list(dict.fromkeys([*SPECIALS, *letters, *endings, *WORDS.split()]))
-    ids = {piece: index for index, piece in enumerate(vocabulary)}
+    ids = {word_piece: index for index, word_piece in enumerate(vocabulary)}
     made = Tokenizer(models.WordPiece(ids, unk_token="[UNK]", max_input_chars_per_word=100))
     made.normalizer = normalizers.BertNormalizer(lowercase=True)
     made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()

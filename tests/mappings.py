@@ -26,9 +26,9 @@ def judged_mappings() -> Iterator[Judged]:
         sources: list[dict[str, Any]] = [{} for _ in range(max(len(field) - 1 for field in fields.values()))]
         for path, (kind, *values) in fields.items():
             _put(properties, path.split("."), kind if isinstance(kind, dict) else _mapped(kind))
-            for place, source in enumerate(sources):
+            for index, source in enumerate(sources):
                 if values:
-                    source[path] = values[place % len(values)]
+                    source[path] = values[index % len(values)]
         yield Judged(entry["of"], properties, sources, frozenset(entry["read"]))
 
 

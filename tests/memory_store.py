@@ -24,8 +24,8 @@ class MemoryStore:
         return Size(len(self._records), sum(map(len, self._records.values())), 0)
 
     def prune(self, kept: Iterable[Sequence[bytes]]) -> int:
-        wanted = {key for keys in kept for key in keys}
-        self._records = {key: record for key, record in self._records.items() if key in wanted}
+        all_keys = {key for keys in kept for key in keys}
+        self._records = {key: record for key, record in self._records.items() if key in all_keys}
         return len(self._records)
 
     def drop(self) -> int:

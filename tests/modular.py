@@ -88,13 +88,15 @@ def saved(folder: Path, kind: str = "bert", head: Sequence[Any] | None = None, *
             are the cross-encoder's.
     """
     base_modules, _ = libraries()
-    own = {name: options.pop(name) for name in ("prompts", "default_prompt_name", "activation_fn") if name in options}
+    model_options = {
+        name: options.pop(name) for name in ("prompts", "default_prompt_name", "activation_fn") if name in options
+    }
     source = base(folder.with_name(f"{folder.name}-base"), kind, **options)
     modules = [base_modules.Transformer(str(source)), *(ettins_head() if head is None else head)]
     for module in modules[1:]:
         randomise(module)
     encoder: Any = pytest.importorskip("sentence_transformers").CrossEncoder
-    encoder(modules=modules, device="cpu", **own).save_pretrained(str(folder), create_model_card=False)
+    encoder(modules=modules, device="cpu", **model_options).save_pretrained(str(folder), create_model_card=False)
     return folder
 
 

@@ -15,11 +15,11 @@ TIMEOUT_S = 280
 
 def imitated(cpu: str, *arguments: str) -> Any:
     """Return what this program prints on a processor, in JSON; ``""`` is this machine's own."""
-    own = Path(sys.executable).resolve()
+    interpreter = Path(sys.executable).resolve()
     prefix = [QEMU, "-cpu", cpu] if cpu else []
     path = os.pathsep.join([str(Path(__file__).parents[1]), sysconfig.get_path("purelib")])
     environment = {"PYTHONPATH": path, "HOME": os.environ["HOME"], "PATH": os.environ["PATH"]}
-    command = [*prefix, str(own), "-m", "tests.old_processor", *arguments]
+    command = [*prefix, str(interpreter), "-m", "tests.old_processor", *arguments]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     return json.loads(done.stdout.splitlines()[-1])

@@ -30,9 +30,9 @@ def published(folder: Path, *, pooling: str = "mean", output: str = "last_hidden
     (folder / "1_Pooling" / "config.json").write_text(json.dumps({"pooling_mode": pooling}), "utf-8")
     model = onnx.load(SOURCE / "onnx" / "model_int8.onnx")
     nodes = model.graph.node
-    at = next(index for index, node in enumerate(nodes) if node.op_type == "ReduceMean")
-    states = nodes[at].input[0]
-    del nodes[at:], model.graph.output[:]
+    mean_index = next(index for index, node in enumerate(nodes) if node.op_type == "ReduceMean")
+    states = nodes[mean_index].input[0]
+    del nodes[mean_index:], model.graph.output[:]
     nodes.append(onnx.helper.make_node("Identity", [states], [output]))
     shape = ["n", "tokens", json.loads((SOURCE / "config.json").read_text("utf-8"))["hidden_size"]]
     model.graph.output.append(onnx.helper.make_tensor_value_info(output, onnx.TensorProto.FLOAT, shape))

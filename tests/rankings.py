@@ -30,8 +30,8 @@ def ranking_of(texts: Sequence[str | None], query: str = "low blood pressure") -
 def response_of(texts: Sequence[str], **extra: Any) -> dict[str, Any]:
     """A search response with those texts in the field `text`, in order."""
     hits = [
-        {"_index": "notes", "_id": f"d{place}", "_score": float(len(texts) - place), "_source": {"text": text}}
-        for place, text in enumerate(texts)
+        {"_index": "notes", "_id": f"d{index}", "_score": float(len(texts) - index), "_source": {"text": text}}
+        for index, text in enumerate(texts)
     ]
     total = {"value": len(texts), "relation": "eq"}
     return {
@@ -69,8 +69,8 @@ def asked(client: Any) -> dict[str, Any]:
 
 def unmarked(response: Any) -> dict[str, Any]:
     """The part `hits` of a response, without `_rerank` in its hits."""
-    found = response["hits"]
-    return {**found, "hits": [{name: hit[name] for name in hit if name != "_rerank"} for hit in found["hits"]]}
+    hits = response["hits"]
+    return {**hits, "hits": [{name: hit[name] for name in hit if name != "_rerank"} for hit in hits["hits"]]}
 
 
 def ids(response: Any) -> list[str]:

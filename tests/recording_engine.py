@@ -9,11 +9,11 @@ MAPPING = {"articles": {"mappings": {"properties": {"title": {"type": "text"}, "
 
 
 def answer(received: Received) -> Reply:
-    found = {} if received.path == "/" or "/_settings/" in received.path else MAPPING
+    mapping = {} if received.path == "/" or "/_settings/" in received.path else MAPPING
     response = response_of(["a", "bbb", "cc"])
     for hit in response["hits"]["hits"]:
         hit["_index"] = "articles"
-    content = found if received.method == "GET" else response
+    content = mapping if received.method == "GET" else response
     return Reply(content, headers=(("Content-Type", "application/json"), ("X-Elastic-Product", "Elasticsearch")))
 
 

@@ -96,7 +96,7 @@ def answering(answer: Callable[[Received], Reply], read: Callable[[bytes], Any] 
 def by_length(received: Received) -> Reply:
     """Answer as TEI does, with the length of each text as its logit, best first."""
     order = sorted(enumerate(received.body["texts"]), key=lambda one: -len(one[1]))
-    return Reply([{"index": place, "score": float(len(text))} for place, text in order])
+    return Reply([{"index": doc_index, "score": float(len(text))} for doc_index, text in order])
 
 
 def server_file(folder: Path, url: str, **keys: str | int) -> Path:

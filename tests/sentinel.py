@@ -97,8 +97,8 @@ def failover(folder: Path, *, cuts: bool) -> Iterator[Failover]:
             binary, folder / sentinel[0], port=sentinel[1], options=("--sentinel",), configuration=sentinel_file
         ),
         Proxies() as proxies,
-        Redis(port=sentinel[1], decode_responses=True) as asked,
-        Failover(asked, proxies, cuts=cuts) as made,
+        Redis(port=sentinel[1], decode_responses=True) as redis,
+        Failover(redis, proxies, cuts=cuts) as made,
     ):
         made.wait_until_whole()
         yield made

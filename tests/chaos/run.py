@@ -233,12 +233,12 @@ def searchers(world: World, answers: "queue.Queue[Any]") -> Iterator[list[Search
             if number % 3:  # most clients keep no scores
                 config["environment"] = {"OSRERANK_CACHE_MB": "0", "OSRERANK_CACHE_LOCAL_MB": "0"}
             made.append(Searcher(f"{backend} {'async' if is_async else 'sync'}", config, world, answers))
-        for one in made:
-            one.await_ready()
+        for process in made:
+            process.await_ready()
         yield made
     finally:
-        for one in made:
-            one.close()
+        for process in made:
+            process.close()
 
 
 def perform(plan: Plan, folder: Path, *, log: Path) -> dict[str, Any]:
@@ -260,18 +260,22 @@ def perform(plan: Plan, folder: Path, *, log: Path) -> dict[str, Any]:
 
 def search(run: Run, world: World, clients: Sequence[Searcher], answers: "queue.Queue[Any]") -> None:
     """Deal all searches, and judge what comes back."""
-    turns = [place for place, (_, _, slots) in enumerate(CLIENTS) for _ in range(slots)]
+    turns = [index for index, (_, _, slots) in enumerate(CLIENTS) for _ in range(slots)]
     slots = [count for _, _, count in CLIENTS]
     random.Random(run.plan.seed).shuffle(turns)
-    left = {place: [] for place in range(len(clients))}  # type: dict[int, list[int]]
+    left = {index: [] for index in range(len(clients))}  # type: dict[int, list[int]]
     for number in reversed(range(run.plan.searches)):
         left[turns[number % len(turns)]].append(number)
     events = list(run.events)
     while any(left.values()) or any(client.waiting for client in clients):
-        lowest = min((min([*one.waiting, *left[place][-1:]], default=1 << 60) for place, one in enumerate(clients)))
-        held = events[0].at + AHEAD if events else 1 << 60  # searches wait for an event that cannot be done yet
+        lowest = min((min([*one.waiting, *left[index][-1:]], default=1 << 60) for index, one in enumerate(clients)))
+        next_event_at = (
+            events[0].at + AHEAD if events else 1 << 60
+        )  # searches wait for an event that cannot be done yet
         for place, one in enumerate(clients):
-            while left[place] and len(one.waiting) < slots[place] and left[place][-1] < min(lowest + AHEAD, held):
+            while (
+                left[place] and len(one.waiting) < slots[place] and left[place][-1] < min(lowest + AHEAD, next_event_at)
+            ):
                 if time.monotonic() < one.rests_until:
                     break
                 one.send(run.job(left[place].pop()))

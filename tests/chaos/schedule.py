@@ -40,9 +40,9 @@ class Event:
     toxic: Toxic | None = None
 
     def __str__(self) -> str:
-        what = f" {self.toxic.kind} {self.toxic.amount:g}" if self.toxic else ""
+        toxic_text = f" {self.toxic.kind} {self.toxic.amount:g}" if self.toxic else ""
         number = f" {self.number}" if self.target in ("worker", "node") else ""
-        return f"{self.at:6} {self.act} {self.target}{number}{what}"
+        return f"{self.at:6} {self.act} {self.target}{number}{toxic_text}"
 
 
 def schedule(seed: int, searches: int, links: Sequence[str], *, workers: int) -> list[Event]:
@@ -54,12 +54,12 @@ def schedule(seed: int, searches: int, links: Sequence[str], *, workers: int) ->
     rng = random.Random(seed)
     quiet = min(60, searches // 10)
     events: list[Event] = []
-    at, end, last_node = quiet, searches - quiet, -NODE_EVERY // 2
+    start, end, last_node = quiet, searches - quiet, -NODE_EVERY // 2
     busy: dict[tuple[str, int], int] = {}
-    while at < end:
-        begun, long = at, rng.randint(20, 100)
-        if at - last_node > NODE_EVERY:
-            act, target, number, last_node, long = "kill", "node", rng.randrange(2), at, 250
+    while start < end:
+        begun, long = start, rng.randint(20, 100)
+        if start - last_node > NODE_EVERY:
+            act, target, number, last_node, long = "kill", "node", rng.randrange(2), start, 250
         else:
             act, target, number = _drawn(rng, links, workers)
         until = min(end, begun + min(long, max(5, searches // 6)))
@@ -67,8 +67,8 @@ def schedule(seed: int, searches: int, links: Sequence[str], *, workers: int) ->
             busy[target, number] = until
             toxic = _toxic(rng, target) if act == "toxic" else None
             events += [Event(begun, act, target, number, toxic), Event(until, AFTER[act], target, number)]
-            at = begun + rng.randint(3, 30) if rng.random() < 0.3 else until
-        at += rng.randint(5, 45)
+            start = begun + rng.randint(3, 30) if rng.random() < 0.3 else until
+        start += rng.randint(5, 45)
     return sorted(events, key=lambda event: event.at)
 
 

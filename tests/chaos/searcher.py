@@ -70,18 +70,18 @@ def arguments(job: dict[str, Any]) -> dict[str, Any]:
 
 
 def search_sync(client: Any, job: dict[str, Any]) -> None:
-    asked, started, response, error = arguments(job), time.monotonic(), None, None
+    search_arguments, started, response, error = arguments(job), time.monotonic(), None, None
     try:
-        response = client.search(**asked)
+        response = client.search(**search_arguments)
     except Exception as caught:  # noqa: BLE001 - judged by whoever reads it
         error = caught
     outcome(job, started, response, error)
 
 
 async def search_async(client: Any, job: dict[str, Any]) -> None:
-    asked, started, response, error = arguments(job), time.monotonic(), None, None
+    search_arguments, started, response, error = arguments(job), time.monotonic(), None, None
     try:
-        response = await client.search(**asked)
+        response = await client.search(**search_arguments)
     except Exception as caught:  # noqa: BLE001 - judged by whoever reads it
         error = caught
     outcome(job, started, response, error)
@@ -113,11 +113,11 @@ async def run_async(given: dict[str, Any]) -> None:
 
 def main() -> None:
     """Search until standard input ends."""
-    given = json.loads(sys.argv[1])
-    if given["is_async"]:
-        asyncio.run(run_async(given))
+    content = json.loads(sys.argv[1])
+    if content["is_async"]:
+        asyncio.run(run_async(content))
     else:
-        run_sync(given)
+        run_sync(content)
 
 
 if __name__ == "__main__":

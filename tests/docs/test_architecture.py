@@ -24,9 +24,9 @@ class Tracer:
     def __call__(self, frame, event, _argument):
         file, name = frame.f_code.co_filename, frame.f_code.co_name
         if self.is_on and event == "call" and file.startswith(str(PACKAGE)) and not name.startswith("<"):
-            place = str(Path(file).relative_to(PACKAGE))
-            if not place.startswith("embedded/"):
-                self.found.setdefault(place, set()).add(frame.f_code.co_qualname)
+            relative_path = str(Path(file).relative_to(PACKAGE))
+            if not relative_path.startswith("embedded/"):
+                self.found.setdefault(relative_path, set()).add(frame.f_code.co_qualname)
 
 
 @pytest.fixture

@@ -49,8 +49,10 @@ def test_the_example_of_how_it_works_prints_what_its_comments_say(tmp_path, monk
 @pytest.mark.parametrize("name", ["cli", "reference"])
 def test_generated_pages_are_current(name):
     script = f"tools/pages/{name}_page.py"  # in a process of its own: click keeps help options
-    made = subprocess.run([sys.executable, ROOT / script], capture_output=True, text=True, check=True, cwd=ROOT).stdout
-    assert (ROOT / "docs" / f"{name}.md").read_text("utf-8") == made, f"run: python {script} > docs/{name}.md"
+    output = subprocess.run(
+        [sys.executable, ROOT / script], capture_output=True, text=True, check=True, cwd=ROOT
+    ).stdout
+    assert (ROOT / "docs" / f"{name}.md").read_text("utf-8") == output, f"run: python {script} > docs/{name}.md"
 
 
 def test_the_api_page_is_the_public_api():
@@ -70,8 +72,10 @@ def test_the_api_page_is_the_public_api():
 @pytest.mark.parametrize("name", PUBLIC[1:])
 def test_what_a_public_module_defines_is_exported(name):
     module = importlib.import_module(f"osrerank{name}")
-    objects = [one for one in vars(module).values() if inspect.isroutine(one) or inspect.isclass(one)]
-    defined = {one.__name__ for one in objects if one.__module__ == module.__name__ and one.__name__[0] != "_"}
+    objects = [value for value in vars(module).values() if inspect.isroutine(value) or inspect.isclass(value)]
+    defined = {
+        object_.__name__ for object_ in objects if object_.__module__ == module.__name__ and object_.__name__[0] != "_"
+    }
     assert defined <= set(module.__all__)
     assert len(set(module.__all__)) == len(module.__all__)  # ruff has them sorted
 
@@ -158,5 +162,5 @@ def test_the_contributing_page_shows_the_layers_that_import_linter_enforces():
 )
 def test_scripts_in_docs_examples_run(example, shown, tmp_path):
     command = [sys.executable, ROOT / "docs" / "examples" / example]
-    told = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path).stdout
-    assert [line for line in shown if line not in told] == []
+    output = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path).stdout
+    assert [line for line in shown if line not in output] == []

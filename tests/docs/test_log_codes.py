@@ -18,12 +18,12 @@ CODE = re.compile(r"\[([a-z-]+|%s)\] ")
 @functools.cache
 def lines() -> list[tuple[str, str]]:
     """Return where each line above INFO is logged, and its words."""
-    found = []
+    codes = []
     for path in sorted(path for folder in FOLDERS for path in folder.rglob("*.py")):
         if path.is_relative_to(ROOT / "osrerank") and path.relative_to(ROOT / "osrerank").parts[0] in WITHOUT:
             continue
-        found += [(f"{path.name}:{node.lineno}", words(node)) for node in calls(path)]
-    return found
+        codes += [(f"{path.name}:{node.lineno}", words(node)) for node in calls(path)]
+    return codes
 
 
 def calls(path: Path) -> list[ast.Call]:
@@ -41,7 +41,7 @@ def words(call: ast.Call) -> str:
 
 
 def test_every_line_that_names_a_condition_begins_with_its_code() -> None:
-    assert [place for place, text in lines() if CODE.match(text) is None] == []
+    assert [location for location, text in lines() if CODE.match(text) is None] == []
 
 
 def test_the_codes_in_the_documentation_are_those_of_the_code() -> None:

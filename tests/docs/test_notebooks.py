@@ -19,8 +19,8 @@ OPTIONAL = "pyterrier"
 def program(notebook: Path, *, optional: bool) -> str:
     """Return the cells as one program, with or without those that need the optional package."""
     cells = [cell for cell in json.loads(notebook.read_text("utf-8"))["cells"] if cell["cell_type"] == "code"]
-    kept = [cell for cell in cells if optional or OPTIONAL not in cell["metadata"].get("tags", ())]
-    return "\n".join(["import matplotlib", "matplotlib.use('agg')", *("".join(cell["source"]) for cell in kept)])
+    kept_cells = [cell for cell in cells if optional or OPTIONAL not in cell["metadata"].get("tags", ())]
+    return "\n".join(["import matplotlib", "matplotlib.use('agg')", *("".join(cell["source"]) for cell in kept_cells)])
 
 
 def printed(name: str, folder: Path, *, optional: bool = False) -> str:
@@ -39,7 +39,7 @@ def printed(name: str, folder: Path, *, optional: bool = False) -> str:
 def values(printed_lines: str, measure: str) -> dict[str, float]:
     """Return run -> value, of lines such as ``e5-small  nDCG@10 0.8202 RR@10 0.7897``."""
     rows = [line.split(f" {measure} ") for line in printed_lines.splitlines() if f" {measure} " in line]
-    return {name.strip(): float(rest.split()[0]) for name, rest in rows}
+    return {name.strip(): float(other_cells.split()[0]) for name, other_cells in rows}
 
 
 def test_each_notebook_has_a_test() -> None:
@@ -49,22 +49,22 @@ def test_each_notebook_has_a_test() -> None:
 @pytest.mark.slow
 @pytest.mark.long
 def test_the_first_notebook_runs(tmp_path: Path) -> None:
-    said = printed("first_look.ipynb", tmp_path)
-    assert "'applied': True" in said
-    found = [float(line.rpartition(" ")[2]) for line in said.splitlines() if line.startswith("RR@10")]
-    assert found[1] > found[0]
-    assert min(found) > 0.7
+    output = printed("first_look.ipynb", tmp_path)
+    assert "'applied': True" in output
+    reciprocal_ranks = [float(line.rpartition(" ")[2]) for line in output.splitlines() if line.startswith("RR@10")]
+    assert reciprocal_ranks[1] > reciprocal_ranks[0]
+    assert min(reciprocal_ranks) > 0.7
 
 
 @pytest.mark.slow
 @pytest.mark.long
 def test_the_experiments_notebook_runs(tmp_path: Path) -> None:
-    said = printed("evening.ipynb", tmp_path)
-    found = values(said, "nDCG@10")
-    assert list(found) == ["BM25", "minilm-l6", "e5-small", "e5-small + BM25"]
-    assert found["e5-small + BM25"] == max(found.values())
-    assert said.count(" against BM25: ") == 3
-    assert said.rstrip().endswith(" e5-small")  # the first line of the written run
+    output = printed("evening.ipynb", tmp_path)
+    ndcgs = values(output, "nDCG@10")
+    assert list(ndcgs) == ["BM25", "minilm-l6", "e5-small", "e5-small + BM25"]
+    assert ndcgs["e5-small + BM25"] == max(ndcgs.values())
+    assert output.count(" against BM25: ") == 3
+    assert output.rstrip().endswith(" e5-small")  # the first line of the written run
 
 
 @pytest.mark.slow

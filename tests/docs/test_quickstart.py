@@ -37,8 +37,8 @@ class Elasticsearch:
     """Answers as an elasticsearch-py client."""
 
     def search(self, **_arguments: Any) -> Any:
-        made = {"_index": "articles", "_score": 1.0}
-        hits = [{**made, "_id": str(place), "_source": one} for place, one in enumerate(ARTICLES)]
+        hit = {"_index": "articles", "_score": 1.0}
+        hits = [{**hit, "_id": str(index), "_source": article} for index, article in enumerate(ARTICLES)]
         return {"took": 1, "hits": {"total": {"value": 2, "relation": "eq"}, "hits": hits}}
 
 
@@ -49,11 +49,11 @@ def blocks() -> Iterator[Block]:
 
 def run_python(text: str, names: dict[str, Any]) -> None:
     code: CodeType = compile(text, str(PAGE), "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
-    made = eval(code, names)
-    if inspect.iscoroutine(made):
+    value = eval(code, names)
+    if inspect.iscoroutine(value):
 
         async def whole() -> None:
-            await made
+            await value
             await names["client"].close()
 
         asyncio.run(whole())
@@ -118,12 +118,12 @@ def test_the_quickstart_runs(
                 assert options.query_fields == ("headline^2", "body")
                 (tmp_path / "osrerank.toml").unlink()
             else:
-                for one in {id(client): client for client in clients if isinstance(client, osrerank.Client)}.values():
-                    one.transport.close() if one.is_owner else None
+                for value in {id(client): client for client in clients if isinstance(client, osrerank.Client)}.values():
+                    value.transport.close() if value.is_owner else None
                 shown += run_shell(block.text, url)
-    found = capsys.readouterr().out
-    assert "'applied': True" in found
-    assert "Low blood pressure at noon" in found
+    output = capsys.readouterr().out
+    assert "'applied': True" in output
+    assert "Low blood pressure at noon" in output
     searched = next(text for text in shown if "Oxygen/26" in text)
     first = next(line for line in searched.splitlines() if line.split()[:1] == ["1"])
     assert int(first.split()[1]) > 1, "the example shows no gain"

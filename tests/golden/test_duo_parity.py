@@ -40,7 +40,7 @@ def reference(query: str, pairs: list[tuple[str, str]]) -> np.ndarray:
     values = []
     for first, second in pairs:
         parts = [[cls, *pieces(query, 62), sep], [*pieces(first, 223), sep], [*pieces(second, 223), sep]]
-        ids = torch.tensor([[piece for part in parts for piece in part]])
+        ids = torch.tensor([[text_part for part in parts for text_part in part]])
         types = torch.tensor([[kind for kind, part in enumerate(parts) for _ in part]])
         with torch.inference_mode():
             logits = network(input_ids=ids, token_type_ids=types).logits[0]
@@ -75,8 +75,8 @@ def test_mono_then_duo_is_the_published_formula() -> None:
     }.items():
         final = Pipeline((MonoStage(mono), DuoStage(duo, depth=4, pairs=Pairs(how)))).rerank(ranking)
         order = np.argsort(-worth, kind="stable")
-        expected = [*(top[place] for place in order), *(c.text for c in after_mono.candidates[4:])]
+        expected = [*(top[doc_index] for doc_index in order), *(c.text for c in after_mono.candidates[4:])]
         assert [candidate.text for candidate in final.candidates] == expected
-        found = [candidate.score for candidate in final.candidates[:4]]
-        np.testing.assert_allclose(found, worth[order], atol=TOLERANCE)
+        scores = [candidate.score for candidate in final.candidates[:4]]
+        np.testing.assert_allclose(scores, worth[order], atol=TOLERANCE)
         assert [report.inferences for report in final.reports] == [5, 12]  # one document is blank

@@ -54,9 +54,9 @@ def test_stored_vectors_have_the_similarities_of_sentence_transformers(name: str
     assert is_encoder(model)
     scorer = EncoderScorer(DocumentVectors(model, VectorStorage(MemoryStore(), ROUNDED_BITS)))
     theirs = form["vectors"]["document"] @ form["vectors"]["query"][0]
-    for known in (0, len(TEXTS)):
-        scores = scorer.score(TEXTS[0], TEXTS, [(at,) for at in range(len(TEXTS))])
-        assert scores.known == known
+    for n_known in (0, len(TEXTS)):
+        scores = scorer.score(TEXTS[0], TEXTS, [(index,) for index in range(len(TEXTS))])
+        assert scores.known == n_known
         products = (scores.values - card.calibration.offset) / card.calibration.scale
         np.testing.assert_allclose(products, theirs, atol=0.01 * np.abs(theirs).max())
         scorer.vectors.build(TEXTS)

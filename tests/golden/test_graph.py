@@ -66,8 +66,8 @@ def test_pairs_are_read_as_by_transformers(form: str) -> None:
     directory = DATA / f"tiny-bert-{form}"
     tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_file=str(directory / "tokenizer.json"))
     network = transformers.AutoModelForSequenceClassification.from_pretrained(directory).eval()
-    found = values(load_scorer(str(directory), backend="onnx", threads=1))
-    for text, value in zip(DOCUMENTS, found, strict=True):
+    onnx_values = values(load_scorer(str(directory), backend="onnx", threads=1))
+    for text, value in zip(DOCUMENTS, onnx_values, strict=True):
         with torch.inference_mode():
             inputs = tokenizer([QUERY], [text], return_tensors="pt", return_token_type_ids=True)
             logits = network(**inputs).logits[0]
@@ -107,10 +107,12 @@ def test_sequences_of_equal_length_may_share_a_batch(source: Path, tmp_path: Pat
     segments = (np.arange(9) >= np.array([[3], [5], [4]])).astype(np.int64)
     if source.name.endswith("duo"):
         segments += np.arange(9) >= np.array([[5], [6], [8]])
-    given = {"input_ids": ids, "attention_mask": np.ones_like(ids), "token_type_ids": segments}
-    named = {entry.name: given[entry.name] for entry in session.get_inputs()}
-    (together,) = session.run(None, named)
-    alone = [session.run(None, {name: array[[row]] for name, array in named.items()})[0][0] for row in range(3)]
+    inputs = {"input_ids": ids, "attention_mask": np.ones_like(ids), "token_type_ids": segments}
+    session_inputs = {entry.name: inputs[entry.name] for entry in session.get_inputs()}
+    (together,) = session.run(None, session_inputs)
+    alone = [
+        session.run(None, {name: array[[row]] for name, array in session_inputs.items()})[0][0] for row in range(3)
+    ]
     np.testing.assert_allclose(together, alone, atol=1e-5, rtol=0)
 
 

@@ -33,7 +33,7 @@ def model_of(tmp_path_factory: pytest.TempPathFactory) -> Make:
 
 def scores(directory: Path, backend: str, texts: tuple[str, ...] = TEXTS, query: str = QUERY) -> np.ndarray:
     with closing(load_scorer(str(directory), backend=backend)) as scorer:
-        return scorer.score(query, texts, [(at,) for at in range(len(texts))]).values
+        return scorer.score(query, texts, [(index,) for index in range(len(texts))]).values
 
 
 def exported(directory: Path, **options: object) -> tuple[Path, ModelCard]:
@@ -136,9 +136,9 @@ def test_a_text_of_8192_tokens_is_scored(tmp_path: Path, precision: str) -> None
     texts = ("wing of the boundary layer " * 2000, "low blood " * 200)
     target, card = exported(directory, precision=precision)
     assert card.max_tokens == 8192
-    found = scores(target, "onnx", texts)
+    onnx_scores = scores(target, "onnx", texts)
     if precision == "fp32":
         expected_scores = expected(directory, texts)[:, 0]
-        np.testing.assert_allclose(found, expected_scores, atol=1e-4, rtol=0)
+        np.testing.assert_allclose(onnx_scores, expected_scores, atol=1e-4, rtol=0)
         np.testing.assert_allclose(scores(directory, "torch", texts), expected_scores, atol=1e-4, rtol=0)
-    assert np.isfinite(found).all()
+    assert np.isfinite(onnx_scores).all()

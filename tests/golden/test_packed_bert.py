@@ -111,10 +111,10 @@ def test_packed_classifiers_equal_transformers(
         Tokens(np.where(tokens.ids == config["pad_token_id"], 2, tokens.ids), tokens.segments)
         for tokens in sequences(LENGTHS, 300, segments=max(2, config["type_vocab_size"]))
     ]
-    found = logits(network, config, card, batch, attention)
+    packed_logits = logits(network, config, card, batch, attention)
     expected = reference(network, batch, config["pad_token_id"])
     assert np.ptp(expected, axis=0).min() > 0.1
-    np.testing.assert_allclose(found, expected, atol=1e-4, rtol=0)
+    np.testing.assert_allclose(packed_logits, expected, atol=1e-4, rtol=0)
 
 
 def padded_vectors(directory: Path, pooling: Pooling, batch: Sequence[Tokens]) -> np.ndarray:
@@ -197,9 +197,9 @@ def test_bert_large_equals_transformers() -> None:
     batch = sequences((512, 60, 5), config.vocab_size)
     expected = reference(network, batch)
     architecture = {"architectures": ["BertForSequenceClassification"]}
-    found = logits(network, config.to_dict() | architecture, ModelCard("large", "logits2"), batch)
+    packed_logits = logits(network, config.to_dict() | architecture, ModelCard("large", "logits2"), batch)
     assert np.ptp(expected, axis=0).min() > 1e-3
-    np.testing.assert_allclose(found, expected, atol=1e-4, rtol=0)
+    np.testing.assert_allclose(packed_logits, expected, atol=1e-4, rtol=0)
 
 
 CARD = ModelCard("made", "logit1")
@@ -294,11 +294,11 @@ def test_without_windows_in_the_kernel_attention_is_padded(monkeypatch: pytest.M
     varlen = pytest.importorskip("torch.nn.attention.varlen")
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _device: (9, 0))
     cuda = torch.device("cuda")
-    found, reason = choose_attention(cuda, torch.bfloat16, 64, has_windows=True)
-    assert (found.name, reason) == ("packed", "")
+    attention, reason = choose_attention(cuda, torch.bfloat16, 64, has_windows=True)
+    assert (attention.name, reason) == ("packed", "")
     monkeypatch.setattr(varlen, "varlen_attn", lambda query, key, value: None)
-    found, reason = choose_attention(cuda, torch.bfloat16, 64, has_windows=True)
-    assert (found.name, "within a window" in reason) == ("padded", True)
+    attention, reason = choose_attention(cuda, torch.bfloat16, 64, has_windows=True)
+    assert (attention.name, "within a window" in reason) == ("padded", True)
     assert choose_attention(cuda, torch.bfloat16, 64)[0].name == "packed"
 
 

@@ -99,10 +99,10 @@ def test_the_device_running_out_of_memory_loses_no_score(memory: Callable[[int],
     documents = ["wing " * (1 + index % 90) for index in range(4000)]
     tuples = [(index,) for index in range(len(documents))]
     expected = scorer.score("low", documents, tuples)  # each thread's libraries take the memory that they keep
-    most = scorer.backend.budget_tokens
+    budget = scorer.backend.budget_tokens
     memory(8 * 2**20)
     scores = scorer.score("low", documents, tuples)
-    assert scorer.backend.budget_tokens < most
+    assert scorer.backend.budget_tokens < budget
     assert not scores.failures
     np.testing.assert_allclose(scores.values, expected.values, atol=2e-1)
 

@@ -57,12 +57,12 @@ def our_name(printed: str) -> str | None:
 
 
 def disagreements(evaluation: Evaluation, lines: list[tuple[str, str, float]]) -> list[str]:
-    found = []
+    measured = []
     for name, query_id, value in lines:
         values = evaluation.overall if query_id == "all" else {name: evaluation.per_query[name][query_id]}
         if f"{values[name]:.4f}" != f"{value:.4f}":
-            found.append(f"{name} of {query_id}: {values[name]:.6f}, trec_eval {value:.4f}")
-    return found
+            measured.append(f"{name} of {query_id}: {values[name]:.6f}, trec_eval {value:.4f}")
+    return measured
 
 
 def evaluated(folder: Path, qrels: str, run: str, lines: list[tuple[str, str, float]], how: Averaging) -> Evaluation:

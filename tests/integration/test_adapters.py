@@ -32,7 +32,7 @@ PROBABILITIES = [0.7310586, 0.5825702, 0.5, None]
 
 
 def langchain_documents():
-    return [LangChainDocument(page_content=text, metadata={"place": place}) for place, text in enumerate(TEXTS)]
+    return [LangChainDocument(page_content=text, metadata={"place": index}) for index, text in enumerate(TEXTS)]
 
 
 def test_langchain_reranks_documents():
@@ -61,7 +61,7 @@ def test_langchain_never_shows_another_rerankers_score():
 
 
 def nodes():
-    return [NodeWithScore(node=TextNode(text=text, id_=str(place)), score=9.0) for place, text in enumerate(TEXTS)]
+    return [NodeWithScore(node=TextNode(text=text, id_=str(index)), score=9.0) for index, text in enumerate(TEXTS)]
 
 
 class Seen(BaseEventHandler):
@@ -72,13 +72,13 @@ class Seen(BaseEventHandler):
 
 
 def test_llama_index_reranks_nodes():
-    given = nodes()
+    input_nodes = nodes()
     seen = Seen()
     root = get_dispatcher("root")
     root.add_event_handler(seen)
     reranker = LlamaIndexRerank(scorer=SCORER, keep_retrieval_score=True)
     try:
-        ranked = reranker.postprocess_nodes(given, query_str=QUERY)
+        ranked = reranker.postprocess_nodes(input_nodes, query_str=QUERY)
     finally:
         root.event_handlers.remove(seen)
     assert seen.events == ["ReRankStartEvent", "ReRankEndEvent"]
@@ -86,16 +86,16 @@ def test_llama_index_reranks_nodes():
     assert [node.score for node in ranked[:3]] == pytest.approx(PROBABILITIES[:3])
     assert ranked[3].score is None
     assert all(node.node.metadata["retrieval_score"] == 9.0 for node in ranked)
-    assert given[0].node.metadata == {}
-    assert len(LlamaIndexRerank(scorer=SCORER, top_n=2).postprocess_nodes(given, QueryBundle(QUERY))) == 2
-    assert asyncio.run(reranker.apostprocess_nodes(given, query_str=QUERY)) == ranked
+    assert input_nodes[0].node.metadata == {}
+    assert len(LlamaIndexRerank(scorer=SCORER, top_n=2).postprocess_nodes(input_nodes, QueryBundle(QUERY))) == 2
+    assert asyncio.run(reranker.apostprocess_nodes(input_nodes, query_str=QUERY)) == ranked
     assert reranker.postprocess_nodes([], query_str=QUERY) == []
     with pytest.raises(ValueError, match="needs the query"):
-        reranker.postprocess_nodes(given)
+        reranker.postprocess_nodes(input_nodes)
 
 
 def haystack_documents():
-    return [HaystackDocument(id=str(place), content=text) for place, text in enumerate(TEXTS)]
+    return [HaystackDocument(id=str(index), content=text) for index, text in enumerate(TEXTS)]
 
 
 def test_haystack_reranks_documents():

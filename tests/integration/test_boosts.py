@@ -65,21 +65,21 @@ def outcome(client: Client, text_scores: dict[str, float], seed: int) -> str:
     options = {"query": "any", "fields": ["title"], "blend": "replace"}
     marks = client.search(body={**body, "size": 100}, index="goods", rerank=options)["hits"]["hits"]
     uncounted = {hit["_id"] for hit in marks if hit["_rerank"]["first_pass"].get("text") == 0}
-    found = client.search(body={"query": text, "size": 200}, index="goods")["hits"]["hits"]
+    hits = client.search(body={"query": text, "size": 200}, index="goods")["hits"]["hits"]
     text_scores.clear()
-    text_scores.update((hit["_source"]["title"], hit["_score"]) for hit in found if hit["_id"] not in uncounted)
+    text_scores.update((hit["_source"]["title"], hit["_score"]) for hit in hits if hit["_id"] not in uncounted)
     answer = client.search(body={**body, "size": 100}, index="goods", rerank=options)
     if not ids(answer):  # a random score of each search's own may be below min_score
         return "no hits"
-    told = boosts(answer)
+    boosts_report = boosts(answer)
     assert answer["rerank"]["applied"] is True, json.dumps(body)
-    assert told is not None, json.dumps(body)
-    if told["applied"]:
+    assert boosts_report is not None, json.dumps(body)
+    if boosts_report["applied"]:
         assert ids(answer) == ids(response), f"{seed}: {json.dumps(body)}"
         return "exact"
-    assert told["reason"].startswith("the boosts of the query cannot be separated from its text score: ")
-    why = told["reason"].split(": ", 1)[1]
-    return MISMATCH if why.startswith("the hit at rank") else why
+    assert boosts_report["reason"].startswith("the boosts of the query cannot be separated from its text score: ")
+    detail = boosts_report["reason"].split(": ", 1)[1]
+    return MISMATCH if detail.startswith("the hit at rank") else detail
 
 
 def test_where_the_model_agrees_with_the_text_score_the_order_is_that_of_the_engine(
@@ -120,8 +120,8 @@ def test_the_models_order_gets_the_text_scores_and_boosts_count_again(
     assert [mark["boosts"]["text"] for mark in by_model] == texts
     scores = [mark["boosts"]["score"] for mark in marks]
     assert scores == sorted(scores, reverse=True)
-    made = [mark["boosts"]["text"] * mark["first_pass"]["boost"] for mark in marks]
-    assert scores == pytest.approx(made, rel=1e-6)
+    products = [mark["boosts"]["text"] * mark["first_pass"]["boost"] for mark in marks]
+    assert scores == pytest.approx(products, rel=1e-6)
     assert [hit["_score"] for hit in hits] == sorted((hit["_score"] for hit in hits), reverse=True)
 
 
@@ -142,10 +142,10 @@ def test_a_query_without_boosts_is_sent_unchanged(client: Client) -> None:
 
 
 def test_pages_of_a_query_with_boosts_join(client: Client) -> None:
-    whole = ids(client.search(body={"query": QUERY, "size": 40}, index="goods", rerank=True))
+    all_ids = ids(client.search(body={"query": QUERY, "size": 40}, index="goods", rerank=True))
     bodies = [{"query": QUERY, "from": start, "size": 10} for start in range(0, 40, 10)]
     pages = [client.search(body=body, index="goods", rerank=True) for body in bodies]
-    assert [doc_id for page in pages for doc_id in ids(page)] == whole
+    assert [doc_id for page in pages for doc_id in ids(page)] == all_ids
 
 
 @pytest.mark.parametrize("params", [{}, {"include_named_queries_score": "true"}])
@@ -178,19 +178,19 @@ def test_thresholds_cut_a_boosted_query_by_the_models_probabilities(
 
 def test_search_after_pages_of_a_query_with_boosts_join(client: Client) -> None:
     body: dict[str, Any] = {"query": QUERY, "size": 20, "sort": ["_score", {"added": "desc"}]}
-    whole = ids(client.search(body={**body, "size": 40}, index="goods", rerank=True))
+    all_ids = ids(client.search(body={**body, "size": 40}, index="goods", rerank=True))
     page = client.search(body=body, index="goods", rerank=True)
     after = page["hits"]["hits"][-1]["sort"]
-    assert ids(page) + ids(client.search(body={**body, "search_after": after}, index="goods", rerank=True)) == whole
+    assert ids(page) + ids(client.search(body={**body, "search_after": after}, index="goods", rerank=True)) == all_ids
 
 
 def test_boosts_count_in_one_team_of_an_interleaved_list(client: Client) -> None:
     interleave = {"with": {"pipeline": "none"}, "key": "reader"}
     answer = client.search(body={"query": QUERY}, index="goods", rerank={"interleave": interleave})
     assert answer["rerank"]["interleave"]["applied"] is True
-    told = boosts(answer)
-    assert told is not None
-    assert told["applied"] is True
+    boosts_report = boosts(answer)
+    assert boosts_report is not None
+    assert boosts_report["applied"] is True
 
 
 def test_a_multi_search_counts_boosts_on_elasticsearch_and_says_on_opensearch_that_they_do_not(client: Client) -> None:
@@ -200,22 +200,22 @@ def test_a_multi_search_counts_boosts_on_elasticsearch_and_says_on_opensearch_th
     assert failed["status"] == 404
     assert unboosted["hits"]["hits"][0]["matched_queries"] == ["mine"]
     assert boosted["rerank"]["applied"] is unboosted["rerank"]["applied"] is True
-    told = boosts(boosted)
-    assert told is not None
+    boosts_report = boosts(boosted)
+    assert boosts_report is not None
     if client.engine is Engine.ELASTICSEARCH:
-        assert told["applied"] is True
+        assert boosts_report["applied"] is True
         assert boosted["hits"] == client.search(body={"query": QUERY}, index="goods", rerank=True)["hits"]
     else:
-        assert (told["applied"], told["reason_code"]) == (False, "boosts")
-        assert "multi-search" in told["reason"]
+        assert (boosts_report["applied"], boosts_report["reason_code"]) == (False, "boosts")
+        assert "multi-search" in boosts_report["reason"]
 
 
 def test_a_multi_search_returns_the_scores_of_the_callers_named_queries(client: Client) -> None:
     if client.engine is not Engine.ELASTICSEARCH:
         pytest.skip("OpenSearch refuses include_named_queries_score in a multi-search")
     lines, params = [{"index": "goods"}, {"query": QUERY}], {"include_named_queries_score": "true"}
-    own, answer = (client.msearch(body=lines, params=params, rerank=rerank) for rerank in (False, True))
-    by_id = {hit["_id"]: hit["matched_queries"] for hit in own["responses"][0]["hits"]["hits"]}
+    plain_answer, answer = (client.msearch(body=lines, params=params, rerank=rerank) for rerank in (False, True))
+    by_id = {hit["_id"]: hit["matched_queries"] for hit in plain_answer["responses"][0]["hits"]["hits"]}
     for hit in answer["responses"][0]["hits"]["hits"]:
         assert by_id.get(hit["_id"], hit["matched_queries"]) == hit["matched_queries"]
         assert list(hit["matched_queries"]) == ["mine"]
@@ -241,9 +241,9 @@ def test_the_shop_in_the_documentation_keeps_its_rules(opensearch_url: str) -> N
     with filled(opensearch_url, "shop", shop, scorer=FunctionScorer(overlap)) as client:
         names: dict[str, Any] = {"client": client}
         exec(compile(example[1], "concepts.md", "exec"), names)
-        told = boosts(names["response"])
-        assert told is not None
-        assert told["applied"] is True
+        boosts_report = boosts(names["response"])
+        assert boosts_report is not None
+        assert boosts_report["applied"] is True
         assert ids(names["response"])[0] == "new"
         ignored = client.search(body={"query": names["query"]}, index="shop", rerank={"boosts": "ignore"})
         assert set(ids(ignored)[:2]) == {"sold out", "old"}

@@ -70,15 +70,19 @@ def test_after_any_change_by_its_client_a_search_equals_a_new_clients_search(
 
 
 def test_an_alias_that_another_client_moves_is_searched_in_the_fields_of_its_new_index(opensearch_url: str) -> None:
-    with connect(opensearch_url, scorer=FunctionScorer()) as client, OpenSearch(opensearch_url) as other:
-        made(other, "moved-1", {"title": TEXT, "text": TEXT}, {"title": "blood", "text": "low pressure"})
+    with connect(opensearch_url, scorer=FunctionScorer()) as client, OpenSearch(opensearch_url) as open_search:
+        made(open_search, "moved-1", {"title": TEXT, "text": TEXT}, {"title": "blood", "text": "low pressure"})
         made(
-            other, "moved-2", {"title": TEXT, "body": TEXT}, {"title": "blood", "body": "low pressure"}, {"body": "low"}
+            open_search,
+            "moved-2",
+            {"title": TEXT, "body": TEXT},
+            {"title": "blood", "body": "low pressure"},
+            {"body": "low"},
         )
-        other.indices.put_alias(index="moved-1", name="moved")
+        open_search.indices.put_alias(index="moved-1", name="moved")
         assert found(client, "low blood", "moved") == (["moved-1-0"], ["title", "text"])
         moves = [{"remove": {"index": "moved-1", "alias": "moved"}}, {"add": {"index": "moved-2", "alias": "moved"}}]
-        other.indices.update_aliases(body={"actions": moves})
+        open_search.indices.update_aliases(body={"actions": moves})
         hits, read = found(client, "low blood", "moved", _source=["title"])
         assert (sorted(hits), read) == (["moved-2-0", "moved-2-1"], ["title", "body"])
 

@@ -71,6 +71,6 @@ def search(client: Client, index: str) -> list[dict[str, Any]]:
 
 def fill(client: Client, index: str, changes: Sequence[tuple[int, str | None]]) -> None:
     for place, text in changes:
-        where = {"_index": index, "_id": str(place)}
-        lines: list[Any] = [{"delete": where}] if text is None else [{"index": where}, {"text": text}]
+        address = {"_index": index, "_id": str(place)}
+        lines: list[Any] = [{"delete": address}] if text is None else [{"index": address}, {"text": text}]
         client.bulk(body=lines, refresh=True)

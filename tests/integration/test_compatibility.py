@@ -41,9 +41,9 @@ def nested(client):
     """The arguments of a search of nested documents; the index is made at first use."""
     if not client.indices.exists(index="compat-nested"):
         client.indices.create(index="compat-nested", body={"mappings": NESTED})
-        for place in range(10):
-            parts = [{"body": f"low {WORDS[place]}"}, {"body": "blood"}]
-            client.index(index="compat-nested", id=f"n{place}", body={"parts": parts}, refresh=True)
+        for index in range(10):
+            parts = [{"body": f"low {WORDS[index]}"}, {"body": "blood"}]
+            client.index(index="compat-nested", id=f"n{index}", body={"parts": parts}, refresh=True)
     return {"body": {"query": NESTED_QUERY, "size": 50}, "index": "compat-nested"}
 
 
@@ -113,9 +113,9 @@ def client(engine_url):
     for index in ("compat", "compat-other", "compat-2024"):
         client.indices.create(index=index, body=MAPPING)
         documents = {}
-        for place in range(30):
+        for number in range(30):
             text = " ".join(rng.choices(WORDS, k=rng.randint(3, 12)))
-            documents[f"{index}{place}"] = {"text": text, "kind": rng.choice("abc"), "year": 1990 + place}
+            documents[f"{index}{number}"] = {"text": text, "kind": rng.choice("abc"), "year": 1990 + number}
         fill(client, index, documents)
     client.indices.put_alias(index="compat", name="compat-alias")
     with contextlib.suppress(opensearchpy.RequestError):
@@ -133,11 +133,11 @@ def clean(client):
 def marks_off(value):
     """A response without order and marks, ready to compare."""
     hits = [{k: v for k, v in hit.items() if k not in ("_score", "_rerank")} for hit in value["hits"]["hits"]]
-    rest = {k: v for k, v in value["hits"].items() if k not in ("hits", "max_score")}
+    other_entries = {k: v for k, v in value["hits"].items() if k not in ("hits", "max_score")}
     ignored = ("took", "rerank", "hits", "profile", "_scroll_id", "pit_id")
     return {
         "hits": sorted(hits, key=lambda hit: (hit["_index"], hit.get("_id", ""))),
-        **rest,
+        **other_entries,
         "response": {k: v for k, v in value.items() if k not in ignored},
         "keys": sorted(set(value) - {"rerank"}),
     }
@@ -188,8 +188,12 @@ def rows_of(seen):
     for feature in CASES:
         features.setdefault(tuple(seen[engine][feature] for engine in Engine), []).append(f"`{feature}`")
     rows = ["| request feature | OpenSearch 3.6 | Elasticsearch 9.4 | embedded engine |", "|---|---|---|---|"]
-    for (first, *others), names in features.items():
-        cells = [", ".join(names), first, *("the same" if other == first else other for other in others)]
+    for (first, *other_columns), names in features.items():
+        cells = [
+            ", ".join(names),
+            first,
+            *("the same" if other_column == first else other_column for other_column in other_columns),
+        ]
         rows.append(f"| {' | '.join(cells)} |")
     return rows
 

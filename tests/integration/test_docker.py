@@ -78,11 +78,11 @@ def test_the_script_for_secrets_creates_matching_secrets_once(tmp_path):
 
 
 def test_the_redis_of_docker_evicts_no_message_and_writes_no_file(user):
-    told = user.info()
-    assert told["maxmemory_policy"] == "noeviction"
-    assert told["maxmemory"] == 512 * 2**20
-    assert told["aof_enabled"] == 0
-    assert told["rdb_last_save_time"] >= int(time.time()) - told["uptime_in_seconds"] - 5
+    docker_info = user.info()
+    assert docker_info["maxmemory_policy"] == "noeviction"
+    assert docker_info["maxmemory"] == 512 * 2**20
+    assert docker_info["aof_enabled"] == 0
+    assert docker_info["rdb_last_save_time"] >= int(time.time()) - docker_info["uptime_in_seconds"] - 5
     assert user.info("stats").get("total_forks", 0) == 0
 
 
@@ -140,7 +140,7 @@ def check_services(broker: Broker, environment: dict[str, str], folder: Path) ->
                 {"Content-Type": "application/json", "Authorization": f"Bearer {token}"},
             )
             with urllib.request.urlopen(request, timeout=30) as answer:
-                assert [one["index"] for one in json.load(answer)["results"]] == [1, 0]
+                assert [result["index"] for result in json.load(answer)["results"]] == [1, 0]
             assert server.stop() == 0
         assert worker.stop() == 0
         assert not worker.is_healthy

@@ -88,14 +88,14 @@ def test_borrowed_fields_of_nested_objects_and_beside_top_hits_are_given_back(pl
         {"source": False, "fields": ["parts.n"]},
         {"source": False, "aggs": {"best": {"top_hits": {"size": 2}}}},
     ]
-    for one in asked:
-        same = {"index": name, "query": MATCH, **one}
-        own, ranked = plain_client.search(**same), wrapped.search(**same, rerank=True)
+    for request in asked:
+        same = {"index": name, "query": MATCH, **request}
+        plain_response, ranked = plain_client.search(**same), wrapped.search(**same, rerank=True)
         assert ranked["rerank"]["applied"] is True
-        assert {hit["_id"]: hit.get("fields") for hit in own["hits"]["hits"]} == {
+        assert {hit["_id"]: hit.get("fields") for hit in plain_response["hits"]["hits"]} == {
             hit["_id"]: hit.get("fields") for hit in ranked["hits"]["hits"]
         }
-        assert own.get("aggregations") == ranked.get("aggregations")
+        assert plain_response.get("aggregations") == ranked.get("aggregations")
     wrapped.close()
     plain_client.indices.delete(index=name)
 
@@ -152,12 +152,12 @@ def test_the_asynchronous_elasticsearch_client_reranks(elasticsearch_url: str, c
     async def searched() -> Any:
         async with AsyncElasticsearch(elasticsearch_url) as plain:
             wrapped = osrerank.wrap(plain, scorer=BY_LENGTH)
-            one = await wrapped.options(opaque_id="x").search(index=INDEX, query=MATCH, size=3, rerank=True)
+            response = await wrapped.options(opaque_id="x").search(index=INDEX, query=MATCH, size=3, rerank=True)
             several = await wrapped.msearch(searches=[{"index": INDEX}, {"query": MATCH, "size": 3}], rerank=True)
             with pytest.raises(NotFoundError):
                 await wrapped.search(index="absent", query=MATCH, rerank=True)
             await wrapped.close()
-            return one, several["responses"][0]
+            return response, several["responses"][0]
 
     expected = ids(client.search(index=INDEX, query=MATCH, size=3, rerank=True))
     assert [ids(found) for found in asyncio.run(searched())] == [expected, expected]
@@ -256,11 +256,11 @@ def test_users_of_one_transport_see_their_own_documents_on_every_page(secured: s
         ):
             user = wrapped.options(**credentials)
             for start in (0, 4):
-                found = user.search(index=INDEX, query=MATCH, size=4, from_=start, rerank={"depth": 6})
-                assert teams(found) == ({team}, 4, True)
+                response = user.search(index=INDEX, query=MATCH, size=4, from_=start, rerank={"depth": 6})
+                assert teams(response) == ({team}, 4, True)
     assert len({wrapped.options(basic_auth=(team, "x")).searcher.authentication for team in "abab"}) == 2
-    other = [wrapped.options(basic_auth=("a", "x"), opaque_id=name).searcher.authentication for name in "xy"]
-    assert other[0] == other[1]
+    authentications = [wrapped.options(basic_auth=("a", "x"), opaque_id=name).searcher.authentication for name in "xy"]
+    assert authentications[0] == authentications[1]
     wrapped.close()
     plain.close()
 
@@ -272,8 +272,8 @@ def test_users_of_opensearch_py_headers_see_their_own_documents(secured: str) ->
             for team, word in (("a", "YTphLXBhc3N3b3Jk"), ("b", "YjpiLXBhc3N3b3Jk")):
                 headers = {"authorization": f"Basic {word}"}
                 assert plain.count(index=INDEX, headers=headers)["count"] == 9
-                found = client.search(index=INDEX, body={"query": MATCH}, size=4, rerank=True, headers=headers)
-                assert teams(found) == ({team}, 4, True)
+                response = client.search(index=INDEX, body={"query": MATCH}, size=4, rerank=True, headers=headers)
+                assert teams(response) == ({team}, 4, True)
 
 
 def test_the_documented_roles_are_enough_to_build_vectors_and_to_search(

@@ -298,6 +298,6 @@ STEPS: dict[str, list[Request]] = {
 
 @pytest.mark.parametrize("name", STEPS)
 def test_both_engines_answer_other_requests_alike(engines: Engines, library: str, name: str) -> None:
-    for place, request in enumerate(STEPS[name]):
+    for index, request in enumerate(STEPS[name]):
         theirs, ours = (answer(engine, library, request) for engine in engines)
-        assert ours == theirs, place
+        assert ours == theirs, index

@@ -127,7 +127,7 @@ class EnginesMachine(RuleBasedStateMachine):
     def get_several(self, keys: list[str]) -> None:
         self.same(
             lambda one: one.mget(index=self.index, body={"ids": keys}),
-            lambda answer: [self.kept(found) for found in answer["docs"]],
+            lambda answer: [self.kept(document) for document in answer["docs"]],
         )
 
     @rule(query=queries)
@@ -158,9 +158,9 @@ def _answer(engine: OpenSearch, request: Callable[[OpenSearch], Any]) -> Any:
 
 def _kind(error: TransportError) -> str:
     """Return the type of an error's root cause; what was found, where it is the answer of a missing document."""
-    said = error.info.get("error") if isinstance(error.info, dict) else None
-    if isinstance(said, dict):
-        return str(said["root_cause"][0]["type"])
+    reason = error.info.get("error") if isinstance(error.info, dict) else None
+    if isinstance(reason, dict):
+        return str(reason["root_cause"][0]["type"])
     return str(sorted(kept(error.info).items())) if isinstance(error.info, dict) else str(error.info)
 
 

@@ -92,8 +92,10 @@ def test_both_engines_analyse_strange_texts_alike(engines: Engines, books: str, 
     for client in engines:
         client.indices.create(index=f"test-scores-{analyzer}", body={"mappings": {"properties": properties}})
     for text in STRANGE:
-        asked = {"field": "text", "text": text}
-        theirs, ours = (client.indices.analyze(index=f"test-scores-{analyzer}", body=asked) for client in engines)
+        analyze_body = {"field": "text", "text": text}
+        theirs, ours = (
+            client.indices.analyze(index=f"test-scores-{analyzer}", body=analyze_body) for client in engines
+        )
         assert ours == theirs
 
 
@@ -108,8 +110,8 @@ def test_both_engines_rank_a_whole_collection_alike(engines: Engines, books: str
     documents = [document.text for document in read_records(LOADERS["trec"], open_sources([archive]))]
     for text in documents:
         theirs = engines[0].indices.analyze(body={"analyzer": "english", "text": text})["tokens"]
-        ours = [(term, place) for place, term in enumerate(built_in("english").terms(text)) if term != GAP]
-        different += ours != [(one["token"], one["position"]) for one in theirs]
+        ours = [(term, index) for index, term in enumerate(built_in("english").terms(text)) if term != GAP]
+        different += ours != [(token["token"], token["position"]) for token in theirs]
     assert different <= 0.001 * len(documents)
     for query in read_queries(shared / "cacm" / "topics.cacm.txt"):
         body = {"query": {"match": {"text": query.text}}, "_source": False, "size": 100}
@@ -161,17 +163,19 @@ def test_a_field_that_some_documents_lack_scores_as_in_lucene(engines: Engines, 
 
 def test_term_statistics_are_lucenes(engines: Engines, sparse_index: str) -> None:
     off = {"positions": False, "offsets": False, "payloads": False}
-    asked = [{"_index": sparse_index, "_id": "short", "fields": ["a", "b", "nowhere"], "term_statistics": True, **off}]
-    asked += [{"_index": sparse_index, "_id": "nope", "fields": ["a"], **off}]
-    theirs, ours = (client.mtermvectors(body={"docs": asked})["docs"] for client in engines)
+    term_requests = [
+        {"_index": sparse_index, "_id": "short", "fields": ["a", "b", "nowhere"], "term_statistics": True, **off}
+    ]
+    term_requests += [{"_index": sparse_index, "_id": "nope", "fields": ["a"], **off}]
+    theirs, ours = (client.mtermvectors(body={"docs": term_requests})["docs"] for client in engines)
     assert ours[0]["term_vectors"] == theirs[0]["term_vectors"]
-    assert [one["found"] for one in ours] == [one["found"] for one in theirs] == [True, False]
+    assert [token["found"] for token in ours] == [token["found"] for token in theirs] == [True, False]
 
 
 def test_nearly_all_fragments_are_cut_as_in_opensearch(engines: Engines, books: str) -> None:
     """Of long passages; whole texts and short ones are marked alike (test_engine_contract.py)."""
     sample = Sample.load()
-    texts = {str(at): {"text": document["text"]} for at, document in enumerate(sample.documents[:400])}
+    texts = {str(index): {"text": document["text"]} for index, document in enumerate(sample.documents[:400])}
     properties = {"text": {"type": "text", "analyzer": "english"}}
     for client in engines:
         client.indices.create(index="test-scores-marked", body={"mappings": {"properties": properties}})
@@ -179,8 +183,8 @@ def test_nearly_all_fragments_are_cut_as_in_opensearch(engines: Engines, books: 
     cut: list[list[Any]] = [[], []]
     for query in list(sample.queries.values())[:30]:
         body = {"query": {"match": {"text": query}}, "highlight": {"fields": {"text": {}}}}
-        for client, found in zip(engines, cut, strict=True):
+        for client, engine_answer in zip(engines, cut, strict=True):
             hits = client.search(index="test-scores-marked", body=body)["hits"]["hits"]
-            found += [hit["highlight"] for hit in sorted(hits, key=lambda hit: hit["_id"])]
+            engine_answer += [hit["highlight"] for hit in sorted(hits, key=lambda hit: hit["_id"])]
     alike = sum(theirs == ours for theirs, ours in zip(*cut, strict=True))
     assert alike >= 0.9 * len(cut[0]) >= 0.9 * 200

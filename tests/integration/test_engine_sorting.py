@@ -49,6 +49,8 @@ def fill(engine: OpenSearch) -> None:
     engine.indices.delete(index="sorted", ignore_unavailable=True)
     engine.indices.create(index="sorted", body={"mappings": {"properties": MAPPING}})
     lines = [
-        line for at, one in enumerate(DOCUMENTS) for line in ({"index": {"_index": "sorted", "_id": str(at)}}, one)
+        line
+        for index, document in enumerate(DOCUMENTS)
+        for line in ({"index": {"_index": "sorted", "_id": str(index)}}, document)
     ]
     engine.bulk(body=lines, refresh=True)

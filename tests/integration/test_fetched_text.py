@@ -35,17 +35,20 @@ def client(opensearch_url: str) -> Iterator[Client]:
     }
     with connect(opensearch_url, scorer=FunctionScorer(scored)) as client:
         client.indices.delete(index=f"{INDEX}*")
-        for at in range(2):
+        for index in range(2):
             settings = {"number_of_replicas": 0}
             client.indices.create(
-                index=f"{INDEX}-{at}", body={"settings": settings, "mappings": {"properties": properties}}
+                index=f"{INDEX}-{index}", body={"settings": settings, "mappings": {"properties": properties}}
             )
             lines: list[Any] = []
             for number in range(12):
-                document = {"text": f"blood pressure {number} " + "low " * number, "secret": f"of patient {at}{number}"}
+                document = {
+                    "text": f"blood pressure {number} " + "low " * number,
+                    "secret": f"of patient {index}{number}",
+                }
                 document |= {"k": f"k{number}", "d": f"2024-03-{number + 1:02}", "n": number, "sug": f"blood {number}"}
                 document |= {"body": f"body {number}", "parts": [{"text": f"part {number}"}, {"text": "blood"}]}
-                lines += [{"index": {"_index": f"{INDEX}-{at}", "_id": str(number + 6 * at)}}, document]
+                lines += [{"index": {"_index": f"{INDEX}-{index}", "_id": str(number + 6 * index)}}, document]
             client.bulk(body=lines, refresh=True)
         yield client
         client.indices.delete(index=f"{INDEX}*")
@@ -126,10 +129,10 @@ def test_drawn_multi_searches_are_answered_as_without_reranking(client: Client, 
         lines += [{"index": index}, drawn(draw)[0]]
     options = {"query": "blood pressure", "fields": ["text", "secret"], "deadline_ms": None}
     plain, ours = client.msearch(body=lines), client.msearch(body=lines, rerank=options)
-    for one, other in zip(plain["responses"], ours["responses"], strict=True):
-        assert ("error" in other) == ("error" in one)
-        if "error" not in one:
-            assert kept(other) == kept(one)
+    for response, other in zip(plain["responses"], ours["responses"], strict=True):
+        assert ("error" in other) == ("error" in response)
+        if "error" not in response:
+            assert kept(other) == kept(response)
             assert other["rerank"]["applied"] is True, other["rerank"]["reason"]
 
 

@@ -175,15 +175,15 @@ def test_short_names_codes_and_beginnings_are_searched_alike_on_both_engines(
 ) -> None:
     name = {"type": "keyword", "fields": {"text": TEXT}}
     mapping = {"mappings": {"properties": {"name": name, "summary": TEXT}}}
-    documents = {tool: {"name": tool, "summary": f"number {at} of the tools"} for at, tool in enumerate(TOOLS)}
-    found = []
+    documents = {tool: {"name": tool, "summary": f"number {index} of the tools"} for index, tool in enumerate(TOOLS)}
+    responses = []
     for url in (opensearch_url, f"embedded:{tmp_path}"):
         with filled(url, "short-names", documents, mapping, scorer=SCORER) as client:
             orders = [client.search(query, index="short-names", rerank=rerank) for rerank in (False, True)]
-        found.append([[hit["_id"] for hit in order["hits"]["hits"]] for order in orders])
-    assert found[0] == found[1]
+        responses.append([[hit["_id"] for hit in order["hits"]["hits"]] for order in orders])
+    assert responses[0] == responses[1]
     if query.lower() in documents:
-        assert {plain_or_not[0] for plain_or_not in found[0]} == {query.lower()}
+        assert {plain_or_not[0] for plain_or_not in responses[0]} == {query.lower()}
 
 
 NAMES = st.sampled_from(
@@ -220,18 +220,18 @@ def test_both_engines_give_the_same_text_fields(
 ) -> None:
     properties: dict[str, Any] = {}
     for name, kind in mapped.items():
-        above, _, own = name.rpartition(".")
+        above, _, leaf = name.rpartition(".")
         place = properties.setdefault(above, {"properties": {}})["properties"] if above else properties
-        place[own] = kind
-    found = []
+        place[leaf] = kind
+    responses = []
     for url in (opensearch_url, f"embedded:{tmp_path_factory.mktemp('engine')}"):
         with connect(url, scorer=SCORER) as client:
             client.indices.delete(index="drawn", ignore=[404])  # type: ignore[call-arg]
             client.indices.create(index="drawn", body={"mappings": {"properties": properties}})
             fill(client, "drawn", documents)
             fields = client.fields_of("drawn")
-            found.append((fields.searched, fields.read, fields.warnings))
-    assert found[0] == found[1]
+            responses.append((fields.searched, fields.read, fields.warnings))
+    assert responses[0] == responses[1]
 
 
 def test_the_command_line_searches_fields_of_the_mapping(

@@ -83,8 +83,8 @@ def test_a_search_scored_by_a_server_equals_a_search_scored_in_process(use, serv
     assert stage["model"] == f"the model of {urlsplit(server).netloc}"
     assert again["rerank"]["stages"][0]["cached"] == DEPTH
     assert ids(again) == ids(expected)
-    for mine, own in zip(response["hits"]["hits"], expected["hits"]["hits"], strict=True):
-        assert mine["_rerank"]["mono"] == pytest.approx(own["_rerank"]["mono"], abs=2e-6)
+    for mine, hit in zip(response["hits"]["hits"], expected["hits"]["hits"], strict=True):
+        assert mine["_rerank"]["mono"] == pytest.approx(hit["_rerank"]["mono"], abs=2e-6)
 
 
 DIALECTS = ("cohere-v1", "cohere-v2", "jina", "tei", "vllm", "vllm-score", "osrerank")
@@ -97,10 +97,12 @@ def test_every_dialect_of_a_rerank_server_gives_the_same_scores(use, server, dia
     use(server + path, dialect=dialect)
     texts = list(DOCUMENTS.values())[:20]
     with Reranker(TINY, backend="onnx") as local, Reranker("any", backend="http") as remote:
-        found, own = remote.rank(QUERY, texts), local.rank(QUERY, texts)
-    assert [one.doc_id for one in found] == [one.doc_id for one in own]
-    assert [one.probability for one in found] == pytest.approx([one.probability for one in own], abs=2e-7)
-    assert [one.score for one in found] == pytest.approx([one.score for one in own], abs=1e-4)
+        remote_ranking, own = remote.rank(QUERY, texts), local.rank(QUERY, texts)
+    assert [entry.doc_id for entry in remote_ranking] == [entry.doc_id for entry in own]
+    assert [entry.probability for entry in remote_ranking] == pytest.approx(
+        [entry.probability for entry in own], abs=2e-7
+    )
+    assert [entry.score for entry in remote_ranking] == pytest.approx([entry.score for entry in own], abs=1e-4)
 
 
 def test_the_wrong_key_is_named_and_not_shown(use, server, engine, monkeypatch):
@@ -118,15 +120,15 @@ def test_the_wrong_key_is_named_and_not_shown(use, server, engine, monkeypatch):
 
 def test_the_doctor_scores_a_pair_on_the_rerank_server_and_names_faults(use, server, engine):
     use(server)
-    found = {one.part: one for one in examine(Settings.load(url=engine))}
-    assert found["model"].status == "ok"
-    assert f"at {server}: logit" in found["model"].found
-    assert found["workers"].found.startswith("the rerank server scores")
+    findings = {finding.part: finding for finding in examine(Settings.load(url=engine))}
+    assert findings["model"].status == "ok"
+    assert f"at {server}: logit" in findings["model"].found
+    assert findings["workers"].found.startswith("the rerank server scores")
     use("http://127.0.0.1:9")
-    found = {one.part: one for one in examine(Settings.load(url=engine))}
-    assert found["model"].status == "failed"
-    assert "the rerank server 127.0.0.1:9 cannot be reached" in found["model"].found
-    assert "[http] of osrerank.toml" in found["model"].fix
+    findings = {finding.part: finding for finding in examine(Settings.load(url=engine))}
+    assert findings["model"].status == "failed"
+    assert "the rerank server 127.0.0.1:9 cannot be reached" in findings["model"].found
+    assert "[http] of osrerank.toml" in findings["model"].fix
 
 
 def test_a_worker_may_ask_a_rerank_server(server, engine, expected, redis_url, tmp_path):

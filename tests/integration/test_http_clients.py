@@ -54,7 +54,7 @@ def test_coheres_client_reranks_on_our_server(server, expected, cohere):
             client.rerank(model="m", query=" ", documents=TEXTS)
     assert [item.index for item in answer.results] == best_first(expected)[:3]
     scores = [item.relevance_score for item in answer.results]
-    assert scores == pytest.approx([expected[place] for place in best_first(expected)[:3]], abs=1e-6)
+    assert scores == pytest.approx([expected[doc_index] for doc_index in best_first(expected)[:3]], abs=1e-6)
     assert answer.meta.billed_units.search_units == 1
 
 
@@ -63,4 +63,4 @@ def test_cohere_s_first_client(server, expected, cohere):
     with httpx.Client() as connections:
         client = cohere.Client(api_key="any", base_url=server, httpx_client=connections)
         answer = client.rerank(model="m", query=QUERY, documents=documents, return_documents=True)
-    assert [item.document.text for item in answer.results] == [TEXTS[place] for place in best_first(expected)]
+    assert [item.document.text for item in answer.results] == [TEXTS[doc_index] for doc_index in best_first(expected)]

@@ -38,17 +38,17 @@ def ids(client, index, start, **options):
 @pytest.mark.parametrize("deadline_ms", [50, 500])
 def test_pages_requested_in_one_process_join(engine_url, loaded, deadline_ms):
     with connect(engine_url, warm=True) as client:
-        found = [ids(client, loaded, start, deadline_ms=deadline_ms) for start in range(0, 100, 10)]
-    assert len({doc_id for page in found for doc_id in page}) == 100
+        pages = [ids(client, loaded, start, deadline_ms=deadline_ms) for start in range(0, 100, 10)]
+    assert len({doc_id for page in pages for doc_id in page}) == 100
 
 
 def test_pages_requested_in_two_processes_join(engine_url, loaded, redis_url):
     options = '{"deadline_ms": 100, "blend": "replace"}'
     with connect(engine_url, redis_url=redis_url, warm=True) as client:
-        whole = client.search(
+        response = client.search(
             "low blood pressure", index=loaded, rerank={"deadline_ms": 100, "blend": "replace"}, size=100
         )
     command = [sys.executable, "-c", ONE_PAGE, engine_url, loaded, redis_url, "20", options]
     page = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout
-    expected = [hit["_id"] for hit in whole["hits"]["hits"]][20:30]
+    expected = [hit["_id"] for hit in response["hits"]["hits"]][20:30]
     assert page.strip() == str(expected).replace("'", '"')

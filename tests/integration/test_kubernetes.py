@@ -32,13 +32,13 @@ class Process(Service):
     """A component's container as a process: its arguments and environment, with other ports and another home."""
 
     def __init__(self, component: str, secrets: Path, folder: Path) -> None:
-        found = container(plain(), component)
-        self.ports = {port["name"]: free_port() for port in found["ports"]}
-        self._numbers = {port["containerPort"]: self.ports[port["name"]] for port in found["ports"]}
-        self._probes = {name: found[name]["httpGet"] for name in ("startupProbe", "readinessProbe")}
-        program, *arguments = [self._here(word) for word in found["args"]]
+        pod_container = container(plain(), component)
+        self.ports = {port["name"]: free_port() for port in pod_container["ports"]}
+        self._numbers = {port["containerPort"]: self.ports[port["name"]] for port in pod_container["ports"]}
+        self._probes = {name: pod_container[name]["httpGet"] for name in ("startupProbe", "readinessProbe")}
+        program, *arguments = [self._here(word) for word in pod_container["args"]]
         assert program == "osrerank"
-        values = {one["name"]: one.get("value", "2") for one in found["env"]}
+        values = {variable["name"]: variable.get("value", "2") for variable in pod_container["env"]}
         clean = {name: value for name, value in os.environ.items() if not name.startswith("OSRERANK_")}
         environment = {**clean, **values, "PYTHONPATH": PATHS, "HOME": str(folder)}
         environment |= {"OSRERANK_SECRETS_DIR": str(secrets), "OSRERANK_VECTORS_FOLDER": str(folder / component)}

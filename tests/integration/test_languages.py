@@ -27,7 +27,7 @@ TEXTS = {
 def test_inflected_words_are_found_and_reranked(opensearch_url: str, analyzer: str) -> None:
     query, texts = TEXTS[analyzer]
     body = {"mappings": {"properties": {"text": {"type": "text", "analyzer": analyzer}}}}
-    documents = {f"d{at}": {"text": text} for at, text in enumerate(texts)}
+    documents = {f"d{index}": {"text": text} for index, text in enumerate(texts)}
     with filled(opensearch_url, f"test-{analyzer}", documents, body, scorer=SCORER) as client:
         response = client.search(query, index=f"test-{analyzer}", rerank=True)
         assert (response["rerank"]["applied"], ids(response)) == (True, ["d1", "d0"])

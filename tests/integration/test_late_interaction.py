@@ -72,14 +72,14 @@ def test_late_interaction_gives_a_long_document_its_best_passages_score(client: 
 def test_workers_encode_documents_for_late_interaction(broker: str, model: str, tmp_path: Path) -> None:
     settings = Settings.load(model=model, broker_url=broker, backend="workers", vectors_folder=tmp_path / "vectors")
     here = Settings.load(model=model, vectors="off", vectors_profile="standard")
-    tuples = [(at,) for at in range(len(TEXTS))]
+    tuples = [(index,) for index in range(len(TEXTS))]
     with worker_group(broker, tmp_path / "group", 1, model=model, environment={"OSRERANK_VECTORS": "off"}) as group:
         group.wait_for(1)
         encoder = load(settings)
         assert isinstance(encoder, RemoteEncoder)
-        scorer, own = as_scorer(encoder, settings), as_scorer(load(here), here)
+        scorer, own_scorer = as_scorer(encoder, settings), as_scorer(load(here), here)
         cold = scorer.score(QUERY, TEXTS, tuples)
         assert (cold.encoded, cold.failures) == (len(TEXTS), {})
-        np.testing.assert_array_equal(cold.values, own.score(QUERY, TEXTS, tuples).values)
+        np.testing.assert_array_equal(cold.values, own_scorer.score(QUERY, TEXTS, tuples).values)
         scorer.close()
-        own.close()
+        own_scorer.close()

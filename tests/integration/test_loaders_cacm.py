@@ -26,7 +26,7 @@ def test_bm25_on_cacm_has_its_published_measures(opensearch_url: str, shared: Pa
             body = {"query": {"match": {"text": query.text}}, "size": 1000, "_source": False}
             hits = client.search(index="cacm", body=body)["hits"]["hits"]
             ranking = sorted(hits, key=lambda hit: (-hit["_score"], hit["_id"]))
-            run += [ScoredDoc(query.query_id, hit["_id"], float(-place)) for place, hit in enumerate(ranking)]
+            run += [ScoredDoc(query.query_id, hit["_id"], float(-index)) for index, hit in enumerate(ranking)]
         client.indices.delete(index="cacm")
     judgments = flatten_qrels(read_qrels(shared / "cacm" / "qrels.cacm.txt"))
     measured = ir_measures.calc_aggregate([AP, P @ 30], [ir_measures.Qrel(*judgment) for judgment in judgments], run)

@@ -40,9 +40,9 @@ def text(number: int) -> str:
 
 
 def command(passages: Path, index: str, url: str) -> list[str]:
-    place = ["--index", index, "--url", url]
+    target_options = ["--index", index, "--url", url]
     options = ["--bulk-mb", "0.02", "--in-flight", "2", "--checkpoint-s", "0.1", "--json"]
-    return [sys.executable, "-m", "osrerank", "index", "msmarco-passage", str(passages), *place, *options]
+    return [sys.executable, "-m", "osrerank", "index", "msmarco-passage", str(passages), *target_options, *options]
 
 
 @contextlib.contextmanager

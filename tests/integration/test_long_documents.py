@@ -30,7 +30,7 @@ def document(place, length):
 
 @pytest.fixture(scope="module")
 def client(engine_url):
-    documents = {f"d{place}": document(place, LENGTHS[place % 5]) for place in range(15)}
+    documents = {f"d{index}": document(index, LENGTHS[index % 5]) for index in range(15)}
     with filled(engine_url, INDEX, documents, MAPPING, scorer=SCORER) as made:
         yield made
 

@@ -36,7 +36,7 @@ def uncached():
 
 @pytest.fixture(scope="module")
 def client(engine_url, uncached):
-    documents = {f"d{place}": {"text": text(place)} for place in range(30)}
+    documents = {f"d{index}": {"text": text(index)} for index in range(30)}
     settings = {"settings": {"number_of_shards": 1, "number_of_replicas": 0}}
     with filled(engine_url, INDEX, documents, settings, model=MONO, duo_model=DUO) as made:
         yield made

@@ -54,7 +54,7 @@ def client(request: pytest.FixtureRequest) -> Iterator[Any]:
                 lines += [{"index": {"_index": index, "_id": f"{at}-{number}"}}, document]
             client.bulk(body=lines, refresh=True)
         if request.param == "elasticsearch-py":
-            with Elasticsearch(url) as own, osrerank.wrap(own, scorer=BY_LENGTH) as wrapped:
+            with Elasticsearch(url) as elasticsearch, osrerank.wrap(elasticsearch, scorer=BY_LENGTH) as wrapped:
                 yield wrapped
         else:
             yield client
@@ -111,7 +111,9 @@ def answered(client: Any, index: str, body: dict[str, Any], *, rerank: bool) -> 
 
 
 def ids(response: Any) -> list[str]:
-    return [hit.get("_id", str(at)) for at, hit in enumerate(response["hits"]["hits"])]  # `stored_fields` may hide it
+    return [
+        hit.get("_id", str(index)) for index, hit in enumerate(response["hits"]["hits"])
+    ]  # `stored_fields` may hide it
 
 
 def check(client: Any, seed: int) -> bool:

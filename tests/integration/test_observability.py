@@ -69,9 +69,9 @@ def test_a_search_through_a_server_and_a_worker_is_one_trace(server, collector, 
     with recording() as exporter, contextlib.closing(connect("http://localhost:9", **options)) as client:
         answer = client.search("salt", index="notes", rerank={"fields": ["text"], "blend": "replace"})
     assert answer["rerank"]["applied"] is True
-    own = told(exporter)
-    sent = [span for span in own if span.name == "POST"]
-    stage = one(own, "stage mono")
+    spans = told(exporter)
+    sent = [span for span in spans if span.name == "POST"]
+    stage = one(spans, "stage mono")
     assert {span.parent for span in sent} == {stage.span}
     assert sent[0].attributes["http.response.status_code"] == 200
     foreign = collector.wait_for("POST /", "osrerank.score", "process ", trace=stage.trace)
@@ -83,7 +83,7 @@ def test_a_search_through_a_server_and_a_worker_is_one_trace(server, collector, 
     assert chunk.attributes["messaging.operation.type"] == "process"
     assert chunk.attributes["osrerank.chunk.outcome"] == "scored"
     assert chunk.attributes["osrerank.chunk.pairs"] == 3
-    assert not any(text in str([*own, *foreign]) for text in ("salt", "secret"))
+    assert not any(text in str([*spans, *foreign]) for text in ("salt", "secret"))
 
 
 @pytest.mark.parametrize(("body", "status"), [(b"{", 400), (b'{"query": "salt", "documents": 3}', 422)])
@@ -118,9 +118,11 @@ def test_a_server_without_the_sdk_says_what_to_install(monkeypatch, caplog):
 def queries():
     """Return the queries of the dashboard and the rules, by the panel's title or the alert's name."""
     panels = json.loads((OBSERVABILITY / "dashboard.json").read_text("utf-8"))["panels"]
-    found = {f"{panel['title']} {target['refId']}": target["expr"] for panel in panels for target in panel["targets"]}
+    expressions = {
+        f"{panel['title']} {target['refId']}": target["expr"] for panel in panels for target in panel["targets"]
+    }
     rules = (OBSERVABILITY / "alerts.yaml").read_text("utf-8")
-    return found | dict(re.findall(r"- alert: (\w+)\n +expr: >-\n +(.+)\n", rules))
+    return expressions | dict(re.findall(r"- alert: (\w+)\n +expr: >-\n +(.+)\n", rules))
 
 
 def scraped(address):
@@ -143,9 +145,9 @@ def searched(server, broker):
 
 def labels_of(name, samples):
     """Return the labels that a metric's samples have, or may have."""
-    found = {label for sample in samples if sample.name == name for label in sample.labels}
+    label_names = {label for sample in samples if sample.name == name for label in sample.labels}
     definition = REGISTRY._names_to_collectors.get(name)
-    return found | set(getattr(definition, "_labelnames", ())) | {"instance", "job"}
+    return label_names | set(getattr(definition, "_labelnames", ())) | {"instance", "job"}
 
 
 @pytest.mark.parametrize("place", queries())
@@ -154,11 +156,11 @@ def test_dashboards_and_alerts_query_existing_metrics_and_labels(server, broker,
     families = [family for text in texts for family in text_string_to_metric_families(text)]
     samples = [sample for family in families for sample in family.samples]
     suffixes = {"counter": ("_total",), "histogram": ("_bucket", "_sum", "_count"), "gauge": ("",)}
-    there = {f"{family.name}{suffix}" for family in families for suffix in suffixes.get(family.type, ())}
+    metric_names = {f"{family.name}{suffix}" for family in families for suffix in suffixes.get(family.type, ())}
     query = queries()[place]
     matches = re.findall(r"\b(osrerank_\w+)(?:\{([^}]*)\})?", query)
     assert matches
-    assert {name for name, _ in matches} <= there
+    assert {name for name, _ in matches} <= metric_names
     for name, matchers in matches:
         assert set(re.findall(r"(\w+)(?:=~|!=|!~|=)", matchers)) <= labels_of(name, samples)
     by = {label.strip() for some in re.findall(r"by \(([^)]*)\)", query) for label in some.split(",")}
@@ -184,7 +186,7 @@ def promtool(*arguments):
 @pytest.mark.slow
 def test_prometheus_evaluates_the_queries_and_fires_the_alerts(tmp_path):
     exprs = [query.replace("$__rate_interval", "1m") for query in queries().values()]
-    rules = [{"record": f"query:{place}", "expr": expr} for place, expr in enumerate(exprs)]
+    rules = [{"record": f"query:{index}", "expr": expr} for index, expr in enumerate(exprs)]
     (tmp_path / "queries.yml").write_text(json.dumps({"groups": [{"name": "all", "rules": rules}]}))  # JSON is YAML
     promtool("check", "rules", str(tmp_path / "queries.yml"))
     promtool("check", "rules", str(OBSERVABILITY / "alerts.yaml"))

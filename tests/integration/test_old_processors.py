@@ -25,17 +25,17 @@ WIDTH = 64
 def int8(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from osrerank.export.export_model import ExportOptions, export_model
 
-    made = tmp_path_factory.mktemp("models") / "int8"
-    export_model(CLASSIFIER, made, ExportOptions(precision="int8"))
-    return made
+    path = tmp_path_factory.mktemp("models") / "int8"
+    export_model(CLASSIFIER, path, ExportOptions(precision="int8"))
+    return path
 
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("cpu", ["Haswell", "SandyBridge", "Nehalem"])
 def test_scores_on_an_old_processor_equal_scores_on_this_machine(cpu: str, int8: Path) -> None:
     for model in (int8, CLASSIFIER):
-        own, there = (old_processor.imitated(one, "scores", str(model)) for one in ("", cpu))
-        np.testing.assert_allclose(there, own, atol=TOLERANCE)
+        scores_here, there = (old_processor.imitated(one, "scores", str(model)) for one in ("", cpu))
+        np.testing.assert_allclose(there, scores_here, atol=TOLERANCE)
 
 
 def write_product(file: Path, *, reduce_range: bool) -> None:

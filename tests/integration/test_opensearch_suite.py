@@ -52,23 +52,27 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 def unranked(response: Any) -> Any:
     """Return a response without what reranking may change, except for which hits it has, and how many."""
-    kept = {name: value for name, value in response.items() if name not in ("took", "rerank", "_scroll_id", "pit_id")}
-    if "responses" in kept:
-        return {**kept, "responses": [unranked(response) for response in kept["responses"]]}
-    if "profile" in kept:
-        kept["profile"] = bool(kept["profile"])
-    if isinstance(kept.get("hits"), dict):
-        hits = {name: value for name, value in kept["hits"].items() if name != "max_score"}
-        kept["hits"] = hits | {"hits": sorted(map(_plain, hits.get("hits", ())), key=repr)}
-    return kept
+    kept_entries = {
+        name: value for name, value in response.items() if name not in ("took", "rerank", "_scroll_id", "pit_id")
+    }
+    if "responses" in kept_entries:
+        return {**kept_entries, "responses": [unranked(response) for response in kept_entries["responses"]]}
+    if "profile" in kept_entries:
+        kept_entries["profile"] = bool(kept_entries["profile"])
+    if isinstance(kept_entries.get("hits"), dict):
+        hits = {name: value for name, value in kept_entries["hits"].items() if name != "max_score"}
+        kept_entries["hits"] = hits | {"hits": sorted(map(_plain, hits.get("hits", ())), key=repr)}
+    return kept_entries
 
 
 def _plain(hit: Any) -> Any:
     """Return a hit without its score and marks."""
-    kept = {name: value for name, value in hit.items() if name not in ("_score", "_rerank")}
-    if "_explanation" in kept:
-        kept["_explanation"] = re.sub("@[0-9a-f]+", "", str(kept["_explanation"]))  # the address of an object in Java
-    return kept
+    kept_entries = {name: value for name, value in hit.items() if name not in ("_score", "_rerank")}
+    if "_explanation" in kept_entries:
+        kept_entries["_explanation"] = re.sub(
+            "@[0-9a-f]+", "", str(kept_entries["_explanation"])
+        )  # the address of an object in Java
+    return kept_entries
 
 
 def reranking(client: opensearchpy.OpenSearch, differences: list[str]) -> Send:
@@ -101,7 +105,7 @@ def outcome(send: Send, api: str, arguments: dict[str, Any], headers: Any, **mor
 def same(plain: Any, reranked: Any) -> bool:
     """Return whether a search's answers are the same but for what reranking may change."""
     if isinstance(plain, Refused) or isinstance(reranked, Refused):
-        kinds = [type(one) for one in (plain, reranked)]
+        kinds = [type(answer) for answer in (plain, reranked)]
         return kinds == [Refused, Refused] and plain.status == reranked.status
     has_marks = "rerank" in reranked or all(
         "rerank" in response or "error" in response for response in reranked["responses"]
@@ -111,9 +115,11 @@ def same(plain: Any, reranked: Any) -> bool:
 
 def deeper(send: Send, arguments: dict[str, Any], headers: Any) -> Any:
     """Return the plain answer with all hits."""
-    others = {name: value for name, value in arguments.items() if name not in ("size", "from", "from_")}
-    body = {name: value for name, value in (others.pop("body", None) or {}).items() if name not in ("size", "from")}
-    return outcome(send, "search", {**others, "body": {**body, "size": ALL}}, headers)
+    other_arguments = {name: value for name, value in arguments.items() if name not in ("size", "from", "from_")}
+    body = {
+        name: value for name, value in (other_arguments.pop("body", None) or {}).items() if name not in ("size", "from")
+    }
+    return outcome(send, "search", {**other_arguments, "body": {**body, "size": ALL}}, headers)
 
 
 def fits(plain: Any, reranked: Any, everything: Any) -> bool:
@@ -137,9 +143,15 @@ def clean(client: opensearchpy.OpenSearch) -> None:
 def compare(failed: dict[str, str], engine: str, folder: str) -> None:
     """Compare the tests that failed in a folder with those that the page lists."""
     expected = {pattern for pattern in listed(engine) if pattern.startswith(f"{folder}/")}
-    unlisted = {name: why[:600] for name, why in failed.items() if not any(fnmatch(name, one) for one in expected)}
+    unlisted = {
+        name: failure[:600]
+        for name, failure in failed.items()
+        if not any(fnmatch(name, test_name) for test_name in expected)
+    }
     assert not unlisted
-    assert all(any(fnmatch(name, one) for name in failed) for one in expected), "the page lists tests that pass"
+    assert all(any(fnmatch(name, test_name) for name in failed) for test_name in expected), (
+        "the page lists tests that pass"
+    )
 
 
 def differences_of(case: Case, url: str) -> list[str]:
@@ -165,7 +177,7 @@ def test_a_reranked_search_differs_from_the_plain_search_only_in_order(folder, s
     for file in sorted((SUITE / folder).glob("*.yml")):
         for case in cases_of(file):
             name, differences = f"{folder}/{file.stem}: {case.name}", differences_of(case, server)
-            if differences and not any(fnmatch(name, one) for one in listed("reranked")):
+            if differences and not any(fnmatch(name, listed_test) for listed_test in listed("reranked")):
                 time.sleep(SETTLE_S)
                 differences = differences_of(case, server)
             if differences:

@@ -133,7 +133,7 @@ def test_a_blend_shows_both_parts_of_a_score(open_page, index):
             assert page.locator("#after-how").inner_text() == "by the model's score and BM25's together"
             added = page.locator("#after .score small:nth-of-type(2)").all_inner_texts()
             assert len(added) == 10
-            assert all(re.fullmatch(r"BM25 \+[0-3]\.\d", one) for one in added)
+            assert all(re.fullmatch(r"BM25 \+[0-3]\.\d", added_hit) for added_hit in added)
     finally:
         index.searcher.defaults = before
 

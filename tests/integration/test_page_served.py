@@ -56,8 +56,8 @@ def test_the_demo_shows_its_questions_on_the_page(demo):
     ]
     assert len(offered["queries"]) == 100
     assert all(query["is_judged"] for query in offered["queries"])
-    asked = {"q": offered["queries"][0]["text"], "index": "osrerank-demo", "pipeline": "vectors-duo", "depth": 10}
-    outcome = json.loads(fetch(demo, "/ui/search", **asked))
+    parameters = {"q": offered["queries"][0]["text"], "index": "osrerank-demo", "pipeline": "vectors-duo", "depth": 10}
+    outcome = json.loads(fetch(demo, "/ui/search", **parameters))
     assert outcome["applied"] is True
     assert {stage["name"]: stage["inferences"] for stage in outcome["stages"]} == {"vectors": 10, "blend": 0, "duo": 90}
     assert outcome["judged"]["relevant"] == 1

@@ -73,7 +73,7 @@ def run(address: str, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
 
 def endpoints(admin: Elasticsearch) -> list[str]:
     found = admin.inference.get(inference_id="_all")["endpoints"]
-    return [one["inference_id"] for one in found if not one["inference_id"].startswith(".")]
+    return [endpoint["inference_id"] for endpoint in found if not endpoint["inference_id"].startswith(".")]
 
 
 def test_the_search_that_is_shown_gets_the_models_scores(

@@ -74,16 +74,16 @@ def installer(cluster):
 
 def state(cluster):
     """What an installation touches."""
-    found = {"settings": cluster.cluster.get_settings(flat_settings=True)}
-    found |= {"pipelines": {}, "connectors": [], "models": [], "model_groups": []}
+    cluster_settings = {"settings": cluster.cluster.get_settings(flat_settings=True)}
+    cluster_settings |= {"pipelines": {}, "connectors": [], "models": [], "model_groups": []}
     with contextlib.suppress(NotFoundError):
-        found["pipelines"] = cluster.transport.perform_request("GET", "/_search/pipeline")
+        cluster_settings["pipelines"] = cluster.transport.perform_request("GET", "/_search/pipeline")
     for kind in KINDS:
         with contextlib.suppress(NotFoundError):
             body = {"query": {"match_all": {}}}
             answer = cluster.transport.perform_request("POST", f"/_plugins/_ml/{kind}/_search", body=body)
-            found[kind] = sorted(hit["_id"] for hit in answer["hits"]["hits"])
-    return found
+            cluster_settings[kind] = sorted(hit["_id"] for hit in answer["hits"]["hits"])
+    return cluster_settings
 
 
 def plain(cluster, query, size):
@@ -148,10 +148,10 @@ def test_with_a_failing_rerank_server_the_pipeline_keeps_the_first_pass_order(cl
 def test_a_changed_pipeline_is_noticed_and_repaired(cluster, server, installer):
     installer.install(PipelineSpec(server, ("text",)))
     assert installer.status()["drifted"] == []
-    whole = cluster.transport.perform_request("GET", f"/_search/pipeline/{NAME}")[NAME]
-    del whole["response_processors"][0]["rerank"]["ignore_failure"]  # as an older osrerank made it
-    cluster.transport.perform_request("PUT", f"/_search/pipeline/{NAME}", body=whole)
-    assert [one.split()[0] for one in installer.status()["drifted"]] == [NAME]
+    pipeline = cluster.transport.perform_request("GET", f"/_search/pipeline/{NAME}")[NAME]
+    del pipeline["response_processors"][0]["rerank"]["ignore_failure"]  # as an older osrerank made it
+    cluster.transport.perform_request("PUT", f"/_search/pipeline/{NAME}", body=pipeline)
+    assert [difference.split()[0] for difference in installer.status()["drifted"]] == [NAME]
     assert f"search pipeline {NAME}:" in " ".join(installer.plan(PipelineSpec(server, ("text",))))
     installer.install(PipelineSpec(server, ("text",)))
     assert (installer.status()["drifted"], installer.plan(PipelineSpec(server, ("text",)))) == ([], [])
@@ -185,10 +185,10 @@ def test_installing_twice_and_removing_leaves_the_cluster_as_it_was(cluster, ser
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
 def test_removing_a_pipeline_leaves_another_pipeline(cluster, server, sample, installer, order):
     before = state(cluster)
-    both = [installer, Installer(cluster, f"{NAME}-2")]
-    for one in both:
+    installers = [installer, Installer(cluster, f"{NAME}-2")]
+    for one in installers:
         one.install(PipelineSpec(server, ("text",)))
-    first, second = (both[at] for at in order)
+    first, second = (installers[at] for at in order)
     first.remove()
     assert second.status()["failure"] is None
     second.remove()
@@ -225,9 +225,9 @@ def test_of_two_simultaneous_different_installations_at_least_one_works(
     cluster, server, sample, installer, opensearch_url
 ):
     before = state(cluster)
-    said = at_once(opensearch_url, PipelineSpec(server, ("text",)), PipelineSpec(server, ("title",)))
-    assert "works" in said
-    assert [one for one in said if one != "works" and "at the same time" not in one] == []
+    outcomes = at_once(opensearch_url, PipelineSpec(server, ("text",)), PipelineSpec(server, ("title",)))
+    assert "works" in outcomes
+    assert [outcome for outcome in outcomes if outcome != "works" and "at the same time" not in outcome] == []
     assert (installer.status()["failure"], installer.status()["drifted"]) == (None, [])
     installer.remove()
     assert state(cluster) == before
@@ -236,17 +236,17 @@ def test_of_two_simultaneous_different_installations_at_least_one_works(
 @pytest.mark.parametrize("again", [False, True])
 def test_leftovers_of_a_killed_installation_are_removed(cluster, server, sample, installer, opensearch_url, again):
     before = state(cluster)
-    asked, leave = threading.Event(), threading.Event()
+    has_asked, leave = threading.Event(), threading.Event()
 
     def hang(_received):
-        asked.set()
+        has_asked.set()
         leave.wait(60)
         return GOOD
 
     with answering(hang) as slow:
         command = ["--url", opensearch_url, "pipeline", "install", "--server", slow.url, "--fields", "text"]
         process = subprocess.Popen([sys.executable, "-m", "osrerank", *command], stdout=subprocess.DEVNULL)
-        assert asked.wait(60)
+        assert has_asked.wait(60)
         process.kill()
         process.wait()
         leave.set()
@@ -380,8 +380,8 @@ def test_the_installer_finds_the_text_fields_of_an_index_or_names_what_is_missin
         if name != "news-2":
             cluster.index(index=name, body=document, refresh=True)
     cluster.indices.put_alias(index="news-1", name="news")
-    found = run("install", "--server", server, "--index", "news", "--yes")
-    assert (found[0], installer.find().fields) == (0, ("headline", "body", "sku")), found
+    run_result = run("install", "--server", server, "--index", "news", "--yes")
+    assert (run_result[0], installer.find().fields) == (0, ("headline", "body", "sku")), run_result
     assert (run("status")[0], installer.status()["missing_fields"]) == (0, [])
     for words, *arguments in (
         ("the fields are missing: set --fields",),
@@ -389,8 +389,8 @@ def test_the_installer_finds_the_text_fields_of_an_index_or_names_what_is_missin
         ("the mapping has no text field, only sku", "--index", "codes"),
         ("the mapping has no bdy; the nearest name is body", "--index", "news", "--fields", "headline,bdy"),
     ):
-        code, said = run("install", "--server", server, *arguments)
-        assert (code, words in said) == (1, True), said
+        code, output = run("install", "--server", server, *arguments)
+        assert (code, words in output) == (1, True), output
     cluster.indices.put_alias(index="news-2", name="news")
     cluster.indices.delete_alias(index="news-1", name="news")
     missing = [f"no index behind news has {name}; the nearest name is story" for name in ("headline", "body", "sku")]

@@ -33,7 +33,7 @@ def cluster(opensearch_url):
 
 def prepare(client):
     client.cluster.put_settings(body={"persistent": NEEDED})
-    lines = [line for at, text in enumerate(TEXTS) for line in ({"index": {"_id": str(at)}}, {"text": text})]
+    lines = [line for index, text in enumerate(TEXTS) for line in ({"index": {"_id": str(index)}}, {"text": text})]
     client.bulk(index=INDEX, body=lines, refresh=True)
 
 
@@ -157,7 +157,7 @@ def test_the_pipeline_reranks_after_a_restart_of_the_node(server, tmp_path):
         assert by_template(client) == ["0", "1"]
     with start_opensearch(home, tmp_path, port=port) as (url, _process), contextlib.closing(OpenSearch(url)) as client:
         client.cluster.health(wait_for_status="yellow", timeout=60)
-        found = Installer(client, NAME).status()
-        assert (found["installed"], found["failure"], found["drifted"]) == (True, None, [])
+        status = Installer(client, NAME).status()
+        assert (status["installed"], status["failure"], status["drifted"]) == (True, None, [])
         assert by_template(client) == ["0", "1"]
         assert Installer(client, NAME).plan(PipelineSpec(server, ("text",))) == []

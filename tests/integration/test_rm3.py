@@ -25,7 +25,7 @@ def test_a_search_widened_by_rm3_is_reranked(engine, engine_url, index_name):
         "arteries harden and the heart works harder",
         "salt raises the boiling point of water",
         "the heart pumps blood through arteries",
-        *[f"nothing of that number {place}" for place in range(40)],
+        *[f"nothing of that number {index}" for index in range(40)],
     ]
     engine.indices.create(
         index=index_name,

@@ -33,9 +33,21 @@ def url(opensearch_url: str) -> Iterator[str]:
 def command(url: str, output: Path, *arguments: str) -> list[str]:
     queries = output.parent / "queries.tsv"
     queries.write_text("".join((SAMPLE / "queries.tsv").read_text().splitlines(keepends=True)[:N_QUERIES]))
-    given = ["--queries", str(queries), "--index", INDEX, "--hits", "20", "--depth", "10", "--tag", "tag"]
+    query_arguments = ["--queries", str(queries), "--index", INDEX, "--hits", "20", "--depth", "10", "--tag", "tag"]
     model = ["--model", str(TINY), "--backend", "onnx"]
-    return [sys.executable, "-m", "osrerank", "--url", url, *model, "run", *given, "-o", str(output), *arguments]
+    return [
+        sys.executable,
+        "-m",
+        "osrerank",
+        "--url",
+        url,
+        *model,
+        "run",
+        *query_arguments,
+        "-o",
+        str(output),
+        *arguments,
+    ]
 
 
 @pytest.fixture(autouse=True)
@@ -57,8 +69,8 @@ def side_file(output: Path) -> list[dict[str, object]]:
 
 
 def test_a_killed_and_resumed_run_equals_an_uninterrupted_run(url: str, tmp_path: Path) -> None:
-    whole, killed = tmp_path / "whole.run", tmp_path / "killed.run"
-    subprocess.run(command(url, whole, "--workers", "2"), check=True, capture_output=True)
+    whole_run, killed = tmp_path / "whole.run", tmp_path / "killed.run"
+    subprocess.run(command(url, whole_run, "--workers", "2"), check=True, capture_output=True)
     partial = killed.with_name("killed.run.jsonl")
     process = subprocess.Popen(command(url, killed), stderr=subprocess.DEVNULL)
     wait_until(lambda: partial.exists() and partial.read_bytes().count(b"\n") >= 4)
@@ -71,16 +83,16 @@ def test_a_killed_and_resumed_run_equals_an_uninterrupted_run(url: str, tmp_path
     partial.write_bytes(partial.read_bytes() + b'{"query_id":"torn","candi')
     resumed = subprocess.run(command(url, killed), check=True, capture_output=True, text=True)
     assert f"resuming after {done} of {N_QUERIES} queries" in resumed.stderr
-    assert killed.read_bytes() == whole.read_bytes()
-    assert side_file(killed) == side_file(whole)
+    assert killed.read_bytes() == whole_run.read_bytes()
+    assert side_file(killed) == side_file(whole_run)
     assert len(read_run(killed).rankings) == N_QUERIES
 
 
 @pytest.mark.slow
 def test_a_run_is_not_resumed_on_a_recreated_index(url: str, tmp_path: Path) -> None:
     output = tmp_path / "bm25.run"
-    named = url.replace("://", "://user:secret@")
-    subprocess.run(command(named, output, "--no-rerank"), check=True, capture_output=True)
+    url_with_password = url.replace("://", "://user:secret@")
+    subprocess.run(command(url_with_password, output, "--no-rerank"), check=True, capture_output=True)
     side = output.with_name("bm25.run.jsonl")
     options = json.loads(side.read_text().splitlines()[0])["options"]
     assert options["url"] == [url]

@@ -70,8 +70,8 @@ def filled(client):
     client.indices.create(index=INDEX, body=MAPPING)
     rng = random.Random(7)
     lines = []
-    for place in range(COUNT):
-        lines += [{"index": {"_index": INDEX, "_id": f"d{place}"}}, document(place, rng)]
+    for index in range(COUNT):
+        lines += [{"index": {"_index": INDEX, "_id": f"d{index}"}}, document(index, rng)]
     assert not client.bulk(body=lines, refresh=True)["errors"]
     return client
 
@@ -114,10 +114,10 @@ def test_drawn_bodies_and_pages_keep_every_hit(client, words, depth, size, kind)
         query["bool"]["filter"] = [{"term": {"kind": kind}}]
     body = {"query": query, "aggs": {"kinds": {"terms": {"field": "kind"}}}}
     plain = plain_search(client, index=INDEX, body={**body, "size": COUNT})
-    whole = client.search(index=INDEX, body={**body, "size": COUNT}, rerank={"depth": depth})
-    assert whole["aggregations"] == plain["aggregations"]
-    assert whole["hits"]["total"] == plain["hits"]["total"]
-    assert sorted(map(str, map(stripped, whole["hits"]["hits"]))) == sorted(
+    response = client.search(index=INDEX, body={**body, "size": COUNT}, rerank={"depth": depth})
+    assert response["aggregations"] == plain["aggregations"]
+    assert response["hits"]["total"] == plain["hits"]["total"]
+    assert sorted(map(str, map(stripped, response["hits"]["hits"]))) == sorted(
         map(str, map(stripped, plain["hits"]["hits"]))
     )
     pages = []
@@ -125,7 +125,7 @@ def test_drawn_bodies_and_pages_keep_every_hit(client, words, depth, size, kind)
         page = client.search(index=INDEX, body=body, size=size, from_=offset, rerank={"depth": depth})
         assert page["hits"]["total"] == plain["hits"]["total"]
         pages += page["hits"]["hits"]
-    assert pages == whole["hits"]["hits"]
+    assert pages == response["hits"]["hits"]
 
 
 def test_opensearch_dsl_searches_rerank(client):

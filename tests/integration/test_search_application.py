@@ -61,13 +61,13 @@ def ask(browser: TestClient, **parameters: Any) -> dict[str, Any]:
 
 
 def test_hits_are_reranked_and_highlighted(browser: TestClient, url: str) -> None:
-    found = ask(browser)
-    assert (found["reranked"], found["reason"], len(found["hits"])) == (True, None, 10)
+    answer = ask(browser)
+    assert (answer["reranked"], answer["reason"], len(answer["hits"])) == (True, None, 10)
     with connect(url) as client:
         plain = client.search(QUERY, index=INDEX, size=10)["hits"]["hits"]
-    assert [hit["id"] for hit in found["hits"]] != [hit["_id"] for hit in plain]
-    assert any("<em>engine</em>" in hit["text"] for hit in found["hits"])
-    assert all(hit["text"] for hit in found["hits"])
+    assert [hit["id"] for hit in answer["hits"]] != [hit["_id"] for hit in plain]
+    assert any("<em>engine</em>" in hit["text"] for hit in answer["hits"])
+    assert all(hit["text"] for hit in answer["hits"])
 
 
 def test_topics_are_counted_and_narrow_the_hits(browser: TestClient, sample: Sample) -> None:
@@ -75,26 +75,26 @@ def test_topics_are_counted_and_narrow_the_hits(browser: TestClient, sample: Sam
     assert set(topics) <= set(TITLES) == {document["title"] for document in sample.documents}
     assert len(topics) > 2
     for topic, count in topics.items():
-        found = ask(browser, topic=topic)
-        assert {hit["title"] for hit in found["hits"]} == {topic}
-        assert (found["total"]["value"], found["topics"]) == (count, {topic: count})
-    both = list(topics)[:2]
-    assert ask(browser, topic=both)["total"]["value"] == sum(topics[topic] for topic in both)
+        answer = ask(browser, topic=topic)
+        assert {hit["title"] for hit in answer["hits"]} == {topic}
+        assert (answer["total"]["value"], answer["topics"]) == (count, {topic: count})
+    two_topics = list(topics)[:2]
+    assert ask(browser, topic=two_topics)["total"]["value"] == sum(topics[topic] for topic in two_topics)
 
 
 def test_pages_of_the_example_application_join(browser: TestClient) -> None:
     total = ask(browser)["total"]["value"]
     pages = [ask(browser, page=number)["hits"] for number in range(1, total // 10 + 2)]
-    seen = Counter(hit["id"] for page in pages for hit in page)
+    counts = Counter(hit["id"] for page in pages for hit in page)
     assert total > 100, "the last page lies below the depth"
-    assert (len(seen), set(seen.values())) == (total, {1})
+    assert (len(counts), set(counts.values())) == (total, {1})
 
 
 def test_the_example_application_shows_that_a_search_was_not_reranked(browser: TestClient) -> None:
-    found = ask(browser, q="кислород oxygen кислород вода огонь")
-    assert found["reranked"] is False
-    assert "Cyrillic" in found["reason"]
-    assert found["hits"]
+    answer = ask(browser, q="кислород oxygen кислород вода огонь")
+    assert answer["reranked"] is False
+    assert "Cyrillic" in answer["reason"]
+    assert answer["hits"]
 
 
 def test_the_example_application_works_with_reranking_switched_off(
@@ -103,8 +103,8 @@ def test_the_example_application_works_with_reranking_switched_off(
     (tmp_path / "osrerank.toml").write_text('[rerank]\npipeline = "none"\n')
     monkeypatch.chdir(tmp_path)
     with started(url, monkeypatch) as browser:
-        found = ask(browser)
-        assert (found["reranked"], found["reason"], len(found["hits"])) == (False, "the pipeline is none", 10)
+        answer = ask(browser)
+        assert (answer["reranked"], answer["reason"], len(answer["hits"])) == (False, "the pipeline is none", 10)
 
 
 def test_the_example_application_refuses_wrong_requests_and_reports_health(browser: TestClient) -> None:

@@ -86,8 +86,10 @@ def client(opensearch_url: str) -> Iterator[Client]:
 
 def shown(hits: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the hits without what reranking changes, in an order of their own."""
-    kept = [{name: value for name, value in hit.items() if name not in ("_score", "_rerank", "sort")} for hit in hits]
-    return sorted(map(repr, kept))
+    plain_hits = [
+        {name: value for name, value in hit.items() if name not in ("_score", "_rerank", "sort")} for hit in hits
+    ]
+    return sorted(map(repr, plain_hits))
 
 
 def visible(client: Client, index: str, body: Mapping[str, Any], params: Mapping[str, Any]) -> set[str]:
@@ -162,8 +164,8 @@ def test_pages_join_whatever_number_of_hits_a_pipeline_returns(client: Client, s
         ours.append(client.search(index="p-free", body={**body, "from": start}, rerank={"depth": 60}))
     ids = [[hit["_id"] for page in pages for hit in page["hits"]["hits"]] for pages in (plain, ours)]
     assert sorted(ids[1]) == sorted(ids[0])
-    told = {page["rerank"]["reason_code"] for page in ours}
-    assert told <= {None, "shortened"}
+    reason_codes = {page["rerank"]["reason_code"] for page in ours}
+    assert reason_codes <= {None, "shortened"}
 
 
 @pytest.mark.parametrize(
@@ -197,8 +199,11 @@ def test_feedback_of_rm3_has_no_term_of_a_hidden_document(client: Client) -> Non
 
 
 def test_a_pipeline_that_osrerank_made_is_left_out_where_it_is_the_default(client: Client) -> None:
-    own = {"description": f"{OSRERANK_DESCRIPTION} Made by osrerank.", "response_processors": [RERANK]}
-    for name, definition in (("p-own", own), ("p-own-hiding", {**own, "request_processors": [HIDING]})):
+    old_pipeline = {"description": f"{OSRERANK_DESCRIPTION} Made by osrerank.", "response_processors": [RERANK]}
+    for name, definition in (
+        ("p-own", old_pipeline),
+        ("p-own-hiding", {**old_pipeline, "request_processors": [HIDING]}),
+    ):
         put(client, name, definition)
         create(client, name, name)
         body = {"query": {"match": {"text": "harbour pilot"}}, "size": 90}
@@ -206,8 +211,8 @@ def test_a_pipeline_that_osrerank_made_is_left_out_where_it_is_the_default(clien
         assert answer["rerank"]["applied"] is True
         hits = answer["hits"]["hits"]
         assert len(hits) == (60 if name == "p-own-hiding" else 90)
-        named = client.search(index="p-free", body=body, search_pipeline=name, rerank=True)["rerank"]
-        assert named["reason_code"] == "search_pipeline"  # whoever names it wants it
+        report = client.search(index="p-free", body=body, search_pipeline=name, rerank=True)["rerank"]
+        assert report["reason_code"] == "search_pipeline"  # whoever names it wants it
 
 
 def test_a_search_refused_by_its_default_pipeline_is_refused_with_reranking(client: Client) -> None:
@@ -221,13 +226,13 @@ def test_a_search_refused_by_its_default_pipeline_is_refused_with_reranking(clie
 def test_doctor_names_a_default_pipeline_that_ranks(client: Client, opensearch_url: str) -> None:
     put(client, "p-ranking", {"response_processors": [RERANK]})
     create(client, "p-ranking", "p-ranking")
-    told = {}
+    reason_codes = {}
     for index in ("p-free", "p-hidden", "p-ranking"):
         findings = examine(Settings.load(url=opensearch_url), index=index)
-        told[index] = [finding for finding in findings if finding.part == "search pipeline"]
-    assert told["p-free"] == []
-    assert [(finding.status, finding.found) for finding in told["p-hidden"]] == [
+        reason_codes[index] = [finding for finding in findings if finding.part == "search pipeline"]
+    assert reason_codes["p-free"] == []
+    assert [(finding.status, finding.found) for finding in reason_codes["p-hidden"]] == [
         ("ok", "p-hidden: searches use the search pipeline p-hiding")
     ]
-    (ranking,) = told["p-ranking"]
+    (ranking,) = reason_codes["p-ranking"]
     assert (ranking.status, "ranks the hits itself" in ranking.found) == ("failed", True)

@@ -67,13 +67,13 @@ def drawn_template(draw: random.Random) -> dict[str, Any]:
 
 def drawn_params(draw: random.Random) -> dict[str, Any]:
     """Return URL parameters; some are ignored, and ``profile`` is refused."""
-    known = {
+    parameters = {
         "rest_total_hits_as_int": "true", "typed_keys": "true", "search_type": "dfs_query_then_fetch",
         "preference": "_local", "explain": "true", "size": "2", "from": "3", "sort": "n", "q": "text:salt",
         "_source": "false", "version": "true", "filter_path": "hits.hits._id", "track_total_hits": "false",
         "scroll": "1m", "profile": "true", "ignore_unavailable": "true",
     }  # fmt: skip
-    return {name: known[name] for name in draw.sample(list(known), draw.choice([0, 0, 1, 2]))}
+    return {name: parameters[name] for name in draw.sample(list(parameters), draw.choice([0, 0, 1, 2]))}
 
 
 def essence(answer: Any) -> Any:
@@ -89,8 +89,8 @@ def essence(answer: Any) -> Any:
         {name: value for name, value in hit.items() if name not in ("_score", "_rerank", "sort", "_node")}
         for hit in answer["hits"].get("hits", ())
     ]
-    rest = {name: value for name, value in answer["hits"].items() if name not in ("max_score", "hits")}
-    return {**answer, "hits": {**rest, "hits": sorted(hits, key=lambda hit: str(hit.get("_id")))}}
+    other_entries = {name: value for name, value in answer["hits"].items() if name not in ("max_score", "hits")}
+    return {**answer, "hits": {**other_entries, "hits": sorted(hits, key=lambda hit: str(hit.get("_id")))}}
 
 
 def tried(call: Callable[..., Any], **given: Any) -> Any:
@@ -105,8 +105,10 @@ def tried(call: Callable[..., Any], **given: Any) -> Any:
 def test_a_reranked_template_gives_the_plain_answer_in_another_order(client: Client, seed: int) -> None:
     draw = random.Random(seed)
     body, params = drawn_template(draw), drawn_params(draw)
-    given = {"body": draw.choice([body, json.dumps(body)]), "index": INDEX, "params": params}
-    assert tried(client.search_template, **given, rerank=True) == tried(client.search_template, **given)
+    search_arguments = {"body": draw.choice([body, json.dumps(body)]), "index": INDEX, "params": params}
+    assert tried(client.search_template, **search_arguments, rerank=True) == tried(
+        client.search_template, **search_arguments
+    )
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -145,8 +147,8 @@ def test_a_wrapped_and_an_asynchronous_client_rerank_templates_too(client: Clien
         async with connect_async(opensearch_url, scorer=SCORER) as other:
             return [await other.search_template(**given), await other.msearch_template(**several)]
 
-    with OpenSearch(opensearch_url) as own:
-        wrapped = wrap(own, scorer=SCORER)
+    with OpenSearch(opensearch_url) as open_search:
+        wrapped = wrap(open_search, scorer=SCORER)
         answers = [[wrapped.search_template(**given), wrapped.msearch_template(**several)], asyncio.run(asynchronous())]
     for alone, multi in answers:
         assert alone["hits"] == multi["responses"][0]["hits"] == expected

@@ -48,9 +48,11 @@ def bodies(path: str) -> dict[str, Any]:
 
 
 def is_allowed(action: str, *roles: str) -> bool:
-    given = [bodies("_plugins/_security/api/roles/")[role] for role in roles]
-    cluster = [permission for role in given for permission in role["cluster_permissions"]]
-    index = [action for role in given for entry in role["index_permissions"] for action in entry["allowed_actions"]]
+    role_bodies = [bodies("_plugins/_security/api/roles/")[role] for role in roles]
+    cluster = [permission for role in role_bodies for permission in role["cluster_permissions"]]
+    index = [
+        action for role in role_bodies for entry in role["index_permissions"] for action in entry["allowed_actions"]
+    ]
     patterns = (
         cluster if action.startswith("cluster:") or action in OF_CLUSTER else [*index, "indices:data/read/scroll/clear"]
     )
@@ -157,5 +159,12 @@ def test_pipeline_needs_no_right_to_change_settings_that_are_set(node, load_acti
 
 def without_system_indexes(actions: set[str]) -> set[str]:
     """Leave out all data actions, some index actions and settings updates: ml-commons does these as itself."""
-    own = ("indices:data/", *(f"indices:admin/{name}" for name in ("create", "mapping", "refresh", "delete")))
-    return {action for action in actions if not action.startswith(own) and action != "cluster:admin/settings/update"}
+    expected_prefixes = (
+        "indices:data/",
+        *(f"indices:admin/{name}" for name in ("create", "mapping", "refresh", "delete")),
+    )
+    return {
+        action
+        for action in actions
+        if not action.startswith(expected_prefixes) and action != "cluster:admin/settings/update"
+    }

@@ -148,10 +148,10 @@ def test_shutdown_waits_for_requests_in_flight(server):
 
 
 def test_a_port_in_use_ends_serve_with_an_error_that_names_it():
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = str(taken.getsockname()[1])
+    with socket.socket() as busy_socket:
+        busy_socket.bind(("127.0.0.1", 0))
+        busy_socket.listen()
+        port = str(busy_socket.getsockname()[1])
         command = [sys.executable, "-m", "osrerank", "--model", TINY, "--backend", "onnx", "serve", "--port", port]
         done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=60, check=False)
     assert done.returncode == 2

@@ -30,8 +30,8 @@ def test_two_processes_record_shadow_searches_in_one_file(
     file = tmp_path / "shadow.jsonl"
     monkeypatch.setenv("OSRERANK_SHADOW_FILE", str(file))
     with filled(opensearch_url, "shadow", NOTES):
-        both = [subprocess.Popen([sys.executable, "-c", SEARCHING, opensearch_url]) for _ in range(2)]
-        assert [one.wait(120) for one in both] == [0, 0]
+        searchers = [subprocess.Popen([sys.executable, "-c", SEARCHING, opensearch_url]) for _ in range(2)]
+        assert [searcher.wait(120) for searcher in searchers] == [0, 0]
     report = read_report([file])
     assert report.searches + report.dropped == 40
     assert (report.unreadable, report.applied["true"]) == (0, report.searches)

@@ -105,17 +105,17 @@ def test_vectors_built_by_one_client_are_used_by_all_clients(
     assert client.count(index=f"{index_name}*")["count"] == COUNT + 1  # patterns do not find the side index
     with connect(engine_url, model=str(model)) as another:
         del encodings[:]
-        found = order(another, index_name)
+        new_order = order(another, index_name)
         assert len(encodings) == 1  # the query
         stage = another.search(QUERY, index=index_name, rerank=True)["rerank"]["stages"][0]
         assert "encoded" not in stage or stage["encoded"] == 0
-        both = {"multi_match": {"query": f"{QUERY} today", "fields": ["title", "text"]}}
-        lines = [{"index": index_name}, {"query": both, "size": 5}] * 2
+        two_fields = {"multi_match": {"query": f"{QUERY} today", "fields": ["title", "text"]}}
+        lines = [{"index": index_name}, {"query": two_fields, "size": 5}] * 2
         del encodings[:]
         answers = another.msearch(body=lines, rerank={"query": f"{QUERY} today"})["responses"]
         assert [len(answer["hits"]["hits"]) for answer in answers] == [5, 5]
         assert len(encodings) == 1
-    assert order(client, index_name) == found
+    assert order(client, index_name) == new_order
 
 
 def test_coverage_before_a_build_is_estimated_over_the_whole_index(client: Client, index_name: str) -> None:
@@ -128,7 +128,9 @@ def test_coverage_before_a_build_is_estimated_over_the_whole_index(client: Clien
     found = looked()
     assert (found.documents, found.built, found.looked_at, found.lacks) == (COUNT, 0, 40, COUNT)
     (side,) = side_stores(client, [index_name], document_vectors(client).label)
-    document_vectors(client).build([f"{one['title']} {one['text']}" for one in DOCUMENTS[: COUNT // 2]], side)
+    document_vectors(client).build(
+        [f"{document['title']} {document['text']}" for document in DOCUMENTS[: COUNT // 2]], side
+    )
     side.refresh()
     client.searcher.vectors._side.cache_clear()  # type: ignore[union-attr]  # or its absence counts for a minute
     assert looked().share == pytest.approx(0.5, abs=0.2)
@@ -141,7 +143,7 @@ def test_a_search_writes_computed_vectors_to_an_existing_side_index(
 ) -> None:
     fill(client, index_name, DOCUMENTS)
     begin(client, index_name)
-    ids = [str(place) for place in range(COUNT)]
+    ids = [str(index) for index in range(COUNT)]
     before = client.mget(index=index_name, body={"ids": ids})
     first = order(client, index_name)
     refresh(client, index_name)
@@ -159,8 +161,8 @@ def test_damaged_and_foreign_records_are_misses(client: Client, index_name: str,
     first = order(client, index_name)
     refresh(client, index_name)
     hits = client.search(index=side_index(index_name), body={"size": 100, "_source": False})["hits"]["hits"]
-    for place, hit in enumerate(hits):
-        record = ["AAAA", "bm90IGEgcmVjb3Jk"][place % 2]
+    for index, hit in enumerate(hits):
+        record = ["AAAA", "bm90IGEgcmVjb3Jk"][index % 2]
         client.index(index=side_index(index_name), id=hit["_id"], body={"record": record}, refresh=True)
     del encodings[:]
     with connect(client_url(client), model=client.searcher.service.settings.model) as another:
@@ -201,7 +203,7 @@ def test_a_build_by_a_date_field_reads_what_has_changed(
             build_vectors(client, index_name, date_field="changed")
         return
     day = "2026-01-{:02}T00:00:00Z"
-    dated = [{**one, "changed": day.format(place % 20 + 1)} for place, one in enumerate(DOCUMENTS)]
+    dated = [{**document, "changed": day.format(index % 20 + 1)} for index, document in enumerate(DOCUMENTS)]
     fill(client, index_name, dated)
     assert build_vectors(client, index_name, date_field="changed").documents == COUNT
     newer = {"title": "new", "text": "what has changed since", "changed": day.format(25)}
@@ -234,17 +236,17 @@ def test_a_side_index_without_its_index_is_named_and_pruned(
     if engine_url.startswith("embedded"):
         pytest.skip("the embedded engine lists no hidden indices")
     client = file_client
-    other = f"{index_name}-gone"
+    gone_index = f"{index_name}-gone"
     fill(client, index_name, DOCUMENTS)
-    fill(client, other, DOCUMENTS[:3])
-    for name in (index_name, other):
+    fill(client, gone_index, DOCUMENTS[:3])
+    for name in (index_name, gone_index):
         build_vectors(client, name)
-    client.indices.delete(index=other)
-    assert side_index(other) in find_orphans(client)  # other tests may leave some, too
+    client.indices.delete(index=gone_index)
+    assert side_index(gone_index) in find_orphans(client)  # other tests may leave some, too
     command = ["--url", engine_url, "--model", str(model), "doctor", "--index", index_name]
-    said = CliRunner().invoke(cli, command, catch_exceptions=False).stdout
-    assert f"{index_name}: none of {COUNT} documents lacks vectors" in said
-    assert side_index(other) in said.partition("the indices of these side indices were deleted: ")[2]
+    output = CliRunner().invoke(cli, command, catch_exceptions=False).stdout
+    assert f"{index_name}: none of {COUNT} documents lacks vectors" in output
+    assert side_index(gone_index) in output.partition("the indices of these side indices were deleted: ")[2]
     refresh(client, index_name)
     assert prune_everything(client) >= 2 * COUNT  # in the side index, and in the file; other tests may leave some, too
     assert find_orphans(client) == []
@@ -276,8 +278,8 @@ def test_the_vectors_commands_use_the_side_index(
         shared = ["--url", engine_url, "--model", str(model), "--json", "vectors"]
         outcome = CliRunner().invoke(cli, [*shared, *arguments], catch_exceptions=False)
         assert outcome.exit_code == 0, outcome.output
-        found: dict[str, Any] = json.loads(outcome.stdout)
-        return found
+        content: dict[str, Any] = json.loads(outcome.stdout)
+        return content
 
     built = answer("build", "--index", index_name)
     assert (built["encoded"], built["store"], built["records"]) == (COUNT, "index", COUNT)

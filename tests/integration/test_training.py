@@ -33,8 +33,8 @@ def test_the_documented_commands_train_and_export_a_model_that_ranks(tmp_path: P
         command = ["bash", "-exc", documented()]
         done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    made = tmp_path / "mono-int8" / "onnx" / "model_int8.onnx"
-    assert made.stat().st_size < 3_000_000
+    path = tmp_path / "mono-int8" / "onnx" / "model_int8.onnx"
+    assert path.stat().st_size < 3_000_000
     value = re.search(r"0?\.\d+", done.stdout.rpartition("nDCG@10")[2])
     assert value is not None
     assert float(value[0]) > 0.3

@@ -51,8 +51,8 @@ def test_the_returned_page_is_recorded_and_not_the_first_pass(client: Client, in
     assert answer["ext"] == {"ubi": {"query_id": "q1"}}
     assert answer["rerank"]["ubi"] == {"recorded": True, "reason": None, "query_id": "q1"}
     (record,) = records(client)
-    own = {"osrerank_applied": "true", "osrerank_first_rank": "3"}
-    assert record["query_attributes"] == {"lang": "en", **own}
+    attributes = {"osrerank_applied": "true", "osrerank_first_rank": "3"}
+    assert record["query_attributes"] == {"lang": "en", **attributes}
     assert record["query_response_hit_ids"] == shown
     assert (record["user_query"], record["client_id"]) == ("Blood pressure?", "browser 7")
     assert json.loads(record["query"])["query"] == {"match": {"text": "blood pressure"}}
@@ -92,7 +92,8 @@ def test_multiple_and_asynchronous_searches_are_recorded(client: Client, engine_
         async with connect_async(engine_url, scorer=BY_LENGTH) as asynchronous:
             drawn: Any = {"interleave": {"with": {"pipeline": "none"}, "key": "s1", "name": "bm25"}}
             return [
-                await asynchronous.search(index=index_name, body=body_with({}), rerank=one) for one in (True, drawn)
+                await asynchronous.search(index=index_name, body=body_with({}), rerank=drawn_value)
+                for drawn_value in (True, drawn)
             ]
 
     if engine_url.startswith("embedded:"):

@@ -102,7 +102,7 @@ def test_the_index_command_computes_vectors_on_request(
     engine_url: str, client: Client, index_name: str, model: Path, tmp_path: Path, encodings: list[int]
 ) -> None:
     corpus = tmp_path / "corpus.jsonl"
-    lines = [json.dumps({"id": str(place), **document}) for place, document in enumerate(DOCUMENTS)]
+    lines = [json.dumps({"id": str(index), **document}) for index, document in enumerate(DOCUMENTS)]
     corpus.write_text("\n".join(lines), "utf-8")
     arguments = ["--url", engine_url, "--model", str(model), "index", "jsonl", str(corpus), "--index", index_name]
     outcome = CliRunner().invoke(cli, [*arguments, "--vectors"], catch_exceptions=False)

@@ -25,7 +25,7 @@ OPTIONS = {"pipeline": "vectors-mono", "mono_depth": 5}
 def client(tmp_path, monkeypatch):
     monkeypatch.setenv("OSRERANK_VECTORS_FOLDER", str(tmp_path / "vectors"))
     monkeypatch.setenv("OSRERANK_CACHE_LOCAL_MB", "0")
-    documents = {f"d{place}": {"text": text} for place, text in enumerate(TEXTS)}
+    documents = {f"d{index}": {"text": text} for index, text in enumerate(TEXTS)}
     with filled(f"embedded:{tmp_path / 'engine'}", INDEX, documents, model=MONO, rerank=OPTIONS) as made:
         yield made
 
@@ -47,12 +47,25 @@ def test_the_commands_take_a_vector_model_and_a_cross_encoder(tmp_path):
     url, run = f"embedded:{tmp_path / 'engine'}", tmp_path / "both.run"
     names = ["--url", url, "--model", MONO, "--vector-model", "osrerank/e5-small"]
     files = ["--queries", str(tmp_path / "queries.tsv"), "--index", INDEX, "--output", str(run), "--hits", "30"]
-    asked = ["--pipeline", "vectors-mono", "--mono-depth", "10", "--blend", "linear", "--blend-weight", "0.5"]
-    outcome = CliRunner().invoke(cli, [*names, "run", *files, *asked], catch_exceptions=False)
+    rerank_arguments = [
+        "--pipeline",
+        "vectors-mono",
+        "--mono-depth",
+        "10",
+        "--blend",
+        "linear",
+        "--blend-weight",
+        "0.5",
+    ]
+    outcome = CliRunner().invoke(cli, [*names, "run", *files, *rerank_arguments], catch_exceptions=False)
     assert outcome.exit_code == 0, outcome.output
-    made = read_options(Path(f"{run}.jsonl"))
-    assert (made["rerank.mono_depth"], made["blend"], made["vectors_weight"]) == (10, ["linear", 0.5], 0.0)
-    assert {"scorer", "mono"} <= made.keys()
+    saved_options = read_options(Path(f"{run}.jsonl"))
+    assert (saved_options["rerank.mono_depth"], saved_options["blend"], saved_options["vectors_weight"]) == (
+        10,
+        ["linear", 0.5],
+        0.0,
+    )
+    assert {"scorer", "mono"} <= saved_options.keys()
     assert next(len(record.fields["candidates"]) for record in read_records(Path(f"{run}.jsonl"))) > 5
     (tmp_path / "qrels").write_text("1 0 d0 1\n2 0 d1 1\n")
     drawn = CliRunner().invoke(cli, ["--json", "tradeoff", str(tmp_path / "qrels"), f"{run}.jsonl"])

@@ -64,7 +64,7 @@ def rows() -> dict[str, list[str]]:
     page = (servers.ROOT / "docs" / "workers.md").read_text("utf-8")
     table = page.split("| the worker |")[1].split("\n\n")[0].splitlines()[2:]
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in table]
-    return {state: rest for state, *rest in cells}
+    return {state: other_cells for state, *other_cells in cells}
 
 
 @dataclass

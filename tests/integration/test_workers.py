@@ -113,23 +113,23 @@ def test_a_search_is_reranked_by_workers(
 def test_a_text_of_any_length_reaches_a_worker_and_fails_nobody(remote_scorer: RemoteScorer) -> None:
     texts = ["the wing", "pressure " * 1_100_000, "x\U0001f600" * 1_500_000, "\ud800 heat"]  # 10 MB, 7.5 MB
     for query in ("wing", "wing " * 2_000_000):
-        found = remote_scorer.score(query, texts, TUPLES[:4])
+        scores = remote_scorer.score(query, texts, TUPLES[:4])
         expected = load_scorer(TINY, backend="onnx", threads=1).score(query, texts, TUPLES[:4])
-        assert not found.failures
-        assert found.values.tobytes() == expected.values.tobytes()
-        assert (found.truncated, found.query_truncated) == (expected.truncated, expected.query_truncated)
+        assert not scores.failures
+        assert scores.values.tobytes() == expected.values.tobytes()
+        assert (scores.truncated, scores.query_truncated) == (expected.truncated, expected.query_truncated)
 
 
 def test_many_threads_share_few_connections(remote_scorer: RemoteScorer, broker: str, expected: np.ndarray) -> None:
     remote_scorer.score(QUERY, DOCUMENTS, TUPLES)  # it listens for replies from its first call on
     redis = connect_redis(broker)
-    held = len(redis.client_list())
+    connections = len(redis.client_list())
     with ThreadPoolExecutor(16) as threads:
         calls = [threads.submit(remote_scorer.score, QUERY, DOCUMENTS, TUPLES) for _ in range(80)]
-        found = [call.result() for call in calls]
-    assert len(redis.client_list()) < held + 3 * 16 + 2  # a few for each thread, not one for each of the calls
+        results = [call.result() for call in calls]
+    assert len(redis.client_list()) < connections + 3 * 16 + 2  # a few for each thread, not one for each of the calls
     redis.close()
-    assert all(scores.values.tobytes() == expected.tobytes() for scores in found)
+    assert all(scores.values.tobytes() == expected.tobytes() for scores in results)
 
 
 def test_a_client_works_on_both_sides_of_a_fork(
@@ -161,9 +161,9 @@ def test_the_chunks_of_a_killed_worker_are_scored_by_another(
         calls = [threads.submit(remote_scorer.score, QUERY, DOCUMENTS, TUPLES) for _ in range(80)]
         wait_until(calls[0].done)
         group.kill(group.processes[0])
-        found = [call.result(30) for call in calls]
+        call_results = [call.result(30) for call in calls]
     group.start(1, wait=False)
-    assert all(scores.values.tobytes() == expected.tobytes() for scores in found)
+    assert all(scores.values.tobytes() == expected.tobytes() for scores in call_results)
 
 
 def is_held(broker: str, group: WorkerGroup) -> bool:
@@ -238,7 +238,7 @@ def test_scores_of_two_models_are_never_mixed_during_an_upgrade(broker: str, tmp
         shutil.rmtree(model)
         shutil.copytree(OTHER, model)
         group.start(1)
-        both = [scorer.score(QUERY, DOCUMENTS, TUPLES) for _ in range(3)]
+        all_scores = [scorer.score(QUERY, DOCUMENTS, TUPLES) for _ in range(3)]
         group.processes.remove(first)
         first.send_signal(signal.SIGTERM)
         assert first.wait(30) == 0
@@ -247,7 +247,7 @@ def test_scores_of_two_models_are_never_mixed_during_an_upgrade(broker: str, tmp
     finally:
         scorer.close()
         group.stop()
-    for scores in (before, *both):
+    for scores in (before, *all_scores):
         assert scores.values.tobytes() == old.values.tobytes()
     assert after.values.tobytes() == new.values.tobytes()
     assert after.identity != before.identity
@@ -364,8 +364,10 @@ def test_workers_reach_redis_with_tls_and_a_password(tmp_path: Path) -> None:
         with connect(f"embedded:{tmp_path / 'engine'}", model=TINY, backend="workers", redis_url=redis_url) as client:
             fill(client, "secured", [{"text": DOCUMENTS[0]}])
             options = {"fields": ["text"], "on_failure": "raise"}
-            found = [client.search(QUERY, index="secured", rerank=options)["rerank"]["stages"][0] for _ in range(2)]
-        assert [(stage["inferences"], stage["cached"]) for stage in found] == [(1, 0), (0, 1)]
+            stage_reports = [
+                client.search(QUERY, index="secured", rerank=options)["rerank"]["stages"][0] for _ in range(2)
+            ]
+        assert [(stage["inferences"], stage["cached"]) for stage in stage_reports] == [(1, 0), (0, 1)]
         assert "sesame" not in group.log()
         untrusted = redis_url.split("?")[0]
         with pytest.raises(WorkerError):

@@ -89,21 +89,21 @@ def test_forged_heartbeats_and_replies_change_no_score(signed: WorkerGroup, brok
     try:
         with ThreadPoolExecutor(8) as threads:
             calls = [threads.submit(scorer.score, "q", ["q" * 5] * 50, HUNDRED[1][:50]) for _ in range(200)]
-            found = [call.result(30) for call in calls]
+            call_results = [call.result(30) for call in calls]
         assert [heartbeat.worker for heartbeat in scorer.workers().heartbeats] != ["forger"]
     finally:
         forger.ended.set()
         thread.join()
         scorer.close()
         forger.redis.close()
-    assert {float(value) for scores in found for value in scores.values} == {5.0}
+    assert {float(value) for scores in call_results for value in scores.values} == {5.0}
     assert forger.taken > 0
     assert MESSAGES_REFUSED.labels("reply", "wrong_key" if key else "unsigned")._value.get() > before
 
 
 def test_queue_metrics_show_depth_and_oldest_age(signed: WorkerGroup, broker: str) -> None:
-    own = broker.removesuffix("/0") + "/1"  # nobody takes from it
-    with connect(own) as redis:
+    other_database = broker.removesuffix("/0") + "/1"  # nobody takes from it
+    with connect(other_database) as redis:
         registry = WorkerRegistry(redis, STAND_IN, signed.signer)
         queue = queue_name(STAND_IN, "id")
         collector = QueueCollector(redis, registry, signed.signer, queue)
@@ -112,7 +112,7 @@ def test_queue_metrics_show_depth_and_oldest_age(signed: WorkerGroup, broker: st
             return {metric.name: metric.samples[0].value for metric in collector.collect()}
 
         assert list(shown().values()) == [0, 0]
-        scorer = scorer_of(own, signed.signer)
+        scorer = scorer_of(other_database, signed.signer)
         registry.renew(Heartbeat("w", "h", queue, "m", "id", Advice(), True, (), 0.0, 1, 0.0, registry.now_s()))
         with ThreadPoolExecutor(1) as threads:
             call = threads.submit(scorer.score, "q", *HUNDRED, deadline=Deadline.after_ms(1_500))
@@ -133,8 +133,8 @@ def test_workers_and_clients_reconnect_to_a_restarted_broker(tmp_path: Path) -> 
     binary, port, probes = servers.redis_binary(), servers.free_port(), servers.free_port()
     environment = {"OSRERANK_PROBE_PORT": str(probes)}
     with servers.start_redis(binary, tmp_path, port=port) as (url, process):
-        made = {"model": STAND_IN, "module": "tests.workers", "options": FAST, "key": KEY}
-        group = WorkerGroup(url, tmp_path / "group", environment=environment, **made)
+        group_options = {"model": STAND_IN, "module": "tests.workers", "options": FAST, "key": KEY}
+        group = WorkerGroup(url, tmp_path / "group", environment=environment, **group_options)
         group.start(1)
         scorer = scorer_of(url, group.signer)
         assert scorer.score("q", *HUNDRED).reached == 100
@@ -191,16 +191,16 @@ def test_a_silent_or_slow_broker_delays_no_search_by_more_than_a_second(signed: 
 
 def test_a_draining_worker_finishes_its_chunks(broker: str, tmp_path: Path) -> None:
     model = "drained"
-    made = {"model": model, "module": "tests.workers", "options": ("--seconds-per-pair", "0.004"), "key": KEY}
-    with worker_group(broker, tmp_path, **made) as group:
+    group_options = {"model": model, "module": "tests.workers", "options": ("--seconds-per-pair", "0.004"), "key": KEY}
+    with worker_group(broker, tmp_path, **group_options) as group:
         scorer = RemoteScorer(broker, model, queue_chunks=64, signer=group.signer)
         with ThreadPoolExecutor(2) as threads:
             calls = [threads.submit(scorer.score, "q", *HUNDRED) for _ in range(2)]
             give_up = time.monotonic() + 10
             while time.monotonic() < give_up:
                 with connect(broker) as redis:
-                    (one,) = WorkerRegistry(redis, model, group.signer).heartbeats()
-                if len(one.held) == 2:
+                    (heartbeat,) = WorkerRegistry(redis, model, group.signer).heartbeats()
+                if len(heartbeat.held) == 2:
                     break
             assert group.stop() == [0]
             assert [call.result(10).reached for call in calls] == [100, 100]
@@ -210,8 +210,8 @@ def test_a_draining_worker_finishes_its_chunks(broker: str, tmp_path: Path) -> N
 def test_workers_and_clients_work_as_a_restricted_redis_user_with_a_client_certificate(tmp_path: Path) -> None:
     user = "scoring ~osrerank:* ~_kombu.* ~unacked* &* +@all -@admin -@dangerous"
     with tls.tls_redis(tmp_path / "redis", password="open-sesame", user=user, asks_clients=True) as url:
-        made = {"model": STAND_IN, "module": "tests.workers", "options": FAST, "key": KEY}
-        with worker_group(url, tmp_path / "group", **made) as group:
+        group_options = {"model": STAND_IN, "module": "tests.workers", "options": FAST, "key": KEY}
+        with worker_group(url, tmp_path / "group", **group_options) as group:
             scorer = scorer_of(url, group.signer)
             assert scorer.score("q", *HUNDRED).reached == 100
             scorer.close()
@@ -220,8 +220,8 @@ def test_workers_and_clients_work_as_a_restricted_redis_user_with_a_client_certi
             pytest.raises(RedisError),
         ):
             stranger.ping()
-        with connect(url) as known, pytest.raises(NoPermissionError):
-            known.get("another application's")
+        with connect(url) as client, pytest.raises(NoPermissionError):
+            client.get("another application's")
         assert "sesame" not in group.log()
 
 

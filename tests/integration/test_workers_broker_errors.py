@@ -79,7 +79,7 @@ class Brokers:
 def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Brokers]:
     folder = tmp_path_factory.mktemp("broker-errors")
     binary, probes = servers.redis_binary(), servers.free_port()
-    made = {"model": STAND_IN, "module": "tests.workers", "options": ("--seconds-per-pair", "0.001")}
+    group_options = {"model": STAND_IN, "module": "tests.workers", "options": ("--seconds-per-pair", "0.001")}
     with (
         servers.start_redis(binary, folder / "redis") as (url, _),
         servers.start_redis(binary, folder / "cluster", options=("--cluster-enabled", "yes")) as (cluster, _),
@@ -90,7 +90,9 @@ def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Brokers]:
         threading.Thread(target=loading.serve_forever, daemon=True).start()
         port = proxies.open("broker", port_of(url))
         environment = {"OSRERANK_PROBE_PORT": str(probes)}
-        with worker_group(f"redis://127.0.0.1:{port}/0", folder / "workers", environment=environment, **made) as group:
+        with worker_group(
+            f"redis://127.0.0.1:{port}/0", folder / "workers", environment=environment, **group_options
+        ) as group:
             yield Brokers(admin, proxies, port_of(cluster), loading.server_address[1], folder / "redis", probes, group)
             loading.shutdown()
 

@@ -167,8 +167,8 @@ class WorkersMachine(RuleBasedStateMachine):
         if sum(not call.future.done() for call in self.calls) >= 12:
             return
         query = f"query {len(self.calls)}"
-        documents = [f"{query} document {place} {LONG}" for place in range(count)]
-        tuples, deadline = [(place,) for place in range(count)], Deadline.after_ms(ms)
+        documents = [f"{query} document {index} {LONG}" for index in range(count)]
+        tuples, deadline = [(index,) for index in range(count)], Deadline.after_ms(ms)
         future = self.threads.submit(self.scorer.score, query, documents, tuples, deadline=deadline)
         self.calls.append(Call(query, documents, future))
         time.sleep(0.02)
@@ -224,18 +224,20 @@ class WorkersMachine(RuleBasedStateMachine):
     @rule(place=places, kind=st.sampled_from(["version", "unsigned", "swapped", "short", "noise"]))
     def mislead(self, place: int, kind: str) -> None:
         """Put into the client's reply queue what is no answer to what it asked."""
-        held = [one for worker in self.workers for one in worker.held] or [one[1:] for one in self.done]
-        if not held:
+        pending = [finished for worker in self.workers for finished in worker.held] or [
+            finished[1:] for finished in self.done
+        ]
+        if not pending:
             return
-        requests = [ChunkRequest.decode(self.world.signer.open("request", message)) for _, message in held]
-        request, other = requests[place % len(held)], requests[(place + 1) % len(held)]
+        requests = [ChunkRequest.decode(self.world.signer.open("request", message)) for _, message in pending]
+        request, other_request = requests[place % len(pending)], requests[(place + 1) % len(pending)]
         size = max(1, len(request.tuples) - (kind == "short"))
         reply = Reply(request.chunk, "w", request.identity, Scores(np.full(size, 7.0, dtype=np.float32)))
         content = reply.encode()
         if kind == "version":
             content = msgpack.packb({**msgpack.unpackb(content), "version": VERSION - 1})
         if kind == "swapped":  # answered under another id, as a request would be
-            content, sealed = other.encode(), self.world.signer.seal("request", other.encode())
+            content, sealed = other_request.encode(), self.world.signer.seal("request", other_request.encode())
         else:
             sealed = content if kind == "unsigned" else self.world.signer.seal("reply", content)
         if kind == "noise":
@@ -295,9 +297,9 @@ def judge(call: Call) -> None:
         return
     kind = scores.identity.removeprefix("known/")
     assert len(scores.values) == len(call.documents)
-    for place, (value, text) in enumerate(zip(scores.values, call.documents, strict=True)):
+    for index, (value, text) in enumerate(zip(scores.values, call.documents, strict=True)):
         if np.isnan(value):
-            assert place in scores.failures or place >= scores.reached
+            assert index in scores.failures or index >= scores.reached
         else:
             assert value == value_of(kind, call.query, text)
 

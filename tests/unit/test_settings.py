@@ -98,8 +98,8 @@ def test_the_setting_dtype_reaches_the_scorer(monkeypatch):
     monkeypatch.setenv("OSRERANK_DTYPE", "bf16")
     directory = Path(__file__).parents[1] / "data" / "tiny-bert-one-label"
     identities = [
-        RerankService(Settings.load(model=str(directory), **given)).identity(Rerank())["scorer"]
-        for given in ({}, {"dtype": "fp32"})
+        RerankService(Settings.load(model=str(directory), **options)).identity(Rerank())["scorer"]
+        for options in ({}, {"dtype": "fp32"})
     ]
     assert [identity.split("/")[1] for identity in identities] == ["bf16", "fp32"]
     with pytest.raises(ConfigError, match="dtype is 'int4'; it must be one of auto, fp32, bf16, fp16"):

@@ -113,11 +113,13 @@ def score_of(response, doc_id, stage):
 def test_min_score_reads_the_cross_encoders_probability():
     client = client_for(scorer=FunctionScorer(lambda _query, text: 2.0 - len(text)))
     best = vectors_order(client)[:3]
-    whole, kept = search(client), search(client, min_score=0.005)
-    probabilities = {hit["_id"]: hit["_rerank"].get("mono", {}).get("probability", 0) for hit in whole["hits"]["hits"]}
-    assert set(ids(kept)) == {doc_id for doc_id in best if probabilities[doc_id] >= 0.005}
-    assert 0 < len(ids(kept)) < 3
-    assert kept["rerank"]["below_min_score"] == 6 - len(ids(kept))
+    whole_response, kept_response = search(client), search(client, min_score=0.005)
+    probabilities = {
+        hit["_id"]: hit["_rerank"].get("mono", {}).get("probability", 0) for hit in whole_response["hits"]["hits"]
+    }
+    assert set(ids(kept_response)) == {doc_id for doc_id in best if probabilities[doc_id] >= 0.005}
+    assert 0 < len(ids(kept_response)) < 3
+    assert kept_response["rerank"]["below_min_score"] == 6 - len(ids(kept_response))
     with Reranker(scorer=BY_LENGTH, encoder=Encoder(), pipeline="vectors-mono", mono_depth=2, min_score=1e-9) as ranker:
         assert len(ranker.rank("low", LOW)) == 2
 
@@ -125,21 +127,21 @@ def test_min_score_reads_the_cross_encoders_probability():
 def test_a_calibration_of_the_cross_encoder_cuts_nothing_where_it_did_not_run():
     thresholds = Thresholds(min_probability=0.5, calibration=IndexCalibration("mono", Platt(1.0, 0.0), "", ""))
     candidates = ranking_of(LOW).candidates
-    kept, (cut,) = thresholds.cut(candidates)
-    assert (kept, cut.hits) == (list(candidates), 0)
+    kept_hits, (cut,) = thresholds.cut(candidates)
+    assert (kept_hits, cut.hits) == (list(candidates), 0)
     assert "the stage mono, for which the index is calibrated, scored no hit" in cut.reason
 
 
 def test_the_identity_of_vectors_mono_has_both_models_and_the_weight():
     def digest(client, **options):
-        asked = Rerank(pipeline="vectors-mono", **options)
-        return model_digest(client.searcher.service.identity(asked), asked)
+        rerank = Rerank(pipeline="vectors-mono", **options)
+        return model_digest(client.searcher.service.identity(rerank), rerank)
 
-    other = Encoder()
-    other.identity = "letters-2"
+    encoder = Encoder()
+    encoder.identity = "letters-2"
     digests = [
         digest(client_for()),
-        digest(client_for(encoder=other)),
+        digest(client_for(encoder=encoder)),
         digest(client_for(scorer=FunctionScorer())),
         digest(client_for(scorer=by_length_with(vectors_weight=1.0))),
         digest(client_for(), blend="linear", blend_weight=1.0),
@@ -207,12 +209,12 @@ def test_vectors_mono_has_no_default_deadline():
 
 def test_pages_of_vectors_mono_join():
     client, pages = client_for(), []
-    whole = search(client, page={"size": 6})
+    response = search(client, page={"size": 6})
     for start in range(0, 6, 2):
         pages += ids(search(client, page={"size": 2, "from_": start}))
-    assert pages == ids(whole)
+    assert pages == ids(response)
     later = search(client, page={"size": 2, "from_": 4})
-    assert later["hits"]["max_score"] == whole["hits"]["max_score"]
+    assert later["hits"]["max_score"] == response["hits"]["max_score"]
     assert later["rerank"]["applied"] is True
 
 

@@ -61,9 +61,9 @@ def repository(head: str) -> dict[str, bytes]:
 
 
 def _config() -> BertConfig:
-    pieces = Tokenizer.from_file(str(TOKENIZER)).get_vocab_size()
+    vocabulary_size = Tokenizer.from_file(str(TOKENIZER)).get_vocab_size()
     return BertConfig(
-        vocab_size=pieces, hidden_size=HIDDEN, num_hidden_layers=2, num_attention_heads=1, intermediate_size=32
+        vocab_size=vocabulary_size, hidden_size=HIDDEN, num_hidden_layers=2, num_attention_heads=1, intermediate_size=32
     )
 
 
@@ -115,10 +115,10 @@ def _rarity() -> torch.Tensor:
     tokenizer.no_truncation()
     with gzip.open(CORPUS, "rt", encoding="utf-8") as lines:
         texts = [json.loads(line)["text"] for line in lines]
-    counts = Counter(one for encoding in tokenizer.encode_batch(texts) for one in set(encoding.ids))
+    counts = Counter(doc_id for encoding in tokenizer.encode_batch(texts) for doc_id in set(encoding.ids))
     rare = torch.full((tokenizer.get_vocab_size(),), 2.0)
-    for piece, count in counts.items():
-        rare[piece] = 2 - 4 * math.log(count) / math.log(len(texts))
+    for word_piece, count in counts.items():
+        rare[word_piece] = 2 - 4 * math.log(count) / math.log(len(texts))
     return rare
 
 

@@ -46,11 +46,11 @@ def sample() -> Sample:
     for line in (SAMPLE / "queries.tsv").read_text("utf-8").splitlines():
         query_id, question = line.split("\t")
         asked.setdefault(answers[query_id], question)
-    own = list(asked)[:QUERIES]
-    rest = random.Random(1).sample(sorted(set(texts) - set(asked)), PARAGRAPHS - QUERIES)
-    chosen = own + rest
-    titles = tuple(one.rpartition("/")[0].replace("_", " ") for one in chosen)
-    return Sample(tuple(texts[one] for one in chosen), tuple(asked[one] for one in own), titles)
+    own_queries = list(asked)[:QUERIES]
+    other_ids = random.Random(1).sample(sorted(set(texts) - set(asked)), PARAGRAPHS - QUERIES)
+    chosen = own_queries + other_ids
+    titles = tuple(query.rpartition("/")[0].replace("_", " ") for query in chosen)
+    return Sample(tuple(texts[query] for query in chosen), tuple(asked[query] for query in own_queries), titles)
 
 
 def tar(files: Mapping[str, bytes], form: str = "gz") -> bytes:
@@ -81,9 +81,13 @@ def msmarco_passage() -> dict[str, Files]:
         for step in range(10)
         for query, question in queries
     ]
-    whole = {"collection.tsv": collection, "queries.dev.small.tsv": lines(queries), "qrels.dev.small.tsv": qrels}
+    archive_files = {
+        "collection.tsv": collection,
+        "queries.dev.small.tsv": lines(queries),
+        "qrels.dev.small.tsv": qrels,
+    }
     return {
-        "msmarco-passage": {"collectionandqueries.tar.gz": tar(whole)},
+        "msmarco-passage": {"collectionandqueries.tar.gz": tar(archive_files)},
         "msmarco-passage-top1000": {"top1000.dev.tar.gz": tar({"top1000.dev": lines(top)})},
         "msmarco-passage-triples": {"triples.train.small.tar.gz": tar({"triples.train.small.tsv": lines(triples)})},
     }
@@ -106,9 +110,14 @@ def msmarco_document() -> dict[str, Files]:
     def top(part: slice) -> bytes:
         rows = []
         for query, _ in queries[part]:
-            found = random.Random(query).sample(sorted({name for name, *_ in documents} - {f"D{query}"}), TOP - 1)
-            found.insert(query % TOP, f"D{query}")
-            rows += [(query, "Q0", name, rank, -rank, "QueryLikelihood") for rank, name in enumerate(found, start=1)]
+            other_documents = random.Random(query).sample(
+                sorted({name for name, *_ in documents} - {f"D{query}"}), TOP - 1
+            )
+            other_documents.insert(query % TOP, f"D{query}")
+            rows += [
+                (query, "Q0", name, rank, -rank, "QueryLikelihood")
+                for rank, name in enumerate(other_documents, start=1)
+            ]
         return zipped(lines(rows, " "))
 
     def judged(part: slice) -> bytes:
@@ -135,7 +144,7 @@ def msmarco_document() -> dict[str, Files]:
 def trec_car() -> dict[str, Files]:
     """Return TREC-CAR 2.0: paragraphs, and a page for each question in the test benchmark and in five folds."""
     some = sample()
-    ids = [f"{place:040x}" for place in range(PARAGRAPHS)]
+    ids = [f"{index:040x}" for index in range(PARAGRAPHS)]
     paragraphs = [[0, name.encode(), [[0, text]]] for name, text in zip(ids, some.texts, strict=True)]
 
     def part(name: str, queries: Iterable[int]) -> Files:
@@ -159,8 +168,8 @@ def trec_car() -> dict[str, Files]:
     }
     folds = {}
     for fold in range(5):
-        made = part(f"fold-{fold}-base.train.cbor", (2 * fold, 2 * fold + 1))
-        folds.update({f"train/{name}": one for name, one in made.items()})
+        training_pages = part(f"fold-{fold}-base.train.cbor", (2 * fold, 2 * fold + 1))
+        folds.update({f"train/{name}": one for name, one in training_pages.items()})
     tiny = ROOT / "tests" / "data" / "tiny-bert-tensorflow"
     weights = {
         f"pretrained_models_exp898_model.ckpt-1000000{file.name.removeprefix('model.ckpt-7')}": file.read_bytes()
@@ -214,27 +223,27 @@ def newswire() -> dict[str, Files]:
 def licensed() -> Files:
     """Return what one has from NIST and LDC: documents of the three collections, and tweets."""
     some = sample()
-    named = list(enumerate(zip(some.titles, some.texts, strict=True)))
+    numbered_texts = list(enumerate(zip(some.titles, some.texts, strict=True)))
     sgml = "".join(
         f"<DOC>\n<DOCNO> robust04-{doc} </DOCNO>\n<HEADLINE>{title}</HEADLINE>\n<TEXT>\n{text}\n</TEXT>\n</DOC>\n"
-        for doc, (title, text) in named
+        for doc, (title, text) in numbered_texts
     )
     post = "".join(
         json.dumps({"id": f"core18-{doc}", "title": title, "contents": [{"type": "sanitized_html", "content": text}]})
         + "\n"
-        for doc, (title, text) in named
+        for doc, (title, text) in numbered_texts
     )
     files = {
         "disks45/ft/ft911/ft911_1": sgml.encode("iso-8859-1", "xmlcharrefreplace"),
         "WashingtonPost.v2/data/1.jl": post.encode(),
     }
-    for doc, (title, text) in named:
+    for doc, (title, text) in numbered_texts:
         files[f"nyt_corpus/1987/{doc}.xml"] = (
             f'<nitf><head><docdata><doc-id id-string="core17-{doc}"/></docdata></head><body><body.head><hedline>'
             f'<hl1>{_escaped(title)}</hl1></hedline></body.head><body.content><block class="full_text">'
             f"<p>{_escaped(text)}</p></block></body.content></body></nitf>"
         ).encode()
-    tweets = [{"id_str": str(doc), "full_text": text.partition(". ")[0]} for doc, (_, text) in named]
+    tweets = [{"id_str": str(doc), "full_text": text.partition(". ")[0]} for doc, (_, text) in numbered_texts]
     topics = "".join(
         f"<top>\n<num> Number: MB{query + 1:03}</num>\n<query>{question}</query>\n</top>\n"
         for query, question in enumerate(some.questions)

@@ -45,13 +45,13 @@ def hub() -> Iterator[Hub]:
     from tests.docs.reproduce.bert import repository
 
     classifier, birch, encoder = (repository(head) for head in ("classifier", "next-sentence", "encoder"))
-    others = {
+    checkpoints = {
         "castorini/monobert-large-msmarco-finetune-only": classifier,
         "google-bert/bert-large-uncased": encoder,
         "google-bert/bert-large-uncased-whole-word-masking": encoder,
         **{f"Capreolus/birch-bert-large-{name}": birch for name in ("mb", "car_mb", "msmarco_mb")},
     }
-    with running_hub("castorini/monobert-large-msmarco", classifier, others) as running:
+    with running_hub("castorini/monobert-large-msmarco", classifier, checkpoints) as running:
         yield running
 
 
@@ -115,11 +115,11 @@ def run_section(environment: dict[str, str], tmp_path: Path) -> RunSection:
         for file, content in (files or {}).items():
             (work / file).parent.mkdir(parents=True, exist_ok=True)
             (work / file).write_bytes(content)
-        first, *rest = blocks(name)
+        first, *other_blocks = blocks(name)
         assert names(settings) == names(first), "the section has other settings"
         script = work / "section.sh"
         with publisher(collections, tmp_path / "publisher") as catalogue:
-            lines = "\n".join(["set -euo pipefail", settings, *rest])
+            lines = "\n".join(["set -euo pipefail", settings, *other_blocks])
             script.write_text(lines.replace("osrerank download ", f"osrerank download --catalogue {catalogue} "))
             command = ["bash", "-x", script]
             ended = subprocess.run(

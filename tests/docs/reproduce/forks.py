@@ -57,8 +57,8 @@ def _program(folder: Path, environment: Mapping[str, str], address: str) -> Iter
     programs = folder / "bin"
     programs.mkdir()
     program = programs / "osrerank"
-    own = f'[ "$1" = worker ] && exec "{sys.executable}" -m osrerank "$@"'  # so that a signal reaches it
-    program.write_text(f'#!/bin/sh\n{own}\nexec "{sys.executable}" -ES "{client}" "$@"\n', "utf-8")
+    wrapper = f'[ "$1" = worker ] && exec "{sys.executable}" -m osrerank "$@"'  # so that a signal reaches it
+    program.write_text(f'#!/bin/sh\n{wrapper}\nexec "{sys.executable}" -ES "{client}" "$@"\n', "utf-8")
     program.chmod(0o755)
     command = [sys.executable, "-m", "tests.docs.reproduce.forks", address]
     process = subprocess.Popen(command, env=dict(environment), stdout=subprocess.PIPE)
@@ -84,11 +84,11 @@ def serve(address: str) -> None:
         sys.stdout.write("ready\n")
         sys.stdout.flush()
         while True:
-            asked, _ = listener.accept()
+            connection, _ = listener.accept()
             if os.fork() == 0:
                 listener.close()
-                _run(asked)
-            asked.close()
+                _run(connection)
+            connection.close()
 
 
 def _run(asked: socket.socket) -> None:
@@ -98,8 +98,8 @@ def _run(asked: socket.socket) -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     content, streams, _, _ = socket.recv_fds(asked, ROOM, 3)
     message = json.loads(content)
-    for place, stream in enumerate(streams):
-        os.dup2(stream, place)
+    for index, stream in enumerate(streams):
+        os.dup2(stream, index)
         os.close(stream)
     os.chdir(message["folder"])
     os.environ.clear()

@@ -24,8 +24,8 @@ def demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setenv("OSRERANK_VECTORS_FOLDER", str(tmp_path / "vectors"))
 
     def run(model: str = "", *options: str) -> dict[str, Any]:
-        named = ["--model", model] if model else []
-        arguments = ["--url", f"embedded:{tmp_path}", *named, "--json", "demo", "--questions", "3", *options]
+        model_arguments = ["--model", model] if model else []
+        arguments = ["--url", f"embedded:{tmp_path}", *model_arguments, "--json", "demo", "--questions", "3", *options]
         outcome = CliRunner().invoke(cli, arguments, catch_exceptions=False)
         assert outcome.exit_code == 0, outcome.output
         figures: dict[str, Any] = json.loads(outcome.stdout)
@@ -77,6 +77,6 @@ def test_the_quickstart_shows_what_the_demo_prints_and_the_readme_its_measures()
     with console.capture() as capture:
         console.print(summary_table(figures))
     assert [line.rstrip() for line in capture.get().splitlines()] == printed.splitlines()
-    bm25, *_, known = ((row[1].removeprefix("0"), row[2].removeprefix("0")) for row in rows)
+    bm25, *_, reranked_row = ((row[1].removeprefix("0"), row[2].removeprefix("0")) for row in rows)
     readme = (ROOT / "README.md").read_text("utf-8")
-    assert f"| {bm25[0]} / {bm25[1]} | **{known[0]} / {known[1]}** | `make demo` |" in readme
+    assert f"| {bm25[0]} / {bm25[1]} | **{reranked_row[0]} / {reranked_row[1]}** | `make demo` |" in readme

@@ -45,10 +45,10 @@ def test_evaluate_says_how_many_queries_it_averaged_and_warns_of_different_queri
 def test_evaluate_leaves_out_queries_without_a_value_and_names_the_measure(folder: Path) -> None:
     (folder / "qrels").write_text("q0 0 a 2\nq0 0 b 1\nq1 0 b 1\n")
     files = ["evaluate", str(folder / "qrels"), str(folder / "good.run")]
-    found = CliRunner().invoke(cli, [*files, "-m", "Accuracy(rel=2)", "--json"])
-    assert [run["n_queries"] for run in json.loads(found.stdout)["runs"]] == [1]
-    said = "Warning: Accuracy(rel=2) is undefined for 1 of 2 queries of good, which are left out of its mean\n"
-    assert found.stderr == said
+    result = CliRunner().invoke(cli, [*files, "-m", "Accuracy(rel=2)", "--json"])
+    assert [run["n_queries"] for run in json.loads(result.stdout)["runs"]] == [1]
+    warning = "Warning: Accuracy(rel=2) is undefined for 1 of 2 queries of good, which are left out of its mean\n"
+    assert result.stderr == warning
     refused = CliRunner().invoke(cli, [*files, "-m", "Accuracy(rel=3)"])
     assert str(refused.exception) == "Accuracy(rel=3) has no value for any query of run good; leave it out"
 
@@ -81,12 +81,12 @@ def test_uncorrected_significance_is_marked_at_both_runs(folder: Path) -> None:
     for name, firsts in (("weak", "xxxxxxxxxxxx"), ("good", "aaaaaxxxxxxx"), ("third", "axxxxxxxxxxx")):
         lines = "".join(f"q{n} Q0 {first} 1 1 t\n" for n, first in enumerate(firsts))
         (folder / f"{name}.run").write_text(lines)
-    given = [str(folder / "third.run"), "-m", "P@1", "--all-pairs"]  # p = .017 and, good against third, .039
-    corrected = json.loads(evaluated(folder, *given, "--json").output)["runs"]
+    run_arguments = [str(folder / "third.run"), "-m", "P@1", "--all-pairs"]  # p = .017 and, good against third, .039
+    corrected = json.loads(evaluated(folder, *run_arguments, "--json").output)["runs"]
     assert [run["better_than"] for run in corrected] == [{}, {}, {}]
-    by_run = json.loads(evaluated(folder, *given, "--marks", "raw", "--json").output)["runs"]
+    by_run = json.loads(evaluated(folder, *run_arguments, "--marks", "raw", "--json").output)["runs"]
     assert [run["differs_from"] for run in by_run] == [{"P@1": "b"}, {"P@1": "ac"}, {"P@1": "b"}]
-    shown = evaluated(folder, *given, "--marks", "raw").output
+    shown = evaluated(folder, *run_arguments, "--marks", "raw").output
     assert "0.0000ᵇ" in shown
     assert "significantly better or worse than that run (paired t-test, two-tailed, raw p < 0.05)" in shown
     refused = CliRunner().invoke(cli, ["evaluate", *[str(folder / "qrels")] * 2, "--marks", "raw"])
@@ -97,10 +97,10 @@ def test_runs_with_equal_file_names_are_distinguished_in_the_table(folder: Path)
     shown = json.loads(evaluated(folder, "--msmarco", "--json").output)
     assert shown["runs"][1]["measures"] == {"MRR@10 (MS MARCO)": pytest.approx(5 / 6)}
     (folder / "other").mkdir()
-    other = folder / "other" / "good.run"
-    other.write_bytes((folder / "weak.run").read_bytes())
-    shown = json.loads(evaluated(folder, str(other), "--json").output)
-    assert [run["run"] for run in shown["runs"]] == ["weak", str(folder / "good.run"), str(other)]
+    path = folder / "other" / "good.run"
+    path.write_bytes((folder / "weak.run").read_bytes())
+    shown = json.loads(evaluated(folder, str(path), "--json").output)
+    assert [run["run"] for run in shown["runs"]] == ["weak", str(folder / "good.run"), str(path)]
 
 
 @pytest.mark.parametrize(

@@ -41,8 +41,8 @@ def test_init_writes_a_settings_file_that_searches_read(
     assert tomllib.loads(text)["rerank"]["deadline_ms"] == 400
     with caplog.at_level(logging.INFO), connect(url, model=TINY) as client:
         assert str(tmp_path / "osrerank.toml") in caplog.text
-        found, base = client.searcher.defaults.options_for("articles"), client.searcher.defaults.base
-    assert (found.query_fields, found.fields) == (("headline", "body"),) * 2
+        index_options, base = client.searcher.defaults.options_for("articles"), client.searcher.defaults.base
+    assert (index_options.query_fields, index_options.fields) == (("headline", "body"),) * 2
     assert (base.deadline_ms, base.query_fields) == (400, None)
     assert 10 <= base.depth <= 100
 
@@ -58,17 +58,17 @@ def test_init_with_vectors_keeps_the_depth_and_builds_the_vectors(url, tmp_path,
         return tomllib.loads((tmp_path / "osrerank.toml").read_text("utf-8"))["rerank"], outcome.stdout
 
     lacking = "osrerank vectors build --index articles   (2 of 2 documents lack vectors; about 1 second here)"
-    base, said = written()
-    assert (base, lacking in said) == ({"depth": 100}, True)
-    base, said = written("--build", "--deadline-ms", "400")
+    base, output = written()
+    assert (base, lacking in output) == ({"depth": 100}, True)
+    base, output = written("--build", "--deadline-ms", "400")
     assert base == {"depth": 100, "deadline_ms": 400}
-    assert "articles: 2 documents, 2 texts, 2 of them encoded now" in said
+    assert "articles: 2 documents, 2 texts, 2 of them encoded now" in output
     assert "articles: none of 2 documents lacks vectors" in written()[1]
     monkeypatch.setenv("OSRERANK_VECTORS", "off")
-    base, said = written()
+    base, output = written()
     assert base["deadline_ms"] == 1000
-    assert "2 documents of articles were scored at" in said
-    assert "vectors build" not in said
+    assert "2 documents of articles were scored at" in output
+    assert "vectors build" not in output
 
 
 @pytest.mark.long
@@ -117,7 +117,7 @@ def test_init_chooses_the_depth_that_takes_half_of_the_deadline(
 def test_init_names_language_model_and_analyzer_for_german_documents(url: str, tmp_path: Path) -> None:
     sentence = "Diese leise Waschmaschine verbraucht wenig Wasser und wäscht auch Wolle, Seide und Kleider Nummer"
     with connect(url) as client:
-        fill(client, "waren", [{"title": f"Ware {at}", "body": f"{sentence} {at}"} for at in range(5)])
+        fill(client, "waren", [{"title": f"Ware {index}", "body": f"{sentence} {index}"} for index in range(5)])
     outcome = CliRunner().invoke(cli, ["--url", url, "init", "--index", "waren"], catch_exceptions=False)
     assert "waren: the documents are in de" in outcome.output
     assert "waren: osrerank/e5-small does not read de: osrerank/e5-multilingual reads it: " in outcome.output

@@ -52,8 +52,8 @@ def test_search_uses_the_model_of_the_index_or_of_the_option(osrerank):
     assert model_of(osrerank(*search, "papers")) == SCORER
     outcome = osrerank("--model", f"./{SCORER}", *search, "shop-de")
     assert model_of(outcome) == SCORER
-    said = f"--model ./{SCORER} is used instead of the settings file's models of shop-*, papers"
-    assert said in outcome.stderr
+    warning = f"--model ./{SCORER} is used instead of the settings file's models of shop-*, papers"
+    assert warning in outcome.stderr
 
 
 def test_vectors_run_and_doctor_use_the_indexs_model(osrerank, tmp_path):

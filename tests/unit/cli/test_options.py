@@ -10,16 +10,16 @@ from osrerank.options.descriptions import first_sentence, read_descriptions
 
 
 def arguments_of(*given):
-    seen = []
+    descriptions = []
 
     @click.command()
     @rerank_options
     def command(**options):
-        seen.append(rerank_arguments(options))
+        descriptions.append(rerank_arguments(options))
 
     outcome = CliRunner().invoke(command, given)
     assert outcome.exit_code == 0, outcome.output
-    return seen[0]
+    return descriptions[0]
 
 
 @pytest.mark.parametrize(
@@ -68,9 +68,9 @@ def test_an_unusable_value_of_an_option_is_bad_usage(given, said):
 def test_the_help_of_an_option_is_the_docstring_of_its_attribute():
     command = click.command()(rerank_options(lambda **_options: None))
     shown = CliRunner().invoke(command, ["--help"], terminal_width=1000).output
-    for name, said in read_descriptions(Rerank).items():
+    for name, description in read_descriptions(Rerank).items():
         if name in SEARCHING:
-            assert first_sentence(said) in " ".join(shown.split())
+            assert first_sentence(description) in " ".join(shown.split())
 
 
 def test_the_removed_cliff_cutoff_names_its_successor():

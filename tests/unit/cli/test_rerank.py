@@ -78,13 +78,13 @@ def test_run_corpus_and_queries_give_the_same_order_as_a_candidates_file(candida
     corpus = "".join(json.dumps({"id": f"d{n}", "text": text}) + "\n" for n, text in enumerate(TEXTS))
     (tmp_path / "corpus.jsonl").write_text(corpus)
     (tmp_path / "queries.tsv").write_text("".join(f"q{n}\tcat {n}\n" for n in range(4)))
-    one, two = tmp_path / "one.run", tmp_path / "two.run"
-    reranked("--candidates", candidates, "-o", one, "--tag", "t")
+    first_run, two = tmp_path / "one.run", tmp_path / "two.run"
+    reranked("--candidates", candidates, "-o", first_run, "--tag", "t")
     sources = ["--run", "first.run", "--corpus", "corpus.jsonl", "--queries", "queries.tsv"]
     paths = [argument if argument.startswith("--") else tmp_path / argument for argument in sources]
     outcome = reranked(*paths, "-o", two, "--tag", "t")
     assert outcome.exit_code == 0, outcome.output
-    assert one.read_text() == two.read_text()
+    assert first_run.read_text() == two.read_text()
 
 
 def test_failed_queries_are_listed_and_no_run_is_written(candidates: Path, tmp_path: Path) -> None:
@@ -122,8 +122,8 @@ def test_a_blend_derived_from_stored_scores_is_the_order_of_a_run(candidates: Pa
     assert method == blend
     for record in read_records(side_file):
         scored = QueryScores.from_record(record, (method, weight))
-        made = tuple(candidate["doc_id"] for candidate in record.fields["candidates"])
-        assert derive_ranking(scored, OperatingPoint(len(made), blended=True))[0] == made
+        doc_ids = tuple(candidate["doc_id"] for candidate in record.fields["candidates"])
+        assert derive_ranking(scored, OperatingPoint(len(doc_ids), blended=True))[0] == doc_ids
 
 
 def test_rerank_never_overwrites_its_input_and_ends_without_a_model(candidates, tmp_path):
@@ -199,16 +199,19 @@ def test_the_texts_of_a_run_are_read_from_an_index(tmp_path: Path) -> None:
     (tmp_path / "queries.tsv").write_text("q\tcat\n")
     rows = [{"id": f"d{n}", "title": f"note {n}", "text": text} for n, text in enumerate(TEXTS)]
     (tmp_path / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    given = ["--run", tmp_path / "bm25.run", "--queries", tmp_path / "queries.tsv"]
-    of_file = reranked(*given, "--corpus", tmp_path / "corpus.jsonl", "-o", tmp_path / "file.run")
+    run_arguments = ["--run", tmp_path / "bm25.run", "--queries", tmp_path / "queries.tsv"]
+    of_file = reranked(*run_arguments, "--corpus", tmp_path / "corpus.jsonl", "-o", tmp_path / "file.run")
     assert of_file.exit_code == 0, of_file.output
     url = ["--url", f"embedded:{tmp_path / 'data'}", "--model", TINY, "--backend", "onnx"]
-    named = [str(one) for one in (*given, "--index", "notes", "-o", tmp_path / "index.run", "--tag", "file")]
-    of_index = CliRunner().invoke(cli, [*url, "rerank", *named])
+    all_arguments = [
+        str(argument)
+        for argument in (*run_arguments, "--index", "notes", "-o", tmp_path / "index.run", "--tag", "file")
+    ]
+    of_index = CliRunner().invoke(cli, [*url, "rerank", *all_arguments])
     assert of_index.exit_code == 0, of_index.output
     assert (tmp_path / "index.run").read_text() == (tmp_path / "file.run").read_text()
     (tmp_path / "bm25.run").write_text("q Q0 elsewhere 1 9 x\n")
-    lacking = CliRunner().invoke(cli, [*url, "rerank", *named[:-4], "-o", str(tmp_path / "other.run")])
+    lacking = CliRunner().invoke(cli, [*url, "rerank", *all_arguments[:-4], "-o", str(tmp_path / "other.run")])
     assert "are not in the index" in str(lacking.exception)
 
 

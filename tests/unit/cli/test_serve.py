@@ -30,15 +30,15 @@ def test_options_of_the_comparison_page_need_the_option_ui(options, name):
 @pytest.mark.parametrize("command", ["serve", "serve --ui", pytest.param("demo --ui", marks=pytest.mark.long)])
 def test_serve_listens_on_the_loopback_address_by_default(command, tmp_path):
     arguments = ["--url", f"embedded:{tmp_path}", "--model", TINY, "--backend", "onnx", *command.split()]
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
+    with socket.create_server(("127.0.0.1", 0)) as busy_socket:
+        port = busy_socket.getsockname()[1]
         outcome = CliRunner().invoke(cli, [*arguments, "--port", str(port)])
     assert f"cannot listen on http://127.0.0.1:{port}" in str(outcome.exception)
 
 
 def test_serve_names_a_port_in_use_before_loading_the_model(tmp_path):
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        arguments = ["--model", str(tmp_path / "no-model"), "serve", "--port", str(taken.getsockname()[1])]
+    with socket.create_server(("127.0.0.1", 0)) as busy_socket:
+        arguments = ["--model", str(tmp_path / "no-model"), "serve", "--port", str(busy_socket.getsockname()[1])]
         outcome = CliRunner().invoke(cli, arguments)
     assert "cannot listen on" in str(outcome.exception)
     assert " on http://" not in outcome.stderr

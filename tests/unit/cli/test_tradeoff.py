@@ -42,11 +42,11 @@ def test_a_run_of_vectors_mono_is_a_curve_over_its_mono_depth(folder: Path) -> N
     """The vectors put b, c, a, d in the order c b a d; the cross-encoder read the best three of these."""
     ranks = {"a": (3, 1, 3, 1), "c": (2, 3, 1, 2), "b": (1, 2, 2, 3), "d": (4,)}  # first pass, vectors, blend, mono
     candidates = []
-    for doc_id, (first_pass, *others) in ranks.items():
-        of_stages = zip(("vectors", "blend", "mono"), others, strict=False)
+    for doc_id, (first_pass, *later_ranks) in ranks.items():
+        of_stages = zip(("vectors", "blend", "mono"), later_ranks, strict=False)
         stages = {name: {"score": 4.0 - rank, "rank": rank} for name, rank in of_stages}
-        own = {"doc_id": doc_id, "score": 1.0, "first_pass": {"score": 5.0, "rank": first_pass}}
-        candidates.append({**own, "stages": stages})
+        record = {"doc_id": doc_id, "score": 1.0, "first_pass": {"score": 5.0, "rank": first_pass}}
+        candidates.append({**record, "stages": stages})
     stages = [{"name": name, "candidates": 3, "inferences": 3} for name in ("vectors", "blend", "mono")]
     with SideFile(folder / "both.jsonl", {"blend": ["linear", 2.0]}) as checkpoint:
         checkpoint.append(QueryRecord.from_parts("q", candidates, stages, True, None, 0.0))
@@ -54,8 +54,8 @@ def test_a_run_of_vectors_mono_is_a_curve_over_its_mono_depth(folder: Path) -> N
     outcome = CliRunner().invoke(cli, ["tradeoff", *arguments], catch_exceptions=False)
     points = json.loads(outcome.output)["points"]
     assert {point["curve"] for point in points} == {"vectors, then monoBERT"}
-    found = [(point["k0"], point["inferences"], point["quality"]) for point in points]
-    assert found == [(0, 0, 1), (2, 2, 1), (3, 3, 0.5)]
+    triples = [(point["k0"], point["inferences"], point["quality"]) for point in points]
+    assert triples == [(0, 0, 1), (2, 2, 1), (3, 3, 0.5)]
 
 
 @pytest.mark.long
@@ -92,11 +92,11 @@ def write_run(path: Path, first: list[str], mono: list[str], pairs: list[str], *
             "first_pass": {"score": 9.0 - first.index(doc_id), "rank": first.index(doc_id) + 1},
             "stages": {"mono": {"score": -float(rank), "rank": rank}} if doc_id in mono else {},
         }
-        for rank, doc_id in enumerate([*mono, *(one for one in first if one not in mono)], start=1)
+        for rank, doc_id in enumerate([*mono, *(entry for entry in first if entry not in mono)], start=1)
     ]
     table = [[None if pair == two else 0.9 if pair > two else 0.2 for two in pairs] for pair in pairs]
-    kept = {"doc_ids": pairs, "probabilities": table}
-    stages = [{"name": "mono", "candidates": len(mono)}, {"name": "duo", "pairs": kept}]
+    pair_table = {"doc_ids": pairs, "probabilities": table}
+    stages = [{"name": "mono", "candidates": len(mono)}, {"name": "duo", "pairs": pair_table}]
     with SideFile(path, options) as checkpoint:
         checkpoint.append(QueryRecord.from_parts("q", candidates, stages, True, None, 0.0))
 
@@ -111,12 +111,12 @@ def test_a_curve_of_another_mono_depth_reads_pairs_from_its_own_run(tmp_path: Pa
     curves = [*deep, "--duo-k0", "2,4", "--k1", "0,2"]
     assert "does not contain duoBERT's probabilities" in str(CliRunner().invoke(cli, curves).exception)
     outcome = CliRunner().invoke(cli, [*curves, "--pairs-from", str(tmp_path / "two.jsonl")])
-    found = {
+    qualities = {
         (point["k0"], point["k1"]): point["quality"]
         for point in json.loads(outcome.output)["points"]
         if "duo" in point["curve"]
     }
-    assert found == {(2, 0): 0.5, (2, 2): 1.0, (4, 0): 0.25, (4, 2): 0.25}
+    assert qualities == {(2, 0): 0.5, (2, 2): 1.0, (4, 0): 0.25, (4, 2): 0.25}
     refused = CliRunner().invoke(cli, [*curves, "--pairs-from", str(tmp_path / "other.jsonl")])
     assert "differ in scorer" in str(refused.exception)
 

@@ -37,30 +37,32 @@ def read(path: Path) -> list[dict[str, object]]:
 def test_train_prepares_passages_filtered_by_a_model(examples: Path, tmp_path: Path) -> None:
     data = f"examples={examples}"
     assert run("train", "data", tmp_path / "whole.jsonl", "--data", data, "--passages") == 0
-    whole = read(tmp_path / "whole.jsonl")
-    assert len(whole) == 4  # windows of 150 words, each 75 behind the last, of 300 words
+    whole_examples = read(tmp_path / "whole.jsonl")
+    assert len(whole_examples) == 4  # windows of 150 words, each 75 behind the last, of 300 words
     command = ("train", "data", tmp_path / "kept.jsonl", "--data", data, "--passages", "--filter", MODEL, "--keep", 2)
     assert run(*command) == 0
-    kept = read(tmp_path / "kept.jsonl")
-    assert len(kept) == 2
-    assert {one["documents"][0] for one in kept} <= {one["documents"][0] for one in whole}
-    assert all(one["relevance"] == [1, 0] for one in kept)
+    kept_examples = read(tmp_path / "kept.jsonl")
+    assert len(kept_examples) == 2
+    assert {example["documents"][0] for example in kept_examples} <= {
+        example["documents"][0] for example in whole_examples
+    }
+    assert all(example["relevance"] == [1, 0] for example in kept_examples)
 
 
 def test_train_prepares_the_hardest_negatives(examples: Path, tmp_path: Path) -> None:
     command = ("train", "data", tmp_path / "hard.jsonl", "--data", f"examples={examples}", "--hardest", MODEL)
     assert run(*command, "--keep", 1) == 0
-    (found,) = read(tmp_path / "hard.jsonl")
-    assert found["relevance"] == [1, 0]
+    (example,) = read(tmp_path / "hard.jsonl")
+    assert example["relevance"] == [1, 0]
 
 
 def test_train_prepares_a_teachers_scores(examples: Path, tmp_path: Path) -> None:
     command = ("train", "data", tmp_path / "scored.jsonl", "--data", f"examples={examples}", "--score", MODEL)
     assert run(*command) == 0
-    (found,), (given,) = read(tmp_path / "scored.jsonl"), read(examples)
-    documents = given["documents"]
-    values = load_scorer(MODEL).score(given["query"], documents, [(place,) for place in range(len(documents))]).values
-    assert found == {**given, "scores": [pytest.approx(float(value), abs=1e-4) for value in values]}
+    (scored_example,), (example,) = read(tmp_path / "scored.jsonl"), read(examples)
+    documents = example["documents"]
+    values = load_scorer(MODEL).score(example["query"], documents, [(index,) for index in range(len(documents))]).values
+    assert scored_example == {**example, "scores": [pytest.approx(float(value), abs=1e-4) for value in values]}
 
 
 @pytest.mark.parametrize(
@@ -79,8 +81,8 @@ def test_train_prepares_a_teachers_scores(examples: Path, tmp_path: Path) -> Non
 def test_train_refuses_unusable_options_as_bad_usage(arguments, said, examples, tmp_path, capsys):
     pytest.importorskip("torch")
     places = {"IN": str(examples), "OUT": str(tmp_path / "out"), "MODEL": str(MODEL)}
-    given = [places.get(part, part.replace("=IN", f"={examples}")) for part in arguments.split()]
-    assert run("train", *given) == 2
+    train_arguments = [places.get(part, part.replace("=IN", f"={examples}")) for part in arguments.split()]
+    assert run("train", *train_arguments) == 2
     assert said in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
@@ -112,8 +114,10 @@ def test_a_training_starts_from_the_model_in_the_package(examples: Path, tmp_pat
     assert run("train", "average", tmp_path / "tuned", "osrerank/e5-small", "--output", tmp_path / "ours") == 0
     card, start = read_card(tmp_path / "ours"), read_card(SHIPPED / "e5-small")
     of_training = {"name", "provenance", "onnx", "max_tokens", "max_query_tokens"}
-    kept = [{name: part for name, part in one.to_json().items() if name not in of_training} for one in (card, start)]
-    assert kept[0] == kept[1]
+    kept_entries = [
+        {name: part for name, part in value.to_json().items() if name not in of_training} for value in (card, start)
+    ]
+    assert kept_entries[0] == kept_entries[1]
     assert card.provenance["base_model"] == "osrerank/e5-small"
     assert [part["model"] for part in card.provenance["average_of"]] == ["tuned", "osrerank/e5-small"]
     documents = ["low blood pressure is caused by dehydration", "the wing of the engine"]

@@ -43,7 +43,7 @@ def collection(tmp_path_factory: pytest.TempPathFactory) -> Collection:
         fill(client, INDEX, documents)
     (folder / "queries.tsv").write_text("".join(f"{query.query_id}\t{query.text}\n" for query in queries))
     (folder / "qrels.txt").write_text(
-        "".join(f"{query_id} 0 {next(iter(of))} 1\n" for query_id, of in judgments.items())
+        "".join(f"{query_id} 0 {next(iter(grades))} 1\n" for query_id, grades in judgments.items())
     )
     files = str(folder / "queries.tsv"), str(folder / "qrels.txt")
     return Collection(url, tuple(queries), Qrels(judgments), *files)

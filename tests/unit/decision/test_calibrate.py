@@ -62,9 +62,9 @@ def test_calibrate_refuses_an_unknown_plot_format_before_any_search(client: Clie
 
 @pytest.mark.long
 def test_calibrate_prints_its_evidence_as_json(fitted: CalibrationFit) -> None:
-    said = json.loads(json.dumps(fitted.as_json()))
-    assert set(said["log_loss"]) == {"platt", "isotonic"}
-    assert sum(one["hits"] for one in said["after"]) == said["hits"]
+    content = json.loads(json.dumps(fitted.as_json()))
+    assert set(content["log_loss"]) == {"platt", "isotonic"}
+    assert sum(bin_["hits"] for bin_ in content["after"]) == content["hits"]
 
 
 def test_hits_are_cut_and_counted_unless_the_precision_is_not_reached(calibrated_client: Client) -> None:
@@ -72,15 +72,15 @@ def test_hits_are_cut_and_counted_unless_the_precision_is_not_reached(calibrated
     assert "cuts" not in whole["rerank"]
     response = calibrated_client.search(QUESTION, index=INDEX, size=20, rerank={"min_probability": 0.5})
     (cut,) = response["rerank"]["cuts"]
-    kept = response["hits"]["hits"]
+    hits = response["hits"]["hits"]
     assert (cut["by"], cut["value"], cut["applied"]) == ("min_probability", 0.5, True)
-    assert cut["hits"] == len(whole["hits"]["hits"]) - len(kept)
-    assert [hit["_id"] for hit in kept] == [hit["_id"] for hit in whole["hits"]["hits"]][: len(kept)]
-    assert all(hit["_rerank"]["probability"] >= 0.5 for hit in kept)
-    assert 1 <= len(kept) < 5
+    assert cut["hits"] == len(whole["hits"]["hits"]) - len(hits)
+    assert [hit["_id"] for hit in hits] == [hit["_id"] for hit in whole["hits"]["hits"]][: len(hits)]
+    assert all(hit["_rerank"]["probability"] >= 0.5 for hit in hits)
+    assert 1 <= len(hits) < 5
     second = calibrated_client.search(QUESTION, index=INDEX, size=19, from_=1, rerank={"min_probability": 0.5})
     assert second["rerank"]["cuts"] == response["rerank"]["cuts"]
-    assert second["hits"]["hits"] == kept[1:]
+    assert second["hits"]["hits"] == hits[1:]
     response = calibrated_client.search(QUESTION, index=INDEX, rerank={"cutoff": {"precision": 0.999}})
     (cut,) = response["rerank"]["cuts"]
     assert (cut["by"], cut["hits"], cut["applied"]) == ("precision", 0, False)
@@ -92,23 +92,23 @@ def test_hits_are_cut_and_counted_unless_the_precision_is_not_reached(calibrated
 @pytest.mark.long
 @pytest.mark.parametrize("change", ["model", "options", "mapping", "index"])
 def test_a_calibration_for_another_model_option_or_mapping_is_refused(calibrated_client, collection, change, caplog):
-    asked = {"min_probability": 0.5, "cutoff": {"precision": 0.5}, "depth": 20}
+    search_options = {"min_probability": 0.5, "cutoff": {"precision": 0.5}, "depth": 20}
     scorer = FunctionScorer() if change == "model" else None
     index = "*" if change == "index" else INDEX
     if change == "options":
-        asked |= {"blend": "replace"}
+        search_options |= {"blend": "replace"}
     if change == "mapping":
         content = json.loads(calibrated_client.searcher.calibrations.file.read_text("utf-8"))
         content["indexes"][INDEX]["mapping"] = "0" * 16
         calibrated_client.searcher.calibrations.file.write_text(json.dumps(content))
-    with connect(collection.url, scorer=scorer) as other:
-        response = other.search(QUESTION, index=index, size=20, rerank=asked)
+    with connect(collection.url, scorer=scorer) as client:
+        response = client.search(QUESTION, index=index, size=20, rerank=search_options)
         reasons = {"mapping": "another mapping of its fields", "index": r"no calibration of \*"}
         with pytest.raises(ConfigError, match=reasons.get(change, "another model or other options")):
-            other.search(QUESTION, index=index, rerank={**asked, "on_failure": "raise"})
+            client.search(QUESTION, index=index, rerank={**search_options, "on_failure": "raise"})
         assert (
             response["hits"]["hits"]
-            == other.search(QUESTION, index=index, size=20, rerank=_plain(asked))["hits"]["hits"]
+            == client.search(QUESTION, index=index, size=20, rerank=_plain(search_options))["hits"]["hits"]
         )
     assert [(cut["applied"], cut["hits"]) for cut in response["rerank"]["cuts"]] == [(False, 0)] * 2
     assert all(cut["reason"] for cut in response["rerank"]["cuts"])

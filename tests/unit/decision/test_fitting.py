@@ -26,8 +26,8 @@ def drawn(seed: int, n: int = 20_000, scale: float = 1.5, offset: float = -2.0) 
 
 def test_platt_scaling_by_hand_and_a_reversed_model_is_refused() -> None:
     """Two scores: the targets are 2/3 of the relevant one and 1/3 of the other, so the logits are ±ln 2."""
-    found = fit_platt(ScoredHits(np.array([1.0, -1.0]), np.array([True, False]), np.array([0, 1])))
-    assert (found.scale, found.offset) == pytest.approx((np.log(2), 0), abs=1e-6)
+    calibration = fit_platt(ScoredHits(np.array([1.0, -1.0]), np.array([True, False]), np.array([0, 1])))
+    assert (calibration.scale, calibration.offset) == pytest.approx((np.log(2), 0), abs=1e-6)
     with pytest.raises(EvaluationError, match="check the judgments"):
         fit_platt(drawn(1, scale=-1.0))
 
@@ -35,9 +35,11 @@ def test_platt_scaling_by_hand_and_a_reversed_model_is_refused() -> None:
 def test_isotonic_regression_by_hand() -> None:
     """Neighbours that violate the order are pooled; shares are drawn to the mean, 3/5, by the weight of one hit."""
     scores = np.array([1.0, 2.0, 3.0, 4.0, 5.0])
-    found = fit_isotonic(ScoredHits(scores, np.array([False, True, False, True, True]), np.zeros(5, dtype=np.intp)))
-    assert found.scores == (1.0, 2.5, 4.5)
-    assert found.probabilities == pytest.approx((0.6 / 2, 1.6 / 3, 2.6 / 3))
+    calibration = fit_isotonic(
+        ScoredHits(scores, np.array([False, True, False, True, True]), np.zeros(5, dtype=np.intp))
+    )
+    assert calibration.scores == (1.0, 2.5, 4.5)
+    assert calibration.probabilities == pytest.approx((0.6 / 2, 1.6 / 3, 2.6 / 3))
 
 
 @pytest.mark.parametrize("fit", [fit_platt, fit_isotonic])
@@ -52,7 +54,7 @@ def test_calibrated_probabilities_match_held_out_frequencies(fit) -> None:
 
 def test_the_calibration_error_by_hand() -> None:
     bins = reliability(np.array([0.1, 0.1, 0.9, 0.9]), np.array([False, True, True, True]), n_bins=2)
-    assert [(one.hits, one.predicted, one.measured) for one in bins] == [(2, 0.1, 0.5), (2, 0.9, 1.0)]
+    assert [(bin_.hits, bin_.predicted, bin_.measured) for bin_ in bins] == [(2, 0.1, 0.5), (2, 0.9, 1.0)]
     assert calibration_error(bins) == pytest.approx((0.4 + 0.1) / 2)
 
 
@@ -70,12 +72,12 @@ def test_a_threshold_that_promises_a_precision_has_25_hits_above_it() -> None:
 
 def test_the_promised_precision_is_kept_on_other_queries() -> None:
     """The hits above a threshold that promises a precision have it, among hits that nothing was fitted to."""
-    scored, others = drawn(3, 4_000), drawn(4, 40_000)
+    scored, unseen = drawn(3, 4_000), drawn(4, 40_000)
     probabilities = held_out_probabilities(scored, fit_platt, np.array_split(np.arange(50), 5))
     platt = fit_platt(scored)
     pairs = precision_thresholds(probabilities, scored.relevant)
     assert pairs == sorted(pairs, key=lambda pair: pair[0])
     for precision in (0.4, 0.5, 0.6):
         least = next(least for least, measured in pairs if measured >= precision)
-        kept = platt.apply(others.scores) >= least
-        assert precision - 0.02 < others.relevant[kept].mean() < precision + 0.12
+        is_kept = platt.apply(unseen.scores) >= least
+        assert precision - 0.02 < unseen.relevant[is_kept].mean() < precision + 0.12

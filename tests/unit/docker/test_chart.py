@@ -47,9 +47,9 @@ def test_plain_manifests_equal_the_charts_defaults():
 def test_charts_of_combined_values_are_valid(name):
     found = rendered(COMBINATIONS[name])
     kubernetes.check(found)
-    names = [(one["kind"], one["metadata"]["name"]) for one in found]
+    names = [(manifest["kind"], manifest["metadata"]["name"]) for manifest in found]
     assert len(names) == len(set(names))
-    assert all(one["metadata"]["namespace"] == "osrerank" for one in found)
+    assert all(manifest["metadata"]["namespace"] == "osrerank" for manifest in found)
 
 
 def test_helm_lint_finds_no_fault(helm):
@@ -93,8 +93,8 @@ def test_gpu_workers_of_the_chart_have_a_gpu_and_torch():
 
 
 def test_the_chart_uses_the_named_secrets():
-    found = pod(rendered((*OWN_SECRETS, *TLS)), "worker")
-    volumes = {volume["name"]: volume for volume in found["volumes"]}
+    worker_pod = pod(rendered((*OWN_SECRETS, *TLS)), "worker")
+    volumes = {volume["name"]: volume for volume in worker_pod["volumes"]}
     sources = [source["secret"] for source in volumes["secrets"]["projected"]["sources"]]
     assert [(source["name"], source["items"]) for source in sources] == [
         ("cache", [{"key": "url", "path": "osrerank_redis_url"}]),
@@ -102,7 +102,7 @@ def test_the_chart_uses_the_named_secrets():
         ("vectors", [{"key": "vectors-key", "path": "osrerank_vectors_key"}]),
     ]
     assert volumes["redis-tls"]["secret"]["secretName"] == "redis-tls"
-    mounted = [mount for mount in found["containers"][0]["volumeMounts"] if mount["name"] == "redis-tls"]
+    mounted = [mount for mount in worker_pod["containers"][0]["volumeMounts"] if mount["name"] == "redis-tls"]
     assert mounted == [{"name": "redis-tls", "mountPath": "/run/tls", "readOnly": True}]
 
 

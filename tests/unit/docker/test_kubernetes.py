@@ -45,11 +45,11 @@ def test_manifests_and_values_are_valid_and_the_schema_names_all_values():
     ],
 )
 def test_the_charts_schema_refuses_values_that_cannot_work(path, value):
-    given = values()
+    chart_values = values()
     parent, _, name = path.partition(".")
-    given[parent][name] = value
+    chart_values[parent][name] = value
     with pytest.raises(jsonschema.ValidationError):
-        jsonschema.validate(given, values_schema())
+        jsonschema.validate(chart_values, values_schema())
 
 
 def test_chart_has_the_version_of_the_program_and_its_page_every_group_of_values():
@@ -62,12 +62,12 @@ def test_chart_has_the_version_of_the_program_and_its_page_every_group_of_values
 @pytest.mark.parametrize("component", COMPONENTS)
 def test_pods_have_no_rights_that_they_do_not_need(component):
     """What the Pod Security Standard "restricted" asks for, and more."""
-    template, found = pod(plain(), component), container(plain(), component)
+    template, pod_container = pod(plain(), component), container(plain(), component)
     user, _, group = (stages()["runtime"].last("USER") or "").partition(":")
     who = {"runAsNonRoot": True, "runAsUser": int(user), "runAsGroup": int(group), "fsGroup": int(group)}
     assert template["securityContext"] == {**who, "seccompProfile": {"type": "RuntimeDefault"}}
     rights = {"allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]}}
-    assert found["securityContext"] == rights
+    assert pod_container["securityContext"] == rights
     assert template["automountServiceAccountToken"] is False
     assert template["enableServiceLinks"] is False
     (account,) = of_kind(plain(), "ServiceAccount")
@@ -105,20 +105,22 @@ def test_secrets_are_files_that_settings_read_and_none_is_in_the_environment(com
 
 @pytest.mark.parametrize("component", COMPONENTS)
 def test_pods_are_bounded_probed_and_given_the_time_to_finish(component):
-    found = container(plain(), component)
-    assert set(found["resources"]["limits"]) == {"cpu", "memory"}
-    ports = {port["name"] for port in found["ports"]}
+    pod_container = container(plain(), component)
+    assert set(pod_container["resources"]["limits"]) == {"cpu", "memory"}
+    ports = {port["name"] for port in pod_container["ports"]}
     paths = {}
     for name in ("startupProbe", "livenessProbe", "readinessProbe"):
-        assert found[name]["httpGet"]["port"] in ports
-        paths[name] = found[name]["httpGet"]["path"]
+        assert pod_container[name]["httpGet"]["port"] in ports
+        paths[name] = pod_container[name]["httpGet"]["path"]
     assert paths == {"startupProbe": "/live", "livenessProbe": "/live", "readinessProbe": "/ready"}
-    pause_s = int(found["lifecycle"]["preStop"]["exec"]["command"][-1]) if "lifecycle" in found else 0
+    pause_s = int(pod_container["lifecycle"]["preStop"]["exec"]["command"][-1]) if "lifecycle" in pod_container else 0
     assert pod(plain(), component)["terminationGracePeriodSeconds"] > pause_s + SCORING_S
 
 
 def test_workers_have_the_threads_of_their_cores_and_are_scaled_down_to_one():
-    (threads,) = [one for one in container(plain(), "worker")["env"] if one["name"] == "OSRERANK_THREADS"]
+    (threads,) = [
+        variable for variable in container(plain(), "worker")["env"] if variable["name"] == "OSRERANK_THREADS"
+    ]
     assert threads["valueFrom"]["resourceFieldRef"]["resource"] == "limits.cpu"
     (scaled,) = of_kind(plain(), "ScaledObject")
     (deployment,) = of_kind(plain(), "Deployment", "worker")

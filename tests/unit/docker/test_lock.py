@@ -19,9 +19,9 @@ CUDA = re.compile(r"nvidia-.*|cuda-.*|triton")
 
 def pinned(name):
     lines = (FOLDER / f"{name}.txt").read_text(encoding="utf-8").splitlines()
-    found = [LINE.fullmatch(line) for line in lines if not line.startswith("#")]
-    assert all(found)
-    return {one[1]: one[2] for one in found}
+    matches = [LINE.fullmatch(line) for line in lines if not line.startswith("#")]
+    assert all(matches)
+    return {match[1]: match[2] for match in matches}
 
 
 def constraints():
@@ -47,8 +47,8 @@ def test_the_installed_packages_have_the_locked_versions():
 @pytest.mark.parametrize("name", ["build", "cpu", "gpu"])
 def test_image_requirements_have_the_versions_of_the_constraints(name):
     tested = constraints()
-    other = {package for package, version in pinned(name).items() if tested.get(package) != version}
-    assert [package for package in other if not (name == "gpu" and CUDA.fullmatch(package))] == []
+    different = {package for package, version in pinned(name).items() if tested.get(package) != version}
+    assert [package for package in different if not (name == "gpu" and CUDA.fullmatch(package))] == []
 
 
 def test_the_bill_of_materials_agrees_and_the_cpu_image_has_no_torch():
@@ -61,8 +61,8 @@ def test_the_bill_of_materials_agrees_and_the_cpu_image_has_no_torch():
 @pytest.mark.parametrize("name", ["build", *EXTRAS])
 def test_the_lock_has_every_requirement_of_the_extras(name):
     """`make lock` writes them anew after a change of pyproject.toml or constraints.txt."""
-    found = pinned(name)
-    for wanted in map(Requirement, requirements(name)):
-        version = found.get(canonicalize_name(wanted.name))
-        assert version is not None, wanted
-        assert wanted.specifier.contains(version), wanted
+    pins = pinned(name)
+    for requirement in map(Requirement, requirements(name)):
+        version = pins.get(canonicalize_name(requirement.name))
+        assert version is not None, requirement
+        assert requirement.specifier.contains(version), requirement

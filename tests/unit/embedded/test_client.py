@@ -32,11 +32,11 @@ def test_embedded_data_outlives_the_client_and_is_shared_by_clients_of_a_process
 def test_changing_a_returned_answer_changes_no_stored_document(engine: OpenSearch) -> None:
     engine.index(index="a", id="1", body={"text": "x", "tags": ["b"]}, refresh=True)
     terms = {"by": {"terms": {"field": "tags.keyword"}}}
-    asked = {"query": {"match": {"text": "x"}}, "fields": ["tags"], "aggs": terms}
-    first = engine.search(index="a", body=asked)
+    body = {"query": {"match": {"text": "x"}}, "fields": ["tags"], "aggs": terms}
+    first = engine.search(index="a", body=body)
     first["hits"]["hits"][0]["_source"]["tags"].append("c")
     first["aggregations"]["by"]["buckets"].clear()
-    second = engine.search(index="a", body=asked)
+    second = engine.search(index="a", body=body)
     assert second["hits"]["hits"][0]["_source"] == {"text": "x", "tags": ["b"]}
     assert second["aggregations"]["by"]["buckets"] == [{"key": "b", "doc_count": 1}]
 
@@ -63,12 +63,12 @@ def test_threads_search_an_embedded_index_while_a_thread_indexes(engine: OpenSea
         searching = [pool.submit(search) for _ in range(16)]
         for batch in range(20):
             ids = [f"{batch % 3}-{number}" for number in range(25)]
-            lines = [line for one in ids for line in ({"index": {"_id": one}}, {"text": f"word {batch}"})]
+            lines = [line for doc_id in ids for line in ({"index": {"_id": doc_id}}, {"text": f"word {batch}"})]
             engine.bulk(index="a", body=lines, refresh=batch % 4 == 0)
             if batch == 10:
                 engine.index(index="a", body={"new_field": "word"}, refresh=True)
         stop.set()
-        assert not any(one.exception(60) for one in searching)
+        assert not any(thread.exception(60) for thread in searching)
     engine.indices.refresh(index="a")
     assert engine.count(index="a")["count"] == 77
 
@@ -83,27 +83,29 @@ def test_other_bm25_constants_are_answered_with_a_warning(engine: OpenSearch) ->
 
 def test_pages_of_equal_scores_follow_the_order_of_insertion(engine: OpenSearch) -> None:
     engine.bulk(
-        index="a", body=[line for one in "cab" for line in ({"index": {"_id": one}}, {"text": one})], refresh=True
+        index="a",
+        body=[line for letter in "cab" for line in ({"index": {"_id": letter}}, {"text": letter})],
+        refresh=True,
     )
     engine.index(index="a", id="c", body={"text": "again"}, refresh=True)
     for order, ids in (("asc", "abc"), ("desc", "cba")):
         page: dict[str, Any] = {"size": 2, "sort": [{"_doc": order}]}
         first = engine.search(index="a", body=page)["hits"]
-        rest = engine.search(index="a", body={**page, "search_after": first["hits"][-1]["sort"]})["hits"]
-        assert [hit["_id"] for hit in first["hits"] + rest["hits"]] == list(ids)
-        assert first["total"] == rest["total"] == {"value": 3, "relation": "eq"}
+        rest_of_hits = engine.search(index="a", body={**page, "search_after": first["hits"][-1]["sort"]})["hits"]
+        assert [hit["_id"] for hit in first["hits"] + rest_of_hits["hits"]] == list(ids)
+        assert first["total"] == rest_of_hits["total"] == {"value": 3, "relation": "eq"}
 
 
 def test_highlights_mark_the_words_that_the_query_matched(engine: OpenSearch) -> None:
     text = f"Salt lowers pressure. Nothing {'of that ' * 15}is said here. High pressure and salt."
     engine.index(index="a", id="1", body={"text": text, "tag": "salt"}, refresh=True)
-    asked = {"query": {"match": {"text": "salt pressure"}}, "highlight": {"fields": {"*": {}}}}
-    (hit,) = engine.search(index="a", body=asked)["hits"]["hits"]
+    body = {"query": {"match": {"text": "salt pressure"}}, "highlight": {"fields": {"*": {}}}}
+    (hit,) = engine.search(index="a", body=body)["hits"]["hits"]
     marked = ["<em>Salt</em> lowers <em>pressure</em>.", "High <em>pressure</em> and <em>salt</em>."]
     assert hit["highlight"]["text"] == marked
     assert set(hit["highlight"]) == {"text"}
-    asked["highlight"] = {"pre_tags": ["["], "post_tags": ["]"], "fields": {"text": {"number_of_fragments": 1}}}
-    (hit,) = engine.search(index="a", body=asked)["hits"]["hits"]
+    body["highlight"] = {"pre_tags": ["["], "post_tags": ["]"], "fields": {"text": {"number_of_fragments": 1}}}
+    (hit,) = engine.search(index="a", body=body)["hits"]["hits"]
     assert hit["highlight"]["text"] == ["[Salt] lowers [pressure]."]
 
 
@@ -111,9 +113,9 @@ def test_hits_of_several_indices_are_the_best_of_all(engine: OpenSearch) -> None
     for name, texts in (("a", ["salt", "salt and pepper"]), ("b", ["salt salt", "none"])):
         lines = [line for text in texts for line in ({"index": {}}, {"text": text})]
         engine.bulk(index=name, body=lines, refresh=True)
-    asked = {"query": {"match": {"text": "salt"}}, "aggs": {"by": {"terms": {"field": "text.keyword", "size": 1}}}}
-    found = engine.search(index="a,b", body=asked)
-    scores = [hit["_score"] for hit in found["hits"]["hits"]]
+    body = {"query": {"match": {"text": "salt"}}, "aggs": {"by": {"terms": {"field": "text.keyword", "size": 1}}}}
+    response = engine.search(index="a,b", body=body)
+    scores = [hit["_score"] for hit in response["hits"]["hits"]]
     assert (len(scores), scores) == (3, sorted(scores, reverse=True))
-    assert found["aggregations"]["by"]["buckets"] == [{"key": "salt", "doc_count": 1}]
-    assert found["aggregations"]["by"]["sum_other_doc_count"] == 2
+    assert response["aggregations"]["by"]["buckets"] == [{"key": "salt", "doc_count": 1}]
+    assert response["aggregations"]["by"]["sum_other_doc_count"] == 2

@@ -76,8 +76,8 @@ def terms(**options: Any) -> dict[str, Any]:
 def test_a_misshapen_search_is_refused(client: OpenSearch, body: Any) -> None:
     assert status(client, "POST", "/a/_search", body) == 400
     lines = f"{{}}\n{json.dumps(body)}\n{{}}\n{{}}\n"
-    both = client.transport.perform_request("POST", "/a/_msearch", body=lines)["responses"]
-    assert [response["status"] for response in both] == [400, 200]
+    responses = client.transport.perform_request("POST", "/a/_msearch", body=lines)["responses"]
+    assert [response["status"] for response in responses] == [400, 200]
 
 
 @pytest.mark.parametrize(
@@ -143,8 +143,8 @@ def mutated(draw: st.DrawFn) -> dict[str, Any]:
     """Return a valid search with a few of its values replaced."""
     body = copy.deepcopy(draw(st.sampled_from(VALID)))
     for _ in range(draw(st.integers(1, 3))):
-        if found := places(body):
-            container, key = draw(st.sampled_from(found))
+        if slots := places(body):
+            container, key = draw(st.sampled_from(slots))
             container[key] = copy.deepcopy(draw(STRANGE))
     return body
 

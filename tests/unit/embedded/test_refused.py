@@ -199,10 +199,10 @@ def test_index_patterns_delete_no_index_by_an_alias(client: OpenSearch) -> None:
     ],
 )
 def test_an_unsupported_read_request_is_refused_by_name(client: OpenSearch, named: str, path: str, body: Any) -> None:
-    place, _, params = path.partition("?")
+    route, _, params = path.partition("?")
     method = "GET" if body is None else "POST"
-    given = dict([params.split("=")]) if params else {}
-    assert named in refusal(client, method, place, body, **given)
+    parameters = dict([params.split("=")]) if params else {}
+    assert named in refusal(client, method, route, body, **parameters)
 
 
 def test_extensions_of_plugins_in_a_search_have_no_effect(client: OpenSearch) -> None:

@@ -52,10 +52,16 @@ def test_a_run_measured_in_parts_equals_a_run_measured_whole(complete: bool) -> 
     evaluator = Evaluator(QRELS, measures, averaging)
     for part in (run_of(q2="zx"), run_of(q9="a"), run_of(q1="cab")):
         evaluator.add(part)
-    found, whole = evaluator.evaluation("part"), evaluate(QRELS, run_of(q1="cab", q2="zx", q9="a"), measures, averaging)
-    assert (found.per_query, found.overall) == (whole.per_query, whole.overall)
-    assert list(found.per_query["RR"]) == ["1", "2", "3"][: 2 + complete]
-    assert list(found.per_query[MSMARCO]) == ["1", "2", "3"]
+    part_evaluation, whole_evaluation = (
+        evaluator.evaluation("part"),
+        evaluate(QRELS, run_of(q1="cab", q2="zx", q9="a"), measures, averaging),
+    )
+    assert (part_evaluation.per_query, part_evaluation.overall) == (
+        whole_evaluation.per_query,
+        whole_evaluation.overall,
+    )
+    assert list(part_evaluation.per_query["RR"]) == ["1", "2", "3"][: 2 + complete]
+    assert list(part_evaluation.per_query[MSMARCO]) == ["1", "2", "3"]
 
 
 def test_depth_cuts_every_measure() -> None:
@@ -129,7 +135,7 @@ def test_no_measure_depends_on_how_query_ids_are_spelt() -> None:
         judged = Qrels({query_id: {"a": 2, "b": 1, "c": 0}, f"{query_id}-1": {"a": 1}})
         run = Run({query_id: documents, f"{query_id}-1": documents[:2]}, name="r")
         per_query = evaluate(judged, run, names).per_query
-        values.add(repr([[of[query_id], of[f"{query_id}-1"]] for of in per_query.values()]))
+        values.add(repr([[value[query_id], value[f"{query_id}-1"]] for value in per_query.values()]))
     assert len(values) == 1
     assert evaluate(QRELS, run_of(q1="cba"), ["ERR@10"]).overall["ERR@10"] == pytest.approx(
         1 / 16 / 2 + 15 / 16 * 3 / 16 / 3, abs=1e-5
@@ -216,8 +222,8 @@ def test_runs_that_cannot_be_compared_are_refused(runs: list[Evaluation], messag
 
 
 def test_runs_are_not_compared_by_a_measure_that_lacks_a_value() -> None:
-    both = {"1": 1.0, "2": 0.5}
-    first = Evaluation("first", {"RR": both, "Accuracy": {"1": 1.0}}, {"RR": 0.75, "Accuracy": 1.0})
-    second = Evaluation("second", {"RR": both, "Accuracy": both}, {"RR": 0.75, "Accuracy": 0.75})
+    two_grades = {"1": 1.0, "2": 0.5}
+    first = Evaluation("first", {"RR": two_grades, "Accuracy": {"1": 1.0}}, {"RR": 0.75, "Accuracy": 1.0})
+    second = Evaluation("second", {"RR": two_grades, "Accuracy": two_grades}, {"RR": 0.75, "Accuracy": 0.75})
     with pytest.raises(EvaluationError, match="first and second cannot be compared by Accuracy"):
         compare_runs([first, second])

@@ -60,10 +60,10 @@ def run_of(name: str, *doc_ids: str, queries: int = 4) -> Run:
 
 
 def test_judgments_are_known_by_their_checksum_and_candidates_by_their_name(folder: Path) -> None:
-    found = find_materials(folder, COLLECTION, 100)
-    assert [path.name for path in found.files] == ["top100.jsonl", "judgments-of-nist"]
-    assert found.qrels.judgments["q0"] == {"b": 1}
-    bm25, candidates = truncate_candidates(found.candidates, 1)
+    materials = find_materials(folder, COLLECTION, 100)
+    assert [path.name for path in materials.files] == ["top100.jsonl", "judgments-of-nist"]
+    assert materials.qrels.judgments["q0"] == {"b": 1}
+    bm25, candidates = truncate_candidates(materials.candidates, 1)
     assert [one.doc_id for one in bm25.rankings["q3"]] == ["a"]
     assert [len(candidate.documents) for candidate in candidates] == [1] * 4
 
@@ -75,7 +75,7 @@ def test_reproduce_accepts_a_run_with_corpus_and_queries(folder: Path) -> None:
     (folder / "corpus.jsonl").write_text('{"id": "a", "text": "an old dog"}\n{"id": "b", "text": "a red fox"}\n')
     (folder / "queries.tsv").write_text("".join(f"q{n}\tred fox\n" for n in range(4)))
     bm25, _candidates = truncate_candidates(find_materials(folder, COLLECTION, 100).candidates, 100)
-    assert [one.doc_id for one in bm25.rankings["q0"]] == ["a", "b"]
+    assert [candidate.doc_id for candidate in bm25.rankings["q0"]] == ["a", "b"]
 
 
 def test_reproduce_names_missing_files_with_address_and_checksum(tmp_path: Path) -> None:
@@ -94,30 +94,34 @@ def test_reproduce_refuses_a_file_with_another_checksum(folder: Path) -> None:
 
 
 def test_the_model_stands_beside_published_values_on_the_same_candidates(folder: Path) -> None:
-    found = find_materials(folder, COLLECTION, 100)
-    bm25, _candidates = truncate_candidates(found.candidates, 100)
-    told = compare_with_published(COLLECTION, 100, found.qrels, bm25, run_of("ours", "b", "a"), [run_of("theirs", "b")])
-    assert told.is_published
-    assert told.published == COLLECTION.values
-    assert {name: round(value, 4) for name, value in told.values.items()} == {
+    materials = find_materials(folder, COLLECTION, 100)
+    bm25, _candidates = truncate_candidates(materials.candidates, 100)
+    comparison = compare_with_published(
+        COLLECTION, 100, materials.qrels, bm25, run_of("ours", "b", "a"), [run_of("theirs", "b")]
+    )
+    assert comparison.is_published
+    assert comparison.published == COLLECTION.values
+    assert {name: round(value, 4) for name, value in comparison.values.items()} == {
         "ours": 1.0,
         BM25: 0.6309,
         "theirs": 1.0,
     }
-    first, second = told.comparisons
+    first, second = comparison.comparisons
     assert (first.baseline, first.run, first.wins, first.losses) == (BM25, "ours", 4, 0)
     assert first.difference == pytest.approx(0.3691, abs=1e-4)
     assert (second.baseline, second.ties) == ("theirs", 4)
-    assert json.loads(json.dumps(told.as_json()))["published"][0]["system"] == "others"
+    assert json.loads(json.dumps(comparison.as_json()))["published"][0]["system"] == "others"
 
 
 def test_unpublished_candidates_and_depths_have_no_published_values(folder: Path) -> None:
-    found = find_materials(folder, COLLECTION, 100)
+    materials = find_materials(folder, COLLECTION, 100)
     for bm25, depth in ((run_of(BM25, "b", "a"), 100), (run_of(BM25, "a", "b", queries=3), 100)):
-        told = compare_with_published(COLLECTION, depth, found.qrels, bm25, run_of("ours", "b"), [])
-        assert (told.is_published, told.published) == (False, ())
-    told = compare_with_published(COLLECTION, 1000, found.qrels, run_of(BM25, "a", "b"), run_of("ours", "b"), [])
-    assert (told.is_published, told.published) == (True, ())
+        comparison = compare_with_published(COLLECTION, depth, materials.qrels, bm25, run_of("ours", "b"), [])
+        assert (comparison.is_published, comparison.published) == (False, ())
+    comparison = compare_with_published(
+        COLLECTION, 1000, materials.qrels, run_of(BM25, "a", "b"), run_of("ours", "b"), []
+    )
+    assert (comparison.is_published, comparison.published) == (True, ())
 
 
 def test_the_reproduce_command_names_missing_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -139,11 +143,11 @@ def test_reproduce_ranks_the_published_candidates(name: str, tmp_path: Path) -> 
     arguments = ["--json", "--model", "osrerank/minilm-l6", "reproduce", name, str(data), "-o", str(tmp_path / "x.run")]
     outcome = CliRunner().invoke(cli, arguments)
     assert outcome.exit_code == 0, outcome.output
-    told = json.loads(outcome.stdout)
-    assert told["same_candidates"]
-    assert told["queries"] == COLLECTIONS[name].queries
-    assert told["values"]["osrerank/minilm-l6"] > told["values"]["BM25"] + 0.1
-    assert told["comparisons"][0]["p_t_holm"] < 0.001
+    content = json.loads(outcome.stdout)
+    assert content["same_candidates"]
+    assert content["queries"] == COLLECTIONS[name].queries
+    assert content["values"]["osrerank/minilm-l6"] > content["values"]["BM25"] + 0.1
+    assert content["comparisons"][0]["p_t_holm"] < 0.001
 
 
 def test_published_values_are_sorted_and_have_an_address() -> None:

@@ -52,8 +52,8 @@ def test_a_run_leaves_a_querys_own_document_out(folder: Path) -> None:
     assert [one.doc_id for one in read_run("without.run").rankings["a"]] == ["b", "c"]
     (record,) = read_records(Path("without.run.jsonl"))
     assert [candidate["first_pass"]["rank"] for candidate in record.fields["candidates"]] == [1, 2]
-    said = command("evaluate", "qrels.txt", "with.run", "without.run", "-m", "RR").stderr
-    assert said == (
+    error_output = command("evaluate", "qrels.txt", "with.run", "without.run", "-m", "RR").stderr
+    assert error_output == (
         "Warning: in with, the top document of 1 of 1 queries has the query's id; to leave it out, as BEIR does, use "
         "osrerank run --exclude-query-ids\n"
     )

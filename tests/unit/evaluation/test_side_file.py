@@ -26,12 +26,12 @@ def without_timings(path: Path) -> list[dict[str, object]]:
 
 
 def test_a_run_killed_at_any_byte_and_resumed_equals_an_uninterrupted_run(tmp_path: Path) -> None:
-    whole, torn = tmp_path / "whole.jsonl", tmp_path / "torn.jsonl"
+    whole_file, torn = tmp_path / "whole.jsonl", tmp_path / "torn.jsonl"
     ids = [query.query_id for query in QUERIES]
-    with SideFile(whole, OPTIONS) as checkpoint:
+    with SideFile(whole_file, OPTIONS) as checkpoint:
         assert run_queries(QUERIES, answer, checkpoint, workers=3) == []
         checkpoint.finish(ids)
-    content = whole.read_bytes()
+    content = whole_file.read_bytes()
     for cut in (0, 5, content.index(b"\n") + 1, len(content) // 2, len(content) - 1, len(content)):
         torn.write_bytes(content[:cut])
         with SideFile(torn, OPTIONS) as checkpoint:
@@ -40,8 +40,8 @@ def test_a_run_killed_at_any_byte_and_resumed_equals_an_uninterrupted_run(tmp_pa
             run_queries(QUERIES, lambda query, at, asked=asked: asked.append(query) or answer(query, at), checkpoint)
             assert len(asked) == len(QUERIES) - done
             checkpoint.finish(ids)
-        assert without_timings(torn) == without_timings(whole)
-    assert [record.query_id for record in read_records(whole)] == ids
+        assert without_timings(torn) == without_timings(whole_file)
+    assert [record.query_id for record in read_records(whole_file)] == ids
 
 
 def test_a_checkpoint_of_other_options_is_refused(tmp_path: Path) -> None:

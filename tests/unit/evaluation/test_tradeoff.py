@@ -59,8 +59,12 @@ def test_a_sample_of_no_pairs_keeps_the_mono_order_and_of_all_pairs_is_the_sum()
         == derive_ranking(SCORED, OperatingPoint(5, 1))
         == derive_ranking(SCORED, OperatingPoint(5))
     )
-    whole = derive_ranking(SCORED, OperatingPoint(5, 4, "sum"))
-    assert whole == derive_ranking(SCORED, OperatingPoint(5, 4, "sample", sample_size=3)) == (whole[0], 5 + 4 * 3)
+    full_ranking = derive_ranking(SCORED, OperatingPoint(5, 4, "sum"))
+    assert (
+        full_ranking
+        == derive_ranking(SCORED, OperatingPoint(5, 4, "sample", sample_size=3))
+        == (full_ranking[0], 5 + 4 * 3)
+    )
     assert derive_ranking(SCORED, OperatingPoint(5, 4, "sample", sample_size=9))[1] == 5 + 4 * 3
     assert derive_ranking(SCORED, OperatingPoint(5, 4, "sample", sample_size=2))[1] == 5 + 4 * 2
 

@@ -27,9 +27,11 @@ def synthetic(queries=20, documents=40, *, third=0.0):
         first_pass = np.sort(rng.normal(size=documents) * 3)[::-1]
         best = np.sort(rng.normal(size=(documents, 3)) * 3, axis=1)[:, ::-1]
         truth = 0.5 * first_pass + 0.5 * (best[:, 0] + third * best[:, 2])
-        ids = tuple(f"d{place}" for place in range(documents))
+        ids = tuple(f"d{index}" for index in range(documents))
         evidence.append(SentenceScores(f"{number + 1}", ids, first_pass, best))
-        judgments[f"{number + 1}"] = {ids[place]: int(order < 10) for order, place in enumerate(np.argsort(-truth))}
+        judgments[f"{number + 1}"] = {
+            ids[true_rank]: int(order < 10) for order, true_rank in enumerate(np.argsort(-truth))
+        }
     return evidence, Qrels(judgments)
 
 
@@ -54,13 +56,13 @@ def test_held_out_labels_never_change_the_choice():
     settings = grid(2)
     chosen = [fold.setting for fold in learn(evidence, qrels, settings)]
     rng = np.random.default_rng(1)
-    for place, fold in enumerate(block_folds(qrels.judgments, 5)):
+    for index, fold in enumerate(block_folds(qrels.judgments, 5)):
         permuted = dict(qrels.judgments)
         for query_id in fold:
             labels = list(permuted[query_id].values())
             permuted[query_id] = dict(zip(permuted[query_id], rng.permutation(labels).tolist(), strict=True))
-        outcome = learn(evidence, Qrels(permuted), settings)[place]
-        assert outcome.setting == chosen[place]
+        outcome = learn(evidence, Qrels(permuted), settings)[index]
+        assert outcome.setting == chosen[index]
         assert outcome.test < 0.9
 
 

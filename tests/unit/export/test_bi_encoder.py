@@ -65,10 +65,10 @@ def test_modules_dimensions_and_similarity_are_in_the_card(tmp_path: Path) -> No
 
 def test_without_safetensors_torch_reads_the_modules_of_the_graph(folder: Path, tmp_path: Path) -> None:
     for precision, most in (("fp32", 1e-6), ("int8", 0.05)):
-        made = tmp_path / precision
-        export_model(folder, made, ExportOptions(precision=precision))
+        path = tmp_path / precision
+        export_model(folder, path, ExportOptions(precision=precision))
         onnx, torch = (
-            encoder(made, name).encode(["low blood pressure"], "document").rows for name in ("onnx", "torch")
+            encoder(path, name).encode(["low blood pressure"], "document").rows for name in ("onnx", "torch")
         )
         np.testing.assert_allclose(torch, onnx, atol=most)
 
@@ -200,7 +200,9 @@ def test_unknown_fields_of_a_bi_encoder_are_refused_by_file_and_field(
 def test_unknown_modules_of_a_bi_encoder_are_refused_by_name(
     types: tuple[str, ...], problem: str, folder: Path
 ) -> None:
-    listed = [{"path": f"{at}_{kind}" if at else "", "type": f"{LIBRARY}.{kind}"} for at, kind in enumerate(types)]
+    listed = [
+        {"path": f"{index}_{kind}" if index else "", "type": f"{LIBRARY}.{kind}"} for index, kind in enumerate(types)
+    ]
     (folder / "modules.json").write_text(json.dumps(listed), "utf-8")
     with pytest.raises(ModelLoadError, match=problem) as raised:
         card_of(folder)

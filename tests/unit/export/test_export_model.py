@@ -102,7 +102,7 @@ def test_int8_weights_have_a_scale_for_each_row() -> None:
 def judged_files(folder: Path, queries: int = 8) -> list[str]:
     """Write candidates, and judgments by which the one that the model puts first is relevant; return the options."""
     best = int(np.argmax(values(CLASSIFIER)))
-    entries = [{"doc_id": str(at), "text": text, "score": 9.0 - at} for at, text in enumerate(DOCUMENTS)]
+    entries = [{"doc_id": str(index), "text": text, "score": 9.0 - index} for index, text in enumerate(DOCUMENTS)]
     lines = [{"query_id": str(n), "query": "low pressure", "candidates": entries} for n in range(queries)]
     (folder / "c.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     (folder / "qrels").write_text("".join(f"{n} 0 {best} 1\n" for n in range(queries)))

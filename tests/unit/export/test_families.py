@@ -37,11 +37,11 @@ def test_int8_keeps_the_order_of_each_family(checkpoint: Path) -> None:
     assert expected.std() > 1, "the logits are too flat to show anything"
     found = {}
     for precision in ("fp32", "int8"):
-        made = checkpoint.parent / precision
-        main(["export", str(checkpoint), str(made), "--precision", precision, "--no-self-check"])
-        assert list(read_card(made).onnx) == [precision]
-        scorer = load_scorer(str(made), backend="onnx", threads=1)
-        found[precision] = scorer.score(QUERY, TEXTS, [(place,) for place in range(len(TEXTS))]).values
+        path = checkpoint.parent / precision
+        main(["export", str(checkpoint), str(path), "--precision", precision, "--no-self-check"])
+        assert list(read_card(path).onnx) == [precision]
+        scorer = load_scorer(str(path), backend="onnx", threads=1)
+        found[precision] = scorer.score(QUERY, TEXTS, [(index,) for index in range(len(TEXTS))]).values
         scorer.close()
     np.testing.assert_allclose(found["fp32"], expected, atol=1e-3)
     shared = set(np.argsort(-expected)[:10]) & set(np.argsort(-found["int8"])[:10])

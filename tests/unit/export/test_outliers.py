@@ -46,7 +46,7 @@ def test_separating_outlying_channels_keeps_the_graphs_output() -> None:
     separate_outliers(model, [tokens(seed) for seed in range(4)], 2, 1.25)
     onnx.checker.check_model(model)
     np.testing.assert_allclose(run(model, tokens(9)), before, rtol=1e-5, atol=1e-4)
-    places = next(one for one in model.graph.initializer if one.name.endswith(f"{SUFFIX}.places"))
+    places = next(tensor for tensor in model.graph.initializer if tensor.name.endswith(f"{SUFFIX}.places"))
     assert numpy_helper.to_array(places).tolist() == list(LOUD)
 
 

@@ -37,8 +37,8 @@ def saved(tmp_path: Path) -> Path:
     encoder = Transformer(str(plain(tmp_path / "plain")), max_seq_length=24)
     router = Router.for_query_document(query_modules=[table], document_modules=[encoder, Pooling(32, "mean")])
     prompts = {"query": "query: ", "document": "passage: "}
-    made = library.SentenceTransformer(modules=[router, Normalize()], prompts=prompts, device="cpu")
-    made.save_pretrained(str(tmp_path / "saved"), create_model_card=False)
+    sentence_transformer = library.SentenceTransformer(modules=[router, Normalize()], prompts=prompts, device="cpu")
+    sentence_transformer.save_pretrained(str(tmp_path / "saved"), create_model_card=False)
     return tmp_path / "saved"
 
 
@@ -55,9 +55,9 @@ def test_routed_queries_and_documents_have_the_vectors_of_sentence_transformers(
 def test_another_query_model_changes_scores_but_not_document_vectors(saved: Path, tmp_path: Path) -> None:
     export_model(saved, tmp_path / "one", ExportOptions(precision="fp32"))
     export_model(saved, tmp_path / "other", ExportOptions(precision="fp32", query_prefix="search: "))
-    with closing(opened(tmp_path / "one")) as one, closing(opened(tmp_path / "other")) as other:
-        assert one.key == other.key
-        assert one.identity != other.identity
+    with closing(opened(tmp_path / "one")) as first_folder, closing(opened(tmp_path / "other")) as second_folder:
+        assert first_folder.key == second_folder.key
+        assert first_folder.identity != second_folder.identity
 
 
 def test_a_copy_without_the_query_model_is_refused(saved: Path, tmp_path: Path) -> None:

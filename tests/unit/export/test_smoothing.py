@@ -63,8 +63,10 @@ def test_smoothing_brings_int8_nearer_to_fp32_than_a_single_scale(tmp_path: Path
     onnx.save(model(), tmp_path / "fp32.onnx")
     errors = {}
     for name, recipe in (("smooth", {"outlying": "smooth", "outliers": 1}), ("none", {"outliers": 0})):
-        made = QuantisationRecipe(outlier_gain=3.0, **recipe)  # type: ignore[arg-type]
-        quantise(tmp_path / "fp32.onnx", tmp_path / f"{name}.onnx", made, [tokens(seed) for seed in range(4)])
+        quantisation_recipe = QuantisationRecipe(outlier_gain=3.0, **recipe)  # type: ignore[arg-type]
+        quantise(
+            tmp_path / "fp32.onnx", tmp_path / f"{name}.onnx", quantisation_recipe, [tokens(seed) for seed in range(4)]
+        )
         difference = outputs(str(tmp_path / f"{name}.onnx"), 9) - outputs(model(), 9)
         errors[name] = float(np.sqrt((difference**2).mean()))
     assert errors["smooth"] < errors["none"] / 2

@@ -34,8 +34,8 @@ def saved(tmp_path: Path) -> Path:
 
     weights = np.random.default_rng(5).standard_normal((ROWS, WIDTH)).astype(np.float32)
     table = StaticEmbedding(Tokenizer.from_file(str(TINY / "tokenizer.json")), weights)
-    made = library.SentenceTransformer(modules=[table], prompts={"query": "search: "}, device="cpu")
-    made.save_pretrained(str(tmp_path / "saved"), create_model_card=False)
+    sentence_transformer = library.SentenceTransformer(modules=[table], prompts={"query": "search: "}, device="cpu")
+    sentence_transformer.save_pretrained(str(tmp_path / "saved"), create_model_card=False)
     return tmp_path / "saved"
 
 
@@ -57,10 +57,10 @@ def test_model2vecs_rows_weights_and_mapping_are_applied(saved: Path, tmp_path: 
     rng = np.random.default_rng(6)
     rows = rng.standard_normal((50, WIDTH)).astype(np.float32)
     mapping, weights = rng.integers(0, 50, ROWS), rng.random(ROWS)
-    whole = (rows[mapping] * weights[:, None]).astype(np.float32)
+    expected_rows = (rows[mapping] * weights[:, None]).astype(np.float32)
     for name, parts in {
         "parts": {"embeddings": rows, "mapping": mapping, "weights": weights},
-        "whole": {"embedding.weight": whole},
+        "whole": {"embedding.weight": expected_rows},
     }.items():
         save_file(parts, saved / "model.safetensors")
         export_model(saved, tmp_path / name, ExportOptions(precision="fp32"))
@@ -75,8 +75,8 @@ def test_the_tokenizers_limit_cuts_texts_of_static_embeddings(saved: Path, tmp_p
     export_model(saved, tmp_path / "made", ExportOptions(precision="fp32"))
     with closing(load_model(str(tmp_path / "made"), backend="onnx")) as model:
         assert is_encoder(model)
-        found = model.encode(TEXTS[:2], "document").rows
-    np.testing.assert_allclose(found, theirs / np.linalg.norm(theirs, axis=1, keepdims=True), atol=1e-6)
+        rows = model.encode(TEXTS[:2], "document").rows
+    np.testing.assert_allclose(rows, theirs / np.linalg.norm(theirs, axis=1, keepdims=True), atol=1e-6)
 
 
 def test_a_sparse_static_embedding_table_is_refused_by_name(saved: Path, tmp_path: Path) -> None:

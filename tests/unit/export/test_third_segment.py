@@ -36,13 +36,13 @@ def reference(start):
     builder = load_scorer(str(DATA / "tiny-bert-duo"), backend="onnx")._builder
     table = network.bert.embeddings.token_type_embeddings
     rows = table.weight.detach()
-    seen = torch.nn.functional.one_hot if start == "zeros" else None
+    one_hot = torch.nn.functional.one_hot if start == "zeros" else None
 
     class Lookup(torch.nn.Module):
         def forward(self, segments):
-            if seen is None:
+            if one_hot is None:
                 return rows[segments.clamp(max=1)]
-            return (seen(segments, 3)[..., :2].float() @ rows).reshape(*segments.shape, -1)
+            return (one_hot(segments, 3)[..., :2].float() @ rows).reshape(*segments.shape, -1)
 
     network.bert.embeddings.token_type_embeddings = Lookup()
     query = builder.query("low pressure")

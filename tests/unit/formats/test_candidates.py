@@ -85,7 +85,7 @@ def test_run_corpus_and_queries_are_joined_and_the_last_text_of_a_document_count
 
 
 def lines(count: int, size: int = 1) -> bytes:
-    candidates = [{"doc_id": f"d{place}", "text": f"{place} " * 100} for place in range(size)]
+    candidates = [{"doc_id": f"d{index}", "text": f"{index} " * 100} for index in range(size)]
     return b"".join(
         json.dumps({"query_id": f"q{number}", "query": f"query {number}", "candidates": candidates}).encode() + b"\n"
         for number in range(count)
@@ -95,27 +95,27 @@ def lines(count: int, size: int = 1) -> bytes:
 def test_candidates_that_change_while_they_are_read_are_noticed(tmp_path: Path) -> None:
     path = tmp_path / "candidates.jsonl"
     path.write_bytes(lines(2))
-    found = CandidatesByQuery(candidate_lists(path))
+    candidates_by_query = CandidatesByQuery(candidate_lists(path))
     path.write_bytes(lines(2).replace(b'"0 0', b'"1 0'))
     with pytest.raises(FormatError, match="the candidates of query q0 were changed while they were being read"):
-        found.documents("q0")
-    found = CandidatesByQuery(candidate_lists(path))
+        candidates_by_query.documents("q0")
+    candidates_by_query = CandidatesByQuery(candidate_lists(path))
     path.write_bytes(lines(1))
     with pytest.raises(FormatError, match="the candidates of query q1 were changed"):
-        found.documents("q1")
+        candidates_by_query.documents("q1")
 
 
 @pytest.mark.parametrize("pack", [bytes, gzip.compress])
 def test_candidates_are_read_by_query_in_any_order(tmp_path: Path, pack: Callable[[bytes], bytes]) -> None:
     path = tmp_path / "candidates.jsonl"
     path.write_bytes(pack(lines(4)))
-    found = CandidatesByQuery(candidate_lists(path))
-    assert [query.query_id for query in found.queries] == ["q0", "q1", "q2", "q3"]
-    expected = {one.query.query_id: one.documents for one in candidate_lists(path)}
+    candidates_by_query = CandidatesByQuery(candidate_lists(path))
+    assert [query.query_id for query in candidates_by_query.queries] == ["q0", "q1", "q2", "q3"]
+    expected = {candidate_list.query.query_id: candidate_list.documents for candidate_list in candidate_lists(path)}
     for query_id in ("q0", "q2", "q1", "q1", "q3"):
-        assert found.documents(query_id) == expected[query_id]
+        assert candidates_by_query.documents(query_id) == expected[query_id]
     with pytest.raises(KeyError, match="q9"):
-        found.documents("q9")
+        candidates_by_query.documents("q9")
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="the system has no named pipes")
@@ -124,9 +124,9 @@ def test_candidates_may_come_through_a_pipe(tmp_path: Path) -> None:
     os.mkfifo(path)
     writing = threading.Thread(target=path.write_bytes, args=(lines(3),))
     writing.start()
-    found = CandidatesByQuery(candidate_lists(path))
+    candidates_by_query = CandidatesByQuery(candidate_lists(path))
     writing.join()
-    assert [found.documents(f"q{number}")[0]["id"] for number in (0, 2)] == ["d0", "d0"]
+    assert [candidates_by_query.documents(f"q{number}")[0]["id"] for number in (0, 2)] == ["d0", "d0"]
 
 
 @pytest.mark.long
@@ -136,8 +136,11 @@ def test_memory_of_reading_candidates_does_not_grow_with_the_queries(tmp_path: P
         path = tmp_path / f"{count}.jsonl"
         path.write_bytes(lines(count, size=100))
         tracemalloc.start()
-        found = CandidatesByQuery(candidate_lists(path))
-        assert sum(len(found.documents(query.query_id)) for query in found.queries) == count * 100
+        candidates_by_query = CandidatesByQuery(candidate_lists(path))
+        assert (
+            sum(len(candidates_by_query.documents(query.query_id)) for query in candidates_by_query.queries)
+            == count * 100
+        )
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
     assert peaks[1] < peaks[0] + 500_000  # their texts alone are 2.3 MB more

@@ -24,20 +24,20 @@ def test_the_first_row_of_a_repeated_id_is_found_in_any_thread() -> None:
     assert "b" in table
     assert "B" not in table
     assert len(IdTable.create_temporary([])) == 0
-    table, found = IdTable.create_temporary([IdRow("a", 1, "fox")]), []
-    asking = threading.Thread(target=lambda: found.append(table.get("a")))
+    table, found_rows = IdTable.create_temporary([IdRow("a", 1, "fox")]), []
+    asking = threading.Thread(target=lambda: found_rows.append(table.get("a")))
     asking.start()
     asking.join()
-    assert found == [IdRow("a", 1, "fox")]
+    assert found_rows == [IdRow("a", 1, "fox")]
 
 
 def test_a_stored_id_table_is_reused_for_the_same_key_only(tmp_path: Path) -> None:
     path = tmp_path / "ids"
     assert IdTable.open_existing(path, "key") is None
-    made = IdTable.create(path, "key", ROWS)
+    table = IdTable.create(path, "key", ROWS)
     opened = IdTable.open_existing(path, "key")
     assert opened is not None
-    assert (len(made), len(opened), opened.get("b")) == (7, 7, ROWS[0])
+    assert (len(table), len(opened), opened.get("b")) == (7, 7, ROWS[0])
     assert [file.name for file in tmp_path.iterdir()] == ["ids"]
     assert IdTable.open_existing(path, "other key") is None
     IdTable.create(path, "other key", ROWS[:1])

@@ -63,13 +63,15 @@ def collection_name(tmp_path: Path) -> str:
 def test_queries_judgments_and_candidates_of_ir_datasets_are_read(collection_name: str) -> None:
     assert [(query.query_id, query.text) for query in read_queries(collection_name)] == [("q1", "red fox")]
     assert read_qrels(collection_name).judgments == {"q1": {"a": 2}}
-    assert [one.doc_id for one in read_run(collection_name).rankings["q1"]] == ["a", "b"]
+    assert [candidate.doc_id for candidate in read_run(collection_name).rankings["q1"]] == ["a", "b"]
     (only,) = read_candidates(collection_name)
     assert only.documents == (
         {"id": "a", "text": "a red fox", "title": "Foxes", "score": 2.5},
         {"id": "b", "text": "an old dog", "title": "Dogs", "score": 1.5},
     )
-    assert [one.documents for one in assemble(collection_name, collection_name, collection_name)] == [only.documents]
+    assert [
+        candidate_list.documents for candidate_list in assemble(collection_name, collection_name, collection_name)
+    ] == [only.documents]
 
 
 def test_documents_of_ir_datasets_are_read_as_json_lines(collection_name: str) -> None:

@@ -52,8 +52,8 @@ def beside(path: Path, name: str, text: str) -> Path:
 
 
 def texts(path: Path) -> list[Any]:
-    found = TextFile(path)
-    return [(text_id, found[text_id]) for text_id in found]
+    text_file = TextFile(path)
+    return [(text_id, text_file[text_id]) for text_id in text_file]
 
 
 def id_triples(path: Path) -> list[Any]:

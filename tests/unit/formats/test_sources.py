@@ -70,7 +70,7 @@ def lzw_of(content: bytes) -> bytes:
             codes += [0] * (-len(codes) % 8)
     groups = (codes[start : start + 8] for start in range(0, len(codes), 8))
     return b"\x1f\x9d\x90" + b"".join(
-        sum(code << (9 * place) for place, code in enumerate(group)).to_bytes(-(-9 * len(group) // 8), "little")
+        sum(code << (9 * index) for index, code in enumerate(group)).to_bytes(-(-9 * len(group) // 8), "little")
         for group in groups
     )
 

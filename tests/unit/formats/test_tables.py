@@ -37,7 +37,7 @@ def test_a_pyterrier_result_is_read_as_candidates_in_score_order(result: Path) -
 def test_a_pyterrier_result_is_a_run_named_by_its_file(result: Path) -> None:
     run = read_run(result)
     assert run.name == "result"
-    assert {query_id: [one.doc_id for one in ranking] for query_id, ranking in run.rankings.items()} == {
+    assert {query_id: [candidate.doc_id for candidate in ranking] for query_id, ranking in run.rankings.items()} == {
         "q1": ["a", "b"],
         "q2": ["c"],
     }

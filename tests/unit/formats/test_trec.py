@@ -89,8 +89,8 @@ def test_bad_judgments_are_refused_with_file_and_line(tmp_path: Path, text: str,
 def test_a_repeated_judgment_counts_once_and_is_logged(tmp_path, caplog, text):
     path = written(tmp_path / "qrels", text)
     assert read_qrels(path).judgments == {"q": {"a": 1, "b": 0}}
-    said = f"{path} repeats 1 judgments with the same grade, which count once; the first is in line 3"
-    assert caplog.messages == [said]
+    warning = f"{path} repeats 1 judgments with the same grade, which count once; the first is in line 3"
+    assert caplog.messages == [warning]
 
 
 def test_comment_lines_are_counted_and_logged(tmp_path, caplog):
@@ -128,12 +128,12 @@ def test_submissions_have_query_document_and_rank(tmp_path: Path) -> None:
     assert (tmp_path / "run").read_text() == "2\tD7\t1\n2\tD9\t2\n2\tD1\t3\n1\tD7\t1\n"
     again = read_run(tmp_path / "run")
     assert again.by_rank
-    assert [one.doc_id for one in again.rankings["2"]] == ["D7", "D9", "D1"]
+    assert [candidate.doc_id for candidate in again.rankings["2"]] == ["D7", "D9", "D1"]
     with pytest.raises(EvaluationError, match="one word"):
         write_run(tmp_path / "run", Run({"q": (ScoredDocument("two words", 0.5),)}), form="msmarco")
 
 
 @pytest.mark.parametrize("text", ["1\t0\tD1\t1\n1 Q0 D2 -2\n", "query-id\tcorpus-id\tscore\n1\tD1\t1\n1\tD2\t-2\n"])
 def test_judgments_are_read_with_any_white_space_and_in_beirs_form(tmp_path: Path, text: str) -> None:
-    found = flatten_qrels(read_qrels([str(written(tmp_path / "qrels", text))]))
-    assert list(found) == [Judgment("1", "D1", 1), Judgment("1", "D2", -2)]
+    qrels = flatten_qrels(read_qrels([str(written(tmp_path / "qrels", text))]))
+    assert list(qrels) == [Judgment("1", "D1", 1), Judgment("1", "D2", -2)]

@@ -32,10 +32,10 @@ class Serverless(CannedTransport):
         if "position-" in url:
             self.kept[url.rpartition("/")[2]] = body["record"]
             return {"_seq_no": 1, "_primary_term": 1}
-        every = [{"_index": "canned", "_id": str(at), "_source": note} for at, note in enumerate(NOTES)]
+        every = [{"_index": "canned", "_id": str(index), "_source": note} for index, note in enumerate(NOTES)]
         if body and url == f"/{SIDE}/_search" and "position-" in str(body):
-            kept = [name for name in body["query"]["ids"]["values"] if name in self.kept]
-            return {"hits": {"hits": [{"_id": name, "fields": {"record": [self.kept[name]]}} for name in kept]}}
+            kept_names = [name for name in body["query"]["ids"]["values"] if name in self.kept]
+            return {"hits": {"hits": [{"_id": name, "fields": {"record": [self.kept[name]]}} for name in kept_names]}}
         self.answer = {
             "count": len(NOTES),
             "aggregations": {"newest": {"value": 9}},

@@ -93,8 +93,8 @@ UNKNOWN = [
 @pytest.mark.parametrize(("options", "named"), [*MALFORMED, *UNKNOWN])
 def test_a_malformed_option_is_named(options, named):
     is_short = (options, named) in UNKNOWN or named.startswith("interleave.")
-    said = named.rpartition(".")[2] if is_short else named.replace(".", r"\.")
-    with pytest.raises(ConfigError, match=said) as caught:
+    escaped = named.rpartition(".")[2] if is_short else named.replace(".", r"\.")
+    with pytest.raises(ConfigError, match=escaped) as caught:
         Rerank.of(options, Rerank())
     assert caught.value.setting == f"rerank.{named}"
 

@@ -62,7 +62,7 @@ def test_a_users_own_collection_keeps_the_engines_similarity_without_a_warning(t
 
 def test_a_refused_load_names_the_engine(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     (tmp_path / "corpus.jsonl").write_text(f'{{"id": "{"x" * 600}", "text": "y"}}\n')
-    place = ["--index", "i", "--url", f"embedded:{tmp_path / 'engine'}"]
-    code, error = run(capsys, "index", "jsonl", str(tmp_path / "corpus.jsonl"), *place)
+    index_arguments = ["--index", "i", "--url", f"embedded:{tmp_path / 'engine'}"]
+    code, error = run(capsys, "index", "jsonl", str(tmp_path / "corpus.jsonl"), *index_arguments)
     assert code == 1
     assert error.startswith("Error: the embedded engine rejected 1 documents; the first is ")

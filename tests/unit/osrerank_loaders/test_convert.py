@@ -27,9 +27,9 @@ class TestCandidates:
     def test_top1000_files_in_random_order_are_converted(self, tmp_path: Path) -> None:
         rows = "2\t20\tsecond\ttext 20\n1\t10\tfirst\ttext 10\n2\t10\tsecond\ttext 10\n"
         first, second = read_top1000((write(tmp_path, rows),))
-        both = [{"doc_id": "20", "text": "text 20"}, {"doc_id": "10", "text": "text 10"}]
-        assert first == {"query_id": "2", "query": "second", "candidates": both}
-        assert second == {"query_id": "1", "query": "first", "candidates": both[1:]}
+        two_documents = [{"doc_id": "20", "text": "text 20"}, {"doc_id": "10", "text": "text 10"}]
+        assert first == {"query_id": "2", "query": "second", "candidates": two_documents}
+        assert second == {"query_id": "1", "query": "first", "candidates": two_documents[1:]}
 
     def test_a_run_with_a_collection_is_converted(self, tmp_path: Path) -> None:
         run = "7 Q0 D2 1 3.5 tag\n7\tQ0\tD1\t2\t-1\ttag\n"
@@ -112,8 +112,8 @@ class TestTrecCar:
         outline = write(tmp_path, cbor2.dumps([0, "Page", b"Page", [[0, "A", b"A", []]]]))
         for arguments, expected in ([], "Page/A\tPage A\n"), (["--pages"], "Page\tPage\nPage/A\tPage A\n"):
             output = tmp_path / "queries.tsv"
-            whole = ["trec-car-queries", outline, "--level", "hierarchical", "-o", str(output), *arguments]
-            assert CliRunner().invoke(convert, whole, catch_exceptions=False).exit_code == 0
+            convert_arguments = ["trec-car-queries", outline, "--level", "hierarchical", "-o", str(output), *arguments]
+            assert CliRunner().invoke(convert, convert_arguments, catch_exceptions=False).exit_code == 0
             assert output.read_text() == expected
             output.unlink()
 
@@ -123,9 +123,9 @@ class TestTrecCar:
 
     def test_trec_cars_test200_is_converted(self, shared: Path) -> None:
         raw = shared / "trec-car-test200" / "raw"
-        asked = list(queries(read_sections([str(raw / "train.test200.cbor.outlines")]), "hierarchical"))
-        assert len(asked) == 1987
-        assert [asked[0].query_id, asked[9].query_id, asked[-1].query_id] == [
+        section_queries = list(queries(read_sections([str(raw / "train.test200.cbor.outlines")]), "hierarchical"))
+        assert len(section_queries) == 1987
+        assert [section_queries[0].query_id, section_queries[9].query_id, section_queries[-1].query_id] == [
             "Hog-dog%20rodeo/Typical%20match",
             "Infield%20fly%20rule/The%20rule/Foul%20balls",
             "Structural%20information%20theory/Visual%20regularity",
@@ -177,14 +177,14 @@ class TestCommand:
 
     def test_corpus_queries_judgments_and_candidates_are_converted(self, tmp_path: Path) -> None:
         passages = write(tmp_path, "10\tten\n", "collection.tsv")
-        asked = write(tmp_path, "1\tone\n", "queries.tsv")
+        queries_file = write(tmp_path, "1\tone\n", "queries.tsv")
         run = write(tmp_path, "1 Q0 10 1 2.5 x\n", "run")
         judged = write(tmp_path, "1\t0\t10\t1\n", "qrels")
         self.run("corpus", "msmarco-passage", passages, "-o", str(tmp_path / "corpus.jsonl"))
-        self.run("queries", asked, "-o", str(tmp_path / "q"))
+        self.run("queries", queries_file, "-o", str(tmp_path / "q"))
         self.run("qrels", judged, "-o", str(tmp_path / "j"))
         collection = ["--collection", "msmarco-passage", passages]
-        self.run("candidates", run, "--queries", asked, *collection, "-o", str(tmp_path / "c"))
+        self.run("candidates", run, "--queries", queries_file, *collection, "-o", str(tmp_path / "c"))
         assert json.loads((tmp_path / "corpus.jsonl").read_text()) == {"id": "10", "title": "", "text": "ten"}
         assert (tmp_path / "q").read_text() == "1\tone\n"
         assert (tmp_path / "j").read_text() == "1 0 10 1\n"

@@ -39,13 +39,13 @@ class FileServer:
                 outer.asked.append(self.headers["Range"])
                 is_part = ranges and self.headers["If-Range"] in (None, outer.tag)
                 begin = int(self.headers["Range"].removeprefix("bytes=").rstrip("-")) if is_part else 0
-                rest = content[begin:]
+                remaining = content[begin:]
                 self.send_response(status or (206 if is_part else 200))
-                self.send_header("Content-Length", str(len(rest)))
+                self.send_header("Content-Length", str(len(remaining)))
                 if kind:
                     self.send_header("Content-Type", kind)
                 self.end_headers()
-                self.wfile.write(rest[: len(rest) // 3] if len(outer.asked) <= drops else rest)
+                self.wfile.write(remaining[: len(remaining) // 3] if len(outer.asked) <= drops else remaining)
 
             def do_HEAD(self) -> None:
                 outer.asked.append("size")

@@ -79,6 +79,6 @@ def test_a_worker_whose_consumer_cannot_use_the_broker_is_not_ready_and_takes_no
 
 
 def test_a_probe_port_in_use_is_named():
-    with socket.create_server(("", 0)) as taken, pytest.raises(ConfigError, match="set probe_port to another"):
-        serve_probes(taken.getsockname()[1], lambda: None)
+    with socket.create_server(("", 0)) as busy_socket, pytest.raises(ConfigError, match="set probe_port to another"):
+        serve_probes(busy_socket.getsockname()[1], lambda: None)
     serve_probes(0, lambda: None)()

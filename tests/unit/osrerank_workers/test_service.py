@@ -34,9 +34,11 @@ def service(redis_url: str):
 
 
 def request(service: WorkerService, **changed: object) -> ChunkRequest:
-    asked = {"query": "low pressure", "documents": ["low", "x"], "tuples": [(0,), (1,)]}
-    own = {"chunk": "c1", "reply_queue": f"test:{service.worker}", "identity": service.scorer.identity}
-    return ChunkRequest(**{"sent_s": service.registry.now_s(), "deadline_s": None, **asked, **own, **changed})
+    request_fields = {"query": "low pressure", "documents": ["low", "x"], "tuples": [(0,), (1,)]}
+    chunk_fields = {"chunk": "c1", "reply_queue": f"test:{service.worker}", "identity": service.scorer.identity}
+    return ChunkRequest(
+        **{"sent_s": service.registry.now_s(), "deadline_s": None, **request_fields, **chunk_fields, **changed}
+    )
 
 
 def answer(redis_url: str, service: WorkerService) -> Reply | None:

@@ -61,8 +61,8 @@ def test_sampled_titles_come_first_then_shorter_fields() -> None:
 
 def test_sampled_ids_addresses_tags_and_names_are_not_read() -> None:
     ids = {"isbn": "978", "tag": "two words"}
-    own = ({"link": f"http://a.b/{n}", "author": f"Jane {n} Smith", "body": f"{n} {LONG}"} for n in range(6))
-    assert all_text(*({**ids, **judged} for judged in own)) == ["body"]
+    documents = ({"link": f"http://a.b/{n}", "author": f"Jane {n} Smith", "body": f"{n} {LONG}"} for n in range(6))
+    assert all_text(*({**ids, **judged} for judged in documents)) == ["body"]
 
 
 @pytest.mark.parametrize("name", ["title", "name", "subject", "headline"])
@@ -79,8 +79,8 @@ def test_sampled_short_texts_with_common_names_are_read(pair: tuple[str, str]) -
 
 def test_at_most_five_sampled_fields_are_read_with_the_longest_among_them() -> None:
     values = {f"f{number}": f"f{number} {LONG}" for number in range(8)}
-    other = "quite another text of which nobody has seen a word before it was put here, " * 9
-    assert all_text({**values, "zz": other}) == ["f0", "f1", "f2", "f3", "zz"]
+    other_text = "quite another text of which nobody has seen a word before it was put here, " * 9
+    assert all_text({**values, "zz": other_text}) == ["f0", "f1", "f2", "f3", "zz"]
 
 
 def test_if_all_sampled_values_are_short_the_longest_fields_are_read() -> None:

@@ -77,7 +77,9 @@ def held(backend: Recorder, batcher: Batcher, *calls: Sequence[int]) -> Iterator
 
 def test_each_output_has_the_position_of_its_sequence() -> None:
     outcome = compute(Batcher(Recorder(budget_tokens=35, threads=3), "m"), range(50))
-    assert {place: float(row[0]) for place, row in outcome.outputs.items()} == {place: place for place in range(50)}
+    assert {row_index: float(row[0]) for row_index, row in outcome.outputs.items()} == {
+        index: index for index in range(50)
+    }
 
 
 def test_waiting_calls_share_a_forward_pass() -> None:
@@ -170,8 +172,8 @@ def test_many_callers_get_the_outputs_of_their_own_sequences() -> None:
         start.wait()
         for turn in range(20):
             marks = range(1000 * caller + 10 * turn, 1000 * caller + 10 * turn + 7)
-            found = compute(batcher, marks).outputs
-            if [float(found[place][0]) for place in range(7)] != list(marks):
+            outputs = compute(batcher, marks).outputs
+            if [float(outputs[index][0]) for index in range(7)] != list(marks):
                 return False
         return True
 
@@ -196,9 +198,9 @@ def test_an_error_in_the_batching_thread_reaches_all_callers_and_the_next_call_w
 
     backend = Failing()
     batcher = Batcher(backend, "m")
-    with held(backend, batcher, [1], [2]) as (first, *others):
+    with held(backend, batcher, [1], [2]) as (first, *held_call):
         backend.fails = True
-    for call in others:
+    for call in held_call:
         with pytest.raises(OverflowError, match="cannot plan"):
             call.result(10)
     assert first.exception(10) is None or isinstance(first.exception(10), OverflowError)

@@ -216,13 +216,13 @@ def test_cards_of_other_model_families_are_inferred(tmp_path: Path, family: str)
     transformers = pytest.importorskip("transformers")
     small = {"hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 2, "num_hidden_layers": 2}
     vocabulary = max(300, DEFAULTS[family]["pad_token_id"] + 1)
-    made = transformers.AutoConfig.for_model(family, vocab_size=vocabulary, num_labels=2, **small)
-    network = transformers.AutoModelForSequenceClassification.from_config(made)
+    config = transformers.AutoConfig.for_model(family, vocab_size=vocabulary, num_labels=2, **small)
+    network = transformers.AutoModelForSequenceClassification.from_config(config)
     network.save_pretrained(tmp_path / "whole")
     shutil.copy(BERT / "tokenizer.json", tmp_path / "whole")
     lacking = shutil.copytree(tmp_path / "whole", tmp_path / "lacking")
-    kept = {**small, "vocab_size": vocabulary, "model_type": family, "architectures": [type(network).__name__]}
-    (lacking / "config.json").write_text(json.dumps(kept))
+    kept_options = {**small, "vocab_size": vocabulary, "model_type": family, "architectures": [type(network).__name__]}
+    (lacking / "config.json").write_text(json.dumps(kept_options))
     expected = scores(tmp_path / "whole", "torch")
     main(["export", str(lacking), str(tmp_path / "made"), "--no-self-check"])
     for model, backend in ((lacking, "torch"), (tmp_path / "made", "onnx")):

@@ -53,8 +53,8 @@ def logit(home: Path) -> float:
 def test_only_the_graph_and_its_needed_files_are_downloaded(tmp_path: Path) -> None:
     more = {"README.md": b"# tiny", "train.py": b"print()", "onnx/model_O4.onnx": b"another"}
     assert fetched(published() | PICKLE | more, tmp_path) == NEEDED
-    own = float(load_scorer(str(TINY), backend="onnx").score("low", ["pressure"], [(0,)]).values[0])
-    assert logit(tmp_path) == pytest.approx(own, abs=1e-6)
+    own_score = float(load_scorer(str(TINY), backend="onnx").score("low", ["pressure"], [(0,)]).values[0])
+    assert logit(tmp_path) == pytest.approx(own_score, abs=1e-6)
 
 
 @pytest.mark.slow
@@ -138,6 +138,6 @@ def test_an_unknown_repository_says_how_to_bring_a_model(tmp_path: Path) -> None
 def test_an_unreachable_hub_is_a_one_line_error(tmp_path: Path) -> None:
     done = score("somebody/tiny@v2", f"http://127.0.0.1:{free_port()}", tmp_path)
     assert done.returncode != 0
-    said = done.stderr.splitlines()[-1]
-    assert said.startswith("osrerank.errors.ModelLoadError: ")
-    assert "hf download somebody/tiny --revision v2 --local-dir tiny" in said
+    last_line = done.stderr.splitlines()[-1]
+    assert last_line.startswith("osrerank.errors.ModelLoadError: ")
+    assert "hf download somebody/tiny --revision v2 --local-dir tiny" in last_line

@@ -19,9 +19,9 @@ def card(**options: object) -> ModelCard:
 
 
 def sequence(builder: InputBuilder, query: str, document: str) -> tuple[list[int], list[int]]:
-    pieces = builder.query(query)
-    (pieces_of_document,) = builder.documents([document], pieces)
-    tokens = builder.mono(pieces, pieces_of_document)
+    query_ids = builder.query(query)
+    (pieces_of_document,) = builder.documents([document], query_ids)
+    tokens = builder.mono(query_ids, pieces_of_document)
     return tokens.ids.tolist(), tokens.segments.tolist()
 
 
@@ -147,8 +147,8 @@ def test_each_document_of_a_pair_has_room_of_its_own(rule: str, query_words: int
     long, short = builder.documents(["wing " * 1000, "heat"], query)
     assert len(query.ids) == min(query_words, 62)
     assert (len(long.ids), long.cut) == (pieces, True)
-    whole = builder.duo(query, long, long)
-    assert len(whole.ids) == 4 + len(query.ids) + 2 * pieces <= 512
+    duo_input = builder.duo(query, long, long)
+    assert len(duo_input.ids) == 4 + len(query.ids) + 2 * pieces <= 512
     assert len(builder.duo(query, long, short).ids) == 4 + len(query.ids) + pieces + 1  # nothing is lent
 
 
@@ -162,19 +162,19 @@ def test_passages_by_tokens_are_whole_words_that_fit_beside_the_query() -> None:
     assert len(chunks) > 2
     assert "".join(text[start:end] for start, end in chunks).replace(" ", "") == text.replace(" ", "")
     assert all(text[start - 1 : start] in {" ", ""} or not text[start].isalnum() for start, _end in chunks)
-    pieces = builder.documents([text[start:end] for start, end in chunks], query)
-    assert not any(one.cut for one in pieces)
-    whole = InputBuilder.load(DIRECTORY, card()).documents([text], query)[0]
-    assert [piece for one in pieces for piece in one.ids] == whole.ids.tolist()
+    chunk_inputs = builder.documents([text[start:end] for start, end in chunks], query)
+    assert not any(chunk_input.cut for chunk_input in chunk_inputs)
+    whole_input = InputBuilder.load(DIRECTORY, card()).documents([text], query)[0]
+    assert [doc_id for chunk_input in chunk_inputs for doc_id in chunk_input.ids] == whole_input.ids.tolist()
 
 
 def test_a_word_with_too_many_tokens_is_divided() -> None:
     builder = InputBuilder.load(DIRECTORY, card(max_tokens=12, max_query_tokens=8))
     query = builder.query("wing")
     word = "wingwingwing" * 6
-    ((first, *rest),) = builder.chunks([word], query)
+    ((first, *later_chunks),) = builder.chunks([word], query)
     assert first[0] == 0
-    assert [start for start, _end in rest] == [end for _start, end in (first, *rest)][:-1]
+    assert [start for start, _end in later_chunks] == [end for _start, end in (first, *later_chunks)][:-1]
 
 
 def marked_tokenizer(tmp_path: Path, **options: object) -> Tokenizer:

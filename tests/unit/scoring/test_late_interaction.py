@@ -55,8 +55,8 @@ def test_token_vectors_and_maxsim_equal_those_of_the_libraries(folder: Path, nam
     theirs = computed(name)
     with closing(opened(folder / name, backend)) as model:
         for side, texts in (("query", QUERIES), ("document", DOCUMENTS)):
-            for at, rows in enumerate(model.encode(texts, side).rows):
-                pair = rows, theirs[f"{side}{at}"]
+            for index, rows in enumerate(model.encode(texts, side).rows):
+                pair = rows, theirs[f"{side}{index}"]
                 if name == "pooled" and side == "document":
                     pair = in_order(pair[0]), in_order(pair[1])
                 np.testing.assert_allclose(*pair, atol=1e-4)
@@ -68,8 +68,8 @@ def test_pooled_token_vectors_equal_those_of_pylate(tmp_path: Path, name: str) -
     """PyLate leaves the means of clusters as they are; ours have norm 1."""
     theirs = computed(name)
     with closing(opened(exported(name, tmp_path, pool_factor=2))) as model:
-        for at, rows in enumerate(model.encode(DOCUMENTS, "document").rows):
-            means = theirs[f"pooled{at}"]
+        for index, rows in enumerate(model.encode(DOCUMENTS, "document").rows):
+            means = theirs[f"pooled{index}"]
             expected = means / np.linalg.norm(means, axis=1, keepdims=True)
             np.testing.assert_allclose(in_order(rows), in_order(expected), atol=1e-4)
 
@@ -99,8 +99,11 @@ def test_late_interaction_without_padding_gives_the_same_vectors(folder: Path, n
     network = load_packed(read_weights(directory), read_config(directory), read_card(directory), **options)
     engine, draw = TokenEngine(network, torch.device("cpu")), np.random.default_rng(5)
     texts = [(16, 9), (16, 0), (16, 12)] if name == "modern" else [(16, 9), (48, 0), (3, 0), (16, 12)]
-    drawn = ((draw.integers(4, 278, size=length), np.zeros(length, dtype=np.int64), rest) for length, rest in texts)
-    sequences = [Tokens(*one) for one in drawn]
+    drawn = (
+        (draw.integers(4, 278, size=length), np.zeros(length, dtype=np.int64), later_texts)
+        for length, later_texts in texts
+    )
+    sequences = [Tokens(*text) for text in drawn]
     with closing(opened(directory)) as model:
         for ours, expected in zip(engine(sequences), model.backend.run(sequences), strict=True):
             np.testing.assert_allclose(ours, expected, atol=1e-4)

@@ -110,7 +110,7 @@ def test_nothing_is_tokenised_after_the_deadline(kind: Any, directory: Path, car
     if kind is BiEncoder:
         model.encode(texts, "document", deadline=deadline)
     else:
-        model.score("low", texts, [(at,) for at in range(40)], deadline=deadline)
+        model.score("low", texts, [(index,) for index in range(40)], deadline=deadline)
     assert builder.seen == texts[:32]  # 16 at a time, each in a second
 
 
@@ -161,11 +161,11 @@ def test_a_closed_scorer_refuses_to_score() -> None:
 
 def test_probabilities_never_decrease_and_stay_finite(scorer: CrossEncoder) -> None:
     logits = np.array([-1e30, -50, -1, 0, 1, 12, 17, 1e30], dtype=np.float32)
-    found = scorer.probabilities(logits)
-    assert found.dtype == np.float64
-    assert found[3] == 0.5
-    assert (np.diff(found) >= 0).all()
-    assert found[5] < found[6] < 1
+    probabilities = scorer.probabilities(logits)
+    assert probabilities.dtype == np.float64
+    assert probabilities[3] == 0.5
+    assert (np.diff(probabilities) >= 0).all()
+    assert probabilities[5] < probabilities[6] < 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,14 +27,14 @@ def differing(bad: int = -1, pause_s: float = 0.0) -> FunctionBackend:
     """A backend that prefers the longer of two documents, and fails on one token."""
 
     def run(sequences):
-        made.clock.sleep(pause_s)
+        function_backend.clock.sleep(pause_s)
         if any((tokens.ids == bad).any() for tokens in sequences):
             raise InferenceError("the bad one is here")
         lengths = [[(tokens.segments == kind).sum() for kind in (2, 1)] for tokens in sequences]
         return np.array(lengths, dtype=np.float32)
 
-    made = FunctionBackend(run, 256)
-    return made
+    function_backend = FunctionBackend(run, 256)
+    return function_backend
 
 
 class Counting(InputBuilder):
@@ -105,11 +105,11 @@ def test_a_deadline_leaves_a_prefix_of_pairs_and_of_candidates():
 def test_many_pairs_are_scored_in_windows(monkeypatch):
     pairs = list(permutations(range(12), 2))
     texts = ["low " * (1 + n) for n in range(12)]
-    whole = scorer_of(differing()).score("low", texts, pairs)
+    scores = scorer_of(differing()).score("low", texts, pairs)
     monkeypatch.setattr(cross_encoder, "WINDOW", 50)
     windows = scorer_of(differing()).score("low", texts, pairs)
-    assert windows.values.tolist() == whole.values.tolist()
+    assert windows.values.tolist() == scores.values.tolist()
     assert windows.inferences == windows.reached == 132
     wing = int(scorer_of(differing())._builder.query("wing").ids[0])
     failing = scorer_of(differing(bad=wing)).score("low", [*texts[:11], "wing"], pairs)
-    assert {pairs[at] for at in failing.failures} == {pair for pair in pairs if 11 in pair}
+    assert {pairs[failed_index] for failed_index in failing.failures} == {pair for pair in pairs if 11 in pair}

@@ -88,22 +88,24 @@ def test_a_peft_adapter_is_refused_by_name(checkpoint: Path, name: str, *, besid
 
 def test_stray_weight_files_beside_a_models_weights_are_not_read(checkpoint: Path) -> None:
     torch_file = pytest.importorskip("safetensors.numpy")
-    own = torch_file.load_file(checkpoint / "model.safetensors")
+    weights = torch_file.load_file(checkpoint / "model.safetensors")
     expected = score(checkpoint)
-    torch_file.save_file({name: array + 1 for name, array in own.items()}, checkpoint / "model_before.safetensors")
+    torch_file.save_file({name: array + 1 for name, array in weights.items()}, checkpoint / "model_before.safetensors")
     assert weight_files(checkpoint) == ["model.safetensors"]
     np.testing.assert_array_equal(score(checkpoint), expected)
 
 
 def test_the_weight_files_that_an_index_names_are_read(checkpoint: Path) -> None:
     numpy_file = pytest.importorskip("safetensors.numpy")
-    expected, own = score(checkpoint), numpy_file.load_file(checkpoint / "model.safetensors")
+    expected, saved_weights = score(checkpoint), numpy_file.load_file(checkpoint / "model.safetensors")
     (checkpoint / "model.safetensors").unlink()
-    half = sorted(own)[: len(own) // 2]
-    parts = {"a.safetensors": half, "b.safetensors": sorted(set(own) - set(half))}
+    half = sorted(saved_weights)[: len(saved_weights) // 2]
+    parts = {"a.safetensors": half, "b.safetensors": sorted(set(saved_weights) - set(half))}
     for name, tensors in parts.items():
-        numpy_file.save_file({tensor: own[tensor] for tensor in tensors}, checkpoint / name, metadata={"format": "pt"})
-    numpy_file.save_file({name: array + 1 for name, array in own.items()}, checkpoint / "c.safetensors")
+        numpy_file.save_file(
+            {tensor: saved_weights[tensor] for tensor in tensors}, checkpoint / name, metadata={"format": "pt"}
+        )
+    numpy_file.save_file({name: array + 1 for name, array in saved_weights.items()}, checkpoint / "c.safetensors")
     index = {"metadata": {}, "weight_map": {tensor: name for name, tensors in parts.items() for tensor in tensors}}
     (checkpoint / "model.safetensors.index.json").write_text(json.dumps(index), "utf-8")
     assert weight_files(checkpoint) == list(parts)

@@ -58,10 +58,10 @@ def test_a_graph_of_the_hub_is_read_by_name_without_torch_and_with_its_cards_pre
 
 @pytest.mark.parametrize("output", ["last_hidden_state", "token_embeddings"])
 def test_vectors_of_a_graph_that_ends_with_the_states_are_pooled(output: str, tmp_path: Path) -> None:
-    shipped, found = load_model("osrerank/minilm-l6", threads=1), encoder(published(tmp_path / "made", output=output))
+    shipped, loaded = load_model("osrerank/minilm-l6", threads=1), encoder(published(tmp_path / "made", output=output))
     assert is_encoder(shipped)
     np.testing.assert_allclose(
-        found.encode([TEXT], "document").rows, shipped.encode([TEXT], "document").rows, atol=1e-6
+        loaded.encode([TEXT], "document").rows, shipped.encode([TEXT], "document").rows, atol=1e-6
     )
 
 
@@ -78,9 +78,9 @@ def test_a_saved_encoders_graph_is_checked_once(tmp_path: Path) -> None:
 def test_a_graph_with_another_models_vocabulary_is_refused(tmp_path: Path) -> None:
     folder = published(tmp_path / "made")
     tokenizer = json.loads((folder / "tokenizer.json").read_text("utf-8"))
-    pieces = tokenizer["model"]["vocab"]
-    words = [piece for piece in pieces if not piece.startswith("[")]
-    pieces.update(zip(words, [pieces[piece] for piece in reversed(words)], strict=True))
+    vocabulary = tokenizer["model"]["vocab"]
+    words = [piece for piece in vocabulary if not piece.startswith("[")]
+    vocabulary.update(zip(words, [vocabulary[word] for word in reversed(words)], strict=True))
     (folder / "tokenizer.json").write_text(json.dumps(tokenizer), "utf-8")
     with pytest.raises(ModelLoadError, match="does not rank as a trained model does: it puts too few answering"):
         encoder(folder)
@@ -112,7 +112,10 @@ def test_safetensors_give_the_vectors_of_an_export(tmp_path: Path) -> None:
     for name in ("BERT, CLS, Dense", "XLM-R, mean, prompts"):
         folder = restore_checkpoint(read_forms(SAVED / "sentence-transformers-6.2.json")[name], tmp_path / name)
         export_model(folder, tmp_path / f"{name} exported", ExportOptions(precision="fp32"))
-        rows = [encoder(one).encode([TEXT], "document").rows for one in (folder, tmp_path / f"{name} exported")]
+        rows = [
+            encoder(model_folder).encode([TEXT], "document").rows
+            for model_folder in (folder, tmp_path / f"{name} exported")
+        ]
         np.testing.assert_allclose(rows[0], rows[1], atol=1e-5)
 
 

@@ -35,9 +35,9 @@ class SlowLetters(Letters):
 
     def encode(self, texts, side, *, deadline=NEVER):
         rows = super().encode(texts, side).rows
-        for at in range(len(texts) if side == "document" else 0):
+        for index in range(len(texts) if side == "document" else 0):
             if deadline.passed:
-                rows[at:] = np.nan
+                rows[index:] = np.nan
                 break
             self.clock.sleep(DOCUMENT_S)
         return Vectors(rows)

@@ -43,12 +43,12 @@ def search_hits(client: Client, query: Any, **options: Any) -> list[dict[str, An
 
 @pytest.mark.parametrize("query", ["gimp", "GIMP", " Gimp ", "gimp!"])
 def test_a_query_that_is_a_documents_whole_name_keeps_the_document_first(client: Client, query: str) -> None:
-    first, *others = search_hits(client, query)
+    first, *other_hits = search_hits(client, query)
     assert (first["_id"], first["_rerank"]["first_pass"]["exact_name"]) == ("gimp", True)
     assert first["_rerank"][STAGE]["rank"] == 1
-    lengths = [len(hit["_source"]["name"]) + len(hit["_source"]["summary"]) for hit in others]
+    lengths = [len(hit["_source"]["name"]) + len(hit["_source"]["summary"]) for hit in other_hits]
     assert lengths == sorted(lengths, reverse=True)
-    scores = [first["_score"], *(hit["_score"] for hit in others)]
+    scores = [first["_score"], *(hit["_score"] for hit in other_hits)]
     assert scores == sorted(scores, reverse=True)
 
 
@@ -109,8 +109,8 @@ def test_after_the_deadline_an_exact_name_keeps_its_first_pass_rank(client: Clie
 
 
 def test_both_teams_of_an_interleaved_search_keep_an_exact_name(client: Client) -> None:
-    other = {"with": {"blend": "rrf"}, "key": "session"}
-    answer = client.search("gimp", index="tools", rerank={"blend": "replace", "interleave": other})
+    other_options = {"with": {"blend": "rrf"}, "key": "session"}
+    answer = client.search("gimp", index="tools", rerank={"blend": "replace", "interleave": other_options})
     assert answer["rerank"]["interleave"]["applied"] is True
     assert answer["hits"]["hits"][0]["_id"] == "gimp"
 

@@ -43,7 +43,7 @@ class Breaking:
 
     def encode(self, texts: Any, side: str, **_: Any) -> Vectors:
         self.broken(side)
-        counts = [[text.count(chr(97 + at)) for at in range(26)] for text in texts]
+        counts = [[text.count(chr(97 + index)) for index in range(26)] for text in texts]
         return Vectors(np.array(counts, np.float32))
 
     def similarity(self, query: Any, vectors: Any) -> Any:
@@ -104,10 +104,10 @@ class Notes(CannedTransport):
     """Answers every search, alone or in a multi-search, with ten notes."""
 
     def perform_request(self, method: str, url: str, params: Any = None, body: Any = None, **_: Any) -> Any:
-        found = response_of([f"a {SECRET} and {number} salts" for number in range(10)])
+        response = response_of([f"a {SECRET} and {number} salts" for number in range(10)])
         if url.endswith("_msearch"):
-            return {"took": 1, "responses": [found] * (body.count("\n") // 2)}
-        return super().perform_request(method, url, params, body) if method == "GET" else found
+            return {"took": 1, "responses": [response] * (body.count("\n") // 2)}
+        return super().perform_request(method, url, params, body) if method == "GET" else response
 
 
 class AsyncNotes(Notes):

@@ -150,10 +150,10 @@ def test_fields_that_are_left_out_are_named_once_in_the_log_and_in_each_response
         assert marks["fields"] == ["title", "f0", "f1", "f2", "f3"]
         assert marks["fields_left_out"] == ["f4", "f5"]
     lines = [record.getMessage() for record in caplog.records if "[fields-left-out]" in record.getMessage()]
-    told = "title, f0, f1, f2, f3 are searched, not f4, f5; to choose, name them as query_fields"
-    assert lines == [f"[fields-left-out] in wide, {told}"]
-    named = client.search("low blood pressure", index="wide", rerank={"query_fields": ["f5"]})["rerank"]
-    assert "fields_left_out" not in named
+    warning = "title, f0, f1, f2, f3 are searched, not f4, f5; to choose, name them as query_fields"
+    assert lines == [f"[fields-left-out] in wide, {warning}"]
+    report = client.search("low blood pressure", index="wide", rerank={"query_fields": ["f5"]})["rerank"]
+    assert "fields_left_out" not in report
 
 
 def test_the_mapping_of_a_recreated_index_is_read_again(client: Client) -> None:
@@ -261,8 +261,8 @@ def test_every_warning_of_a_search_is_logged_with_the_code_of_its_kind(
     code: WarningCode, caplog: pytest.LogCaptureFixture
 ) -> None:
     asked: dict[str, Any] = {"rerank": True, **WARNED[code]}
-    made = {name: asked.pop(name) for name in ("scorer", "transport_class") if name in asked}
-    with client_for(["low", "lower"], **made) as client:
+    client_options = {name: asked.pop(name) for name in ("scorer", "transport_class") if name in asked}
+    with client_for(["low", "lower"], **client_options) as client:
         (warning,) = client.search(index="i", **asked)["rerank"]["warnings"]
     (line,) = [line for line in caplog.messages if warning in line]
     assert line.startswith(f"[{code}] ")

@@ -129,9 +129,9 @@ def test_an_interleaved_page_names_the_team_of_each_hit(client: Client) -> None:
 
 
 def test_pages_of_a_session_agree_and_pages_of_another_session_differ(client: Client) -> None:
-    whole = ids(page(client, BM25, size=20))
+    all_ids = ids(page(client, BM25, size=20))
     parts = [ids(page(client, BM25, size=5, from_=offset)) for offset in (0, 5, 10, 15)]
-    assert [doc_id for part in parts for doc_id in part] == whole
+    assert [doc_id for part in parts for doc_id in part] == all_ids
     assert len({tuple(ids(page(client, {**BM25, "key": f"s{n}"}, size=10))) for n in range(8)}) > 3
 
 
@@ -172,13 +172,13 @@ def test_a_page_of_half_a_ranking_is_not_interleaved(client: Client, tmp_path: P
     with connect(f"embedded:{tmp_path / 'other'}", scorer=FunctionScorer(fails)) as broken:
         fill(broken, "notes", NOTES)
         options: Any = {"blend": "replace", "fields": "text"}
-        other = {"with": {"fields": "title"}, "key": "s"}
-        response = broken.search("blood pressure", index="notes", rerank={**options, "interleave": other})
+        interleave_options = {"with": {"fields": "title"}, "key": "s"}
+        response = broken.search("blood pressure", index="notes", rerank={**options, "interleave": interleave_options})
         alone = broken.search("blood pressure", index="notes", rerank=options)
         assert ids(response) == ids(alone)
         assert response["rerank"]["interleave"]["applied"] is False
         assert response["rerank"]["interleave"]["reason"].startswith("team B: mono: ")
-        strict: Any = {**options, "interleave": other, "on_failure": "raise"}
+        strict: Any = {**options, "interleave": interleave_options, "on_failure": "raise"}
         with pytest.raises(InferenceError):
             broken.search("blood pressure", index="notes", rerank=strict)
 

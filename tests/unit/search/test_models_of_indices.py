@@ -92,8 +92,8 @@ def test_each_index_is_reranked_by_its_model(open_client):
 def test_an_indexs_cross_encoder_reads_the_best_of_the_clients_vectors(open_client):
     client = open_client()
     assert marks(client, "notes")["applied"] is True
-    both = marks(client, "papers", pipeline="vectors-mono", mono_depth=2)
-    assert [Path(stage["model"] or "").name for stage in both["stages"]] == ["e5-small", "", "papers"]
+    both_marks = marks(client, "papers", pipeline="vectors-mono", mono_depth=2)
+    assert [Path(stage["model"] or "").name for stage in both_marks["stages"]] == ["e5-small", "", "papers"]
     with client.searcher.serving("papers") as service:
         assert service.encoder is client.searcher.service.first  # it is loaded once
     with pytest.raises(ConfigError, match="german is a bi-encoder"):

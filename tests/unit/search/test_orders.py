@@ -151,7 +151,7 @@ def test_new_hits_come_last_and_lost_hits_leave_the_order_unchanged(client, enco
     gone = {first[3], first[12], first[40]}
     fresh = ["new " + text for text in TEXTS[:2]]
     answer = response_of([*fresh, *TEXTS])
-    for hit, name in zip(answer["hits"]["hits"], ["x0", "x1", *(f"d{at}" for at in range(60))], strict=True):
+    for hit, name in zip(answer["hits"]["hits"], ["x0", "x1", *(f"d{index}" for index in range(60))], strict=True):
         hit["_id"] = name
     answer["hits"]["hits"] = [hit for hit in answer["hits"]["hits"] if hit["_id"] not in gone]
     answer["hits"]["total"]["value"] = len(answer["hits"]["hits"])
@@ -185,18 +185,18 @@ def test_a_kept_order_shows_only_hits_that_the_caller_may_see(client):
 )
 def test_searches_with_other_options_have_their_own_order(client, other):
     page(client)
-    asked = {"query": "low pressure", "index": "notes", "rerank": PARTIAL, "from_": 10, "size": 10, **other}
-    assert client.search(**asked)["rerank"]["warnings"] == [MAY_OVERLAP]
+    search_arguments = {"query": "low pressure", "index": "notes", "rerank": PARTIAL, "from_": 10, "size": 10, **other}
+    assert client.search(**search_arguments)["rerank"]["warnings"] == [MAY_OVERLAP]
 
 
 @pytest.mark.parametrize(("identity", "model"), [("letters-2", None), ("letters-1", "another")])
 def test_another_model_has_its_own_order(client, identity, model):
-    other = Paced()
-    other.identity = identity
-    there = client_for(other, model=model)
-    there.searcher.orders = client.searcher.orders
+    paced = Paced()
+    paced.identity = identity
+    other_client = client_for(paced, model=model)
+    other_client.searcher.orders = client.searcher.orders
     page(client)
-    assert page(there, 10)["rerank"]["warnings"] == [MAY_OVERLAP]
+    assert page(other_client, 10)["rerank"]["warnings"] == [MAY_OVERLAP]
     assert page(client, 10)["rerank"]["warnings"] == []
 
 
@@ -205,11 +205,11 @@ def test_another_calibration_has_its_own_order(client, tmp_path, monkeypatch):
     rerank = Rerank(**PARTIAL, min_probability=0.1, fields=("text",), query_fields=("text",))
     model = model_digest(client.searcher.service.identity(rerank), rerank)
     mapping = mapping_digest(client.indices.get_mapping(index="notes"), rerank)
-    one, other = (IndexCalibration("vectors", Platt(slope, 0.0), model, mapping) for slope in (1.0, 20.0))
-    write_calibration(client.searcher.calibrations.file, "notes", one)
+    steep, steeper = (IndexCalibration("vectors", Platt(slope, 0.0), model, mapping) for slope in (1.0, 20.0))
+    write_calibration(client.searcher.calibrations.file, "notes", steep)
     page(client, rerank=rerank)
     assert page(client, 10, rerank)["rerank"]["warnings"] == []
-    write_calibration(client.searcher.calibrations.file, "notes", other)
+    write_calibration(client.searcher.calibrations.file, "notes", steeper)
     second = page(client, 10, rerank)["rerank"]
     assert (second["cuts"][0]["applied"], second["warnings"]) == (True, [MAY_OVERLAP])
 
@@ -223,24 +223,24 @@ def test_highlights_and_source_do_not_change_which_order_is_used(client, shown):
 
 
 def test_an_order_of_depth_auto_is_kept(client):
-    _, kept = (page(client, start, {"depth": "auto", "deadline_ms": None}) for start in (0, 10))
-    assert (kept["rerank"]["applied"], kept["rerank"]["stages"][0]["inferences"]) == (True, 0)
+    _, second_page = (page(client, start, {"depth": "auto", "deadline_ms": None}) for start in (0, 10))
+    assert (second_page["rerank"]["applied"], second_page["rerank"]["stages"][0]["inferences"]) == (True, 0)
 
 
 def test_a_threshold_cuts_the_kept_list_on_every_page(client, encoder):
     rerank = {**PARTIAL, "min_score": 0.1}
-    whole = page(client, rerank=rerank, size=60)
+    whole_page = page(client, rerank=rerank, size=60)
     encoder.pace_s = 0.01
     second = page(client, 10, rerank)
-    assert ids(second) == ids(whole)[10:20]
-    assert second["rerank"]["below_min_score"] == whole["rerank"]["below_min_score"] == 0
-    assert len(ids(whole)) == 60  # the 40 that were not reached are not below
+    assert ids(second) == ids(whole_page)[10:20]
+    assert second["rerank"]["below_min_score"] == whole_page["rerank"]["below_min_score"] == 0
+    assert len(ids(whole_page)) == 60  # the 40 that were not reached are not below
 
 
 def test_pages_of_interleaved_lists_join(client, encoder):
     rerank = {**PARTIAL, "interleave": {"with": {"depth": 5}, "key": "reader"}}
-    found = joined(encoder, lambda start: page(client, start, rerank), 0.0001)
-    assert not any(one["rerank"]["interleave"]["applied"] for one in found)
+    joined_pages = joined(encoder, lambda start: page(client, start, rerank), 0.0001)
+    assert not any(page_ids["rerank"]["interleave"]["applied"] for page_ids in joined_pages)
 
 
 def test_pages_of_a_multi_search_join_with_later_pages(client, encoder):
@@ -264,13 +264,13 @@ def test_pages_of_an_asynchronous_client_join(encoder):
 
 
 def test_processes_share_kept_orders_in_redis(encoder, redis_url):
-    here, there = (client_for(encoder, redis_url=redis_url) for _ in range(2))
+    here, second_client = (client_for(encoder, redis_url=redis_url) for _ in range(2))
     first = ids(page(here, size=60))
     encoder.pace_s = 0.001
-    assert ids(page(there, 20)) == first[20:30]
-    whole = ids(page(there, size=60))
-    assert whole != first
-    assert ids(page(here, 20)) == whole[20:30]
+    assert ids(page(second_client, 20)) == first[20:30]
+    all_ids = ids(page(second_client, size=60))
+    assert all_ids != first
+    assert ids(page(here, 20)) == all_ids[20:30]
     strange = client_for(encoder, redis_url=redis_url, http_auth=("somebody", "else"))
     encoder.pace_s = 0.02
     page(here)
@@ -320,6 +320,6 @@ def test_a_later_page_is_computed_if_redis_has_something_else_than_an_order(enco
 
 def test_a_kept_order_has_all_stage_scores_of_its_hits(client, encoder):
     rerank = {"passages": {"words": 3, "stride": 2}, "deadline_ms": 60_000}
-    whole, later = page(client, size=60, rerank=rerank), page(client, 20, rerank)
-    assert later["hits"]["hits"] == whole["hits"]["hits"][20:30]
+    whole_page, later = page(client, size=60, rerank=rerank), page(client, 20, rerank)
+    assert later["hits"]["hits"] == whole_page["hits"]["hits"][20:30]
     assert later["rerank"]["stages"][0]["inferences"] == 0  # nothing was computed for it

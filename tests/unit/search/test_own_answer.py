@@ -33,14 +33,14 @@ class Engine(CannedTransport):
         if url.endswith("_msearch"):
             lines = body if isinstance(body, list) else map(self.serializer.loads, body.strip().split("\n"))
             return {"took": 1, "responses": [self.item(line) for line in [*lines][1::2]]}
-        found = self.answered(body)
-        if isinstance(found, Exception):
-            raise found
-        return found
+        response = self.answered(body)
+        if isinstance(response, Exception):
+            raise response
+        return response
 
     def item(self, body: Any) -> Any:
-        found, error = self.answered(body), {"type": "refused", "reason": "too deep"}
-        return {"error": error, "status": 400} if isinstance(found, Exception) else found
+        response, error = self.answered(body), {"type": "refused", "reason": "too deep"}
+        return {"error": error, "status": 400} if isinstance(response, Exception) else response
 
     def answered(self, body: Any) -> Any:
         size = body.get("size", 10)
@@ -90,13 +90,13 @@ def in_a_multi_search(deep: Any) -> Any:
 @pytest.mark.parametrize("search", [searched, in_asyncio, in_a_multi_search])
 @pytest.mark.parametrize("loss", LOSSES)
 def test_a_refused_deeper_first_pass_returns_the_callers_own_answer(search: Callable[[Any], Any], loss: str) -> None:
-    deep, why = LOSSES[loss]
+    deep, expected_reason = LOSSES[loss]
     response = search(deep)
     assert ids(response) == ["d0", "d1", "d2"]
     assert (response["rerank"]["applied"], response["_shards"]["failed"]) == (False, 0)
     if search is in_a_multi_search and isinstance(deep, Exception):
-        why = "was refused (refused: too deep)"
-    assert why in response["rerank"]["reason"]
+        expected_reason = "was refused (refused: too deep)"
+    assert expected_reason in response["rerank"]["reason"]
 
 
 def test_a_shard_that_fails_in_the_own_request_too_stops_no_reranking() -> None:

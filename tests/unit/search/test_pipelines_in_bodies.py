@@ -42,11 +42,11 @@ def test_a_multi_search_turns_a_default_pipeline_off_by_an_empty_definition(defi
         connect(server.url, scorer=FunctionScorer()) as client,
     ):
         client.msearch(body=lines, rerank=True)
-        asked = [received for received in server.received if "/_msearch" in received.path]
-    sent = [json.loads(line) for received in asked for line in received.body.splitlines()]
-    named = [line["search_pipeline"] for line in sent if "search_pipeline" in line]
-    assert named
-    assert all(pipeline == {} for pipeline in named)
+        msearches = [received for received in server.received if "/_msearch" in received.path]
+    sent = [json.loads(line) for received in msearches for line in received.body.splitlines()]
+    pipelines = [line["search_pipeline"] for line in sent if "search_pipeline" in line]
+    assert pipelines
+    assert all(pipeline == {} for pipeline in pipelines)
 
 
 class WithoutMapping(CannedTransport):

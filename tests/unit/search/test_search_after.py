@@ -43,12 +43,12 @@ def index_of(texts, seed, *, unique=True, scorer=SCORER):
 
 def pages_of(client, size, rerank, sort=TIE_BREAKER):
     """Each page up to the last, continued by the sort values of the last hit."""
-    body, found = {"query": MATCH, "sort": sort, "size": size}, []
-    while not found or ids(found[-1]):
-        found.append(client.search(index="test", body=body, rerank=rerank))
-        if hits := found[-1]["hits"]["hits"]:
+    body, pages = {"query": MATCH, "sort": sort, "size": size}, []
+    while not pages or ids(pages[-1]):
+        pages.append(client.search(index="test", body=body, rerank=rerank))
+        if hits := pages[-1]["hits"]["hits"]:
             body = {**body, "search_after": hits[-1]["sort"]}
-    return found
+    return pages
 
 
 @given(
@@ -77,8 +77,8 @@ def test_search_after_below_the_depth_continues_the_first_pass():
 def test_a_missing_hit_of_the_previous_page_is_named():
     client = index_of(["a" * n for n in range(20)], 1)
     body = {"query": MATCH, "sort": TIE_BREAKER, "search_after": [5.5, 3]}
-    found = client.search(index="test", body=body, rerank={"depth": 15})["rerank"]
-    assert (found["applied"], found["warnings"]) == (False, [MAY_OVERLAP])
+    report = client.search(index="test", body=body, rerank={"depth": 15})["rerank"]
+    assert (report["applied"], report["warnings"]) == (False, [MAY_OVERLAP])
 
 
 def test_a_sort_without_a_unique_field_is_warned_of():

@@ -73,8 +73,8 @@ def test_a_shadow_search_answers_with_the_first_pass_and_records_the_changes(cli
     (record,) = records(file, 1)
     assert record["applied"] is True
     assert record["query"] == digest_of("blood pressure")
-    named = ("index", "hits", "after", "overlap", "first_changed", "moved", "farthest")
-    assert [record[name] for name in named] == ["notes", 10, 10, 0, True, 10, 29]
+    expected_names = ("index", "hits", "after", "overlap", "first_changed", "moved", "farthest")
+    assert [record[name] for name in expected_names] == ["notes", 10, 10, 0, True, 10, 29]
     assert record["ms"] > 0
     assert count("true") == before + 1
     assert REGISTRY.get_sample_value("osrerank_searches_total", {"applied": "true"}) == searches
@@ -83,8 +83,8 @@ def test_a_shadow_search_answers_with_the_first_pass_and_records_the_changes(cli
 def test_a_shadow_search_sends_the_callers_request_and_records_no_second_ubi_event(file: Path) -> None:
     body = {"query": {"match": {"text": "low"}}, "size": 2, "ext": {"ubi": {"query_id": "q1"}}}
     with client_for(["low", "lower"]) as client:
-        found = client.search(index="notes", body=body, rerank={"traffic": {"shadow": True}, "fields": "text"})
-        assert found["rerank"]["ubi"]["query_id"] == "q1"
+        response = client.search(index="notes", body=body, rerank={"traffic": {"shadow": True}, "fields": "text"})
+        assert response["rerank"]["ubi"]["query_id"] == "q1"
         records(file, 1)
         searches = [request["body"] for request in client.transport.requests if request["url"].endswith("_search")]
         assert searches[0] == {"query": body["query"], "size": 2}
@@ -111,15 +111,17 @@ def test_shadow_records_have_neither_texts_nor_ids_by_default(
 def test_messages_of_other_programs_are_recorded_only_with_texts(
     file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    said = "cannot read 'blood pressure'"
+    message = "cannot read 'blood pressure'"
     for texts, is_told in (("false", False), ("true", True)):
         monkeypatch.setenv("OSRERANK_SHADOW_TEXTS", texts)
-        with connect(f"embedded:{tmp_path / texts}", scorer=FunctionScorer(lambda _query, _text: fail(said))) as client:
+        with connect(
+            f"embedded:{tmp_path / texts}", scorer=FunctionScorer(lambda _query, _text: fail(message))
+        ) as client:
             fill(client, "notes", NOTES)
             client.search("blood pressure", index="notes", rerank=SHADOW)
             record = records(file, 1 + is_told)[-1]
         assert (record["reason_code"], "blood" in str(record)) == ("scoring", is_told)
-        assert (said in str(record["reason"])) is is_told
+        assert (message in str(record["reason"])) is is_told
 
 
 def fail(said: str) -> float:
@@ -132,8 +134,8 @@ def test_a_failed_shadow_search_is_recorded_and_the_answer_unchanged(
 ) -> None:
     with connect(f"embedded:{tmp_path / 'engine'}", scorer=FunctionScorer(broken=True)) as client:
         fill(client, "notes", NOTES)
-        found = client.search("blood pressure", index="notes", rerank={**SHADOW, "on_failure": on_failure})
-        assert len(ids(found)) == 10
+        response = client.search("blood pressure", index="notes", rerank={**SHADOW, "on_failure": on_failure})
+        assert len(ids(response)) == 10
         (record,) = records(file, 1)
     assert record["applied"] is False
     assert record["reason_code"] == "scoring"
@@ -141,8 +143,8 @@ def test_a_failed_shadow_search_is_recorded_and_the_answer_unchanged(
 
 
 def test_a_shadow_search_that_cannot_be_reranked_is_recorded_with_the_reason(client: Client, file: Path) -> None:
-    found = client.search(index="notes", body={"query": {"match_all": {}}}, rerank={**SHADOW, "on_failure": "raise"})
-    assert found["rerank"]["reason"].startswith("the query has no text to rerank by")
+    response = client.search(index="notes", body={"query": {"match_all": {}}}, rerank={**SHADOW, "on_failure": "raise"})
+    assert response["rerank"]["reason"].startswith("the query has no text to rerank by")
     (record,) = records(file, 1)
     assert (record["applied"], record["reason_code"], record["reason"]) == (False, "no_query", None)
 
@@ -162,8 +164,8 @@ def test_no_search_waits_for_a_full_shadow_queue_and_dropped_searches_are_counte
         fill(client, "notes", NOTES)
         client.search("blood pressure", index="notes", rerank=SHADOW)
         assert begun.wait(60)
-        found = [client.search("blood pressure", index="notes", rerank=SHADOW) for _ in range(MAX_WAITING + 5)]
-        queued = [one["rerank"]["traffic"]["queued"] for one in found]
+        responses = [client.search("blood pressure", index="notes", rerank=SHADOW) for _ in range(MAX_WAITING + 5)]
+        queued = [response["rerank"]["traffic"]["queued"] for response in responses]
         assert queued == [True] * MAX_WAITING + [False] * 5
         assert not file.exists()  # they were answered before the first of them was reranked
         assert count("dropped") == dropped + 5
@@ -210,8 +212,8 @@ def test_the_asynchronous_client_searches_in_shadow_and_drops_leftovers_of_an_ev
 
     async def search() -> None:
         for _ in range(20):
-            found = await asynchronous.search("blood pressure", index="notes", rerank=SHADOW)
-            assert (ids(found), found["rerank"]["traffic"]["queued"]) == (plain, True)
+            response = await asynchronous.search("blood pressure", index="notes", rerank=SHADOW)
+            assert (ids(response), response["rerank"]["traffic"]["queued"]) == (plain, True)
 
     asyncio.run(search())
     asynchronous.searcher.shadows.close()
@@ -223,7 +225,9 @@ def test_only_a_share_of_sessions_is_reranked_and_pages_of_a_session_agree(clien
     for number in range(40):
         key = f"session-{number}"
         rerank: Any = {"traffic": {"share": 0.5, "key": key}, "blend": "replace"}
-        pages = [client.search("blood pressure", index="notes", rerank=rerank, size=5, from_=at) for at in (0, 5, 10)]
+        pages = [
+            client.search("blood pressure", index="notes", rerank=rerank, size=5, from_=start) for start in (0, 5, 10)
+        ]
         sides = {page["rerank"]["traffic"]["chosen"] for page in pages}
         assert sides == {page["rerank"]["applied"] for page in pages}
         (chosen[key],) = sides
@@ -241,29 +245,29 @@ def test_without_a_session_key_the_query_text_decides_the_share(client: Client) 
     ]
     for share, is_chosen in ((0.95, False), (0.96, True)):  # its place is at .952
         rerank: Any = {"traffic": {"share": share}}
-        found = [client.search(**form, index="notes", rerank=rerank) for form in forms]
-        found += client.msearch(body=[{}, forms[2]["body"]], index="notes", rerank=rerank)["responses"]
-        assert [one["rerank"]["traffic"] for one in found] == [{"share": share, "chosen": is_chosen}] * 4
+        responses = [client.search(**form, index="notes", rerank=rerank) for form in forms]
+        responses += client.msearch(body=[{}, forms[2]["body"]], index="notes", rerank=rerank)["responses"]
+        assert [response["rerank"]["traffic"] for response in responses] == [{"share": share, "chosen": is_chosen}] * 4
 
 
 def test_only_the_share_of_searches_runs_in_shadow(client: Client, file: Path) -> None:
-    left_out, found = (
+    left_out, sampled = (
         client.search("blood pressure", index="notes", rerank={"traffic": {"shadow": True, "share": share}})["rerank"]
         for share in (0, 1)
     )
     assert (left_out["reason_code"], "queued" in left_out["traffic"]) == ("share", False)
-    assert found["traffic"] == {"share": 1, "chosen": True, "queued": True}
+    assert sampled["traffic"] == {"share": 1, "chosen": True, "queued": True}
     assert len(records(file, 1)) == 1
 
 
 def test_a_ubi_record_names_the_side_of_divided_traffic(client: Client) -> None:
     for share in (0, 1):
         body = {"query": {"match": {"text": "blood"}}, "ext": {"ubi": {"query_id": f"q{share}"}}}
-        found = client.search(index="notes", body=body, rerank={"traffic": {"share": share}})
-        assert found["rerank"]["ubi"]["recorded"] is True
+        response = client.search(index="notes", body=body, rerank={"traffic": {"share": share}})
+        assert response["rerank"]["ubi"]["recorded"] is True
     client.indices.refresh(index="ubi_queries")
-    kept = [hit["_source"] for hit in client.search(index="ubi_queries")["hits"]["hits"]]
-    sides = {one["query_id"]: one["query_attributes"]["osrerank_chosen"] for one in kept}
+    queries = [hit["_source"] for hit in client.search(index="ubi_queries")["hits"]["hits"]]
+    sides = {one["query_id"]: one["query_attributes"]["osrerank_chosen"] for one in queries}
     assert sides == {"q0": "false", "q1": "true"}
 
 

@@ -33,8 +33,8 @@ def due(monkeypatch: pytest.MonkeyPatch) -> None:
 def advise(stages: list[StageReport], took_s: float = 2.0, **options: Any) -> None:
     """Log what would help a search for a text."""
     with client_for([]) as client:
-        asked = SearchCall("low", index="notes", options=Rerank())
-        plan = Plan(asked, client.searcher.service, options=Rerank(**options))
+        search_call = SearchCall("low", index="notes", options=Rerank())
+        plan = Plan(search_call, client.searcher.service, options=Rerank(**options))
         assert list(slow.advise([{"_index": "notes"}], stages, took_s, plan, client.searcher)) == []
 
 
@@ -139,12 +139,12 @@ def test_a_slow_search_through_the_client_is_logged(
 
 
 def test_a_page_below_the_depth_has_the_report_of_a_page_above() -> None:
-    client = client_for([str(place) * (place + 1) for place in range(9)])
+    client = client_for([str(index) * (index + 1) for index in range(9)])
     pages = [client.search("low", index="i", from_=start, size=3, rerank={"depth": 6}) for start in (0, 3, 6)]
     assert all(page["rerank"] == pages[0]["rerank"] | {"stages": page["rerank"]["stages"]} for page in pages)
     assert [page["rerank"]["stages"][0]["candidates"] for page in pages] == [6, 6, 6]
-    whole = client.search("low", index="i", size=9, rerank={"depth": 6})["hits"]["hits"]
-    assert [hit for page in pages for hit in page["hits"]["hits"]] == whole
+    hits = client.search("low", index="i", size=9, rerank={"depth": 6})["hits"]["hits"]
+    assert [hit for page in pages for hit in page["hits"]["hits"]] == hits
 
 
 DRAWN = random.Random(3)

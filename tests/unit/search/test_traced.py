@@ -34,17 +34,17 @@ def test_a_search_is_a_trace_of_its_first_pass_and_its_stages(exporter):
     with trace.get_tracer("application").start_as_current_span("request"):
         answer = client_for().search("salt", index="notes", rerank=True)
     assert answer["rerank"]["applied"] is True
-    found = told(exporter)
-    assert tree(found) == [["request", [["osrerank.search", [*LOOKUPS, *FIRST_PASS]]]]]
-    assert one(found, "osrerank.search").attributes == {"osrerank.index": "notes", "osrerank.applied": "true"}
-    first, stage = one(found, "search notes"), one(found, "stage mono").attributes
-    named = {"system.name": "opensearch", "operation.name": "search", "collection.name": "notes"}
+    spans = told(exporter)
+    assert tree(spans) == [["request", [["osrerank.search", [*LOOKUPS, *FIRST_PASS]]]]]
+    assert one(spans, "osrerank.search").attributes == {"osrerank.index": "notes", "osrerank.applied": "true"}
+    first, stage = one(spans, "search notes"), one(spans, "stage mono").attributes
+    attributes = {"system.name": "opensearch", "operation.name": "search", "collection.name": "notes"}
     assert first.kind == "CLIENT"
-    assert first.attributes.items() >= {f"db.{name}": value for name, value in named.items()}.items()
+    assert first.attributes.items() >= {f"db.{name}": value for name, value in attributes.items()}.items()
     assert (stage["gen_ai.operation.name"], stage["gen_ai.request.model"]) == ("rerank", "testing/function")
     assert (stage["gen_ai.rerank.candidate.count"], stage["osrerank.stage.inferences"]) == (3, 3)
-    assert not any(span.is_error or span.events for span in found)
-    assert "salt" not in str(found)  # the query, or a document
+    assert not any(span.is_error or span.events for span in spans)
+    assert "salt" not in str(spans)  # the query, or a document
 
 
 def test_a_search_without_reranking_is_not_traced(exporter):
@@ -57,18 +57,18 @@ def test_each_search_of_a_multi_search_has_a_span(exporter):
     answer = {"took": 3, "responses": [response_of(TEXTS), response_of([])]}
     query = {"query": {"match": {"text": "salt"}}}
     client_for(answer=answer).msearch(body=[{"index": "notes"}, query, {"index": "notes"}, query], rerank=True)
-    found = told(exporter)
+    spans = told(exporter)
     reranked = [["osrerank.rerank", [["stage mono", []]]], ["osrerank.rerank", []]]
-    assert tree(found) == [["osrerank.msearch", [*LOOKUPS, ["msearch", []], *reranked]]]
-    assert one(found, "msearch").attributes["db.operation.batch.size"] == 2
-    applied = [span.attributes["osrerank.applied"] for span in found if span.name == "osrerank.rerank"]
+    assert tree(spans) == [["osrerank.msearch", [*LOOKUPS, ["msearch", []], *reranked]]]
+    assert one(spans, "msearch").attributes["db.operation.batch.size"] == 2
+    applied = [span.attributes["osrerank.applied"] for span in spans if span.name == "osrerank.rerank"]
     assert applied == ["true", "false"]
 
 
 def test_a_failed_stage_has_an_error_span_within_a_successful_search(exporter):
     client_for(FunctionScorer(broken=True)).search("salt", index="notes", rerank=True)
-    found = told(exporter)
-    stage, search = one(found, "stage mono"), one(found, "osrerank.search")
+    spans = told(exporter)
+    stage, search = one(spans, "stage mono"), one(spans, "osrerank.search")
     assert (stage.is_error, stage.attributes["error.type"]) == (True, "osrerank.errors.InferenceError")
     assert (search.is_error, search.attributes["osrerank.applied"]) == (False, "false")
     assert search.events["osrerank.degraded"] == {"osrerank.applied": "false", "osrerank.reason.code": "scoring"}
@@ -83,13 +83,13 @@ def test_a_search_that_raises_has_a_span_with_an_error(exporter):
 
 def test_the_span_of_a_partly_reranked_search_has_the_reason(exporter):
     client_for(FunctionScorer(unscorable=frozenset({"a secret"}))).search("salt", index="notes", rerank=True)
-    found = told(exporter)
-    stage = one(found, "stage mono")
+    spans = told(exporter)
+    stage = one(spans, "stage mono")
     assert stage.attributes["osrerank.stage.failed"] == 1
     assert stage.events["osrerank.degraded"] == {"osrerank.reason.code": "scoring"}
-    assert one(found, "osrerank.search").attributes["osrerank.applied"] == "partial"
-    assert "osrerank.degraded" in one(found, "osrerank.search").events
-    assert "secret" not in str(found)
+    assert one(spans, "osrerank.search").attributes["osrerank.applied"] == "partial"
+    assert "osrerank.degraded" in one(spans, "osrerank.search").events
+    assert "secret" not in str(spans)
 
 
 def test_queries_are_traced_only_on_request(exporter, monkeypatch):
@@ -116,9 +116,9 @@ def test_the_asynchronous_client_keeps_searches_at_the_same_time_apart(exporter,
         await client.close()
 
     asyncio.run(searches())
-    found = told(exporter)
-    assert tree(found) == [["osrerank.search", [LOOKUPS[0], *FIRST_PASS]]] * 3
-    systems = {span.attributes["db.system.name"] for span in found if span.name == "search notes"}
+    spans = told(exporter)
+    assert tree(spans) == [["osrerank.search", [LOOKUPS[0], *FIRST_PASS]]] * 3
+    systems = {span.attributes["db.system.name"] for span in spans if span.name == "search notes"}
     assert systems == {"osrerank.embedded"}
 
 

@@ -42,8 +42,8 @@ def test_a_ubi_record_has_the_page_and_the_searchs_report() -> None:
     record = make_record(query(query_attributes={"lang": "en"}), REPORT, text="salt")
     assert record["query_response_hit_ids"] == ["7", "9"]
     assert (record["query_id"], record["user_query"], record["client_id"]) == ("q1", "salt", "me")
-    own = {"osrerank_applied": "partial", "osrerank_first_rank": "3"}
-    assert record["query_attributes"] == {"lang": "en", **own}
+    attributes = {"osrerank_applied": "partial", "osrerank_first_rank": "3"}
+    assert record["query_attributes"] == {"lang": "en", **attributes}
     assert record["timestamp"].endswith("Z")
     assert not {"application", "object_id_field"} & record.keys()  # nothing was said of them
     named_record = make_record(query(user_query="Salt?", object_id_field="sku"), REPORT, text="salt")
@@ -53,8 +53,8 @@ def test_a_ubi_record_has_the_page_and_the_searchs_report() -> None:
 
 def test_a_ubi_record_of_an_interleaved_page_has_teams_session_and_experiment() -> None:
     drawn = {"applied": True, "teams": "AB", "name": "bm25"}
-    found = make_record(query(), REPORT.with_entries(interleave=drawn), session="digest")["query_attributes"]
-    assert [found[f"osrerank_{name}"] for name in ("teams", "session", "experiment")] == ["AB", "digest", "bm25"]
+    attributes = make_record(query(), REPORT.with_entries(interleave=drawn), session="digest")["query_attributes"]
+    assert [attributes[f"osrerank_{name}"] for name in ("teams", "session", "experiment")] == ["AB", "digest", "bm25"]
 
 
 def test_the_ubi_index_has_exactly_the_plugins_fields() -> None:
@@ -62,8 +62,8 @@ def test_the_ubi_index_has_exactly_the_plugins_fields() -> None:
     assert ours["dynamic"] is False
     attributes = {"query_id": {"type": "keyword", "ignore_above": 100}, "query_attributes": {"type": "flat_object"}}
     assert ours["properties"].items() >= attributes.items()
-    own = {"query_id": {"type": "keyword"}, "query_attributes": {"type": "object", "enabled": False}}
-    assert embedded["properties"].items() >= {"user_query": {"type": "text"}, **own}.items()
+    properties = {"query_id": {"type": "keyword"}, "query_attributes": {"type": "object", "enabled": False}}
+    assert embedded["properties"].items() >= {"user_query": {"type": "text"}, **properties}.items()
     assert ours["properties"].keys() == embedded["properties"].keys()
 
 

@@ -43,8 +43,8 @@ def rerank_response(options: Any) -> Any:
 
 def in_asyncio(method: str, *arguments: Any) -> Callable[[Any], Any]:
     async def run(options: Any) -> Any:
-        async with connect_async("http://localhost:9", scorer=BY_LENGTH) as made:
-            return await getattr(made, method)(*arguments, options=options)
+        async with connect_async("http://localhost:9", scorer=BY_LENGTH) as client:
+            return await getattr(client, method)(*arguments, options=options)
 
     return lambda options: asyncio.run(run(options))
 
@@ -95,6 +95,6 @@ def test_unused_options_in_a_rerank_object_are_refused() -> None:
 @pytest.mark.parametrize("options", [one for one, *_ in (*FOR_SEARCHES, *FOR_LISTS)])
 @pytest.mark.parametrize("given", [True, {"depth": 50}])
 def test_default_options_without_effect_are_ignored_outside_a_search(options: Any, given: Any) -> None:
-    made = client_for(None, rerank=options)
-    assert [candidate.text for candidate in made.rerank("q", TEXTS, options=given).candidates] == ["bbb", "cc", "a"]
-    assert made.rerank_response(response_of(TEXTS), "q", options=given)["hits"]["hits"][0]["_id"] == "d1"
+    client = client_for(None, rerank=options)
+    assert [candidate.text for candidate in client.rerank("q", TEXTS, options=given).candidates] == ["bbb", "cc", "a"]
+    assert client.rerank_response(response_of(TEXTS), "q", options=given)["hits"]["hits"][0]["_id"] == "d1"

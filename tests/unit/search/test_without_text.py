@@ -112,8 +112,8 @@ def test_a_query_that_is_still_being_typed_is_not_reranked(body, what):
 @pytest.mark.parametrize(("body", "what"), TYPED)
 def test_an_unfinished_query_with_a_named_text_is_reranked(body, what):
     assert search(body, query="low blood")[0]["applied"] is True, what
-    named = {**body, "ext": {"rerank": {"query_context": {"query_text": "low blood"}}}}
-    assert search(named)[0]["applied"] is True
+    named_body = {**body, "ext": {"rerank": {"query_context": {"query_text": "low blood"}}}}
+    assert search(named_body)[0]["applied"] is True
 
 
 @pytest.mark.parametrize("body", WHOLE)

@@ -128,9 +128,9 @@ def test_sentences_beyond_the_limit_and_the_deadline_are_not_scored():
 
 
 def test_sentences_are_scored_without_their_neighbours():
-    for other in ({"passages": "maxp"}, {"blend": "rrf"}):
+    for options in ({"passages": "maxp"}, {"blend": "rrf"}):
         with pytest.raises(ConfigError, match="replaces passages, blend and blend_weight"):
-            Rerank(sentences=True, **other)
+            Rerank(sentences=True, **options)
     assert Rerank(sentences={"weights": [1, 0.5]}).sentences.weights == (1, 0.5)
 
 

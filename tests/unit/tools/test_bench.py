@@ -43,12 +43,14 @@ def like_an_environment(folder: Path) -> Path:
 @pytest.mark.long
 def test_each_compared_library_scores_as_the_model_for_any_batch_size(exported: Path) -> None:
     pytest.importorskip("onnx")
-    wanted = {"ONNX Runtime fp32", "ONNX Runtime int8 dynamic"}
-    made, missing = load_peers(TINY, exported, threads=1, max_tokens=64, is_selected=lambda name: name in wanted)
+    expected_peers = {"ONNX Runtime fp32", "ONNX Runtime int8 dynamic"}
+    peers, missing = load_peers(
+        TINY, exported, threads=1, max_tokens=64, is_selected=lambda name: name in expected_peers
+    )
     assert missing == {}
-    assert [one.name for one in made] == sorted(wanted)
+    assert [peer.name for peer in peers] == sorted(expected_peers)
     expected = load_scorer(str(TINY), backend="torch").score(QUERY, DOCUMENTS, [(0,), (1,), (2,)]).values
-    plain, int8 = made
+    plain, int8 = peers
     for plain.batch in (1, 2, 3):
         assert plain.score(QUERY, DOCUMENTS) == pytest.approx(expected, abs=1e-4)
     assert int8.score(QUERY, DOCUMENTS) == pytest.approx(expected, abs=0.3)
@@ -63,10 +65,10 @@ def test_each_compared_library_scores_as_the_model_for_any_batch_size(exported: 
 @pytest.mark.long
 def test_an_ended_benchmark_process_is_reported_with_its_output(environment: Path, tmp_path: Path) -> None:
     (environment / "bin" / "python").write_text("#!/bin/sh\necho no such library >&2\nexit 3\n")
-    one = PeerProcess(environment / "bin" / "python", tmp_path / "log", 1)
+    peer_process = PeerProcess(environment / "bin" / "python", tmp_path / "log", 1)
     with pytest.raises(InferenceError, match=r"code 3; .*log has its output, which ends: no such library"):
-        one.request(do="load", peer="OpenVINO fp32")
-    one.close()
+        peer_process.request(do="load", peer="OpenVINO fp32")
+    peer_process.close()
 
 
 @pytest.mark.long
@@ -79,8 +81,8 @@ def test_missing_libraries_of_a_benchmark_are_named(environment: Path) -> None:
     lines = f'#!/bin/sh\nPYTHONPATH="{blocked}" exec "{sys.executable}" "$@"\n'
     (environment / "bin" / "python").write_text(lines)
     only = {"is_selected": lambda name: name == "OpenVINO fp32"}
-    made, missing = load_peers(TINY, environment, threads=1, max_tokens=64, **only)
-    assert made == []
+    peers, missing = load_peers(TINY, environment, threads=1, max_tokens=64, **only)
+    assert peers == []
     assert "openvino" in missing["OpenVINO fp32"]
 
 
@@ -134,11 +136,11 @@ class ByLength:
 
 def test_contenders_run_in_turn_and_their_orders_are_compared() -> None:
     calls: list[str] = []
-    both = [ByLength("up", 1, calls), ByLength("down", -1, calls)]
-    found = race(both, [BenchQuery("q", ["x" * (n + 1) for n in range(20)])], rounds=3)
+    two_scorers = [ByLength("up", 1, calls), ByLength("down", -1, calls)]
+    outcome = race(two_scorers, [BenchQuery("q", ["x" * (n + 1) for n in range(20)])], rounds=3)
     assert calls == ["up", "down"] * 4
-    assert (len(found["up"].seconds), found["up"].cpu_seconds) == (3, [2.0] * 3)
-    up, down = found["up"].scores, found["down"].scores
+    assert (len(outcome["up"].seconds), outcome["up"].cpu_seconds) == (3, [2.0] * 3)
+    up, down = outcome["up"].scores, outcome["down"].scores
     assert (top_overlap(up, up), top_overlap(down, up)) == (1.0, 0.0)
 
 

@@ -48,27 +48,27 @@ def test_a_child_span_below_an_applications_span_is_not_recorded():
 def test_a_span_keeps_only_the_class_of_an_error():
     with recording() as exporter, pytest.raises(ValueError, match="secret"), spans.trace("search", {}):
         raise ValueError("a secret text")
-    (found,) = told(exporter)
-    assert found.is_error
-    assert found.attributes == {"error.type": "ValueError"}
-    assert found.events == {}
+    (span,) = told(exporter)
+    assert span.is_error
+    assert span.attributes == {"error.type": "ValueError"}
+    assert span.events == {}
     assert "secret" not in str(exporter.get_finished_spans()[0].to_json())
 
 
 def test_a_trace_continues_from_its_headers_without_baggage():
     with recording() as exporter, spans.trace("request", {}, parent=PARENT):
         sent = spans.trace_headers()
-    (found,) = told(exporter)
-    assert (found.trace, found.parent) == ("0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331")
-    assert sent == {"traceparent": f"00-{found.trace}-{found.span}-01"}
+    (span,) = told(exporter)
+    assert (span.trace, span.parent) == ("0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331")
+    assert sent == {"traceparent": f"00-{span.trace}-{span.span}-01"}
 
 
 @pytest.mark.parametrize("given", ["", "nonsense", "00-0-0-01", "00-" + "0" * 32 + "-" + "0" * 16 + "-01", "ü" * 9_999])
 def test_malformed_trace_headers_begin_a_new_trace(given):
     with recording() as exporter, spans.trace("request", {}, parent={"traceparent": given}):
         pass
-    (found,) = told(exporter)
-    assert found.parent == ""
+    (span,) = told(exporter)
+    assert span.parent == ""
 
 
 def test_an_unsampled_trace_stays_unsampled_in_other_processes():

@@ -30,10 +30,10 @@ def examples(tmp_path: Path) -> Path:
     """24 examples of a relevant document and five others each, of unlike lengths."""
     lines = []
     for number in range(24):
-        place = number % 4
-        relevant = f"{TEXTS[place]} " + "about " * (number % 7)
-        others = [f"{TEXTS[(place + other) % 4]} " + "more of the same " * (other * number % 5) for other in (1, 2, 3)]
-        content = {"query": QUERIES[place], "documents": [*others, relevant], "relevance": [0, 0, 0, 1]}
+        shift = number % 4
+        relevant = f"{TEXTS[shift]} " + "about " * (number % 7)
+        others = [f"{TEXTS[(shift + other) % 4]} " + "more of the same " * (other * number % 5) for other in (1, 2, 3)]
+        content = {"query": QUERIES[shift], "documents": [*others, relevant], "relevance": [0, 0, 0, 1]}
         lines.append(json.dumps(content))
     path = tmp_path / "examples.jsonl"
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")

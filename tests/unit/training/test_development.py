@@ -27,7 +27,7 @@ SCORING = NetworkScorer(torch.device("cpu"), 100)
 def order() -> list[int]:
     """The production scorer's order of the documents."""
     scorer = load_scorer(str(CLASSIFIER), backend="torch")
-    values = scorer.score(EXAMPLE.query, DOCUMENTS, [(place,) for place in range(4)]).values
+    values = scorer.score(EXAMPLE.query, DOCUMENTS, [(index,) for index in range(4)]).values
     return sorted(range(4), key=lambda place: -values[place])
 
 
@@ -57,7 +57,7 @@ def test_development_documents_are_scored_by_the_configured_passages() -> None:
     for aggregation in ("maxp", "firstp", "sump", "kmaxavgp"):
         options = Passages(aggregation, words=4, stride=2)
         reranked = PassageStage(scorer, options).rerank(ranking).candidates
-        rank = next(one.rank for one in reranked if one.doc_id == "d1")
+        rank = next(candidate.rank for candidate in reranked if candidate.doc_id == "d1")
         development = DevelopmentSet([examples], "RR@10", passages=options)
         assert development.measure_network(trainee, SCORING) == pytest.approx(1 / rank), aggregation
 
@@ -74,10 +74,10 @@ def test_average_precision_counts_relevant_documents_that_the_first_pass_missed(
     assert DevelopmentSet([example], "AP").measure_first_pass() == pytest.approx(by_hand)
     assert DevelopmentSet([example], "AP@3").measure_first_pass() == pytest.approx(1 / 2 / 4)
     ideal = sum(1 / math.log2(rank + 1) for rank in (1, 2, 3, 4))
-    found = 1 / math.log2(3) + 1 / math.log2(5)
-    assert DevelopmentSet([example], "nDCG@10").measure_first_pass() == pytest.approx(found / ideal)
+    dcg = 1 / math.log2(3) + 1 / math.log2(5)
+    assert DevelopmentSet([example], "nDCG@10").measure_first_pass() == pytest.approx(dcg / ideal)
     pytest.importorskip("ir_measures")
-    run = Run({"q": tuple(ScoredDocument(name, 4.0 - place) for place, name in enumerate("abcd"))})
+    run = Run({"q": tuple(ScoredDocument(name, 4.0 - index) for index, name in enumerate("abcd"))})
     qrels = Qrels({"q": {"b": 1, "d": 1, "gone": 1, "lost": 1}})
     assert evaluate(qrels, run, ["AP", "AP@3"]).overall == pytest.approx({"AP": by_hand, "AP@3": 1 / 8})
 

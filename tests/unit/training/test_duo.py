@@ -40,8 +40,8 @@ def test_a_duo_training_reads_pairs_of_unlike_labels_in_both_orders() -> None:
     pairs, sequences = ordered_pairs(builder(), "low", example.documents)
     by_pair = {pair: tuple(tokens.ids) for pair, tokens in zip(pairs, sequences, strict=True)}
     expected = {by_pair[0, 1]: 1, by_pair[0, 2]: 1, by_pair[1, 0]: 0, by_pair[2, 0]: 0}
-    assert {tuple(one.tokens.ids): one.target for one in made} == expected
-    assert all(set(one.tokens.segments) == {0, 1, 2} for one in made)
+    assert {tuple(sequence.tokens.ids): sequence.target for sequence in made} == expected
+    assert all(set(sequence.tokens.segments) == {0, 1, 2} for sequence in made)
     assert DuoSequenceBuilder(builder()).sequences(Example("low", ("salt", "wing"), (0, 0))) == []
 
 

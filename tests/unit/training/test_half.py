@@ -47,9 +47,9 @@ def stopped_state(examples: Path, tmp_path: Path) -> Path:
 def test_mixed_precision_learns_as_fp32_and_saves_fp32(examples: Path, tmp_path: Path) -> None:
     for name, precision in (("half", "fp16"), ("whole", "fp32")):
         train(request(examples, tmp_path / name, replace(HALF, precision=precision, rate=1e-4)))
-    half, whole = ([float(row["loss"]) for row in curve(tmp_path / name)] for name in ("half", "whole"))
-    np.testing.assert_allclose(half, whole, rtol=0.05)
-    assert half != whole
+    half, whole_losses = ([float(row["loss"]) for row in curve(tmp_path / name)] for name in ("half", "whole"))
+    np.testing.assert_allclose(half, whole_losses, rtol=0.05)
+    assert half != whole_losses
     assert {tensor.dtype for tensor in load_file(tmp_path / "half" / "model.safetensors").values()} == {torch.float32}
 
 

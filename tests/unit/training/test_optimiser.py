@@ -81,8 +81,8 @@ def test_berts_adam_equals_a_plain_implementation_step_by_step() -> None:
             group["lr"] = rate(step)
         optimiser.step()
 
-    found = trained(network, inputs, ours)
-    torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-9)
+    trained_weights = trained(network, inputs, ours)
+    torch.testing.assert_close(trained_weights, expected, rtol=1e-6, atol=1e-9)
 
 
 def test_our_adam_with_bias_correction_equals_torchs_adamw() -> None:

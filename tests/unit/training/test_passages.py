@@ -103,14 +103,18 @@ def test_prepared_training_passages_are_reproducible(options, official, tmp_path
         assert cut[place] == expected, doc_id
     write_examples(tmp_path / "examples.jsonl", [training])
     (again,) = read_examples(tmp_path / "examples.jsonl")
-    assert [split_document(again, place, options) for place in range(10)] == list(inference.values())
+    assert [split_document(again, index, options) for index in range(10)] == list(inference.values())
 
 
 def test_the_official_files_become_triples_of_passages(official: dict[str, str], tmp_path: Path) -> None:
     data = ",".join(f"{name}={path}" for name, path in official.items())
     made = tmp_path / "made.jsonl"
-    for given, windows in ((), 2), (("words=20,stride=10,limit=40",), 10), (("words=20,stride=10,limit=3",), 3):
-        main(["train", "data", str(made), "--data", data, "--passages", *given])
+    for passage_options, windows in (
+        ((), 2),
+        (("words=20,stride=10,limit=40",), 10),
+        (("words=20,stride=10,limit=3",), 3),
+    ):
+        main(["train", "data", str(made), "--data", data, "--passages", *passage_options])
         rows = [json.loads(line) for line in made.read_text(encoding="utf-8").splitlines()]
         assert len(rows) == windows
         assert all(row["documents"][0].startswith("Salt and pressure w") for row in rows)

@@ -53,7 +53,7 @@ def test_packed_pretraining_sequences_are_full_and_lose_no_token() -> None:
         assert {len(ids) for ids in packed[:-1]} <= {11, 12}  # one less where a text ends with a sequence
         assert 6 <= len(packed[-1]) <= 12
         assert all(ids[0] == first and ids[-1] == last and last not in (ids[1], ids[-2]) for ids in packed)
-        low_pieces = sum(piece in low for ids in packed for piece in ids)
+        low_pieces = sum(doc_id in low for ids in packed for doc_id in ids)
         assert sum(lengths) * len(low) - low_pieces < 4  # a rest of fewer than four pieces is left out
     inside = [list(ids[1:-1]) for ids in maker.sequences(["low low", "low low low", "low"])]
     assert inside == [[*low * 2, last, *low * 3, last, *low]]

@@ -76,13 +76,13 @@ def numbers(folder: Path, column: str) -> list[float]:
 @pytest.mark.slow
 def test_several_processes_train_the_same_model_as_a_single_process(examples: Path, tmp_path: Path) -> None:
     for processes in (1, 3):  # three: a step has two micro_batches here, so one has nothing to do
-        said = trained(examples, tmp_path / str(processes), processes)
-        assert said.count("step 6 of 6") == 1
-    one, several = tmp_path / "1", tmp_path / "3"
-    assert len(numbers(one, "loss")) == 6
+        output = trained(examples, tmp_path / str(processes), processes)
+        assert output.count("step 6 of 6") == 1
+    single_folder, several = tmp_path / "1", tmp_path / "3"
+    assert len(numbers(single_folder, "loss")) == 6
     for column in ("loss", "measure", "rate"):
-        np.testing.assert_allclose(numbers(several, column), numbers(one, column), rtol=1e-4, err_msg=column)
-    before, after = load_file(one / "model.safetensors"), load_file(several / "model.safetensors")
+        np.testing.assert_allclose(numbers(several, column), numbers(single_folder, column), rtol=1e-4, err_msg=column)
+    before, after = load_file(single_folder / "model.safetensors"), load_file(several / "model.safetensors")
     assert before.keys() == after.keys()
     for name, tensor in before.items():
         torch.testing.assert_close(after[name], tensor, atol=2e-4, rtol=0, msg=name)
@@ -91,8 +91,8 @@ def test_several_processes_train_the_same_model_as_a_single_process(examples: Pa
 
 @pytest.mark.slow
 def test_a_process_without_a_share_trains_in_mixed_precision_too(examples: Path, tmp_path: Path) -> None:
-    said = trained(examples, tmp_path / "half", 3, recipe=RECIPE.replace("fp32", "mixed"))
-    assert "step 6 of 6" in said
+    output = trained(examples, tmp_path / "half", 3, recipe=RECIPE.replace("fp32", "mixed"))
+    assert "step 6 of 6" in output
     assert all(np.isfinite(numbers(tmp_path / "half", "loss")))
 
 
@@ -100,9 +100,9 @@ def test_a_process_without_a_share_trains_in_mixed_precision_too(examples: Path,
 def test_bfloat16_losses_are_near_fp32_and_weights_are_saved_in_fp32(examples: Path, tmp_path: Path) -> None:
     for precision in ("bf16", "fp32"):
         trained(examples, tmp_path / precision, 1, recipe=RECIPE.replace("fp32", precision))
-    found, exact = (numbers(tmp_path / name, "loss") for name in ("bf16", "fp32"))
-    np.testing.assert_allclose(found, exact, rtol=0.1)
-    assert found != exact
+    losses, exact = (numbers(tmp_path / name, "loss") for name in ("bf16", "fp32"))
+    np.testing.assert_allclose(losses, exact, rtol=0.1)
+    assert losses != exact
     assert {tensor.dtype for tensor in load_file(tmp_path / "bf16" / "model.safetensors").values()} == {torch.float32}
 
 
@@ -124,8 +124,8 @@ def test_a_second_precision_in_a_process_is_refused() -> None:
 
 @pytest.mark.slow
 def test_a_stopped_training_of_two_processes_resumes(examples: Path, tmp_path: Path) -> None:
-    said = trained(examples, tmp_path / "made", 2, "--max-minutes", "0.000001")
-    assert "step 6 of 6" not in said
+    output = trained(examples, tmp_path / "made", 2, "--max-minutes", "0.000001")
+    assert "step 6 of 6" not in output
     assert (tmp_path / "made.training").is_dir()
     trained(examples, tmp_path / "made", 2)
     trained(examples, tmp_path / "whole", 2)

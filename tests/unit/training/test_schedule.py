@@ -49,34 +49,34 @@ def planned(sequences: float, development: DevelopmentSet | None = None):
 def test_development_takes_at_most_a_tenth_of_the_training_time(
     sequences: int, queries: int, measurements: int, *, before: bool
 ) -> None:
-    made = planned(sequences)
-    if made.development is None:
+    plan = planned(sequences)
+    if plan.development is None:
         assert queries == 0
-        assert "the last weights are kept" in made.note
-        assert "evaluate_every=STEPS" in made.note
+        assert "the last weights are kept" in plan.note
+        assert "evaluate_every=STEPS" in plan.note
         return
-    assert (len(made.development.examples), made.max_measurements, made.measures_start) == (
+    assert (len(plan.development.examples), plan.max_measurements, plan.measures_start) == (
         queries,
         measurements,
         before,
     )
     measured = queries * (measurements + before)
     assert measured <= 0.1 * (sequences + measured)
-    assert f"{queries} " in made.note
+    assert f"{queries} " in plan.note
 
 
 def test_a_development_sample_is_spread_over_the_set() -> None:
-    made = planned(300)
-    assert made.development is not None
-    chosen = [EXAMPLES.index(example) for example in made.development.examples]
-    assert all(EXAMPLES[place].relevant_documents for place in chosen)
+    plan = planned(300)
+    assert plan.development is not None
+    chosen = [EXAMPLES.index(example) for example in plan.development.examples]
+    assert all(EXAMPLES[index].relevant_documents for index in chosen)
     assert chosen[0] < 5
     assert chosen[-1] > 50
     assert chosen == sorted(set(chosen))
     small = DevelopmentSet(EXAMPLES[:5], "RR@10", passages=PASSAGES)
-    made = planned(36, small).development
-    assert made is not None
-    assert len(made.examples) == 2  # those with a relevant candidate
+    plan = planned(36, small).development
+    assert plan is not None
+    assert len(plan.examples) == 2  # those with a relevant candidate
     assert planned(5, small).development is None
 
 

@@ -87,7 +87,7 @@ def test_a_documents_score_does_not_depend_on_its_batch(models: Callable[..., Pa
     together = scorer.score(QUERY, DOCUMENTS, MONO).values
     for count in (1, 2, 16, 31, 33, 41):
         places = RNG.sample(range(len(DOCUMENTS)), count)
-        values = scorer.score(QUERY, [DOCUMENTS[at] for at in places], [(at,) for at in range(count)]).values
+        values = scorer.score(QUERY, [DOCUMENTS[at] for at in places], [(index,) for index in range(count)]).values
         np.testing.assert_array_equal(values, together[places])
 
 

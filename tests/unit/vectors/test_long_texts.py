@@ -143,7 +143,7 @@ def test_a_passage_that_cannot_be_encoded_leaves_the_other_passages(tmp_path: Pa
     assert all(candidate.trace for candidate in ranked.candidates)
     stored = scorer.vectors.find(texts_of(scorer.vectors))
     ((number, failures),) = [(n, text.failures) for n, text in enumerate(stored.documents) if text.failures]
-    assert ["out of memory" in why for why in failures.values()] == [True]
+    assert ["out of memory" in value for value in failures.values()] == [True]
     scorer.vectors.records.flush()
     failing[:] = [b"no text any more"]
     again = scorer.vectors.find(texts_of(scorer.vectors))

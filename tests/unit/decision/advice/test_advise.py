@@ -87,11 +87,11 @@ def test_orders_computed_offline_equal_orders_of_searches(client: Client, collec
     queries = collection.queries[:10]
     advice = advise(client, INDEX, queries, collection.qrels, depths=(5,), advance=lambda: done.append(1))
     assert len(done) == len(queries)
-    for one in advice.sampled[:3]:
+    for sample in advice.sampled[:3]:
         for blend, weight in [("linear", 2.0), ("replace", 0.0), ("rrf", 0.0)]:
             setting = replace(advice.current, depth=5, blend=blend, weight=weight)
-            hits = client.search(one.query.text, index=INDEX, size=20, rerank=setting.options())["hits"]["hits"]
-            assert one.order(setting)[:20] == [hit["_id"] for hit in hits]
+            hits = client.search(sample.query.text, index=INDEX, size=20, rerank=setting.options())["hits"]["hits"]
+            assert sample.order(setting)[:20] == [hit["_id"] for hit in hits]
 
 
 @pytest.mark.long
@@ -100,11 +100,16 @@ def test_advise_compares_vectors_a_cross_encoder_and_both(collection: Collection
     assert (found.current.pipeline, found.current.mono_depth, found.current.weight) == ("vectors-mono", 3, 0.5)
     pipelines = [pipeline.pipeline for pipeline in found.best_by_pipeline()]
     assert sorted(pipelines) == ["auto", "none", "vectors", "vectors-mono"]
-    others = settings_to_try(replace(found.current, pipeline="auto"), vectors_blend=("replace", 0.0))
-    tried = [one.pipeline for one in others]
+    tried_settings = settings_to_try(replace(found.current, pipeline="auto"), vectors_blend=("replace", 0.0))
+    tried = [one.pipeline for one in tried_settings]
     assert tried.index("vectors") < tried.index("vectors-mono"), "of equal means, the earlier one is recommended"
-    said = lines(found)
-    assert [line.split(":")[0].strip() for line in said[3:7]] == ["first pass", "vectors-mono", "mono", "vectors"]
+    advice_lines = lines(found)
+    assert [line.split(":")[0].strip() for line in advice_lines[3:7]] == [
+        "first pass",
+        "vectors-mono",
+        "mono",
+        "vectors",
+    ]
     times = {value.pipeline: found.took_ms(value) or 0.0 for value in found.values if value.depth == 20}
     assert 0.0 == times["none"] < times["auto"]
     assert {setting["pipeline"] for setting in as_json(found)["settings"] if setting["took_ms"]} == {*pipelines} - {
@@ -126,14 +131,14 @@ def test_offline_orders_of_vectors_mono_equal_orders_of_searches(collection: Col
 
 
 def test_unjudged_hits_are_pointed_out_and_the_report_needs_no_other_file(advice, collection):
-    said = lines(replace(advice, judged_shares=(0.9, 0.5)))
-    assert any("90% of the first pass's top ten hits are judged, and 50% of the" in line for line in said)
+    advice_lines = lines(replace(advice, judged_shares=(0.9, 0.5)))
+    assert any("90% of the first pass's top ten hits are judged, and 50% of the" in line for line in advice_lines)
     page, values = html_page(advice, collection.qrels, "[rerank]\n"), json.loads(json.dumps(as_json(advice)))
     assert page.count('<div class="pair">') == len(values["gains"] + values["losses"]) > 0
     assert "prefers-color-scheme: dark" in page
     assert not any(link in page for link in ("src=", "href=", "@import", "url("))
-    found = tuple(replace(one, texts=dict.fromkeys(one.texts, "<script>")) for one in advice.sampled)
-    page = html_page(replace(advice, index="<i>", sampled=found), collection.qrels, "<b>")
+    escaped_samples = tuple(replace(sample, texts=dict.fromkeys(sample.texts, "<script>")) for sample in advice.sampled)
+    page = html_page(replace(advice, index="<i>", sampled=escaped_samples), collection.qrels, "<b>")
     assert not any(tag in page for tag in ("<script>", "<i>", "<b>"))
 
 
@@ -183,10 +188,10 @@ def test_a_setting_written_by_advise_keeps_all_other_options(tmp_path: Path, col
     advice = advice_of(collection, 1.0, depth=1)
     write_index_settings(file, "", INDEX, settings_table(advice))
     content = tomllib.loads(file.read_text("utf-8"))
-    own = content["index"].pop(INDEX)["rerank"]
+    report = content["index"].pop(INDEX)["rerank"]
     assert content == tomllib.loads(old)
-    assert own["deadline_ms"] == 300
-    assert (own["depth"], own["query_fields"]) == (advice.recommended["depth"], ["title", "text"])
+    assert report["deadline_ms"] == 300
+    assert (report["depth"], report["query_fields"]) == (advice.recommended["depth"], ["title", "text"])
 
 
 def test_advise_refuses_queries_of_another_index(collection: Collection) -> None:

@@ -57,17 +57,20 @@ def advice(url: str) -> Iterator[tuple[Any, IndexAdvice]]:
         connect(url, scorer=FunctionScorer(by_name), encoder=Letters(), rerank=present) as client,
         connect(url, scorer=reversed_scorer, encoder=Letters(), model="osrerank/minilm-l6", rerank=present) as other,
     ):
-        others = Alternatives([("title",), ("summary",)], [other], TEMPLATE)
-        yield client, advise(client, INDEX, QUERIES, QRELS, depths=(5,), alternatives=others)
+        alternatives = Alternatives([("title",), ("summary",)], [other], TEMPLATE)
+        yield client, advise(client, INDEX, QUERIES, QRELS, depths=(5,), alternatives=alternatives)
 
 
 @pytest.mark.long
 def test_each_alternative_is_compared_with_the_present_setting_on_held_out_queries(
     advice: tuple[Any, IndexAdvice],
 ) -> None:
-    _client, found = advice
-    compared = {(one.setting.fields, one.setting.model, one.setting.query): one for one in found.best_by_sample}
-    model = found.current.model
+    _client, found_advice = advice
+    compared = {
+        (setting.setting.fields, setting.setting.model, setting.setting.query): setting
+        for setting in found_advice.best_by_sample
+    }
+    model = found_advice.current.model
     assert list(compared) == [
         ((), model, ""),
         (("title",), model, ""),
@@ -77,19 +80,21 @@ def test_each_alternative_is_compared_with_the_present_setting_on_held_out_queri
     ]
     assert compared[("title",), model, ""].promised == pytest.approx(0.6131, abs=1e-3)  # one of two is not there
     assert compared[("title",), model, ""].promised > compared[("summary",), model, ""].promised
-    assert found.best.fields == ("title",)
-    assert found.recommended["fields"] == ["title"]
+    assert found_advice.best.fields == ("title",)
+    assert found_advice.recommended["fields"] == ["title"]
 
 
 @pytest.mark.long
 def test_orders_of_alternatives_equal_orders_of_searches(advice: tuple[Any, IndexAdvice]) -> None:
-    client, found = advice
-    for setting in (value for value in found.values if value.fields and not value.is_first_pass and value.depth == 20):
-        for one in found.find_sample(setting)[:2]:
+    client, found_advice = advice
+    for setting in (
+        value for value in found_advice.values if value.fields and not value.is_first_pass and value.depth == 20
+    ):
+        for one in found_advice.find_sample(setting)[:2]:
             hits = client.search(one.query.text, index=INDEX, size=20, rerank=setting.options())["hits"]["hits"]
             assert one.order(setting) == [hit["_id"] for hit in hits], setting
-    for setting in (value for value in found.values if value.query and value.depth == 20):
-        for one in found.find_sample(setting)[:2]:
+    for setting in (value for value in found_advice.values if value.query and value.depth == 20):
+        for one in found_advice.find_sample(setting)[:2]:
             rerank = {**setting.options(), "query": one.query.text}
             hits = client.search(index=INDEX, body=TEMPLATE.fill(one.query.text, 20), rerank=rerank)["hits"]["hits"]
             assert one.order(setting) == [hit["_id"] for hit in hits], setting
@@ -97,25 +102,27 @@ def test_orders_of_alternatives_equal_orders_of_searches(advice: tuple[Any, Inde
 
 @pytest.mark.long
 def test_the_report_shows_alternatives_in_one_table(advice: tuple[Any, IndexAdvice]) -> None:
-    _client, found = advice
-    said = "\n".join(lines(found))
+    _client, found_advice = advice
+    output = "\n".join(lines(found_advice))
     for part in (
         "as now: fields title, summary",
         "fields title:",
         "model osrerank/minilm-l6:",
         "your query mine.json:",
     ):
-        assert part in said
-    assert "; not reranked 0." in said
-    assert len(json.loads(json.dumps(as_json(found)))["compared"]) == 5
-    assert "fields title" in html_page(found, QRELS, "")
+        assert part in output
+    assert "; not reranked 0." in output
+    assert len(json.loads(json.dumps(as_json(found_advice)))["compared"]) == 5
+    assert "fields title" in html_page(found_advice, QRELS, "")
 
 
 @pytest.mark.long
 def test_judged_documents_that_the_index_lacks_are_counted(advice: tuple[Any, IndexAdvice]) -> None:
-    _client, found = advice
-    assert found.missing_documents == (20, 40)
-    assert any("20 of 40 documents judged relevant are not in the index packages" in line for line in lines(found))
+    _client, found_advice = advice
+    assert found_advice.missing_documents == (20, 40)
+    assert any(
+        "20 of 40 documents judged relevant are not in the index packages" in line for line in lines(found_advice)
+    )
 
 
 @pytest.mark.long
@@ -123,12 +130,12 @@ def test_hits_that_are_the_querys_own_document_are_named_or_left_out(url: str) -
     queries = [Query(str(number), f"parser name{number}") for number in range(COUNT)]
     qrels = Qrels({str(number): {str((number + 1) % COUNT): 1} for number in range(COUNT)})
     with connect(url, scorer=FunctionScorer(by_name), encoder=Letters(), rerank={"depth": 20}) as client:
-        found = advise(client, INDEX, queries, qrels, depths=(5,))
+        advice_by_depth = advise(client, INDEX, queries, qrels, depths=(5,))
         without = advise(client, INDEX, queries, qrels, depths=(5,), exclude_query_ids=True)
-    assert found.self_hits == COUNT
-    assert any("exclude it with --exclude-query-ids" in line for line in lines(found))
+    assert advice_by_depth.self_hits == COUNT
+    assert any("exclude it with --exclude-query-ids" in line for line in lines(advice_by_depth))
     assert without.self_hits == 0
-    assert all(one.query.query_id not in one.order(without.best) for one in without.sampled)
+    assert all(sample.query.query_id not in sample.order(without.best) for sample in without.sampled)
 
 
 def test_too_few_queries_are_refused_before_a_search(url: str) -> None:
@@ -173,13 +180,13 @@ def test_advise_compares_named_alternatives_and_writes_fields_and_model(
     url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("queries.tsv").write_text("".join(f"{one.query_id}\t{one.text}\n" for one in QUERIES))
+    Path("queries.tsv").write_text("".join(f"{query.query_id}\t{query.text}\n" for query in QUERIES))
     Path("qrels.txt").write_text("".join(f"q{number} 0 {number} 1\n" for number in range(COUNT)))
     Path("mine.json").write_text(json.dumps(TEMPLATE.body))
     Path("osrerank.toml").write_text('[rerank]\nblend = "replace"\nfields = ["summary"]\nquery_fields = ["summary"]\n')
     arguments = ["--index", INDEX, "--queries", "queries.tsv", "--qrels", "qrels.txt", "--force"]
-    named = ["--template", "mine.json", "--fields", "title", "--models", "osrerank/minilm-l6", "--quick"]
-    outcome = CliRunner().invoke(cli, ["--url", url, "advise", *arguments, *named], catch_exceptions=False)
+    advise_arguments = ["--template", "mine.json", "--fields", "title", "--models", "osrerank/minilm-l6", "--quick"]
+    outcome = CliRunner().invoke(cli, ["--url", url, "advise", *arguments, *advise_arguments], catch_exceptions=False)
     assert outcome.exit_code == 0, outcome.output
     for part in ("fields title:", "model osrerank/minilm-l6:", "your query mine.json:"):
         assert part in outcome.output

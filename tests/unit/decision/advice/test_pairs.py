@@ -43,7 +43,7 @@ def test_a_duo_stage_that_improves_the_order_is_kept(tmp_path: Path, monkeypatch
     monkeypatch.chdir(tmp_path)
     advice = advice_with("embedded:engine", duo_depth=20, scorer=CONFUSED, duo_scorer=KNOWING)
     assert (advice.verdict.outcome, advice.best) == ("helps", advice.current)
-    assert {one.duo_depth for one in advice.choice.by_fold} == {20}
+    assert {choice.duo_depth for choice in advice.choice.by_fold} == {20}
     assert advice.choice.promised > 0.95
     assert advice.recommended == {}
 

@@ -51,10 +51,10 @@ def test_a_checkpoint_that_hurts_helps_with_bm25(advice: IndexAdvice) -> None:
 @pytest.mark.parametrize("size", [50, 100])
 def test_promises_are_kept_on_held_back_questions(advice: IndexAdvice, size: int) -> None:
     """Of the settings chosen on some questions the mean over all others is within the interval promised."""
-    kept = [_is_kept(advice, size, seed) for seed in range(SPLITS)]
-    level, difference, sound = (float(np.mean(flags)) for flags in zip(*kept, strict=True))
-    said = f"{level:.3f} of the promises, {difference:.3f} of the differences, {sound:.3f} of the decisions"
-    print(f"{size} questions of {QUESTIONS}, {SPLITS} splits: {said}")  # noqa: T201
+    kept_promises = [_is_kept(advice, size, seed) for seed in range(SPLITS)]
+    level, difference, sound = (float(np.mean(flags)) for flags in zip(*kept_promises, strict=True))
+    claim = f"{level:.3f} of the promises, {difference:.3f} of the differences, {sound:.3f} of the decisions"
+    print(f"{size} questions of {QUESTIONS}, {SPLITS} splits: {claim}")  # noqa: T201
     assert min(level, difference, sound) >= 0.88
 
 
@@ -63,7 +63,9 @@ def _is_kept(advice: IndexAdvice, size: int, seed: int) -> tuple[bool, bool, boo
     rows = random.Random(seed).sample(range(QUESTIONS), QUESTIONS)
     seen, others = rows[:size], rows[size:]
     query_ids = [advice.sampled[row].query.query_id for row in seen]
-    choice = choose(query_ids, advice.before[seen], {one: values[seen] for one, values in advice.values.items()})
+    choice = choose(
+        query_ids, advice.before[seen], {setting: values[seen] for setting, values in advice.values.items()}
+    )
     level = float(advice.values[choice.setting][others].mean())
     difference = level - float(advice.before[others].mean())
     verdict = choice.verdict

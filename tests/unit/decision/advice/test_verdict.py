@@ -53,8 +53,8 @@ def gains_of(ranks: np.ndarray) -> np.ndarray:
 def measured(first: np.ndarray, model: np.ndarray, depth: int, weight: float) -> np.ndarray:
     """nDCG@10 of each query; the relevant hit is the one in column 0, and scores are of first pass and model."""
     first_rank = (first > first[..., :1]).sum(axis=-1) + 1
-    place = (first[..., None, :] > first[..., :, None]).sum(axis=-1) + 1
-    inside = place <= depth
+    ranks = (first[..., None, :] > first[..., :, None]).sum(axis=-1) + 1
+    inside = ranks <= depth
     keys = np.where(inside, model + weight * first / first.max(axis=-1, keepdims=True), -np.inf)
     rank = (keys > keys[..., :1]).sum(axis=-1) + 1
     return gains_of(np.where(inside[..., 0], rank, first_rank))
@@ -91,11 +91,11 @@ def test_two_random_orders_are_seldom_declared_different() -> None:
 def test_a_promised_gain_holds_on_other_queries() -> None:
     """The chosen setting's mean over 5,000 other queries is within the 95% interval in nine of ten draws or more."""
     query_ids = [str(number) for number in range(QUERIES)]
-    _, others = noise(10_000, 1.5, queries=5_000)
-    truth = {setting: values.mean() for setting, values in others.items()}
-    kept = 0
+    _, ten_times_noisier = noise(10_000, 1.5, queries=5_000)
+    truth = {setting: values.mean() for setting, values in ten_times_noisier.items()}
+    n_kept = 0
     for seed in range(200):
         choice = choose(query_ids, *noise(seed, 1.5))
-        kept += choice.low <= truth[choice.setting] <= choice.high
+        n_kept += choice.low <= truth[choice.setting] <= choice.high
         assert choice.verdict.difference > 0
-    assert kept >= 180
+    assert n_kept >= 180

@@ -15,13 +15,13 @@ from osrerank.errors import EvaluationError, FormatError
 
 def page(session: str, teams: str, clicks: str, experiment: str = "") -> ShownPage:
     """A page of as many documents as teams; `clicks` has their places."""
-    doc_ids = tuple(str(place) for place in range(len(teams)))
+    doc_ids = tuple(str(index) for index in range(len(teams)))
     return ShownPage("q", doc_ids, frozenset(clicks), session, teams=teams, experiment=experiment)
 
 
 def as_line(one: ShownPage) -> dict[str, Any]:
-    seen = {"query": one.query, "documents": one.doc_ids, "clicks": [*one.clicked]}
-    return {**seen, "session": one.session, "teams": one.teams, "experiment": one.experiment}
+    entry = {"query": one.query, "documents": one.doc_ids, "clicks": [*one.clicked]}
+    return {**entry, "session": one.session, "teams": one.teams, "experiment": one.experiment}
 
 
 def test_a_session_prefers_the_team_with_more_of_its_clicks_in_each_experiment() -> None:
@@ -50,8 +50,8 @@ def test_the_interval_and_the_number_of_sessions_by_hand() -> None:
     low, high = binomial_interval(10, 10)
     assert (low, high) == (pytest.approx(0.025**0.1), 1.0)
     assert binomial_interval(0, 10) == (0.0, pytest.approx(1 - 0.025**0.1))
-    (found,) = preferences([page(str(n), "B", "0") for n in range(6)])
-    assert (found.winner, found.p_value) == ("B", pytest.approx(2 / 2**6))
+    (preference,) = preferences([page(str(n), "B", "0") for n in range(6)])
+    assert (preference.winner, preference.p_value) == ("B", pytest.approx(2 / 2**6))
     assert preferences([page(str(n), "B", "0") for n in range(5)])[0].winner == ""
     # ((1.959964 / 2 + 0.841621 * sqrt(.55 * .45)) / .05)^2 = 782.5 sessions with a preference
     assert sessions_needed(0.55, 1.0) == 783
@@ -71,8 +71,8 @@ def test_the_report_of_an_interleaving_experiment(tmp_path: Path) -> None:
         "B wins. B has 83.3% of the preferences (95% interval 67.2% to 93.6%, p = 6.96e-05).",
         "36 sessions: A 6, B 30, ties 0, without a click 0.",
     ]
-    found = json.loads(CliRunner().invoke(cli, ["--json", "interleave", "report", str(file)]).output)
-    assert found["experiments"][0]["winner"] == "B"
+    content = json.loads(CliRunner().invoke(cli, ["--json", "interleave", "report", str(file)]).output)
+    assert content["experiments"][0]["winner"] == "B"
 
 
 @pytest.mark.parametrize(

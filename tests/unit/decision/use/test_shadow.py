@@ -16,8 +16,15 @@ from osrerank.errors import EvaluationError, FormatError
 def record(query: str = "a", **given: Any) -> dict[str, Any]:
     compared = {"hits": 10, "after": 10, "overlap": 8, "first_changed": False, "moved": 5, "farthest": 12}
     timed = {"ms": 40.0, "first_pass_ms": 4, "known": 98, "encoded": 2}
-    said = {"time": "t", "index": "notes", "query": query, "applied": True, "reason": None, "reason_code": None}
-    return {**said, **timed, **compared, **given}
+    record_fields = {
+        "time": "t",
+        "index": "notes",
+        "query": query,
+        "applied": True,
+        "reason": None,
+        "reason_code": None,
+    }
+    return {**record_fields, **timed, **compared, **given}
 
 
 def unapplied(code: str) -> dict[str, Any]:
@@ -35,12 +42,12 @@ def run(*arguments: object) -> Result:
 
 def test_shadow_report_counts_and_percentiles_by_hand(tmp_path: Path) -> None:
     first = written(tmp_path / "1", record(), record(overlap=10, moved=0, farthest=0), unapplied("no_text"))
-    other = written(
+    other_log = written(
         tmp_path / "2",
         record(first_changed=True, applied="partial", reason_code="deadline", dropped=3),
         {"time": "t", "dropped": 4},
     )
-    report = read_report([first, other])
+    report = read_report([first, other_log])
     assert (report.searches, report.dropped, report.compared, report.unreadable) == (4, 7, 3, 0)
     assert report.applied == {"true": 2, "partial": 1, "false": 1}
     assert report.reasons == {"no_text": 1, "deadline": 1}
@@ -56,7 +63,7 @@ def test_shadow_report_counts_and_percentiles_by_hand(tmp_path: Path) -> None:
 def test_the_ten_searches_that_change_most_are_different_searches(tmp_path: Path) -> None:
     lines = [record(f"q{number}", overlap=10 - number % 11) for number in range(30)]
     report = read_report([written(tmp_path / "1", *lines, *lines)])
-    names = [one["query"] for one in report.most_changed]
+    names = [change["query"] for change in report.most_changed]
     assert len(names) == len(set(names)) == MAX_EXAMPLES
     assert set(names[:2]) == {"q10", "q21"}
 

@@ -40,7 +40,7 @@ def test_tokens_are_substrings_of_the_text_in_order(text: str) -> None:
         assert all(0 < token.end - token.start <= max(MAX_TOKEN_CHARS, len(text)) for token in tokens)
         assert [token.term for token in tokens] == [term for term in built_in(name).terms(text) if term != GAP]
         assert [token.position for token in tokens] == sorted({token.position for token in tokens})
-        assert all(one.end <= other.start for one, other in pairwise(tokens))
+        assert all(first_token.end <= second_token.start for first_token, second_token in pairwise(tokens))
 
 
 @given(st.text(alphabet=st.characters(max_codepoint=127), max_size=200))
@@ -49,7 +49,7 @@ def test_ascii_and_unicode_tokenizers_agree(text: str) -> None:
 
 
 def test_unknown_tokenizers_and_filters_are_named() -> None:
-    for settings, named in (
+    for settings, name in (
         ({"analyzer": {"mine": {"type": "nonsense"}}}, "nonsense"),
         ({"analyzer": {"mine": {"tokenizer": "standard", "filter": ["synonym"]}}}, "synonym"),
         ({"analyzer": {"mine": {"tokenizer": "letter"}}}, "letter"),
@@ -58,5 +58,5 @@ def test_unknown_tokenizers_and_filters_are_named() -> None:
         ({"filter": {"mine": {"type": "snowball", "language": "Klingon"}}}, "Klingon"),
         ({"char_filter": {"mine": {"type": "html_strip"}}}, "char_filter"),
     ):
-        with pytest.raises(Fault, match=named):
+        with pytest.raises(Fault, match=name):
             Analyzers(settings)

@@ -14,8 +14,8 @@ def test_a_mapping_extracts_the_values_of_a_document() -> None:
         "stored": {"type": "keyword", "index": False, "doc_values": False},
     }
     fields = IndexFields({"properties": properties})
-    made = [{"year": "1999"}, {"year": 2000.0}]
-    source = {"title": ["short", "too long"], "made": made, "hidden": {"a": 1}, "stored": "x"}
+    documents = [{"year": "1999"}, {"year": 2000.0}]
+    source = {"title": ["short", "too long"], "made": documents, "hidden": {"a": 1}, "stored": "x"}
     assert fields.extract(source) == {"title": ["short", "too long"], "title.raw": ["short"], "made.year": [1999, 2000]}
     assert fields.new_mappings(source) == {}
     assert fields.new_mappings({"new": {"a": 1}}) == {"properties": {"new": {"properties": {"a": {"type": "long"}}}}}
@@ -30,8 +30,8 @@ def test_dotted_names_become_objects_and_fixed_parameters_stay() -> None:
         {}, {"properties": {"made.year": {"type": "integer"}, "title": {"type": "text", "analyzer": "english"}}}
     )
     assert old["properties"]["made"] == {"properties": {"year": {"type": "integer"}}}
-    both = merge(old, {"properties": {"made": {"properties": {"place": {"type": "keyword"}}}}})
-    assert set(IndexFields(both).by_path) == {"made.year", "made.place", "title"}
+    merged = merge(old, {"properties": {"made": {"properties": {"place": {"type": "keyword"}}}}})
+    assert set(IndexFields(merged).by_path) == {"made.year", "made.place", "title"}
     for change in ({"title": {"type": "text"}}, {"made": {"type": "keyword"}}, {"made.year": {"type": "long"}}):
         with pytest.raises(Fault, match=r"update parameter|can't merge|cannot be changed"):
             merge(old, {"properties": change})

@@ -39,8 +39,8 @@ def test_malformed_dates_are_refused(text: str) -> None:
 
 
 def test_a_float_has_32_bits_and_is_shown_with_the_fewest_digits() -> None:
-    kept = values.as_float("1.1")
-    assert kept != 1.1
-    assert values.format_value("float", kept) == 1.1
+    rounded = values.as_float("1.1")
+    assert rounded != 1.1
+    assert values.format_value("float", rounded) == 1.1
     with pytest.raises(OverflowError):
         values.as_float(1e39)

@@ -82,15 +82,15 @@ def test_a_stored_document_that_cannot_be_indexed_hides_no_other_document(engine
 
 @pytest.mark.long
 def test_forked_child_does_not_keep_the_lock(tmp_path: Path) -> None:
-    holder, other = WriterLock(tmp_path), WriterLock(tmp_path)
+    holder, second_lock = WriterLock(tmp_path), WriterLock(tmp_path)
     holder.acquire()
     process = os.fork()
     if process == 0:
         signal.pause()  # until it is killed
     holder.release()
     try:
-        wait_until(other.try_acquire)  # the child lets go of it when it runs
+        wait_until(second_lock.try_acquire)  # the child lets go of it when it runs
     finally:
         os.kill(process, signal.SIGKILL)
         os.waitpid(process, 0)
-        other.release()
+        second_lock.release()

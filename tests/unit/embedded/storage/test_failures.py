@@ -170,15 +170,15 @@ def killed_and_reopened(open_engine: Opener, folder: Path, rng: random.Random) -
         f"{batch}-0" for batch in range(done)
     }
     maybe = {f"{begun}-{number}" for number in range(20)} if begun > done else set()
-    there = set()
+    paths = set()
     for start in range(0, (done + 2) * 20, 1000):
         hits = engine.search(index="a", body={"size": 1000, "from": start, "_source": False})["hits"]["hits"]
-        there |= {hit["_id"] for hit in hits}
-    if there & maybe:  # a request is there as a whole or not at all
-        assert there == (sure | maybe) - {f"{begun - 1}-0"}
+        paths |= {hit["_id"] for hit in hits}
+    if paths & maybe:  # a request is there as a whole or not at all
+        assert paths == (sure | maybe) - {f"{begun - 1}-0"}
     else:
-        assert there == sure
-    for doc_id in sorted(there)[:5]:
+        assert paths == sure
+    for doc_id in sorted(paths)[:5]:
         number = doc_id.partition("-")[0]
         hits = engine.search(index="a", body={"query": {"match": {"text": f"batch {number}"}}, "size": 100})["hits"][
             "hits"

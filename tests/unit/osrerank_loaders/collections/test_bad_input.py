@@ -108,7 +108,7 @@ def test_a_damaged_or_foreign_trec_car_file_is_refused(read: Read, content: byte
 
 @pytest.mark.parametrize("block_bytes", [1, 2, 7, 50, 64])
 def test_cbor_items_of_any_size_are_read(read: Read, monkeypatch: pytest.MonkeyPatch, block_bytes: int) -> None:
-    whole = read(LOADERS["trec-car"], car_v2(PARAGRAPHS * 20))
+    paragraphs = read(LOADERS["trec-car"], car_v2(PARAGRAPHS * 20))
     monkeypatch.setattr("osrerank_loaders.collections.trec_car._BLOCK_BYTES", block_bytes)
-    assert read(LOADERS["trec-car"], car_v2(PARAGRAPHS * 20)) == whole
-    assert len(whole) == 40
+    assert read(LOADERS["trec-car"], car_v2(PARAGRAPHS * 20)) == paragraphs
+    assert len(paragraphs) == 40

@@ -69,16 +69,16 @@ def test_the_contents_option_changes_no_other_field(read: Read, case: str) -> No
         assert isinstance(before, Document)
         assert isinstance(after, Document)
         assert "contents" not in before.metadata
-        rest = {name: value for name, value in after.metadata.items() if name != "contents"}
-        assert Document(after.doc_id, after.text, after.title, rest) == before
+        other_metadata = {name: value for name, value in after.metadata.items() if name != "contents"}
+        assert Document(after.doc_id, after.text, after.title, other_metadata) == before
 
 
 def test_contents_keep_bad_records_refuse_an_existing_field_and_hold_the_text_of_html(read: Read) -> None:
-    own = {"id": "1", "text": "x", "contents": "y"}
-    bad, taken, good = read(LOADERS["jsonl"], lines({"text": "x"}, own, {"id": "2", "text": "x"}), contents=True)
+    document = {"id": "1", "text": "x", "contents": "y"}
+    bad, renamed, good = read(LOADERS["jsonl"], lines({"text": "x"}, document, {"id": "2", "text": "x"}), contents=True)
     assert isinstance(bad, FormatError)
-    assert isinstance(taken, FormatError)
-    assert "document '1' already contains a field contents; load it without --contents" in str(taken)
+    assert isinstance(renamed, FormatError)
+    assert "document '1' already contains a field contents; load it without --contents" in str(renamed)
     assert isinstance(good, Document)
     (record,) = read(LOADERS["trec"], b"<html><pre>n < 7</pre></html>", "CACM-0007.html", contents=True)
     assert record == Document("CACM-0007", "n < 7", "", {"contents": "n < 7"})

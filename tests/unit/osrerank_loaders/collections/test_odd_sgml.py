@@ -19,7 +19,7 @@ REFUSED = ("text", "no <DOC>", "no </DOC>", "two <DOCNO>", "cut", "UTF-16", "lat
 def drawn(number: int, oddity: str) -> tuple[dict[str, str], bytes]:
     """Return the documents of a file, id -> text, and its bytes with an oddity."""
     chance = random.Random(number)
-    documents = {f"D{number}-{place}": f"word{chance.randrange(99)} {place}" for place in range(chance.randint(2, 4))}
+    documents = {f"D{number}-{index}": f"word{chance.randrange(99)} {index}" for index in range(chance.randint(2, 4))}
     blocks = [
         f"<DOC>\n<DOCNO> {doc_id} </DOCNO>\n<TEXT>\n{text}\n</TEXT>\n</DOC>\n" for doc_id, text in documents.items()
     ]
@@ -61,7 +61,9 @@ def test_every_document_of_an_odd_sgml_file_is_read(read, monkeypatch, oddity, p
     documents, content = drawn(piece, oddity)
     for loader in ("trec", "robust04"):
         found = read(LOADERS[loader], content)
-        assert [(one.doc_id, one.text) for one in found if isinstance(one, Document)] == list(documents.items())
+        assert [(document.doc_id, document.text) for document in found if isinstance(document, Document)] == list(
+            documents.items()
+        )
         assert len(found) == len(documents)
 
 
@@ -71,10 +73,10 @@ def test_an_sgml_file_that_would_lose_a_document_is_refused_with_its_line(
 ) -> None:
     documents, content = drawn(3, oddity)
     found = read(LOADERS["trec"], content)
-    errors = [one for one in found if isinstance(one, CorpusFormatError)]
+    errors = [document for document in found if isinstance(document, CorpusFormatError)]
     assert errors
     assert all(error.line and str(error).startswith(f"{tmp_path / 'file'}, line {error.line}: ") for error in errors)
-    arrived = [(one.doc_id, one.text) for one in found if isinstance(one, Document)]
+    arrived = [(document.doc_id, document.text) for document in found if isinstance(document, Document)]
     assert set(arrived) <= set(documents.items())
     assert len(set(arrived)) == len(arrived)
 
@@ -89,7 +91,7 @@ def test_an_sgml_file_that_would_lose_a_document_is_refused_with_its_line(
     ],
 )
 def test_the_error_names_the_wrong_line_of_an_sgml_file(read: Read, content: str, message: str) -> None:
-    assert any(message in str(one) for one in read(LOADERS["trec"], content.encode()))
+    assert any(message in str(document) for document in read(LOADERS["trec"], content.encode()))
 
 
 def test_in_ms_marco_tags_are_text_and_title_and_body_have_lines_of_their_own(read: Read) -> None:

@@ -186,9 +186,9 @@ ROBUST = b"""<DOC>
 def test_robust04_is_latin_1_and_has_no_congressional_record(read: Read) -> None:
     assert read(LOADERS["robust04"], ROBUST) == [Document("FT911-1", "\u00a3 5", "Caf\u00e9")]
     assert read(LOADERS["robust04"], ROBUST[ROBUST.index(b"<DOC>", 10) :]) == []
-    (error, other) = read(LOADERS["trec"], ROBUST)
+    (error, document) = read(LOADERS["trec"], ROBUST)
     assert "line 3: not UTF-8: byte 0xe9" in str(error)
-    assert isinstance(other, Document)
+    assert isinstance(document, Document)
 
 
 def test_tweets_are_read(read: Read) -> None:

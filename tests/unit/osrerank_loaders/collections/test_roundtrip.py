@@ -40,8 +40,8 @@ def test_written_json_lines_are_read_back(rows: list[tuple[str, str, str]]) -> N
 
 @given(st.lists(st.tuples(IDS, st.lists(TEXTS, max_size=4)), max_size=5))
 def test_written_trec_car_paragraphs_are_read_back(rows: list[tuple[str, list[str]]]) -> None:
-    items = [cbor2.dumps([0, doc_id.encode(), [[0, piece] for piece in pieces]]) for doc_id, pieces in rows]
-    expected = [Document(doc_id, "".join(pieces)) for doc_id, pieces in rows]
+    items = [cbor2.dumps([0, doc_id.encode(), [[0, text] for text in texts]]) for doc_id, texts in rows]
+    expected = [Document(doc_id, "".join(texts)) for doc_id, texts in rows]
     assert list(read_paragraphs(source(b"".join(items)))) == expected
 
 

@@ -65,10 +65,10 @@ def faulty_server() -> Iterator[Callable[[Script], FaultyServer]]:
     with ExitStack() as stack:
 
         def start(script: Script) -> FaultyServer:
-            made = FaultyServer(script)
-            running = stack.enter_context(answering(made.answer, lambda raw: [*map(json.loads, raw.splitlines())]))
-            made.client = stack.enter_context(OpenSearch([running.url], max_retries=0))
-            return made
+            server = FaultyServer(script)
+            running = stack.enter_context(answering(server.answer, lambda raw: [*map(json.loads, raw.splitlines())]))
+            server.client = stack.enter_context(OpenSearch([running.url], max_retries=0))
+            return server
 
         yield start
 
@@ -169,7 +169,7 @@ def test_a_forbidden_bulk_request_is_not_repeated(faulty_server: Callable[[Scrip
 
 def test_batches_come_back_in_order_whatever_their_answers(faulty_server: Callable[[Script], FaultyServer]) -> None:
     server = faulty_server(lambda number, _ids: (429, {"error": "busy"}) if number % 3 == 0 else None)
-    batches = [BulkBatch((made,), place) for place, made in enumerate(entries(40), 1)]
+    batches = [BulkBatch((entry,), index) for index, entry in enumerate(entries(40), 1)]
     ended = [batch.end for batch, _outcome in send_all(server.client, "i", batches, BulkOptions(retry_budget=HURRIED))]
     assert ended == list(range(1, 41))
     assert len(server.kept) == 40

@@ -177,9 +177,9 @@ def test_the_cache_in_redis_is_bounded_and_keeps_used_scores(redis: Redis) -> No
     store = RemoteStore(redis, ttl_s=60, max_bytes=100 * REMOTE_ENTRY_BYTES)
     for start in range(0, 1_000, 10):
         store.write({b"%d" % number: float(number) for number in range(start, start + 10)})
-        found, fading = store.read([b"0"])
+        value, fading = store.read([b"0"])
         store.write(fading)
-        assert found == {b"0": 0.0}
+        assert value == {b"0": 0.0}
         assert redis.hlen(YOUNG) + redis.hlen(OLD) <= 110
     assert store.read([b"1", b"995"])[0] == {b"995": 995.0}
 
@@ -232,9 +232,9 @@ def test_threads_that_need_the_same_score_compute_it_once(redis: Redis) -> None:
         return cached.score("q", [str(number) for number in range(20)], [(number,) for number in range(20)]).values
 
     with ThreadPoolExecutor(8) as threads:
-        found = [future.result() for future in [threads.submit(score) for _ in range(8)]]
+        results = [future.result() for future in [threads.submit(score) for _ in range(8)]]
     assert sum(counted.calls) == 20
-    assert all((values == found[0]).all() for values in found)
+    assert all((values == results[0]).all() for values in results)
 
 
 def test_a_call_that_waited_for_a_failed_score_computes_it(redis: Redis) -> None:
@@ -319,9 +319,9 @@ def test_a_silent_or_malfunctioning_redis_costs_at_most_its_timeout(
 def test_waiting_for_anothers_score_ends_at_the_deadline_and_in_a_forked_child() -> None:
     in_flight = InFlight()
     in_flight.claim([b"a"])
-    _own, others = in_flight.claim([b"a"])
+    _own, others_claims = in_flight.claim([b"a"])
     started = time.monotonic()
-    assert others[b"a"].wait(Deadline.after_ms(30)) is None
+    assert others_claims[b"a"].wait(Deadline.after_ms(30)) is None
     assert time.monotonic() - started < 5
     assert in_a_child(lambda: in_flight.claim([b"a"])[0] == [b"a"])
     assert in_flight.claim([b"a"])[0] == []
@@ -339,11 +339,11 @@ def forged_keys() -> list[bytes]:
 
 def scored(redis_url: str, key: str) -> Scores:
     """Return scores behind the cache in Redis alone, as a deployment with this key has it."""
-    own = {"redis_url": redis_url, "cache_local_mb": 0.0, "signing_key": key or None}
-    scorer = add_cache(FunctionScorer(), Settings.load(**own))
-    found = scorer.score(QUERY, TEXTS, PLACES)
+    store_options = {"redis_url": redis_url, "cache_local_mb": 0.0, "signing_key": key or None}
+    scorer = add_cache(FunctionScorer(), Settings.load(**store_options))
+    scores = scorer.score(QUERY, TEXTS, PLACES)
     scorer.disconnect()
-    return found
+    return scores
 
 
 def values_of(redis_url: str, key: str) -> list[float]:
@@ -371,24 +371,24 @@ def test_a_cached_score_that_was_moved_altered_or_signed_with_another_key_is_ref
     redis: Redis, redis_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     first, second = forged_keys()
-    own, other = EntrySigner([OURS.encode()]), EntrySigner([THEIRS.encode()])
+    our_signer, their_signer = EntrySigner([OURS.encode()]), EntrySigner([THEIRS.encode()])
     value = ONE_NUMBER.pack(FORGED)
-    altered = ONE_NUMBER.pack(FORGED + 1) + own.seal(first, value)[ONE_NUMBER.size :]
-    for forged in (own.seal(second, value), other.seal(first, value), altered):
+    altered = ONE_NUMBER.pack(FORGED + 1) + our_signer.seal(first, value)[ONE_NUMBER.size :]
+    for forged in (our_signer.seal(second, value), their_signer.seal(first, value), altered):
         redis.hset(YOUNG, first, forged)
         assert values_of(redis_url, OURS) == TRUE
     assert caplog.text.count("it is not signed with a known OSRERANK_SIGNING_KEY") == 3
-    redis.hset(YOUNG, first, own.seal(first, value))
+    redis.hset(YOUNG, first, our_signer.seal(first, value))
     assert values_of(redis_url, OURS) == [FORGED, 0.0]  # what has the key is believed
     assert values_of(redis_url, "") == TRUE  # a process without the key computes it
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_signed_message_does_not_pass_as_a_signed_score(kind: Kind) -> None:
-    place, value = forged_keys()[0], ONE_NUMBER.pack(FORGED)
-    sealed = Signer([OURS.encode()]).seal(kind, place + value)
+    forged_key, value = forged_keys()[0], ONE_NUMBER.pack(FORGED)
+    sealed = Signer([OURS.encode()]).seal(kind, forged_key + value)
     signature = sealed[len(SIGNED) : len(SIGNED) + SIGNATURE_BYTES]
-    assert EntrySigner([OURS.encode()]).open(place, value + signature[:16], ONE_NUMBER.size) is None
+    assert EntrySigner([OURS.encode()]).open(forged_key, value + signature[:16], ONE_NUMBER.size) is None
 
 
 def test_the_signing_key_can_be_changed_while_scores_are_cached(redis: Redis, redis_url: str) -> None:
@@ -402,7 +402,7 @@ def test_refused_cached_scores_are_logged_once_a_minute(caplog: pytest.LogCaptur
     for _ in range(5):
         assert signer.open(b"key", ONE_NUMBER.pack(FORGED), ONE_NUMBER.size) is None
         assert signer.open(b"key", ONE_NUMBER.pack(FORGED) + bytes(16), ONE_NUMBER.size) is None
-    found = [record.getMessage() for record in caplog.records]
-    assert len(found) == 2
-    assert all(line.startswith("[score-refused] ignored a cached score") for line in found)
-    assert "OSRERANK_SIGNING_KEY" in found[0]
+    messages = [record.getMessage() for record in caplog.records]
+    assert len(messages) == 2
+    assert all(line.startswith("[score-refused] ignored a cached score") for line in messages)
+    assert "OSRERANK_SIGNING_KEY" in messages[0]

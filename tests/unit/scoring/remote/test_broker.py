@@ -200,8 +200,8 @@ def test_every_tuple_is_in_one_chunk_that_has_its_documents(lengths, workers, wi
     for chunk in found:
         assert len(chunk.indices) <= chunks.MAX_CHUNK_TUPLES
         assert chunk.characters <= chunks.MAX_CHUNK_CHARACTERS or len(chunk.indices) == 1
-        own = list(chunk.documents)
-        members = [tuple(own[i] for i in indices) for indices in chunk.tuples(tuples)]
+        chunk_documents = list(chunk.documents)
+        members = [tuple(chunk_documents[i] for i in indices) for indices in chunk.tuples(tuples)]
         assert members == [tuples[index] for index in chunk.indices]
 
 

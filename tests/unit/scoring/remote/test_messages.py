@@ -42,9 +42,9 @@ def test_encoded_messages_are_decoded_unchanged():
     assert Heartbeat.decode(HEARTBEAT.encode()) == HEARTBEAT
     reads = replace(HEARTBEAT, advice=Advice(languages=("en", "de")))
     assert Heartbeat.decode(reads.encode()) == reads
-    found = Reply.decode(REPLY.encode())
-    np.testing.assert_array_equal(found.scores.values, SCORES.values)
-    assert (found.scores.failures, found.scores.inferences, found.scores.truncated) == ({1: "too odd"}, 3, 1)
+    reply = Reply.decode(REPLY.encode())
+    np.testing.assert_array_equal(reply.scores.values, SCORES.values)
+    assert (reply.scores.failures, reply.scores.inferences, reply.scores.truncated) == ({1: "too odd"}, 3, 1)
     assert Reply.decode(Reply("c", "w", "i", None, "no").encode()).error == "no"
 
 

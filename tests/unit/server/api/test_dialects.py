@@ -52,11 +52,11 @@ def test_documents_may_be_objects_whose_fields_are_ranked_in_the_order_named(cli
     ids=["null", "number", "float and boolean", "empty"],
 )
 def test_a_null_field_counts_as_missing_and_a_number_or_boolean_as_its_text(serve, document, fields, text):
-    seen = []
-    client = serve(FunctionScorer(lambda _query, text: seen.append(text) or 0.5))
+    requests_seen = []
+    client = serve(FunctionScorer(lambda _query, text: requests_seen.append(text) or 0.5))
     body = {"query": QUERY, "documents": [document], "rank_fields": fields}
     assert client.post("/v1/rerank", json=body).status_code == 200
-    assert seen == [text]
+    assert requests_seen == [text]
 
 
 @pytest.mark.parametrize(

@@ -93,8 +93,8 @@ def test_a_conflicting_transient_setting_is_set_to_null():
 def test_the_trusted_endpoint_expression_matches_only_the_server():
     expression = endpoint_pattern("http://10.1.2.3:8088")
     assert re.match(expression, "http://10.1.2.3:8088/v1/rerank")
-    for other in ("http://10.1.2.3:80889/v1", "http://10a1.2.3:8088/v1", "http://10.1.2.3:8088.evil/v1"):
-        assert not re.match(expression, other)
+    for bad_url in ("http://10.1.2.3:80889/v1", "http://10a1.2.3:8088/v1", "http://10.1.2.3:8088.evil/v1"):
+        assert not re.match(expression, bad_url)
 
 
 def test_missing_plugins_and_rights_on_the_cluster_are_named():

@@ -20,20 +20,20 @@ EXAMPLE = Example("low pressure [SEP]", ("salt " * 600, "", "the wing"), (0, 1, 
 def test_training_tokenises_as_scoring_does() -> None:
     card = read_card(MODEL)
     builder = InputBuilder.load(MODEL, card)
-    seen = []
+    batches_seen = []
 
     def keep(sequences):
-        seen.extend(sequences)
+        batches_seen.extend(sequences)
         return np.zeros((len(sequences), 2), dtype=np.float32)
 
     scorer = CrossEncoder(MODEL, card, builder, FunctionBackend(keep))
-    scorer.score(EXAMPLE.query, EXAMPLE.documents, [(place,) for place in range(3)])
+    scorer.score(EXAMPLE.query, EXAMPLE.documents, [(index,) for index in range(3)])
     scorer.close()
     made = MonoSequenceBuilder(builder).sequences(EXAMPLE)
-    assert [one.target for one in made] == [0, 1, 0]
-    expected = sorted((tuple(tokens.ids), tuple(tokens.segments)) for tokens in seen)
-    assert sorted((tuple(one.tokens.ids), tuple(one.tokens.segments)) for one in made) == expected
-    assert max(len(one.tokens.ids) for one in made) == 512
+    assert [sequence.target for sequence in made] == [0, 1, 0]
+    expected = sorted((tuple(tokens.ids), tuple(tokens.segments)) for tokens in batches_seen)
+    assert sorted((tuple(sequence.tokens.ids), tuple(sequence.tokens.segments)) for sequence in made) == expected
+    assert max(len(sequence.tokens.ids) for sequence in made) == 512
 
 
 def steps(**changes: object) -> StepBuilder:
@@ -49,10 +49,10 @@ def some(count: int) -> list[Example]:
 
 @pytest.mark.parametrize("lists", [False, True])
 def test_a_training_step_has_each_sequence_once_within_the_token_budget(lists: bool) -> None:
-    made = list(steps(is_listwise=lists).build(iter(some(6))))
-    assert [step.sequences for step in made] == [6, 6, 6]
-    assert [step.locations for step in made] == [("0", "1"), ("2", "3"), ("4", "5")]
-    for step in made:
+    batches = list(steps(is_listwise=lists).build(iter(some(6))))
+    assert [step.sequences for step in batches] == [6, 6, 6]
+    assert [step.locations for step in batches] == [("0", "1"), ("2", "3"), ("4", "5")]
+    for step in batches:
         assert sum(micro_batch.share for micro_batch in step.micro_batches) == pytest.approx(1)
         assert sum(len(micro_batch.targets) for micro_batch in step.micro_batches) == 6
         assert sum(int(micro_batch.targets.sum()) for micro_batch in step.micro_batches) == 2
@@ -69,14 +69,14 @@ def test_a_training_step_has_each_sequence_once_within_the_token_budget(lists: b
 def test_training_batches_have_few_widths_within_the_models_limit() -> None:
     texts = [Example("low", ("salt " * number, "wing"), (1, 0)) for number in range(1, 120, 3)]
     builder = InputBuilder.load(MODEL, replace(read_card(MODEL), max_tokens=100))
-    made = StepBuilder(MonoSequenceBuilder(builder), 2, 10_000).build(iter(texts))
-    widths = {micro_batch.inputs.input_ids.shape[1] for step in made for micro_batch in step.micro_batches}
+    batches = StepBuilder(MonoSequenceBuilder(builder), 2, 10_000).build(iter(texts))
+    widths = {micro_batch.inputs.input_ids.shape[1] for step in batches for micro_batch in step.micro_batches}
     assert widths == {16, 32, 48, 64, 80, 96, 100}
 
 
 def test_skipping_steps_continues_with_the_next_batch() -> None:
-    whole, rest = list(steps().build(iter(some(10)))), list(steps().build(iter(some(10)), skip=3))
-    assert [step.locations for step in rest] == [step.locations for step in whole[3:]]
+    all_batches, later_batches = list(steps().build(iter(some(10)))), list(steps().build(iter(some(10)), skip=3))
+    assert [step.locations for step in later_batches] == [step.locations for step in all_batches[3:]]
 
 
 def test_prefetching_keeps_the_order_and_passes_errors_on() -> None:
@@ -86,10 +86,10 @@ def test_prefetching_keeps_the_order_and_passes_errors_on() -> None:
         yield 1
         raise ValueError("in the thread")
 
-    found = prefetch(failing())
-    assert next(found) == 1
+    prefetched = prefetch(failing())
+    assert next(prefetched) == 1
     with pytest.raises(ValueError, match="in the thread"):
-        next(found)
-    found = prefetch(iter(range(10**9)))
-    assert next(found) == 0
-    found.close()
+        next(prefetched)
+    prefetched = prefetch(iter(range(10**9)))
+    assert next(prefetched) == 0
+    prefetched.close()

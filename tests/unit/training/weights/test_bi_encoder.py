@@ -33,7 +33,7 @@ WEIGHT = "encoder.layer.0.output.dense.weight"
 
 def values(model: Path, backend: str = "torch") -> np.ndarray:
     scorer = load_scorer(str(model), backend=backend)
-    return scorer.score(QUERY, DOCUMENTS, [(place,) for place in range(4)]).values
+    return scorer.score(QUERY, DOCUMENTS, [(index,) for index in range(4)]).values
 
 
 @pytest.mark.parametrize(("pooling", "prefix"), FORMS)

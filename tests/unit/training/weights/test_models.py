@@ -24,7 +24,7 @@ RECIPE = Recipe(dropout=0.0)
 
 def scores(directory: Path, backend: str) -> np.ndarray:
     scorer = load_scorer(str(directory), backend=backend, threads=1)
-    values = scorer.score("low pressure", DOCUMENTS, [(place,) for place in range(4)]).values
+    values = scorer.score("low pressure", DOCUMENTS, [(index,) for index in range(4)]).values
     scorer.close()
     return values
 
@@ -33,11 +33,11 @@ def scores(directory: Path, backend: str) -> np.ndarray:
 @pytest.mark.parametrize("form", FORMS)
 def test_an_untrained_model_scores_the_same_after_saving(form: str, tmp_path: Path) -> None:
     start = DATA / f"tiny-bert-{form}"
-    made = tmp_path / "made"
-    made.mkdir()
-    load_trainee(start, RECIPE).save(made)
-    np.testing.assert_allclose(scores(made, "torch"), scores(start, "torch"), atol=1e-6)
-    export_model(made, tmp_path / "exported")
+    path = tmp_path / "made"
+    path.mkdir()
+    load_trainee(start, RECIPE).save(path)
+    np.testing.assert_allclose(scores(path, "torch"), scores(start, "torch"), atol=1e-6)
+    export_model(path, tmp_path / "exported")
     np.testing.assert_allclose(scores(tmp_path / "exported", "onnx"), scores(start, "torch"), atol=1e-4)
 
 
