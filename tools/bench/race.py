@@ -109,8 +109,8 @@ def race(contenders: Sequence[Contender], queries: Sequence[BenchQuery], rounds:
 
 def top_overlap(scores: Sequence[FloatArray], reference: Sequence[FloatArray]) -> float:
     """Return the mean share of the reference's first ten documents that are among the first ten here."""
-    tops = [(_top(values), _top(others)) for values, others in zip(scores, reference, strict=True)]
-    return statistics.mean(len(top & other) / len(other) for top, other in tops)
+    tops = [(_top(values), _top(expected_values)) for values, expected_values in zip(scores, reference, strict=True)]
+    return statistics.mean(len(top & expected_top) / len(expected_top) for top, expected_top in tops)
 
 
 def read_queries(path: Path, *, n_queries: int, depth: int) -> list[BenchQuery]:

@@ -83,8 +83,8 @@ def all_orders(first_pass: Ranking, reranked: Ranking) -> dict[str, list[str]]:
 def _rerank_top(ids: Sequence[str], scores: Mapping[str, float], depth: int) -> list[str]:
     """Sort the first ``depth`` ids that have a score by it, and append the others."""
     top = [doc_id for doc_id in ids[:depth] if doc_id in scores]
-    others = [doc_id for doc_id in ids if doc_id not in top]
-    return [*sorted(top, key=lambda doc_id: -scores[doc_id]), *others]
+    rest_ids = [doc_id for doc_id in ids if doc_id not in top]
+    return [*sorted(top, key=lambda doc_id: -scores[doc_id]), *rest_ids]
 
 
 def quality(options: argparse.Namespace) -> dict[str, Any]:

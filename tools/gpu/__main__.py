@@ -181,21 +181,21 @@ def vectors(run: CheckRun) -> Iterator[MeasuredRow]:
         client.bulk(index="sample", body=lines, refresh=True)
         started = time.perf_counter()
         built = build_vectors(client, "sample")
-        taken = time.perf_counter() - started
-    yield MeasuredRow("built in torch, loading included", {"texts": built.encoded, "texts/s": built.encoded / taken})
-    known, encoded, values = 0, 0, []
+        took_s = time.perf_counter() - started
+    yield MeasuredRow("built in torch, loading included", {"texts": built.encoded, "texts/s": built.encoded / took_s})
+    n_stored, encoded, values = 0, 0, []
     judged = read_qrels(models.SAMPLE / "qrels.txt").judgments
     with closing(connect(url, backend="onnx")) as client:
         for query in read_queries(models.SAMPLE / "queries.tsv"):
             if judged[query.query_id].keys() & chosen.keys():
-                found = client.search(query.text, index="sample", rerank={"deadline_ms": None})
-                stage = found["rerank"]["stages"][0]
-                known, encoded = known + stage["known"], encoded + stage["encoded"]
-                values.append(ndcg([hit["_id"] for hit in found["hits"]["hits"]], judged[query.query_id]))
-    found = {"known": known, "encoded again": encoded, "nDCG@10": float(np.mean(values))}
-    yield MeasuredRow(f"{len(values)} searches on the CPU", found)
-    if encoded or not known:
-        raise RuntimeError(f"{known} document vectors were found, and {encoded} documents encoded again")
+                response = client.search(query.text, index="sample", rerank={"deadline_ms": None})
+                stage = response["rerank"]["stages"][0]
+                n_stored, encoded = n_stored + stage["known"], encoded + stage["encoded"]
+                values.append(ndcg([hit["_id"] for hit in response["hits"]["hits"]], judged[query.query_id]))
+    figures = {"known": n_stored, "encoded again": encoded, "nDCG@10": float(np.mean(values))}
+    yield MeasuredRow(f"{len(values)} searches on the CPU", figures)
+    if encoded or not n_stored:
+        raise RuntimeError(f"{n_stored} document vectors were found, and {encoded} documents encoded again")
 
 
 def worker(run: CheckRun) -> Iterator[MeasuredRow]:
@@ -209,17 +209,22 @@ def worker(run: CheckRun) -> Iterator[MeasuredRow]:
         scorer = stack.enter_context(closing(RemoteScorer(url, model, queue_chunks=4096)))
         score(scorer, lists[0])
         started = time.perf_counter()
-        found = np.concatenate(score_concurrently(scorer, lists, CLIENTS))
-        rate, difference = len(found) / (time.perf_counter() - started), float(np.abs(found - expected).max())
+        scores_found = np.concatenate(score_concurrently(scorer, lists, CLIENTS))
+        rate, difference = (
+            len(scores_found) / (time.perf_counter() - started),
+            float(np.abs(scores_found - expected).max()),
+        )
         yield MeasuredRow(f"one worker, {CLIENTS} clients", {"pairs/s": rate, "largest difference": difference})
         stack.enter_context(one_worker(run, url, model, 2))
         with ThreadPoolExecutor(CLIENTS) as threads:
             begun = [threads.submit(score, scorer, item) for item in lists]
             begun[0].result()
             first.kill()
-            found = np.concatenate([one.result() for one in begun])
-        difference = float(np.abs(found - expected).max())
-        yield MeasuredRow("one of two workers killed", {"pairs scored": len(found), "largest difference": difference})
+            scores_found = np.concatenate([one.result() for one in begun])
+        difference = float(np.abs(scores_found - expected).max())
+        yield MeasuredRow(
+            "one of two workers killed", {"pairs scored": len(scores_found), "largest difference": difference}
+        )
 
 
 @contextlib.contextmanager
@@ -283,7 +288,7 @@ def training(run: CheckRun) -> Iterator[MeasuredRow]:
     (run.folder / "examples.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines), "utf-8")
     started = time.perf_counter()
     train(run, "alone")
-    taken = time.perf_counter() - started
+    took_s = time.perf_counter() - started
     with training_process(run, "killed") as (one, log):
         wait(lambda: any((run.folder / "killed.training").glob("step-*")), one, log)
         one.kill()
@@ -293,7 +298,7 @@ def training(run: CheckRun) -> Iterator[MeasuredRow]:
     left, right = (load_file(run.folder / name / "model.safetensors") for name in ("alone", "killed"))
     difference = max(float(np.abs(left[name] - right[name]).max()) for name in left)
     values = {"bitwise the same": not difference, "largest difference": difference}
-    yield MeasuredRow("a training, killed and resumed", {"seconds of a whole one": taken, **values})
+    yield MeasuredRow("a training, killed and resumed", {"seconds of a whole one": took_s, **values})
 
 
 def train(run: CheckRun, name: str) -> None:

@@ -66,8 +66,8 @@ def compare(scorer: Scorer, tasks: Mapping[str, Sequence[str]], expected: Sequen
     ]
     took_s = time.perf_counter() - start_s
     pairs = list(zip(logits, expected, strict=True))
-    overlaps = [len(_top(values) & _top(others)) / TOP for values, others in pairs]
-    difference = max(float(np.abs(values - others).max()) for values, others in pairs)
+    overlaps = [len(_top(values) & _top(reference_values)) / TOP for values, reference_values in pairs]
+    difference = max(float(np.abs(values - reference_values).max()) for values, reference_values in pairs)
     return BackendFigures(difference, float(np.mean(overlaps)), sum(map(len, logits)) / took_s)
 
 

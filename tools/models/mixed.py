@@ -59,9 +59,9 @@ def main() -> None:
     texts = list(dict.fromkeys(str(hit["_source"]["text"]) for hits in all_hits for hit in hits))
     encoders: Any = {key: load_model(DEFAULT_MODEL, backend=key[0], dtype=key[1]) for key in BACKENDS}
     vectors = {key: encode_documents(encoder, texts) for key, encoder in encoders.items()}
-    for one, other in combinations(BACKENDS, 2):
-        min_cosine = min(float(vectors[one][text] @ vectors[other][text]) for text in texts)
-        names = f"{'-'.join(one)} and {'-'.join(other)}"
+    for first_backend, second_backend in combinations(BACKENDS, 2):
+        min_cosine = min(float(vectors[first_backend][text] @ vectors[second_backend][text]) for text in texts)
+        names = f"{'-'.join(first_backend)} and {'-'.join(second_backend)}"
         sys.stdout.write(f"{len(texts)} texts by {names}: minimum cosine {min_cosine:.5f}\n")
     for document_key in BACKENDS:
         for query_key in BACKENDS:

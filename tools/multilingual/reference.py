@@ -37,14 +37,14 @@ def read_map() -> bytes:
 def convert_tokenizer(tokenizer: Path) -> bytes:
     """Convert XLM-R's tokenizer.json to a sentencepiece ``.model``."""
     content = json.loads(tokenizer.read_bytes())
-    pieces = [(name, 0.0) for name in SPECIALS] + content["model"]["vocab"][4:-1]  # the last one is <mask>
+    vocabulary = [(name, 0.0) for name in SPECIALS] + content["model"]["vocab"][4:-1]  # the last one is <mask>
     kinds = ("UNKNOWN", "CONTROL", "CONTROL")
     model = messages.ModelProto()
-    for index, (piece, score) in enumerate(pieces):
+    for index, (word_piece, score) in enumerate(vocabulary):
         kind = kinds[index] if index < len(kinds) else "NORMAL"
-        model.pieces.add(piece=piece, score=score, type=messages.ModelProto.SentencePiece.Type.Value(kind))
+        model.pieces.add(piece=word_piece, score=score, type=messages.ModelProto.SentencePiece.Type.Value(kind))
     model.trainer_spec.model_type = messages.TrainerSpec.UNIGRAM
-    model.trainer_spec.vocab_size = len(pieces)
+    model.trainer_spec.vocab_size = len(vocabulary)
     model.normalizer_spec.name = "nmt_nfkc"
     model.normalizer_spec.precompiled_charsmap = base64.b64decode(content["normalizer"]["precompiled_charsmap"])
     return bytes(model.SerializeToString())

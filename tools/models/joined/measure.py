@@ -116,9 +116,11 @@ def overlap(scores: Floats, others: Floats, bounds: npt.NDArray[np.int64]) -> fl
     """Return the mean share of common documents among the first ten of two rankings."""
     shares = []
     for begin, end in itertools.pairwise(bounds):
-        top, other = (set(np.argsort(-array[begin:end], kind="stable")[:10].tolist()) for array in (scores, others))
+        top, reference_top = (
+            set(np.argsort(-array[begin:end], kind="stable")[:10].tolist()) for array in (scores, others)
+        )
         if end > begin:
-            shares.append(len(top & other) / len(top))
+            shares.append(len(top & reference_top) / len(top))
     return float(np.mean(shares))
 
 

@@ -63,12 +63,12 @@ def searched(
     )
     depth = min(depth, len(documents))
     with temporary_search(texts, depth) as search:
-        found = {}
+        candidates_by_query = {}
         for query in queries:
             body = {"query": {"match": {"text": query.text}}, "size": depth, "_source": False}
             hits = search.client.search(index=search.index, body=body)["hits"]["hits"]
-            found[query.query_id] = {hit["_id"]: float(hit["_score"]) for hit in hits}
-    return _set(queries, found, qrels, documents)
+            candidates_by_query[query.query_id] = {hit["_id"]: float(hit["_score"]) for hit in hits}
+    return _set(queries, candidates_by_query, qrels, documents)
 
 
 def _set(
@@ -77,14 +77,14 @@ def _set(
     qrels: Mapping[str, Mapping[str, int]],
     documents: Mapping[str, tuple[str, str]],
 ) -> dict[str, Any]:
-    asked = [query for query in queries if any(grade > 0 for grade in qrels.get(query.query_id, {}).values())]
-    wanted = sorted({doc_id for query in asked for doc_id in found.get(query.query_id, {})})
+    judged_queries = [query for query in queries if any(grade > 0 for grade in qrels.get(query.query_id, {}).values())]
+    wanted_ids = sorted({doc_id for query in judged_queries for doc_id in found.get(query.query_id, {})})
     return {
-        "queries": {query.query_id: query.text for query in asked},
-        "candidates": {query.query_id: dict(found.get(query.query_id, {})) for query in asked},
-        "qrels": {query.query_id: dict(qrels[query.query_id]) for query in asked},
-        "texts": {doc_id: passages(*documents[doc_id]) for doc_id in wanted},
-        "beginnings": {doc_id: text for doc_id in wanted if (text := beginning(*documents[doc_id]))},
+        "queries": {query.query_id: query.text for query in judged_queries},
+        "candidates": {query.query_id: dict(found.get(query.query_id, {})) for query in judged_queries},
+        "qrels": {query.query_id: dict(qrels[query.query_id]) for query in judged_queries},
+        "texts": {doc_id: passages(*documents[doc_id]) for doc_id in wanted_ids},
+        "beginnings": {doc_id: text for doc_id in wanted_ids if (text := beginning(*documents[doc_id]))},
     }
 
 
@@ -109,9 +109,11 @@ def dl21(data: Path, _depth: int) -> dict[str, Any]:
 def given(folder: Path) -> dict[str, Any]:
     """Return a collection whose candidates are those of its BM25 run."""
     rankings = read_run(folder / "runs" / "BM25.txt").rankings
-    found = {query_id: {one.doc_id: one.score for one in ranking} for query_id, ranking in rankings.items()}
+    candidates_by_query = {
+        query_id: {candidate.doc_id: candidate.score for candidate in ranking} for query_id, ranking in rankings.items()
+    }
     qrels = read_qrels(folder / "qrels.full.txt").judgments
-    return _set(read_queries(folder / "queries.tsv"), found, qrels, corpus(folder))
+    return _set(read_queries(folder / "queries.tsv"), candidates_by_query, qrels, corpus(folder))
 
 
 def squad(data: Path, depth: int) -> dict[str, Any]:
@@ -119,10 +121,12 @@ def squad(data: Path, depth: int) -> dict[str, Any]:
     articles = json.loads((data / "squad" / "dev-v1.1.json").read_bytes())["data"]
     paragraphs = [paragraph for article in articles for paragraph in article["paragraphs"]]
     documents = {str(number): ("", paragraph["context"]) for number, paragraph in enumerate(paragraphs)}
-    asked = [(question, str(number)) for number, paragraph in enumerate(paragraphs) for question in paragraph["qas"]]
-    sample = random.Random(1).sample(asked, 1000)
+    questions = [
+        (question, str(number)) for number, paragraph in enumerate(paragraphs) for question in paragraph["qas"]
+    ]
+    sample = random.Random(1).sample(questions, 1000)
     queries = [Query(question["id"], question["question"]) for question, _ in sample]
-    return searched(documents, queries, {question["id"]: {own: 1} for question, own in sample}, depth)
+    return searched(documents, queries, {question["id"]: {own_id: 1} for question, own_id in sample}, depth)
 
 
 def articles(data: Path, _depth: int) -> dict[str, Any]:
@@ -136,24 +140,24 @@ def articles(data: Path, _depth: int) -> dict[str, Any]:
         )
         for number, article in enumerate(whole)
     }
-    asked = [
+    questions = [
         (question, str(number))
         for number, article in enumerate(whole)
         for paragraph in article["paragraphs"]
         for question in paragraph["qas"]
         if len(question["question"].split()) >= 3
     ]
-    sample = random.Random(1).sample(asked, 300)
+    sample = random.Random(1).sample(questions, 300)
     queries = [Query(question["id"], question["question"]) for question, _ in sample]
-    return searched(documents, queries, {question["id"]: {own: 1} for question, own in sample}, 20)
+    return searched(documents, queries, {question["id"]: {own_id: 1} for question, own_id in sample}, 20)
 
 
 def scifact(data: Path, depth: int) -> dict[str, Any]:
     """Return the train claims that are not trained on."""
     folder = data / "scifact"
     qrels = read_qrels(folder / "train" / "qrels.txt").judgments
-    kept = set(claims_kept_aside(qrels))
-    queries = [query for query in read_queries(folder / "train" / "queries.tsv") if query.query_id in kept]
+    kept_claims = set(claims_kept_aside(qrels))
+    queries = [query for query in read_queries(folder / "train" / "queries.tsv") if query.query_id in kept_claims]
     return searched(corpus(folder), queries, qrels, depth)
 
 
@@ -171,7 +175,7 @@ def claims_kept_aside(qrels: Mapping[str, Mapping[str, int]]) -> list[str]:
             if (one := todo.pop()) not in seen:
                 seen.add(one)
                 group.append(one)
-                todo += [other for doc_id in qrels[one] for other in claims_of[doc_id]]
+                todo += [other_claim for doc_id in qrels[one] for other_claim in claims_of[doc_id]]
         groups += [group] if group else []
     random.Random(1).shuffle(groups)
     room = len(qrels) - TRAINED
@@ -192,11 +196,11 @@ def wikiqa(data: Path, _depth: int) -> dict[str, Any]:
         qrels[question][f"{question}-{number}"] = int(label)
         queries[question] = Query(question, text)
     everything = searched(documents, list(queries.values()), qrels, len(rows))
-    own = {
-        question: {doc_id: found.get(doc_id, 0.0) for doc_id in qrels[question]}
-        for question, found in everything["candidates"].items()
+    candidate_scores = {
+        question: {doc_id: scores_by_id.get(doc_id, 0.0) for doc_id in qrels[question]}
+        for question, scores_by_id in everything["candidates"].items()
     }
-    return _set(queries.values(), own, qrels, documents)
+    return _set(queries.values(), candidate_scores, qrels, documents)
 
 
 SETS: dict[str, Callable[[Path, int], dict[str, Any]]] = {
@@ -219,7 +223,7 @@ def cacm(data: Path, depth: int) -> dict[str, Any]:
     """Return CACM's judged topics."""
     folder = data / "cacm"
     read = read_records(LOADERS["trec"], open_paths(folder / "cacm.tar.gz"))
-    documents = {one.doc_id: (one.title, one.text) for one in read if isinstance(one, Document)}
+    documents = {article.doc_id: (article.title, article.text) for article in read if isinstance(article, Document)}
     queries = read_queries(folder / "topics.cacm.txt")
     return searched(documents, queries, read_qrels(folder / "qrels.cacm.txt").judgments, depth)
 
@@ -227,11 +231,13 @@ def cacm(data: Path, depth: int) -> dict[str, Any]:
 def cranfield(data: Path, depth: int) -> dict[str, Any]:
     """Return Cranfield without the papers that its questions were asked about."""
     folder = data / "cranfield"
-    made = collection(folder, ".", depth)
+    candidate_file = collection(folder, ".", depth)
     sources = {tuple(line.split("\t")[:2]) for _, line in numbered_lines(folder / "source_docs.tsv")}
-    for query_id, found in made["candidates"].items():
-        made["candidates"][query_id] = {one: score for one, score in found.items() if (query_id, one) not in sources}
-    return made
+    for query_id, scores_by_id in candidate_file["candidates"].items():
+        candidate_file["candidates"][query_id] = {
+            doc_id: score for doc_id, score in scores_by_id.items() if (query_id, doc_id) not in sources
+        }
+    return candidate_file
 
 
 TESTS: dict[str, Callable[[Path, int], dict[str, Any]]] = {

@@ -61,13 +61,15 @@ def short(whole: Pool, vectors: Floats, file: Path) -> Pool:
         vectors: of its passages.
         file: for those of the passages that are returned.
     """
-    own = {number for one in whole.asked if one.source != "scifact" for number in one.own}
-    kept = random.Random(2).sample(sorted(own), PASSAGES)
+    cited_numbers = {
+        number for asked_question in whole.asked if asked_question.source != "scifact" for number in asked_question.own
+    }
+    kept_numbers = random.Random(2).sample(sorted(cited_numbers), PASSAGES)
     pool = Pool()
-    for number in kept:
+    for number in kept_numbers:
         pool.append(whole.passages[number])
     if not file.exists():
-        np.ascontiguousarray(vectors[kept], np.float32).tofile(file)
+        np.ascontiguousarray(vectors[kept_numbers], np.float32).tofile(file)
     add_sentences(pool, range(SENTENCES), "sentences")
     return pool
 
@@ -80,12 +82,12 @@ def add_sentences(pool: Pool, numbers: Sequence[int], source: str) -> None:
         some = [sentence for sentence in sentences if 8 <= len(sentence.split()) <= 30]
         if len(sentences) < 3 or not some:
             continue
-        asked = rng.choice(some)
-        rest = [sentence for sentence in sentences if sentence != asked]
-        own = [number]
+        chosen_sentence = rng.choice(some)
+        other_sentences = [sentence for sentence in sentences if sentence != chosen_sentence]
+        own_numbers = [number]
         if rng.random() > KEPT:
-            own = [pool.append(" ".join(rest))]
-        pool.asked.append(TrainingQuery(asked, source, own, hidden=(number,)))
+            own_numbers = [pool.append(" ".join(other_sentences))]
+        pool.asked.append(TrainingQuery(chosen_sentence, source, own_numbers, hidden=(number,)))
 
 
 def main() -> None:
@@ -102,16 +104,16 @@ def main() -> None:
         "abstracts": abstracts(options.data, aside),
         "sentences": short(pool_of(options.data), vectors, options.work / "sentences.passages.f32"),
     }
-    made = []
+    all_examples = []
     with closing(model):
         for name, pool in pools.items():
             print(f"{name}: {len(pool.asked)} queries, {len(pool.passages)} passages", flush=True)
             files = [options.work / f"{name}.{part}" for part in ("queries.f32", "passages.f32", "found.jsonl")]
-            queries = encoded(model, [one.text for one in pool.asked], "query", files[0])
+            queries = encoded(model, [asked_question.text for asked_question in pool.asked], "query", files[0])
             teacher = Teacher(model, queries, encoded(model, pool.passages, "document", files[1]))
-            made += [one for _, one in examples(pool, teacher, files[2], sys.maxsize)]
-    random.Random(1).shuffle(made)
-    print(f"{write_examples(options.work / 'second.jsonl', made)} examples", flush=True)
+            all_examples += [example for _, example in examples(pool, teacher, files[2], sys.maxsize)]
+    random.Random(1).shuffle(all_examples)
+    print(f"{write_examples(options.work / 'second.jsonl', all_examples)} examples", flush=True)
 
 
 if __name__ == "__main__":

@@ -86,7 +86,7 @@ class Pool:
     def add(self, title: str, text: str, *, most: int = 3, words: Sequence[int] = WORDS) -> list[int]:
         """Cut a document into passages, at most so many, and return their numbers."""
         cut = list(sentences_of(text, self._rng.choice(words)))[:most]
-        return [self.append(f"{title} {one}".strip()) for one in cut]
+        return [self.append(f"{title} {line}".strip()) for line in cut]
 
     def append(self, passage: str) -> int:
         """Add a passage as it is, and return its number."""
@@ -117,11 +117,13 @@ def add_squad(pool: Pool, data: Path) -> None:
     rng = random.Random(1)
     for article in rng.sample(articles, ARTICLES):
         for paragraph in article["paragraphs"]:
-            own = pool.add("", paragraph["context"])
-            questions = [one for one in paragraph["qas"] if len(one["question"].split()) >= 3]
+            passage_numbers = pool.add("", paragraph["context"])
+            questions = [
+                question_entry for question_entry in paragraph["qas"] if len(question_entry["question"].split()) >= 3
+            ]
             for question in rng.sample(questions, min(len(questions), 1 + (len(questions) > 3))):
                 answers = [answer["text"].lower() for answer in question["answers"] if len(answer["text"]) > 3]
-                pool.asked.append(TrainingQuery(question["question"].strip(), "squad", own, answers))
+                pool.asked.append(TrainingQuery(question["question"].strip(), "squad", passage_numbers, answers))
 
 
 def add_collection(
@@ -147,17 +149,17 @@ def add_collection(
     """
     split = folder / "train" if (folder / "train").exists() else folder
     qrels = read_qrels(split / "qrels.txt").judgments
-    wanted = {doc_id for grades in qrels.values() for doc_id in grades}
-    own = {
+    judged_ids = {doc_id for grades in qrels.values() for doc_id in grades}
+    numbers_by_id = {
         line["id"]: pool.add(line.get("title") or "", line["text"], most=most, words=words)
         for number, line in numbered_objects(folder / "corpus.jsonl")
-        if line["id"] in wanted or number % every == 0
+        if line["id"] in judged_ids or number % every == 0
     }
     skipped = set(leave_out)
     for query in read_queries(split / "queries.tsv"):
         relevant = [doc_id for doc_id, grade in qrels.get(query.query_id, {}).items() if grade > 0]
         if relevant and query.query_id not in skipped:
-            passages = [number for doc_id in relevant for number in own[doc_id]]
+            passages = [number for doc_id in relevant for number in numbers_by_id[doc_id]]
             pool.asked.append(TrainingQuery(query.text, source, passages))
 
 
@@ -165,8 +167,8 @@ def add_medquad(pool: Pool, data: Path) -> None:
     """Add some answers of MedQuAD with their questions."""
     lines = [line for _, line in numbered_objects(data / "medquad" / "medquad.jsonl") if line["answer"].strip()]
     for line in random.Random(1).sample(lines, ANSWERS):
-        own = pool.add("", line["answer"], most=2)
-        pool.asked.append(TrainingQuery(line["question"].strip(), "medquad", own))
+        passage_numbers = pool.add("", line["answer"], most=2)
+        pool.asked.append(TrainingQuery(line["question"].strip(), "medquad", passage_numbers))
 
 
 def pool_of(data: Path) -> Pool:
@@ -185,9 +187,11 @@ def pool_of(data: Path) -> Pool:
 def encoded(encoder: BiEncoder, texts: Sequence[str], side: Any, file: Path) -> Floats:
     """Return the texts' vectors ``(n, hidden)``, those of an earlier call read from the file."""
     width = encoder.dimensions
-    known = np.fromfile(file, np.float32).reshape(-1, width) if file.exists() else np.empty((0, width), np.float32)
+    stored_rows = (
+        np.fromfile(file, np.float32).reshape(-1, width) if file.exists() else np.empty((0, width), np.float32)
+    )
     with file.open("ab") as out:
-        for start in range(len(known), len(texts), AT_ONCE):
+        for start in range(len(stored_rows), len(texts), AT_ONCE):
             rows = encoder.encode(texts[start : start + AT_ONCE], side).rows
             out.write(np.ascontiguousarray(rows, np.float32).tobytes())
             out.flush()
@@ -222,7 +226,7 @@ def searched(pool: Pool, file: Path) -> Iterator[dict[int, float]]:
     if not file.exists():
         texts = ((str(number), text) for number, text in enumerate(pool.passages))
         with temporary_search(texts, FOUND) as search:
-            write_atomically(file, (f"{json.dumps(_hits(search, asked.text))}\n" for asked in pool.asked))
+            write_atomically(file, (f"{json.dumps(_hits(search, question.text))}\n" for question in pool.asked))
     for _, line in numbered_objects(file):
         yield {int(number): score for number, score in line.items()}
 
@@ -236,11 +240,11 @@ def _hits(search: Search, query: str) -> dict[str, float]:
 def examples(pool: Pool, teacher: Teacher, file: Path, short: int = SHORT) -> Iterator[tuple[str, Example]]:
     """Yield each query's source and list; most lists have passages of at most so many words."""
     rng = random.Random(1)
-    for number, (asked, found) in enumerate(zip(pool.asked, searched(pool, file), strict=True)):
-        logits = partial(teacher.logits, number, first_pass=found)
-        one = listed(pool, asked, found, logits, short if number % LONG_EVERY else sys.maxsize, rng)
-        if one is not None:
-            yield asked.source, one
+    for number, (question, found_numbers) in enumerate(zip(pool.asked, searched(pool, file), strict=True)):
+        logits = partial(teacher.logits, number, first_pass=found_numbers)
+        example_line = listed(pool, question, found_numbers, logits, short if number % LONG_EVERY else sys.maxsize, rng)
+        if example_line is not None:
+            yield question.source, example_line
 
 
 def listed(
@@ -264,24 +268,24 @@ def listed(
         text = pool.passages[number].lower()
         return any(answer in text for answer in asked.answers)
 
-    own = [number for number in asked.own if fits(number) and (not asked.answers or answers(number))]
-    others = [number for number in found if fits(number) and number not in asked.own and not answers(number)]
+    relevant = [number for number in asked.own if fits(number) and (not asked.answers or answers(number))]
+    irrelevant = [number for number in found if fits(number) and number not in asked.own and not answers(number)]
     if asked.answers:
-        others += [number for number in asked.own if fits(number) and not answers(number)]
-    if not own or not others:
+        irrelevant += [number for number in asked.own if fits(number) and not answers(number)]
+    if not relevant or not irrelevant:
         return None
-    best = own[int(np.argmax(logits(own)))]
-    order = [others[at] for at in np.argsort(-logits(others), kind="stable")]
-    rest = order[HARD:]
-    drawn = order[:HARD] + rng.sample(rest, min(EASY, len(rest)))
+    best = relevant[int(np.argmax(logits(relevant)))]
+    order = [irrelevant[index] for index in np.argsort(-logits(irrelevant), kind="stable")]
+    later = order[HARD:]
+    drawn = order[:HARD] + rng.sample(later, min(EASY, len(later)))
     foreign = (number for number in rng.sample(range(len(pool.passages)), 99) if fits(number))
-    drawn += [number for number in islice(foreign, FOREIGN) if number not in {*own, *drawn}]
+    drawn += [number for number in islice(foreign, FOREIGN) if number not in {*relevant, *drawn}]
     chosen = [best, *drawn]
     return Example(
         asked.text,
         tuple(pool.passages[number] for number in chosen),
         (1, *[0] * len(drawn)),
-        scores=tuple(round(float(one), 3) for one in logits(chosen) + LABEL * (np.arange(len(chosen)) == 0)),
+        scores=tuple(round(float(logit), 3) for logit in logits(chosen) + LABEL * (np.arange(len(chosen)) == 0)),
     )
 
 
@@ -297,17 +301,17 @@ def main() -> None:
     model = load_model(TEACHER, threads=1)
     assert isinstance(model, BiEncoder)
     with closing(model):
-        queries = [asked.text for asked in pool.asked]
+        queries = [question.text for question in pool.asked]
         teacher = Teacher(
             model,
             encoded(model, queries, "query", options.work / "queries.f32"),
             encoded(model, pool.passages, "document", options.work / "passages.f32"),
         )
-        made = list(examples(pool, teacher, options.work / "found.jsonl"))
-    random.Random(1).shuffle(made)
-    aside, kept = made[: len(made) // 30], made[len(made) // 30 :]
-    write_examples(options.work / "aside.jsonl", (one for _, one in aside))
-    count = write_examples(options.work / "train.jsonl", (one for _, one in kept))
+        example_lines = list(examples(pool, teacher, options.work / "found.jsonl"))
+    random.Random(1).shuffle(example_lines)
+    aside, kept_lines = example_lines[: len(example_lines) // 30], example_lines[len(example_lines) // 30 :]
+    write_examples(options.work / "aside.jsonl", (example for _, example in aside))
+    count = write_examples(options.work / "train.jsonl", (example for _, example in kept_lines))
     print(f"{count} examples to train on, {len(aside)} aside", flush=True)
 
 
