@@ -1,4 +1,4 @@
-// Lists the routes of openapi.json, each with its fields and a form to try it.
+// Runs the page /docs: lists the routes in openapi.json, each with its fields and a form to send a request.
 const EXAMPLES = {
   documents: {query: "cats", documents: ["a dog", "a cat sat"]},
   texts: {query: "cats", texts: ["a dog", "a cat sat"]},
@@ -8,69 +8,69 @@ const EXAMPLES = {
 const description = await (await fetch("openapi.json")).json();
 document.getElementById("summary").prepend(`${description.info.summary ?? ""} `);
 
-function resolved(schema) {
+function resolve(schema) {
   const name = schema?.$ref?.split("/").pop();
   return name ? description.components.schemas[name] : schema ?? {};
 }
 
-function schemas(operation) {
-  const schema = resolved(operation.requestBody?.content?.["application/json"]?.schema);
-  return (schema.oneOf ?? schema.anyOf ?? [schema]).map(resolved);
+function bodySchemas(operation) {
+  const schema = resolve(operation.requestBody?.content?.["application/json"]?.schema);
+  return (schema.oneOf ?? schema.anyOf ?? [schema]).map(resolve);
 }
 
-function kind(schema) {
-  const parts = schema.anyOf?.map(kind).filter((name) => name !== "null");
+function describeType(schema) {
+  const parts = schema.anyOf?.map(describeType).filter((name) => name !== "null");
   if (parts) return parts.join(" or ");
-  if (schema.type === "array") return `list of ${kind(resolved(schema.items))}`;
-  return schema.enum?.join(" or ") ?? schema.type ?? resolved(schema).title ?? "any";
+  if (schema.type === "array") return `list of ${describeType(resolve(schema.items))}`;
+  return schema.enum?.join(" or ") ?? schema.type ?? resolve(schema).title ?? "any";
 }
 
-function table(schema) {
+function fieldTable(schema) {
   const rows = document.createElement("table");
   rows.createCaption().textContent = schema.description ?? "";
   for (const [name, field] of Object.entries(schema.properties ?? {})) {
     const row = rows.insertRow();
-    const mark = schema.required?.includes(name) ? " (required)" : "";
-    for (const text of [name + mark, kind(field), field.description ?? ""]) row.insertCell().textContent = text;
+    const suffix = schema.required?.includes(name) ? " (required)" : "";
+    for (const text of [name + suffix, describeType(field), field.description ?? ""]) row.insertCell().textContent = text;
   }
   return rows;
 }
 
-async function send(method, path, body, answer) {
-  answer.textContent = "...";
+async function send(method, path, body, output) {
+  output.textContent = "...";
   const headers = {"Content-Type": "application/json"};
   const token = document.getElementById("token").value;
   if (token) headers.Authorization = `Bearer ${token}`;
   try {
-    const began = performance.now();
+    const startedMs = performance.now();
     const response = await fetch(path.slice(1) || "./", {method, headers, body});
     const text = await response.text();
-    answer.textContent = `${response.status}, ${Math.round(performance.now() - began)} ms\n${text}`;
+    output.textContent = `${response.status}, ${Math.round(performance.now() - startedMs)} ms\n${text}`;
   } catch (error) {
-    answer.textContent = `There is no answer: ${error.message}`;
+    output.textContent = `The server did not respond: ${error.message}`;
   }
 }
 
 for (const [path, methods] of Object.entries(description.paths)) {
   for (const [name, operation] of Object.entries(methods)) {
     const method = name.toUpperCase();
-    const part = document.getElementById("route").content.cloneNode(true);
-    part.querySelector(".method").textContent = method;
-    part.querySelector(".path").textContent = path;
-    part.querySelector(".what").textContent = operation.description ?? operation.summary ?? "";
-    const area = part.querySelector("textarea");
-    const answer = part.querySelector("pre");
+    const section = document.getElementById("route").content.cloneNode(true);
+    section.querySelector(".method").textContent = method;
+    section.querySelector(".path").textContent = path;
+    section.querySelector(".what").textContent = operation.description ?? operation.summary ?? "";
+    const bodyArea = section.querySelector("textarea");
+    const output = section.querySelector("pre");
     if (method === "POST") {
-      const known = schemas(operation);
-      part.querySelector(".fields").append(...known.map(table));
-      const key = Object.keys(EXAMPLES).find((one) => known[0].properties?.[one]) ?? "documents";
-      area.value = JSON.stringify(EXAMPLES[key], null, 1);
+      const types = bodySchemas(operation);
+      section.querySelector(".fields").append(...types.map(fieldTable));
+      const key = Object.keys(EXAMPLES).find((name) => types[0].properties?.[name]) ?? "documents";
+      bodyArea.value = JSON.stringify(EXAMPLES[key], null, 1);
     } else {
-      area.remove();
+      bodyArea.remove();
     }
-    part.querySelector("button").addEventListener("click", () => {
-      send(method, path, method === "POST" ? area.value : undefined, answer);
+    section.querySelector("button").addEventListener("click", () => {
+      send(method, path, method === "POST" ? bodyArea.value : undefined, output);
     });
-    document.getElementById("routes").append(part);
+    document.getElementById("routes").append(section);
   }
 }

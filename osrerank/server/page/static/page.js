@@ -1,288 +1,292 @@
-// The comparison page: the address holds the search, the form shows it, the server answers it.
+// Runs the comparison page. The page's URL contains the search, so that it can be shared and the back button works.
 
 import { drawLines } from "./lines.js";
 import { figures, make, ordering, row, sentence, toggle } from "./view.js";
 
-const SHOWN = 10;
-const OFFERED = 6;
-const TOKEN = "osrerank-token";
-const FIELDS = ["q", "index", "pipeline", "depth", "passages"];
-const at = (id) => document.getElementById(id);
-const form = at("search");
-const state = { config: null, address: "", outcome: null, shown: SHOWN, rows: { before: new Map(), after: new Map() }, running: null, parameters: {}, times: { kind: "", firstPass: [], total: [] } };
+const ROWS_PER_PAGE = 10;
+const MAX_SUGGESTIONS = 6;
+const TOKEN_KEY = "osrerank-token";
+const FORM_FIELDS = ["q", "index", "pipeline", "depth", "passages"];
+const byId = (id) => document.getElementById(id);
+const form = byId("search");
+const state = { config: null, urlSearch: "", outcome: null, shownRows: ROWS_PER_PAGE, rows: { before: new Map(), after: new Map() }, abortController: null, parameters: {}, times: { kind: "", firstPass: [], total: [] } };
 
-class Failure extends Error {
+class RequestError extends Error {
   constructor(message, status) {
     super(message);
     this.status = status;
   }
 }
 
-function ask(path, parameters = {}, signal = undefined) {
+function get(path, parameters = {}, signal = undefined) {
   return request(`${path}?${new URLSearchParams(parameters)}`, { signal });
 }
 
-function send(path, content) {
+function post(path, content) {
   return request(path, { method: "POST", body: JSON.stringify(content), headers: { "Content-Type": "application/json" } });
 }
 
 async function request(path, options) {
-  const token = sessionStorage.getItem(TOKEN);
+  const token = sessionStorage.getItem(TOKEN_KEY);
   const headers = { ...options.headers, ...(token ? { Authorization: `Bearer ${token}` } : {}) };
-  let answer;
+  let response;
   try {
-    answer = await fetch(`ui/${path}`, { ...options, headers });
+    response = await fetch(`ui/${path}`, { ...options, headers });
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    throw new Failure("The server does not answer: check that it runs.", 0);
+    throw new RequestError("The server does not respond: check that it runs.", 0);
   }
-  const content = await answer.json().catch(() => null);
-  if (answer.ok && content !== null) return content;
-  throw new Failure(content?.message ?? `The server answered ${answer.status}.`, answer.status);
+  const content = await response.json().catch(() => null);
+  if (response.ok && content !== null) return content;
+  throw new RequestError(content?.message ?? `The server responded with status ${response.status}.`, response.status);
 }
 
 async function start() {
   try {
-    state.config = await ask("config");
+    state.config = await get("config");
   } catch (error) {
-    report(error);
+    showError(error);
     return;
   }
-  offer(state.config);
-  await follow();
+  showConfig(state.config);
+  await searchFromUrl();
 }
 
-function offer(config) {
-  at("model").textContent = config.model;
-  at("depth").max = config.max_depth;
-  at("indexes").replaceChildren(...config.indexes.map((name) => make("option", { value: name })));
-  const usable = config.pipelines.filter((one) => one.reason === "");
-  at("pipelines").replaceChildren(...usable.map(({ name }) => pipelineChoice(name)));
-  at("pick-field").hidden = config.queries.length === 0;
-  at("pick").replaceChildren(
+function showConfig(config) {
+  byId("model").textContent = config.model;
+  byId("depth").max = config.max_depth;
+  byId("indexes").replaceChildren(...config.indexes.map((name) => make("option", { value: name })));
+  const usable = config.pipelines.filter(({ reason }) => reason === "");
+  byId("pipelines").replaceChildren(...usable.map(({ name }) => pipelineChoice(name)));
+  byId("pick-field").hidden = config.queries.length === 0;
+  byId("pick").replaceChildren(
     make("option", { value: "" }, "pick one"),
     ...config.queries.map(({ text, is_judged: isJudged }) => make("option", { value: text }, isJudged ? text : `${text} (not judged)`)),
   );
-  if (config.problem) notify("The indexes cannot be listed", config.problem);
-  else if (usable.length === 0) notify("No model", config.pipelines[0]?.reason ?? "There is no pipeline.");
+  if (config.problem) showNotice("The indices cannot be listed", config.problem);
+  else if (usable.length === 0) showNotice("No model", config.pipelines[0]?.reason ?? "There is no pipeline.");
 }
 
 function pipelineChoice(name) {
   return make("label", {}, make("input", { type: "radio", name: "pipeline", value: name }), name);
 }
 
-/** Take the search from the address into the form, and run it. */
-async function follow() {
-  const address = new URLSearchParams(location.search);
+/** Fill the form from the page's URL, and run the search. */
+async function searchFromUrl() {
+  const parameters = new URLSearchParams(location.search);
   const { config } = state;
-  state.address = location.search;
-  form.elements.q.value = address.get("q") ?? "";
-  form.elements.index.value = address.get("index") ?? config.index;
-  form.elements.depth.value = address.get("depth") ?? config.default_depth;
-  choosePassages(address.get("passages") ?? "0");
-  choosePipeline(address.get("pipeline") ?? config.pipelines.find((one) => one.reason === "")?.name);
-  syncPick();
-  if (form.elements.q.value.trim()) await search({ ...Object.fromEntries(FIELDS.map((name) => [name, address.get(name) ?? written()[name]])) });
-  else invite();
+  state.urlSearch = location.search;
+  form.elements.q.value = parameters.get("q") ?? "";
+  form.elements.index.value = parameters.get("index") ?? config.index;
+  form.elements.depth.value = parameters.get("depth") ?? config.default_depth;
+  choosePassages(parameters.get("passages") ?? "0");
+  choosePipeline(parameters.get("pipeline") ?? config.pipelines.find(({ reason }) => reason === "")?.name);
+  selectListedQuery();
+  if (!form.elements.q.value.trim()) {
+    showSuggestions();
+    return;
+  }
+  const defaults = readForm();
+  await search(Object.fromEntries(FORM_FIELDS.map((name) => [name, parameters.get(name) ?? defaults[name]])));
 }
 
-/** Check a pipeline, one that cannot be used too where the address names it: the answer then says why. */
+/** Select a pipeline. If it cannot be used, add it to the form, so that the server's response says why. */
 function choosePipeline(name) {
   const radios = () => [...form.querySelectorAll("[name=pipeline]")];
-  if (name && !radios().some((radio) => radio.value === name)) at("pipelines").append(pipelineChoice(name));
+  if (name && !radios().some((radio) => radio.value === name)) byId("pipelines").append(pipelineChoice(name));
   for (const radio of radios()) radio.checked = radio.value === name;
 }
 
 function choosePassages(words) {
-  const select = at("passages");
+  const select = byId("passages");
   if (![...select.options].some((option) => option.value === words)) {
     select.append(make("option", { value: words }, `passages of ${words} words`));
   }
   select.value = words;
 }
 
-function syncPick() {
+function selectListedQuery() {
   const query = form.elements.q.value.trim();
-  at("pick").value = state.config.queries.some((one) => one.text === query) ? query : "";
+  byId("pick").value = state.config.queries.some(({ text }) => text === query) ? query : "";
 }
 
-function written() {
-  const given = new FormData(form);
-  return Object.fromEntries(FIELDS.map((name) => [name, String(given.get(name) ?? "").trim()]));
+function readForm() {
+  const entries = new FormData(form);
+  return Object.fromEntries(FORM_FIELDS.map((name) => [name, String(entries.get(name) ?? "").trim()]));
 }
 
-/** Put the form's search into the address and run it. */
+/** Run the form's search, and put it into the page's URL. */
 async function submit() {
   if (!state.config || !form.elements.q.value.trim() || !form.reportValidity()) return;
-  const parameters = written();
-  const address = `?${new URLSearchParams(parameters)}`;
-  if (address !== location.search) history.pushState(null, "", address);
-  state.address = location.search;
-  syncPick();
+  const parameters = readForm();
+  const urlSearch = `?${new URLSearchParams(parameters)}`;
+  if (urlSearch !== location.search) history.pushState(null, "", urlSearch);
+  state.urlSearch = location.search;
+  selectListedQuery();
   await search(parameters);
 }
 
 async function search(parameters) {
-  state.running?.abort();
-  const running = new AbortController();
-  state.running = running;
-  wait(true);
+  state.abortController?.abort();
+  const controller = new AbortController();
+  state.abortController = controller;
+  showProgress(true);
   try {
-    const outcome = await ask("search", parameters, running.signal);
+    const outcome = await get("search", parameters, controller.signal);
     state.parameters = parameters;
-    keepTimes(outcome, parameters);
-    show(outcome);
+    recordTimes(outcome, parameters);
+    showOutcome(outcome);
   } catch (error) {
-    if (running.signal.aborted) return;
-    at("outcome").hidden = true;
-    report(error);
+    if (controller.signal.aborted) return;
+    byId("outcome").hidden = true;
+    showError(error);
   } finally {
-    if (state.running === running) wait(false);
+    if (state.abortController === controller) showProgress(false);
   }
 }
 
-/** Keep how long the searches of one index, pipeline, depth and way of reading took. */
-function keepTimes(outcome, { index, pipeline, depth, passages }) {
+/** Record how long a search took. Other options start a new list, because their times cannot be compared. */
+function recordTimes(outcome, { index, pipeline, depth, passages }) {
   const kind = JSON.stringify([index, pipeline, depth, passages]);
   if (state.times.kind !== kind) state.times = { kind, firstPass: [], total: [] };
   state.times.firstPass.push(outcome.first_pass_ms);
   state.times.total.push(outcome.took_ms);
 }
 
-/** Save what somebody says of a document, or take it back; then measure both orders again. */
-async function judge(place, side, button) {
-  const isBack = button.getAttribute("aria-pressed") === "true";
+/** Save or remove a user's judgment of a document, and repeat the search to update the measures. */
+async function judge(position, column, button) {
+  const isRemoval = button.getAttribute("aria-pressed") === "true";
   const relevance = Number(button.dataset.relevance);
-  const { doc_id: docId } = state.outcome.documents[place];
-  const { shown } = state;
+  const { doc_id: docId } = state.outcome.documents[position];
+  const { shownRows } = state;
   try {
-    await send("judge", { q: state.outcome.query, doc_id: docId, relevance: isBack ? null : relevance });
-    show(await ask("search", state.parameters));
+    await post("judge", { q: state.outcome.query, doc_id: docId, relevance: isRemoval ? null : relevance });
+    showOutcome(await get("search", state.parameters));
   } catch (error) {
-    report(error);
+    showError(error);
     return;
   }
-  state.shown = shown;
-  fillLists();
-  const now = state.outcome.documents.findIndex((one) => one.doc_id === docId);
-  state.rows[side].get(now)?.querySelector(`[data-relevance="${relevance}"]`)?.focus({ preventScroll: true });
+  state.shownRows = shownRows;
+  fillColumns();
+  const newPosition = state.outcome.documents.findIndex((document_) => document_.doc_id === docId);
+  state.rows[column].get(newPosition)?.querySelector(`[data-relevance="${relevance}"]`)?.focus({ preventScroll: true });
 }
 
-function wait(isRunning) {
-  at("results").setAttribute("aria-busy", String(isRunning));
-  at("progress").hidden = !isRunning;
+function showProgress(isRunning) {
+  byId("results").setAttribute("aria-busy", String(isRunning));
+  byId("progress").hidden = !isRunning;
   if (isRunning) {
-    at("status").textContent = "Searching.";
-    at("notice").replaceChildren();
-    at("empty").hidden = true;
+    byId("status").textContent = "Searching.";
+    byId("notice").replaceChildren();
+    byId("empty").hidden = true;
   }
 }
 
-function show(outcome) {
+function showOutcome(outcome) {
   state.outcome = outcome;
-  state.shown = SHOWN;
+  state.shownRows = ROWS_PER_PAGE;
   document.title = `${outcome.query} | osrerank`;
-  at("status").textContent = sentence(outcome);
-  at("figures").replaceChildren(...figures(outcome, state.times));
-  at("after-how").textContent = ordering(outcome);
-  at("outcome").hidden = outcome.documents.length === 0;
+  byId("status").textContent = sentence(outcome);
+  byId("figures").replaceChildren(...figures(outcome, state.times));
+  byId("after-how").textContent = ordering(outcome);
+  byId("outcome").hidden = outcome.documents.length === 0;
   if (outcome.documents.length === 0) {
-    at("empty").replaceChildren(`No document of ${outcome.index} matches. Try other words.`);
-    at("empty").hidden = false;
+    byId("empty").replaceChildren(`No document of ${outcome.index} matches. Try other words.`);
+    byId("empty").hidden = false;
     return;
   }
-  if (outcome.applied === false) notify("Not reranked", outcome.reason);
-  else if (outcome.applied === "partial") notify("Reranked in part", outcome.reason);
-  fillLists();
+  if (outcome.applied === false) showNotice("Not reranked", outcome.reason);
+  else if (outcome.applied === "partial") showNotice("Reranked in part", outcome.reason);
+  fillColumns();
 }
 
-function fillLists() {
+function fillColumns() {
   const { documents, blend } = state.outcome;
-  const how = { blend, canJudge: state.config.can_judge };
-  for (const side of ["before", "after"]) {
-    const order = documents.map((one, place) => [one, place]).sort(([one], [other]) => one[side] - other[side]);
-    const rows = state.rows[side];
+  const options = { blend, canJudge: state.config.can_judge };
+  for (const column of ["before", "after"]) {
+    const ranked = documents.map((document_, position) => [document_, position]).sort(([first], [second]) => first[column] - second[column]);
+    const rows = state.rows[column];
     rows.clear();
-    for (const [one, place] of order.slice(0, state.shown)) rows.set(place, row(one, place, side, how));
-    at(side).replaceChildren(...rows.values());
+    for (const [document_, position] of ranked.slice(0, state.shownRows)) rows.set(position, row(document_, position, column, options));
+    byId(column).replaceChildren(...rows.values());
   }
-  const left = documents.length - state.shown;
-  at("more").parentElement.hidden = left <= 0;
-  at("more").textContent = `Show ${Math.min(left, SHOWN)} more of ${left}`;
-  draw();
+  const remaining = documents.length - state.shownRows;
+  byId("more").parentElement.hidden = remaining <= 0;
+  byId("more").textContent = `Show ${Math.min(remaining, ROWS_PER_PAGE)} more of ${remaining}`;
+  redrawLines();
 }
 
-function draw() {
-  if (state.outcome) drawLines(at("lines"), state.outcome.documents, state.rows);
+function redrawLines() {
+  if (state.outcome) drawLines(byId("lines"), state.outcome.documents, state.rows);
 }
 
-function invite() {
-  at("outcome").hidden = true;
-  at("status").textContent = "";
+function showSuggestions() {
+  byId("outcome").hidden = true;
+  byId("status").textContent = "";
   document.title = "osrerank: compare";
-  const queries = state.config.queries.slice(0, OFFERED).map(({ text }) => make("li", {}, make("button", { type: "button", "data-query": text, dir: "auto" }, text)));
-  at("empty").replaceChildren(
-    make("p", {}, "One search, two orders: as BM25 finds it, and as the model ranks it."),
+  const queries = state.config.queries.slice(0, MAX_SUGGESTIONS).map(({ text }) => make("li", {}, make("button", { type: "button", "data-query": text, dir: "auto" }, text)));
+  byId("empty").replaceChildren(
+    make("p", {}, "See each search in two orders: BM25's and the model's."),
     queries.length ? make("ul", { "aria-label": "Queries to begin with" }, ...queries) : "",
   );
-  at("empty").hidden = false;
+  byId("empty").hidden = false;
 }
 
-function report(error) {
+function showError(error) {
   if (error.status === 401) {
-    at("token-form").hidden = false;
-    at("token").focus();
-    if (sessionStorage.getItem(TOKEN)) notify("The token is wrong", "Give the one that the server was started with.");
-    sessionStorage.removeItem(TOKEN);
-    at("status").textContent = "";
+    byId("token-form").hidden = false;
+    byId("token").focus();
+    if (sessionStorage.getItem(TOKEN_KEY)) showNotice("The token is wrong", "Enter the server's OSRERANK_SERVER_TOKEN.");
+    sessionStorage.removeItem(TOKEN_KEY);
+    byId("status").textContent = "";
     return;
   }
-  if (!(error instanceof Failure)) console.error(error);
-  at("status").textContent = "";
-  notify("No answer", error instanceof Failure ? error.message : "The page has a defect; the browser's console has more.");
+  if (!(error instanceof RequestError)) console.error(error);
+  byId("status").textContent = "";
+  showNotice("The request failed", error instanceof RequestError ? error.message : "this is a bug in the page; the browser's console shows the error.");
 }
 
-function notify(title, message) {
-  at("notice").replaceChildren(make("p", { class: "notice" }, make("b", {}, `${title}: `), message ?? ""));
+function showNotice(title, message) {
+  byId("notice").replaceChildren(make("p", { class: "notice" }, make("b", {}, `${title}: `), message ?? ""));
 }
 
-/** Go to a document's place on the other side. */
-function goTo(place, side) {
-  const rank = state.outcome.documents[place][side];
-  if (rank > state.shown) {
-    state.shown = rank;
-    fillLists();
+/** Scroll to a document in a column, and move the focus there. */
+function goTo(position, column) {
+  const rank = state.outcome.documents[position][column];
+  if (rank > state.shownRows) {
+    state.shownRows = rank;
+    fillColumns();
   }
-  chooseSide(side);
-  const target = state.rows[side].get(place);
+  showColumn(column);
+  const target = state.rows[column].get(position);
   target.focus({ preventScroll: true });
   const isStill = matchMedia("(prefers-reduced-motion: reduce)").matches;
   target.scrollIntoView({ block: "nearest", behavior: isStill ? "auto" : "smooth" });
 }
 
-function chooseSide(side) {
-  at("columns").dataset.side = side;
-  for (const button of at("sides").children) button.setAttribute("aria-pressed", String(button.dataset.side === side));
+function showColumn(column) {
+  byId("columns").dataset.column = column;
+  for (const button of byId("column-choice").children) button.setAttribute("aria-pressed", String(button.dataset.column === column));
 }
 
-function activate(event) {
-  const place = event.type === "mouseleave" ? undefined : event.target.closest(".row")?.dataset.place;
-  for (const element of at("columns").querySelectorAll("[data-place]")) {
-    element.classList.toggle("active", place !== undefined && element.dataset.place === place);
+function highlightDocument(event) {
+  const position = event.type === "mouseleave" ? undefined : event.target.closest(".row")?.dataset.position;
+  for (const element of byId("columns").querySelectorAll("[data-position]")) {
+    element.classList.toggle("active", position !== undefined && element.dataset.position === position);
   }
 }
 
-function press(event) {
+function handleClick(event) {
   const item = event.target.closest(".row");
   if (!item) return;
-  const place = Number(item.dataset.place);
-  const side = item.parentElement.id;
-  if (event.target.closest(".move")) goTo(place, side === "before" ? "after" : "before");
+  const position = Number(item.dataset.position);
+  const column = item.parentElement.id;
+  if (event.target.closest(".move")) goTo(position, column === "before" ? "after" : "before");
   const button = event.target.closest(".judge");
-  if (button) judge(place, side, button);
+  if (button) judge(position, column, button);
   if (event.target.closest(".open-text")) {
-    toggle(item, state.outcome.documents[place], side);
-    draw();
+    toggle(item, state.outcome.documents[position], column);
+    redrawLines();
   }
 }
 
@@ -294,36 +298,36 @@ form.addEventListener("change", (event) => {
   if (event.target.id === "pick" && event.target.value) form.elements.q.value = event.target.value;
   if (event.target.name !== "q") submit();
 });
-at("token-form").addEventListener("submit", (event) => {
+byId("token-form").addEventListener("submit", (event) => {
   event.preventDefault();
-  sessionStorage.setItem(TOKEN, at("token").value);
-  at("token").value = "";
-  at("token-form").hidden = true;
-  at("notice").replaceChildren();
+  sessionStorage.setItem(TOKEN_KEY, byId("token").value);
+  byId("token").value = "";
+  byId("token-form").hidden = true;
+  byId("notice").replaceChildren();
   start();
 });
-at("empty").addEventListener("click", (event) => {
+byId("empty").addEventListener("click", (event) => {
   const query = event.target.closest("[data-query]")?.dataset.query;
   if (query === undefined) return;
   form.elements.q.value = query;
   submit();
 });
-at("sides").addEventListener("click", (event) => {
-  if (event.target.dataset.side) chooseSide(event.target.dataset.side);
+byId("column-choice").addEventListener("click", (event) => {
+  if (event.target.dataset.column) showColumn(event.target.dataset.column);
 });
-at("more").addEventListener("click", () => {
-  const next = state.shown + 1;
-  state.shown += SHOWN;
-  fillLists();
-  at(at("columns").dataset.side).querySelector(`[data-rank="${next}"]`)?.focus({ preventScroll: true });
+byId("more").addEventListener("click", () => {
+  const next = state.shownRows + 1;
+  state.shownRows += ROWS_PER_PAGE;
+  fillColumns();
+  byId(byId("columns").dataset.column).querySelector(`[data-rank="${next}"]`)?.focus({ preventScroll: true });
 });
-at("columns").addEventListener("click", press);
-at("columns").addEventListener("mouseover", activate);
-at("columns").addEventListener("focusin", activate);
-at("columns").addEventListener("mouseleave", activate);
+byId("columns").addEventListener("click", handleClick);
+byId("columns").addEventListener("mouseover", highlightDocument);
+byId("columns").addEventListener("focusin", highlightDocument);
+byId("columns").addEventListener("mouseleave", highlightDocument);
 addEventListener("popstate", () => {
-  // a jump within the page changes no search
-  if (state.config && location.search !== state.address) follow();
+  // following a link within the page, such as #results, changes only the fragment
+  if (state.config && location.search !== state.urlSearch) searchFromUrl();
 });
 addEventListener("keydown", (event) => {
   const isTyping = event.target.closest?.("input, select, textarea");
@@ -331,5 +335,5 @@ addEventListener("keydown", (event) => {
   event.preventDefault();
   form.elements.q.focus();
 });
-new ResizeObserver(draw).observe(at("columns"));
+new ResizeObserver(redrawLines).observe(byId("columns"));
 start();
