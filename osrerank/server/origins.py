@@ -15,7 +15,7 @@ from starlette.middleware.cors import CORSMiddleware
 
 from osrerank.server.api.access_log import REQUEST_ID_HEADER
 from osrerank.server.api.errors import RefusedRequest
-from osrerank.server.api.middleware import Incoming, refuse
+from osrerank.server.api.middleware import RequestReceiver, refuse
 from osrerank.server.api.routes import TRUNCATED_HEADER, UNSCORED_HEADER
 
 Application = Callable[[MutableMapping[str, Any], Any, Any], Awaitable[None]]
@@ -50,7 +50,7 @@ class HostMiddleware:
         elif origin is not None and origin not in self._origins and urlsplit(origin).netloc.lower() != host.lower():
             reason = "this site is not allowed to call the server: start it with --allow-origin SITE"
         if reason:
-            await refuse(RefusedRequest(403, reason), send, Incoming(receive))
+            await refuse(RefusedRequest(403, reason), send, RequestReceiver(receive))
         else:
             await self._application(scope, receive, send)
 

@@ -8,7 +8,7 @@ from starlette.testclient import TestClient
 
 from osrerank.server.api.app import create_app
 from osrerank.server.api.limits import ServerLimits
-from osrerank.server.api.paths import METHODS
+from osrerank.server.api.missing_routes import METHODS
 from osrerank.service import RerankService
 from osrerank.settings import Settings
 from osrerank.testing import FunctionScorer

@@ -1,4 +1,4 @@
-"""Log each request as a line of JSON, without queries and documents unless the operator asks for them."""
+"""Write the access log: a line of JSON for each request. By default, it contains no queries or documents."""
 
 import json
 import logging
@@ -16,11 +16,11 @@ from osrerank.errors import ConfigError
 REQUEST_ID_HEADER = "X-Request-Id"
 VALID_ID = re.compile(r"[\x21-\x7e]{1,128}")
 RECORD = "osrerank.record"
-"""The key of a dict in the ASGI scope. Routes add entries for the request's log line to it."""
+"""The key of a dict in the ASGI scope, to which routes add what the access log should contain."""
 
 
 class AccessLog:
-    """Writes the access log. If the file is moved or deleted, as logrotate does, a new one is created.
+    """Writes the access log. If logrotate moves or deletes the file, a new one is created.
 
     Args:
         file: the path of the file, or ``-`` for standard output.
@@ -42,7 +42,7 @@ class AccessLog:
             raise ConfigError(reason, setting="access_log", source="flag") from None
 
     def write(self, entry: Mapping[str, Any]) -> None:
-        """Write the line of a request, and add the time to it."""
+        """Write a line with the current time and the request's entry."""
         line = json.dumps({"time": datetime.now(UTC).isoformat(timespec="milliseconds"), **entry})
         self._handler.handle(logging.makeLogRecord({"msg": line}))
 
@@ -52,6 +52,6 @@ class AccessLog:
 
 
 def request_id(header: bytes) -> str:
-    """Return the id in the client's header if it consists of 1 to 128 printable ASCII characters, or else a new id."""
+    """Return the client's id of a request if it is 1 to 128 printable ASCII characters, or else a new id."""
     text = header.decode("latin-1")
     return text if VALID_ID.fullmatch(text) else uuid.uuid4().hex

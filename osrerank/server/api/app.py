@@ -1,4 +1,4 @@
-"""The rerank API as an ASGI application."""
+"""Create the HTTP rerank API, an ASGI application with the routes of all dialects."""
 
 import logging
 import math
@@ -20,21 +20,21 @@ from osrerank.errors import OsrerankError
 from osrerank.server.api import routes
 from osrerank.server.api.access_log import AccessLog
 from osrerank.server.api.dialect_route import NOT_JSON, is_json, media_type
+from osrerank.server.api.docs_page import add_docs_page
 from osrerank.server.api.errors import RefusedRequest, describe_faults, error_body, error_headers, error_status
-from osrerank.server.api.explorer import add_explorer
 from osrerank.server.api.limits import ServerLimits
 from osrerank.server.api.middleware import RequestMiddleware
+from osrerank.server.api.missing_routes import explain_missing_route
 from osrerank.server.api.numbers import encode
-from osrerank.server.api.paths import explain_missing_route
+from osrerank.server.api.request_tracing import READINESS
 from osrerank.server.api.service import ApiService
-from osrerank.server.api.traced import READINESS
 from osrerank.service import RerankService
 
 logger = logging.getLogger(__name__)
-log_limiter = LogThrottle()
+log_throttle = LogThrottle()
 
 NO_TELEMETRY: Any = {"tracing": False, "metrics": False, "logs": False, "auto_configure": False}
-"""The settings that turn off the telemetry of recent FastAPI releases, which would report texts with errors."""
+"""Turns off the telemetry of recent FastAPI releases, whose error reports would contain queries and documents."""
 
 
 def create_app(
@@ -49,8 +49,9 @@ def create_app(
     Args:
         reranker: the service that scores. The caller closes it after the application has shut down.
         limits: the limits of the server.
-        token: the token that clients must send as ``Authorization``, with or without ``Bearer``. None accepts everyone.
-        access_log: the access log, which the caller closes. None writes no log.
+        token: the token that clients must send as ``Authorization``, with or without ``Bearer``. If it is None, they
+            need no token.
+        access_log: the access log, which the caller closes, or None for no log.
     """
     limits = limits or ServerLimits()
     service = ApiService(reranker, limits)
@@ -74,7 +75,7 @@ def create_app(
     app.state.started = int(time.time())
     app.include_router(routes.dialects)
     app.include_router(routes.checks)
-    add_explorer(app)
+    add_docs_page(app)
     app.add_middleware(
         RequestMiddleware,
         limits=limits,
@@ -91,7 +92,7 @@ def create_app(
 
 
 async def _respond_to_validation_error(http: HttpRequest, error: Exception) -> Response:
-    """Respond to a request that FastAPI finds invalid. The message does not repeat the request's content."""
+    """Respond to a request that FastAPI finds invalid, without repeating its content."""
     assert isinstance(error, RequestValidationError)
     faults = error.errors()
     if any(fault["type"] == "json_invalid" for fault in faults):
@@ -99,7 +100,7 @@ async def _respond_to_validation_error(http: HttpRequest, error: Exception) -> R
         return _error_response(400, f"the body is not JSON: {reason}")
     if http.method == "POST" and not is_json(media_type(http)):
         return _error_response(415, NOT_JSON)
-    return _error_response(422, describe_faults(faults, depth=1))
+    return _error_response(422, describe_faults(faults, skipped_parts=1))
 
 
 async def _respond_to_http_error(http: HttpRequest, error: Exception) -> Response:
@@ -109,18 +110,18 @@ async def _respond_to_http_error(http: HttpRequest, error: Exception) -> Respons
     if error.status_code == HTTPStatus.NOT_FOUND:
         message = explain_missing_route(http.url.path)
     elif error.status_code == HTTPStatus.METHOD_NOT_ALLOWED and "Allow" in headers:
-        message = f"this route does not accept the method: use {headers['Allow']}"
+        message = f"this route does not accept {http.method} requests: use {headers['Allow']}"
     return _error_response(error.status_code, message, headers)
 
 
 async def _respond_to_failure(http: HttpRequest, error: Exception) -> Response:
     status = error_status(error)
     if http.url.path in READINESS:
-        if log_limiter.is_due("not-ready"):  # probes come every few seconds
+        if log_throttle.is_due("not-ready"):  # probes come every few seconds
             logger.warning("[not-ready] the server cannot serve requests: %s; not logged again for a minute", error)
     elif status >= 500:
         logger.warning("[request-failed] a request failed with status %d: %s", status, error)
-    elif status == HTTPStatus.TOO_MANY_REQUESTS and log_limiter.is_due("overloaded"):
+    elif status == HTTPStatus.TOO_MANY_REQUESTS and log_throttle.is_due("overloaded"):
         logger.warning("[overloaded] refused a request: %s; not logged again for a minute", error)
     headers = {}
     retry_after_s = getattr(error, "retry_after_s", None)

@@ -1,10 +1,10 @@
-"""Parse the JSON bodies of requests within limits of number, depth and size.
+"""Decompress and parse the JSON bodies of requests, and refuse a body as soon as it exceeds a limit.
 
-``json.loads`` would hold Python's global lock while it parses a large body, and so block the event loop even from a
-thread. This parser, in Python, lets other threads run, and refuses a body as soon as it exceeds a limit.
+``json.loads`` holds Python's global lock while it parses a large body. Even in another thread, it would thus block the
+event loop. This parser is written in Python, so it lets other threads run.
 
-A list or object in a field of a document stays JSON text (`Json`). No dialect scores such values, but a response can
-repeat the document.
+A document can be an object with fields. If a field contains a list or an object, that value is not parsed but stays
+JSON text (`Json`): no dialect scores it, but a response can repeat the document.
 """
 
 import json
@@ -18,16 +18,16 @@ from osrerank.server.api.errors import RefusedRequest
 from osrerank.server.api.numbers import Json
 
 PARSED_DEPTH = 3
-"""The depth to which objects and lists are parsed: the body, its list of documents, and a document."""
+"""Objects and lists are parsed down to this depth: the body, its list of documents, and a document."""
 MAX_DEPTH = 64
-"""The maximum depth of nested objects and lists."""
+"""Objects and lists that are nested more deeply are refused."""
 MAX_NUMBER_CHARACTERS = 100
 MAX_KEYS = 1_000
-"""The maximum number of keys of an object that is parsed."""
+"""A parsed object with more keys is refused."""
 MAX_JSON_CHARACTERS = 1 << 20
-"""The maximum number of characters of a value that stays JSON text."""
+"""A longer value in a document's field is refused."""
 MAX_KEY_CHARACTERS = 32
-"""The maximum length of a key that an error message repeats."""
+"""Error messages repeat only keys up to this length."""
 CHUNK_BYTES = 1 << 20
 
 WHITESPACE = re.compile(r"[ \t\n\r]*")
@@ -83,7 +83,7 @@ def read_body(body: bytes, max_entries: int) -> dict[str, Any]:
 
     Raises:
         RefusedRequest: the body is not JSON (400), a list has too many entries (413), or the body is not an object or
-            exceeds another limit (422). No message repeats a value.
+            exceeds another limit (422). The message never repeats a value, which might be confidential.
     """
     if not body.strip():
         raise RefusedRequest(422, "the body is empty: send a JSON object")
@@ -97,10 +97,10 @@ def read_body(body: bytes, max_entries: int) -> dict[str, Any]:
 
 
 class _Parser:
-    """A recursive-descent parser of JSON. Each method parses one kind of value that begins at ``offset``.
+    """A recursive-descent parser of JSON. Each method parses the value of one kind that begins at ``offset``.
 
-    In all methods, ``depth`` is the number of objects and lists that contain the value, and ``name`` is what error
-    messages call the value.
+    In all methods, ``depth`` is how many objects and lists contain the value, and ``name`` is the value's name in error
+    messages, such as ``documents.3``.
     """
 
     def __init__(self, text: str, max_entries: int) -> None:
@@ -127,7 +127,7 @@ class _Parser:
         if first not in CLOSING_BRACKETS:
             return self._parse_scalar(offset)
         if depth == PARSED_DEPTH:
-            return self._check_json_text(offset, depth, name)
+            return self._parse_as_text(offset, depth, name)
         if first == "{":
             return self._parse_object(offset, depth + 1, name)
         return self._parse_list(offset, depth + 1, name)
@@ -180,7 +180,7 @@ class _Parser:
             offset = self._skip_whitespace(offset + 1)
 
     def _refuse_count(self, entries: list[Any], name: str) -> NoReturn:
-        """Refuse a list with too many entries. If an entry is not a document, the message is about that entry."""
+        """Refuse a list with too many entries, or, if an entry is not a document, that entry."""
         for index, entry in enumerate(entries):
             if not _has_text(entry):
                 raise RefusedRequest(422, f"{name}.{index} must be a text, or an object with a text")
@@ -199,13 +199,13 @@ class _Parser:
             self._fail("a value is missing", offset)
         return CONSTANTS[constant[0]], constant.end()
 
-    def _check_json_text(self, offset: int, depth: int, name: str) -> Parsed:
-        """Check an object or list, and return it as JSON text."""
+    def _parse_as_text(self, offset: int, depth: int, name: str) -> Parsed:
+        """Check the value of a document's field, an object or list, and return it as JSON text."""
         end = self._find_end(offset, depth, name)
         text = self._text[offset:end]
         constants: list[str] = []
         try:
-            value = json.loads(text, parse_constant=constants.append)  # NaN is not JSON, and becomes null
+            value = json.loads(text, parse_constant=constants.append)  # NaN and infinity are not JSON, and become null
             if constants or LARGE_EXPONENT.search(text):
                 return Json(json.dumps(value, allow_nan=False)), end
             return Json(text if text.isascii() else json.dumps(value)), end
@@ -215,7 +215,7 @@ class _Parser:
             raise RefusedRequest(422, f"{name} has a number that is too large") from None
 
     def _find_end(self, offset: int, depth: int, name: str) -> int:
-        """Return the offset of the character after an object or list."""
+        """Return the offset of the first character after an object or list."""
         text = self._text
         start = offset
         expected: list[str] = []  # the closing brackets, innermost last
@@ -254,6 +254,6 @@ def _has_text(entry: Any) -> bool:
 
 
 def _key_for_message(key: str) -> str:
-    """Return a key if it looks like a field's name, or else "a value", so that messages repeat no content."""
+    """Return a key if it looks like a field's name. Return "a value" for others, which might be confidential."""
     is_name = len(key) <= MAX_KEY_CHARACTERS and key.isascii() and key.isidentifier()
     return key if is_name else "a value"

@@ -1,4 +1,7 @@
-"""A FastAPI route for the dialects, which parses bodies within limits and without blocking the event loop."""
+"""Parse and validate the JSON bodies of rerank requests, without blocking the event loop.
+
+This replaces FastAPI's own parsing, which has no limits and blocks while it parses a large body.
+"""
 
 import asyncio
 import inspect
@@ -16,7 +19,7 @@ from osrerank.server.api.errors import RefusedRequest, describe_faults
 
 TIMEOUT_HEADER = "X-Request-Timeout-Ms"
 MAX_INLINE_BYTES = 1 << 14
-"""The maximum size of a body that is parsed on the event loop: a thread would take longer than the parsing."""
+"""Bodies up to this size are parsed on the event loop, because starting a thread would take longer."""
 NOT_JSON = "send the body as Content-Type: application/json"
 
 
@@ -30,7 +33,8 @@ class DialectRoute(APIRoute):
         """Return the function that handles a request."""
         body_type = inspect.get_annotations(self.endpoint)["request"]
         validator: TypeAdapter[BaseModel] = TypeAdapter(body_type)
-        depth = 1 if get_origin(body_type) is not None else 0  # for a union, errors begin with the name of the dialect
+        is_union = get_origin(body_type) is not None
+        skipped_parts = 1 if is_union else 0  # in a union's errors, the path begins with the dialect's tag
         endpoint = self.endpoint
 
         async def handle(http: HttpRequest) -> Response:
@@ -40,9 +44,9 @@ class DialectRoute(APIRoute):
             body = await http.body()
             max_entries = http.app.state.service.limits.max_documents
             if len(body) <= MAX_INLINE_BYTES:
-                request = _parse_request(body, validator, max_entries, depth)
+                request = _parse_request(body, validator, max_entries, skipped_parts)
             else:
-                request = await asyncio.to_thread(_parse_request, body, validator, max_entries, depth)
+                request = await asyncio.to_thread(_parse_request, body, validator, max_entries, skipped_parts)
             response: Response = await endpoint(http, request, _parse_timeout_ms(http))
             return response
 
@@ -50,7 +54,7 @@ class DialectRoute(APIRoute):
 
 
 def media_type(http: HttpRequest) -> str:
-    """Return the media type of a request's body, or "" without a ``Content-Type`` header."""
+    """Return the media type of a request's body, or "" if it has no ``Content-Type`` header."""
     return http.headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
@@ -59,14 +63,14 @@ def is_json(media_type: str) -> bool:
     return media_type == "application/json" or media_type.endswith("+json")
 
 
-def _parse_request(body: bytes, validator: TypeAdapter[BaseModel], max_entries: int, depth: int) -> BaseModel:
+def _parse_request(body: bytes, validator: TypeAdapter[BaseModel], max_entries: int, skipped_parts: int) -> BaseModel:
     """Parse and validate a body.
 
     Args:
         body: the body, decompressed.
         validator: the validator of the dialect.
         max_entries: the maximum number of entries of a list.
-        depth: the number of leading parts of an error's path to leave out, as for `describe_faults`.
+        skipped_parts: as in `describe_faults`.
 
     Raises:
         RefusedRequest: the body is not JSON, or not a request of the dialect.
@@ -76,11 +80,11 @@ def _parse_request(body: bytes, validator: TypeAdapter[BaseModel], max_entries: 
         return validator.validate_python(content)
     except ValidationError as error:
         faults = error.errors(include_url=False, include_context=False, include_input=False)
-        raise RefusedRequest(422, describe_faults(faults, depth=depth)) from None
+        raise RefusedRequest(422, describe_faults(faults, skipped_parts=skipped_parts)) from None
 
 
 def _parse_timeout_ms(http: HttpRequest) -> float | None:
-    """Return the time limit in the header `TIMEOUT_HEADER`, in milliseconds, or None without the header.
+    """Return the time limit in the header `TIMEOUT_HEADER`, in milliseconds, or None if there is no such header.
 
     Raises:
         RefusedRequest: the header is not a finite number above 0.
@@ -93,5 +97,5 @@ def _parse_timeout_ms(http: HttpRequest) -> float | None:
     except ValueError:
         duration_ms = math.nan
     if not 0 < duration_ms < math.inf:
-        raise RefusedRequest(422, f"{TIMEOUT_HEADER} must be a number of milliseconds above 0")
+        raise RefusedRequest(422, f"{TIMEOUT_HEADER} must be a positive number of milliseconds")
     return duration_ms

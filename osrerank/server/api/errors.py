@@ -1,4 +1,4 @@
-"""Turn errors into HTTP responses that clients of every dialect can read."""
+"""Choose the HTTP status, body and headers of the server's error responses."""
 
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
@@ -19,10 +19,10 @@ from osrerank.errors import (
 from osrerank.server.api.service import RETRY_AFTER_S, TextTooLong
 
 MAX_FAULTS = 3
-"""The maximum number of invalid fields that an error message lists."""
+"""An error message lists at most this many invalid fields."""
 
 INDEX_PATTERN = r"^[^\s_.\-+,*?/\\\"<>|#:][^\s,*?/\\\"<>|#:]*$"
-"""A regular expression for the name of one index or alias, without wildcards, lists and system indices."""
+"""Matches the name of one index or alias, but no wildcards, lists or system indices."""
 
 
 class ErrorBody(BaseModel):
@@ -42,7 +42,7 @@ class RefusedRequest(Exception):  # noqa: N818 - a refusal, not a defect
         self.status = status
 
 
-# a subclass stands before its base: the first matching class decides
+# the first matching class determines the status, so subclasses come before their base
 _STATUS_BY_CLASS: tuple[tuple[type[Exception], int], ...] = (
     (TextTooLong, 422),
     (Overloaded, 429),
@@ -63,7 +63,7 @@ ERROR_RESPONSES: Mapping[int | str, dict[str, Any]] = {
         (408, "The body did not arrive in time."),
         (413, "The body contains too many bytes, or too many documents."),
         (415, "The body's Content-Type is not application/json."),
-        (422, "The body is JSON, but not a request of this dialect."),
+        (422, "The body is JSON, but not a valid request of this dialect."),
         (429, "Too many documents are waiting; try again after the seconds in Retry-After."),
         (500, "The model failed on every document."),
         (503, "The model cannot be loaded, or no worker or rerank server responds."),
@@ -85,16 +85,17 @@ def error_body(status: int, message: str) -> dict[str, str]:
     return ErrorBody(message=message, detail=message, error=message, error_type=error_type).model_dump()
 
 
-def describe_faults(faults: Sequence[Mapping[str, Any]], *, depth: int) -> str:
+def describe_faults(faults: Sequence[Mapping[str, Any]], *, skipped_parts: int) -> str:
     """Describe the first `MAX_FAULTS` validation errors in one line.
 
     Args:
         faults: the errors, as ``ValidationError.errors`` returns them.
-        depth: the number of leading parts of ``loc`` to leave out, because they are not keys of the client's body.
+        skipped_parts: how many parts of an error's path ``loc`` precede the keys of the client's body. They are left
+            out.
     """
     sentences = []
     for fault in faults[:MAX_FAULTS]:
-        path = ".".join(map(str, fault["loc"][depth:])) or "the body"
+        path = ".".join(map(str, fault["loc"][skipped_parts:])) or "the body"
         sentences.append(f"{path}: {fault['msg'].removeprefix('Value error, ')}")
     return "; ".join(sentences)
 

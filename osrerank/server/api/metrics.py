@@ -1,9 +1,9 @@
-"""Prometheus metrics of the server, in the default registry."""
+"""The Prometheus metrics of the rerank API: requests, response times and documents."""
 
 from prometheus_client import Counter, Gauge, Histogram
 
 REQUESTS = Counter("osrerank_http_requests_total", "Requests, by route and response status.", ["route", "status"])
-SECONDS = Histogram(
+REQUEST_SECONDS = Histogram(
     "osrerank_http_request_seconds",
     "Wall time from a request's first byte to its response's last, by route.",
     ["route"],
@@ -12,4 +12,4 @@ SECONDS = Histogram(
 DOCUMENTS = Counter(
     "osrerank_http_documents_total", "Documents, by how they got a score: inferred, cached or failed.", ["score"]
 )
-HELD = Gauge("osrerank_http_held_documents", "Documents waiting or being scored.")
+HELD_DOCUMENTS = Gauge("osrerank_http_held_documents", "Documents waiting or being scored.")

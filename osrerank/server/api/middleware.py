@@ -1,4 +1,4 @@
-"""ASGI middleware for all requests: check the token, read the body within limits, and log and count requests."""
+"""Check each HTTP request's token and body before the application handles it; then count and log the request."""
 
 import asyncio
 import contextlib
@@ -12,9 +12,9 @@ from osrerank.server.api.access_log import RECORD, REQUEST_ID_HEADER, AccessLog,
 from osrerank.server.api.bodies import inflate
 from osrerank.server.api.errors import RefusedRequest, error_body, error_headers
 from osrerank.server.api.limits import ServerLimits
-from osrerank.server.api.metrics import REQUESTS, SECONDS
+from osrerank.server.api.metrics import REQUEST_SECONDS, REQUESTS
 from osrerank.server.api.numbers import encode
-from osrerank.server.api.traced import READINESS, record_response, server_span
+from osrerank.server.api.request_tracing import READINESS, record_response, server_span
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -24,13 +24,13 @@ Application = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None
 PAGE_FILES = frozenset({"/ui", "/ui/page.css", "/ui/page.js", "/ui/view.js", "/ui/lines.js", "/ui/icon.svg"})
 DOCUMENTATION = frozenset({"/docs", "/docs/docs.css", "/docs/docs.js", "/openapi.json"})
 OPEN_PATHS = frozenset({"/health", "/live", "/ping"}) | READINESS | DOCUMENTATION | PAGE_FILES
-"""The paths that need no token, except readiness paths with parameters, which report on an index."""
+"""The paths that need no token. Readiness checks with parameters do need one, because they report on an index."""
 GZIP = (b"gzip", b"x-gzip")
-"""The accepted values of ``Content-Encoding``."""
+"""The values of ``Content-Encoding`` that mean gzip."""
 DRAIN_TIMEOUT_S = 30.0
-"""The default time for reading the remaining body of a refused request, in seconds."""
+"""By default, the rest of a refused request's body is read for this long, in seconds."""
 CLIENT_CLOSED_REQUEST = 499
-"""The status in metrics and logs of a request whose client closed the connection. nginx also uses it."""
+"""If the client closes the connection, metrics and logs contain this status, as in nginx."""
 
 
 class ClientDisconnected(Exception):  # noqa: N818 - an event
@@ -42,9 +42,10 @@ class RequestMiddleware:
 
     Args:
         application: the application that handles accepted requests.
-        limits: the limits of the server. This middleware applies the limits of the body's size and time.
-        token: the token that clients must send as ``Authorization``, with or without ``Bearer``. None accepts everyone.
-        access_log: the access log. None writes no log.
+        limits: the limits of the server. This middleware applies those of the body's size and arrival.
+        token: the token that clients must send as ``Authorization``, with or without ``Bearer``. If it is None, they
+            need no token.
+        access_log: the access log, or None for no log.
         trace_queries: whether traces include queries.
     """
 
@@ -69,22 +70,22 @@ class RequestMiddleware:
         if scope["type"] != "http":
             await self._application(scope, receive, send)
             return
-        started = time.perf_counter()
+        started_s = time.perf_counter()
         if scope["method"] == "HEAD":  # the GET route handles it, and uvicorn leaves out the body
             scope = {**scope, "method": "GET"}
         scope[RECORD] = {}
         response = _ResponseSender(send, request_id(_header(scope, REQUEST_ID_HEADER.lower().encode())))
         with server_span(scope, response.request_id, queries=self._trace_queries) as traced:
             try:
-                await self._respond(scope, receive, response, started)
+                await self._respond(scope, receive, response, started_s)
             finally:
                 record_response(traced, scope, response.status)
 
     async def _respond(
-        self, scope: MutableMapping[str, Any], receive: Receive, response: "_ResponseSender", started: float
+        self, scope: MutableMapping[str, Any], receive: Receive, response: "_ResponseSender", started_s: float
     ) -> None:
         body = bytearray()
-        incoming = Incoming(receive)
+        incoming = RequestReceiver(receive)
         try:
             self._check_token(scope)
             _check_encoding(scope)
@@ -94,8 +95,8 @@ class RequestMiddleware:
             await self._application(scope, _replay(bytes(body), receive), response.send)
         except RefusedRequest as refusal:
             self._discard(body)
-            is_late = refusal.status == HTTPStatus.REQUEST_TIMEOUT
-            drain_timeout_s = 0.0 if is_late else self._limits.body_timeout_s
+            body_timed_out = refusal.status == HTTPStatus.REQUEST_TIMEOUT
+            drain_timeout_s = 0.0 if body_timed_out else self._limits.body_timeout_s
             await refuse(refusal, response.send, incoming, drain_timeout_s)
         except ClientDisconnected:
             response.status = CLIENT_CLOSED_REQUEST
@@ -103,8 +104,8 @@ class RequestMiddleware:
             self._discard(body)
             route = getattr(scope.get("route"), "path", "other")
             REQUESTS.labels(route, response.status).inc()
-            took_s = time.perf_counter() - started
-            SECONDS.labels(route).observe(took_s)
+            took_s = time.perf_counter() - started_s
+            REQUEST_SECONDS.labels(route).observe(took_s)
             self._log(scope, response, route, took_s)
 
     def _discard(self, body: bytearray) -> None:
@@ -149,7 +150,7 @@ class RequestMiddleware:
 
         Raises:
             ClientDisconnected: the client closed the connection.
-            RefusedRequest: the body is too large or too late.
+            RefusedRequest: the body is too large, or does not arrive in time.
         """
         content_length = _header(scope, b"content-length")
         if content_length.isdigit():
@@ -186,7 +187,7 @@ class RequestMiddleware:
 
 
 class _ResponseSender:
-    """Sends a response with the request's id as a header, and remembers the status."""
+    """Sends a response with the request's id as a header, and records the status."""
 
     def __init__(self, send: Send, request_id: str) -> None:
         self._send = send
@@ -201,8 +202,8 @@ class _ResponseSender:
         await self._send(message)
 
 
-class Incoming:
-    """Receives the messages of a request, and remembers whether the body has ended."""
+class RequestReceiver:
+    """Receives a request's ASGI messages, and records whether the body has ended."""
 
     def __init__(self, receive: Receive) -> None:
         self._receive = receive
@@ -214,10 +215,12 @@ class Incoming:
         return message
 
 
-async def refuse(refusal: RefusedRequest, send: Send, incoming: Incoming, max_s: float = DRAIN_TIMEOUT_S) -> None:
-    """Send an error response, and close the connection after the client has sent the whole body.
+async def refuse(
+    refusal: RefusedRequest, send: Send, incoming: RequestReceiver, max_s: float = DRAIN_TIMEOUT_S
+) -> None:
+    """Send an error response, and close the connection once the client has sent the whole body.
 
-    Some clients read the response only then. They would not receive it if the connection were closed earlier.
+    Some clients read the response only after that. If the connection were closed earlier, they would not receive it.
 
     Args:
         refusal: the status and the message of the response.
@@ -239,7 +242,7 @@ async def refuse(refusal: RefusedRequest, send: Send, incoming: Incoming, max_s:
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:
-    """Return an ASGI ``receive`` that yields the whole body as one message, then the messages of ``receive``."""
+    """Return an ASGI ``receive`` function that returns the body as one message, then the messages of ``receive``."""
     pending: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def receive_body_first() -> Message:

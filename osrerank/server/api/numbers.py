@@ -1,9 +1,9 @@
-"""Write scores as JSON numbers that all clients can parse and that sort in the model's order.
+"""Write scores as JSON numbers that every client can parse, and that keep the model's order.
 
 OpenSearch's ml-commons casts a score to ``Double`` and stores it as a float32. It parses a number of more than 18
 characters as a ``BigDecimal``, and one without a decimal point as an ``Integer``; both fail the search. Scores
 therefore have a decimal point and at most seven decimals. Scores that differ, but would be rounded to the same number,
-are moved apart.
+are moved apart by `separate`.
 """
 
 import json
@@ -15,11 +15,11 @@ import numpy as np
 
 DECIMALS = 7
 STEPS_PER_UNIT = 10**DECIMALS
-"""Numbers are counted in steps of 1e-7. In [0, 1], numbers that differ by a step also differ as float32."""
+"""The functions below count in steps of 1e-7. In [0, 1], numbers that differ by a step also differ as float32."""
 
 
 def separate(values: Sequence[float], keys: Sequence[float], *, lowest: float = -np.inf) -> list[float]:
-    """Round values to seven decimals, but keep values with different keys different.
+    """Round values to seven decimals. Values with different keys stay different.
 
     Args:
         values: the values ``(n,)``, in descending order.
@@ -41,7 +41,7 @@ def separate(values: Sequence[float], keys: Sequence[float], *, lowest: float = 
 
 
 def _lower_below(step: int, upper: int) -> int:
-    """Lower a step, if necessary, until it is less than the step ``upper``, also as float32."""
+    """Lower a step, if necessary, until it is less than ``upper``, also as float32."""
     step = min(step, upper - 1)
     while np.float32(step / STEPS_PER_UNIT) >= np.float32(upper / STEPS_PER_UNIT):
         step -= max(1, abs(step) >> 24)
@@ -49,7 +49,7 @@ def _lower_below(step: int, upper: int) -> int:
 
 
 def _raise_to_minimum(steps: list[int], keys: Sequence[float], lowest: float) -> list[int]:
-    """Raise the steps below ``lowest`` to it, and raise the preceding steps as far as the order requires."""
+    """Raise steps below ``lowest`` to it, and the steps before them as far as the order requires."""
     if not steps or steps[-1] >= lowest * STEPS_PER_UNIT:
         return steps
     minimum = round(lowest * STEPS_PER_UNIT)
@@ -66,7 +66,7 @@ def _raise_to_minimum(steps: list[int], keys: Sequence[float], lowest: float) ->
 
 @dataclass(frozen=True, slots=True)
 class Json:
-    """JSON text in ASCII that `encode` writes unchanged, such as a client's document, whose numbers are not scores."""
+    """JSON text in ASCII that `encode` writes unchanged, such as a document that the client sent."""
 
     text: str
 

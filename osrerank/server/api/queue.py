@@ -1,7 +1,8 @@
-"""Run the tasks of many requests in a fair order, and estimate how long a request would wait.
+"""Share the scoring threads fairly among rerank requests, and estimate how long a new request would wait.
 
 A request is split into tasks of about a tenth of a second. Fair queueing (Demers, Keshav and Shenker 1989) gives all
-requests equal shares of the threads, so a small request waits for at most one task of each large request.
+requests equal shares of the threads: the queue starts the task that would end first if all requests were scored in
+parallel. A small request thus waits for at most one task of each large request.
 """
 
 import asyncio
@@ -18,15 +19,15 @@ from osrerank._threads import DaemonThreads
 Value = TypeVar("Value")
 
 MAX_LARGE_TASKS = 8
-"""The maximum number of running tasks of large requests. The other threads remain free for requests of one task."""
+"""At most this many tasks of large requests run at once. The other threads are kept free for requests of one task."""
 TASK_S = 0.1
-"""The intended duration of a task, in seconds. With the measured rate, it determines how many tokens a task gets."""
+"""Tasks should take this long, in seconds. The number of their tokens follows from the measured rate."""
 MIN_TASK_TOKENS = 2_048
 MAX_TASK_TOKENS = 65_536
 INITIAL_TASK_TOKENS = 4_096
-"""The number of tokens of a task until the rate has been measured."""
+"""Tasks have this many tokens until the rate has been measured."""
 AVERAGING_S = 3.0
-"""The time constant of the average rate, in seconds of scoring."""
+"""After this many seconds of scoring, an older task counts 1/e as much as a new one in the average rate."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +71,7 @@ class TokenRate:
 
     @property
     def tokens_per_s(self) -> float:
-        """The rate, or infinity before the first task. Running tasks count as half scored."""
+        """The rate, or infinity before the first task. Running tasks are assumed to be half done."""
         elapsed_s = self._elapsed_s
         if self._running_tokens > 0:
             elapsed_s += self._clock() - self._updated_s
@@ -79,7 +80,11 @@ class TokenRate:
 
 
 class _Job(Generic[Value]):
-    """The tasks of a request. ``finish_tag`` is the virtual time of fair queueing at which the started tasks end."""
+    """The tasks of one request.
+
+    ``finish_tag`` is when the started tasks end in the virtual time of fair queueing. That is the number of tokens that
+    each request would have scored by now if all were scored in parallel.
+    """
 
     def __init__(self, tasks: Sequence[QueuedTask[Value]], virtual_time: float) -> None:
         self.waiting = deque(enumerate(tasks))
@@ -115,7 +120,7 @@ class TaskQueue:
 
     @property
     def task_tokens(self) -> int:
-        """The number of tokens that a task should have."""
+        """The number of tokens that a task should have, so that it takes `TASK_S`."""
         rate = self.rate.tokens_per_s
         if rate == math.inf:
             return INITIAL_TASK_TOKENS
@@ -124,9 +129,9 @@ class TaskQueue:
     def wait_s(self, tokens: int) -> float:
         """Estimate how long a new request would wait for the requests in progress, in seconds.
 
-        With equal shares, each request in progress scores as many tokens as the new one, ``tokens``, before that ends.
-        A large request also waits for the running tasks. A request of a single task does not, because it uses other
-        threads.
+        Shares are equal, so before the new request ends, each request in progress scores at most as many tokens as the
+        new one has (``tokens``). A large request also waits for the running tasks. A request of a single task does not,
+        because other threads are kept free for it.
         """
         is_large = tokens > self.task_tokens
         tokens_ahead = 0
@@ -138,7 +143,7 @@ class TaskQueue:
     async def run(self, tasks: Sequence[QueuedTask[Value]]) -> list[Value]:
         """Run the tasks of a request, and return their values in order.
 
-        If a task fails or the caller is cancelled, the tasks that have not been started are dropped.
+        If a task fails or the caller is cancelled, the tasks that have not started are dropped.
 
         Raises:
             Exception: the error of the first task that failed.

@@ -1,4 +1,4 @@
-"""The routes of the rerank API: one for each dialect's path, and the checks for monitoring."""
+"""The routes of the rerank API: the paths of all dialects, and checks for monitoring."""
 
 import asyncio
 from collections.abc import Callable
@@ -15,7 +15,6 @@ from osrerank.search.coverage import WARM_SHARE
 from osrerank.server.api.access_log import RECORD
 from osrerank.server.api.dialect_route import TIMEOUT_HEADER, DialectRoute
 from osrerank.server.api.dialects.base import DialectRequest
-from osrerank.server.api.dialects.by_keys import InvocationRequest, InvocationResponse, RerankRequest, RerankResponse
 from osrerank.server.api.dialects.cohere import (
     CohereRequest,
     CohereResponse,
@@ -26,6 +25,12 @@ from osrerank.server.api.dialects.cohere import (
 )
 from osrerank.server.api.dialects.mixedbread import MixedbreadRequest, MixedbreadResponse
 from osrerank.server.api.dialects.pairs import ClassifyRequest, Label, ScoreRequest, ScoreResponse
+from osrerank.server.api.dialects.shared_paths import (
+    InvocationRequest,
+    InvocationResponse,
+    RerankRequest,
+    RerankResponse,
+)
 from osrerank.server.api.dialects.texts import HuggingFaceRequest, TeiRequest, TeiResult
 from osrerank.server.api.errors import ERROR_RESPONSES, INDEX_PATTERN, ErrorBody, RefusedRequest
 from osrerank.server.api.middleware import ClientDisconnected
@@ -34,9 +39,9 @@ from osrerank.server.api.service import ApiService
 from osrerank.types import Deadline
 
 UNSCORED_HEADER = "X-Rerank-Unscored"
-"""The header with the number of documents without a score. It is absent if all documents have a score."""
+"""This response header contains the number of documents without a score, unless all have one."""
 TRUNCATED_HEADER = "X-Rerank-Truncated"
-"""The header with the number of truncated documents. It is absent if no document was truncated."""
+"""This response header contains the number of truncated documents, unless there are none."""
 
 dialects = APIRouter(responses={**ERROR_RESPONSES}, tags=["rerank"], route_class=DialectRoute)
 checks = APIRouter(tags=["checks"])
@@ -92,7 +97,7 @@ async def rerank_hugging_face(http: HttpRequest, request: HuggingFaceRequest, ti
 
 @dialects.post("/invocations", response_model=InvocationResponse)
 async def invoke(http: HttpRequest, request: InvocationRequest, timeout_ms: Timeout = None) -> Response:
-    """Respond as a SageMaker endpoint does, to pairs in ``inputs`` or to any dialect of ``/rerank``."""
+    """Score as a SageMaker endpoint does. The body has pairs in ``inputs``, or is a body for ``/rerank``."""
     return await _respond(http, request, timeout_ms)
 
 
@@ -109,8 +114,8 @@ async def score(http: HttpRequest, request: ScoreRequest, timeout_ms: Timeout = 
     return await _respond(http, request, timeout_ms)
 
 
-async def _respond(http: HttpRequest, request: DialectRequest, header_ms: float | None) -> Response:
-    """Score a request's documents, and build the response in its dialect. Stop if the client disconnects."""
+async def _respond(http: HttpRequest, request: DialectRequest, header_timeout_ms: float | None) -> Response:
+    """Score a request's documents, and respond in its dialect. If the client disconnects, scoring stops."""
     service: ApiService = http.app.state.service
     questions = request.questions()
     count = sum(len(question.documents) for question in questions)
@@ -119,7 +124,7 @@ async def _respond(http: HttpRequest, request: DialectRequest, header_ms: float 
         reason = f"the request contains {count} documents, but the maximum is {max_documents}"
         raise RefusedRequest(413, f"{reason}: send several requests")
     http.scope[RECORD].update(documents=count, questions=questions)
-    timeouts_ms = (service.limits.timeout_ms, request.timeout_ms, header_ms)
+    timeouts_ms = (service.limits.timeout_ms, request.timeout_ms, header_timeout_ms)
     timeout_ms = min(duration_ms for duration_ms in timeouts_ms if duration_ms is not None)
     deadline = Deadline.after_ms(timeout_ms, service.reranker.clock)
     scoring = asyncio.ensure_future(service.judge(questions, deadline, refuses_truncation=request.refuses_truncation))
@@ -148,13 +153,13 @@ async def _wait_for_disconnection(http: HttpRequest) -> None:
 
 
 class Health(BaseModel):
-    """The response of a running server."""
+    """The response of ``/health``."""
 
     status: str
 
 
 class Readiness(BaseModel):
-    """The response of a server that has loaded its model and accepts requests."""
+    """The response of ``/ready`` if the server has loaded its model and accepts requests."""
 
     status: str
     model: str
@@ -170,7 +175,7 @@ class ModelEntry(BaseModel):
 
 
 class ModelList(BaseModel):
-    """The list of the server's models, which contains one entry."""
+    """The list of the server's models, which has one entry."""
 
     object: str
     data: list[ModelEntry]
@@ -192,7 +197,7 @@ class Info(BaseModel):
 @checks.get("/live")
 @checks.get("/ping")
 async def health() -> Health:
-    """Report that the server runs."""
+    """Report that the server is running."""
     return Health(status="ok")
 
 
@@ -213,7 +218,7 @@ async def ready(
 ) -> Readiness:
     """Report whether the model is loaded and the queue has room.
 
-    With ``index``, at least a share of its documents must also have vectors: ``at_least``, by default .95.
+    With ``index``, the share of its documents that have vectors must also be ``at_least`` (by default .95).
     """
     service: ApiService = http.app.state.service
     obstacle = await service.find_obstacle()
@@ -237,7 +242,7 @@ async def ready_weaviate(http: HttpRequest) -> Readiness:
 async def _check_vectors(http: HttpRequest, index: str | None, min_share: float) -> None:
     find_vector_share: Callable[[str], float] | None = http.app.state.find_vector_share
     if find_vector_share is None:
-        raise RefusedRequest(400, "this server has no indices: start it with --ui, or leave out index and at_least")
+        raise RefusedRequest(400, "this server reads no indices: start it with --ui, or leave out index and at_least")
     if index is None:
         raise RefusedRequest(400, "at_least needs an index: add index=NAME")
     share = await asyncio.to_thread(find_vector_share, index)

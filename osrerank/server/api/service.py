@@ -1,12 +1,13 @@
-"""Score the requests of many clients at once, within the server's limits.
+"""Score the rerank requests of many clients at once, within the server's limits.
 
-A request consists of questions: a query with its documents. Dialects turn HTTP requests into questions, so nothing here
-depends on HTTP.
+A question is a query with its documents. Most requests contain one, but a request with pairs contains one for each
+distinct query. The dialects turn HTTP requests into questions, so this module does not depend on HTTP.
 """
 
 import asyncio
 import functools
 import math
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -18,7 +19,7 @@ import numpy.typing as npt
 from osrerank.errors import DeadlineExceeded, InferenceError, OsrerankError, Overloaded, ScoringError
 from osrerank.scoring.names import HTTP
 from osrerank.server.api.limits import ServerLimits
-from osrerank.server.api.metrics import DOCUMENTS, HELD
+from osrerank.server.api.metrics import DOCUMENTS, HELD_DOCUMENTS
 from osrerank.server.api.numbers import separate
 from osrerank.server.api.queue import QueuedTask, TaskQueue
 from osrerank.service import RerankService
@@ -28,19 +29,19 @@ from osrerank.types.values import BLANK_TEXT
 from osrerank.types.vectors import NeedsServer
 
 RETRY_AFTER_S = 1
-"""The minimum Retry-After of a refused request, in seconds."""
+"""Refused requests are told to wait at least this long, in seconds."""
 CHARACTERS_PER_TOKEN = 4
-"""The estimated number of characters per token."""
+"""The estimated length of a token: texts are not tokenised before they are queued."""
 OVERHEAD_TOKENS = 16
-"""The estimated cost of a document in addition to its text, in tokens."""
+"""A document is estimated to cost this many tokens in addition to its text."""
 CHECK_TIMEOUT_S = 0.03
-"""How long a readiness check waits for a model in this process, in seconds."""
+"""A readiness check waits this long for a model in this process, in seconds."""
 REMOTE_CHECK_TIMEOUT_S = 0.5
-"""How long a readiness check waits for a rerank server, in seconds."""
+"""A readiness check waits this long for a rerank server behind this one, in seconds."""
 SERVER_CHECK_TIMEOUT_MS = 6_000.0
-"""The timeout of the request that checks a rerank server, in milliseconds. It can outlast the readiness check."""
-MAX_TOKENS = 1 << 62
-"""More tokens than any request has. A task of this size is never split, and waits for all other requests."""
+"""The timeout of the request that checks a rerank server. A result that comes too late serves the next check."""
+UNLIMITED_TOKENS = 1 << 62
+"""More tokens than any request has: requests are not split, and the wait for all other requests is estimated."""
 
 
 class Busy(Overloaded):
@@ -65,7 +66,7 @@ class TextTooLong(ScoringError):  # noqa: N818 - a refusal, not a defect
 
 
 class _RequestContext(NamedTuple):
-    """Values that a request's tasks share. Each task appends its number of scored documents to ``scored_counts``."""
+    """The values that a request's tasks share. Each task appends the number of its scored documents to a list."""
 
     deadline: Deadline
     scored_counts: list[int]
@@ -85,11 +86,11 @@ class Judgement:
     """The scores and the order of a question's documents.
 
     Attributes:
-        order: the indices of the documents, best first. Ties keep the client's order; documents without a score come
-            last.
+        order: the indices of the documents, best first. Documents with equal scores keep the client's order, and
+            documents without a score come last.
         probabilities: the probabilities ``(n,)`` in the client's order, in [0, 1], multiples of 1e-7. Documents
-            without a score get the lowest.
-        logits: the logits ``(n,)`` in the client's order, unbounded. Documents without a score get the lowest.
+            without a score get the lowest probability.
+        logits: the logits ``(n,)`` in the client's order, unbounded. Documents without a score get the lowest logit.
         unscored: the number of documents without a score.
         cached: the number of scores that came from the cache.
         truncated: the number of documents that were longer than the model's input.
@@ -121,21 +122,21 @@ class ApiService:
 
     @property
     def model(self) -> str:
-        """The model's name, without loading it."""
+        """The model's name. Reading it does not load the model."""
         return self.reranker.model_name
 
     async def judge(
         self, questions: Sequence[Question], deadline: Deadline, *, refuses_truncation: bool = False
     ) -> list[Judgement]:
-        """Score all questions of a request. If the caller is cancelled, tasks that have not begun are dropped.
+        """Score all questions of a request. If the caller is cancelled, tasks that have not started are dropped.
 
         Args:
             questions: the questions of one request.
             deadline: the deadline of the response.
-            refuses_truncation: whether to refuse texts that the model would truncate.
+            refuses_truncation: whether texts that the model would truncate are refused.
 
         Raises:
-            TextTooLong: ``refuses_truncation`` is set, and the model would truncate a text or does not report it.
+            TextTooLong: truncation is refused, and the model truncates a text or does not report whether it does.
             Busy: too many documents are waiting, or the response would come too late.
             DeadlineExceeded: not all documents could be scored in time.
             ScoringError: the model cannot be loaded, or failed on every document of a question.
@@ -146,9 +147,9 @@ class ApiService:
         count = sum(len(question.documents) for question in questions)
         self._admit(count, sum(map(_estimate_tokens, questions)), deadline)
         self._held_documents += count
-        HELD.inc(count)
-        has_ended: list[bool] = []
-        task_deadline = replace(deadline, withdrawn=lambda: bool(has_ended))
+        HELD_DOCUMENTS.inc(count)
+        ended = threading.Event()
+        task_deadline = replace(deadline, withdrawn=ended.is_set)
         context = _RequestContext(task_deadline, [], refuses_truncation)
         remaining_s = deadline.remaining_s()
         timeout_s = None if math.isinf(remaining_s) else max(remaining_s, 0.0)
@@ -161,15 +162,15 @@ class ApiService:
             reason = f"the request's time limit passed after {n_scored} of {count} documents"
             raise DeadlineExceeded(reason + cause) from None
         finally:
-            has_ended.append(True)  # a running task ends after its batch
+            ended.set()  # a running task stops after its current batch
             self._held_documents -= count
-            HELD.dec(count)
+            HELD_DOCUMENTS.dec(count)
 
     async def find_obstacle(self) -> str:
-        """Return why requests cannot be served now, or "" if they can.
+        """Return why the server cannot accept requests now, or "" if it can.
 
-        The model is checked in another thread, without scoring. If that takes too long, the previous check's result is
-        returned.
+        The model is checked in another thread, without scoring. If that takes too long, the result of the previous
+        check is used.
         """
         if self._model_check is None or self._model_check.done():
             previous_check = self._model_check
@@ -184,15 +185,15 @@ class ApiService:
         if self._obstacle:
             return self._obstacle
         if self._held_documents >= self.limits.max_held_documents:
-            return f"{self._held_documents} documents are waiting, the maximum of this server"
-        wait_s = self._queue.wait_s(MAX_TOKENS)
+            return f"{self._held_documents} documents are waiting, which is the maximum of this server"
+        wait_s = self._queue.wait_s(UNLIMITED_TOKENS)
         max_s = min(self.limits.max_wait_s, self.limits.timeout_ms / 1000)
         if wait_s > max_s:
             return f"a request would wait for {wait_s:.1f} s, longer than the maximum of {max_s:g} s"
         return ""
 
     def close(self) -> None:
-        """Wait for running tasks, and end the threads. A later question starts new threads."""
+        """Wait for the running tasks, and end the threads. A later request starts new threads."""
         self._queue.close()
 
     def _find_model_obstacle(self) -> str:
@@ -208,13 +209,13 @@ class ApiService:
         return "" if identity else "the model has no identity"
 
     def _admit(self, count: int, tokens: int, deadline: Deadline) -> None:
-        """Refuse a request whose response would come too late. An idle server accepts every request."""
-        if not self._held_documents:
+        """Refuse a request if too many documents are waiting, or if its response would come too late."""
+        if self._held_documents == 0:  # an idle server accepts every request
             return
         timeout_s = self.limits.timeout_ms / 1000
         if self._held_documents + count > self.limits.max_held_documents:
             reason = f"{self._held_documents} documents are waiting to be scored"
-            raise Busy(reason, self._queue.wait_s(MAX_TOKENS), timeout_s)
+            raise Busy(reason, self._queue.wait_s(UNLIMITED_TOKENS), timeout_s)
         wait_s = self._queue.wait_s(tokens)
         scoring_s = tokens / self._queue.rate.tokens_per_s
         max_s = min(self.limits.max_wait_s, deadline.remaining_s() - scoring_s)
@@ -226,7 +227,7 @@ class ApiService:
     async def _score_all(
         self, questions: Sequence[Question], context: _RequestContext, *, task_tokens: int = 0
     ) -> list[Judgement]:
-        """Score questions in tasks of at most ``task_tokens`` tokens. 0 lets the queue choose the size."""
+        """Score questions in tasks of at most ``task_tokens`` tokens. If this is 0, the queue determines the size."""
         max_tokens = task_tokens or self._queue.task_tokens
         parts_by_question = [_split(question, max_tokens) for question in questions]
         tasks = [
@@ -236,9 +237,10 @@ class ApiService:
         ]
         outcomes = await self._queue.run(tasks)
         identities = {outcome.identity for outcome in outcomes if isinstance(outcome, Scores) and outcome.identity}
-        if len(identities) > 1 and not task_tokens:  # the model was replaced; one model must score a whole question
+        # the model was replaced meanwhile, and scores of different models cannot be compared
+        if len(identities) > 1 and not task_tokens:
             context.scored_counts.clear()
-            return await self._score_all(questions, context, task_tokens=MAX_TOKENS)
+            return await self._score_all(questions, context, task_tokens=UNLIMITED_TOKENS)
         model = self.reranker.model
         remaining = iter(outcomes)
         return [
@@ -247,9 +249,9 @@ class ApiService:
         ]
 
     def _score(self, question: Question, context: _RequestContext) -> Scores | InferenceError:
-        """Return the scores of a task's documents, or the error if all of them failed."""
+        """Score the documents of one task. If all of them fail, the error is returned."""
         if context.deadline.passed:
-            raise DeadlineExceeded("")  # `judge` writes the message
+            raise DeadlineExceeded("")  # `judge` adds the message
         n_documents = len(question.documents)
         attributes: Attributes = {"gen_ai.operation.name": "rerank", "gen_ai.rerank.candidate.count": n_documents}
         cached = not context.refuses_truncation  # cached scores do not record whether a text was truncated
@@ -277,7 +279,7 @@ def _estimate_tokens(question: Question) -> int:
 
 
 def _split(question: Question, max_tokens: int) -> list[Question]:
-    """Split a question into questions of at most ``max_tokens`` tokens each, unless a document alone has more."""
+    """Split a question into parts of at most ``max_tokens`` tokens each, or of a single longer document."""
     parts: list[list[str]] = [[]]
     remaining_tokens = max_tokens
     for document in question.documents:
@@ -291,7 +293,7 @@ def _split(question: Question, max_tokens: int) -> list[Question]:
 
 
 def _join_scores(outcomes: Sequence[Scores | InferenceError], parts: Sequence[Question]) -> Scores:
-    """Join the scores of a question's parts. The documents of a part that failed count as failures.
+    """Join the scores of a question's parts. If a part failed, all its documents are reported as failures.
 
     Raises:
         InferenceError: all parts failed.
@@ -324,7 +326,7 @@ def build_judgement(model: Scorer | Encoder, scores: Scores) -> Judgement:
     """Turn a model's scores into the probabilities, logits and order of a response.
 
     Raises:
-        InferenceError: no document could be scored, and at least one is not blank.
+        InferenceError: no document could be scored, and not all of them are blank.
     """
     count = len(scores.values)
     scored = [index for index in range(count) if index not in scores.failures]
@@ -352,5 +354,5 @@ def build_judgement(model: Scorer | Encoder, scores: Scores) -> Judgement:
 
 
 def _in_request_order(values: Sequence[float], order: Sequence[int]) -> tuple[float, ...]:
-    """Reorder values from best-first order to the order of the client's documents."""
+    """Sort values, which are in best-first order, into the order of the client's documents."""
     return tuple(value for _, value in sorted(zip(order, values, strict=True)))

@@ -27,8 +27,8 @@ from osrerank.options.rerank import AUTO_PIPELINE, NO_STAGES, PIPELINES, Rerank,
 from osrerank.retrieval.requests import engine_label
 from osrerank.scoring.names import HTTP
 from osrerank.server.api.dialect_route import media_type
+from osrerank.server.api.docs_page import file_endpoint
 from osrerank.server.api.errors import ERROR_RESPONSES, INDEX_PATTERN, ErrorBody, RefusedRequest
-from osrerank.server.api.explorer import file_endpoint
 from osrerank.server.page.comparison import ComparedSearch, compare, highlighting
 from osrerank.server.page.judgments import Judgments
 from osrerank.server.page.vector_shares import VectorShares

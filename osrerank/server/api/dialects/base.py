@@ -1,4 +1,4 @@
-"""The base classes of the dialects' requests, and the types and functions that several dialects share."""
+"""The base classes of all dialects' requests, and what several dialects share."""
 
 import json
 import math
@@ -19,7 +19,7 @@ def _has_text(query: str) -> str:
 
 
 Texts = Annotated[list[str], Field(fail_fast=True)]
-"""A list of texts. Its validation stops at the first error, because describing a million errors would take seconds."""
+"""A list of texts. Validation stops at the first error, because describing a million errors would take seconds."""
 QueryText = Annotated[str, AfterValidator(_has_text), Field(min_length=1, description="The query.")]
 Probability = Annotated[float, Field(ge=0, le=1, description="The model's probability; higher is better.")]
 DocumentIndex = Annotated[int, Field(ge=0, description="The document's index in the request, from 0.")]
@@ -40,19 +40,19 @@ class DialectRequest(BaseModel, ABC):
 
     @property
     def refuses_truncation(self) -> bool:
-        """Whether to refuse texts that would be truncated."""
+        """Whether texts that the model would truncate are refused."""
         return self.truncation is False or self.truncate in (False, "NONE")
 
     @abstractmethod
     def questions(self) -> list[Question]:
-        """Return the queries with their documents."""
+        """Return each query with its documents."""
 
     @abstractmethod
     def build_response(self, judgements: Sequence[Judgement], model: str) -> Any:
         """Return the response.
 
         Args:
-            judgements: the judgements, in the order of `questions`.
+            judgements: the scores of each question, in the order of `questions`.
             model: the name of the model.
         """
 
@@ -96,10 +96,10 @@ def document_texts(
     Args:
         name: the request's key for the documents, for error messages.
         documents: the documents, which are texts or objects.
-        rank_fields: the fields whose values are joined to a text. None or an empty list means ``text``.
+        rank_fields: the fields whose values are joined to a text. If it is None or empty, the field is ``text``.
 
     Raises:
-        ValueError: a field is a list or an object, or all fields of a document are missing.
+        ValueError: a field contains a list or an object, or all fields of a document are missing.
     """
     fields = rank_fields or ["text"]
     return tuple(_document_text(document, fields, f"{name}[{index}]") for index, document in enumerate(documents))
@@ -123,12 +123,12 @@ def _field_text(value: Any, field: str, name: str) -> str | None:
         return None
     if isinstance(value, bool | int | float):
         return json.dumps(value)
-    # !a, because pydantic refuses half a surrogate pair in a message
+    # !a, because pydantic accepts no half of a surrogate pair in a message
     raise ValueError(f"{name}.{field!a} is a list or an object: rank_fields must list fields of texts or numbers")
 
 
 def original_json(document: str | Mapping[str, Any]) -> Json:
-    """Return a document as JSON, as the client sent it."""
+    """Return a document as the JSON that the client sent."""
     if isinstance(document, str):
         return Json(json.dumps(document))
     members = (f"{json.dumps(name)}:{_original_value(value)}" for name, value in document.items())
@@ -144,7 +144,7 @@ def _original_value(value: Any) -> str:
 
 
 class Usage(BaseModel):
-    """The usage that clients require. osrerank does not count tokens."""
+    """The token counts that clients require. They are 0, because osrerank does not count tokens."""
 
     prompt_tokens: int
     completion_tokens: int
@@ -155,7 +155,7 @@ NO_USAGE: Mapping[str, int] = {"prompt_tokens": 0, "completion_tokens": 0, "tota
 
 
 def group_by_query(pairs: Sequence[tuple[str, str]]) -> list[Question]:
-    """Return a question for each distinct query, with all its documents, in the order of first occurrence."""
+    """Return a question for each distinct query, with all its documents, in the order of the queries' first pairs."""
     documents: dict[str, list[str]] = {}
     for query, document in pairs:
         documents.setdefault(query, []).append(document)
@@ -163,7 +163,12 @@ def group_by_query(pairs: Sequence[tuple[str, str]]) -> list[Question]:
 
 
 def pair_probabilities(pairs: Sequence[tuple[str, str]], judgements: Sequence[Judgement]) -> list[float]:
-    """Return the probability of each pair, from the judgements of the questions that `group_by_query` returned."""
+    """Return the probability of each pair.
+
+    Args:
+        pairs: the queries and documents.
+        judgements: the scores of the questions that `group_by_query` returned.
+    """
     queries = dict.fromkeys(query for query, _ in pairs)
     remaining = {query: iter(judgement.probabilities) for query, judgement in zip(queries, judgements, strict=True)}
     return [next(remaining[query]) for query, _ in pairs]

@@ -1,4 +1,4 @@
-"""The dialects of Cohere and Voyage. Jina, Together, vLLM, Infinity and OpenSearch's ml-commons use Cohere's."""
+"""The dialects of Cohere and Voyage. Jina, Together, vLLM, Infinity and OpenSearch's ml-commons also use Cohere's."""
 
 import math
 import uuid
@@ -23,7 +23,7 @@ from osrerank.server.api.dialects.base import (
 from osrerank.server.api.service import Judgement, Question
 
 DOCUMENTS_PER_UNIT = 100
-"""The number of documents that Cohere bills as one search unit."""
+"""Cohere bills this many documents as one search unit."""
 
 
 class CohereRequest(RankFieldsRequest):
@@ -61,13 +61,13 @@ class CohereRequest(RankFieldsRequest):
         }
 
     def _returned_document(self, index: int) -> Any:
-        """Return a document for a result. A text becomes an object with the key ``text``."""
+        """Return a document as results contain it: a text becomes an object with the key ``text``."""
         document = self.documents[index]
         return {"text": document} if isinstance(document, str) else original_json(document)
 
 
 class VllmRequest(CohereRequest):
-    """A request to vLLM's ``/rerank``, which differs from Cohere's in that ``top_n`` can be 0, its default."""
+    """A request to vLLM's ``/rerank``: Cohere's format, except that ``top_n`` can be 0, which means all."""
 
     top_n: int | None = Field(None, ge=0, description="How many results to return; all if absent or 0.")
 
@@ -78,14 +78,14 @@ def _is_jina_model(model: str | None) -> bool:
 
 
 class InfinityRequest(CohereRequest):
-    """A request to Infinity's ``/rerank``, which differs from Cohere's in that results contain texts as strings."""
+    """A request to Infinity's ``/rerank``: Cohere's format, except that results contain texts as strings."""
 
     def _returned_document(self, index: int) -> Any:
         return original_json(self.documents[index])
 
 
 class CohereResult(BaseModel):
-    """A document's score."""
+    """A document of the request, with its score."""
 
     index: DocumentIndex
     relevance_score: Probability
@@ -114,7 +114,7 @@ class CohereMeta(BaseModel):
 
 
 class CohereResponse(BaseModel):
-    """Results, best first."""
+    """The response: scored documents, best first."""
 
     object: Literal["rerank"]
     id: str
@@ -125,13 +125,13 @@ class CohereResponse(BaseModel):
 
 
 class InfinityResult(CohereResult):
-    """A document's score."""
+    """A document of the request, with its score."""
 
     document: str | dict[str, Any] | None = Field(None, description="The document as the client sent it.")  # type: ignore[assignment]
 
 
 class InfinityResponse(CohereResponse):
-    """Results, best first."""
+    """The response: scored documents, best first."""
 
     results: list[InfinityResult]  # type: ignore[assignment]
 
@@ -158,7 +158,7 @@ class VoyageRequest(DialectRequest):
 
 
 class VoyageResult(BaseModel):
-    """A document's score."""
+    """A document of the request, with its score."""
 
     index: DocumentIndex
     relevance_score: Probability
@@ -166,7 +166,7 @@ class VoyageResult(BaseModel):
 
 
 class VoyageResponse(BaseModel):
-    """Results, best first."""
+    """The response: scored documents, best first."""
 
     object: Literal["list"]
     data: list[VoyageResult]

@@ -18,7 +18,7 @@ from osrerank.server.api.dialects.base import (
 from osrerank.server.api.service import Judgement
 
 ALL_RESULTS = -1
-"""The value of ``top_k``, and its documented default, that requests all results."""
+"""This value of ``top_k``, Mixedbread's documented default, requests all results."""
 
 
 class MixedbreadRequest(RankFieldsRequest):
@@ -55,7 +55,7 @@ class MixedbreadRequest(RankFieldsRequest):
 
 
 class MixedbreadResult(BaseModel):
-    """A document's score."""
+    """A document of the request, with its score."""
 
     index: DocumentIndex
     score: Probability
@@ -64,7 +64,7 @@ class MixedbreadResult(BaseModel):
 
 
 class MixedbreadResponse(BaseModel):
-    """Results, best first."""
+    """The response: scored documents, best first."""
 
     object: Literal["list"]
     model: str

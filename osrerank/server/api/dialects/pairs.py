@@ -110,7 +110,7 @@ class ClassifyRequest(DialectRequest):
 
 
 class Label(BaseModel):
-    """A pair's score, in the form of a classifier's first label."""
+    """A pair's score, as the score of a classifier's first label."""
 
     label: Literal["LABEL_0"]
     score: Probability

@@ -1,4 +1,4 @@
-"""The dialects that score the texts of one query: text-embeddings-inference, Weaviate, Hugging Face."""
+"""The dialects of text-embeddings-inference (TEI), Weaviate, and Elasticsearch's service ``hugging_face``."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -87,7 +87,7 @@ class WeaviateResponse(BaseModel):
 
 
 class HuggingFaceRequest(TeiRequest):
-    """A request of Elasticsearch's service ``hugging_face``: TEI's, with a second name for two keys."""
+    """A request of Elasticsearch's service ``hugging_face``: TEI's format, in which two keys have a second name."""
 
     texts: Texts = Field(
         min_length=1,

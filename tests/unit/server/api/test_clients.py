@@ -63,7 +63,7 @@ def test_weaviates_start_up_requests_are_answered(port, path):
 
 
 def test_every_scoring_route_has_a_recorded_client():
-    from osrerank.server.api.paths import METHODS
+    from osrerank.server.api.missing_routes import METHODS
 
     posts = {path for path, method in METHODS.items() if method == "POST"}
     assert {route for dialect in DIALECTS for route in dialect.routes} == posts

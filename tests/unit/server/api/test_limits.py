@@ -86,7 +86,7 @@ def test_a_request_to_a_full_queue_gets_retry_after(serve, monkeypatch, caplog):
     scorer = HeldScorer()
     client = serve(scorer, max_held_documents=3)
     wait_until(lambda: client.get("/ready").status_code == 200)
-    monkeypatch.setattr(app, "log_limiter", LogThrottle())
+    monkeypatch.setattr(app, "log_throttle", LogThrottle())
     with ThreadPoolExecutor(1) as pool:
         slow = pool.submit(client.post, "/rerank", json=BODY)
         assert scorer.begun.wait(30)
@@ -266,7 +266,7 @@ def test_readiness_of_an_index_needs_the_token_whether_there_is_one_or_not(serve
     for parameters in ({"index": "notes"}, {"index": "other", "at_least": 0.5}, {"anything": 1}):
         check(client.get("/ready", params=parameters), 401, "Authorization: Bearer TOKEN", "Authentication")
     response = client.get("/ready", params={"index": "notes"}, headers={"Authorization": "Bearer s3cret"})
-    check(response, 400, "this server has no indices")
+    check(response, 400, "this server reads no indices")
 
 
 @pytest.mark.parametrize("path", ["/health", "/ready", "/v1/models", "/metrics"])

@@ -1,4 +1,4 @@
-"""Trace requests, by OpenTelemetry's conventions for HTTP servers. A request's span continues its caller's trace."""
+"""Record an OpenTelemetry span for each HTTP request, as a part of the trace in the caller's headers."""
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
@@ -10,16 +10,16 @@ from osrerank.tracing.spans import UNRECORDED, Attributes, mark_failed, set_attr
 
 READINESS = frozenset({"/ready", "/.well-known/ready"})
 UNTRACED_PATHS = frozenset({"/health", "/live", "/ping", "/metrics"}) | READINESS
-"""The paths that monitoring requests every few seconds."""
+"""Monitoring requests these paths every few seconds, so they are not traced."""
 TRACE_HEADERS = (b"traceparent", b"tracestate")
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH"})
 OTHER_METHOD = "_OTHER"
-"""The recorded name of all other methods, so that clients cannot add arbitrary names to traces."""
+"""All other methods are recorded under this name, so that clients cannot add arbitrary names to traces."""
 MIN_FAILURE_STATUS = 500
 
 
 def server_span(scope: Mapping[str, Any], request_id: str, *, queries: bool) -> AbstractContextManager[Span]:
-    """Begin the span of a request. The query string is not recorded, because it can contain anything."""
+    """Start the span of a request. The URL's query string is not recorded, because clients can put anything into it."""
     if scope["path"] in UNTRACED_PATHS:
         return UNRECORDED
     parent = {name.decode(): value.decode("latin-1") for name, value in scope["headers"] if name in TRACE_HEADERS}

@@ -1,4 +1,4 @@
-"""The page ``/docs``, which lists the routes of ``/openapi.json`` and has a form to try each.
+"""Serve the page ``/docs``, which lists the server's routes and has a form to try each.
 
 Unlike FastAPI's own page, it loads nothing from the internet.
 """
@@ -21,10 +21,10 @@ FILES = {
     "/docs/docs.css": ("docs.css", "text/css; charset=utf-8"),
     "/docs/docs.js": ("docs.js", "text/javascript; charset=utf-8"),
 }
-"""The name and media type of the file at each path."""
+"""The file at each path: its name and media type."""
 
 
-def add_explorer(app: FastAPI) -> None:
+def add_docs_page(app: FastAPI) -> None:
     """Add the page to the rerank API."""
     for path, (name, media_type) in FILES.items():
         content = (files("osrerank.server.api") / "static" / name).read_bytes()

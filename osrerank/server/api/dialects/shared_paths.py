@@ -1,4 +1,7 @@
-"""The types of bodies on paths that several dialects share. The keys of a body determine its dialect."""
+"""The request types of ``/rerank`` and ``/invocations``, which accept several dialects.
+
+The keys of a body determine its dialect: ``texts`` is TEI's, for example.
+"""
 
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any
@@ -11,7 +14,7 @@ from osrerank.server.api.dialects.texts import TeiRequest, TeiResult, WeaviateRe
 
 
 def _tag_by_key(*keys: str) -> Callable[[Any], str]:
-    """Return a function that finds the first key with a value in a body. Its default is "documents", vLLM's key."""
+    """Return a function that finds the first of these keys that a body contains, or else "documents", vLLM's key."""
 
     def find_tag(body: Any) -> str:
         if isinstance(body, Mapping):

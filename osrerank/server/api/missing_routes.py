@@ -1,4 +1,4 @@
-"""Explain a 404 to a client. Usually, its base URL ends in a slash or repeats a part such as /v1."""
+"""Explain a 404 to a client. Usually, its base URL ends in a slash, or repeats a part such as /v1."""
 
 from itertools import pairwise
 
@@ -18,13 +18,13 @@ MAX_SEGMENTS = max(path.count("/") for path in METHODS)
 
 
 def explain_missing_route(path: str) -> str:
-    """Return the message for a path without a route: the route that the client probably means, or all routes."""
+    """Return a message with the route that the client probably means, or else with all routes."""
     segments = [segment for segment in path.split("/") if segment]
     without_repeats = [segment for previous, segment in pairwise(["", *segments]) if segment != previous]
-    endings = [segments[-count:] for count in range(MAX_SEGMENTS, 0, -1)]
-    for candidate in (segments, without_repeats, *endings):
+    suffixes = [segments[-count:] for count in range(MAX_SEGMENTS, 0, -1)]
+    for candidate in (segments, without_repeats, *suffixes):
         route = f"/{'/'.join(candidate)}"
         if candidate and route in METHODS:
-            return f"there is no such route, but {route}: remove a slash, or a part such as /v1, from the base URL"
+            return f"no such route; did you mean {route}? Check the base URL for an extra slash or a part such as /v1"
     routes = ", ".join(f"{method} {path}" for path, method in METHODS.items())
-    return f"there is no such route; the routes are {routes}"
+    return f"no such route; the routes are {routes}"
