@@ -9,7 +9,7 @@ import uvicorn
 from osrerank.server.api.app import create_app
 from osrerank.server.api.limits import ServerLimits
 from osrerank.server.page.routes import ComparisonPage, add_page
-from osrerank.server.run import bind, listen, uvicorn_config
+from osrerank.server.run import bind, configure_uvicorn, listen
 from osrerank.service import RerankService
 from osrerank.settings import Settings
 from osrerank.types import Scorer
@@ -35,7 +35,7 @@ def running(
     app = create_app(reranker, limits, token=token)
     if comparison is not None:
         add_page(app, comparison)
-    server = uvicorn.Server(uvicorn_config(app, limits))
+    server = uvicorn.Server(configure_uvicorn(app, limits))
     listener = bind("127.0.0.1", port)
     listen(listener)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})

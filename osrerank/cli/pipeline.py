@@ -55,7 +55,7 @@ def install(context: click.Context, /, *, dry_run: bool, yes: bool, **options: A
     installer = _create_installer(context, engine, options["name"])
     spec = _create_spec(context, engine, options)
     steps = installer.plan(spec)
-    settings = installer.required_settings(spec) if steps else {}
+    settings = installer.find_missing_settings(spec) if steps else {}
     if settings:
         click.echo(f"PUT _cluster/settings\n{json.dumps(settings, indent=2)}")
     if settings and not dry_run:
@@ -73,7 +73,7 @@ def install(context: click.Context, /, *, dry_run: bool, yes: bool, **options: A
     installer.install(spec)
     prefix = "" if steps else "Nothing to do: "
     click.echo(f"{prefix}The {installer.kind} {options['name']} works. A search with it:")
-    click.echo(installer.search(spec))
+    click.echo(installer.example_search(spec))
 
 
 @pipeline.command()

@@ -1,4 +1,4 @@
-"""Turn a cluster's errors into one sentence, for the commands that let a cluster rerank through osrerank serve."""
+"""Explain the errors of OpenSearch and Elasticsearch to users of ``osrerank pipeline``, in one sentence."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -14,11 +14,11 @@ SERVER_HINT = "; check that the cluster's nodes reach osrerank serve, and that O
 
 @contextmanager
 def explain_failures(step: str, *, calls_server: bool = False) -> Iterator[None]:
-    """Raise the errors of the requests in the ``with`` block as `InstallError`.
+    """Turn the errors of requests in the ``with`` block into `InstallError`.
 
     Args:
         step: what the requests do, such as "read the licence".
-        calls_server: whether they make the cluster call the rerank server, which might cause an error.
+        calls_server: whether the requests make the cluster call the rerank server, which might cause the error.
 
     Raises:
         InstallError: a request failed.
@@ -30,7 +30,7 @@ def explain_failures(step: str, *, calls_server: bool = False) -> Iterator[None]
         raise InstallError(f"cannot {step}: the cluster does not respond ({error.error}){hint}", step=step) from error
     except TransportError as error:
         message = f"cannot {step}: {_describe_error(error)}"
-        # the status of a "status_exception" is the rerank server's, so no right is missing on the cluster
+        # a "status_exception" has the status of the rerank server, so the user lacks no rights on the cluster
         if error.status_code in (401, 403) and error.error != "status_exception":
             fix = "use a user who has the role osrerank_setup (docs/operations.md)"
             message = f"not allowed to {step} ({_describe_error(error)}): {fix}"
@@ -39,12 +39,12 @@ def explain_failures(step: str, *, calls_server: bool = False) -> Iterator[None]
 
 def _describe_error(error: TransportError) -> str:
     info = error.info if isinstance(error.info, Mapping) else {}
-    fault = info.get("error", info)
+    details = info.get("error", info)
     cause = None
-    if isinstance(fault, Mapping):
-        reason = fault.get("reason") or fault.get("type")
-        cause = fault.get("caused_by", {}).get("reason")
+    if isinstance(details, Mapping):
+        reason = details.get("reason") or details.get("type")
+        cause = details.get("caused_by", {}).get("reason")
     else:
-        reason = fault
+        reason = details
     text = f"{reason or error.error} {cause or ''}"
     return " ".join(text.split())[:MAX_REASON_CHARACTERS]

@@ -1,4 +1,4 @@
-"""Choose or check the fields whose texts a cluster sends to the rerank server."""
+"""Choose or check the fields whose texts OpenSearch or Elasticsearch sends to the rerank server."""
 
 from collections.abc import Mapping, Sequence
 
@@ -19,7 +19,7 @@ def choose_fields(client: Client, index: str, field_names: Sequence[str] = ()) -
     Args:
         client: a client of the cluster.
         index: a name, an alias or a pattern.
-        field_names: the fields to check. If it is empty, the fields are chosen from the mapping.
+        field_names: the fields to check. If there are none, fields are chosen from the mapping.
 
     Raises:
         InstallError: the index does not exist, a field is missing, or the cluster cannot send the fields.
@@ -31,46 +31,48 @@ def choose_fields(client: Client, index: str, field_names: Sequence[str] = ()) -
         if not _read_mappings(client, index):
             raise InstallError(f"there is no index {index}: create it first, or use another index", step=STEP)
         fields = client.fields_of(index, rerank=options)
-    reasons: list[str] = [*fields.warnings, *fields.check_names(None)]
+    problems: list[str] = [*fields.warnings, *fields.check_names(None)]
     if client.engine.reranks_by_endpoint:
         nested = [name for name in fields.read if name in fields.nested]
         if nested:
-            reasons.append(f"Elasticsearch's retriever does not support nested fields, such as {', '.join(nested)}")
+            problems.append(f"Elasticsearch's retriever does not support nested fields, such as {', '.join(nested)}")
     else:
         absent_from_source = [name for name in fields.read if name in fields.not_in_source]
         if absent_from_source:
-            reasons.append(
+            problems.append(
                 f"OpenSearch's processor needs _source, which does not contain {', '.join(absent_from_source)}"
             )
-    if reasons or not fields.read:
+    if problems or not fields.read:
         names = ", ".join(fields.read) or "no text field"
-        problem = "; ".join([f"the model's input would be {names} of {index}", *reasons])
-        raise InstallError(f"{problem}: set other fields with --fields", step=STEP)
+        reason = "; ".join([f"the model's input would be {names} of {index}", *problems])
+        raise InstallError(f"{reason}: set other fields with --fields", step=STEP)
     return fields.read
 
 
 def describe_missing_fields(client: OpenSearch, index: str, field_names: Sequence[str]) -> list[str]:
-    """Return a sentence for each field that exists in no index, with the most similar name.
+    """Return a sentence for each field that no index contains, with the most similar name.
 
     Args:
         client: a client of the cluster.
-        index: a name, an alias or a pattern. If it is empty, all indices that the user can see are checked.
+        index: a name, an alias or a pattern. If it is "", all indices that the user can see are checked.
         field_names: the fields that a pipeline sends.
     """
     with explain_failures(STEP):
         try:
             mappings = _read_mappings(client, index or "*")
         except AuthorizationException:
-            if not index:  # all mappings were requested, and the user lacks the right to read some
+            if not index:  # the user is not allowed to read some of the mappings
                 return []
             raise
     if not mappings:
         return [f"there is no index behind {index}"] if index else []
-    scope = index or "any name"
-    return [
-        f"no index behind {scope} has {name}; the nearest name is {most_similar_field(mappings, name) or 'none'}"
-        for name in missing_names(mappings, field_names)
-    ]
+    indices = f"index behind {index}" if index else "index"
+    sentences = []
+    for name in missing_names(mappings, field_names):
+        similar_name = most_similar_field(mappings, name)
+        suggestion = f"; the nearest name is {similar_name}" if similar_name else ""
+        sentences.append(f"no {indices} has {name}{suggestion}")
+    return sentences
 
 
 def _read_mappings(client: OpenSearch, index: str) -> list[Mapping[str, Leaf]]:

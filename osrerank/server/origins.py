@@ -1,7 +1,7 @@
-"""Refuse requests under other host names (DNS rebinding), and requests from other sites' pages.
+"""Refuse requests that pages of other web sites send to this server from a user's browser.
 
-In DNS rebinding, another site makes its own name resolve to this server. The browser then treats both as one origin.
-Only the Host header shows the other name.
+Browsers send the page's site in the header Origin. In DNS rebinding, however, a site makes its own name resolve to this
+server, and the browser treats both as one origin. Only the Host header then shows the other site's name.
 """
 
 import socket
@@ -22,9 +22,9 @@ Application = Callable[[MutableMapping[str, Any], Any, Any], Awaitable[None]]
 
 
 class HostMiddleware:
-    """ASGI middleware that refuses requests under other host names, and from other sites' pages.
+    """ASGI middleware that refuses requests with other host names, and requests from other sites' pages.
 
-    IP addresses and localhost are always accepted, because no other site can have them as its name.
+    IP addresses and localhost are always accepted as host names, because no other site can have them as its name.
 
     Args:
         application: the application that handles accepted requests.
@@ -38,7 +38,7 @@ class HostMiddleware:
         self._origins = frozenset(origins)
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Any, send: Any) -> None:
-        """Pass a request on to the application, or refuse it with status 403."""
+        """Pass a request to the application, or refuse it with status 403."""
         if scope["type"] != "http":
             await self._application(scope, receive, send)
             return
@@ -60,12 +60,12 @@ class HostMiddleware:
         return name in self._hosts or is_localhost or _is_ip_address(name)
 
 
-def restrict(app: FastAPI, *, hosts: Iterable[str] | None, origins: Sequence[str]) -> None:
-    """Accept requests only under some host names and from some origins.
+def restrict_origins(app: FastAPI, *, hosts: Iterable[str] | None, origins: Sequence[str]) -> None:
+    """Accept only requests with one of the host names, and from one of the origins.
 
     Args:
         app: the server's application.
-        hosts: the host names of the server. None accepts any name.
+        hosts: the host names of the server. If it is None, any name is accepted.
         origins: the origins of other sites whose pages are allowed to call the server.
     """
     if origins:
@@ -78,7 +78,7 @@ def restrict(app: FastAPI, *, hosts: Iterable[str] | None, origins: Sequence[str
 
 
 def local_host_names(host: str) -> set[str]:
-    """Return the host names of a server that listens on ``host``: this address, and the names of this machine."""
+    """Return the names of a server that listens on ``host``: this address, and the names of this machine."""
     return {host.lower(), socket.gethostname().lower(), socket.getfqdn().lower()}
 
 

@@ -1,4 +1,4 @@
-"""Run the server in this process, with uvicorn."""
+"""Serve the rerank API with uvicorn until a signal stops it. This is the server of ``osrerank serve``."""
 
 import asyncio
 import os
@@ -15,19 +15,19 @@ from osrerank.errors import ConfigError
 from osrerank.server.api.access_log import AccessLog
 from osrerank.server.api.app import create_app
 from osrerank.server.api.limits import ServerLimits
-from osrerank.server.origins import local_host_names, restrict
+from osrerank.server.origins import local_host_names, restrict_origins
 from osrerank.server.page.routes import ComparisonPage, add_page
 from osrerank.service import RerankService
 from osrerank.tracing.export import export_traces
 
 MAX_CONNECTIONS = 2_000
-"""The maximum number of connections at a time. Requests on further connections get status 503."""
+"""If more connections are open, requests on the new ones get status 503."""
 KEEP_ALIVE_S = 30
-"""The seconds after which an idle connection is closed. Until then, OpenSearch reuses it for its next search."""
+"""Idle connections are closed after this time, in seconds. Until then, OpenSearch reuses them for its next searches."""
 MAX_PENDING_CONNECTIONS = 512
-"""The length of the operating system's queue of connections that are not yet accepted."""
+"""The operating system queues this many connections until the server accepts them."""
 HEADERS_TIMEOUT_S = 10.0
-"""The timeout of a request's first line and headers, in seconds. `RequestMiddleware` limits the time of the body."""
+"""A request's headers must arrive within this time, in seconds. `RequestMiddleware` limits the time of the body."""
 
 
 class HeaderTimeoutProtocol(H11Protocol):
@@ -48,7 +48,7 @@ class HeaderTimeoutProtocol(H11Protocol):
         self._cancel_timeout()
 
     def _update_timeout(self) -> None:
-        """Start the timeout if headers are due. Cancel it once they have arrived."""
+        """Start the timeout while the server waits for headers. Cancel it once they have arrived."""
         cycle: Any = self.cycle  # None before the first request, despite its annotation
         waits_for_headers = cycle is None or cycle.response_complete
         if not waits_for_headers:
@@ -64,12 +64,12 @@ class HeaderTimeoutProtocol(H11Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Who is allowed to call the server, and how calls are logged.
+    """Which web sites can call the server, and what the access log contains.
 
     Attributes:
-        hosts: further host names of the server. They are checked only if it serves the comparison page.
+        hosts: additional host names of the server. Names are checked only if it serves the comparison page.
         origins: the origins of other sites whose pages are allowed to call the server, such as ``https://example.org``.
-        log: the file of the access log, or ``-`` for standard output. None writes no log.
+        log: the file of the access log, ``-`` for standard output, or None for no log.
         texts: whether the log contains queries and documents.
     """
 
@@ -93,10 +93,10 @@ def run(
     Args:
         reranker: the service that scores. The caller closes it.
         limits: the limits of the server. Its request timeout also limits the time for finishing.
-        host: the address to which the socket is bound.
+        host: the address to which ``listener`` is bound.
         listener: the socket from `bind`.
-        access: who is allowed to call the server, and the access log. By default, any host and no log.
-        comparison: the searches of the comparison page. None serves no page.
+        access: which web sites can call the server, and the access log. By default, there is no access log.
+        comparison: the searches of the comparison page, or None to serve no page.
 
     Raises:
         ConfigError: the access log cannot be written.
@@ -111,9 +111,9 @@ def run(
     if comparison is not None:
         add_page(app, comparison)
         hosts = {*access.hosts, *local_host_names(host)}
-    restrict(app, hosts=hosts, origins=access.origins)
+    restrict_origins(app, hosts=hosts, origins=access.origins)
     try:
-        server = uvicorn.Server(uvicorn_config(app, limits))
+        server = uvicorn.Server(configure_uvicorn(app, limits))
         # after its shutdown, uvicorn raises SIGTERM again, which would kill this process
         with end_on_signals(lambda: setattr(server, "should_exit", True)):
             server.run(sockets=[listener])
@@ -122,8 +122,8 @@ def run(
             log.close()
 
 
-def uvicorn_config(app: FastAPI, limits: ServerLimits) -> uvicorn.Config:
-    """Return uvicorn's configuration: limits of connections and headers, a graceful shutdown, and no access log."""
+def configure_uvicorn(app: FastAPI, limits: ServerLimits) -> uvicorn.Config:
+    """Return uvicorn's configuration, with limits for connections and headers, and a graceful shutdown."""
     return uvicorn.Config(
         app,
         log_level="warning",
@@ -142,9 +142,9 @@ def server_url(host: str, port: int) -> str:
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """Return a socket that is bound to an address, but refuses connections until `listen` is called.
+    """Return a socket that is bound to an address. It refuses connections until `listen` is called.
 
-    An address in use is thus reported before the model is loaded.
+    Binding before the model is loaded reports an address in use at once.
 
     Raises:
         ConfigError: the address cannot be used.
@@ -169,7 +169,7 @@ def listen(listener: socket.socket) -> None:
     """Start to accept connections.
 
     Raises:
-        ConfigError: another process has begun to listen on the address.
+        ConfigError: another process listens on the address.
     """
     try:
         listener.listen(MAX_PENDING_CONNECTIONS)

@@ -156,7 +156,7 @@ def test_installations_at_the_same_time_leave_one_endpoint(
 def test_leftovers_of_an_interrupted_installation_are_removed_and_foreign_endpoints_stay(
     admin: Elasticsearch, server: str, address: str, run: Callable[..., Result]
 ) -> None:
-    ours = EndpointSpec(server, "text", TOKEN).endpoint()
+    ours = EndpointSpec(server, "text", TOKEN).build_body()
     theirs = json.loads(json.dumps(ours).replace("osrerank", "theirs"))
     for name, endpoint in {"osrerank-trial-0123abcd": ours, "mine-trial-0123abcd": ours, "mine": theirs}.items():
         admin.inference.put(task_type="rerank", inference_id=name, inference_config=endpoint)

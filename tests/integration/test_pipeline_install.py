@@ -16,7 +16,7 @@ from osrerank import connect
 from osrerank.cli import cli
 from osrerank.cli.demo import MAPPING, Sample
 from osrerank.errors import InstallError
-from osrerank.server.opensearch.cluster import ML_NODES_ONLY, PRIVATE, TRUSTED
+from osrerank.server.opensearch.cluster import ML_NODES_ONLY, PRIVATE_ALLOWED, TRUSTED_URLS
 from osrerank.server.opensearch.install import Installer, PipelineSpec
 from osrerank.server.opensearch.ml_commons import CallLimits
 from osrerank.testing import FunctionScorer
@@ -34,7 +34,7 @@ NAME = "osrerank"
 WINDOW = 20
 KINDS = ("connectors", "models", "model_groups")
 MEMORY = "plugins.ml_commons.native_memory_threshold"  # remote models need none, and the machine may be full
-NEEDED = {TRUSTED: [r"^http://127\.0\.0\.1:.*$"], PRIVATE: True, ML_NODES_ONLY: False}
+NEEDED = {TRUSTED_URLS: [r"^http://127\.0\.0\.1:.*$"], PRIVATE_ALLOWED: True, ML_NODES_ONLY: False}
 
 
 @pytest.fixture(scope="module")
@@ -339,7 +339,10 @@ def test_settings_that_are_missing_are_shown_as_a_request_and_not_changed(cluste
         arguments = ["--url", opensearch_url, "pipeline", "install", "--fields", "text", "--server", server, *options]
         return CliRunner().invoke(cli, arguments)
 
-    theirs = {"persistent": {**dict.fromkeys(NEEDED), TRUSTED: ["^https://mine/.*$"]}, "transient": {PRIVATE: False}}
+    theirs = {
+        "persistent": {**dict.fromkeys(NEEDED), TRUSTED_URLS: ["^https://mine/.*$"]},
+        "transient": {PRIVATE_ALLOWED: False},
+    }
     cluster.cluster.put_settings(body=theirs)
     try:
         before = state(cluster)
@@ -351,12 +354,12 @@ def test_settings_that_are_missing_are_shown_as_a_request_and_not_changed(cluste
         assert install("--dry-run").exit_code == 0
         cluster.cluster.put_settings(body=json.loads(body))
         settings = cluster.cluster.get_settings(flat_settings=True)
-        assert "^https://mine/.*$" in settings["persistent"][TRUSTED]
+        assert "^https://mine/.*$" in settings["persistent"][TRUSTED_URLS]
         assert install().exit_code == 0
         installer.remove()
         assert cluster.cluster.get_settings(flat_settings=True) == settings
     finally:
-        cluster.cluster.put_settings(body={"persistent": {**NEEDED}, "transient": {PRIVATE: None}})
+        cluster.cluster.put_settings(body={"persistent": {**NEEDED}, "transient": {PRIVATE_ALLOWED: None}})
 
 
 HEADLINE = {

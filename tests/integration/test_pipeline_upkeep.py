@@ -6,7 +6,7 @@ import pytest
 from opensearchpy import NotFoundError, OpenSearch
 
 from osrerank.errors import InstallError
-from osrerank.server.opensearch.cluster import ML_NODES_ONLY, PRIVATE, TRUSTED
+from osrerank.server.opensearch.cluster import ML_NODES_ONLY, PRIVATE_ALLOWED, TRUSTED_URLS
 from osrerank.server.opensearch.install import Installer, PipelineSpec
 from osrerank.testing import FunctionScorer
 from tests.engine_facts import needs_plugins
@@ -16,7 +16,7 @@ from tests.servers import free_port, missing, opensearch_home, start_opensearch
 pytestmark = [pytest.mark.integration, pytest.mark.long]
 INDEX, NAME, TEMPLATE = "kept-up", "kept-up", "kept-up-template"
 MEMORY = "plugins.ml_commons.native_memory_threshold"  # remote models need none, and the machine may be full
-NEEDED = {TRUSTED: [r"^http://127\.0\.0\.1:.*$"], PRIVATE: True, ML_NODES_ONLY: False, MEMORY: 100}
+NEEDED = {TRUSTED_URLS: [r"^http://127\.0\.0\.1:.*$"], PRIVATE_ALLOWED: True, ML_NODES_ONLY: False, MEMORY: 100}
 TEXTS = ["plague plague plague", 'the "black" plague of the city, and very many other words beside it']
 QUERY = 'the "black" plague \\ city\n{{size}}'
 

@@ -1,9 +1,9 @@
 """Install, inspect and remove an inference endpoint with which Elasticsearch itself reranks by calling osrerank serve.
 
-The endpoint belongs to Elasticsearch's service ``custom``. Its URL cannot be changed, so to change the server,
-`Installer.install` deletes the endpoint and creates a new one. Before that, a trial endpoint with the new settings
-scores two texts. If several installations overlap, Elasticsearch accepts one; the others check whether the accepted
-endpoint has their settings.
+The endpoint belongs to Elasticsearch's service ``custom``. An endpoint's URL cannot be changed, so `Installer.install`
+deletes the endpoint and creates a new one. Before that, it creates a trial endpoint with the new settings, through
+which it scores two texts. If several installations overlap, Elasticsearch accepts one of them. The others then check
+whether the accepted endpoint has their settings.
 """
 
 import contextlib
@@ -23,17 +23,17 @@ from osrerank.server.failures import explain_failures
 ROOT = "/_inference/rerank"
 RERANK_PATH = "/v2/rerank"
 REQUEST_PREFIX = '{"model":"osrerank",'
-"""The prefix of the request template. It identifies our endpoints, because an endpoint has no description."""
+"""Each request template begins with this text. It identifies osrerank's endpoints, which have no description."""
 REQUEST = REQUEST_PREFIX + '"query":${query},"documents":${input}}'
 PARSER = {"reranked_index": "$.results[*].index", "relevance_score": "$.results[*].relevance_score"}
-QUERY = "what lowers blood pressure"
-PROBE = {"query": "ready", "input": ["ready", "not ready"]}
+EXAMPLE_QUERY = "what lowers blood pressure"
+TEST_REQUEST = {"query": "ready", "input": ["ready", "not ready"]}
 LICENCES = ("enterprise", "trial")
-"""The types of licences that include inference endpoints and ``text_similarity_reranker``."""
+"""Only these types of licences include inference endpoints and ``text_similarity_reranker``."""
 MAX_ATTEMPTS = 3
-"""The maximum number of attempts to create the endpoint while other installations change it."""
+"""The endpoint is created at most this many times, if other installations change it at the same time."""
 TIMEOUT_S = 60
-"""The timeout of a request to Elasticsearch, in seconds: longer than the 30 that Elasticsearch waits for the server."""
+"""The timeout of a request to Elasticsearch, which itself waits 30 seconds for the rerank server."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,18 +52,18 @@ class EndpointSpec:
     token: str | None = dataclasses.field(default=None, repr=False)
     index: str = ""
 
-    def settings(self) -> dict[str, Any]:
+    def build_settings(self) -> dict[str, Any]:
         """Return the endpoint's settings as Elasticsearch shows them, without the token."""
         headers = {} if self.token is None else {"headers": {"Authorization": "Bearer ${token}"}}
         return {"url": self.server + RERANK_PATH, "request": REQUEST, "response": {"json_parser": PARSER}, **headers}
 
-    def endpoint(self) -> dict[str, Any]:
-        """Return the request body that creates the endpoint. Elasticsearch keeps the token secret."""
+    def build_body(self) -> dict[str, Any]:
+        """Return the body of the request that creates the endpoint. Elasticsearch never shows the token."""
         secret = {} if self.token is None else {"secret_parameters": {"token": self.token}}
-        return {"service": "custom", "service_settings": {**self.settings(), **secret}}
+        return {"service": "custom", "service_settings": {**self.build_settings(), **secret}}
 
 
-def _is_own(endpoint: Mapping[str, Any]) -> bool:
+def _is_osrerank_endpoint(endpoint: Mapping[str, Any]) -> bool:
     if endpoint["service"] != "custom":
         return False
     return str(endpoint["service_settings"]["request"]).startswith(REQUEST_PREFIX)
@@ -101,17 +101,17 @@ class Installer:
             return []
         return [f"inference endpoint {self._name}, calling {spec.server}"]
 
-    def required_settings(self, spec: EndpointSpec) -> dict[str, dict[str, Any]]:  # noqa: ARG002 - as on OpenSearch
-        """Return an empty object, because no setting of Elasticsearch restricts which servers it calls."""
+    def find_missing_settings(self, spec: EndpointSpec) -> dict[str, dict[str, Any]]:  # noqa: ARG002 - as on OpenSearch
+        """Return no settings, because Elasticsearch does not restrict which servers it calls."""
         return {}
 
-    def search(self, spec: EndpointSpec) -> str:
+    def example_search(self, spec: EndpointSpec) -> str:
         """Return a search that the endpoint reranks, to be pasted into Dev Tools."""
         reranker = {
-            "retriever": {"standard": {"query": {"match": {spec.field: QUERY}}}},
+            "retriever": {"standard": {"query": {"match": {spec.field: EXAMPLE_QUERY}}}},
             "field": spec.field,
             "inference_id": self._name,
-            "inference_text": QUERY,
+            "inference_text": EXAMPLE_QUERY,
             "rank_window_size": 50,
         }
         body = {"retriever": {"text_similarity_reranker": reranker}, "size": 10}
@@ -120,7 +120,7 @@ class Installer:
     def install(self, spec: EndpointSpec) -> None:
         """Create the endpoint, after scoring two texts through a trial endpoint.
 
-        If the trial fails, the current endpoint stays, and the trial endpoint is deleted.
+        If scoring fails, the trial endpoint is deleted, and the current endpoint stays.
 
         Raises:
             InstallError: Elasticsearch refused a request, the cluster cannot reach the server, or someone removed or
@@ -131,7 +131,7 @@ class Installer:
         trial = f"{self._name}-trial-{secrets.token_hex(4)}"
         try:
             self._create(trial, spec)
-            self._probe(trial)
+            self._score_test_texts(trial)
         except BaseException:
             with contextlib.suppress(InstallError):  # the first failure is the one to report
                 self._delete(trial)
@@ -168,19 +168,19 @@ class Installer:
             except NotFoundError:
                 return None
         endpoint = content["endpoints"][0]
-        if not _is_own(endpoint):
+        if not _is_osrerank_endpoint(endpoint):
             raise InstallError(f"osrerank did not create the inference endpoint {self._name}: choose another --name")
         settings: dict[str, Any] = endpoint["service_settings"]
         return settings
 
     def status(self, index: str = "") -> dict[str, Any]:
-        """Return a report on the endpoint, and score two texts through it.
+        """Return a report on the endpoint, after scoring two texts through it.
 
         Raises:
-            ConfigError: ``index`` is not empty. The fields cannot be checked, because the endpoint does not name them.
+            ConfigError: ``index`` is set. An endpoint does not contain the fields, so they cannot be checked.
         """
         if index:
-            reason = "leave out --index: Elasticsearch's inference endpoint does not name fields to check"
+            reason = "leave out --index: an inference endpoint of Elasticsearch does not contain fields to check"
             raise ConfigError(reason, setting="index", source="flag")
         settings = self.find()
         if settings is None:
@@ -205,7 +205,7 @@ class Installer:
         names = [
             endpoint["inference_id"]
             for endpoint in endpoints
-            if _is_own(endpoint) and name_or_trial.fullmatch(endpoint["inference_id"])
+            if _is_osrerank_endpoint(endpoint) and name_or_trial.fullmatch(endpoint["inference_id"])
         ]
         for name in names:
             self._delete(name)
@@ -223,18 +223,18 @@ class Installer:
             )
 
     def _is_installed(self, settings: Mapping[str, Any] | None, spec: EndpointSpec) -> bool:
-        """Return whether the endpoint has the settings of a specification, and scores two texts.
+        """Return whether the endpoint has the settings of a specification, and can score two texts.
 
-        A token cannot be read back; scoring fails if it is wrong.
+        Elasticsearch does not reveal the token, but scoring fails if it is wrong.
         """
         if settings is None or ("headers" in settings) != (spec.token is not None):
             return False
-        return settings.items() >= spec.settings().items() and self._find_failure() is None
+        return settings.items() >= spec.build_settings().items() and self._find_failure() is None
 
     def _find_failure(self) -> str | None:
         try:
             self._check_licence()
-            self._probe(self._name)
+            self._score_test_texts(self._name)
         except InstallError as error:
             return str(error)
         return None
@@ -242,9 +242,9 @@ class Installer:
     def _create(self, name: str, spec: EndpointSpec) -> None:
         """Create an endpoint. Elasticsearch checks it by calling the server."""
         with explain_failures("create the inference endpoint", calls_server=True):
-            self._request("PUT", name, spec.endpoint())
+            self._request("PUT", name, spec.build_body())
 
-    def _probe(self, name: str) -> None:
+    def _score_test_texts(self, name: str) -> None:
         """Score two texts through Elasticsearch.
 
         Raises:
@@ -252,8 +252,8 @@ class Installer:
         """
         step = "score texts through Elasticsearch"
         with explain_failures(step, calls_server=True):
-            scores = self._request("POST", name, PROBE)["rerank"]
-        if len(scores) != len(PROBE["input"]):
+            scores = self._request("POST", name, TEST_REQUEST)["rerank"]
+        if len(scores) != len(TEST_REQUEST["input"]):
             raise InstallError(f"the rerank server returned {len(scores)} scores for two texts", step=step)
 
     def _delete(self, name: str) -> None:

@@ -1,9 +1,10 @@
 """Check the plugins and cluster settings that OpenSearch's ml-commons needs to call a rerank server.
 
-ml-commons calls only servers whose URL matches a list of regular expressions. Calls to private addresses must be
-allowed; since OpenSearch 3.7, these have their own list. By default, models run only on nodes with the role ``ml``.
+ml-commons calls only servers whose URL matches one of the regular expressions in a cluster setting. Calls to private
+addresses need another setting; since OpenSearch 3.7, they also have their own list of expressions. By default, models
+run only on nodes with the role ``ml``.
 
-Nothing here changes a setting: `required_settings` returns the request that an administrator must send.
+This module changes no setting: `find_missing_settings` returns the request that an administrator must send.
 """
 
 import re
@@ -19,16 +20,16 @@ from osrerank.server.failures import explain_failures
 
 PREFIX = "plugins.ml_commons."
 STEP = "list the plugins"
-TRUSTED = f"{PREFIX}trusted_connector_endpoints_regex"
-TRUSTED_PRIVATE = f"{PREFIX}trusted_connector_private_endpoints_regex"
-PRIVATE = f"{PREFIX}connector.private_ip_enabled"
+TRUSTED_URLS = f"{PREFIX}trusted_connector_endpoints_regex"
+TRUSTED_PRIVATE_URLS = f"{PREFIX}trusted_connector_private_endpoints_regex"
+PRIVATE_ALLOWED = f"{PREFIX}connector.private_ip_enabled"
 ML_NODES_ONLY = f"{PREFIX}only_run_on_ml_node"
 PLUGINS = ("opensearch-ml", "opensearch-neural-search")
 RERANK_PATH = "/v1/rerank"
 
 
 def check_plugins(client: OpenSearch) -> None:
-    """Check that the cluster has the plugins that it needs to rerank.
+    """Check that the cluster has the plugins that reranking needs.
 
     Raises:
         InstallError: a plugin is missing.
@@ -37,15 +38,14 @@ def check_plugins(client: OpenSearch) -> None:
         installed = {entry["component"] for entry in client.cat.plugins(format="json")}
     missing = [name for name in PLUGINS if name not in installed]
     if missing:
-        reason = f"the cluster has no {' and no '.join(missing)}"
-        raise InstallError(f"{reason}: install the missing plugins, or rerank in the client", step=STEP)
+        reason = f"the cluster lacks the plugins {', '.join(missing)}"
+        raise InstallError(f"{reason}: install them on every node, or rerank in the client", step=STEP)
 
 
-def required_settings(client: OpenSearch, server: str) -> dict[str, dict[str, Any]]:
-    """Return the body of the ``PUT _cluster/settings`` that lets the cluster call a server, or {} if it already can.
+def find_missing_settings(client: OpenSearch, server: str) -> dict[str, dict[str, Any]]:
+    """Return the body of ``PUT _cluster/settings`` that lets the cluster call a server, or {} if no setting is missing.
 
-    The body adds to the current lists. It sets conflicting transient values to null, because they override persistent
-    ones.
+    The body adds to the current lists. Transient values override persistent ones, so it removes those that conflict.
     """
     with explain_failures("read the cluster settings"):
         settings = client.cluster.get_settings(include_defaults=True, flat_settings=True)
@@ -53,25 +53,25 @@ def required_settings(client: OpenSearch, server: str) -> dict[str, dict[str, An
     current = {**settings["defaults"], **settings["persistent"], **settings["transient"]}
     missing: dict[str, Any] = {}
     is_private = _is_private(server)
-    lists = (TRUSTED, TRUSTED_PRIVATE) if is_private else (TRUSTED,)
+    lists = (TRUSTED_URLS, TRUSTED_PRIVATE_URLS) if is_private else (TRUSTED_URLS,)
     for name in lists:
         if name in current and not any(_matches(pattern, server) for pattern in current[name]):
-            missing[name] = [*current[name], endpoint_pattern(server)]
-    if is_private and current.get(PRIVATE) == "false":
-        missing[PRIVATE] = True
+            missing[name] = [*current[name], build_url_pattern(server)]
+    if is_private and current.get(PRIVATE_ALLOWED) == "false":
+        missing[PRIVATE_ALLOWED] = True
     if not has_ml_nodes and current.get(ML_NODES_ONLY) == "true":
         missing[ML_NODES_ONLY] = False
     conflicts = {name: None for name in missing if name in settings["transient"]}
     return {scope: values for scope, values in (("persistent", missing), ("transient", conflicts)) if values}
 
 
-def endpoint_pattern(server: str) -> str:
+def build_url_pattern(server: str) -> str:
     """Return a regular expression that matches the URLs of a server."""
     return f"^{re.escape(server)}/.*$"
 
 
 def _matches(pattern: str, server: str) -> bool:
-    """Return whether a pattern matches the whole URL that OpenSearch calls on a server."""
+    """Return whether a pattern matches the URL that OpenSearch calls on a server."""
     try:
         return re.fullmatch(pattern, server + RERANK_PATH) is not None
     except re.error:  # Java knows more syntax than Python
@@ -79,7 +79,7 @@ def _matches(pattern: str, server: str) -> bool:
 
 
 def _is_private(server: str) -> bool:
-    """Return whether a server has a private address. A name that cannot be resolved counts as private."""
+    """Return whether a server has a private address. If its name cannot be resolved, assume that it does."""
     url = urlsplit(server)
     try:
         addresses = socket.getaddrinfo(url.hostname, url.port or 80, type=socket.SOCK_STREAM)

@@ -3,9 +3,9 @@
 An installation consists of a model of the ml-commons plugin (`ml_commons`), the search pipeline that calls it, and
 optional search templates (`templates`).
 
-Each run of `Installer.install` creates its own model, checks it, and then makes the search pipeline call it. No other
-run uses that model, so a model that the pipeline no longer calls can be deleted. If several runs overlap, the last one
-to store the pipeline wins, and the others remove their models.
+Each run of `Installer.install` creates its own model, checks it, and then stores a search pipeline that calls it. A
+model that the pipeline no longer calls can be deleted, because no other run uses it. If several runs overlap, the last
+one to store the pipeline wins, and the others remove their models.
 """
 
 import contextlib
@@ -21,13 +21,13 @@ from osrerank.errors import ConfigError, InstallError
 from osrerank.retrieval.search_pipelines import OSRERANK_DESCRIPTION
 from osrerank.server.failures import explain_failures
 from osrerank.server.fields import describe_missing_fields
-from osrerank.server.opensearch.cluster import check_plugins, required_settings
+from osrerank.server.opensearch.cluster import check_plugins, find_missing_settings
 from osrerank.server.opensearch.ml_commons import CallLimits, Model, Models
-from osrerank.server.opensearch.templates import Templates, template_source
+from osrerank.server.opensearch.templates import Templates, build_template
 
 DEFAULT_PIPELINE = "index.search.default_pipeline"
 DESCRIPTION_PREFIX = f"{OSRERANK_DESCRIPTION} Made, and to be removed, by osrerank pipeline. With: "
-"""The beginning of the description of a search pipeline that osrerank installed. Changing it would orphan those."""
+"""The description of each installed search pipeline begins with this text, which identifies it as osrerank's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class PipelineSpec:
         oversample: the number of reranked hits, as a multiple of the page size.
         token: the server's bearer token, or None if the server needs no token.
         limits: the limits of the cluster's calls to the server.
-        template: the name of a search template to create. None creates no template.
+        template: the name of a search template to create, or None to create no template.
         index: the index whose mapping contains the fields, or "" if no index was specified.
     """
 
@@ -58,10 +58,10 @@ class Installation:
     """An installed search pipeline. ``fields``, ``oversample`` and ``index`` mean the same as in `PipelineSpec`.
 
     Attributes:
-        model_id: the id of the model that the pipeline calls, or "none" if someone removed it from the pipeline.
+        model_id: the id of the model that the pipeline calls, or "none" if it no longer calls a model.
         templates: the names of the search templates.
-        drifted: the names of the search pipeline and templates that differ from what this osrerank installs, because
-            someone changed them or an older version wrote them.
+        drifted: the names of the search pipeline and templates that differ from what this version of osrerank
+            installs, because someone changed them or another version wrote them.
     """
 
     model_id: str
@@ -72,7 +72,7 @@ class Installation:
     drifted: tuple[str, ...] = ()
 
     def processors(self) -> dict[str, Any]:
-        """Return the search pipeline's processors, as this osrerank installs them."""
+        """Return the search pipeline's processors, as this version of osrerank installs them."""
         rerank: dict[str, Any] = {
             "ml_opensearch": {"model_id": self.model_id},
             "context": {"document_fields": list(self.fields)},
@@ -86,8 +86,8 @@ class Installation:
         }
 
     def template(self) -> str:
-        """Return the source of the search templates, as this osrerank installs them."""
-        return template_source(self.fields, self.processors())
+        """Return the source of the search templates, as this version of osrerank installs them."""
+        return build_template(self.fields, self.processors())
 
 
 class Installer:
@@ -120,33 +120,33 @@ class Installer:
         """
         check_plugins(self._client)
         if spec.template is not None:
-            self._templates.check(spec.template)
+            self._templates.check_name(spec.template)
         installation = self.find()
         if installation is not None and self._is_installed(installation, spec):
-            unused_ids = [model_id for model_id in self._models.ids() if model_id != installation.model_id]
+            unused_ids = [model_id for model_id in self._models.list_ids() if model_id != installation.model_id]
             return [f"removal of model {model_id}, which an interrupted installation left" for model_id in unused_ids]
         window = "the page" if spec.oversample == 1 else f"{spec.oversample:g} times the page"
         return [
-            f"model {self._models.label}, calling {spec.server}",
+            f"model {self._models.name_prefix}, calling {spec.server}",
             f"search pipeline {self._name}: reranks {window} by {', '.join(spec.fields)}",
-            *(f"search template {name}" for name in _target(spec, installation, "").templates),
+            *(f"search template {name}" for name in _plan_installation(spec, installation, "").templates),
         ]
 
-    def required_settings(self, spec: PipelineSpec) -> dict[str, dict[str, Any]]:
-        """Return the body of the ``PUT _cluster/settings`` that must be sent first, or {} if it is not necessary."""
-        return required_settings(self._client, spec.server)
+    def find_missing_settings(self, spec: PipelineSpec) -> dict[str, dict[str, Any]]:
+        """Return the body of ``PUT _cluster/settings`` that must be sent first, or {} if no setting is missing."""
+        return find_missing_settings(self._client, spec.server)
 
-    def search(self, spec: PipelineSpec) -> str:
-        """Return an example search that the pipeline reranks, for Dev Tools."""
+    def example_search(self, spec: PipelineSpec) -> str:
+        """Return a search that the pipeline reranks, to be pasted into Dev Tools."""
         query = "what lowers blood pressure"
         context = {"query_context": {"query_text": query}}
         body = {"query": {"match": {spec.fields[0]: query}}, "ext": {"rerank": context}}
         return f"POST {spec.index or '_all'}/_search?search_pipeline={self._name}\n{json.dumps(body, indent=2)}"
 
     def install(self, spec: PipelineSpec) -> None:
-        """Create model, search pipeline and templates, after scoring two texts through the model.
+        """Create the model, the search pipeline and the templates. The new model must first score two texts.
 
-        A failed installation removes what it created.
+        If the installation fails, it removes what it created.
 
         Raises:
             InstallError: OpenSearch refused a request, the cluster cannot reach the server, or someone removed or
@@ -155,49 +155,49 @@ class Installer:
         if not self.plan(spec):
             return
         model_id = self._models.create(spec.server, spec.token, spec.limits)
-        target = None
+        planned = None
         try:
-            self._models.check(model_id)
-            target = _target(spec, self.find(), model_id)
-            for name in {*target.templates} - {*self._templates.all()}:
-                self._templates.put(name, target.template())
-            replaceable_ids = {model_id, self._find_model_id()}
-            self._store(target)
+            self._models.wait_until_works(model_id)
+            planned = _plan_installation(spec, self.find(), model_id)
+            for name in {*planned.templates} - {*self._templates.read_sources()}:
+                self._templates.put(name, planned.template())
+            removable_ids = {model_id, self._find_model_id()}
+            self._store(planned)
         except BaseException:
             with contextlib.suppress(InstallError):  # the first failure is the one to report
-                self._undo(model_id, target)
+                self._undo(model_id, planned)
             raise
         while True:
-            installation = self._clean_up(replaceable_ids)
+            installation = self._clean_up(removable_ids)
             is_installed = installation is not None and self._is_installed(installation, spec)
-            if installation is None or installation == self.find():  # it did not change meanwhile
+            if installation is None or installation == self.find():  # no other run has changed it meanwhile
                 break
         if not is_installed:
             reason = f"someone else removed or changed the search pipeline {self._name} at the same time"
             raise InstallError(f"{reason}: run osrerank pipeline status, then install again")
-        self._models.remove_orphans({*self._models.ids()} - replaceable_ids, self._find_model_id)
-        self._clean_up(replaceable_ids)  # meanwhile, another installation might have stored its model
+        self._models.remove_orphans({*self._models.list_ids()} - removable_ids, self._find_model_id)
+        self._clean_up(removable_ids)  # another run might have stored its model meanwhile
 
-    def _store(self, target: Installation) -> None:
-        body = {"description": DESCRIPTION_PREFIX + json.dumps({"index": target.index}), **target.processors()}
+    def _store(self, installation: Installation) -> None:
+        description = DESCRIPTION_PREFIX + json.dumps({"index": installation.index})
+        body = {"description": description, **installation.processors()}
         with explain_failures("store the search pipeline"):
             self._client.transport.perform_request("PUT", f"/_search/pipeline/{self._name}", body=body)
 
-    def _undo(self, model_id: str, target: Installation | None) -> None:
-        """Remove what a failed installation created, unless the pipeline already calls its model."""
+    def _undo(self, model_id: str, planned: Installation | None) -> None:
+        """Remove what a failed installation created, unless the search pipeline already calls the new model."""
         installation = self.find()
         if installation is not None and installation.model_id == model_id:
             return
-        for name, source in self._templates.all().items():
-            if target is not None and source == target.template():
+        for name, source in self._templates.read_sources().items():
+            if planned is not None and source == planned.template():
                 self._templates.remove(name)
         self._models.remove({model_id})
 
-    def _clean_up(self, replaceable_ids: Collection[str | None]) -> Installation | None:
-        """Update drifted templates, and remove the replaceable models that the pipeline does not call.
+    def _clean_up(self, removable_ids: Collection[str | None]) -> Installation | None:
+        """Update drifted templates, and remove those of the models that the search pipeline does not call.
 
-        Returns:
-            The installation, or None if the pipeline no longer exists.
+        Returns None if the search pipeline no longer exists.
         """
         while True:
             installation = self.find()
@@ -208,12 +208,12 @@ class Installer:
                 break
             for name in template_names:
                 self._templates.put(name, installation.template())
-        called_id = None if installation is None else installation.model_id
-        self._models.remove(replaceable_ids, keep=called_id)
+        used_id = None if installation is None else installation.model_id
+        self._models.remove(removable_ids, keep=used_id)
         return installation
 
     def _find_model_id(self) -> str | None:
-        return _called_model_id(self._read_pipeline() or {})
+        return _read_model_id(self._read_pipeline() or {})
 
     def _read_pipeline(self) -> dict[str, Any] | None:
         with explain_failures("read the search pipeline"):
@@ -239,22 +239,22 @@ class Installer:
         rerank = _processor_options(pipeline, "response_processors", "rerank")
         oversample = _processor_options(pipeline, "request_processors", "oversample")
         installation = Installation(
-            _called_model_id(pipeline) or "none",
+            _read_model_id(pipeline) or "none",
             tuple(rerank.get("context", {}).get("document_fields", ())),
             float(oversample.get("sample_factor", 1.0)),
             index=json.loads(description.removeprefix(DESCRIPTION_PREFIX))["index"],
         )
-        templates = self._templates.all()
+        templates = self._templates.read_sources()
         drifted = [] if _has_processors(pipeline, installation.processors()) else [self._name]
         drifted += [name for name, source in templates.items() if source != installation.template()]
         return replace(installation, templates=tuple(templates), drifted=tuple(drifted))
 
     def status(self, index: str = "") -> dict[str, Any]:
-        """Return a report on the installation, and score two texts through it.
+        """Return a report on the installation, after scoring two texts through it.
 
         Args:
-            index: the index that must contain the pipeline's fields. If it is empty, this is the installation's index,
-                or else the indices whose default pipeline it is, or else all indices.
+            index: the index that must contain the pipeline's fields. If it is empty, the index of the installation is
+                checked, or else the indices with this default pipeline, or else all indices.
         """
         installation = self.find()
         if installation is None:
@@ -262,7 +262,7 @@ class Installer:
         model = self._models.find(installation.model_id)
         default_for = self._find_default_indices()
         index = index or installation.index or ",".join(default_for)
-        drift = "differs from what this osrerank installs: run osrerank pipeline install again"
+        drift = "differs from what this version of osrerank installs: run osrerank pipeline install again"
         return {
             "pipeline": self._name,
             "installed": True,
@@ -279,10 +279,9 @@ class Installer:
         }
 
     def remove(self) -> list[str]:
-        """Remove the pipeline, its models and its templates, also after interrupted installations.
+        """Remove the search pipeline, its models and its templates. Return a sentence for each removal.
 
-        Returns:
-            A sentence for each removal.
+        This also removes what interrupted installations left.
 
         Raises:
             InstallError: OpenSearch refused a request, or an index has the pipeline as its default.
@@ -296,7 +295,7 @@ class Installer:
             with explain_failures("remove the search pipeline"), contextlib.suppress(NotFoundError):
                 self._client.transport.perform_request("DELETE", f"/_search/pipeline/{self._name}")
             removals = [f"removed search pipeline {self._name}"]
-        for name in self._templates.all():
+        for name in self._templates.read_sources():
             self._templates.remove(name)
             removals.append(f"removed search template {name}")
         removals += [f"removed {name}" for name in self._models.remove()]
@@ -305,19 +304,19 @@ class Installer:
         return removals
 
     def _is_installed(self, installation: Installation, spec: PipelineSpec) -> bool:
-        """Return whether an installation has the settings of a specification, and scores two texts.
+        """Return whether an installation is as a specification describes it, and can score two texts.
 
-        A token cannot be read back; scoring fails if it is wrong.
+        OpenSearch does not reveal the token, but scoring fails if it is wrong.
         """
         model = Model("DEPLOYED", spec.server, spec.token is not None, spec.limits.client_config())
         model_id = installation.model_id
-        if installation != _target(spec, installation, model_id) or self._models.find(model_id) != model:
+        if installation != _plan_installation(spec, installation, model_id) or self._models.find(model_id) != model:
             return False
         return self._find_failure(model_id) is None
 
     def _find_failure(self, model_id: str) -> str | None:
         try:
-            self._models.probe(model_id)
+            self._models.score_test_texts(model_id)
         except InstallError as error:
             return str(error)
         return None
@@ -330,10 +329,10 @@ class Installer:
         return [name for name, index in indices.items() if index["settings"].get(DEFAULT_PIPELINE) == self._name]
 
 
-def _target(spec: PipelineSpec, current: Installation | None, model_id: str) -> Installation:
-    """Return the installation that a specification describes.
+def _plan_installation(spec: PipelineSpec, current: Installation | None, model_id: str) -> Installation:
+    """Return the installation that `Installer.install` should produce.
 
-    The templates of the current installation are kept. If the specification sets no index, its index is also kept.
+    It keeps the templates of the current installation, and its index if the specification has none.
     """
     templates: set[str] = set()
     index = spec.index
@@ -350,7 +349,7 @@ def _processor_options(pipeline: Mapping[str, Any], kind: str, name: str) -> dic
     return next(options, {})
 
 
-def _called_model_id(pipeline: Mapping[str, Any]) -> str | None:
+def _read_model_id(pipeline: Mapping[str, Any]) -> str | None:
     rerank = _processor_options(pipeline, "response_processors", "rerank")
     model_id: str | None = rerank.get("ml_opensearch", {}).get("model_id")
     return model_id

@@ -1,7 +1,7 @@
-"""Create, check and remove models of OpenSearch's ml-commons plugin that call a rerank server.
+"""Create, check and remove the models with which OpenSearch's ml-commons plugin calls a rerank server.
 
-Such a remote model computes nothing itself: its connector says which URL to call, and how. OpenSearch puts each model
-into a model group of the same name.
+Such a remote model computes nothing itself: its connector contains the URL to call and the format of the request.
+OpenSearch puts each model into a model group of the same name.
 """
 
 import secrets
@@ -19,16 +19,16 @@ from osrerank.server.opensearch.cluster import RERANK_PATH
 ROOT = "/_plugins/_ml"
 DEPLOY_TIMEOUT_S = 60.0
 DELETE_TIMEOUT_S = 10.0
-ORPHANED_AFTER_S = 10.0
-"""The seconds after which an unused model counts as left by an interrupted installation; a running one takes less."""
+MAX_INSTALL_S = 10.0
+"""A running installation takes less time. A model that is unused for longer was left by an interrupted installation."""
 POLL_S = 0.2
 REQUEST_BODY = '{"query":"${parameters.query}","documents":${parameters.documents},"model":"${parameters.model}"}'
-PROBE = {"query_text": "ready", "text_docs": ["ready", "not ready"]}
+TEST_REQUEST = {"query_text": "ready", "text_docs": ["ready", "not ready"]}
 
 
 @dataclass(frozen=True, slots=True)
 class CallLimits:
-    """Limits of each node's calls to a rerank server.
+    """The timeouts, retries and connections of each node's calls to a rerank server.
 
     Attributes:
         connect_s: the timeout for connecting, in seconds.
@@ -44,7 +44,7 @@ class CallLimits:
     connections: int = 30
 
     def client_config(self) -> dict[str, int]:
-        """Return the limits as the connector's ``client_config``."""
+        """Return the limits in the format of a connector's ``client_config``."""
         return {
             "connection_timeout": self.connect_s,
             "read_timeout": self.read_s,
@@ -61,7 +61,7 @@ class Model:
         state: the state of the deployment, such as ``DEPLOYED``.
         server: the address of the rerank server.
         sends_token: whether calls carry a bearer token.
-        client_config: the connector's limits of calls.
+        client_config: the connector's `CallLimits`, in the format of ``client_config``.
     """
 
     state: str
@@ -70,7 +70,7 @@ class Model:
     client_config: Mapping[str, int]
 
 
-def connector_definition(name: str, server: str, token: str | None, limits: CallLimits) -> dict[str, Any]:
+def define_connector(name: str, server: str, token: str | None, limits: CallLimits) -> dict[str, Any]:
     """Return the definition of a connector to a rerank server.
 
     Args:
@@ -97,7 +97,7 @@ def connector_definition(name: str, server: str, token: str | None, limits: Call
         "protocol": "http",
         "parameters": {"model": "osrerank"},
         "client_config": limits.client_config(),
-        "credential": {"token": token or "none"},  # ml-commons requires one
+        "credential": {"token": token or "none"},  # ml-commons requires a credential
         "actions": [action],
     }
 
@@ -122,22 +122,22 @@ class Models:
         self._client = client
         self._clock = clock
         self._sleep = sleep
-        self.label = f"osrerank-pipeline-{pipeline}"
+        self.name_prefix = f"osrerank-pipeline-{pipeline}"
         self._description = f"made by osrerank pipeline install for {pipeline}"
 
     def create(self, server: str, token: str | None, limits: CallLimits) -> str:
         """Create a model with its connector, begin to deploy it, and return its id."""
-        name = f"{self.label}-{secrets.token_hex(4)}"
+        name = f"{self.name_prefix}-{secrets.token_hex(4)}"
         body = {
             "name": name,
             "description": self._description,
             "function_name": "remote",
-            "connector": {**connector_definition(name, server, token, limits), "description": self._description},
+            "connector": {**define_connector(name, server, token, limits), "description": self._description},
         }
         with explain_failures("create the model"):
             return str(self._request("POST", "models/_register?deploy=true", body)["model_id"])
 
-    def check(self, model_id: str) -> None:
+    def wait_until_works(self, model_id: str) -> None:
         """Wait until a new model is deployed, and score two texts through it.
 
         Raises:
@@ -147,15 +147,15 @@ class Models:
         until = self._clock() + DEPLOY_TIMEOUT_S
         while True:
             model = self.find(model_id)
-            state = "gone" if model is None else model.state
+            state = "deleted" if model is None else model.state
             if state == "DEPLOYED":
                 break
-            if state in ("gone", "DEPLOY_FAILED") or self._clock() > until:
+            if state in ("deleted", "DEPLOY_FAILED") or self._clock() > until:
                 raise InstallError(
                     f"the model {model_id} was not deployed: its state is {state}", step="deploy the model"
                 )
             self._sleep(POLL_S)
-        self.probe(model_id)
+        self.score_test_texts(model_id)
 
     def find(self, model_id: str) -> Model | None:
         """Return a model, or None if it does not exist or has no connector."""
@@ -172,7 +172,7 @@ class Models:
         server = str(action["url"]).removesuffix(RERANK_PATH)
         return Model(str(model["model_state"]), server, "Authorization" in action["headers"], client_config)
 
-    def probe(self, model_id: str) -> None:
+    def score_test_texts(self, model_id: str) -> None:
         """Score two texts through OpenSearch.
 
         Raises:
@@ -180,22 +180,22 @@ class Models:
         """
         step = "score texts through OpenSearch"
         with explain_failures(step, calls_server=True):
-            response = self._request("POST", f"_predict/text_similarity/{model_id}", PROBE)
+            response = self._request("POST", f"_predict/text_similarity/{model_id}", TEST_REQUEST)
         outputs = response["inference_results"][0]["output"]
-        if len(outputs) != len(PROBE["text_docs"]):
+        if len(outputs) != len(TEST_REQUEST["text_docs"]):
             raise InstallError(f"the rerank server returned {len(outputs)} scores for two texts", step=step)
 
-    def ids(self) -> list[str]:
-        """Return the ids of the models."""
+    def list_ids(self) -> list[str]:
+        """Return the ids of the search pipeline's models."""
         with explain_failures("search for models"):
             return [*self._search("models")]
 
     def remove(self, model_ids: Collection[str | None] | None = None, *, keep: str | None = None) -> list[str]:
-        """Delete models and their groups, and return the kind and id of each deleted object, such as "model Xy".
+        """Delete models and their groups. Return the kind and id of each deleted object, such as "model Xy".
 
         Args:
-            model_ids: the ids of the models to delete. None deletes all models, and groups without a model.
-            keep: the id of a model to keep.
+            model_ids: the ids of the models to delete. If it is None, all models and all groups are deleted.
+            keep: the id of a model that is not deleted.
         """
         with explain_failures("remove the model"):
             models, groups = self._search("models"), self._search("model_groups")
@@ -212,15 +212,15 @@ class Models:
             return removed
 
     def remove_orphans(self, unused_ids: Collection[str], find_used_id: Callable[[], str | None]) -> None:
-        """Wait ten seconds, then delete the unused models that still exist and are still unused.
+        """Delete the models that are still unused after `MAX_INSTALL_S`, because interrupted installations left them.
 
         Args:
             unused_ids: the ids of the models that are unused now.
             find_used_id: a function that returns the id of the model in use.
         """
-        until = self._clock() + ORPHANED_AFTER_S
+        until = self._clock() + MAX_INSTALL_S
         while True:
-            orphan_ids = {*unused_ids} & {*self.ids()} - {find_used_id()}
+            orphan_ids = {*unused_ids} & {*self.list_ids()} - {find_used_id()}
             if not orphan_ids:
                 return
             if self._clock() > until:
@@ -231,8 +231,8 @@ class Models:
     def _delete(self, kind: str, object_id: str) -> str:
         """Delete a model or a group if it exists. Return its kind and id.
 
-        OpenSearch refuses to delete a model that is being deployed, or a group that still counts a deleted model.
-        Such a request is repeated for ten seconds.
+        OpenSearch refuses to delete a model that is being deployed, or a group that still contains a model that was
+        just deleted. Such a request is repeated for ten seconds.
         """
         until = self._clock() + DELETE_TIMEOUT_S
         while True:
@@ -250,10 +250,10 @@ class Models:
             return f"{kind.removesuffix('s').replace('_', ' ')} {object_id}"
 
     def _search(self, kind: str) -> dict[str, str]:
-        query = {"query": {"match_phrase": {"name": self.label}}, "size": 100, "_source": ["name", "description"]}
+        query = {"query": {"match_phrase": {"name": self.name_prefix}}, "size": 100, "_source": ["name", "description"]}
         try:
             hits = self._request("POST", f"{kind}/_search", query)["hits"]["hits"]
-        except NotFoundError:  # no model was ever created
+        except NotFoundError:  # the cluster has never had a model
             return {}
         return {
             hit["_id"]: hit["_source"]["name"] for hit in hits if hit["_source"].get("description") == self._description

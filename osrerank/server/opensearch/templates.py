@@ -1,6 +1,6 @@
-"""Store search templates that rerank. Their callers send only a text, and no index needs a default pipeline.
+"""Store search templates on a cluster, with which an application reranks by sending only the query's text.
 
-OpenSearch 3.6 ignores the name of a search pipeline in a template, so the template contains the processors.
+A template contains the search pipeline's processors, because OpenSearch 3.6 ignores a pipeline's name in a template.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ from osrerank.server.failures import explain_failures
 PAGE_DEFAULTS = {"from": 0, "size": 10}
 
 
-def template_source(fields: Sequence[str], processors: Mapping[str, Any]) -> str:
+def build_template(fields: Sequence[str], processors: Mapping[str, Any]) -> str:
     """Return a template's source, with the parameters ``query``, ``from`` and ``size``.
 
     Args:
@@ -28,11 +28,11 @@ def template_source(fields: Sequence[str], processors: Mapping[str, Any]) -> str
         "search_pipeline": processors,
         "ext": {"rerank": {"query_context": {"query_text": "{{query}}"}}},
     }
-    page = "".join(  # Mustache for "the parameter, or its default"
+    page_parameters = "".join(  # Mustache: the parameter, or else its default
         f'"{name}":{{{{#{name}}}}}{{{{{name}}}}}{{{{/{name}}}}}{{{{^{name}}}}}{default}{{{{/{name}}}}},'
         for name, default in PAGE_DEFAULTS.items()
     )
-    return f"{{{page}{json.dumps(body, separators=(',', ':'))[1:]}"
+    return f"{{{page_parameters}{json.dumps(body, separators=(',', ':'))[1:]}"
 
 
 class Templates:
@@ -50,8 +50,8 @@ class Templates:
             f"{{{{! Made, and to be removed, by osrerank pipeline, with the search pipeline {pipeline}. }}}}"
         )
 
-    def all(self) -> dict[str, str]:
-        """Return the source of each template by its name, without the comment."""
+    def read_sources(self) -> dict[str, str]:
+        """Return the source of each of the pipeline's templates, without the comment, by the template's name."""
         with explain_failures("list the search templates"):
             state = self._client.cluster.state(metric="metadata", filter_path="metadata.stored_scripts")
         scripts = state.get("metadata", {}).get("stored_scripts", {})
@@ -62,11 +62,11 @@ class Templates:
             if source.startswith(self._comment)
         }
 
-    def check(self, name: str) -> None:
-        """Check that a template of this name can be created or overwritten.
+    def check_name(self, name: str) -> None:
+        """Check that a template can be created or overwritten.
 
         Raises:
-            InstallError: a template of this name exists, and does not belong to the pipeline.
+            InstallError: a template has this name, but does not belong to the pipeline.
         """
         with explain_failures(f"read the search template {name}"):
             try:
@@ -81,9 +81,9 @@ class Templates:
         """Create or overwrite a template.
 
         Raises:
-            InstallError: someone else's template has the name, or the cluster refuses the request.
+            InstallError: the template does not belong to the pipeline, or the cluster refuses the request.
         """
-        self.check(name)
+        self.check_name(name)
         with explain_failures(f"store the search template {name}"):
             self._client.put_script(id=name, body={"script": {"lang": "mustache", "source": self._comment + source}})
 

@@ -1,4 +1,4 @@
-"""Build what the comparison page shows of a search: each document's text, ranks and scores, and the measures."""
+"""Compare the first-pass order of a search with its reranked order, for the comparison page."""
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
@@ -12,12 +12,13 @@ from osrerank.retrieval.text_fields import is_title
 from osrerank.types import Section
 
 TERM_START, TERM_END = "\ue000", "\ue001"
-"""The characters with which the engine marks query terms: private-use characters, which are rare in texts."""
+"""The engine encloses query terms in these private-use characters, which are rare in texts."""
 MAX_CHARACTERS = 4_000
-"""The maximum number of characters shown of a document's text."""
+"""At most this much of a document's text is shown."""
 MAX_LEAD_CHARACTERS = 400
-"""The maximum number of characters shown before the deciding passage, if the text is longer than `MAX_CHARACTERS`."""
+"""If a text is longer than `MAX_CHARACTERS`, at most this much of it is shown before the best passage."""
 CUTOFF = 10
+NO_SPAN = (0, 0)
 MEASURES = {"nDCG": ndcg, "RR": reciprocal_rank}
 
 
@@ -25,20 +26,20 @@ class TextPart(BaseModel):
     """A part of a text."""
 
     text: str
-    marked: bool = Field(description="Whether it is in the passage that decided the score.")
+    marked: bool = Field(description="Whether it is in the passage that determined the score.")
     is_term: bool = Field(default=False, description="Whether it is a query term.")
 
 
-class PassageMark(BaseModel):
-    """The passage that decided a document's score."""
+class BestPassage(BaseModel):
+    """The passage that determined a document's score."""
 
     field: str
     start: int = Field(description="The offset of its first character in the field's text, from 0.")
     end: int = Field(description="The offset after its last character.")
 
 
-class StageMark(BaseModel):
-    """A stage's score of a document."""
+class DocumentStageScore(BaseModel):
+    """The score that a stage gave a document."""
 
     stage: str
     score: float = Field(description="The score by which the stage sorted; higher is better.")
@@ -53,18 +54,18 @@ class ComparedDocument(BaseModel):
     index: str
     title: str
     title_parts: list[TextPart] = Field(description="The parts of the title, in order.")
-    passage: PassageMark | None = Field(description="The deciding passage; null if the document was not split.")
+    passage: BestPassage | None = Field(description="The best passage; null if the document was not split.")
     parts: list[TextPart] = Field(description=f"The parts of the text, in order, at most {MAX_CHARACTERS} characters.")
     before: int = Field(description="The rank in the first pass, from 1.")
     after: int = Field(description="The rank after reranking, from 1.")
     first_pass_score: float | None
     score: float | None = Field(description="The document's _score in the reranked response.")
-    stages: list[StageMark]
+    stages: list[DocumentStageScore]
     failure: str | None = Field(description="Why the document could not be scored.")
     relevance: int | None = Field(description="The relevance grade; null if the document was not judged.")
 
 
-class StageLine(BaseModel):
+class ComparedStage(BaseModel):
     """A stage's report, as in `response["rerank"]["stages"]`."""
 
     name: str
@@ -79,21 +80,21 @@ class StageLine(BaseModel):
     took_ms: float
 
 
-class MeasureLine(BaseModel):
-    """A measure of both orders; higher is better."""
+class ComparedMeasure(BaseModel):
+    """The value of a measure for both orders; higher is better."""
 
     name: str
     before: float
     after: float
 
 
-class JudgedLine(BaseModel):
-    """The measures of both orders by the query's judgments."""
+class QueryMeasures(BaseModel):
+    """The measures of both orders, computed from the query's judgments."""
 
     query_id: str
     relevant: int = Field(description="The number of relevant documents.")
     found: int = Field(description="The number of relevant documents among the candidates.")
-    measures: list[MeasureLine]
+    measures: list[ComparedMeasure]
 
 
 class ComparedSearch(BaseModel):
@@ -109,10 +110,12 @@ class ComparedSearch(BaseModel):
     took_ms: float
     applied: bool | str = Field(description='Whether the search was reranked: true, false or "partial".')
     reason: str | None = Field(description="Why the search was not reranked, or only in part.")
-    blend: str | None = Field(description="The method that blends in the first-pass score; null without a blend.")
-    stages: list[StageLine]
+    blend: str | None = Field(
+        description="The method that blends the first-pass score with the model's; null if there is no blend."
+    )
+    stages: list[ComparedStage]
     documents: list[ComparedDocument] = Field(description="The documents, in the reranked order.")
-    judged: JudgedLine | None
+    judged: QueryMeasures | None
 
 
 def compare(
@@ -129,7 +132,7 @@ def compare(
         request: the query, index, pipeline and depth, which `ComparedSearch` repeats.
         fields: the model's input fields.
         judged: the id and judgments of the query, or None if the query has no judgments.
-        blend: the method that blends in the first-pass score, or None without a blend.
+        blend: the method that blends the first-pass score with the model's, or None if there is no blend.
     """
     relevance = {} if judged is None else judged[1]
     title_field = next((name for name in fields if is_title(name)), "")
@@ -150,14 +153,14 @@ def compare(
         applied=report["applied"],
         reason="; ".join(reasons) or None,
         blend=blend,
-        stages=[StageLine.model_validate(stage) for stage in report["stages"]],
+        stages=[ComparedStage.model_validate(stage) for stage in report["stages"]],
         documents=documents,
         judged=None if judged is None else _measure(judged[0], relevance, documents),
     )
 
 
-def highlighting() -> dict[str, Any]:
-    """Return the part of a search body that makes the engine mark the query terms."""
+def highlight_body() -> dict[str, Any]:
+    """Return a search body that makes the engine enclose query terms in `TERM_START` and `TERM_END`."""
     tags = {"pre_tags": [TERM_START], "post_tags": [TERM_END]}
     return {"highlight": {"fields": {"*": {}}, **tags, "number_of_fragments": 0}}
 
@@ -167,8 +170,8 @@ def _compare_document(
 ) -> ComparedDocument:
     trace = hit.get("_rerank") or {}
     first_pass = trace.get(FIRST_PASS) or {"score": hit.get("_score"), "rank": rank}
-    stages = {name: mark for name, mark in trace.items() if name != FIRST_PASS and isinstance(mark, Mapping)}
-    passage = next((mark["passage"] for mark in reversed(stages.values()) if "passage" in mark), None)
+    stages = {name: entry for name, entry in trace.items() if name != FIRST_PASS and isinstance(entry, Mapping)}
+    passage = next((entry["passage"] for entry in reversed(stages.values()) if "passage" in entry), None)
     sections = sections_of(hit, fields) or ()
     titles = [section for section in sections if section.field == title_field]
     body = [section for section in sections if section.field != title_field]
@@ -178,15 +181,17 @@ def _compare_document(
         index=hit.get("_index", ""),
         title=" ".join(section.text for section in titles),
         title_parts=_split_sections(titles, None, term_spans),
-        passage=None if passage is None else PassageMark.model_validate(passage),
+        passage=None if passage is None else BestPassage.model_validate(passage),
         parts=_split_sections(body, passage, term_spans),
         before=first_pass["rank"],
         after=rank,
         first_pass_score=first_pass["score"],
         score=hit.get("_score"),
         stages=[
-            StageMark(stage=name, score=mark["score"], rank=mark["rank"], probability=mark.get("probability"))
-            for name, mark in stages.items()
+            DocumentStageScore(
+                stage=name, score=entry["score"], rank=entry["rank"], probability=entry.get("probability")
+            )
+            for name, entry in stages.items()
         ],
         failure=trace.get("failure"),
         relevance=relevance.get(hit["_id"]),
@@ -214,11 +219,11 @@ def _split_sections(
     passage: Mapping[str, Any] | None,
     term_spans: Mapping[tuple[str, str], Sequence[tuple[int, int]]],
 ) -> list[TextPart]:
-    """Split the texts of sections into parts, at the borders of the deciding passage and of the query terms."""
+    """Split the texts of sections into parts, at the borders of the best passage and of the query terms."""
     parts: list[TextPart] = []
     remaining = MAX_CHARACTERS
     for section in sections:
-        span = (0, 0)
+        span = NO_SPAN
         if passage is not None and (section.field, section.value) == (passage["field"], passage.get("value")):
             span = (passage["start"], passage["end"])
         section_parts = _split_text(section.text, span, remaining, term_spans.get((section.field, section.text), ()))
@@ -232,7 +237,7 @@ def _split_sections(
 def _split_text(
     text: str, span: tuple[int, int], max_characters: int, term_spans: Sequence[tuple[int, int]]
 ) -> list[TextPart]:
-    """Split a text into parts, at the borders of a span and of the query terms.
+    """Split a text into parts, at the borders of the best passage's span and of the query terms.
 
     If the text is longer than ``max_characters``, the parts are an excerpt around the span.
     """
@@ -259,16 +264,16 @@ def _split_text(
     return parts
 
 
-def _measure(query_id: str, relevance: Mapping[str, int], documents: Sequence[ComparedDocument]) -> JudgedLine:
+def _measure(query_id: str, relevance: Mapping[str, int], documents: Sequence[ComparedDocument]) -> QueryMeasures:
     relevant = {doc_id for doc_id, grade in relevance.items() if grade > 0}
     after = [document.doc_id for document in documents]
     before = [document.doc_id for document in sorted(documents, key=lambda document: document.before)]
-    return JudgedLine(
+    return QueryMeasures(
         query_id=query_id,
         relevant=len(relevant),
         found=len(relevant.intersection(after)),
         measures=[
-            MeasureLine(
+            ComparedMeasure(
                 name=f"{name}@{CUTOFF}",
                 before=measure(before, relevance, CUTOFF),
                 after=measure(after, relevance, CUTOFF),

@@ -1,4 +1,4 @@
-"""The queries that the comparison page offers, and their relevance judgments from files or from users of the page."""
+"""Read and save the relevance judgments of the comparison page's queries: those in files, and those of its users."""
 
 import threading
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from osrerank.types import Qrels, Query
 QUERIES_FILE = "queries.tsv"
 QRELS_FILE = "qrels.txt"
 NEW_QUERY_PREFIX = "page-"
-"""The prefix of the ids of queries that users typed and judged."""
+"""If users judge a query that they typed, its id begins with this prefix."""
 
 
 class Judgments:
@@ -21,9 +21,9 @@ class Judgments:
 
     Args:
         queries: the queries, in the order of the page.
-        qrels: the judgments of the queries, if any.
+        qrels: the judgments of the queries, or None if there are none.
         folder: the folder in which users' judgments are saved, as TREC qrels with a table of queries. Judgments that it
-            already contains are loaded. Without a folder, users cannot judge.
+            already contains are loaded. If it is None, users cannot judge documents.
 
     Raises:
         FormatError: a file in the folder cannot be read.
@@ -36,13 +36,13 @@ class Judgments:
         self._queries = {query.query_id: query for query in queries}
         judgments = qrels.judgments if qrels else {}
         self._grades = {query_id: dict(grades) for query_id, grades in judgments.items()}
-        self._user_grades: dict[str, dict[str, int]] = {}  # the part of the grades that is saved
+        self._user_grades: dict[str, dict[str, int]] = {}  # those that are saved in the folder
         if folder is not None and (folder / QRELS_FILE).exists() and (folder / QRELS_FILE).stat().st_size:
             self._read(folder)
 
     @property
     def queries(self) -> tuple[Query, ...]:
-        """The queries, in the order of the page. Queries typed by users come last."""
+        """The queries, in the order of the page. Queries that users typed come last."""
         with self._lock:
             return tuple(self._queries.values())
 
@@ -56,7 +56,7 @@ class Judgments:
         return query_id in self._grades
 
     def find(self, text: str) -> tuple[str, Mapping[str, int]] | None:
-        """Return the id and judgments of the query with a text, or None if it has no judgments."""
+        """Return the id of the query with a text, and its judgments. Returns None if it has none."""
         with self._lock:
             query = self._find_query(text)
             if query is None or query.query_id not in self._grades:
@@ -93,7 +93,7 @@ class Judgments:
             return query.query_id
 
     def _find_query(self, text: str) -> Query | None:
-        """Return the query with a text. If there are several, prefer a judged one."""
+        """Return the query with a text, preferably a judged one, or None if there is no such query."""
         normalized = _normalize(text)
         queries = [query for query in self._queries.values() if _normalize(query.text) == normalized]
         for query in queries:

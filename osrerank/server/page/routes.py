@@ -1,4 +1,4 @@
-"""The comparison page: its files, the JSON endpoints that it calls, and headers against injected scripts."""
+"""Serve the comparison page, ``/ui``: its files, and the JSON endpoints that it calls."""
 
 from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass, field
@@ -29,20 +29,22 @@ from osrerank.scoring.names import HTTP
 from osrerank.server.api.dialect_route import media_type
 from osrerank.server.api.docs_page import file_endpoint
 from osrerank.server.api.errors import ERROR_RESPONSES, INDEX_PATTERN, ErrorBody, RefusedRequest
-from osrerank.server.page.comparison import ComparedSearch, compare, highlighting
+from osrerank.server.page.comparison import ComparedSearch, compare, highlight_body
 from osrerank.server.page.judgments import Judgments
 from osrerank.server.page.vector_shares import VectorShares
 from osrerank.service import SERVER_MS, RerankService
 
 PATH = "/ui"
-ENDPOINTS = frozenset({f"{PATH}/config", f"{PATH}/search", f"{PATH}/judge"})
+UNCACHED_PATHS = frozenset({f"{PATH}/config", f"{PATH}/search", f"{PATH}/judge"})
 MAX_DEPTH = 200
 BLEND = "blend"
+"""The name of the stage that blends the first-pass score with the model's."""
 MAX_INDICES = 200
 MAX_QUERIES = 1_000
 MAX_SEARCHES = 8
-"""The maximum number of searches at a time. Further searches wait."""
+"""At most this many searches run at once. Others wait."""
 MAX_WAITING = 32
+"""If this many searches wait, others are refused."""
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
     "connect-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'; "
@@ -86,7 +88,7 @@ class PageConfig(BaseModel):
     version: str
     model: str
     pipelines: list[PipelineEntry]
-    default_depth: int = Field(description="The depth of `rerank=True` in the field index.")
+    default_depth: int = Field(description="How many candidates `rerank=True` reranks in the field index.")
     max_depth: int
     index: str = Field(description="The index that is searched by default; empty if the cluster has no index.")
     indexes: list[str]
@@ -111,12 +113,13 @@ class SavedJudgment(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class ComparisonPage:
-    """The searches of the page.
+    """What the comparison page offers and searches.
 
     Attributes:
         client: the client that searches and reranks. The caller closes it.
-        pipelines: name of a pipeline -> why it cannot be used, or "" if it can; from `check_pipelines`.
-        indexes: the indices that the page offers, the default first. If it is empty, all that the client can read.
+        pipelines: for each pipeline's name, why it cannot be used, or "" if it can; from `check_pipelines`.
+        indexes: the indices that the page offers, the default first. If there are none, the page offers all indices
+            that the client can read.
         judgments: the queries that the page offers, and their judgments.
     """
 
@@ -138,16 +141,16 @@ class ComparisonPage:
         return names[:MAX_INDICES]
 
     def default_depth(self, index: str) -> int:
-        """Return how many candidates ``rerank=True`` reranks in an index, at most `MAX_DEPTH`."""
+        """Return how many candidates ``rerank=True`` reranks in an index, or `MAX_DEPTH` if that is less."""
         return min(self.client.searcher.defaults.options_for(index).min_depth, MAX_DEPTH)
 
     def search(
         self, query: str, index: str, pipeline: str, depth: int | None, *, passage_words: int, timeout_ms: float
     ) -> ComparedSearch:
-        """Search once, and compare the two orders.
+        """Search with reranking, and compare the two orders.
 
-        An empty ``pipeline`` means the first one that can be used. Without a depth, or if ``passage_words`` is 0, the
-        option keeps the value of ``rerank=True``.
+        If ``pipeline`` is empty, the first usable one is chosen. If ``depth`` is None or ``passage_words`` is 0, the
+        search uses the index's own option.
 
         Raises:
             RefusedRequest: the page does not offer the index or the pipeline, or the engine refuses the search.
@@ -155,13 +158,14 @@ class ComparisonPage:
         if self.indexes and index not in self.indexes:
             raise RefusedRequest(404, f"this server does not offer the index {index}, only {', '.join(self.indexes)}")
         if not pipeline:
-            pipeline = next((name for name, reason in self.pipelines.items() if not reason), AUTO_PIPELINE)
+            usable_names = [name for name, reason in self.pipelines.items() if not reason]
+            pipeline = usable_names[0] if usable_names else AUTO_PIPELINE
         if pipeline not in {AUTO_PIPELINE, *self.pipelines}:
             names = ", ".join(self.pipelines)
             raise RefusedRequest(422, f"there is no pipeline {pipeline}: choose one of {names}")
         depth = depth or self.default_depth(index)
         options: RerankOptions = {"pipeline": pipeline, "depth": depth, "deadline_ms": timeout_ms}
-        options |= {
+        options |= {  # the page shows all candidates, so options that remove or mix hits are turned off
             "query": None,
             "min_score": None,
             "min_probability": None,
@@ -183,9 +187,9 @@ class ComparisonPage:
         return compare(response, request, fields, self.judgments.find(query), blend)
 
     def _search_with_highlighting(self, query: str, index: str, depth: int, options: RerankOptions) -> Any:
-        """Search with highlighting, or without it if the engine refuses it, for example for very long texts."""
+        """Search with highlighting. If the engine refuses that, for example for very long texts, search without it."""
         try:
-            return self.client.search(query, index=index, size=depth, rerank=options, body=highlighting())
+            return self.client.search(query, index=index, size=depth, rerank=options, body=highlight_body())
         except RequestError:
             return self.client.search(query, index=index, size=depth, rerank=options)
 
@@ -198,9 +202,9 @@ class ComparisonPage:
 
 
 def check_pipelines(reranker: RerankService) -> dict[str, str]:
-    """Load the models of all pipelines. Return why each pipeline cannot be used, or "" if it can, by its name.
+    """Load the models of all pipelines. For each pipeline's name, return why it cannot be used, or "" if it can.
 
-    The model's default pipeline comes first, because the page starts with it.
+    The model's default pipeline comes first, because the page selects the first one.
     """
     reasons = {name: _find_obstacle(reranker, name) for name in PIPELINES if name not in (AUTO_PIPELINE, NO_STAGES)}
     try:
@@ -225,7 +229,7 @@ def _find_obstacle(reranker: RerankService, pipeline: str) -> str:
 
 
 def refusal_from_error(error: TransportError, index: str = "", engine: str = "OpenSearch") -> RefusedRequest:
-    """Turn an error of the engine or the connection into a message for users, without addresses and credentials."""
+    """Turn an error of the engine or of the connection into a message that contains no addresses or credentials."""
     if isinstance(error, ConnectionTimeout):
         return RefusedRequest(504, "OpenSearch did not respond in time: try again, or check its load")
     if isinstance(error, Unreachable):
@@ -283,14 +287,16 @@ async def search(
     query: Annotated[str, Parameter(alias="q", min_length=1, max_length=1_000, pattern=r"\S")],
     index: Annotated[str, Parameter(max_length=255, pattern=INDEX_PATTERN)],
     pipeline: Annotated[
-        str, Parameter(max_length=50, description="The name of a pipeline; the first usable one if empty.")
+        str, Parameter(max_length=50, description="The name of a pipeline. If empty, the first usable one is chosen.")
     ] = "",
     depth: Annotated[
         int | None,
-        Parameter(ge=1, le=MAX_DEPTH, description="How many candidates to rerank; by default, as `rerank=True` does."),
+        Parameter(
+            ge=1, le=MAX_DEPTH, description="How many candidates to rerank. By default, as many as `rerank=True` does."
+        ),
     ] = None,
     passages: Annotated[
-        int, Parameter(ge=0, le=500, description="Words per passage; 0 splits documents as `rerank=True` does.")
+        int, Parameter(ge=0, le=500, description="Words per passage. If 0, documents are split as `rerank=True` does.")
     ] = 0,
 ) -> ComparedSearch:
     """Search an index, and return the order of the first pass and the reranked order."""
@@ -306,7 +312,7 @@ async def search(
 @router.post("/judge")
 async def judge(http: HttpRequest, judgment: PageJudgment) -> SavedJudgment:
     """Save how relevant a document is to a query, as TREC qrels."""
-    if media_type(http) != "application/json":  # browsers let other sites' pages send forms, but not this type
+    if media_type(http) != "application/json":  # other sites' pages can make a browser send forms, but not this type
         raise RefusedRequest(415, "send the judgment as Content-Type: application/json")
     comparison: ComparisonPage = http.app.state.comparison
 
@@ -328,8 +334,8 @@ async def _run_in_thread(http: HttpRequest, function: Callable[[], Value]) -> Va
     return await anyio.to_thread.run_sync(function, limiter=limiter)
 
 
-class PageHeaders:
-    """ASGI middleware that adds the security headers to all responses under `PATH`, including errors."""
+class PageHeadersMiddleware:
+    """ASGI middleware that adds security headers to all responses under `PATH`, including errors."""
 
     def __init__(self, application: Application) -> None:
         self._application = application
@@ -346,7 +352,7 @@ class PageHeaders:
                 other_headers = [
                     (name, value) for name, value in message["headers"] if name.lower() != b"cache-control"
                 ]
-                page_headers = {**HEADERS, "Cache-Control": "no-store" if path in ENDPOINTS else "no-cache"}
+                page_headers = {**HEADERS, "Cache-Control": "no-store" if path in UNCACHED_PATHS else "no-cache"}
                 encoded = [(name.lower().encode(), value.encode()) for name, value in page_headers.items()]
                 message = {**message, "headers": other_headers + encoded}
             await send(message)
@@ -365,7 +371,7 @@ def add_page(app: FastAPI, comparison: ComparisonPage) -> None:
         path = PATH if name == "page.html" else f"{PATH}/{name}"
         content = (files("osrerank.server.page") / "static" / name).read_bytes()
         app.add_api_route(path, file_endpoint(content, asset_type), methods=["GET"], include_in_schema=False)
-    app.add_middleware(PageHeaders)
+    app.add_middleware(PageHeadersMiddleware)
 
 
 async def _redirect_to_page() -> RedirectResponse:

@@ -1,4 +1,4 @@
-"""The share of an index's documents that have stored vectors, for readiness probes."""
+"""Compute the share of an index's documents that have stored vectors, for the readiness check ``/ready?index=NAME``."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -11,14 +11,15 @@ from osrerank.retrieval.expiring import ExpiringCache
 from osrerank.server.api.errors import RefusedRequest
 
 CACHE_S = 10.0
+"""Shares are cached this long, in seconds, because readiness checks come every few seconds."""
 
 
 class VectorShares:
-    """Computes the share of an index's documents that have vectors, and caches it, because probes come often.
+    """Computes and caches the share of each index's documents that have stored vectors.
 
     Args:
         client: the client that reads the indices.
-        indexes: the names of the indices that a probe can request. If it is empty, all indices are allowed.
+        indexes: the names of the indices that a request can ask for. If there are none, all indices are allowed.
         clock: a function that returns a monotonic time in seconds.
     """
 
@@ -30,7 +31,7 @@ class VectorShares:
         self._cache: ExpiringCache[str, float] = ExpiringCache(clock, CACHE_S)
 
     def __call__(self, index: str) -> float:
-        """Return the share, in [0, 1]. It is 1 if the model uses no document vectors, such as a cross-encoder.
+        """Return the share, in [0, 1]. It is 1 if the model uses no document vectors, as with a cross-encoder.
 
         Raises:
             RefusedRequest: the server does not offer the index, or cannot read it.
@@ -46,7 +47,7 @@ class VectorShares:
     def _compute_share(self, index: str) -> float:
         try:
             return self._client.coverage(index).share
-        except ConfigError:  # no vectors to count: a cross-encoder, a sentence stage, or indices with different models
+        except ConfigError:  # there are no vectors: a cross-encoder, a sentence stage, or indices with different models
             return 1.0
         except TransportError as error:
             status = 404 if error.status_code == 404 else 502

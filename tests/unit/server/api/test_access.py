@@ -9,7 +9,7 @@ from starlette.testclient import TestClient
 from osrerank.errors import ConfigError
 from osrerank.server.api.access_log import AccessLog
 from osrerank.server.api.app import create_app
-from osrerank.server.origins import local_host_names, restrict
+from osrerank.server.origins import local_host_names, restrict_origins
 from osrerank.service import RerankService
 from osrerank.settings import Settings
 from osrerank.testing import FunctionScorer
@@ -20,7 +20,7 @@ SITE = "https://example.org"
 
 def open_client(log=None, *, hosts=None, origins=(), token=None):
     app = create_app(RerankService(Settings.load(), FunctionScorer()), token=token, access_log=log)
-    restrict(app, hosts=hosts, origins=origins)
+    restrict_origins(app, hosts=hosts, origins=origins)
     return TestClient(app, base_url="http://127.0.0.1:8088", raise_server_exceptions=False)
 
 

@@ -79,7 +79,7 @@ def test_a_trial_endpoint_scores_a_pair_before_the_endpoint_is_made() -> None:
 @pytest.mark.parametrize("cluster", [Cluster(), Cluster(scores=1)])
 def test_a_failed_trial_leaves_the_previous_endpoint(cluster: Cluster) -> None:
     installer = Installer(cluster, "books")  # type: ignore[arg-type]
-    cluster.endpoints["books"] = before = shown("books", EndpointSpec("http://other", "text").endpoint())
+    cluster.endpoints["books"] = before = shown("books", EndpointSpec("http://other", "text").build_body())
     with pytest.raises(InstallError):
         installer.install(SPEC if cluster.scores == 1 else EndpointSpec("http://down", "text"))
     assert cluster.endpoints == {"books": before}
@@ -89,18 +89,18 @@ def test_a_failed_trial_leaves_the_previous_endpoint(cluster: Cluster) -> None:
 @pytest.mark.parametrize("other", [EndpointSpec("http://other", "text"), EndpointSpec(SERVER, "text")])
 def test_another_server_or_token_gets_a_new_endpoint(other: EndpointSpec) -> None:
     cluster = Cluster()
-    cluster.endpoints["books"] = shown("books", other.endpoint())
+    cluster.endpoints["books"] = shown("books", other.build_body())
     Installer(cluster, "books").install(SPEC)  # type: ignore[arg-type]
     assert cluster.changes[2:] == [("DELETE", "books"), ("PUT", "books")]
-    assert cluster.endpoints == {"books": shown("books", SPEC.endpoint())}
+    assert cluster.endpoints == {"books": shown("books", SPEC.build_body())}
 
 
 def test_a_simultaneous_equal_installation_is_accepted() -> None:
     cluster = Cluster()
-    cluster.meanwhile = {"books": shown("books", SPEC.endpoint())}
+    cluster.meanwhile = {"books": shown("books", SPEC.build_body())}
     Installer(cluster, "books").install(SPEC)  # type: ignore[arg-type]
     cluster.endpoints.clear()
-    cluster.meanwhile = {"books": shown("books", EndpointSpec("http://other", "text").endpoint())}
+    cluster.meanwhile = {"books": shown("books", EndpointSpec("http://other", "text").build_body())}
     with pytest.raises(InstallError, match="someone else removed or changed the inference endpoint"):
         Installer(cluster, "books").install(SPEC)  # type: ignore[arg-type]
     assert cluster.endpoints == cluster.meanwhile
@@ -113,7 +113,7 @@ def test_a_licence_without_the_retriever_is_named_before_anything_is_made(licenc
     with pytest.raises(InstallError, match=rf"needs an active Enterprise or trial licence.* {licence} \({status}\)"):
         installer.install(SPEC)
     assert cluster.changes == []
-    cluster.endpoints["books"] = shown("books", SPEC.endpoint())
+    cluster.endpoints["books"] = shown("books", SPEC.build_body())
     assert "Enterprise" in installer.status()["failure"]
     assert installer.remove() == ["removed inference endpoint books"]
 

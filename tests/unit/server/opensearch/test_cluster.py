@@ -12,19 +12,19 @@ from osrerank.cli import cli
 from osrerank.errors import ConfigError, InstallError
 from osrerank.server.opensearch.cluster import (
     ML_NODES_ONLY,
-    PRIVATE,
-    TRUSTED,
-    TRUSTED_PRIVATE,
+    PRIVATE_ALLOWED,
+    TRUSTED_PRIVATE_URLS,
+    TRUSTED_URLS,
+    build_url_pattern,
     check_plugins,
-    endpoint_pattern,
-    required_settings,
+    find_missing_settings,
 )
 from osrerank.server.opensearch.install import Installer, PipelineSpec
-from osrerank.server.opensearch.ml_commons import CallLimits, connector_definition
+from osrerank.server.opensearch.ml_commons import CallLimits, define_connector
 
 SERVER = "http://10.1.2.3:8088"
 THEIRS = "^https://vendor/.*$"
-DEFAULTS = {TRUSTED: [THEIRS], PRIVATE: "false", ML_NODES_ONLY: "true"}
+DEFAULTS = {TRUSTED_URLS: [THEIRS], PRIVATE_ALLOWED: "false", ML_NODES_ONLY: "true"}
 
 
 class Answers:
@@ -53,45 +53,49 @@ def cluster(*, roles=("data",), defaults=DEFAULTS, persistent=None, transient=No
     return OpenSearch(transport_class=Answers, answers={**known, **answers})
 
 
-OURS = endpoint_pattern(SERVER)
+OURS = build_url_pattern(SERVER)
 BOTH = [THEIRS, OURS]
-NEEDED = {TRUSTED: BOTH, PRIVATE: True, ML_NODES_ONLY: False}
-SINCE_3_7 = {**DEFAULTS, TRUSTED_PRIVATE: []}
+NEEDED = {TRUSTED_URLS: BOTH, PRIVATE_ALLOWED: True, ML_NODES_ONLY: False}
+SINCE_3_7 = {**DEFAULTS, TRUSTED_PRIVATE_URLS: []}
 
 
 @pytest.mark.parametrize(
     ("given", "server", "needed"),
     [
         ({}, SERVER, NEEDED),
-        ({"roles": ["ml"]}, SERVER, {TRUSTED: BOTH, PRIVATE: True}),  # nodes for models run them
-        ({"defaults": SINCE_3_7}, SERVER, {**NEEDED, TRUSTED_PRIVATE: [OURS]}),
-        ({"defaults": {TRUSTED: [THEIRS]}}, SERVER, {TRUSTED: BOTH}),  # a version without the other settings
-        ({"persistent": {TRUSTED: [OURS]}}, SERVER, {PRIVATE: True, ML_NODES_ONLY: False}),
-        ({"persistent": {TRUSTED: [r"^http://10\..*$", "("]}}, SERVER, {PRIVATE: True, ML_NODES_ONLY: False}),
-        ({"persistent": {TRUSTED: ["http://10"]}}, SERVER, {**NEEDED, TRUSTED: ["http://10", OURS]}),
-        ({"persistent": {TRUSTED: BOTH, PRIVATE: "true", ML_NODES_ONLY: "false"}}, SERVER, {}),
+        ({"roles": ["ml"]}, SERVER, {TRUSTED_URLS: BOTH, PRIVATE_ALLOWED: True}),  # nodes for models run them
+        ({"defaults": SINCE_3_7}, SERVER, {**NEEDED, TRUSTED_PRIVATE_URLS: [OURS]}),
+        ({"defaults": {TRUSTED_URLS: [THEIRS]}}, SERVER, {TRUSTED_URLS: BOTH}),  # a version without the other settings
+        ({"persistent": {TRUSTED_URLS: [OURS]}}, SERVER, {PRIVATE_ALLOWED: True, ML_NODES_ONLY: False}),
+        (
+            {"persistent": {TRUSTED_URLS: [r"^http://10\..*$", "("]}},
+            SERVER,
+            {PRIVATE_ALLOWED: True, ML_NODES_ONLY: False},
+        ),
+        ({"persistent": {TRUSTED_URLS: ["http://10"]}}, SERVER, {**NEEDED, TRUSTED_URLS: ["http://10", OURS]}),
+        ({"persistent": {TRUSTED_URLS: BOTH, PRIVATE_ALLOWED: "true", ML_NODES_ONLY: "false"}}, SERVER, {}),
         (
             {"defaults": SINCE_3_7},
             "https://8.8.8.8",
-            {TRUSTED: [THEIRS, endpoint_pattern("https://8.8.8.8")], ML_NODES_ONLY: False},
+            {TRUSTED_URLS: [THEIRS, build_url_pattern("https://8.8.8.8")], ML_NODES_ONLY: False},
         ),
     ],
 )
 def test_missing_cluster_settings_for_a_server_are_listed(given, server, needed):
-    assert required_settings(cluster(**given), server).get("persistent", {}) == needed
+    assert find_missing_settings(cluster(**given), server).get("persistent", {}) == needed
 
 
 def test_a_name_that_the_cluster_alone_knows_counts_as_private():
-    assert required_settings(cluster(), "http://reranker.invalid:8088")["persistent"][PRIVATE] is True
+    assert find_missing_settings(cluster(), "http://reranker.invalid:8088")["persistent"][PRIVATE_ALLOWED] is True
 
 
 def test_a_conflicting_transient_setting_is_set_to_null():
-    needed = required_settings(cluster(transient={PRIVATE: "false", TRUSTED: BOTH}), SERVER)
-    assert needed == {"persistent": {PRIVATE: True, ML_NODES_ONLY: False}, "transient": {PRIVATE: None}}
+    needed = find_missing_settings(cluster(transient={PRIVATE_ALLOWED: "false", TRUSTED_URLS: BOTH}), SERVER)
+    assert needed == {"persistent": {PRIVATE_ALLOWED: True, ML_NODES_ONLY: False}, "transient": {PRIVATE_ALLOWED: None}}
 
 
 def test_the_trusted_endpoint_expression_matches_only_the_server():
-    expression = endpoint_pattern("http://10.1.2.3:8088")
+    expression = build_url_pattern("http://10.1.2.3:8088")
     assert re.match(expression, "http://10.1.2.3:8088/v1/rerank")
     for bad_url in ("http://10.1.2.3:80889/v1", "http://10a1.2.3:8088/v1", "http://10.1.2.3:8088.evil/v1"):
         assert not re.match(expression, bad_url)
@@ -99,7 +103,7 @@ def test_the_trusted_endpoint_expression_matches_only_the_server():
 
 def test_missing_plugins_and_rights_on_the_cluster_are_named():
     plugins = [{"component": "opensearch-ml"}, {"component": "opensearch-knn"}]
-    with pytest.raises(InstallError, match="no opensearch-neural-search: install the missing plugins"):
+    with pytest.raises(InstallError, match="lacks the plugins opensearch-neural-search: install them"):
         check_plugins(cluster(**{"/_cat/plugins": plugins}))
     info = {"error": {"type": "security_exception", "reason": "no permissions for [cluster:monitor/settings]"}}
     refused = AuthorizationException(403, "security_exception", info)
@@ -124,7 +128,7 @@ def test_pipeline_commands_that_cannot_work_are_refused(arguments, words):
 
 def test_shown_requests_have_no_secrets():
     assert "s3cret" not in repr(PipelineSpec(SERVER, ("text",), token="s3cret"))
-    connector = connector_definition("n", SERVER, "s3cret", CallLimits())
+    connector = define_connector("n", SERVER, "s3cret", CallLimits())
     assert json.dumps(connector).count("s3cret") == 1
     assert connector["actions"][0]["headers"]["Authorization"] == "Bearer ${credential.token}"
 

@@ -62,5 +62,5 @@ def test_removing_models_keeps_the_named_model():
 def test_a_model_that_is_not_deployed_in_time_is_an_error(state, seconds):
     models, clock = models_of(Cluster({}, state=state))
     with pytest.raises(InstallError, match=f"was not deployed: its state is {state}"):
-        models.check("m")
+        models.wait_until_works("m")
     assert seconds <= clock() < seconds + 1

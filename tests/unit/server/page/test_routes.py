@@ -103,7 +103,7 @@ def test_readiness_names_a_missing_index_and_needs_no_vectors_for_a_cross_encode
     with TestClient(create_app(RerankService(Settings.load(), FunctionScorer()))) as browser:
         wait_until(lambda: browser.get("/ready").status_code == 200)
         answer = browser.get("/ready", params={"index": "ponds"})
-    assert (answer.status_code, "this server has no indices" in answer.json()["message"]) == (400, True)
+    assert (answer.status_code, "this server reads no indices" in answer.json()["message"]) == (400, True)
     browser = page()
     wait_until(lambda: browser.get("/ready", params={"index": "ponds"}).status_code == 200)
 
